@@ -1,0 +1,35 @@
+"""The whole config of a run."""
+
+from dataclasses import field
+from typing import Any
+
+from fleetune.contracts.config.data import DataRequest
+from fleetune.contracts.config.fleet import FleetRequest
+from fleetune.contracts.config.model import ModelRequest
+from fleetune.contracts.config.training import TrainingRequest
+from fleetune.contracts.record import a_name, not_negative, record
+
+
+@record
+class StrategyRequest:
+    """Which strategy plans, and the options of that strategy (checked by the strategy itself)."""
+
+    name: str = "pp"
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@record
+class RunConfig:
+    """A run file: fleet, model, data, training, strategy. Sections may be the name of a file in configs/."""
+
+    name: str
+    seed: int = 0
+    fleet: FleetRequest = FleetRequest()
+    model: ModelRequest
+    data: DataRequest
+    training: TrainingRequest
+    strategy: StrategyRequest = StrategyRequest()
+
+    def __post_init__(self) -> None:
+        a_name("run", self.name)
+        not_negative("run", seed=self.seed)

@@ -1,0 +1,79 @@
+"""A fleet: the machines that take part and the directed links between them."""
+
+from fleetune.contracts.record import a_name, distinct, not_negative, positive, record
+from fleetune.errors import Refused
+
+LAUNCHERS = ("process",)
+
+
+@record
+class Device:
+    """One machine as it was found."""
+
+    name: str
+    memory_bytes: int
+    """What training may use in all, the runtime's own memory included."""
+    cores: float
+    """CPU cores the device computes with; below what the machine has when the device is emulated."""
+    accelerator: str = "cpu"
+    """Where tensors live: `cpu`, or `cuda:N`."""
+    launcher: str = "process"
+    fingerprint: str
+    """Changes when the machine, its software or its emulated limits change; part of what profiles are cached by."""
+    emulated: bool = False
+
+    def __post_init__(self) -> None:
+        a_name("device", self.name)
+        positive(f"device {self.name}", memory_bytes=self.memory_bytes, cores=self.cores)
+
+
+@record
+class Link:
+    """One direction between two devices: a message of n bytes takes latency_s + n / bytes_per_s."""
+
+    source: str
+    target: str
+    latency_s: float
+    bytes_per_s: float
+    fit_error: float = 0.0
+    """Median relative distance of the probe's times from the fitted line."""
+
+    def __post_init__(self) -> None:
+        owner = f"link {self.source} -> {self.target}"
+        positive(owner, bytes_per_s=self.bytes_per_s)
+        not_negative(owner, latency_s=self.latency_s, fit_error=self.fit_error)
+        if self.source == self.target:
+            raise Refused(f"{owner}: a link joins two different devices")
+
+
+@record
+class Fleet:
+    """The `fleet` artifact: every device, and a link for every ordered pair of them."""
+
+    devices: tuple[Device, ...]
+    links: tuple[Link, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.devices:
+            raise Refused("fleet: it needs at least one device")
+        names = [device.name for device in self.devices]
+        distinct("fleet", "device name", names)
+        pairs = {(link.source, link.target) for link in self.links}
+        wanted = {(a, b) for a in names for b in names if a != b}
+        if pairs != wanted or len(self.links) != len(wanted):
+            odd = sorted(pairs ^ wanted) or [("a pair", "given twice")]
+            raise Refused(f"fleet: links must cover every ordered pair of devices once (at fault: {odd[0]})")
+
+    def device(self, name: str) -> Device:
+        """The device of that name; refused with the list of names when there is none."""
+        for device in self.devices:
+            if device.name == name:
+                return device
+        raise Refused(f"fleet: no device {name!r}; it has {', '.join(d.name for d in self.devices)}")
+
+    def link(self, source: str, target: str) -> Link:
+        """The directed link between two devices of the fleet."""
+        for link in self.links:
+            if (link.source, link.target) == (source, target):
+                return link
+        raise Refused(f"fleet: no link {source} -> {target}")

@@ -1,0 +1,63 @@
+"""What training and evaluation measured."""
+
+from fleetune.contracts.record import record
+from fleetune.contracts.timeline import DeviceAmount, LinkBytes, Row
+
+
+@record
+class RoundMetrics:
+    """One committed optimizer step."""
+
+    round: int
+    loss: float
+    """Mean over the round's targets."""
+    gradient_norm: float
+    """Global L2 norm before clipping; 0 where there is nothing to train."""
+    learning_rate: float
+    round_s: float
+    """From the round's start to the end of the slowest device's backward and all-reduce."""
+
+
+@record
+class TrainingMetrics:
+    """The `metrics` artifact of `train`."""
+
+    rounds: tuple[RoundMetrics, ...]
+    timeline: tuple[Row, ...]
+    """Rows of one typical round (the one of median duration)."""
+    peak_memory_bytes: tuple[DeviceAmount, ...]
+    busy_s: tuple[DeviceAmount, ...]
+    """Per device, computing in the median round."""
+    link_bytes: tuple[LinkBytes, ...]
+    """Per round."""
+    median_round_s: float
+    wall_s: float
+    """From the first worker's start to the last commit of this attempt."""
+    resumed_from_round: int = 0
+
+
+@record
+class Score:
+    """A task's score on data that was not trained on."""
+
+    name: str
+    before: float
+    after: float
+    better: str
+    """`higher` or `lower`."""
+
+
+@record
+class EvaluationMetrics:
+    """The `metrics` artifact of `evaluate`."""
+
+    scores: tuple[Score, ...]
+    samples: int
+    forecast_round_s: float
+    measured_round_s: float
+    forecast_error: float
+    """(forecast - measured) / measured."""
+    bytes_per_round: int
+    peak_memory_bytes: tuple[DeviceAmount, ...]
+    energy_j: float | None = None
+    """None where the machine cannot read it."""

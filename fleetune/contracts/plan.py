@@ -1,0 +1,166 @@
+"""A plan: what every device does, in which order. Data that reads aloud, prints, parses back and draws.
+
+One language for every strategy. Fields that only some strategies decide have a neutral value, and a plan with
+neutral values behaves as if the field did not exist.
+"""
+
+from fleetune.contracts.action import BACKWARD, FORWARD, Action, parse_action
+from fleetune.contracts.record import a_name, distinct, not_negative, positive, record
+from fleetune.errors import Refused
+
+
+@record
+class Share:
+    """How many samples of every micro-batch a device of a group takes."""
+
+    device: str
+    samples: int
+
+    def __post_init__(self) -> None:
+        a_name("share", self.device)
+        positive(f"share of {self.device}", samples=self.samples)
+
+
+@record
+class Segment:
+    """Units that a group of devices runs; samples keep their position, in the order of the shares."""
+
+    units: tuple[str, ...]
+    shares: tuple[Share, ...]
+    warmup: int
+    """Forwards before the first backward (K_p of Asteroid); more than micro_batches counts as all."""
+
+    def __post_init__(self) -> None:
+        if not self.units or not self.shares:
+            raise Refused("segment: it needs at least one unit and one device")
+        distinct("segment", "device", (share.device for share in self.shares))
+        positive(f"segment {self.units[0]}", warmup=self.warmup)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Names of the group, in the order in which samples are dealt."""
+        return tuple(share.device for share in self.shares)
+
+    def span(self, device: str) -> tuple[int, int]:
+        """[first, end) of the samples of each micro-batch that the device takes."""
+        first = 0
+        for share in self.shares:
+            if share.device == device:
+                return first, first + share.samples
+            first += share.samples
+        raise Refused(f"segment {self.units[0]}: {device!r} is not of its group ({', '.join(self.devices)})")
+
+
+@record
+class Lane:
+    """One stream of micro-batches through a chain of segments."""
+
+    name: str
+    segments: tuple[Segment, ...]
+
+    def __post_init__(self) -> None:
+        a_name("lane", self.name)
+        if not self.segments:
+            raise Refused(f"lane {self.name}: it needs at least one segment")
+        distinct(f"lane {self.name}", "device", (d for segment in self.segments for d in segment.devices))
+        distinct(f"lane {self.name}", "unit", (u for segment in self.segments for u in segment.units))
+
+
+@record
+class DeviceOrder:
+    """The actions of one device, in order; spelled as in action.py."""
+
+    device: str
+    actions: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for spelling in self.actions:
+            parse_action(spelling)
+
+
+@record
+class Plan:
+    """The `plan` artifact's core. Relations to fleet and profile are checked in `fleetune.checks`."""
+
+    strategy: str
+    micro_batch_samples: int
+    micro_batches: int
+    lanes: tuple[Lane, ...]
+    order: tuple[DeviceOrder, ...] = ()
+    """Neutral: empty, each device runs one-forward-one-backward with its segment's warm-up."""
+    revision: int = 0
+
+    def __post_init__(self) -> None:
+        positive("plan", micro_batch_samples=self.micro_batch_samples, micro_batches=self.micro_batches)
+        not_negative("plan", revision=self.revision)
+        if not self.lanes:
+            raise Refused("plan: it needs at least one lane")
+        distinct("plan", "lane", (lane.name for lane in self.lanes))
+        for lane in self.lanes:
+            for index, segment in enumerate(lane.segments):
+                total = sum(share.samples for share in segment.shares)
+                if total != self.micro_batch_samples:
+                    raise Refused(
+                        f"plan: segment {lane.name}/{index} deals {total} samples, but a micro-batch has "
+                        f"{self.micro_batch_samples}"
+                    )
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Every device that takes part, in the order of lanes, segments and shares."""
+        names = (d for lane in self.lanes for segment in lane.segments for d in segment.devices)
+        return tuple(dict.fromkeys(names))
+
+    @property
+    def batch_samples(self) -> int:
+        """Samples of one round."""
+        return self.micro_batch_samples * self.micro_batches
+
+
+@record
+class PlanResult:
+    """A plan with what its strategy knows about it; the `plan` artifact as a file."""
+
+    plan: Plan
+    objective: float
+    """Forecast seconds of one round by the clock."""
+    lower_bound: float | None
+    """No plan of this problem can be faster than this; None where the strategy knows none."""
+    status: str
+    """`optimal` when proven, else `feasible`."""
+    solve_s: float
+    method: str
+    citation: str = ""
+
+    @property
+    def gap(self) -> float | None:
+        """How far the plan may be from the best one, relative to the bound."""
+        return None if not self.lower_bound else self.objective / self.lower_bound - 1.0
+
+
+def one_forward_one_backward(lane: str, segment: int, warmup: int, micro_batches: int) -> tuple[Action, ...]:
+    """min(K, M) forwards, then backward 0, forward K, backward 1, ... (1F1B with K warm-up forwards)."""
+
+    def act(letter: str, micro_batch: int) -> Action:
+        return Action(lane=lane, segment=segment, letter=letter, micro_batch=micro_batch)
+
+    warm = min(warmup, micro_batches)
+    actions = [act(FORWARD, m) for m in range(warm)]
+    for m in range(micro_batches):
+        actions.append(act(BACKWARD, m))
+        if warm + m < micro_batches:
+            actions.append(act(FORWARD, warm + m))
+    return tuple(actions)
+
+
+def actions_of(plan: Plan, device: str) -> tuple[Action, ...]:
+    """What a device does in one round: the plan's own order, or 1F1B lane after lane."""
+    for order in plan.order:
+        if order.device == device:
+            return tuple(parse_action(spelling) for spelling in order.actions)
+    mine: list[Action] = []
+    for lane in plan.lanes:
+        for index, segment in enumerate(lane.segments):
+            if device in segment.devices:
+                mine += one_forward_one_backward(lane.name, index, segment.warmup, plan.micro_batches)
+    return tuple(mine)

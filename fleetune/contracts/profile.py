@@ -1,0 +1,114 @@
+"""A profile: the model as an ordered list of units, and what each unit costs on each device."""
+
+from fleetune.contracts.record import distinct, finite, not_negative, positive, record
+from fleetune.errors import Refused
+
+
+@record
+class Unit:
+    """A named piece of the model; units are listed in a topological order and cuts lie between neighbours.
+
+    Sizes are bytes; `per sample` means for one sample of a micro-batch.
+    """
+
+    name: str
+    param_bytes: int
+    trainable_bytes: int
+    buffer_bytes: int = 0
+    activation_bytes: int
+    """Kept between forward and backward, per sample."""
+    output_bytes: int
+    """Everything that crosses a cut placed after this unit, forward, per sample (values of earlier units included)."""
+    gradient_bytes: int
+    """Everything that crosses that cut backward, per sample."""
+    flops: int
+    """Forward, per sample."""
+    cut_after: bool = True
+    """False where what would cross cannot be divided by samples: the next unit must stay with this one."""
+    tied: tuple[str, ...] = ()
+    """Parameters this unit shares with other units; the holders sum their gradients every round."""
+
+    def __post_init__(self) -> None:
+        not_negative(
+            f"unit {self.name}",
+            param_bytes=self.param_bytes,
+            trainable_bytes=self.trainable_bytes,
+            buffer_bytes=self.buffer_bytes,
+            activation_bytes=self.activation_bytes,
+            output_bytes=self.output_bytes,
+            gradient_bytes=self.gradient_bytes,
+            flops=self.flops,
+        )
+        if self.trainable_bytes > self.param_bytes:
+            raise Refused(
+                f"unit {self.name}: trainable_bytes {self.trainable_bytes} exceed param_bytes {self.param_bytes}"
+            )
+
+
+@record
+class DeviceTimes:
+    """Seconds per unit and batch size on one device, at the device's own pace (emulated limits included)."""
+
+    device: str
+    runtime_bytes: int
+    """Memory of an idle worker before it holds any unit."""
+    forward_s: tuple[tuple[float, ...], ...]
+    """[unit][batch size]"""
+    backward_s: tuple[tuple[float, ...], ...]
+    """[unit][batch size]; 0 for units below the first trainable parameter."""
+
+    def __post_init__(self) -> None:
+        not_negative(f"times of {self.device}", runtime_bytes=self.runtime_bytes)
+        for name, table in (("forward_s", self.forward_s), ("backward_s", self.backward_s)):
+            for row in table:
+                for value in row:
+                    finite(f"times of {self.device}", **{name: value})
+                    not_negative(f"times of {self.device}", **{name: value})
+
+
+@record
+class Profile:
+    """The `profile` artifact's numbers; `graph.json` beside it holds the model's graph."""
+
+    model: str
+    units: tuple[Unit, ...]
+    batch_sizes: tuple[int, ...]
+    times: tuple[DeviceTimes, ...]
+    optimizer_bytes_per_param_byte: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not self.units:
+            raise Refused("profile: it needs at least one unit")
+        distinct("profile", "unit name", (unit.name for unit in self.units))
+        distinct("profile", "device", (times.device for times in self.times))
+        not_negative("profile", optimizer_bytes_per_param_byte=self.optimizer_bytes_per_param_byte)
+        if not self.batch_sizes or list(self.batch_sizes) != sorted(set(self.batch_sizes)):
+            raise Refused(f"profile: batch_sizes must ascend without repeats (got {list(self.batch_sizes)})")
+        positive("profile", first_batch_size=self.batch_sizes[0])
+        shape = (len(self.units), len(self.batch_sizes))
+        for times in self.times:
+            for name, table in (("forward_s", times.forward_s), ("backward_s", times.backward_s)):
+                if len(table) != shape[0] or any(len(row) != shape[1] for row in table):
+                    raise Refused(
+                        f"profile: {name} of {times.device} must be {shape[0]} units x {shape[1]} batch sizes"
+                    )
+
+    def unit(self, name: str) -> Unit:
+        """The unit of that name."""
+        return self.units[self.position(name)]
+
+    def position(self, name: str) -> int:
+        """Where a unit stands in the order of units."""
+        for index, unit in enumerate(self.units):
+            if unit.name == name:
+                return index
+        raise Refused(f"profile: no unit {name!r}")
+
+    def of(self, device: str) -> DeviceTimes:
+        """What was measured on one device."""
+        for times in self.times:
+            if times.device == device:
+                return times
+        raise Refused(
+            f"profile: device {device!r} was not profiled; profiled are {', '.join(t.device for t in self.times)}"
+        )

@@ -1,0 +1,43 @@
+"""What can go wrong, as one small tree; the exit code tells a conductor whether trying again can help.
+
+    FleetuneError
+    ├── Refused      64  the input is malformed: the same input will be refused again
+    ├── Infeasible   65  the input is fine, but nothing satisfies it; names the binding constraint
+    └── TryAgain     75  a device, a link or the machine failed: the same call may succeed later
+
+Messages are one sentence that says what was given, what is allowed and what to do next.
+"""
+
+from typing import ClassVar
+
+__all__ = ["FleetuneError", "Infeasible", "Refused", "TryAgain", "by_exit_code"]
+
+
+class FleetuneError(Exception):
+    """Root of every error a user may see; str() is the whole message."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class Refused(FleetuneError, ValueError):
+    """Malformed input or usage. A ValueError, so that records may raise it while they are being parsed."""
+
+    exit_code = 64
+
+
+class Infeasible(FleetuneError):
+    """Well-formed input that no plan, device or budget can satisfy."""
+
+    exit_code = 65
+
+
+class TryAgain(FleetuneError):
+    """Something outside the input failed (a device left, a process was killed)."""
+
+    exit_code = 75
+
+
+def by_exit_code(code: int, message: str) -> FleetuneError:
+    """The error that a process ending with `code` meant; anything unknown may be tried again."""
+    kinds = {kind.exit_code: kind for kind in (Refused, Infeasible)}
+    return kinds.get(code, TryAgain)(message)
