@@ -1,0 +1,155 @@
+"""A model as a list of recorded operations on named values: what runs, on what, making what.
+
+The graph holds no weights and no code. Its nodes stand in the order in which the model ran them; `units` says which
+consecutive nodes belong together.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from fleetune.contracts import wire
+from fleetune.contracts.record import record
+from fleetune.errors import Refused
+from fleetune.models.ops import from_json, references, to_json
+
+INPUT, ATTRIBUTE, MODULE, FUNCTION, ITEM = "input", "attribute", "module", "function", "item"
+
+
+@record
+class Value:
+    """A tensor that a node makes."""
+
+    shape: tuple[str, ...]
+    """Integers, or expressions of the batch symbol."""
+    dtype: str
+    gradient: bool
+    """Whether the loss has a gradient with respect to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operation: an input, a parameter read directly, a call of a leaf module or of a torch function, or one
+    item of what such a call returned."""
+
+    id: int
+    kind: str
+    target: str
+    """Input name, parameter name, module name, function name, or the item's position."""
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    value: Value | None
+    """None for a call that returns several tensors; its items have them."""
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """Nodes this one needs, in order of appearance."""
+        return tuple(dict.fromkeys(references((self.args, self.kwargs))))
+
+
+@record
+class _NodeOnWire:
+    id: int
+    kind: str
+    target: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    value: Value | None
+
+
+@record
+class UnitNodes:
+    """Consecutive nodes that run together."""
+
+    name: str
+    nodes: tuple[int, ...]
+
+
+@record
+class _GraphOnWire:
+    batch: str
+    output: int
+    inputs: dict[str, int]
+    nodes: tuple[_NodeOnWire, ...]
+    units: tuple[UnitNodes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """The recorded model."""
+
+    batch: str
+    """Name of the batch symbol in shapes."""
+    inputs: dict[str, int]
+    """Input name -> node."""
+    output: int
+    """The node whose value goes into the loss."""
+    nodes: tuple[Node, ...]
+    units: tuple[UnitNodes, ...]
+
+    def node(self, number: int) -> Node:
+        """The node of that number (numbers need not be dense)."""
+        return self.nodes[self._index()[number]]
+
+    def _index(self) -> dict[int, int]:
+        found = _INDEX.get(id(self.nodes))
+        if found is None or found[0] is not self.nodes:
+            found = (self.nodes, {node.id: place for place, node in enumerate(self.nodes)})
+            _INDEX[id(self.nodes)] = found
+        return found[1]
+
+    def value(self, number: int) -> Value:
+        """The tensor a node makes; refused for a node that makes several."""
+        value = self.node(number).value
+        if value is None:
+            raise Refused(f"graph: node {number} makes several tensors; only its items can cross a cut")
+        return value
+
+    def batched(self, number: int) -> bool | None:
+        """True: the first dimension is the samples. False: the same for every batch. None: cannot be divided."""
+        node = self.node(number)
+        if node.value is None:
+            return None
+        shape = node.value.shape
+        if not any(self.batch in size for size in shape):
+            return False
+        if shape[0] == self.batch and not any(self.batch in size for size in shape[1:]):
+            return True
+        return None
+
+
+_INDEX: dict[int, tuple[tuple[Node, ...], dict[int, int]]] = {}
+
+
+def graph_text(graph: Graph) -> str:
+    """The graph as JSON text."""
+    nodes = tuple(
+        _NodeOnWire(
+            id=n.id,
+            kind=n.kind,
+            target=n.target,
+            args=[to_json(a) for a in n.args],
+            kwargs={k: to_json(a) for k, a in n.kwargs.items()},
+            value=n.value,
+        )
+        for n in graph.nodes
+    )
+    return wire.text(
+        _GraphOnWire(batch=graph.batch, output=graph.output, inputs=graph.inputs, nodes=nodes, units=graph.units)
+    )
+
+
+def parse_graph(text: str | bytes, owner: str) -> Graph:
+    """JSON text as a graph."""
+    plain = wire.parse(_GraphOnWire, text, owner)
+    nodes = tuple(
+        Node(
+            id=n.id,
+            kind=n.kind,
+            target=n.target,
+            args=tuple(from_json(a) for a in n.args),
+            kwargs={k: from_json(a) for k, a in n.kwargs.items()},
+            value=n.value,
+        )
+        for n in plain.nodes
+    )
+    return Graph(batch=plain.batch, inputs=plain.inputs, output=plain.output, nodes=nodes, units=plain.units)

@@ -1,0 +1,221 @@
+"""Runs a model once on fake tensors with a symbolic batch and writes down every operation.
+
+Leaf modules are recorded as one call each; torch functions between them ("glue") one by one. Nothing is computed and
+no weight is needed, so a model of any size is recorded in seconds, and one recording serves every batch size.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.nn.utils import stateless
+from torch.overrides import TorchFunctionMode, resolve_name
+from torch.utils import _pytree as pytree
+
+from fleetune.errors import Refused
+from fleetune.models import graph as g
+from fleetune.models.ops import Ref, Size, function
+
+# Reading a tensor's properties is not an operation on values.
+PROPERTIES = {
+    "__get__", "size", "dim", "numel", "is_floating_point", "is_complex", "stride", "is_contiguous", "element_size",
+    "ndimension", "__len__", "get_device", "data_ptr", "__repr__", "__format__", "__hash__", "storage_offset",
+    "is_same_size", "requires_grad_", "_is_view", "__set__", "type_as_property", "is_inference",
+}  # fmt: skip
+IN_PLACE = {"__iadd__": "__add__", "__imul__": "__mul__", "__isub__": "__sub__", "__itruediv__": "__truediv__"}
+
+
+def record_model(model: nn.Module, samples: Mapping[str, torch.Tensor], leaf_names: set[str]) -> g.Graph:
+    """Record `model(**samples).logits` (or its first output); the model may live on the meta device.
+
+    samples: real tensors of at least 2 samples each, used for shapes and dtypes only. The graph comes back without
+    units. Refuses a model that cannot be recorded, naming the operation.
+    """
+    name = type(model).__name__
+    environment = ShapeEnv()
+    fake = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
+    inputs = {key: _fake_input(fake, value) for key, value in samples.items()}
+    batch = str(next(iter(inputs.values())).shape[0].node.expr)
+    try:
+        recorder = _Recorder(model, leaf_names)
+        substitutes = _fake_state(model, fake, recorder)
+        for key, value in inputs.items():
+            recorder.keep_input(key, value)
+        with (
+            stateless._reparametrize_module(model, substitutes),
+            enable_python_dispatcher(),
+            fake,
+            recorder,
+            _module_calls_go_to(recorder),
+        ):
+            result = model(**inputs)
+    except Refused:
+        raise
+    except Exception as error:  # whatever the model's own code raises on symbolic shapes
+        raise Refused(f"model: {name} has no graph ({type(error).__name__}: {_short(error)}); it cannot be cut") from error
+    if any(str(symbol) == batch for symbol in environment.replacements):
+        raise Refused(f"model: {name} has no graph that holds for every batch size (it fixes the batch to one value)")
+    logits = result.logits if hasattr(result, "logits") else pytree.tree_leaves(result)[0]
+    return _prune(recorder, output=recorder.reference(logits).node, batch=batch)
+
+
+class _Recorder(TorchFunctionMode):
+    """Watches torch functions and leaf modules; `nodes` grows by one per operation."""
+
+    def __init__(self, model: nn.Module, leaf_names: set[str]) -> None:
+        super().__init__()
+        self.nodes: list[g.Node] = []
+        self.inputs: dict[str, int] = {}
+        self.parameters: dict[int, str] = {}
+        self._names = {module: name for name, module in model.named_modules()}
+        self._leaf_names = leaf_names
+        self._made_by: dict[int, int] = {}
+        self._alive: list[torch.Tensor] = []  # ids are only unique while the tensors live
+        self._inside = 0
+
+    def keep_input(self, name: str, value: torch.Tensor) -> None:
+        self.inputs[name] = self._add(g.INPUT, name, (), {}, value)
+
+    def reference(self, tensor: torch.Tensor) -> Ref:
+        made = self._made_by.get(id(tensor))
+        if made is None:
+            parameter = self.parameters.get(id(tensor))
+            if parameter is None:
+                raise Refused(f"a tensor of shape {tuple(tensor.shape)} appears that no recorded operation made")
+            made = self._add(g.ATTRIBUTE, parameter, (), {}, tensor)
+        return Ref(made)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self._inside:
+            return func(*args, **kwargs)
+        with self._unwatched():
+            out = func(*args, **kwargs)
+        name = getattr(func, "__name__", str(func))
+        tensors = [leaf for leaf in pytree.tree_leaves(out) if isinstance(leaf, torch.Tensor)]
+        if name in PROPERTIES or not tensors:
+            unknown = [t for t in tensors if id(t) not in self._made_by and id(t) not in self.parameters]
+            if name == "__get__" and unknown:
+                raise Refused(f"{func} makes a tensor from a property")
+            return out
+        self._add_call(g.FUNCTION, self._spelled(func, name, args), args, kwargs, out)
+        return out
+
+    def module_call(self, call: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        name = self._names.get(module, "")
+        if self._inside or name not in self._leaf_names:
+            return call(module, *args, **kwargs)
+        with self._unwatched():
+            out = call(module, *args, **kwargs)
+        self._add_call(g.MODULE, name, args, kwargs, out)
+        return out
+
+    def _spelled(self, func: Any, name: str, args: Any) -> str:
+        """The function's dotted name; in-place functions become their pure twins, for they may meet received values."""
+        target = resolve_name(func) or f"{func.__module__}.{name}"
+        plain = name.strip("_")
+        twin = IN_PLACE.get(name) or (name[:-1] if name.endswith("_") and not name.endswith("__") else None)
+        if twin is None:
+            return target
+        if isinstance(args[0], torch.Tensor) and args[0]._is_view():
+            raise Refused(f"{plain} changes a view in place; make the module around it a leaf")
+        target = target[: -len(name)] + twin
+        function(target)
+        return target
+
+    def _add_call(self, kind: str, target: str, args: Any, kwargs: Any, out: Any) -> None:
+        if isinstance(out, torch.Tensor):
+            self._add(kind, target, args, kwargs, out)
+            return
+        whole = self._add(kind, target, args, kwargs, None)
+        for position, leaf in enumerate(pytree.tree_leaves(out)):
+            if isinstance(leaf, torch.Tensor):
+                self._add(g.ITEM, str(position), (Ref(whole),), {}, leaf)
+
+    def _add(self, kind: str, target: str, args: Any, kwargs: Any, out: torch.Tensor | None) -> int:
+        written = tuple(self._write(a) for a in args), {k: self._write(a) for k, a in kwargs.items()}
+        number = len(self.nodes)
+        value = None
+        if out is not None:
+            shape = tuple(str(size) for size in out.shape)
+            value = g.Value(shape=shape, dtype=str(out.dtype).removeprefix("torch."), gradient=out.requires_grad)
+            self._made_by[id(out)] = number
+            self._alive.append(out)
+        self.nodes.append(g.Node(number, kind, target, *written, value))
+        return number
+
+    def _write(self, argument: Any) -> Any:
+        if isinstance(argument, torch.Tensor):
+            return self.reference(argument)
+        if isinstance(argument, torch.SymInt | torch.SymFloat):
+            expression = argument.node.expr
+            return Size(str(expression)) if expression.free_symbols else int(expression)
+        if isinstance(argument, tuple | list):
+            return type(argument)(map(self._write, argument)) if type(argument) in (tuple, list) else tuple(
+                map(self._write, argument)
+            )
+        if isinstance(argument, dict):
+            return {key: self._write(item) for key, item in argument.items()}
+        if isinstance(argument, slice):
+            return slice(*map(self._write, (argument.start, argument.stop, argument.step)))
+        return argument
+
+    @contextlib.contextmanager
+    def _unwatched(self) -> Iterator[None]:
+        self._inside += 1
+        try:
+            yield
+        finally:
+            self._inside -= 1
+
+
+def _fake_input(fake: FakeTensorMode, value: torch.Tensor) -> torch.Tensor:
+    """A fake tensor of the same shape whose first dimension is the batch symbol."""
+    kinds = [DimDynamic.DUCK if d == 0 else DimDynamic.STATIC for d in range(value.dim())]
+    return fake.from_tensor(value, symbolic_context=StatelessSymbolicContext(dynamic_sizes=kinds))  # type: ignore[no-any-return]
+
+
+def _fake_state(model: nn.Module, fake: FakeTensorMode, recorder: _Recorder) -> dict[str, torch.Tensor]:
+    """Fake stand-ins for parameters and buffers, shared where the model shares them."""
+    stand_ins: dict[str, torch.Tensor] = {}
+    made: dict[int, torch.Tensor] = {}
+    named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    with fake:
+        for name, tensor in named:
+            if id(tensor) not in made:
+                empty = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+                is_parameter = isinstance(tensor, nn.Parameter)
+                made[id(tensor)] = nn.Parameter(empty, requires_grad=tensor.requires_grad) if is_parameter else empty
+                recorder.parameters[id(made[id(tensor)])] = name
+            stand_ins[name] = made[id(tensor)]
+    return stand_ins
+
+
+@contextlib.contextmanager
+def _module_calls_go_to(recorder: _Recorder) -> Iterator[None]:
+    original = nn.Module.__call__
+    nn.Module.__call__ = lambda module, *a, **k: recorder.module_call(original, module, a, k)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        nn.Module.__call__ = original  # type: ignore[method-assign]
+
+
+def _prune(recorder: _Recorder, output: int, batch: str) -> g.Graph:
+    """Drop what the output does not depend on; inputs stay."""
+    live = {output}
+    for node in reversed(recorder.nodes):
+        if node.id in live:
+            live.update(node.reads)
+    nodes = tuple(node for node in recorder.nodes if node.id in live or node.kind == g.INPUT)
+    return g.Graph(batch=batch, inputs=recorder.inputs, output=output, nodes=nodes, units=())
+
+
+def _short(error: Exception) -> str:
+    line = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
+    return line if len(line) <= 160 else line[:157] + "..."
