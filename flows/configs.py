@@ -1,0 +1,179 @@
+"""Run files: YAML to a RunConfig, with sections by name, changes from the command line, and paths made sure of.
+
+A section (fleet, model, data, strategy, training) is a mapping, the NAME of a file in the folder of its kind
+beside the run file's own folder (`configs/runs/x.yaml` with `fleet: here` reads `configs/fleets/here.yaml`), or a
+mapping with `use: NAME` whose other keys override those of that file.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fleetune.contracts import wire
+from fleetune.contracts.config.data import BUILT_IN
+from fleetune.contracts.config.run import RunConfig
+from fleetune.contracts.record import NAME
+from fleetune.errors import Refused
+from flows import yaml_file
+
+FOLDERS = {"fleet": "fleets", "model": "models", "data": "data", "strategy": "strategies", "training": "trainings"}
+DATA_FILES = (".jsonl", ".csv", ".parquet")
+
+
+def load(path: Path, sets: Sequence[str] = ()) -> RunConfig:
+    """The run file at `path` with `sets` (each `dotted.key=YAML`) applied before anything is checked.
+
+    Refused, with the file, the key, the value and what is allowed, for whatever is wrong with either.
+    """
+    plain = yaml_file.read(path)
+    for section in FOLDERS:
+        _fill(plain, section, path)
+    for change in sets:
+        apply(plain, change)
+        _fill(plain, change.partition("=")[0].partition(".")[0].strip(), path)
+    _find_paths(plain, path)
+    config = wire.load(RunConfig, plain, str(path))
+    _prove_strategy(config, str(path))
+    return config
+
+
+def apply(plain: dict[str, Any], change: str) -> None:
+    """Set one `dotted.key=value` in place; members of a list are found by their `name`.
+
+    `fleet.devices.nano.emulate.cores=0.3` changes the device called nano. The value is YAML: `[1, 2]`, `null`, `1e-4`.
+    """
+    key, sign, value = change.partition("=")
+    steps = key.strip().split(".")
+    if not sign or not all(steps):
+        raise Refused(f"--set {change}: write KEY=VALUE such as training.rounds=10")
+    place: Any = plain
+    for depth, step in enumerate(steps[:-1]):
+        place = _enter(place, step, ".".join(steps[:depth]), change)
+    new = yaml_file.parse(value, f"--set {change}")
+    if isinstance(place, list):
+        place[_position(place, steps[-1], ".".join(steps[:-1]), change)] = new
+    elif isinstance(place, dict):
+        place[steps[-1]] = new
+    else:
+        raise _no_section(place, ".".join(steps[:-1]), change)
+
+
+def changed(config: RunConfig, sets: Sequence[str], owner: str) -> RunConfig:
+    """A config that was already proven, with `sets` applied; for reruns, where there is no run file to read."""
+    plain = wire.dump(config)
+    for change in sets:
+        apply(plain, change)
+    again = wire.load(RunConfig, plain, owner)
+    _prove_strategy(again, owner)
+    return again
+
+
+def _enter(place: Any, step: str, key: str, change: str) -> Any:
+    """The value at `step` inside `place`; a mapping is made where the file has nothing yet."""
+    if isinstance(place, list):
+        return place[_position(place, step, key, change)]
+    if not isinstance(place, dict):
+        raise _no_section(place, key, change)
+    if place.get(step) is None:
+        place[step] = {}
+    return place[step]
+
+
+def _position(members: list[Any], name: str, key: str, change: str) -> int:
+    names = [member.get("name") if isinstance(member, dict) else None for member in members]
+    if name not in names:
+        known = ", ".join(str(n) for n in names if n) or "none"
+        raise Refused(f"--set {change}: {key} has no member named {name!r}; its names are {known}")
+    return names.index(name)
+
+
+def _no_section(place: Any, key: str, change: str) -> Refused:
+    return Refused(f"--set {change}: {key} is {place!r}, which has no keys inside; set {key} itself")
+
+
+def _fill(plain: dict[str, Any], section: str, run_file: Path) -> None:
+    """Replace a section that is a name, or has `use: NAME`, by what the named file says."""
+    value = plain.get(section)
+    if section not in FOLDERS or value is None:
+        return
+    if isinstance(value, str):
+        plain[section] = _named(value, section, run_file)
+    elif isinstance(value, dict) and "use" in value:
+        base = _named(value["use"], section, run_file)
+        plain[section] = _merged(base, {key: inner for key, inner in value.items() if key != "use"})
+    elif not isinstance(value, dict):
+        raise Refused(
+            f"{run_file}: {section}: it is {value!r}; allowed are a mapping or the name of a file in {FOLDERS[section]}/"
+        )
+
+
+def _named(name: Any, section: str, run_file: Path) -> dict[str, Any]:
+    """Contents of configs/<section plural>/NAME.yaml, beside the run file's folder or inside it."""
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise Refused(f"{run_file}: {section}: {name!r} is not a name; use letters, digits, '.', '_' and '-'")
+    own = run_file.absolute().parent
+    places = [root / FOLDERS[section] for root in (own.parent, own)]
+    for place in places:
+        found = place / f"{name}.yaml"
+        if found.is_file():
+            return yaml_file.read(found)
+    known = sorted({file.stem for place in places for file in place.glob("*.yaml")})
+    allowed = f"its names are {', '.join(known)}" if known else "it has none"
+    raise Refused(f"{run_file}: {section}: there is no {name}.yaml in {places[0]}; {allowed}")
+
+
+def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """`base` with the keys of `over`, mapping by mapping; lists are replaced whole."""
+    result = dict(base)
+    for key, value in over.items():
+        below = result.get(key)
+        result[key] = _merged(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return result
+
+
+def _find_paths(plain: dict[str, Any], run_file: Path) -> None:
+    """Make paths absolute: relative to the run file where such a file exists there, else to the working directory."""
+    model = plain.get("model")
+    lora = model.get("lora") if isinstance(model, dict) else None
+    for holder, key, label in (
+        (plain.get("data"), "source", "data.source"),
+        (model, "source", "model.source"),
+        (lora, "start", "model.lora.start"),
+    ):
+        if not isinstance(holder, dict) or not isinstance(holder.get(key), str) or not holder[key]:
+            continue
+        given = holder[key]
+        if (label == "data.source" and given in BUILT_IN) or given.startswith("package:"):
+            continue
+        tried = [(base / Path(given).expanduser()) for base in (run_file.absolute().parent, Path.cwd())]
+        found = next(filter(_exists, tried), None)
+        if found is not None:
+            holder[key] = str(found.resolve())
+        elif _is_a_path(given, label):
+            looked = " and ".join(dict.fromkeys(str(place) for place in tried))
+            raise Refused(f"{run_file}: {label}: {given!r} does not exist; looked for {looked}")
+
+
+def _exists(place: Path) -> bool:
+    try:
+        return place.exists()
+    except OSError:  # longer than a file name may be
+        return False
+
+
+def _is_a_path(given: str, label: str) -> bool:
+    """True for what cannot be the name of something on a hub."""
+    return (
+        label == "model.lora.start"
+        or given.startswith(("/", "./", "../", "~"))
+        or (label == "data.source" and given.endswith(DATA_FILES))
+    )
+
+
+def _prove_strategy(config: RunConfig, owner: str) -> None:
+    """Refuse an unknown strategy before anything is measured for it."""
+    from fleetune import planning
+
+    known = planning.strategies()
+    if config.strategy.name not in known:
+        raise Refused(f"{owner}: strategy.name is {config.strategy.name!r}; allowed are {', '.join(sorted(known))}")

@@ -1,0 +1,200 @@
+"""What this machine can do for a run, in words. Nothing is written, and no other machine is contacted."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+from packaging.requirements import Requirement
+
+from fleetune.contracts.record import record
+
+GOOD, LIMITED, MISSING = "good", "limited", "missing"
+CHECKED_PACKAGES = ("torch", "transformers", "peft", "prefect", "fastapi", "sqlalchemy", "pyzmq")
+"""Whose versions decide whether a run works: others are libraries of these."""
+MEMORY_FOR_A_WORKER_BYTES = 500_000_000
+"""A worker with torch and transformers, before it holds any unit."""
+DISK_FOR_A_RUN_BYTES = 2_000_000_000
+"""Data, a checkpoint with its optimizer state, logs and reports of a small model."""
+
+ASK_TORCH = """
+import json, torch
+count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+found = [torch.cuda.get_device_properties(i) for i in range(count)]
+print(json.dumps([{"name": p.name, "memory_bytes": p.total_memory} for p in found]))
+"""
+
+
+@record
+class Finding:
+    """One thing that was looked at."""
+
+    topic: str
+    state: str
+    """`good`, `limited` (a run works, something else does not) or `missing` (no run works until it is there)."""
+    words: str
+
+
+def examine(root: Path) -> tuple[Finding, ...]:
+    """Everything a run needs, with `root` as the folder of runs; takes a few seconds."""
+    return (
+        _python(),
+        *_packages(),
+        _cores(),
+        _memory(),
+        _accelerators(),
+        _docker(),
+        _disk(root),
+        _loopback(),
+        _hub(),
+    )
+
+
+def _python() -> Finding:
+    version = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info[:2] != (3, 11):
+        return Finding(topic="Python", state=MISSING, words=f"{version}; 3.11 is needed")
+    return Finding(topic="Python", state=GOOD, words=f"{version} on {sys.platform}")
+
+
+def _packages() -> tuple[Finding, ...]:
+    """One finding per package whose version matters, compared with what the project asks for."""
+    asked = {r.name.lower(): r for r in map(Requirement, metadata.requires("fleetune") or []) if r.marker is None}
+    return tuple(_package(name, asked.get(name)) for name in CHECKED_PACKAGES)
+
+
+def _package(name: str, asked: Requirement | None) -> Finding:
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return Finding(topic=name, state=MISSING, words=f"not installed; {asked} is needed: run make test")
+    if asked and not asked.specifier.contains(version, prereleases=True):
+        return Finding(topic=name, state=MISSING, words=f"{version}, but {asked} is needed: run make test")
+    return Finding(topic=name, state=GOOD, words=f"{version}" + (f", as {asked.specifier} asks" if asked else ""))
+
+
+def _cores() -> Finding:
+    cores = usable_cores()
+    load = os.getloadavg()[0]
+    words = f"{cores:g} usable, {load:.1f} busy over the last minute"
+    if load > cores / 2:
+        return Finding(topic="CPU cores", state=LIMITED, words=words + "; what is measured now would look slower")
+    return Finding(topic="CPU cores", state=GOOD, words=words + "; emulated devices may use up to that many together")
+
+
+def usable_cores() -> float:
+    """Cores this process may compute with: its affinity, and the quota of its control group."""
+    cores = float(len(os.sched_getaffinity(0)))
+    quota = _first_words(Path("/sys/fs/cgroup/cpu.max"))  # "50000 100000" or "max 100000"
+    if len(quota) == 2 and quota[0].isdigit():
+        cores = min(cores, int(quota[0]) / int(quota[1]))
+    return cores
+
+
+def _memory() -> Finding:
+    seen = psutil.virtual_memory()
+    limits = [
+        _first_words(Path(p)) for p in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+    ]
+    total = min([seen.total, *(int(words[0]) for words in limits if words and words[0].isdigit())])
+    free = min(seen.available, total)
+    workers = free // MEMORY_FOR_A_WORKER_BYTES
+    words = f"{_gigabytes(free)} free of {_gigabytes(total)}; room for about {workers} workers of a small model"
+    return Finding(topic="Memory", state=GOOD if workers >= 3 else LIMITED if workers else MISSING, words=words)
+
+
+def _accelerators() -> Finding:
+    """Asks PyTorch in a process of its own, since a broken driver can end the process that asks."""
+    asked = [sys.executable, "-c", ASK_TORCH]
+    try:
+        answer = subprocess.run(asked, capture_output=True, timeout=120, check=True, text=True).stdout
+        found: list[dict[str, Any]] = json.loads(answer)
+    except (subprocess.SubprocessError, ValueError, OSError) as error:
+        return Finding(
+            topic="Accelerators", state=LIMITED, words=f"PyTorch gave no answer ({type(error).__name__}); CPU only"
+        )
+    if found:
+        listed = ", ".join(f"cuda:{i} {d['name']} ({_gigabytes(d['memory_bytes'])})" for i, d in enumerate(found))
+        return Finding(topic="Accelerators", state=GOOD, words=f"{listed}; a device takes one with accelerator: auto")
+    return Finding(topic="Accelerators", state=GOOD, words="none that PyTorch can use; devices compute on the CPU")
+
+
+def _docker() -> Finding:
+    host = os.environ.get("DOCKER_HOST", "")
+    meaning = "devices run as processes, which needs no engine"
+    if host and not host.startswith("unix:"):
+        return Finding(topic="Docker", state=LIMITED, words=f"DOCKER_HOST names another machine, not asked; {meaning}")
+    try:
+        import docker
+
+        engine = docker.from_env(timeout=3)
+        try:
+            version = engine.version()["Version"]
+        finally:
+            engine.close()
+    except Exception as error:  # the client raises requests', urllib3's and its own errors alike
+        return Finding(topic="Docker", state=LIMITED, words=f"no engine answers ({type(error).__name__}); {meaning}")
+    return Finding(topic="Docker", state=GOOD, words=f"engine {version} answers")
+
+
+def _disk(root: Path) -> Finding:
+    there = next(place for place in (root.absolute(), *root.absolute().parents) if place.exists())
+    free = shutil.disk_usage(there).free
+    words = f"{_gigabytes(free)} free where runs are kept ({root})"
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        return Finding(topic="Disk", state=MISSING, words=f"{there} cannot be written to; choose another with --root")
+    if free < DISK_FOR_A_RUN_BYTES:
+        return Finding(topic="Disk", state=LIMITED, words=f"{words}; a run may need {_gigabytes(DISK_FOR_A_RUN_BYTES)}")
+    return Finding(topic="Disk", state=GOOD, words=words)
+
+
+def _loopback() -> Finding:
+    """Devices of one machine talk over 127.0.0.1: connect to a port of our own and pass a byte."""
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.settimeout(2)
+            with socket.create_connection(server.getsockname(), timeout=2) as sender:
+                receiver, _ = server.accept()
+                with receiver:
+                    receiver.settimeout(2)
+                    sender.sendall(b"1")
+                    receiver.recv(1)
+    except OSError as error:
+        return Finding(
+            topic="Loopback",
+            state=MISSING,
+            words=f"127.0.0.1 does not carry bytes ({error.strerror}); devices cannot talk",
+        )
+    return Finding(topic="Loopback", state=GOOD, words="127.0.0.1 carries bytes; devices of this machine can talk")
+
+
+def _hub() -> Finding:
+    if os.environ.get("HF_HUB_OFFLINE", "0") not in ("0", ""):
+        return Finding(
+            topic="Hub", state=LIMITED, words="HF_HUB_OFFLINE is set: models and data by folder, package or cache only"
+        )
+    try:
+        metadata.version("datasets")
+    except metadata.PackageNotFoundError:
+        words = "not contacted; models by name are possible, data by name need pip install 'fleetune[hub]'"
+        return Finding(topic="Hub", state=LIMITED, words=words)
+    return Finding(
+        topic="Hub", state=GOOD, words="not contacted; models and data by name are possible where it can be reached"
+    )
+
+
+def _first_words(path: Path) -> list[str]:
+    try:
+        return path.read_text().split()
+    except OSError:
+        return []
+
+
+def _gigabytes(amount: float) -> str:
+    return f"{amount / 1e9:.1f} GB"

@@ -1,0 +1,57 @@
+"""Every file under configs/ is a test case: it is short, complete, and loads."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleetune.contracts import wire
+from fleetune.contracts.config.data import DataRequest
+from fleetune.contracts.config.fleet import FleetRequest
+from fleetune.contracts.config.model import ModelRequest
+from fleetune.contracts.config.run import StrategyRequest
+from flows import configs, yaml_file
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+KINDS: dict[str, Any] = {
+    "fleets": FleetRequest,
+    "models": ModelRequest,
+    "data": DataRequest,
+    "strategies": StrategyRequest,
+}
+FILES = sorted(CONFIGS.rglob("*.*"))
+SECTIONS = [file for file in FILES if file.parent.name in KINDS]
+RUNS = sorted((CONFIGS / "runs").glob("*.yaml"))
+LINES = 25
+
+
+def test_each_kind_has_files() -> None:
+    """There is something to choose from in each folder, and nothing lies anywhere else."""
+    assert {file.parent.name for file in FILES} == {*KINDS, "runs"}
+    assert all(file.suffix == ".yaml" for file in FILES)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}-{file.stem}")
+def test_file_is_short(file: Path) -> None:
+    """A config fits on a screen, and opens by saying what it is."""
+    lines = file.read_text().splitlines()
+    assert len(lines) <= LINES
+    assert lines[0].startswith("# ")
+
+
+@pytest.mark.parametrize("file", SECTIONS, ids=lambda file: f"{file.parent.name}-{file.stem}")
+def test_section_is_complete(file: Path) -> None:
+    """A fleet, model, data or strategy file is a whole section, with no key unknown."""
+    wire.load(KINDS[file.parent.name], yaml_file.read(file), str(file))
+
+
+@pytest.mark.parametrize("file", RUNS, ids=lambda file: file.stem)
+def test_run_loads(file: Path) -> None:
+    """A run file with the sections it names is a valid run, called like its file."""
+    assert configs.load(file).name == file.stem
+
+
+def test_emulated_fleet_leaves_room() -> None:
+    """The emulated devices together stay below two cores by enough for the coordinator and the system."""
+    request = wire.load(FleetRequest, yaml_file.read(CONFIGS / "fleets" / "three-emulated.yaml"), "three-emulated")
+    assert sum(device.emulate.cores or 0 for device in request.devices) < 1.6
