@@ -1,0 +1,11 @@
+"""Starting work in other processes, one interface for every place they may run in.
+
+May import errors and contracts. A `Launcher` starts a `Command` and gives back a `Job` to listen to and to stop;
+secrets travel in the command's first line of stdin, never in its arguments or environment. Set aside: multiprocessing
+(pickles, and inherits the parent's state) and subprocess pools (they hide how a child died).
+"""
+
+from fleetune.launching.job import Command, Job, Launcher, exit_in_words
+from fleetune.launching.process import ProcessLauncher
+
+__all__ = ["Command", "Job", "Launcher", "ProcessLauncher", "exit_in_words"]

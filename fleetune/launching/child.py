@@ -1,0 +1,34 @@
+"""`python -m fleetune.launching.child PARENT MODULE ...`: run a module that must not outlive its parent.
+
+A tiny wrapper in the child itself, because code between fork and exec is unsafe in a process with threads. The kernel
+sends SIGKILL when the parent thread ends; a parent that ended before that was arranged is noticed by its number.
+"""
+
+import ctypes
+import os
+import runpy
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+
+
+def die_with(parent: int) -> None:
+    """From now on this process is killed when `parent` ends; at once if it has ended already."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main() -> None:
+    """Bind this process to its parent, then become the module with its own arguments."""
+    die_with(int(sys.argv[1]))
+    module = sys.argv[2]
+    sys.argv = [module, *sys.argv[3:]]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""What can be started, and what can be done with it once it runs."""
+
+import signal
+from collections.abc import Iterator
+from dataclasses import field
+from pathlib import Path
+from typing import Protocol
+
+from fleetune.contracts.record import record
+
+OUT_OF_MEMORY_CODES = (-signal.SIGKILL, 128 + signal.SIGKILL)
+
+
+@record
+class Command:
+    """`python -m module arguments`, with its environment added to what the launcher gives every child."""
+
+    module: str
+    arguments: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    first_line: bytes = field(default=b"", repr=False)
+    """Written to stdin, which is then closed: the place for secrets."""
+    log: Path
+    """File that stderr is appended to."""
+
+
+class Job(Protocol):
+    """A started command."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id on the machine where it runs."""
+
+    def lines(self) -> Iterator[str]:
+        """The lines of its stdout as they come, without line ends; ends when stdout does. For one reader."""
+
+    def poll(self) -> int | None:
+        """Its exit code (minus the signal's number when a signal ended it); None while it runs."""
+
+    def wait(self, timeout_s: float | None = None) -> int | None:
+        """Its exit code; None when it still runs after `timeout_s`."""
+
+    def stop(self, grace_s: float = 2.0) -> int:
+        """Ask it and all it started to end, force them after `grace_s`; its exit code. Safe to repeat."""
+
+    def tail(self, lines: int = 10) -> str:
+        """The last lines of its log."""
+
+
+class Launcher(Protocol):
+    """A place where commands can run."""
+
+    def start(self, command: Command) -> Job:
+        """Start a command; TryAgain when the place cannot."""
+
+
+def exit_in_words(code: int) -> str:
+    """An exit code as a person would say it."""
+    if code == 0:
+        return "ended normally"
+    number = -code if code < 0 else code - 128
+    if code in OUT_OF_MEMORY_CODES:
+        return "killed by signal 9 (often the system's answer when memory runs out)"
+    if code < 0 or 128 < code < 160:
+        try:
+            return f"killed by signal {number} ({signal.Signals(number).name})"
+        except ValueError:
+            pass
+    return f"ended with exit code {code}"

@@ -1,0 +1,121 @@
+"""The launcher that needs nothing: child processes of this one."""
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import IO
+
+from fleetune.errors import TryAgain
+from fleetune.launching.job import Command
+
+TAIL_BYTES = 1 << 16
+EVERY_CHILD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
+
+# The kernel ties a child to the thread that started it, so one thread that lasts as long as the process starts all.
+_STARTER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fleetune-launching")
+
+
+class ProcessLauncher:
+    """Starts children in sessions of their own (Ctrl-C reaches only this process); they die with this process."""
+
+    def start(self, command: Command) -> "ProcessJob":
+        """Start a command; TryAgain when the system refuses another process."""
+        command.log.parent.mkdir(parents=True, exist_ok=True)
+        with command.log.open("ab") as log:
+            try:
+                process = _STARTER.submit(_spawn, command, log).result()
+            except OSError as error:
+                raise TryAgain(f"{command.module}: no process could be started ({error.strerror})") from None
+        return ProcessJob(process, command)
+
+
+class ProcessJob:
+    """A child process and whatever it starts within its own process group; the group ends with the child."""
+
+    def __init__(self, process: subprocess.Popen[bytes], command: Command) -> None:
+        self._process = process
+        self._log = command.log
+        self._name = command.module
+        self._ended = threading.Event()
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        for target in (self._wait_for_end, self._read_lines):
+            threading.Thread(target=target, name=f"fleetune-job-{process.pid}", daemon=True).start()
+        self._say(command.first_line)
+
+    def __repr__(self) -> str:
+        return f"<{self._name} as process {self.pid}>"
+
+    @property
+    def pid(self) -> int:
+        """Number of the child, of its process group and of its session."""
+        return self._process.pid
+
+    def lines(self) -> Iterator[str]:
+        """Lines of stdout as they come; they are kept until read, so a child never waits for its reader."""
+        while (line := self._lines.get()) is not None:
+            yield line
+        self._lines.put(None)  # whoever asks again learns the same
+
+    def poll(self) -> int | None:
+        """The exit code, None while the child runs."""
+        return self._process.returncode if self._ended.is_set() else None
+
+    def wait(self, timeout_s: float | None = None) -> int | None:
+        """The exit code, None when the child still runs after `timeout_s`."""
+        self._ended.wait(timeout_s)
+        return self.poll()
+
+    def stop(self, grace_s: float = 2.0) -> int:
+        """SIGTERM to the whole group, SIGKILL to what is left after `grace_s`; the exit code."""
+        for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, None)):
+            if not self._ended.is_set():
+                with suppress(ProcessLookupError):
+                    os.killpg(self.pid, number)
+            code = self.wait(patience_s)
+            if code is not None:
+                return code
+        raise AssertionError("a killed process ends")
+
+    def tail(self, lines: int = 10) -> str:
+        """The last lines of stderr."""
+        with self._log.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES))
+            return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
+
+    def _say(self, first_line: bytes) -> None:
+        if self._process.stdin is None:
+            return
+        with suppress(BrokenPipeError), self._process.stdin as stdin:
+            stdin.write(first_line.rstrip(b"\n") + b"\n")
+
+    def _wait_for_end(self) -> None:
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)  # still a zombie: its group number stays taken
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+        self._ended.set()
+
+    def _read_lines(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as stdout:
+            for line in stdout:
+                self._lines.put(line.decode(errors="replace").rstrip("\r\n"))
+        self._lines.put(None)
+
+
+def _spawn(command: Command, log: IO[bytes]) -> subprocess.Popen[bytes]:
+    wrapper = [sys.executable, "-m", "fleetune.launching.child", str(os.getpid())]
+    return subprocess.Popen(
+        [*wrapper, command.module, *command.arguments],
+        env={**os.environ, **EVERY_CHILD, **command.environment},
+        stdin=subprocess.PIPE if command.first_line else subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        start_new_session=True,
+    )

@@ -1,0 +1,129 @@
+"""One process on the links of a run: a door that others knock at, and a way to each of them.
+
+Three things a user of an endpoint should know. A sent part is not copied: its memory must stay as it is until the peer
+has received it. A message that was under way when a connection broke is lost; the connection comes back by itself and
+later messages arrive, so whoever waits for an answer needs a time limit. A sender's limit is memory only: messages to a
+peer that does not read are kept until it does or `close`.
+"""
+
+import queue
+import secrets
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Self
+
+import zmq
+
+from fleetune.errors import Refused, TryAgain
+from fleetune.links.inbox import Door, Inbox
+from fleetune.links.keys import KeyPair, is_key
+from fleetune.links.message import Message, Received, join_parts
+from fleetune.links.peer import Peer
+
+ZMQ_IO_THREADS = 2
+
+
+class Endpoint:
+    """Sends to and receives from the peers in `allowed` (name -> public key), encrypted with `keys`.
+
+    `note` gets a sentence for every message or client that was refused; it is called from the IO thread.
+    """
+
+    def __init__(  # noqa: PLR0913 - the interface that all rooms agreed on
+        self,
+        name: str,
+        keys: KeyPair,
+        allowed: Mapping[str, bytes],
+        *,
+        run: str,
+        bind: str = "tcp://127.0.0.1:*",
+        max_message_bytes: int = 1 << 30,
+        note: Callable[[str], None],
+    ) -> None:
+        for peer, key in allowed.items():
+            if not is_key(key):
+                raise Refused(f"endpoint {name}: the public key of {peer} is not 40 bytes of Z85 text")
+        self.name = name
+        self._keys, self._run, self._limit_bytes = keys, run, max_message_bytes
+        self._session = secrets.token_hex(16)
+        self._peers: dict[str, Peer] = {}
+        self._context = zmq.Context(io_threads=ZMQ_IO_THREADS)
+        self._closed = False
+        door = Door(run=run, allowed=dict(allowed), limit_bytes=max_message_bytes)
+        try:
+            self._inbox = Inbox(self._context, keys, bind, door, note)
+        except Refused:
+            self._context.term()
+            raise
+        self.address = self._inbox.address
+
+    def connect(self, peer: str, address: str, server_public: bytes) -> None:
+        """Open the way to a peer; returns at once, messages wait until the peer has admitted us."""
+        if peer in self._peers:
+            raise Refused(f"endpoint {self.name}: {peer!r} is connected already")
+        if not is_key(server_public):
+            raise Refused(f"endpoint {self.name}: the public key of {peer} is not 40 bytes of Z85 text")
+        if self._closed:
+            raise TryAgain(f"endpoint {self.name}: it is closed")
+        made = Peer(self._context, peer, self._keys, address, server_public)
+        self._peers[peer] = made
+        self._inbox.watch(made.monitor, made.saw)
+
+    def wait_connected(self, peer: str, timeout_s: float) -> None:
+        """Return when the peer has admitted us; TryAgain when it has not within that time."""
+        if not self._peer(peer).wait_connected(timeout_s):
+            raise TryAgain(f"endpoint {self.name}: {peer} did not admit us within {timeout_s:g} s; is it running?")
+
+    def connected(self, peer: str) -> bool:
+        """Whether the connection to a peer stands at this moment."""
+        return self._peer(peer).connected
+
+    def send(self, peer: str, message: Message) -> None:
+        """Queue a message for a peer, from any thread; see the module about the memory of its parts."""
+        self._peer(peer).send(message, self._run, self._session, self._limit_bytes)
+
+    def receive(self, timeout_s: float | None) -> Received | None:
+        """The next message; None when there is none within `timeout_s` (None: wait for ever) or after `close`."""
+        try:
+            arrived = self._inbox.arrived.get(timeout=timeout_s) if timeout_s != 0 else self._inbox.arrived.get_nowait()
+        except queue.Empty:
+            return None
+        if arrived is None:
+            self._inbox.arrived.put(None)  # for other threads that wait
+            return None
+        envelope = arrived.envelope
+        parts = join_parts(envelope, arrived.frames)
+        return Received(sender=arrived.sender, message=Message(envelope.kind, envelope.header, parts))
+
+    @property
+    def sent_bytes(self) -> dict[str, int]:
+        """Bytes of headers and parts queued so far, by peer."""
+        return {name: peer.sent_bytes for name, peer in self._peers.items()}
+
+    @property
+    def refused(self) -> int:
+        """How many messages and clients were turned away."""
+        return self._inbox.refused
+
+    def close(self, linger_s: float = 1.0) -> None:
+        """End threads and sockets; messages still queued get `linger_s` to leave."""
+        if self._closed:
+            return
+        self._closed = True
+        self._inbox.close()
+        for peer in self._peers.values():
+            peer.close(linger_s)
+        self._context.term()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _peer(self, name: str) -> Peer:
+        if name not in self._peers:
+            raise Refused(f"endpoint {self.name}: {name!r} is not connected; call connect first")
+        return self._peers[name]
