@@ -1,0 +1,69 @@
+"""One holder at a time, across processes: the kernel lets go of a dead holder's lock, so none is ever stale.
+
+The lock is flock(2) on a file that stays. Two machines that share a remote store do not see each other's locks; they
+may do the same work twice, which content addressing makes harmless.
+"""
+
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from fleetune.errors import TryAgain
+
+RETRY_S = 0.1
+
+
+class Lock:
+    """A lock by name; as a context manager it waits for its turn."""
+
+    def __init__(self, path: Path, pause: Callable[[float], bool], waiting: Callable[[], None] = lambda: None) -> None:
+        """`pause(s)` lets time pass and says True to give up waiting; `waiting` is called once if there is a queue."""
+        self._path = path
+        self._pause = pause
+        self._waiting = waiting
+        self._file: int | None = None
+
+    def take(self) -> bool:
+        """Take the lock if it is free; whether it is held now."""
+        if self._file is not None:
+            return True
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+            return False
+        self._file = file
+        return True
+
+    def release(self) -> None:
+        """Let go; safe to repeat."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def __enter__(self) -> "Lock":
+        if not self.take():
+            self._waiting()
+        while not self.take():
+            if self._pause(RETRY_S):
+                raise TryAgain(f"{self._path.name}: stopped while another process held this lock; run it again")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def is_held(path: Path) -> bool:
+    """Whether some process holds the lock; False when it was never taken."""
+    if not path.exists():
+        return False
+    probe = Lock(path, lambda _: True)
+    free = probe.take()
+    probe.release()
+    return not free

@@ -1,0 +1,115 @@
+"""What the store writes beside the artifacts themselves. Moments are ISO 8601 in UTC."""
+
+from dataclasses import field
+
+from fleetune.contracts.config.run import RunConfig
+from fleetune.contracts.record import a_name, distinct, not_negative, one_of, record
+from fleetune.errors import Refused
+
+SCHEMA = 1
+RUN_STATES = ("running", "done", "failed", "interrupted", "planned")
+STAGE_STATES = ("waiting", "running", "done", "failed", "stopped")
+HOW = ("", "ran", "reused")
+
+
+@record
+class FileEntry:
+    """One file of an artifact."""
+
+    path: str
+    """Relative to the artifact, with forward slashes."""
+    bytes: int
+    sha256: str
+
+    def __post_init__(self) -> None:
+        not_negative(f"file {self.path}", bytes=self.bytes)
+
+
+@record
+class Manifest:
+    """`manifest.json` of an artifact: what it holds and what made it."""
+
+    kind: str
+    schema: int = SCHEMA
+    files: tuple[FileEntry, ...]
+    stage_key: str
+    """Of the stage that produced it."""
+    inputs: dict[str, str]
+    """kind -> digest of what that stage read"""
+    created: str
+
+    def __post_init__(self) -> None:
+        a_name("manifest", self.kind)
+        distinct(f"artifact of kind {self.kind}", "file", (file.path for file in self.files))
+
+
+@record
+class KeyRecord:
+    """`keys/STAGE_KEY.json`: what a stage key stands for, written once all of it is in the store."""
+
+    stage: str
+    run: str
+    """The run that made it."""
+    outputs: dict[str, str]
+    """kind -> digest"""
+    ingredients: dict[str, str]
+    """Everything the key is a hash of, by name."""
+
+
+@record
+class StageRecord:
+    """What a run did about one stage."""
+
+    stage: str
+    key: str = ""
+    """Empty until its inputs are known."""
+    state: str = "waiting"
+    started: str | None = None
+    ended: str | None = None
+    inputs: dict[str, str] = field(default_factory=dict)
+    outputs: dict[str, str] = field(default_factory=dict)
+    """kind -> digest"""
+    how: str = ""
+    """`ran` or `reused`; empty before that is decided."""
+    why: str = ""
+    """Why it ran or was reused, such as `ran: training.learning_rate changed`."""
+    error: str = ""
+
+    def __post_init__(self) -> None:
+        one_of(f"stage {self.stage}", "state", self.state, STAGE_STATES)
+        one_of(f"stage {self.stage}", "how", self.how, HOW)
+
+
+@record
+class RunRecord:
+    """`runs/RUN_ID/run.json`."""
+
+    id: str
+    config: RunConfig
+    seed: int
+    code_version: str
+    state: str = "running"
+    """`planned` is a dry run; `interrupted` is said of a run whose process is gone."""
+    started: str
+    ended: str | None = None
+    stages: tuple[StageRecord, ...]
+    error: str = ""
+    exit_code: int = 0
+    """Of the error, when there is one."""
+
+    def __post_init__(self) -> None:
+        a_name("run", self.id)
+        one_of(f"run {self.id}", "state", self.state, RUN_STATES)
+        distinct(f"run {self.id}", "stage", (stage.stage for stage in self.stages))
+
+    def stage(self, name: str) -> StageRecord:
+        """The record of one stage."""
+        for stage in self.stages:
+            if stage.stage == name:
+                return stage
+        raise Refused(f"run {self.id}: no stage {name!r}; it has {', '.join(s.stage for s in self.stages)}")
+
+    @property
+    def outputs(self) -> dict[str, str]:
+        """kind -> digest of everything the run has made or reused."""
+        return {kind: digest for stage in self.stages for kind, digest in stage.outputs.items()}

@@ -1,0 +1,158 @@
+"""The store: artifacts by content, keys by what made them, work folders, locks.
+
+artifacts/KIND/DIGEST/...  and manifest.json    written whole
+keys/STAGE_KEY.json                             written after the artifacts it names
+runs/RUN_ID/run.json                            see runs.py
+work/STAGE_KEY/                                 outlives an interrupted attempt; local
+locks/NAME.lock                                 local
+"""
+
+import hashlib
+import shutil
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from fleetune.contracts import wire
+from fleetune.errors import Refused
+from fleetune.store.hashing import content_digest, entries, file_digest
+from fleetune.store.lock import Lock
+from fleetune.store.places import LocalPlace, Place, RemotePlace
+from fleetune.store.records import KeyRecord, Manifest
+from fleetune.store.runs import RunBook
+
+MANIFEST = "manifest.json"
+Clock = Callable[[], datetime]
+
+
+def utc_now() -> datetime:
+    """The default clock of a store."""
+    return datetime.now(UTC)
+
+
+class Store:
+    """Artifacts, keys and run records under one root; safe for several processes at once."""
+
+    def __init__(self, root: str | Path, *, cache: Path | None = None, clock: Clock = utc_now) -> None:
+        """`root` is a folder or an fsspec URL; `cache` is where a remote store keeps local copies, work and locks."""
+        self.root = str(root)
+        self.place, self.local = _open(str(root), cache)
+        self.clock = clock
+        self.runs = RunBook(self.place, self.local)
+
+    def put(self, kind: str, folder: Path, *, stage_key: str, inputs: Mapping[str, str]) -> str:
+        """Move a local folder into the store as an artifact; its digest. The folder is gone afterwards.
+
+        Refused when the folder is empty or holds anything but plain files.
+        """
+        if not folder.is_dir():
+            raise Refused(f"{folder}: not a folder; an artifact of kind {kind} is a folder of files")
+        files = tuple(entry for entry in entries(folder) if entry.path != MANIFEST)
+        if not files:
+            raise Refused(f"{folder}: it is empty; an artifact of kind {kind} needs at least one file")
+        digest = content_digest(files)
+        if self.has(kind, digest):
+            if not self._first_bad(kind, digest):
+                shutil.rmtree(folder)
+                return digest
+            self.place.remove(_path(kind, digest))
+        manifest = Manifest(
+            kind=kind, files=files, stage_key=stage_key, inputs=dict(inputs), created=self.clock().isoformat()
+        )
+        wire.write(manifest, folder / MANIFEST)
+        self.place.adopt(folder, _path(kind, digest), MANIFEST)
+        return digest
+
+    def manifest(self, kind: str, digest: str) -> Manifest:
+        """What an artifact holds; Refused when it is not in the store."""
+        path = f"{_path(kind, digest)}/{MANIFEST}"
+        content = self.place.read(path)
+        if content is None:
+            raise Refused(f"{self.root}/{path}: no such artifact; run the stage that makes {kind} again")
+        return wire.parse(Manifest, content, f"{self.root}/{path}")
+
+    def has(self, kind: str, digest: str) -> bool:
+        """Whether an artifact is there, whole; its content is not looked at (see verify)."""
+        return self.place.read(f"{_path(kind, digest)}/{MANIFEST}") is not None
+
+    def folder(self, kind: str, digest: str) -> Path:
+        """A local folder with the artifact, to be read only; fetched first when the store is remote."""
+        names = [file.path for file in self.manifest(kind, digest).files]
+        return self.place.folder(_path(kind, digest), [*names, MANIFEST])
+
+    def verify(self, kind: str, digest: str) -> None:
+        """Hash every file again; Refused naming the first that is missing, changed or too many."""
+        bad = self._first_bad(kind, digest)
+        if bad:
+            raise Refused(f"{bad}; delete the artifact's folder and run again to make it anew")
+
+    def _first_bad(self, kind: str, digest: str) -> str:
+        manifest = self.manifest(kind, digest)
+        folder = self.folder(kind, digest) if isinstance(self.place, LocalPlace) else self._fetched(kind, digest)
+        for entry in manifest.files:
+            path = folder / entry.path
+            if not path.is_file():
+                return f"{path}: file of the {kind} artifact is missing"
+            if path.stat().st_size != entry.bytes or file_digest(path) != entry.sha256:
+                return f"{path}: file of the {kind} artifact is corrupt, its content is not what was stored"
+        if content_digest(manifest.files) != digest:
+            return f"{folder / MANIFEST}: the manifest of the {kind} artifact is corrupt, it does not give its digest"
+        listed = {entry.path for entry in manifest.files} | {MANIFEST}
+        odd = sorted({p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()} - listed)
+        return f"{folder / odd[0]}: file was added to the {kind} artifact" if odd else ""
+
+    def _fetched(self, kind: str, digest: str) -> Path:
+        """The artifact as it lies in a remote store now, past the local copies."""
+        shutil.rmtree(self.local / "cache" / _path(kind, digest), ignore_errors=True)
+        return self.folder(kind, digest)
+
+    def keep_key(self, key: str, record: KeyRecord) -> None:
+        """Write a key record; Refused while one of its artifacts is not in the store."""
+        for kind, digest in record.outputs.items():
+            self.manifest(kind, digest)
+        self.place.write(f"keys/{key}.json", wire.text(record).encode())
+
+    def key(self, key: str) -> KeyRecord | None:
+        """What a stage key stands for; None when no stage with that key has ended."""
+        content = self.place.read(f"keys/{key}.json")
+        return None if content is None else wire.parse(KeyRecord, content, f"{self.root}/keys/{key}.json")
+
+    def find(self, key: str) -> dict[str, str] | None:
+        """The outputs of a stage key, kind -> digest; None unless every one of them is really there."""
+        record = self.key(key)
+        if record is None or not all(self.has(kind, digest) for kind, digest in record.outputs.items()):
+            return None
+        return dict(record.outputs)
+
+    def work(self, key: str) -> Path:
+        """The local folder of an attempt at a stage key; what an interrupted attempt left is still in it."""
+        folder = self.local / "work" / key
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def drop_work(self, key: str) -> None:
+        """Delete the folder of an attempt whose outputs are in the store."""
+        shutil.rmtree(self.local / "work" / key, ignore_errors=True)
+
+    def lock(self, name: str, pause: Callable[[float], bool], waiting: Callable[[], None] = lambda: None) -> Lock:
+        """The lock of a stage key or of anything else with a name; see Lock."""
+        return Lock(self.local / "locks" / f"{name}.lock", pause, waiting)
+
+
+def _open(root: str, cache: Path | None) -> tuple[Place, Path]:
+    """The place a root names, and the local folder for work and locks."""
+    try:
+        files, path = fsspec.core.url_to_fs(root)
+    except (ValueError, ImportError) as error:
+        raise Refused(f"store: root {root!r} cannot be opened ({error}); give a folder or an fsspec URL") from None
+    if isinstance(files, LocalFileSystem):
+        return LocalPlace(Path(path)), Path(path)
+    local = (cache or Path.home() / ".cache" / "fleetune") / hashlib.sha256(root.encode()).hexdigest()[:16]
+    return RemotePlace(files, path, local / "cache"), local
+
+
+def _path(kind: str, digest: str) -> str:
+    return f"artifacts/{kind}/{digest}"

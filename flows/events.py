@@ -1,0 +1,34 @@
+"""What a run tells whoever listens while it goes on."""
+
+from collections.abc import Callable
+
+from fleetune.contracts.record import one_of, record
+
+KINDS = ("started", "progress", "note", "reused", "done", "failed", "stopped")
+
+
+@record
+class StageEvent:
+    """One thing that happened to one stage."""
+
+    stage: str
+    kind: str
+    """started, progress, note, reused, done, failed or stopped."""
+    text: str = ""
+    """progress: what is being done; failed: the error; otherwise why (`ran: data changed`) or a remark."""
+    done: float = 0.0
+    total: float = 0.0
+    unit: str = ""
+    """progress only: done of total, in this unit."""
+    seconds: float = 0.0
+    """done and failed: how long the stage took."""
+
+    def __post_init__(self) -> None:
+        one_of(f"event of {self.stage}", "kind", self.kind, KINDS)
+
+
+Listen = Callable[[StageEvent], None]
+
+
+def nobody(event: StageEvent) -> None:
+    """A listener that does not listen."""

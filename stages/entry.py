@@ -1,0 +1,156 @@
+"""How every stage starts and ends.
+
+stdout carries JSON lines only: `{"event": "progress", "what", "done", "total", "unit"}`, `{"event": "note", "text"}`,
+and as the last line of a failure `{"event": "error", "message"}`. Everything else a library may print goes to stderr,
+which is the log. Exit codes: 0 done, 64 refused, 65 infeasible, 75 try again.
+"""
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, TextIO
+
+import psutil
+
+from fleetune.contracts import wire
+from fleetune.contracts.record import record
+from fleetune.contracts.task import StageTask
+from fleetune.errors import FleetuneError, Refused, TryAgain
+
+END_CHILDREN_S = 2.0
+
+
+class Channel:
+    """The stage's own stdout, one JSON object a line, whole lines only."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+
+    def say(self, event: str, **fields: Any) -> None:
+        """Write one event."""
+        line = json.dumps({"event": event, **fields}, ensure_ascii=False) + "\n"
+        with self._lock:
+            self._stream.write(line)
+            self._stream.flush()
+
+    def progress(self, what: str, done: float, total: float, unit: str = "") -> None:
+        """A Progress whose listener is the process that started this one."""
+        self.say("progress", what=what, done=done, total=total, unit=unit)
+
+    def note(self, text: str) -> None:
+        """A remark for whoever reads along."""
+        self.say("note", text=text)
+
+
+@record
+class Desk:
+    """What lies before a stage: its task, its folders and someone to tell."""
+
+    task: StageTask
+    channel: Channel
+
+    def input(self, kind: str) -> Path:
+        """Read-only folder of an input."""
+        try:
+            return Path(self.task.inputs[kind])
+        except KeyError:
+            given = ", ".join(self.task.inputs) or "none"
+            raise Refused(f"task: {self.task.stage} needs input {kind}; given are {given}") from None
+
+    def output(self, kind: str) -> Path:
+        """Folder for an output, made on demand."""
+        folder = Path(self.task.output) / kind
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    @property
+    def work(self) -> Path:
+        """Folder that outlives an interrupted attempt."""
+        return Path(self.task.work)
+
+
+class _Terminated(BaseException):
+    """SIGTERM, as an exception in the main thread, so that whatever is open gets closed."""
+
+
+def main(stage: Callable[[Desk], None], arguments: Sequence[str] | None = None) -> None:
+    """Run a stage as this process and end with its exit code."""
+    channel = Channel(_own_stdout())
+    signal.signal(signal.SIGTERM, _terminate)
+    code = 0
+    try:
+        stage(Desk(task=_task(arguments), channel=channel))
+    except FleetuneError as error:
+        code = _failed(channel, error)
+    except (_Terminated, KeyboardInterrupt):
+        code = _failed(channel, TryAgain("the stage was told to end before it was done; run it again to go on"))
+    except Exception as error:
+        traceback.print_exc()
+        code = _failed(channel, TryAgain(f"the stage failed unexpectedly ({_short(error)}); its log has the traceback"))
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        _end_children()
+    sys.stderr.flush()
+    os._exit(code)  # threads that a failed stage left behind must not hold the process
+
+
+def _task(arguments: Sequence[str] | None) -> StageTask:
+    """The task named on the command line; usage errors are Refused."""
+    parser = argparse.ArgumentParser(prog="python -m stages.NAME", exit_on_error=False)
+    parser.add_argument("--task", type=Path, required=True, help="JSON file of a StageTask")
+    try:
+        found, odd = parser.parse_known_args(arguments)
+    except (argparse.ArgumentError, SystemExit) as error:
+        if isinstance(error, SystemExit) and not error.code:
+            raise  # --help
+        raise Refused("usage: python -m stages.NAME --task task.json") from None
+    if odd:
+        raise Refused(f"argument {odd[0]!r} is unknown; usage: python -m stages.NAME --task task.json")
+    return wire.read(StageTask, found.task)
+
+
+def _own_stdout() -> TextIO:
+    """A private copy of stdout; file descriptor 1 becomes the log, for libraries that print."""
+    sys.stdout.flush()
+    own = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return own
+
+
+def _failed(channel: Channel, error: FleetuneError) -> int:
+    channel.say("error", message=" ".join(str(error).split()))
+    return error.exit_code
+
+
+def _short(error: Exception) -> str:
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise _Terminated
+
+
+def _end_children() -> None:
+    """End whatever the stage started and did not end itself."""
+    children = psutil.Process().children(recursive=True)
+    for child in children:
+        _signal(child, signal.SIGTERM)
+    for child in psutil.wait_procs(children, timeout=END_CHILDREN_S)[1]:
+        _signal(child, signal.SIGKILL)
+
+
+def _signal(process: psutil.Process, number: signal.Signals) -> None:
+    try:
+        process.send_signal(number)
+    except psutil.NoSuchProcess:
+        return
