@@ -27,7 +27,7 @@ def leaves(model: nn.Module, granularity: str) -> set[str]:
 
 def _is_small(module: nn.Module) -> bool:
     """No children, or an adapter around one layer."""
-    return not any(True for _ in module.children()) or type(module).__module__.startswith("peft.tuners.lora")
+    return not any(True for _ in module.children()) or hasattr(module, "lora_A")
 
 
 def _blocks(model: nn.Module) -> list[str]:

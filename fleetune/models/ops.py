@@ -14,6 +14,8 @@ import torch
 
 from fleetune.errors import Refused
 
+HERE = torch.device("meta")  # stands for the device that runs the segment
+
 
 @dataclass(frozen=True, slots=True)
 class Ref:
@@ -129,7 +131,7 @@ _TAGGED: dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = {
     tuple: ("$tuple", lambda a: [to_json(p) for p in a], lambda v: tuple(map(from_json, v))),
     dict: ("$dict", lambda a: {k: to_json(p) for k, p in a.items()}, lambda v: {k: from_json(p) for k, p in v.items()}),
     torch.dtype: ("$dtype", lambda a: str(a).removeprefix("torch."), lambda v: _dtype(str(v))),
-    torch.device: ("$device", lambda a: "here", lambda v: "here"),  # replaced by the device that runs the segment
+    torch.device: ("$device", lambda a: "here", lambda v: HERE),
     type(Ellipsis): ("$ellipsis", lambda a: 1, lambda v: Ellipsis),
 }
 _READ = {key: read for key, _, read in _TAGGED.values()}

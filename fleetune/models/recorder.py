@@ -57,7 +57,9 @@ def record_model(model: nn.Module, samples: Mapping[str, torch.Tensor], leaf_nam
     except Refused:
         raise
     except Exception as error:  # whatever the model's own code raises on symbolic shapes
-        raise Refused(f"model: {name} has no graph ({type(error).__name__}: {_short(error)}); it cannot be cut") from error
+        raise Refused(
+            f"model: {name} has no graph ({type(error).__name__}: {_short(error)}); it cannot be cut"
+        ) from error
     if any(str(symbol) == batch for symbol in environment.replacements):
         raise Refused(f"model: {name} has no graph that holds for every batch size (it fixes the batch to one value)")
     logits = result.logits if hasattr(result, "logits") else pytree.tree_leaves(result)[0]
@@ -156,8 +158,10 @@ class _Recorder(TorchFunctionMode):
             expression = argument.node.expr
             return Size(str(expression)) if expression.free_symbols else int(expression)
         if isinstance(argument, tuple | list):
-            return type(argument)(map(self._write, argument)) if type(argument) in (tuple, list) else tuple(
-                map(self._write, argument)
+            return (
+                type(argument)(map(self._write, argument))
+                if type(argument) in (tuple, list)
+                else tuple(map(self._write, argument))
             )
         if isinstance(argument, dict):
             return {key: self._write(item) for key, item in argument.items()}

@@ -1,0 +1,68 @@
+"""Writes a trained model in its own standard format: a Hugging Face folder, or a PEFT adapter folder."""
+
+import shutil
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import PretrainedConfig
+
+from fleetune.contracts.config.model import ModelRequest
+from fleetune.models.skeleton import base_skeleton, canonical_names, skeleton
+from fleetune.models.source import source_folder
+from fleetune.models.weights import Weights, assign
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+)
+
+
+def export_model(
+    config: PretrainedConfig, request: ModelRequest, start: Path, trained: Mapping[str, torch.Tensor], folder: Path
+) -> Path:
+    """Write `folder/model` (or `folder/adapter` when only adapters were trained) and return it.
+
+    trained: tensors that training moved, by name; the others come from where training started.
+    """
+    model = skeleton(config, request)
+    adapter_only = request.lora is not None
+    names = canonical_names(model)
+    wanted = {c for c in names.values() if not adapter_only or _of_adapter(c)}
+    weights = Weights(base_skeleton(config, request), source_folder(request), start)
+    tensors = {**weights.tensors(wanted - set(trained)), **{n: t for n, t in trained.items() if n in wanted}}
+    made: dict[str, nn.Parameter] = {}
+    for name, canonical in names.items():
+        if canonical in tensors:
+            assign(model, name, tensors[canonical])
+            *path, last = name.split(".")
+            owner = model.get_submodule(".".join(path))
+            if last in owner._parameters:  # one object for all names of a tied weight
+                owner._parameters[last] = made.setdefault(canonical, owner._parameters[last])  # type: ignore[arg-type]
+    target = folder / ("adapter" if adapter_only else "model")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PEFT asks the hub whether an embedding changed; there may be no network
+        if adapter_only:
+            base = source_folder(request)
+            model.peft_config["default"].base_model_name_or_path = str(base) if base else None  # type: ignore[index, union-attr]
+            model.save_pretrained(target, save_embedding_layers=False)  # type: ignore[operator]
+        else:
+            model.save_pretrained(target)  # type: ignore[operator]
+    return target
+
+
+def copy_tokenizer(source: Path, target: Path) -> None:
+    """Copy tokenizer files where there are any."""
+    for name in TOKENIZER_FILES:
+        if (source / name).exists():
+            shutil.copyfile(source / name, target / name)
+
+
+def _of_adapter(name: str) -> bool:
+    return "lora_" in name or ".modules_to_save." in name

@@ -1,0 +1,173 @@
+"""Runs some units of a recorded model, owning only their modules and weights."""
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from fleetune.models import graph as g
+from fleetune.models.ops import HERE, Ref, Sizes, bind, function, references
+from fleetune.models.randomness import Draws, SlicedDraws
+from fleetune.models.skeleton import canonical_names
+from fleetune.models.units import crossing
+from fleetune.models.weights import Weights, assign
+
+Values = dict[int, torch.Tensor]
+
+
+class Segment:
+    """Consecutive units of a graph with their weights.
+
+    `needs`: values that must come in. `gives`: values that cross the cut behind it (values it only passes on
+    included), or the output. `parameters` and `buffers` are by the whole model's canonical names.
+    """
+
+    def __init__(self, graph: g.Graph, units: tuple[str, ...], skeleton: nn.Module, device: torch.device) -> None:
+        """`skeleton` (on the meta device) is taken apart: only the modules of `units` are kept."""
+        self.graph = graph
+        self.units = tuple(unit for unit in graph.units if unit.name in set(units))
+        self.device = device
+        first, last = self.units[0].nodes[0], self.units[-1].nodes[-1]
+        before = max((node.id for node in graph.nodes if node.id < first and node.kind != g.ATTRIBUTE), default=-1)
+        self.is_first = self.units[0] is graph.units[0]
+        self.is_last = self.units[-1] is graph.units[-1]
+        self.needs = tuple(sorted(graph.inputs.values())) if self.is_first else crossing(graph, before)
+        self.gives = (graph.output,) if self.is_last else crossing(graph, last)
+        self._sizes = Sizes(graph.batch)
+        self._modules: dict[str, nn.Module] = {}
+        self._attributes: dict[int, str] = {}
+        self._program = [(unit.name, self._compile(unit, skeleton)) for unit in self.units]
+        self._expire = self._last_uses()
+        self._collect_state(skeleton)
+
+    @property
+    def modules(self) -> dict[str, nn.Module]:
+        """Leaf modules by their name in the whole model."""
+        return self._modules
+
+    def load(self, weights: Weights) -> None:
+        """Read this segment's tensors, and no others, onto its device."""
+        wanted = {canonical for canonical in self._places if canonical in self.parameters or canonical in self.buffers}
+        for canonical, tensor in weights.tensors(wanted).items():
+            self._put(canonical, tensor.to(self.device))
+
+    def put(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Replace values of parameters and buffers of this segment in place; other names are ignored."""
+        with torch.no_grad():
+            for name, tensor in tensors.items():
+                held = self.parameters.get(name)
+                target = held if held is not None else self.buffers.get(name)
+                if target is not None:
+                    target.copy_(tensor.to(target.device))
+
+    def train(self, mode: bool = True) -> None:
+        """Switch dropout and batch statistics on or off."""
+        for module in self._modules.values():
+            module.train(mode)
+
+    def run(self, values: Mapping[int, torch.Tensor], samples: int, draws: Draws | None = None) -> Values:
+        """Values in, values out (node -> tensor); `samples` is how many this device holds."""
+        held: dict[int, Any] = dict(values)
+        for number, name in self._attributes.items():
+            held[number] = self.parameters[name] if name in self.parameters else self.buffers[name]
+        sliced = draws is not None and samples != draws.samples
+        with SlicedDraws(draws, samples) if draws is not None and sliced else nullcontext():
+            for unit, operations in self._program:
+                if draws is not None:
+                    draws.begin(unit)
+                for number, call, args, kwargs in operations:
+                    bound = bind(args, held, self._sizes, samples)
+                    held[number] = call(*bound, **bind(kwargs, held, self._sizes, samples))
+                    for expired in self._expire.get(number, ()):
+                        held.pop(expired, None)
+        return {number: held[number] for number in self.gives}
+
+    def _compile(self, unit: g.UnitNodes, skeleton: nn.Module) -> list[tuple[int, Any, Any, Any]]:
+        operations = []
+        for number in unit.nodes:
+            node = self.graph.node(number)
+            call: Any
+            if node.kind == g.MODULE:
+                call = self._modules.setdefault(node.target, skeleton.get_submodule(node.target))
+            elif node.kind == g.ITEM:
+                call = _item(int(node.target))
+            else:
+                call = function(node.target)
+            for read in node.reads:
+                if self.graph.node(read).kind == g.ATTRIBUTE:
+                    self._attributes[read] = self.graph.node(read).target
+            operations.append((number, call, *_placed((node.args, node.kwargs), self.device)))
+        return operations
+
+    def _last_uses(self) -> dict[int, tuple[int, ...]]:
+        """node -> values that nobody needs after it."""
+        last: dict[int, int] = {}
+        for _, operations in self._program:
+            for number, _, args, kwargs in operations:
+                for read in references((args, kwargs)):
+                    last[read] = number
+        expired: dict[int, list[int]] = {}
+        for read, number in last.items():
+            if read not in self.gives:
+                expired.setdefault(number, []).append(read)
+        return {number: tuple(reads) for number, reads in expired.items()}
+
+    def _collect_state(self, skeleton: nn.Module) -> None:
+        canonical = canonical_names(skeleton)
+        self._places: dict[str, list[tuple[nn.Module, str]]] = {}
+        self.parameters: dict[str, nn.Parameter] = {}
+        self.buffers: dict[str, torch.Tensor] = {}
+        named = [(f"{leaf}.{n}", m, n) for leaf, m in self._modules.items() for n in _state_names(m)]
+        for full, module, inner in named:
+            self._places.setdefault(canonical[full], []).append((module, inner))
+        for name in self._attributes.values():
+            self._places.setdefault(canonical[name], [])
+        whole = {**dict(skeleton.named_parameters()), **dict(skeleton.named_buffers())}
+        self.tied = {c for c in self._places if sum(1 for other in canonical.values() if other == c) > 1}
+        for name in self._places:
+            tensor = whole[name]
+            if isinstance(tensor, nn.Parameter):
+                self.parameters[name] = tensor
+            else:
+                self.buffers[name] = tensor
+        self._attributes = {number: canonical[name] for number, name in self._attributes.items()}
+
+    def _put(self, name: str, tensor: torch.Tensor) -> None:
+        if name in self.parameters:
+            parameter = nn.Parameter(tensor, requires_grad=self.parameters[name].requires_grad)
+            self.parameters[name] = parameter
+        else:
+            self.buffers[name] = tensor
+        for module, inner in self._places[name]:
+            assign(module, inner, tensor)
+            if name in self.parameters:  # one object for all places of a tied weight
+                *path, last = inner.split(".")
+                module.get_submodule(".".join(path))._parameters[last] = self.parameters[name]
+
+
+def _state_names(module: nn.Module) -> list[str]:
+    parameters = [n for n, _ in module.named_parameters(remove_duplicate=False)]
+    return parameters + [n for n, _ in module.named_buffers(remove_duplicate=False)]
+
+
+def _item(position: int) -> Any:
+    return lambda whole: pytree.tree_leaves(whole)[position]
+
+
+def _placed(argument: Any, device: torch.device) -> Any:
+    """Arguments with the recorded stand-in replaced by the device that runs them."""
+    if isinstance(argument, torch.device) and argument == HERE:
+        return device
+    if isinstance(argument, tuple):
+        return tuple(_placed(item, device) for item in argument)
+    if isinstance(argument, list):
+        return [_placed(item, device) for item in argument]
+    if isinstance(argument, dict):
+        return {key: _placed(item, device) for key, item in argument.items()}
+    return argument
+
+
+__all__ = ["Ref", "Segment", "Values"]

@@ -1,0 +1,93 @@
+"""The model's modules without a single weight: parameters on the meta device, flags as training wants them."""
+
+import re
+import warnings
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageClassification,
+    AutoModelForSequenceClassification,
+    PretrainedConfig,
+    PreTrainedModel,
+)
+
+from fleetune.contracts.config.model import Lora, ModelRequest
+from fleetune.errors import Refused
+
+AUTO = {
+    "sequence-classification": AutoModelForSequenceClassification,
+    "image-classification": AutoModelForImageClassification,
+    "causal-lm": AutoModelForCausalLM,
+}
+HEADS = ("classifier", "score")  # what classification models call their head
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+def base_skeleton(config: PretrainedConfig, request: ModelRequest) -> PreTrainedModel:
+    """The Hugging Face model on the meta device, in training mode."""
+    try:
+        with torch.device("meta"):
+            model = AUTO[request.task].from_config(config, dtype=DTYPES[request.precision])
+    except ValueError as error:
+        raise Refused(
+            f"model: {type(config).__name__} cannot do {request.task} ({str(error).splitlines()[0][:160]})"
+        ) from None
+    return model.train()  # type: ignore[no-any-return]
+
+
+def skeleton(config: PretrainedConfig, request: ModelRequest) -> nn.Module:
+    """The model that is trained, adapters included, on the meta device; requires_grad marks what is trained."""
+    model: nn.Module = base_skeleton(config, request)
+    if request.lora is not None:
+        model = with_adapters(model, request.lora, request.task)
+    for pattern in request.freeze:
+        matched = [p for name, p in model.named_parameters() if re.match(pattern, name)]
+        if not matched:
+            raise Refused(f"model: freeze pattern {pattern!r} matches no parameter of {type(model).__name__}")
+        for parameter in matched:
+            parameter.requires_grad_(False)
+    if not any(p.requires_grad for p in model.parameters()):
+        raise Refused("model: freeze leaves nothing to train; let at least one parameter move")
+    return model.train()
+
+
+def with_adapters(model: nn.Module, lora: Lora, task: str) -> nn.Module:
+    """Wrap a model with PEFT's LoRA layers; the task's head stays trainable and is saved with the adapter."""
+    from peft import LoraConfig, get_peft_model
+
+    heads = [name for name in HEADS if hasattr(model, name)] if task != "causal-lm" else []
+    settings = LoraConfig(
+        r=lora.r,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=lora.targets if isinstance(lora.targets, str) else list(lora.targets),
+        modules_to_save=heads or None,
+        task_type={"sequence-classification": "SEQ_CLS", "causal-lm": "CAUSAL_LM"}.get(task),
+    )
+    try:
+        with torch.device("meta"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about layers that store weights transposed: handled by PEFT itself
+            return get_peft_model(model, settings)  # type: ignore[no-any-return, arg-type]
+    except ValueError as error:
+        raise Refused(
+            f"model: lora.targets {lora.targets!r} fit no layer ({str(error).splitlines()[0][:160]})"
+        ) from None
+
+
+def saved_configuration(folder: Path) -> PretrainedConfig:
+    """The configuration that a profile kept."""
+    return AutoConfig.from_pretrained(folder)
+
+
+def canonical_names(model: nn.Module) -> dict[str, str]:
+    """Every name of every parameter and buffer -> the first name of the same tensor (tied weights have several)."""
+    first: dict[int, str] = {}
+    names: dict[str, str] = {}
+    for named in (model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)):
+        for name, tensor in named:
+            names[name] = first.setdefault(id(tensor), name)
+    return names

@@ -1,0 +1,115 @@
+"""What training starts from beyond the pretrained files: a new head, adapters, buffers, or a whole random model.
+
+Drawn once, by one seed, and kept beside the profile; every worker then reads its own part, so the starting point does
+not depend on how the model is cut.
+"""
+
+import warnings
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel
+
+from fleetune.contracts.config.model import ModelRequest
+from fleetune.errors import Refused
+from fleetune.models.skeleton import base_skeleton, canonical_names, skeleton
+from fleetune.models.source import source_folder, weight_files
+from fleetune.models.weights import Weights, assign, base_name, provided
+
+START = "start.safetensors"
+
+
+def write_start(config: PretrainedConfig, request: ModelRequest, seed: int, path: Path) -> None:
+    """Draw every tensor that the pretrained files do not hold and write them to `path`."""
+    base = base_skeleton(config, request)
+    folder = source_folder(request)
+    given = provided(base, weight_files(folder)) if folder is not None else set()
+    torch.manual_seed(seed)
+    _draw_missing(base, given)
+    drawn = {name: t for name, t in _named(base).items() if not t.is_meta}
+    tensors = dict(drawn)
+    if request.lora is not None:
+        whole = skeleton(config, request)
+        tensors = {name: drawn[base_name(name)] for name in _named(whole) if base_name(name) in drawn}
+        tensors.update(_draw_adapters(whole, drawn, seed))
+        tensors.update(_given_adapters(request.lora.start, whole) if request.lora.start else {})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file({name: t.detach().clone().contiguous() for name, t in tensors.items()}, path)
+
+
+def initial_model(config: PretrainedConfig, request: ModelRequest, start: Path, device: str = "cpu") -> nn.Module:
+    """The whole model with exactly the weights that training starts from, in evaluation mode."""
+    model = skeleton(config, request)
+    names = canonical_names(model)
+    weights = Weights(base_skeleton(config, request), source_folder(request), start)
+    tensors = weights.tensors(set(names.values()))
+    made: dict[str, nn.Parameter] = {}
+    for name, canonical in names.items():
+        assign(model, name, tensors[canonical])
+        *path, last = name.split(".")
+        owner = model.get_submodule(".".join(path))
+        if last in owner._parameters:  # one object for all names of a tied weight
+            owner._parameters[last] = made.setdefault(canonical, owner._parameters[last])  # type: ignore[arg-type]
+    return model.to(device).eval()
+
+
+def _draw_missing(base: PreTrainedModel, given: set[str]) -> None:
+    """Give real tensors to all that `given` does not name, drawn as transformers draws them."""
+    for name, tensor in _named(base).items():
+        tensor._is_hf_initialized = name in given  # type: ignore[attr-defined]
+    base._move_missing_keys_from_meta_to_device(set(base.state_dict()) - given, None, None, None)
+    base._initialize_missing_keys(False)
+    base.tie_weights()
+
+
+def _draw_adapters(whole: nn.Module, drawn: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
+    """LoRA matrices as PEFT draws them (A Kaiming-uniform, B zero), and the copies of heads that are trained."""
+    from peft.tuners.lora import LoraLayer
+
+    torch.manual_seed(seed + 1)
+    found: dict[str, torch.Tensor] = {}
+    for name, module in whole.named_modules():
+        if isinstance(module, LoraLayer):
+            for part in (module.lora_A, module.lora_B, module.lora_embedding_A, module.lora_embedding_B):
+                part.to_empty(device="cpu")
+            module.reset_lora_parameters("default", True)
+            prefix = f"{name}."
+            found.update({prefix + n: p.detach() for n, p in module.named_parameters() if "lora_" in n})
+    for name in _named(whole):
+        if ".modules_to_save.default." in name:
+            original = base_name(name.replace(".modules_to_save.default.", "."))
+            if original not in drawn:
+                raise Refused(
+                    f"model: the head {original} is pretrained; LoRA with a pretrained head is read from its file"
+                )
+            found[name] = drawn[original]
+    return found
+
+
+def _given_adapters(folder: str, whole: nn.Module) -> dict[str, torch.Tensor]:
+    """Tensors of a PEFT adapter folder under the names of the model in memory."""
+    path = Path(folder) / "adapter_model.safetensors"
+    try:
+        stored = load_file(path)
+    except Exception as error:
+        raise Refused(f"{path}: not a readable adapter ({error})") from None
+    names = set(_named(whole))
+    found: dict[str, torch.Tensor] = {}
+    for key, tensor in stored.items():
+        stem, last = key.rsplit(".", 1)
+        owner = stem.rsplit(".", 1)
+        options = (f"{stem}.default.{last}", f"{stem}.modules_to_save.default.{last}", key)
+        options += (f"{owner[0]}.modules_to_save.default.{owner[-1]}.{last}",)
+        matched = next((o for o in options if o in names), None)
+        if matched is None:
+            raise Refused(f"{path}: {key} has no place in the model; was it made for other lora.targets?")
+        found[matched] = tensor
+    return found
+
+
+def _named(model: nn.Module) -> dict[str, torch.Tensor]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {**dict(model.named_parameters()), **dict(model.named_buffers())}

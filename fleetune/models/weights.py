@@ -1,0 +1,123 @@
+"""Reads exactly the tensors that are asked for, from a model folder and from what `start` drew beside it.
+
+Names are those of the model that is trained (PEFT's names where there are adapters). Files on the hub often use
+older names; transformers' own conversion tables translate them, so nothing is renamed by hand here.
+"""
+
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import (
+    WeightConverter,
+    WeightRenaming,
+    convert_and_load_state_dict_in_model,
+    rename_source_key,
+)
+from transformers.modeling_utils import LoadStateDictConfig
+
+from fleetune.errors import Refused
+from fleetune.models.source import weight_files
+
+os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")  # one reader: the peak is one tensor, not a pool of them
+
+
+def base_name(name: str) -> str:
+    """The name in the model without adapters of a tensor in the model with adapters."""
+    plain = name.removeprefix("base_model.model.")
+    return plain.replace(".base_layer.", ".").replace(".original_module.", ".")
+
+
+class Weights:
+    """The two places that tensors come from: `start` first, then the pretrained folder."""
+
+    def __init__(self, base: PreTrainedModel, folder: Path | None, start: Path) -> None:
+        self._base = base
+        self._start = start
+        self._files = weight_files(folder) if folder is not None else ()
+
+    def tensors(self, names: Collection[str]) -> dict[str, torch.Tensor]:
+        """Tensors by name, on the CPU. Nothing else is read into memory."""
+        with _opened(self._start) as file:
+            kept = set(file.keys())
+            found: dict[str, torch.Tensor] = {name: file.get_tensor(name) for name in names if name in kept}
+        wanted = {base_name(name): name for name in names if name not in kept}
+        if wanted:
+            loaded = load_into(self._base, self._files, set(wanted))
+            found.update({wanted[name]: tensor for name, tensor in loaded.items()})
+        missing = sorted(set(names) - set(found))
+        if missing:
+            raise Refused(f"model: no file holds {missing[0]} (and {len(missing) - 1} more); the folder is incomplete")
+        return found
+
+
+def load_into(base: PreTrainedModel, files: Collection[Path], wanted: set[str]) -> dict[str, torch.Tensor]:
+    """Load the wanted parameters and buffers of `base` (its own names) from safetensors files; the rest stays meta."""
+    mapping = get_model_conversion_mapping(base)
+    state = base.state_dict()
+    chosen: dict[str, Any] = {}
+    opened = [_opened(path) for path in files]
+    for file in opened:
+        for key in file.keys():
+            target = _target(key, base, mapping, state)
+            if target in wanted and _fits(file, key, state[target], mapping, base, state):
+                chosen[key] = file.get_slice(key)
+    settings = LoadStateDictConfig(weight_mapping=mapping, dtype=next(base.parameters()).dtype)
+    convert_and_load_state_dict_in_model(base, chosen, settings, None)
+    base.tie_weights()
+    now = {**dict(base.named_parameters(remove_duplicate=False)), **dict(base.named_buffers(remove_duplicate=False))}
+    return {name: now[name].detach() for name in wanted if name in now and not now[name].is_meta}
+
+
+def provided(base: PreTrainedModel, files: Collection[Path]) -> set[str]:
+    """Names in `base` that the files hold in the right shape."""
+    mapping = get_model_conversion_mapping(base)
+    state = base.state_dict()
+    found: set[str] = set()
+    for path in files:
+        with _opened(path) as file:
+            for key in file.keys():
+                target = _target(key, base, mapping, state)
+                if target in state and _fits(file, key, state[target], mapping, base, state):
+                    found.add(target)
+    return found
+
+
+def assign(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
+    """Put a tensor in the place of a parameter or buffer, keeping requires_grad and persistence."""
+    *path, last = name.split(".")
+    owner = module.get_submodule(".".join(path))
+    old = owner._parameters.get(last)
+    if old is not None:
+        owner._parameters[last] = nn.Parameter(tensor, requires_grad=old.requires_grad)
+    else:
+        owner._buffers[last] = tensor
+
+
+def _target(key: str, base: PreTrainedModel, mapping: list[Any], state: Mapping[str, torch.Tensor]) -> str:
+    renamings = [m for m in mapping if isinstance(m, WeightRenaming)]
+    converters = [m for m in mapping if isinstance(m, WeightConverter)]
+    renamed, _ = rename_source_key(key, renamings, converters, base.base_model_prefix, dict(state))
+    if renamed not in state and key in state:
+        return key
+    return str(renamed)
+
+
+def _fits(file: Any, key: str, target: torch.Tensor, mapping: list[Any], base: PreTrainedModel, state: Any) -> bool:
+    """False for a head of another size, which is drawn anew; converted tensors change shape on the way."""
+    converters = [m for m in mapping if isinstance(m, WeightConverter)]
+    _, pattern = rename_source_key(key, [], converters, base.base_model_prefix, dict(state))
+    return pattern is not None or list(file.get_slice(key).get_shape()) == list(target.shape)
+
+
+def _opened(path: Path) -> Any:
+    try:
+        return safe_open(path, framework="pt")
+    except (OSError, SafetensorError) as error:
+        raise Refused(f"{path}: not a readable safetensors file ({error})") from None
