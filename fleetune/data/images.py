@@ -1,0 +1,106 @@
+"""Images as arrays [height, width, channels] of numbers 0..1: reading, resizing, channels."""
+
+import importlib
+import io
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fleetune.errors import Refused
+
+Image = np.ndarray[Any, np.dtype[np.float64]]
+LUMINANCE = (0.299, 0.587, 0.114)
+
+
+def as_image(where: str, value: Any, folder: Path | None) -> Image:
+    """Whatever a column may hold as [height, width, channels] in 0..1.
+
+    Allowed are nested lists or arrays [height, width] or [height, width, 1|3|4] (whole numbers count 0..255, others
+    0..1), encoded bytes as Hugging Face datasets hold them, and paths inside the source's folder to a .npy file or
+    to anything that Pillow reads.
+    """
+    if isinstance(value, Mapping):  # the Image feature of Hugging Face datasets: {"bytes": ..., "path": ...}
+        value = value.get("bytes") or value.get("path")
+    if isinstance(value, str):
+        value = _inside(where, value, folder)
+    if isinstance(value, Path):
+        value = _npy(where, value) if value.suffix == ".npy" else value.read_bytes()
+    if isinstance(value, bytes):
+        value = _decoded(where, value)
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        array = np.empty(0, dtype=object)
+    if array.ndim == 2:
+        array = array[:, :, None]
+    if array.ndim != 3 or array.shape[2] not in (1, 3, 4) or not array.size or array.dtype.kind not in "uif":
+        raise Refused(f"{where}: not an image; give [height][width] or [height][width][1, 3 or 4] numbers")
+    scaled = array / 255.0 if array.dtype.kind in "ui" else array.astype(np.float64)
+    if not (np.isfinite(scaled).all() and scaled.min() >= 0 and scaled.max() <= 1):
+        raise Refused(f"{where}: pixels must be whole numbers 0..255, or fractions 0..1")
+    return scaled
+
+
+def resized(image: Image, side: int) -> Image:
+    """The image at [side, side], bilinear; every source pixel counts when it shrinks."""
+    if image.shape[:2] == (side, side):
+        return image
+    rows, columns = _weights(image.shape[0], side), _weights(image.shape[1], side)
+    made: Image = np.einsum("yh,hwc,xw->yxc", rows, image, columns, optimize=True)
+    return made
+
+
+def with_channels(where: str, image: Image, channels: int) -> Image:
+    """Grey is repeated, colour becomes its luminance where one channel is wanted, transparency is dropped."""
+    if image.shape[2] == 4:
+        image = image[:, :, :3]
+    if image.shape[2] == channels:
+        return image
+    if image.shape[2] == 3 and channels == 1:
+        grey: Image = image @ np.asarray(LUMINANCE)
+        return grey[:, :, None]
+    if image.shape[2] == 1:
+        return np.repeat(image, channels, axis=2)
+    raise Refused(f"{where}: {image.shape[2]} channels, but the model takes {channels}")
+
+
+@lru_cache(maxsize=64)
+def _weights(old: int, new: int) -> Image:
+    """[new, old] weights of a triangle filter as wide as the larger of the two pixels; rows sum to 1."""
+    scale = old / new
+    centres = (np.arange(new) + 0.5) * scale - 0.5
+    distance = np.abs(np.arange(old)[None, :] - np.clip(centres, 0, old - 1)[:, None])
+    weights = np.maximum(0.0, 1.0 - distance / max(1.0, scale))
+    normed: Image = weights / weights.sum(axis=1, keepdims=True)
+    return normed
+
+
+def _inside(where: str, name: str, folder: Path | None) -> Path:
+    if folder is None:
+        raise Refused(f"{where}: holds the path {name!r}; with paths, data.source must be the folder that has them")
+    path = (folder / name).resolve()
+    if not path.is_relative_to(folder.resolve()) or not path.is_file():
+        raise Refused(f"{where}: no file {name!r} inside {folder}; give paths relative to that folder")
+    return path
+
+
+def _npy(where: str, path: Path) -> Any:
+    try:
+        return np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise Refused(f"{where}: {path.name} cannot be read as an array ({error})") from None
+
+
+def _decoded(where: str, encoded: bytes) -> Any:
+    try:
+        pillow = importlib.import_module("PIL.Image")
+    except ImportError:
+        raise Refused(f"{where}: an encoded image needs the package Pillow; run `pip install pillow`") from None
+    try:
+        with pillow.open(io.BytesIO(encoded)) as opened:
+            return np.asarray(opened.convert("RGB" if opened.mode not in ("L", "RGB") else opened.mode))
+    except OSError as error:
+        raise Refused(f"{where}: cannot be read as an image ({error})") from None

@@ -1,0 +1,202 @@
+"""From a source to a folder of arrays: check every row, deal rows to splits, encode chunk by chunk."""
+
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fleetune.contracts import wire
+from fleetune.contracts.config.data import DataRequest
+from fleetune.contracts.progress import Progress, quiet
+from fleetune.data.digest import content_digest
+from fleetune.data.encoders import Encoder, ImageEncoder, TextEncoder, token_arrays
+from fleetune.data.examples import check_fits, examples
+from fleetune.data.folder import INFO, Array, DataInfo, SplitInfo, create
+from fleetune.data.needs import InputNeeds
+from fleetune.data.packing import pack
+from fleetune.data.sources import open_source
+from fleetune.data.splits import TEST, TRAIN, Numbers, hold_out, shuffled
+from fleetune.data.survey import Survey, class_names, survey
+from fleetune.data.table import Source, Table
+from fleetune.data.tokens import open_tokenizer, save_tokenizer
+from fleetune.errors import Refused
+
+CHUNK_SAMPLES = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    """One preparation: what is asked, from what, into which folder."""
+
+    request: DataRequest
+    needs: InputNeeds
+    source: Source
+    folder: Path
+    seed: int
+    progress: Progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Written:
+    labels: tuple[str, ...]
+    splits: tuple[SplitInfo, ...]
+    pad_token_id: int | None
+
+
+def prepare(request: DataRequest, needs: InputNeeds, folder: Path, seed: int, progress: Progress = quiet) -> None:
+    """Write the `data` artifact for a task into `folder`, which must be new or empty.
+
+    Same source, needs and seed: the same bytes. Refused, and nothing left behind, where the source cannot serve.
+    """
+    if needs.is_text and needs.max_positions is not None and request.max_length > needs.max_positions:
+        raise Refused(
+            f"data: max_length is {request.max_length}, but the model has {needs.max_positions} positions; "
+            f"set data.max_length to at most {needs.max_positions}"
+        )
+    source = open_source(request)
+    check_fits(request, source, needs)
+    with _new_folder(folder) as part:
+        job = _Job(request=request, needs=needs, source=source, folder=part, seed=seed, progress=progress)
+        written = _write_packed(job) if source.packed else _write_samples(job)
+        info = DataInfo(
+            task=needs.task,
+            labels=written.labels,
+            splits=written.splits,
+            source=request.source,
+            digest=content_digest(request),
+            seed=seed,
+            pad_token_id=written.pad_token_id,
+        )
+        wire.write(info, part / INFO)
+
+
+def _write_samples(job: _Job) -> _Written:
+    """One sample per row."""
+    source, needs = job.source, job.needs
+    surveys = {TRAIN: survey(source.train, source, needs, job.progress)}
+    if source.test:
+        surveys[TEST] = survey(source.test, source, needs, job.progress)
+    names = {}
+    if needs.task != "causal-lm":
+        found = frozenset[str | int]().union(*(one.labels for one in surveys.values()))
+        names = class_names(found, source.train, source.label_column)
+    numbers = {label: number for number, label in enumerate(names)}
+    tokenizer = _saved_tokenizer(job) if needs.is_text else None
+    encoder: Encoder = (
+        TextEncoder(tokenizer=tokenizer, length=job.request.max_length, needs=needs, numbers=numbers)
+        if needs.is_text
+        else ImageEncoder(side=_side(job, surveys[TRAIN]), needs=needs, numbers=numbers)
+    )
+    dealt = _deal(job.request, surveys, job.seed)
+    splits = tuple(
+        SplitInfo(name=name, samples=len(rows), arrays=encoder.arrays(len(rows))) for name, rows in dealt.items()
+    )
+    out = {split.name: create(job.folder, split) for split in splits}
+    total = sum(split.samples for split in splits)
+    if source.test:
+        _stream(job, encoder, source.train, {TRAIN: dealt[TRAIN]}, out, total)
+        _stream(job, encoder, source.test, {TEST: dealt[TEST]}, out, total)
+    else:
+        _stream(job, encoder, source.train, dealt, out, total)
+    return _Written(
+        labels=tuple(names.values()),
+        splits=splits,
+        pad_token_id=None if tokenizer is None else int(tokenizer.pad_token_id),
+    )
+
+
+def _deal(request: DataRequest, surveys: dict[str, Survey], seed: int) -> dict[str, Numbers]:
+    """split -> numbers of its rows, in the order in which they are stored."""
+    if TEST in surveys:
+        train, test = (shuffled(np.arange(len(surveys[name].keys)), seed, name) for name in (TRAIN, TEST))
+    else:
+        train, test = hold_out(request, surveys[TRAIN].keys, seed)
+    return {TRAIN: train[: request.train_samples], TEST: test[: request.test_samples]}
+
+
+def _stream(
+    job: _Job,
+    encoder: Encoder,
+    tables: tuple[Table, ...],
+    dealt: dict[str, Numbers],
+    out: dict[str, dict[str, Array]],
+    total: int,
+) -> None:
+    """Read the tables once more, in their order, and write every chunk of rows to where its split wants it."""
+    place = {int(row): (split, at) for split, rows in dealt.items() for at, row in enumerate(rows)}
+    every = (example for table in tables for example in examples(table, job.source, job.needs))
+    kept = ((place[number], example) for number, example in enumerate(every) if number in place)
+    done = 0
+    for chunk in _chunks(kept):
+        encoded = encoder.encode([example for _, example in chunk])
+        for split in dealt:
+            mine = [index for index, ((owner, _), _) in enumerate(chunk) if owner == split]
+            at = [chunk[index][0][1] for index in mine]
+            for name, rows in encoded.items():
+                out[split][name][at] = rows[mine]
+        done += len(chunk)
+        job.progress("preparing data", done, total, "samples")
+    for split in dealt:
+        for array in out[split].values():
+            array.flush()  # type: ignore[attr-defined]  # a memmap
+
+
+def _write_packed(job: _Job) -> _Written:
+    """Blocks of documents; no document is in two splits."""
+    source, request = job.source, job.request
+    tokenizer = _saved_tokenizer(job)
+    texts = [str(one.content) for table in source.train for one in examples(table, source, job.needs)]
+    keys = survey(source.train, source, job.needs, job.progress).keys
+    splits = []
+    limits = (request.train_samples, request.test_samples)
+    for name, rows, limit in zip((TRAIN, TEST), hold_out(request, keys, job.seed), limits, strict=True):
+        reading = _told((texts[row] for row in rows), len(rows), job.progress)
+        blocks = pack(tokenizer, reading, request.max_length, limit, job.needs)
+        samples = len(next(iter(blocks.values())))
+        split = SplitInfo(name=name, samples=samples, arrays=token_arrays(samples, request.max_length, causal=True))
+        for array_name, array in create(job.folder, split).items():
+            array[:] = blocks[array_name]
+        splits.append(split)
+    return _Written(labels=(), splits=tuple(splits), pad_token_id=int(tokenizer.pad_token_id))
+
+
+def _told(texts: Iterable[str], total: int, progress: Progress) -> Iterator[str]:
+    for done, text in enumerate(texts):
+        progress("tokenizing", done, total, "files")
+        yield text
+
+
+def _saved_tokenizer(job: _Job) -> Any:
+    tokenizer = open_tokenizer(job.needs)
+    save_tokenizer(tokenizer, job.folder / "tokenizer")
+    return tokenizer
+
+
+def _side(job: _Job, found: Survey) -> int:
+    return job.request.image_size or job.needs.image_size or found.image_side
+
+
+def _chunks(items: Iterable[Any]) -> Iterator[list[Any]]:
+    remaining = iter(items)
+    while chunk := list(islice(remaining, CHUNK_SAMPLES)):
+        yield chunk
+
+
+@contextmanager
+def _new_folder(folder: Path) -> Iterator[Path]:
+    """A folder beside the wanted one, which takes its place when the body ends well and vanishes when it does not."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise Refused(f"{folder}: it already holds something; give a new or empty folder")
+    part = folder.with_name(folder.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    try:
+        yield part
+        part.replace(folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)

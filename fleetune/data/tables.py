@@ -1,0 +1,191 @@
+"""Files as tables: JSON lines, CSV, Parquet and Arrow, all read a piece at a time."""
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fleetune.data.table import Table
+from fleetune.errors import Refused
+
+BATCH_ROWS = 1024
+Rows = Iterator[tuple[int, Mapping[str, Any]]]
+
+
+def open_table(path: Path) -> Table:
+    """The table in a file; refused where the suffix is unknown or the file cannot be read or holds nothing."""
+    opener = SUFFIXES.get(path.suffix.lower())
+    if opener is None:
+        raise Refused(f"{path}: files end in {', '.join(SUFFIXES)} (got {path.suffix or 'no suffix'!r}); convert it")
+    try:
+        return opener(path)
+    except OSError as error:
+        raise Refused(f"{path}: cannot be read ({error.strerror or error}); give a readable file") from None
+    except (pa.ArrowException, UnicodeDecodeError, csv.Error) as error:
+        raise Refused(f"{path}: not a whole {path.suffix[1:]} file ({_first_line(error)})") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JsonLines:
+    """One JSON object per line; empty lines are passed over."""
+
+    path: Path
+    columns: tuple[str, ...]
+    counted: str = "line"
+
+    @property
+    def owner(self) -> str:
+        """The file's name."""
+        return str(self.path)
+
+    def names(self, column: str) -> tuple[str, ...]:
+        """JSON lines name nothing."""
+        return ()
+
+    def rows(self) -> Rows:
+        """Numbered by line from 1."""
+        with self.path.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    yield number, _json_object(self.path, number, line)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Csv:
+    """A heading line, then records; quoted fields may hold line ends. UTF-8."""
+
+    path: Path
+    columns: tuple[str, ...]
+    counted: str = "line"
+
+    @property
+    def owner(self) -> str:
+        """The file's name."""
+        return str(self.path)
+
+    def names(self, column: str) -> tuple[str, ...]:
+        """CSV names nothing."""
+        return ()
+
+    def rows(self) -> Rows:
+        """Numbered by the record's last line, from 1."""
+        with self.path.open(encoding="utf-8-sig", newline="") as lines:
+            reader = csv.reader(lines, strict=True)
+            next(reader)
+            try:
+                for fields in reader:
+                    if fields and len(fields) != len(self.columns):
+                        raise Refused(
+                            f"{self.path}: line {reader.line_num} has {len(fields)} fields, the heading "
+                            f"{len(self.columns)}; quote fields that hold commas"
+                        )
+                    if fields:
+                        yield reader.line_num, dict(zip(self.columns, fields, strict=True))
+            except (csv.Error, UnicodeDecodeError) as error:
+                raise Refused(f"{self.path}: line {reader.line_num + 1} cannot be read ({error})") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columnar:
+    """A Parquet or Arrow file; class names are taken from the features that Hugging Face's `datasets` leaves there."""
+
+    path: Path
+    schema: pa.Schema
+    batches: Callable[[Path], Iterator[pa.RecordBatch]]
+    counted: str = "row"
+
+    @property
+    def owner(self) -> str:
+        """The file's name."""
+        return str(self.path)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """In the file's order."""
+        return tuple(self.schema.names)
+
+    def names(self, column: str) -> tuple[str, ...]:
+        """The names of a ClassLabel feature."""
+        noted = (self.schema.metadata or {}).get(b"huggingface", b"{}")
+        try:
+            feature = json.loads(noted)["info"]["features"][column]
+            return tuple(feature["names"]) if feature["_type"] == "ClassLabel" else ()
+        except (ValueError, KeyError, TypeError):
+            return ()
+
+    def rows(self) -> Rows:
+        """Numbered from 1."""
+        number = 0
+        try:
+            for batch in self.batches(self.path):
+                for values in batch.to_pylist():
+                    number += 1
+                    yield number, values
+        except (pa.ArrowException, OSError) as error:
+            raise Refused(f"{self.path}: cannot be read after row {number} ({_first_line(error)})") from None
+
+
+def _open_json_lines(path: Path) -> Table:
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                return JsonLines(path=path, columns=tuple(_json_object(path, number, line)))
+    raise Refused(f"{path}: the file is empty; give one JSON object per line")
+
+
+def _json_object(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        values = json.loads(line)
+    except ValueError as error:
+        raise Refused(f"{path}: line {number} is not JSON ({error}); give one JSON object per line") from None
+    if not isinstance(values, dict):
+        raise Refused(f"{path}: line {number} holds {type(values).__name__}; give one JSON object per line")
+    return values
+
+
+def _open_csv(path: Path) -> Table:
+    with path.open(encoding="utf-8-sig", newline="") as lines:
+        columns = tuple(next(csv.reader(lines, strict=True), ()))
+    if not columns:
+        raise Refused(f"{path}: the file is empty; give a heading line and records")
+    if len(set(columns)) != len(columns):
+        raise Refused(f"{path}: a column name stands twice in the heading ({', '.join(columns)}); names must differ")
+    return Csv(path=path, columns=columns)
+
+
+def _open_parquet(path: Path) -> Table:
+    return Columnar(path=path, schema=pq.read_schema(path), batches=_parquet_batches)
+
+
+def _parquet_batches(path: Path) -> Iterator[pa.RecordBatch]:
+    with pq.ParquetFile(path) as file:
+        yield from file.iter_batches(batch_size=BATCH_ROWS)
+
+
+def _open_arrow(path: Path) -> Table:
+    with pa.memory_map(str(path)) as mapped, pa.ipc.open_stream(mapped) as stream:
+        return Columnar(path=path, schema=stream.schema, batches=_arrow_batches)
+
+
+def _arrow_batches(path: Path) -> Iterator[pa.RecordBatch]:
+    with pa.memory_map(str(path)) as mapped, pa.ipc.open_stream(mapped) as stream:
+        for batch in stream:
+            for first in range(0, batch.num_rows, BATCH_ROWS):
+                yield batch.slice(first, BATCH_ROWS)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n", 1)[0][:200]
+
+
+SUFFIXES: dict[str, Callable[[Path], Table]] = {
+    ".jsonl": _open_json_lines,
+    ".csv": _open_csv,
+    ".parquet": _open_parquet,
+    ".arrow": _open_arrow,
+}
