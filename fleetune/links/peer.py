@@ -5,7 +5,7 @@ import threading
 import zmq
 from typing_extensions import Buffer
 
-from fleetune.errors import TryAgain
+from fleetune.errors import Refused, TryAgain
 from fleetune.links.keys import KeyPair
 from fleetune.links.message import Message, as_bytes, header_frame, part_frames
 
@@ -51,7 +51,7 @@ class Peer:
         views = [as_bytes(part) for part in message.parts]
         total = sum(view.nbytes for view in views)
         if total > limit_bytes:
-            raise TryAgain(
+            raise Refused(
                 f"message {message.kind!r} to {self.name}: {total} bytes, allowed are {limit_bytes}; send it in pieces"
             )
         with self._lock:

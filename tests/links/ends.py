@@ -1,0 +1,54 @@
+"""Both ends of a link for the tests: two endpoints of one run, and raw sockets that break its rules."""
+
+import queue
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import zmq
+
+from fleetune.links.endpoint import Endpoint
+from fleetune.links.keys import KeyPair, new_key_pair
+
+PATIENCE_S = 20.0
+KEYS = {name: new_key_pair() for name in ("ann", "bob", "eve")}
+LISTED = {name: KEYS[name].public for name in ("ann", "bob")}
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Two connected endpoints; `bob_notes` yields what bob refused, in words."""
+
+    ann: Endpoint
+    bob: Endpoint
+    bob_notes: queue.SimpleQueue[str] = field(default_factory=queue.SimpleQueue)
+
+
+@contextmanager
+def two_ends(max_message_bytes: int = 1 << 24) -> Iterator[Ends]:
+    """Ann and bob, who know each other; everything is closed at the end."""
+    notes: queue.SimpleQueue[str] = queue.SimpleQueue()
+    ann = Endpoint("ann", KEYS["ann"], LISTED, run="run-1", max_message_bytes=max_message_bytes, note=lambda _: None)
+    bob = Endpoint("bob", KEYS["bob"], LISTED, run="run-1", max_message_bytes=max_message_bytes, note=notes.put)
+    with ann, bob:
+        ann.connect("bob", bob.address, KEYS["bob"].public)
+        bob.connect("ann", ann.address, KEYS["ann"].public)
+        ann.wait_connected("bob", PATIENCE_S)
+        bob.wait_connected("ann", PATIENCE_S)
+        yield Ends(ann, bob, notes)
+
+
+@contextmanager
+def raw_client(address: str, keys: KeyPair | None, server_public: bytes) -> Iterator[zmq.Socket[bytes]]:
+    """A bare socket that sends whatever frames it likes; without keys it does not even speak CURVE."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    socket = context.socket(zmq.DEALER)
+    socket.linger = 0
+    if keys is not None:
+        socket.curve_serverkey, socket.curve_publickey, socket.curve_secretkey = server_public, keys.public, keys.secret
+    socket.connect(address)
+    try:
+        yield socket
+    finally:
+        socket.close()
+        context.term()

@@ -1,0 +1,129 @@
+"""Two endpoints that trust each other."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from fleetune.errors import Refused, TryAgain
+from fleetune.links.endpoint import Endpoint
+from fleetune.links.message import CHUNK_BYTES, Message
+from tests.links.ends import KEYS, LISTED, PATIENCE_S, two_ends
+
+
+def test_a_message_arrives_whole_with_its_senders_name() -> None:
+    """Header and parts of every size arrive bit for bit, and stay valid after both ends are closed."""
+    rng = np.random.default_rng(0)
+    arrays = [
+        rng.integers(0, 255, shape, np.uint8) for shape in ((3, 5), (0, 4), (CHUNK_BYTES,), (CHUNK_BYTES * 2 + 3,))
+    ]
+    with two_ends() as ends:
+        ends.ann.send("bob", Message("activation", {"round": 1, "name": "ü"}, tuple(arrays)))
+        received = ends.bob.receive(PATIENCE_S)
+        sent_bytes = ends.ann.sent_bytes["bob"]
+    assert received is not None and received.sender == "ann"
+    assert (received.message.kind, received.message.header) == ("activation", {"round": 1, "name": "ü"})
+    assert [bytes(part) for part in received.message.parts] == [array.tobytes() for array in arrays]
+    payload_bytes = sum(array.nbytes for array in arrays)
+    assert payload_bytes < sent_bytes < payload_bytes + 1000
+
+
+def test_received_parts_can_be_written_to() -> None:
+    """Tensors may be made on the received memory without a copy, so it must be writable."""
+    with two_ends() as ends:
+        ends.ann.send("bob", Message("k", {}, (b"small", bytes(CHUNK_BYTES + 1))))
+        received = ends.bob.receive(PATIENCE_S)
+    assert received is not None
+    assert [memoryview(part).readonly for part in received.message.parts] == [False, False]
+
+
+def test_order_holds_over_threads_and_directions() -> None:
+    """Messages of one sender arrive in the order of their sending while the other direction is busy too."""
+    with two_ends() as ends:
+
+        def talk(endpoint: Endpoint, peer: str) -> None:
+            for index in range(50):
+                endpoint.send(peer, Message("n", {"index": index}, (bytes(index * 1000),)))
+
+        threads = [threading.Thread(target=talk, args=each) for each in ((ends.ann, "bob"), (ends.bob, "ann"))]
+        for thread in threads:
+            thread.start()
+        for endpoint in (ends.ann, ends.bob):
+            got = [endpoint.receive(PATIENCE_S) for _ in range(50)]
+            assert [each.message.header["index"] for each in got if each] == list(range(50))
+        for thread in threads:
+            thread.join()
+        assert (ends.ann.refused, ends.bob.refused) == (0, 0)
+
+
+def test_nothing_to_receive_is_none() -> None:
+    """A receive that finds nothing in its time returns None."""
+    with two_ends() as ends:
+        assert ends.bob.receive(0) is None
+        assert ends.bob.receive(0.01) is None
+
+
+def test_close_wakes_receivers_and_ends_threads() -> None:
+    """Closing one end lets a thread that waits on it go, leaves no thread of ours, and may be repeated."""
+    with two_ends() as ends:
+        got: list[object] = []
+        waiter = threading.Thread(target=lambda: got.append(ends.bob.receive(None)))
+        waiter.start()
+        ends.bob.close()
+        waiter.join(PATIENCE_S)
+        assert got == [None] and ends.bob.receive(None) is None
+        ends.bob.close()
+        with pytest.raises(TryAgain, match="the endpoint is closed"):
+            ends.bob.send("ann", Message("k", {}))
+    assert not [thread for thread in threading.enumerate() if thread.name == "fleetune-links"]
+
+
+def test_a_message_sent_just_before_close_arrives() -> None:
+    """Closing lets what is queued leave first."""
+    with two_ends() as ends:
+        ends.ann.send("bob", Message("last", {}, (bytes(1 << 20),)))
+        ends.ann.close()
+        received = ends.bob.receive(PATIENCE_S)
+        assert received is not None and received.message.kind == "last"
+
+
+def test_a_peer_that_comes_back_is_heard() -> None:
+    """A restarted peer on the same address gets what is sent to it afterwards, and its new session counts anew."""
+    with two_ends() as ends:
+        ends.bob.send("ann", Message("before", {}))
+        assert ends.ann.receive(PATIENCE_S)
+        address = ends.bob.address
+        ends.bob.close()
+        with Endpoint("bob", KEYS["bob"], LISTED, run="run-1", bind=address, note=lambda _: None) as again:
+            again.connect("ann", ends.ann.address, KEYS["ann"].public)
+            again.send("ann", Message("after", {}))
+            received = ends.ann.receive(PATIENCE_S)
+            assert received is not None and (received.sender, received.message.kind) == ("bob", "after")
+
+
+def test_misuse_is_refused_by_name() -> None:
+    """Unknown peers, second connections, keys that are none and addresses that cannot be bound are refused."""
+    with two_ends(max_message_bytes=100) as ends:
+        with pytest.raises(Refused, match="'cat' is not connected"):
+            ends.ann.send("cat", Message("k", {}))
+        with pytest.raises(Refused, match="'bob' is connected already"):
+            ends.ann.connect("bob", ends.bob.address, KEYS["bob"].public)
+        with pytest.raises(Refused, match="public key of cat"):
+            ends.ann.connect("cat", ends.bob.address, b"no key")
+        with pytest.raises(Refused, match="101 bytes, allowed are 100"):
+            ends.ann.send("bob", Message("k", {}, (bytes(101),)))
+        with pytest.raises(Refused, match="cannot be listened on"):
+            Endpoint("bob", KEYS["bob"], LISTED, run="r", bind=ends.bob.address, note=lambda _: None)
+    with pytest.raises(Refused, match="public key of ann"):
+        Endpoint("bob", KEYS["bob"], {"ann": b"no key"}, run="r", note=lambda _: None)
+
+
+def test_nobody_there_is_said_in_time() -> None:
+    """Waiting for a peer that does not exist ends with TryAgain."""
+    with Endpoint("ann", KEYS["ann"], LISTED, run="r", note=lambda _: None) as ann:
+        ann.connect("bob", "tcp://127.0.0.1:9", KEYS["bob"].public)
+        with pytest.raises(TryAgain, match="bob did not admit us within 0.05 s"):
+            ann.wait_connected("bob", 0.05)
+        assert not ann.connected("bob")
+        ann.send("bob", Message("k", {}))
+        ann.close(linger_s=0)
