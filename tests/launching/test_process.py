@@ -1,0 +1,161 @@
+"""Children of this process."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fleetune.launching import Command, Job, ProcessLauncher, exit_in_words
+
+PATIENCE_S = 30.0
+Start = Callable[..., Job]
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """Start a script as a module; whatever still runs at the end is stopped."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    jobs: list[Job] = []
+
+    def start_script(script: str, *arguments: str, first_line: bytes = b"", **environment: str) -> Job:
+        (tmp_path / "script.py").write_text(script)
+        log = tmp_path / "logs" / "job.log"
+        command = Command(module="script", arguments=arguments, environment=environment, first_line=first_line, log=log)
+        jobs.append(ProcessLauncher().start(command))
+        return jobs[-1]
+
+    yield start_script
+    for job in jobs:
+        job.stop(0)
+
+
+def test_lines_log_and_exit_code(start: Start) -> None:
+    """Stdout comes as lines, stderr goes to the log, the exit code is kept."""
+    job = start("import sys\nprint('one', flush=True)\nprint('tw\\u00f6')\nprint('oh', file=sys.stderr)\nsys.exit(65)")
+    assert list(job.lines()) == ["one", "twö"]
+    assert job.wait(PATIENCE_S) == 65 == job.poll()
+    assert job.tail() == "oh"
+    assert list(job.lines()) == []
+
+
+def test_a_missing_module_says_so_in_the_log(start: Start, tmp_path: Path) -> None:
+    """A child that cannot start leaves the reason in the tail of its log."""
+    job = ProcessLauncher().start(Command(module="no.such.module", log=tmp_path / "log"))
+    assert job.wait(PATIENCE_S) == 1
+    assert "No module named 'no'" in job.tail(1)
+
+
+def test_the_tail_is_short(start: Start) -> None:
+    """Of a long log only the last lines are shown."""
+    job = start("import sys\nfor i in range(50_000): print(i, file=sys.stderr)")
+    assert job.wait(PATIENCE_S) == 0
+    assert job.tail(3) == "49997\n49998\n49999"
+
+
+def test_a_chatty_child_never_waits_for_its_reader(start: Start) -> None:
+    """A child that prints more than a pipe holds ends although nobody has read a line."""
+    job = start("print('x' * 1_000_000)")
+    assert job.wait(PATIENCE_S) == 0
+    assert [len(line) for line in job.lines()] == [1_000_000]
+
+
+def test_children_get_one_thread_and_their_own_environment(start: Start) -> None:
+    """Every child computes with one thread unless its command says otherwise."""
+    script = "import os; print(os.environ['OMP_NUM_THREADS'], os.environ['TOKENIZERS_PARALLELISM'], os.environ['X'])"
+    assert list(start(script, X="y").lines()) == ["1 false y"]
+    assert list(start(script, X="y", OMP_NUM_THREADS="2").lines()) == ["2 false y"]
+
+
+def test_secrets_travel_unseen(start: Start) -> None:
+    """The first line reaches stdin, and is found neither in arguments, environment, log nor repr."""
+    secret = "s3cret-" * 5
+    job = start(
+        "import sys\nprint(len(sys.stdin.read()), flush=True)\nimport time; time.sleep(60)", first_line=secret.encode()
+    )
+    assert next(iter(job.lines())) == str(len(secret) + 1)
+    proc = Path("/proc") / str(job.pid)
+    assert secret.encode() not in (proc / "cmdline").read_bytes() + (proc / "environ").read_bytes()
+    command = Command(module="m", first_line=secret.encode(), log=Path("log"))
+    assert secret not in f"{command} {job!r} {job.tail()}"
+
+
+def test_a_child_that_reads_nothing_does_no_harm(start: Start) -> None:
+    """A first line that is longer than the pipe, to a child that ends at once, raises nothing."""
+    assert start("", first_line=b"x" * 1_000_000).wait(PATIENCE_S) == 0
+
+
+def test_stop_asks_first(start: Start) -> None:
+    """A child that handles SIGTERM ends its own way; stopping again changes nothing."""
+    job = start(
+        "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\nprint('ready')\nsignal.pause()"
+    )
+    assert next(iter(job.lines())) == "ready"
+    assert job.wait(0) is None and job.poll() is None
+    assert job.stop(PATIENCE_S) == 7 == job.stop()
+
+
+def test_stop_then_forces(start: Start) -> None:
+    """A child that ignores SIGTERM is killed after the grace, and its exit is told in words."""
+    job = start("import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('ready')\nsignal.pause()")
+    assert next(iter(job.lines())) == "ready"
+    assert exit_in_words(job.stop(0)).startswith("killed by signal 9")
+
+
+def test_a_group_ends_with_its_leader(start: Start) -> None:
+    """What a child has started within its group is gone when the child is."""
+    job = start(
+        "import subprocess, sys\n"
+        "print(subprocess.Popen([sys.executable, '-c', 'import signal; signal.pause()'], stdout=2).pid)\n"
+    )
+    grandchild = int(next(iter(job.lines())))
+    assert job.wait(PATIENCE_S) == 0
+    assert gone(grandchild)
+
+
+def test_children_die_with_a_killed_parent(start: Start, tmp_path: Path) -> None:
+    """kill -9 of the parent leaves no child, even one that ignores every signal it can."""
+    (tmp_path / "deaf.py").write_text(
+        "import signal\nfor s in (15, 2, 1): signal.signal(s, signal.SIG_IGN)\nprint('deaf')\nsignal.pause()"
+    )
+    parent = start(
+        "import threading\nfrom pathlib import Path\nfrom fleetune.launching import Command, ProcessLauncher\n"
+        "def go():\n"
+        f"    job = ProcessLauncher().start(Command(module='deaf', log=Path({str(tmp_path / 'deaf.log')!r})))\n"
+        "    print(next(iter(job.lines())), job.pid, flush=True)\n"
+        "thread = threading.Thread(target=go); thread.start(); thread.join()\n"
+        "import signal; signal.pause()"
+    )
+    word, child = next(iter(parent.lines())).split()
+    assert word == "deaf" and psutil.pid_exists(int(child)), "it outlives the thread that asked for it"
+    os.kill(parent.pid, signal.SIGKILL)
+    assert parent.wait(PATIENCE_S) == -signal.SIGKILL
+    assert gone(int(child))
+
+
+def gone(pid: int) -> bool:
+    """Whether a process ends (a zombie nobody reaps counts as ended)."""
+    try:
+        process = psutil.Process(pid)
+        return process.status() == psutil.STATUS_ZOMBIE or process.wait(PATIENCE_S) is None
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (0, "ended normally"),
+        (64, "ended with exit code 64"),
+        (-15, "killed by signal 15 (SIGTERM)"),
+        (139, "killed by signal 11 (SIGSEGV)"),
+        (-9, "killed by signal 9 (often the system's answer when memory runs out)"),
+        (137, "killed by signal 9 (often the system's answer when memory runs out)"),
+        (255, "ended with exit code 255"),
+    ],
+)
+def test_exit_codes_in_words(code: int, words: str) -> None:
+    """Numbers become sentences; death by SIGKILL hints at memory."""
+    assert exit_in_words(code) == words
