@@ -1,0 +1,84 @@
+"""Small pipelines in ticks of 1 ns, for pictures and for hypothesis."""
+
+from hypothesis import strategies as st
+
+from fleetune.clock import Member, Pipeline, Stage
+
+TICK_BYTES_PER_S = 1e9
+"""One byte per tick."""
+
+
+def uniform(
+    stages: list[list[tuple[int, int, int]]],
+    *,
+    warmups: list[int],
+    cut_bytes: list[tuple[int, int]],
+    micro_batches: int,
+    latency: int = 0,
+    trainable_bytes: int = 0,
+) -> Pipeline:
+    """Stages as lists of (samples, forward, backward) in ticks; every link carries a byte per tick."""
+    device = iter(range(100))
+    count = sum(len(members) for members in stages)
+    made = tuple(
+        Stage(
+            members=tuple(
+                Member(device=next(device), samples=samples, forward_ns=forward, backward_ns=backward)
+                for samples, forward, backward in members
+            ),
+            warmup=warmup,
+            trainable_bytes=trainable_bytes,
+            output_bytes=out,
+            gradient_bytes=back,
+        )
+        for members, warmup, (out, back) in zip(stages, warmups, [*cut_bytes, (0, 0)], strict=True)
+    )
+    return Pipeline(
+        stages=made,
+        micro_batches=micro_batches,
+        bandwidth_bytes_per_s=((TICK_BYTES_PER_S,) * count,) * count,
+        latency_s=((latency * 1e-9,) * count,) * count,
+    )
+
+
+@st.composite
+def pipelines(draw: st.DrawFn) -> Pipeline:
+    """Up to 3 stages of up to 3 devices, uneven samples, uneven links, ties and zeros everywhere."""
+    batch = draw(st.integers(1, 4))
+    count = draw(st.integers(1, 3))
+    micro_batches = draw(st.integers(1, 4))
+    warmups = sorted(draw(st.lists(st.integers(1, 6), min_size=count, max_size=count)), reverse=True)
+    tick = st.integers(0, 4)
+    stages, device = [], 0
+    for p in range(count):
+        members = []
+        for samples in _deal(draw, batch):
+            members.append(Member(device=device, samples=samples, forward_ns=draw(tick), backward_ns=draw(tick)))
+            device += 1
+        last = p == count - 1
+        out, back = (0, 0) if last else (draw(st.integers(0, 3)), draw(st.integers(0, 3)))
+        stages.append(
+            Stage(
+                members=tuple(members),
+                warmup=warmups[p],
+                trainable_bytes=draw(st.integers(0, 9)),
+                output_bytes=out,
+                gradient_bytes=back,
+            )
+        )
+    speed = st.sampled_from([0.5e9, 1e9, 2e9])
+    latency = st.sampled_from([0.0, 1e-9, 3e-9])
+    return Pipeline(
+        stages=tuple(stages),
+        micro_batches=micro_batches,
+        bandwidth_bytes_per_s=tuple(tuple(draw(speed) for _ in range(device)) for _ in range(device)),
+        latency_s=tuple(tuple(draw(latency) for _ in range(device)) for _ in range(device)),
+    )
+
+
+def _deal(draw: st.DrawFn, batch: int) -> list[int]:
+    """`batch` samples as 1 to 3 parts."""
+    parts = draw(st.integers(1, min(3, batch)))
+    cuts = sorted(draw(st.sets(st.integers(1, batch - 1), min_size=parts - 1, max_size=parts - 1))) if parts > 1 else []
+    edges = [0, *cuts, batch]
+    return [b - a for a, b in zip(edges, edges[1:], strict=False)]

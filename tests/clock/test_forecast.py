@@ -1,0 +1,109 @@
+"""What the clock says about a plan on a fleet, in the rows everything else reads."""
+
+from dataclasses import replace
+
+import pytest
+
+from fleetune.clock import Clock, forecast
+from fleetune.contracts import wire
+from fleetune.contracts.plan import DeviceOrder, Lane, Segment, Share, actions_of
+from fleetune.contracts.timeline import Forecast
+from fleetune.errors import Refused
+from tests.clock import fleets
+
+
+def test_memory_is_runtime_weights_state_and_kept_activations() -> None:
+    """Segment 0 on a: 50 + 2·1000 + 2·1000·(1+2) + 3 kept micro-batches · 4 samples · 2·100."""
+    amounts = {m.device: m.amount for m in forecast(fleets.PLAN, fleets.FLEET, fleets.PROFILE).memory_bytes}
+    assert amounts == {"a": 50 + 8000 + 2400, "b": 50 + 8000 + 600, "c": 50 + 8000 + 200}
+
+
+def test_warmups_beyond_the_micro_batches_keep_no_more() -> None:
+    """K = 9 with M = 3 keeps three micro-batches."""
+    plan = fleets.plan(("u0 u1 u2 u3", {"a": 1}, 9))
+    assert forecast(plan, fleets.FLEET, fleets.PROFILE).memory_bytes[0].amount == 50 + 16000 + 3 * 400
+
+
+def test_link_bytes_are_cut_and_ring() -> None:
+    """b takes 3 of 4 samples of 3 micro-batches, c takes 1; the ring of two sends all trained bytes once each way."""
+    said = forecast(fleets.PLAN, fleets.FLEET, fleets.PROFILE)
+    assert {(link.source, link.target): link.bytes for link in said.link_bytes} == {
+        ("a", "b"): 3 * 3 * 200,
+        ("a", "c"): 3 * 1 * 200,
+        ("b", "a"): 3 * 3 * 200,
+        ("c", "a"): 3 * 1 * 200,
+        ("b", "c"): 2000,
+        ("c", "b"): 2000,
+    }
+
+
+def test_busy_is_the_time_of_the_tasks() -> None:
+    """a runs 2 units 3 times on 4 samples: 3·2·(1+2)·0.001·4.1 s."""
+    busy = {b.device: b.amount for b in forecast(fleets.PLAN, fleets.FLEET, fleets.PROFILE).busy_s}
+    assert busy["a"] == pytest.approx(3 * 2 * 3 * 0.001 * 4.1)
+
+
+def test_one_device_takes_its_work_and_nothing_else() -> None:
+    """Without links the round is the sum of the tasks, to the nanosecond."""
+    plan = fleets.plan(("u0 u1 u2 u3", {"b": 2}, 1))
+    assert forecast(plan, fleets.FLEET, fleets.PROFILE).round_s == pytest.approx(3 * 4 * 3 * 0.002 * 2.1, abs=1e-9)
+
+
+def test_rows_carry_actions_links_and_bytes() -> None:
+    """Work is named after devices, transfers `a>b` after links, the all-reduce main/1R0 stands on both members."""
+    rows = forecast(fleets.PLAN, fleets.FLEET, fleets.PROFILE).rows
+    assert (rows[0].device, rows[0].action, rows[0].start_s) == ("a", "main/0F0", 0.0)
+    assert {(r.device, r.bytes) for r in rows if r.action == "main/0F1" and r.is_transfer} == {
+        ("a>b", 600),
+        ("a>c", 200),
+    }
+    assert {(r.device, r.bytes) for r in rows if r.action == "main/1R0"} == {("b", 2000), ("c", 2000)}
+    assert list(rows) == sorted(rows, key=lambda r: r.start_s)
+
+
+def test_an_order_that_spells_out_the_usual_one_changes_nothing() -> None:
+    """order is neutral when empty: given as 1F1B it leads to the same forecast, a final all-reduce named or not."""
+    spelled = tuple(
+        DeviceOrder(device=d, actions=tuple(str(a) for a in actions_of(fleets.PLAN, d)) + ending)
+        for d, ending in (("a", ()), ("b", ("main/1R0",)), ("c", ()))
+    )
+    usual = forecast(fleets.PLAN, fleets.FLEET, fleets.PROFILE)
+    assert forecast(replace(fleets.PLAN, order=spelled), fleets.FLEET, fleets.PROFILE) == usual
+
+
+def test_another_order_takes_another_time() -> None:
+    """All forwards first is a different round: the field is obeyed, not only accepted."""
+    plan = fleets.plan(("u0 u1", {"a": 4}, 4), ("u2 u3", {"b": 4}, 1), micro_batches=4)
+    first = tuple(f"main/1F{m}" for m in range(4)) + tuple(f"main/1B{m}" for m in range(4))
+    changed = replace(plan, order=(DeviceOrder(device="b", actions=first),))
+    clock = Clock(fleets.FLEET, fleets.PROFILE)
+    assert clock.round_s(changed) > clock.round_s(plan)
+
+
+def test_forecast_survives_json() -> None:
+    """Written and read back, every number is the same."""
+    said = forecast(fleets.PLAN, fleets.FLEET, fleets.PROFILE)
+    assert wire.parse(Forecast, wire.text(said), "forecast") == said
+
+
+def test_several_lanes_are_refused_by_name() -> None:
+    """What the clock cannot time it does not time wrongly."""
+    segment = Segment(units=("u0",), shares=(Share(device="a", samples=4),), warmup=1)
+    plan = replace(fleets.PLAN, lanes=tuple(Lane(name=name, segments=(segment,)) for name in ("left", "right")))
+    with pytest.raises(Refused, match="2 lanes \\(left, right\\)"):
+        forecast(plan, fleets.FLEET, fleets.PROFILE)
+
+
+def test_an_order_that_deadlocks_is_refused() -> None:
+    """A backward whose gradient needs a later forward of the same device waits for ever; the device is named."""
+    actions = ("main/0B0", "main/0F0", "main/0F1", "main/0B1", "main/0F2", "main/0B2")
+    plan = replace(fleets.PLAN, order=(DeviceOrder(device="a", actions=actions),))
+    with pytest.raises(Refused, match="deadlocks; a waits for ever at action 1"):
+        forecast(plan, fleets.FLEET, fleets.PROFILE)
+
+
+@pytest.mark.parametrize(("segments", "word"), [("u0 u9", "unit 'u9'")])
+def test_an_unknown_unit_is_named(segments: str, word: str) -> None:
+    """A plan for another model does not time."""
+    with pytest.raises(Refused, match=word):
+        forecast(fleets.plan((segments, {"a": 1}, 1)), fleets.FLEET, fleets.PROFILE)
