@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fleetune.clock import Clock, forecast
+from fleetune.clock import forecast
 from fleetune.contracts import wire
 from fleetune.contracts.plan import DeviceOrder, Lane, Segment, Share, actions_of
 from fleetune.contracts.timeline import Forecast
@@ -71,13 +71,18 @@ def test_an_order_that_spells_out_the_usual_one_changes_nothing() -> None:
     assert forecast(replace(fleets.PLAN, order=spelled), fleets.FLEET, fleets.PROFILE) == usual
 
 
-def test_another_order_takes_another_time() -> None:
-    """All forwards first is a different round: the field is obeyed, not only accepted."""
+def test_another_order_is_obeyed() -> None:
+    """With all forwards first, b's last forward ends before its first backward starts; by 1F1B it does not."""
     plan = fleets.plan(("u0 u1", {"a": 4}, 4), ("u2 u3", {"b": 4}, 1), micro_batches=4)
     first = tuple(f"main/1F{m}" for m in range(4)) + tuple(f"main/1B{m}" for m in range(4))
-    changed = replace(plan, order=(DeviceOrder(device="b", actions=first),))
-    clock = Clock(fleets.FLEET, fleets.PROFILE)
-    assert clock.round_s(changed) > clock.round_s(plan)
+
+    def forwards_first(order: tuple[DeviceOrder, ...]) -> bool:
+        rows = forecast(replace(plan, order=order), fleets.FLEET, fleets.PROFILE).rows
+        when = {r.action: r for r in rows if not r.is_transfer}
+        return when["main/1F3"].end_s <= when["main/1B0"].start_s
+
+    assert forwards_first((DeviceOrder(device="b", actions=first),))
+    assert not forwards_first(())
 
 
 def test_forecast_survives_json() -> None:
