@@ -5,6 +5,7 @@ beside the run file's own folder (`configs/runs/x.yaml` with `fleet: here` reads
 mapping with `use: NAME` whose other keys override those of that file.
 """
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,14 +27,17 @@ def load(path: Path, sets: Sequence[str] = ()) -> RunConfig:
     Refused, with the file, the key, the value and what is allowed, for whatever is wrong with either.
     """
     plain = yaml_file.read(path)
-    for section in FOLDERS:
-        _fill(plain, section, path)
+    files = {section: _fill(plain, section, path) for section in FOLDERS}
     for change in sets:
         apply(plain, change)
-        _fill(plain, change.partition("=")[0].partition(".")[0].strip(), path)
-    _find_paths(plain, path)
-    config = wire.load(RunConfig, plain, str(path))
-    _prove_strategy(config, str(path))
+        section = change.partition("=")[0].partition(".")[0].strip()
+        files[section] = _fill(plain, section, path) or files.get(section)
+    try:
+        _find_paths(plain, path)
+        config = wire.load(RunConfig, plain, str(path))
+        _prove_strategy(config, str(path))
+    except Refused as error:
+        raise Refused(str(error) + _origin(str(error), files, path)) from None
     return config
 
 
@@ -91,24 +95,35 @@ def _no_section(place: Any, key: str, change: str) -> Refused:
     return Refused(f"--set {change}: {key} is {place!r}, which has no keys inside; set {key} itself")
 
 
-def _fill(plain: dict[str, Any], section: str, run_file: Path) -> None:
-    """Replace a section that is a name, or has `use: NAME`, by what the named file says."""
+def _origin(message: str, files: dict[str, Path | None], run_file: Path) -> str:
+    """Which file the section that a message is about was read from, where that is not the run file itself."""
+    about = re.match(r"\w+", message.removeprefix(f"{run_file}: "))
+    origin = files.get(about.group()) if about else None
+    return f" (its section is read from {origin})" if origin else ""
+
+
+def _fill(plain: dict[str, Any], section: str, run_file: Path) -> Path | None:
+    """Replace a section that is a name, or has `use: NAME`, by what the named file says; returns that file."""
     value = plain.get(section)
     if section not in FOLDERS or value is None:
-        return
+        return None
     if isinstance(value, str):
-        plain[section] = _named(value, section, run_file)
-    elif isinstance(value, dict) and "use" in value:
-        base = _named(value["use"], section, run_file)
-        plain[section] = _merged(base, {key: inner for key, inner in value.items() if key != "use"})
-    elif not isinstance(value, dict):
-        raise Refused(
-            f"{run_file}: {section}: it is {value!r}; allowed are a mapping or the name of a file in {FOLDERS[section]}/"
-        )
+        origin = _named(value, section, run_file)
+        plain[section] = yaml_file.read(origin)
+        return origin
+    if isinstance(value, dict) and "use" in value:
+        origin = _named(value["use"], section, run_file)
+        own = {key: inner for key, inner in value.items() if key != "use"}
+        plain[section] = _merged(yaml_file.read(origin), own)
+        return origin
+    if not isinstance(value, dict):
+        allowed = f"a mapping or the name of a file in {FOLDERS[section]}/"
+        raise Refused(f"{run_file}: {section}: it is {value!r}; allowed are {allowed}")
+    return None
 
 
-def _named(name: Any, section: str, run_file: Path) -> dict[str, Any]:
-    """Contents of configs/<section plural>/NAME.yaml, beside the run file's folder or inside it."""
+def _named(name: Any, section: str, run_file: Path) -> Path:
+    """The file configs/<section plural>/NAME.yaml, beside the run file's folder or inside it."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise Refused(f"{run_file}: {section}: {name!r} is not a name; use letters, digits, '.', '_' and '-'")
     own = run_file.absolute().parent
@@ -116,7 +131,7 @@ def _named(name: Any, section: str, run_file: Path) -> dict[str, Any]:
     for place in places:
         found = place / f"{name}.yaml"
         if found.is_file():
-            return yaml_file.read(found)
+            return found
     known = sorted({file.stem for place in places for file in place.glob("*.yaml")})
     allowed = f"its names are {', '.join(known)}" if known else "it has none"
     raise Refused(f"{run_file}: {section}: there is no {name}.yaml in {places[0]}; {allowed}")

@@ -55,7 +55,7 @@ def read(path: Path) -> dict[str, Any]:
 def parse(source: str, owner: str) -> Any:
     """YAML text as plain JSON values; `owner` opens the message when it is refused."""
     try:
-        plain = yaml.load(source, Loader=_Strict)  # noqa: S506  (a SafeLoader)
+        plain = yaml.load(source, Loader=_Strict)  # a SafeLoader
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""

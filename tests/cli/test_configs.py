@@ -1,0 +1,150 @@
+"""Run files become configs: sections by name, changes from the command line, paths, refusals."""
+
+from pathlib import Path
+
+import pytest
+
+from fleetune.errors import Refused
+from flows import configs
+
+RUN = """
+name: small
+fleet: two
+model: {task: causal-lm, config: {model_type: gpt2}}
+data: {source: stdlib-sources}
+strategy: dp
+training: {rounds: 3, batch_samples: 8, micro_batch_samples: 4}
+"""
+
+
+@pytest.fixture
+def run_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run file in a folder of configs, with one fleet and one strategy beside it; we stand elsewhere."""
+    for name, content in {
+        "configs/runs/small.yaml": RUN,
+        "configs/fleets/two.yaml": "devices: [{name: fast}, {name: slow, emulate: {cores: 0.5}}]\n",
+        "configs/strategies/dp.yaml": "name: dp\n",
+        "configs/strategies/pp.yaml": "name: pp\noptions: {a: {b: 1, c: 2}, groups: [[fast], [slow]]}\n",
+        "elsewhere/there.csv": "text,label\n",
+    }.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    return tmp_path / "configs" / "runs" / "small.yaml"
+
+
+def refusal(run_file: Path, *sets: str) -> str:
+    """What loading is refused with."""
+    with pytest.raises(Refused) as refused:
+        configs.load(run_file, sets)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def test_sections_by_name(run_file: Path) -> None:
+    """A section that is a name is read from the folder of its kind."""
+    config = configs.load(run_file)
+    assert [device.name for device in config.fleet.devices] == ["fast", "slow"]
+    assert config.strategy.name == "dp"
+    assert config.training.rounds == 3
+
+
+def test_use_and_override(run_file: Path) -> None:
+    """`use: NAME` takes the file, and the keys beside it win, mapping by mapping."""
+    changed = RUN.replace("strategy: dp", "strategy: {use: pp, options: {a: {b: 7}, groups: [[slow]]}}")
+    run_file.write_text(changed)
+    assert configs.load(run_file).strategy.options == {"a": {"b": 7, "c": 2}, "groups": [["slow"]]}
+
+
+def test_sections_beside_a_lone_run_file(run_file: Path) -> None:
+    """A run file that does not stand in runs/ finds the folders beside itself too."""
+    lone = run_file.parents[1] / "lone.yaml"
+    lone.write_text(RUN)
+    assert configs.load(lone) == configs.load(run_file)
+
+
+def test_sets(run_file: Path) -> None:
+    """--set changes values, whole sections, members of lists by name, and makes mappings that were absent."""
+    config = configs.load(
+        run_file,
+        [
+            "training.rounds=10",
+            "training.learning_rate=1e-4",
+            "training.clip_norm=null",
+            "strategy=pp",
+            "strategy.options.groups=[[fast, slow]]",
+            "fleet.devices.slow.emulate.cores=0.3",
+            "fleet.devices.fast.emulate.cores=0.6",
+            "model.config.n_layer=2",
+        ],
+    )
+    assert (config.training.rounds, config.training.learning_rate, config.training.clip_norm) == (10, 1e-4, None)
+    assert config.strategy.options["groups"] == [["fast", "slow"]]
+    assert [device.emulate.cores for device in config.fleet.devices] == [0.6, 0.3]
+    assert config.model.config == {"model_type": "gpt2", "n_layer": 2}
+
+
+def test_changed_again(run_file: Path) -> None:
+    """A config that a run recorded can be changed without its file, and is proven again."""
+    config = configs.load(run_file)
+    assert configs.changed(config, ["training.rounds=4"], "RUN").training.rounds == 4
+    assert configs.changed(config, [], "RUN") == config
+    with pytest.raises(Refused, match=r"training: rounds must be a number above 0 \(got -1\)"):
+        configs.changed(config, ["training.rounds=-1"], "RUN")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("training.rounds", "--set training.rounds: write KEY=VALUE such as training.rounds=10"),
+        ("=3", "write KEY=VALUE"),
+        ("training..rounds=3", "write KEY=VALUE"),
+        ("training.rounds=[1", "--set training.rounds: line 1"),
+        ("training.rounds.deep=1", "training.rounds is 3, which has no keys inside; set training.rounds itself"),
+        ("fleet.devices.tiny.emulate.cores=1", "fleet.devices has no member named 'tiny'; its names are fast, slow"),
+        ("training.round=5", "training.round: unknown key; allowed are rounds, batch_samples"),
+        ("trainings.rounds=5", "trainings: unknown key; allowed are name, seed, fleet, model, data, training, strategy"),
+        ("training.rounds=many", "training.rounds: input should be a valid integer"),
+        ("training.micro_batch_samples=3", "micro_batch_samples 3 does not divide batch_samples 8; choose a divisor"),
+        ("fleet=three", "there is no three.yaml in"),
+        ("fleet=three", "its names are two"),
+        ("fleet=../fleets/two", "'../fleets/two' is not a name"),
+        ("fleet=7", "fleet: it is 7; allowed are a mapping or the name of a file in fleets/"),
+        ("strategy=fast", "its names are dp, pp"),
+        ("strategy.name=magic", "strategy.name is 'magic'; allowed are "),
+        ("data.source=none.csv", "data.source: 'none.csv' does not exist; looked for "),
+        ("model.source=./none", "model.source: './none' does not exist"),
+        ("model.lora={targets: [q], start: adapter}", "model.lora.start: 'adapter' does not exist"),
+        ("data.source=/" + "x" * 5000, "does not exist"),
+    ],
+)
+def test_refused(run_file: Path, change: str, said: str) -> None:
+    """A refusal names the key, the value and what is allowed."""
+    assert said in refusal(run_file, change)
+
+
+def test_refusal_names_the_file_of_the_section(run_file: Path) -> None:
+    """An unknown key in a section's own file is laid at the door of that file."""
+    fleet = run_file.parents[1] / "fleets" / "two.yaml"
+    fleet.write_text("devices: [{name: fast, cores: 2}]\n")
+    said = refusal(run_file)
+    assert "fleet.devices.0.cores: unknown key; allowed are name, launcher, accelerator, emulate" in said
+    assert str(fleet) in said
+
+
+def test_missing_required_key(run_file: Path) -> None:
+    """A section that must be there is asked for by name."""
+    run_file.write_text(RUN.replace("model:", "# model:"))
+    assert refusal(run_file) == f"{run_file}: model: this key is required"
+
+
+def test_paths(run_file: Path) -> None:
+    """A data file is looked for beside the run file first, then where we stand; hub and built-in names stay."""
+    assert configs.load(run_file, ["data.source=there.csv"]).data.source == str(Path.cwd() / "there.csv")
+    beside = run_file.parent / "there.csv"
+    beside.write_text("text,label\n")
+    assert configs.load(run_file, ["data.source=there.csv"]).data.source == str(beside)
+    assert configs.load(run_file, ["data.source=someone/something"]).data.source == "someone/something"
+    (Path.cwd() / "digits").mkdir()
+    assert configs.load(run_file, ["data.source=digits"]).data.source == "digits"
