@@ -44,12 +44,13 @@ class Endpoint:
             if not is_key(key):
                 raise Refused(f"endpoint {name}: the public key of {peer} is not 40 bytes of Z85 text")
         self.name = name
+        self.allowed = dict(allowed)
         self._keys, self._run, self._limit_bytes = keys, run, max_message_bytes
         self._session = secrets.token_hex(16)
         self._peers: dict[str, Peer] = {}
         self._context = zmq.Context(io_threads=ZMQ_IO_THREADS)
         self._closed = False
-        door = Door(run=run, allowed=dict(allowed), limit_bytes=max_message_bytes)
+        door = Door(run=run, allowed=self.allowed, limit_bytes=max_message_bytes)
         try:
             self._inbox = Inbox(self._context, keys, bind, door, note)
         except Refused:

@@ -1,0 +1,89 @@
+"""`python -m fleetune.discovery.agent`: runs on a device while the fleet is discovered, and answers the stage.
+
+It ends when told to, when its stage is gone (its launcher sees to that, and `idle_s` where the launcher cannot), and
+with one sentence on stderr when anything fails.
+"""
+
+import sys
+import time
+from typing import Any
+
+from fleetune.contracts import wire
+from fleetune.discovery.facts import look
+from fleetune.discovery.protocol import STAGE, AgentTask, Here, Probe
+from fleetune.discovery.sweep import SIZES_BYTES, sweep
+from fleetune.errors import FleetuneError, TryAgain
+from fleetune.links.endpoint import Endpoint
+from fleetune.links.keys import KeyPair
+from fleetune.links.message import Message
+
+
+class Agent:
+    """One device's side of the conversation."""
+
+    def __init__(self, task: AgentTask, endpoint: Endpoint) -> None:
+        self._task = task
+        self._endpoint = endpoint
+        self._payload = memoryview(bytearray(b"\x01") * max(SIZES_BYTES))
+        self._pings = 0
+
+    def run(self) -> None:
+        """Introduce this device, then do what is asked until told to end."""
+        self._endpoint.connect(STAGE, self._task.stage_address, self._task.allowed[STAGE])
+        here = Here(address=self._endpoint.address, facts=look(self._task.accelerator))
+        self._endpoint.send(STAGE, Message("here", wire.dump(here)))
+        while True:
+            received = self._endpoint.receive(self._task.idle_s)
+            if received is None:
+                raise TryAgain(f"the stage has been silent for {self._task.idle_s:g} s")
+            kind, header = received.message.kind, received.message.header
+            if kind == "ping":
+                self._endpoint.send(received.sender, Message("pong", header))
+            elif received.sender == STAGE and kind == "peers":
+                self._meet(header)
+            elif received.sender == STAGE and kind == "probe":
+                self._probe(wire.load(Probe, header, "probe"))
+            elif received.sender == STAGE and kind == "end":
+                return
+
+    def _meet(self, addresses: dict[str, Any]) -> None:
+        for peer, address in addresses.items():
+            self._endpoint.connect(peer, str(address), self._task.allowed[peer])
+        for peer in addresses:
+            self._endpoint.wait_connected(peer, self._task.idle_s)
+        self._endpoint.send(STAGE, Message("ready", {}))
+
+    def _probe(self, probe: Probe) -> None:
+        probed = sweep(lambda size: self._ping(probe.peer, size), probe.budget_s)
+        self._endpoint.send(STAGE, Message("probed", wire.dump(probed)))
+
+    def _ping(self, peer: str, size_bytes: int) -> float:
+        """Seconds until the peer's small answer to `size_bytes` is here."""
+        self._pings += 1
+        started_s = time.perf_counter()
+        self._endpoint.send(peer, Message("ping", {"ping": self._pings}, (self._payload[:size_bytes],)))
+        while (received := self._endpoint.receive(self._task.idle_s)) is not None:
+            if received.sender == peer and received.message.header == {"ping": self._pings}:
+                return time.perf_counter() - started_s
+        raise TryAgain(f"{peer} did not answer {size_bytes} bytes within {self._task.idle_s:g} s")
+
+
+def main() -> int:
+    """Read the task, serve, and end with the exit code of whatever went wrong."""
+    try:
+        task = wire.parse(AgentTask, sys.stdin.buffer.readline(), "agent's task")
+        keys = KeyPair(public=task.public, secret=task.secret)
+        with Endpoint(task.device, keys, task.allowed, run=task.run, note=_note) as endpoint:
+            Agent(task, endpoint).run()
+    except FleetuneError as error:
+        _note(str(error))
+        return error.exit_code
+    return 0
+
+
+def _note(sentence: str) -> None:
+    sys.stderr.write(sentence + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""What the stage and its agents say to each other.
+
+An agent gets an AgentTask on stdin and answers over the links: `here` (its facts and address), then `ready` once it
+has connected to the `peers` it was told, then `probed` for every `probe`; `ping` and `pong` are the probes themselves;
+`end` ends it.
+"""
+
+import json
+from dataclasses import field
+
+from fleetune.contracts import wire
+from fleetune.contracts.record import record
+from fleetune.discovery.facts import Facts
+
+STAGE = "@discover"
+"""The stage's name on the links; no device can be called so."""
+
+
+@record
+class AgentTask:
+    """All that an agent is told at its start; it travels on stdin because it carries the agent's secret key."""
+
+    run: str
+    device: str
+    accelerator: str
+    public: bytes
+    secret: bytes = field(repr=False)
+    allowed: dict[str, bytes]
+    """Public keys of the stage and of all devices."""
+    stage_address: str
+    idle_s: float
+    """An agent that hears nothing for so long ends by itself."""
+
+    def line(self) -> bytes:
+        """As the one line that goes to stdin."""
+        return json.dumps(wire.dump(self)).encode()
+
+
+@record
+class Here:
+    """An agent's first words."""
+
+    address: str
+    facts: Facts
+
+
+@record
+class Probe:
+    """What to measure."""
+
+    peer: str
+    budget_s: float
+
+
+@record
+class Probed:
+    """Round trips as measured: `round_trips_s[i]` are the repeats for a payload of `sizes_bytes[i]`."""
+
+    sizes_bytes: tuple[int, ...]
+    round_trips_s: tuple[tuple[float, ...], ...]

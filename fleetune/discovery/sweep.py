@@ -1,0 +1,33 @@
+"""Timing a link: payloads of many sizes go out, small answers come back."""
+
+from collections.abc import Callable
+
+from fleetune.discovery.protocol import Probed
+
+SIZES_BYTES = (0, 1 << 10, 1 << 13, 1 << 16, 1 << 18, 1 << 20, 1 << 21, 1 << 22)
+REPEATS = 15
+LEAST_REPEATS = 3
+WARM_UPS = 5
+
+
+def sweep(ping: Callable[[int], float], budget_s: float) -> Probed:
+    """Time all sizes in turn, REPEATS times over, so that a disturbance spreads over sizes instead of biasing one.
+
+    `ping(n)` returns the seconds from sending n bytes to the small answer. On a slow link the sizes end at the first
+    that takes a twentieth of the budget (three are always timed), and after LEAST_REPEATS turns the budget ends it.
+    """
+    for _ in range(WARM_UPS):
+        ping(SIZES_BYTES[0])
+    times: list[list[float]] = []
+    for size in SIZES_BYTES:
+        times.append([ping(size)])
+        if len(times) >= 3 and times[-1][0] > budget_s / 20:
+            break
+    spent_s = sum(each[0] for each in times)
+    for turn in range(1, REPEATS):
+        if turn >= LEAST_REPEATS and spent_s > budget_s:
+            break
+        for each, size in zip(times, SIZES_BYTES, strict=False):
+            each.append(ping(size))
+            spent_s += each[-1]
+    return Probed(sizes_bytes=SIZES_BYTES[: len(times)], round_trips_s=tuple(tuple(each) for each in times))

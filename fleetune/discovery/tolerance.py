@@ -1,0 +1,28 @@
+"""Whether a new measurement still describes the stored fleet."""
+
+from fleetune.contracts.fleet import Fleet, Link
+
+COMPARED_BYTES = (1 << 16, 1 << 22)
+JITTER_S, JITTER_S_PER_BYTE = 1e-3, 1e-9
+"""Differences below this are those of a busy machine, not of the link: wake-ups, and copying at half speed."""
+
+
+def within_tolerance(old: Fleet, new: Fleet, tolerance: float) -> bool:
+    """Whether both have the same devices and every link takes the same time, but for a share of `tolerance`.
+
+    Two fitted latencies of microseconds differ by a multiple from one minute to the next and mean nothing; what a plan
+    feels is the time of a message. So the predicted times of a small and a large one (64 KiB, 4 MiB) are compared, with
+    the fits' own errors and the jitter of a busy machine allowed for (a network slower than 1 Gbit/s hardly notices it).
+    """
+    if old.devices != new.devices:
+        return False
+    return all(_alike(link, new.link(link.source, link.target), tolerance) for link in old.links)
+
+
+def _alike(old: Link, new: Link, tolerance: float) -> bool:
+    for size_bytes in COMPARED_BYTES:
+        old_s, new_s = (link.latency_s + size_bytes / link.bytes_per_s for link in (old, new))
+        jitter_s = JITTER_S + JITTER_S_PER_BYTE * size_bytes
+        if abs(new_s - old_s) > (tolerance + old.fit_error + new.fit_error) * old_s + jitter_s:
+            return False
+    return True
