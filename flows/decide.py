@@ -1,0 +1,120 @@
+"""Whether a stage has to run, and why: decided by keys alone, for a run and for a dry run alike."""
+
+from collections.abc import Mapping
+from dataclasses import field, replace
+
+from fleetune.contracts import wire
+from fleetune.contracts.config.run import RunConfig
+from fleetune.contracts.record import record
+from fleetune.errors import Refused
+from fleetune.store import Ingredients, Store, changes, stage_key
+from fleetune.store.key import leaves
+from flows.setting import Setting, Wish
+from stages.catalog import StageEntry, config_slice, entry, maker, waves
+
+
+@record
+class Decision:
+    """What is to be done about one stage."""
+
+    key: str
+    ingredients: Ingredients
+    inputs: dict[str, str] = field(default_factory=dict)
+    stored: dict[str, str] | None = None
+    """Outputs that the key stands for, when they are in the store."""
+    runs: bool
+    why: str
+    """`ran: ...` or `reused: ...`."""
+
+
+class Judge:
+    """Keys and reasons of one run's stages."""
+
+    def __init__(self, setting: Setting, config: RunConfig, wish: Wish) -> None:
+        """Reads every digest from outside the store once; Refused when something is missing or misnamed."""
+        self._setting = setting
+        self._config = config
+        self._plain = wire.dump(config)
+        self._wish = wish
+        for name in (wish.from_stage, wish.only):
+            if name is not None:
+                entry(setting.catalog, name)
+        wanted = {name for row in self.rows() for name in row.content}
+        self._contents = {name: setting.contents[name](config) for name in sorted(wanted)}
+
+    def rows(self) -> tuple[StageEntry, ...]:
+        """The stages of this run, in order: all, or those that the one wished for needs."""
+        order = [row for wave in waves(self._setting.catalog) for row in wave]
+        if self._wish.only is None:
+            return tuple(order)
+        needed, todo = set(), [entry(self._setting.catalog, self._wish.only)]
+        while todo:
+            row = todo.pop()
+            needed.add(row.name)
+            todo += [maker(self._setting.catalog, kind) for kind in row.inputs]
+        return tuple(row for row in order if row.name in needed)
+
+    def must_be_stored(self, row: StageEntry) -> bool:
+        """Whether the wish is to start from what this stage has made before."""
+        names = [other.name for other in self.rows()]
+        if self._wish.only is not None and row.name != self._wish.only:
+            return self._wish.from_stage is None or names.index(row.name) < self._first(names)
+        return self._wish.from_stage is not None and names.index(row.name) < self._first(names)
+
+    def decide(self, row: StageEntry, inputs: Mapping[str, str], run: str = "", beside: str = "") -> Decision:
+        """Decide about a stage whose inputs are known; `beside` is the key of the stage it runs beside."""
+        store = self._setting.store
+        ingredients = self._ingredients(row, inputs, beside)
+        key = stage_key(ingredients)
+        stored = store.find(key)
+        found = Decision(key=key, ingredients=ingredients, inputs=dict(inputs), stored=stored, runs=True, why="")
+        if row.name == self._wish.from_stage:
+            return replace(found, why="ran: asked for with --from")
+        if stored is not None and (self.must_be_stored(row) or not row.always):
+            return replace(found, runs=False, why=_same_key(store, key))
+        reason = self._reason(row, key, ingredients, run)
+        if self.must_be_stored(row):
+            raise Refused(
+                f"stage {row.name} has to run first ({reason}); run without --only, or with --from {row.name}"
+            )
+        if row.always and (row.beside or stored is not None):
+            reason = f"beside {row.beside}" if row.beside else "measured in every run"
+        return replace(found, why=f"ran: {reason}")
+
+    def _first(self, names: list[str]) -> int:
+        """Where `--from` points; past the end when that stage is not of this run."""
+        return names.index(self._wish.from_stage) if self._wish.from_stage in names else len(names)
+
+    def _ingredients(self, row: StageEntry, inputs: Mapping[str, str], beside: str) -> Ingredients:
+        named: Ingredients = {"stage": row.name, "stage version": str(row.version)}
+        named.update({f"package.{name}": self._setting.versions(name) for name in row.packages})
+        for section, value in config_slice(row, self._plain).items():
+            named.update({f"config.{name}": text for name, text in leaves(value, section).items()})
+        if not row.always:
+            named["seed"] = str(self._config.seed)
+        named.update({f"content.{name}": self._contents[name] for name in row.content})
+        named.update({f"input.{kind}": digest for kind, digest in inputs.items()})
+        if beside:
+            named[f"input.key of {row.beside}"] = beside
+        return named
+
+    def _reason(self, row: StageEntry, key: str, ingredients: Ingredients, this_run: str) -> str:
+        """Against the newest earlier run of the same config name that had this stage."""
+        store = self._setting.store
+        for run in store.runs.named(self._config.name):
+            past = next((stage for stage in run.stages if stage.stage == row.name), None)
+            if run.id == this_run or past is None or not past.key:
+                continue
+            if past.key == key:
+                gone = f"its artifacts are gone from the store, {run.id} had them"
+                return gone if past.state == "done" else f"{run.id} did not finish it"
+            made = store.key(past.key) if past.state == "done" else None
+            if made is not None:
+                return changes(made.ingredients, ingredients)
+        return "never run before"
+
+
+def _same_key(store: Store, key: str) -> str:
+    found = store.key(key)
+    assert found is not None, "a key that was found has a record"
+    return f"reused: same key as {found.run}"

@@ -1,0 +1,19 @@
+"""A store and a world for every test."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.flows.toy import World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """An empty world."""
+    return World(tmp_path / "world")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Root of an empty store."""
+    return tmp_path / "store"

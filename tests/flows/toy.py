@@ -1,0 +1,165 @@
+"""A small catalogue of quick stages, for the rules that hold whatever the stages compute.
+
+All of them are this module, run as real processes. They read a folder, the world (the config's data source):
+`value` is what `measure` measures; a file `stop-STAGE` makes that stage say so through the pipe `here` and then wait to
+be killed; `fail-STAGE` holds an exit code; every start adds a line to `started`.
+"""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from fleetune.contracts import wire
+from fleetune.contracts.config.data import DataRequest
+from fleetune.contracts.config.model import ModelRequest
+from fleetune.contracts.config.run import RunConfig
+from fleetune.contracts.config.training import TrainingRequest
+from fleetune.errors import Infeasible, Refused, TryAgain
+from fleetune.store import Store
+from flows.conduct import conduct
+from flows.events import Listen, nobody
+from flows.runner import Runner
+from flows.setting import Setting, Wish
+from stages.catalog import StageEntry
+from stages.entry import Desk, main
+
+HERE = "tests.flows.toy"
+MEASURE = StageEntry(
+    name="measure", version=1, module=HERE, config=("data",), outputs=("value",), always=True, settles="value"
+)
+SHAPE = StageEntry(
+    name="shape",
+    version=1,
+    module=HERE,
+    config=("data", "training.batch_samples"),
+    inputs=("value",),
+    outputs=("shape",),
+    content=("data",),
+    packages=("numpy",),
+)
+LEARN = StageEntry(
+    name="learn",
+    version=1,
+    module=HERE,
+    config=("data", "training"),
+    inputs=("value", "shape"),
+    outputs=("weights", "metrics"),
+)
+WATCH = StageEntry(
+    name="watch",
+    version=1,
+    module=HERE,
+    config=("data",),
+    inputs=("metrics",),
+    outputs=("events",),
+    always=True,
+    beside="learn",
+)
+SCORE = StageEntry(
+    name="score",
+    version=1,
+    module=HERE,
+    config=("data", "name"),
+    inputs=("shape", "weights", "events"),
+    outputs=("scores",),
+)
+CATALOG = (MEASURE, SHAPE, LEARN, WATCH, SCORE)
+
+
+class World:
+    """The folder that the stages look at, from the test's side."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        os.mkfifo(folder / "here")
+        (folder / "started").touch()
+        self.set("value", "100")
+
+    def set(self, name: str, text: str) -> None:
+        """Write one of its files."""
+        (self.folder / name).write_text(text)
+
+    def clear(self, name: str) -> None:
+        """Delete one of its files."""
+        (self.folder / name).unlink()
+
+    def started(self) -> list[str]:
+        """The stages started since this was asked last, without those that always run."""
+        names = (self.folder / "started").read_text().split()
+        self.set("started", "")
+        return [name for name in names if name not in ("measure", "watch")]
+
+    def config(self, name: str = "toy", **training: float) -> RunConfig:
+        """A config whose data are this world."""
+        return RunConfig(
+            name=name,
+            model=ModelRequest(task="causal-lm", config={"model_type": "gpt2"}),
+            data=DataRequest(source=str(self.folder)),
+            training=wire.load(TrainingRequest, {"rounds": 3, **training}, "training"),
+        )
+
+
+def data_content(config: RunConfig) -> str:
+    """The file `data` is all that counts as this world's data."""
+    path = Path(config.data.source) / "data"
+    return path.read_text() if path.exists() else ""
+
+
+def close_enough(stored: Path, measured: Path, config: RunConfig) -> bool:
+    """Ten per cent."""
+    old, new = (float((folder / "value").read_text()) for folder in (stored, measured))
+    return abs(new - old) <= 0.1 * old
+
+
+def setting(root: Path, listen: Listen = nobody, numpy: str = "1.0") -> Setting:
+    """How the toy catalogue is conducted."""
+    return Setting(
+        store=Store(root),
+        listen=listen,
+        catalog=CATALOG,
+        contents={"data": data_content},
+        versions={"numpy": numpy}.__getitem__,
+        settle={"value": close_enough},
+    )
+
+
+def a_stage(desk: Desk) -> None:
+    """Every stage: say that it started, do as the world says, write one file per output."""
+    name, world = desk.task.stage, Path(desk.task.config["data"]["source"])
+    with (world / "started").open("a") as started:
+        started.write(name + "\n")
+    if (world / f"stop-{name}").exists():
+        (desk.work / "half").write_text("done before the stop\n")
+        (world / "here").write_text(f"{os.getpid()}\n")
+        signal.pause()
+    if (world / f"fail-{name}").exists():
+        code = int((world / f"fail-{name}").read_text())
+        raise {64: Refused, 65: Infeasible, 75: TryAgain}[code](f"{name} cannot go on, as the world has it")
+    desk.channel.progress(name, 1, 2, "steps")
+    text = json.dumps([name, desk.task.seed, *(_read(desk.input(kind)) for kind in desk.task.inputs)])
+    if name == "measure":
+        text = (world / "value").read_text()
+    elif name == "learn":
+        (desk.work / "events.jsonl").write_text('{"event": "end"}\n')
+        text = json.dumps([text, desk.task.config["training"]])
+    elif name == "watch":
+        text = (desk.input("metrics") / "events.jsonl").read_text()
+    for kind in {row.name: row.outputs for row in CATALOG}[name]:
+        (desk.output(kind) / ("events.jsonl" if kind == "metrics" else kind)).write_text(
+            '{"event": "end"}\n' if kind == "metrics" else text
+        )
+
+
+def _read(folder: Path) -> list[str]:
+    return [path.read_text() for path in sorted(folder.glob("*")) if path.is_file() and path.name != "manifest.json"]
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--conduct":
+        config = wire.read(RunConfig, Path(sys.argv[2]))
+        conduct(Runner(setting(Path(sys.argv[3])), config, Wish()))
+    else:
+        main(a_stage)
