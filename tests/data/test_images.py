@@ -1,0 +1,80 @@
+"""Images of any shape."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fleetune.data import InputNeeds
+from fleetune.data.images import as_image, resized, with_channels
+from fleetune.errors import Refused
+from tests.data.instances import json_lines, prepared, whole
+
+
+def test_growing_interpolates_between_pixel_centres() -> None:
+    """Two pixels grown to four: the ends repeat, the middle mixes a quarter and three quarters."""
+    image = np.array([[0.0, 1.0]] * 2)[:, :, None]
+    assert np.allclose(resized(image, 4)[:, :, 0], [[0, 0.25, 0.75, 1]] * 4)
+
+
+def test_shrinking_counts_every_pixel() -> None:
+    """A chequered image shrunk by half is grey everywhere: no pixel is skipped."""
+    chequered = (np.indices((8, 8)).sum(axis=0) % 2).astype(float)[:, :, None]
+    assert np.allclose(resized(chequered, 4)[1:-1, 1:-1], 0.5)
+
+
+def test_flat_stays_flat_and_equal_size_is_untouched() -> None:
+    """Weights sum to one; nothing is computed where the size fits."""
+    assert np.allclose(resized(np.full((5, 9, 3), 0.3), 7), 0.3)
+    image = np.random.default_rng(0).random((6, 6, 1))
+    assert resized(image, 6) is image
+
+
+def test_channels_are_made_to_fit() -> None:
+    """Grey repeats, colour becomes luminance, transparency goes; anything else is refused."""
+    grey, colour = np.full((1, 1, 1), 0.5), np.array([[[1.0, 0.0, 0.0]]])
+    assert with_channels("x", grey, 3).tolist() == [[[0.5, 0.5, 0.5]]]
+    assert with_channels("x", colour, 1)[0, 0, 0] == pytest.approx(0.299)
+    assert with_channels("x", np.ones((1, 1, 4)), 3).shape == (1, 1, 3)
+    with pytest.raises(Refused, match="3 channels, but the model takes 2"):
+        with_channels("x", colour, 2)
+
+
+def test_whole_numbers_are_bytes_and_fractions_are_kept() -> None:
+    """255 is white, and so is 1.0."""
+    assert as_image("x", [[0, 255]], None)[0, :, 0].tolist() == [0, 1]
+    assert as_image("x", [[0.0, 1.0]], None)[0, :, 0].tolist() == [0, 1]
+
+
+def test_paths_are_read_inside_the_folder_only(tmp_path: Path) -> None:
+    """A .npy beside the table is read; a path that leaves the folder is refused."""
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for place in (folder / "a.npy", tmp_path / "outside.npy"):
+        np.save(place, np.full((2, 2), 255, dtype=np.uint8))
+    assert as_image("x", "a.npy", folder).min() == 1
+    for path in ("../outside.npy", str(tmp_path / "outside.npy"), "gone.npy"):
+        with pytest.raises(Refused, match="inside"):
+            as_image("x", path, folder)
+    (folder / "b.npy").write_bytes(b"nonsense")
+    with pytest.raises(Refused, match=r"b\.npy cannot be read"):
+        as_image("x", "b.npy", folder)
+
+
+def test_own_images_are_prepared(tmp_path: Path) -> None:
+    """Nested lists of a JSON lines file become normalised [channels, side, side] in the first image's size."""
+    rows = [{"image": [[n * 10, 0, 0], [0, 0, 0]], "label": "dark" if n < 6 else "light"} for n in range(12)]
+    needs = InputNeeds(task="image-classification", channels=1)
+    data = prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", rows), needs)
+    pixels = whole(data, "train")["pixel_values"]
+    assert pixels.shape[1:] == (1, 3, 3)
+    assert pixels.min() >= -1
+    assert pixels.max() < 1
+    assert data.labels == ("dark", "light")
+
+
+def test_request_decides_the_side(tmp_path: Path) -> None:
+    """image_size of the data section goes before the model's own."""
+    needs = InputNeeds(task="image-classification", image_size=16)
+    data = prepared(tmp_path / "d", "digits", needs, image_size=12, train_samples=4, test_samples=4)
+    assert whole(data, "test")["pixel_values"].shape == (4, 3, 12, 12)

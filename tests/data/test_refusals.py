@@ -1,0 +1,176 @@
+"""Bad input: one sentence, and nothing left on disk."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fleetune.data import InputNeeds, PreparedData
+from fleetune.errors import Refused
+from tests.data.instances import CAUSAL, FRUITS, IMAGES, TEXT, json_lines, prepared
+
+GOOD = json.dumps(FRUITS[0])
+FILES: dict[str, tuple[str, str, str]] = {
+    "nothing at all": ("r.jsonl", "", r"r\.jsonl: the file is empty"),
+    "an empty CSV": ("r.csv", "", r"r\.csv: the file is empty"),
+    "a CSV with a heading only": ("r.csv", "text,label\n", r"r\.csv: no samples in it"),
+    "half an object": ("r.jsonl", GOOD + '\n{"text": "a', r"r\.jsonl: line 2 is not JSON"),
+    "a list": ("r.jsonl", GOOD + "\n\n[1]\n", r"line 3 holds list; give one JSON object per line"),
+    "binary": ("r.jsonl", GOOD + "\n\x00\x01\n", r"line 2 is not JSON"),
+    "too many fields": ("r.csv", "text,label\na,b\nc,d,e\n", r"line 3 has 3 fields, the heading 2"),
+    "an open quote": ("r.csv", 'text,label\na,b\n"c,d\n', r"r\.csv: line \d+ cannot be read"),
+    "a column twice": ("r.csv", "text,text\na,b\n", r"stands twice in the heading \(text, text\)"),
+    "no label column": ("r.csv", "text,kind,body\na,b,c\n", r"no column 'label' .* it has text, kind, body"),
+    "no text column": ("r.csv", "body,label\na,b\n", r"no column 'text' .* data\.text_column"),
+    "one class": ("r.csv", "text,label\na,x\nb,x\n", r"every row has the label 'x'"),
+    "an empty label": ("r.csv", "text,label\na,x\nb,\n", r"line 3 has no label in column 'label'"),
+    "an empty text": ("r.csv", "text,label\na,x\n  ,y\n", r"line 3: column 'text' is empty"),
+    "a null text": ("r.jsonl", GOOD + '\n{"text": null, "label": "a"}', r"line 2 has nothing in column 'text'"),
+    "a key missing later": ("r.jsonl", GOOD + '\n{"text": "a"}', r"line 2 has no label"),
+    "a number as text": ("r.jsonl", GOOD + '\n{"text": 5, "label": "a"}', r"line 2: column 'text' holds int"),
+    "a fraction as label": ("r.jsonl", GOOD + '\n{"text": "a", "label": 0.5}', r"line 2: label 0\.5"),
+    "labels of two kinds": ("r.jsonl", GOOD + '\n{"text": "a", "label": 1}', "mixes strings and whole numbers"),
+    "one sample": ("r.jsonl", GOOD + "\n" + GOOD.replace('"pear"', '"apple"'), r"1 distinct sample\(s\), too few"),
+    "an unknown suffix": ("r.xml", "<a/>", r"r\.xml: files end in \.jsonl, \.csv, \.parquet, \.arrow \(got '\.xml'\)"),
+    "no suffix": ("r", "x", "files end in"),
+    "a broken Parquet": ("r.parquet", "PAR1 nonsense", r"r\.parquet: not a whole parquet file"),
+}
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_bad_file_is_refused(case: str, tmp_path: Path) -> None:
+    """The message names the file, the place and what is wrong; no folder is left."""
+    name, content, says = FILES[case]
+    (tmp_path / name).write_text(content)
+    with pytest.raises(Refused, match=says) as caught:
+        prepared(tmp_path / "d", tmp_path / name)
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_not_utf8_is_refused(tmp_path: Path) -> None:
+    """A Latin-1 CSV is refused, with the line near which it fails."""
+    (tmp_path / "r.csv").write_bytes(b"text,label\na,x\nb\xe9,y\n")
+    with pytest.raises(Refused, match=r"r\.csv"):
+        prepared(tmp_path / "d", tmp_path / "r.csv")
+
+
+def test_cut_parquet_is_refused(tmp_path: Path) -> None:
+    """A Parquet file that lost its end is refused by name."""
+    pq.write_table(pa.Table.from_pylist(FRUITS), tmp_path / "r.parquet")
+    (tmp_path / "r.parquet").write_bytes((tmp_path / "r.parquet").read_bytes()[:-100])
+    with pytest.raises(Refused, match=r"r\.parquet: not a whole parquet file"):
+        prepared(tmp_path / "d", tmp_path / "r.parquet")
+
+
+def test_damaged_page_is_refused(tmp_path: Path) -> None:
+    """A Parquet file whose footer is whole and whose pages are not is refused too."""
+    rows = [{"text": f"text {n}", "label": str(n % 2)} for n in range(2000)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "r.parquet")
+    content = bytearray((tmp_path / "r.parquet").read_bytes())
+    content[4:400] = b"\xff" * 396
+    (tmp_path / "r.parquet").write_bytes(content)
+    with pytest.raises(Refused, match=r"r\.parquet: cannot be read after row 0"):
+        prepared(tmp_path / "d", tmp_path / "r.parquet")
+
+
+@pytest.mark.parametrize("source", ["gone.jsonl", "./gone", "/no/such/folder", "a b"])
+def test_missing_source_is_refused(source: str, tmp_path: Path) -> None:
+    """A path to nothing says what a source may be."""
+    with pytest.raises(Refused, match="does not exist; allowed are digits, docstrings, stdlib-sources"):
+        prepared(tmp_path / "d", source)
+
+
+def test_folder_without_train_data_is_refused(tmp_path: Path) -> None:
+    """The message lists what was found."""
+    (tmp_path / "set").mkdir()
+    with pytest.raises(Refused, match="no train data.*found: none"):
+        prepared(tmp_path / "d", tmp_path / "set")
+    json_lines(tmp_path / "set" / "test.jsonl", FRUITS)
+    with pytest.raises(Refused, match=r"found: test\.jsonl"):
+        prepared(tmp_path / "d", tmp_path / "set")
+
+
+@pytest.mark.parametrize(
+    ("needs", "changes", "says"),
+    [
+        (TEXT, {"max_length": 65}, "max_length is 65, but the model has 64 positions"),
+        ({"vocab_size": 259}, {}, "vocab_size is 259, but text split into bytes needs 260"),
+        ({"tokenizer": Path("/no/such")}, {}, "no tokenizer folder"),
+    ],
+)
+def test_text_beyond_the_model_is_refused(needs: Any, changes: dict[str, int], says: str, tmp_path: Path) -> None:
+    """Longer than the model's positions, or more tokens than its vocabulary."""
+    source = json_lines(tmp_path / "r.jsonl", FRUITS)
+    if isinstance(needs, dict):
+        needs = InputNeeds(task="sequence-classification", **needs)
+    with pytest.raises(Refused, match=says):
+        prepared(tmp_path / "d", source, needs, **changes)
+    assert not (tmp_path / "d").exists()
+
+
+def test_occupied_folder_is_left_alone(tmp_path: Path) -> None:
+    """Nothing is written over what a folder already holds."""
+    source = json_lines(tmp_path / "r.jsonl", FRUITS)
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "mine").write_text("keep")
+    with pytest.raises(Refused, match="already holds something"):
+        prepared(tmp_path / "d", source)
+    assert (tmp_path / "d" / "mine").read_text() == "keep"
+
+
+IMAGE_CASES = {
+    "a flat list": ([1, 2, 3], "not an image"),
+    "ragged rows": ([[1, 2], [3]], "not an image"),
+    "two channels": ([[[1, 2]]], "not an image"),
+    "words": ([["a"]], "not an image"),
+    "beyond a byte": ([[256]], "whole numbers 0..255"),
+    "below zero": ([[-1]], "whole numbers 0..255"),
+    "beyond one": ([[1.5]], "fractions 0..1"),
+    "a path": ("a.npy", "data.source must be the folder"),
+}
+
+
+@pytest.mark.parametrize("case", IMAGE_CASES)
+def test_bad_image_is_refused(case: str, tmp_path: Path) -> None:
+    """What is not an image is refused by its line."""
+    value, says = IMAGE_CASES[case]
+    rows = [{"image": [[0, 1]], "label": 0}, {"image": value, "label": 1}]
+    with pytest.raises(Refused, match=rf"line 2, image: .*{says}"):
+        prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", rows), IMAGES)
+
+
+def test_damaged_artifact_is_refused_by_file(tmp_path: Path) -> None:
+    """A missing, cut or exchanged array is named when the folder is opened."""
+    source = json_lines(tmp_path / "r.jsonl", FRUITS)
+    data = prepared(tmp_path / "d", source)
+    ids = data.folder / "test" / "input_ids.npy"
+    content = ids.read_bytes()
+    for damaged in (content[:150], b"", b"\x93NUMPY nonsense"):
+        ids.write_bytes(damaged)
+        with pytest.raises(Refused, match=r"test/input_ids\.npy: cannot be read"):
+            PreparedData(data.folder)
+    np.save(ids, np.zeros((1, 2), dtype=np.int32))
+    with pytest.raises(Refused, match=r"input_ids\.npy: holds int32 \(1, 2\), data\.json says int32 \(4, 24\)"):
+        PreparedData(data.folder)
+    ids.unlink()
+    with pytest.raises(Refused, match=r"input_ids\.npy"):
+        PreparedData(data.folder)
+
+
+def test_unknown_split_is_refused(tmp_path: Path) -> None:
+    """The message lists the splits there are."""
+    data = prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", FRUITS))
+    with pytest.raises(Refused, match="no split 'dev'; it has train, test"):
+        data.size("dev")
+
+
+def test_unlabelled_causal_text_is_fine(tmp_path: Path) -> None:
+    """Causal-lm asks for no label column."""
+    assert prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", [{"text": "a"}, {"text": "b"}]), CAUSAL).size(
+        "train"
+    )
