@@ -69,7 +69,7 @@ def fingerprint(found: Facts, accelerator: str, cores: float, memory_bytes: int)
 def crowded(request: FleetRequest, facts: Mapping[str, Facts]) -> list[str]:
     """A sentence for every machine whose devices are promised more cores than it has: no forecast can hold there."""
     sentences = []
-    for machine in sorted({found.machine for found in facts.values()}):
+    for machine in sorted({facts[asked.name].machine for asked in request.devices}):
         here = [asked for asked in request.devices if facts[asked.name].machine == machine]
         has = facts[here[0].name].cores
         promised = sum(asked.emulate.cores or 0.0 for asked in here)

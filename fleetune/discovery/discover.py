@@ -4,6 +4,7 @@ import secrets
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from fleetune.contracts.progress import Progress
 from fleetune.contracts.record import record
 from fleetune.discovery.assemble import crowded, devices
 from fleetune.discovery.facts import Facts
-from fleetune.discovery.fit import Line, fit
+from fleetune.discovery.fit import GOOD_FIT, best_fit
 from fleetune.discovery.protocol import STAGE, AgentTask, Here, Probe, Probed
 from fleetune.errors import TryAgain
 from fleetune.launching import Command, Job, Launcher, exit_in_words
@@ -23,8 +24,6 @@ from fleetune.links.endpoint import Endpoint
 from fleetune.links.keys import KeyPair, new_key_pair
 from fleetune.links.message import Message, Received
 
-GOOD_FIT = 0.2
-ATTEMPTS = 3
 LOOK_S = 0.1
 
 
@@ -61,7 +60,7 @@ def discover(
         tempfile.TemporaryDirectory(prefix="fleetune-discover-") as folder,
         Endpoint(STAGE, keys[STAGE], allowed, run=run, note=note) as endpoint,
     ):
-        conversation = _Conversation(endpoint, limits)
+        conversation = _Conversation(endpoint, limits, note)
         try:
             for asked in request.devices:
                 task = _task(asked.name, asked.accelerator, keys[asked.name], allowed, (run, endpoint.address, limits))
@@ -99,8 +98,9 @@ def _task(
 class _Conversation:
     """The stage's side: what it says to agents, and answers or the reason why there are none."""
 
-    def __init__(self, endpoint: Endpoint, limits: Limits) -> None:
+    def __init__(self, endpoint: Endpoint, limits: Limits, note: Callable[[str], None]) -> None:
         self.jobs: dict[str, Job] = {}
+        self._note = note
         self.endpoint = endpoint
         self.limits = limits
 
@@ -130,8 +130,10 @@ class _Conversation:
             job.wait(1.0)
 
     def _failure(self, device: str, what: str) -> TryAgain:
-        tail = self.jobs[device].tail(5).strip() or "nothing"
-        return TryAgain(f"device {device}: {what}; run it again, its last words were: {tail}")
+        log = self.jobs[device].tail(20).strip()
+        if log:
+            self._note(f"end of the log of device {device}:\n{log}")
+        return TryAgain(f"device {device}: {what}; its last words were {log.splitlines()[-1:]}; try again")
 
 
 def _introductions(conversation: _Conversation, names: list[str], progress: Progress) -> dict[str, Facts]:
@@ -161,7 +163,7 @@ def _links(
     pairs = list(permutations(names, 2))
     for done, (source, target) in enumerate(pairs):
         progress("measuring links", done, len(pairs), "links")
-        line = _measure(conversation, source, target)
+        line = best_fit(partial(_probe, conversation, source, target))
         if line.error > GOOD_FIT:
             note(
                 f"link {source} -> {target}: no line fits its times better than {line.error:.0%}; is the machine busy?"
@@ -180,15 +182,7 @@ def _links(
     return links
 
 
-def _measure(conversation: _Conversation, source: str, target: str) -> Line:
-    """The best of a few fits; the first good one ends it."""
-    lines = []
-    for _ in range(ATTEMPTS):
-        probe = Probe(peer=target, budget_s=conversation.limits.probe_s)
-        conversation.say(source, "probe", wire.dump(probe))
-        received = conversation.hear("probed", {source})
-        probed = wire.load(Probed, received.message.header, f"probe of link {source} -> {target}")
-        lines.append(fit(probed))
-        if lines[-1].error <= GOOD_FIT:
-            break
-    return min(lines, key=lambda line: line.error)
+def _probe(conversation: _Conversation, source: str, target: str) -> Probed:
+    conversation.say(source, "probe", wire.dump(Probe(peer=target, budget_s=conversation.limits.probe_s)))
+    received = conversation.hear("probed", {source})
+    return wire.load(Probed, received.message.header, f"probe of link {source} -> {target}")

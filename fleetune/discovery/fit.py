@@ -10,6 +10,8 @@ these goes the line latency_s + n / bytes_per_s with the least Huber loss of rel
 absolute ones would see only the largest sizes.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 from scipy.optimize import least_squares
 
@@ -17,6 +19,8 @@ from fleetune.contracts.record import record
 from fleetune.discovery.protocol import Probed
 
 TYPICAL_QUANTILE = 0.25
+GOOD_FIT = 0.2
+ATTEMPTS = 3
 HUBER_BEND = 0.1
 """Relative residual from which a point counts as an outlier."""
 MOST_BYTES_PER_S = 1e12
@@ -29,6 +33,14 @@ class Line:
     latency_s: float
     bytes_per_s: float
     error: float
+
+
+def best_fit(probe: Callable[[], Probed]) -> Line:
+    """Probe and fit, again while the line's error is above GOOD_FIT; the best of at most ATTEMPTS."""
+    lines: list[Line] = []
+    while len(lines) < ATTEMPTS and not any(line.error <= GOOD_FIT for line in lines):
+        lines.append(fit(probe()))
+    return min(lines, key=lambda line: line.error)
 
 
 def one_way_s(probed: Probed) -> np.ndarray:

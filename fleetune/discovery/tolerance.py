@@ -12,7 +12,7 @@ def within_tolerance(old: Fleet, new: Fleet, tolerance: float) -> bool:
 
     Two fitted latencies of microseconds differ by a multiple from one minute to the next and mean nothing; what a plan
     feels is the time of a message. So the predicted times of a small and a large one (64 KiB, 4 MiB) are compared, with
-    the fits' own errors and the jitter of a busy machine allowed for (a network slower than 1 Gbit/s hardly notices it).
+    the fits' own errors and the jitter of a busy machine allowed for (links below 1 Gbit/s hardly notice that).
     """
     if old.devices != new.devices:
         return False

@@ -1,0 +1,89 @@
+"""The whole of discovery, with real agents."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fleetune.contracts.config.fleet import DeviceRequest, Emulate, FleetRequest
+from fleetune.contracts.progress import quiet
+from fleetune.discovery import Limits, discover
+from fleetune.errors import Refused, TryAgain
+from fleetune.launching import Command, Job, ProcessLauncher
+
+TWO = FleetRequest(devices=(DeviceRequest(name="a", accelerator="cpu"), DeviceRequest(name="b", accelerator="cpu")))
+
+
+class Watched:
+    """A launcher that remembers its jobs, and may start something else in the place of one device's agent."""
+
+    def __init__(self, instead: dict[int, str] | None = None) -> None:
+        self.jobs: list[Job] = []
+        self._instead = instead or {}
+
+    def start(self, command: Command) -> Job:
+        """Start the agent, or what stands in for it."""
+        module = self._instead.get(len(self.jobs), command.module)
+        swapped = Command(module=module, first_line=command.first_line, log=command.log)
+        self.jobs.append(ProcessLauncher().start(swapped))
+        return self.jobs[-1]
+
+
+@pytest.fixture
+def launcher() -> Iterator[Watched]:
+    """A launcher whose agents must all have ended when the test has."""
+    watched = Watched()
+    yield watched
+    assert watched.jobs
+    assert [job.poll() is not None for job in watched.jobs] == [True] * len(watched.jobs)
+
+
+@pytest.mark.slow
+def test_two_devices_and_their_links(launcher: Watched) -> None:
+    """Facts and links of two agents on this machine are plausible, and all progress is told."""
+    told: list[tuple[str, float, float]] = []
+    notes: list[str] = []
+    fleet = discover(TWO, launcher, lambda what, done, total, unit="": told.append((what, done, total)), notes.append)
+    assert [device.name for device in fleet.devices] == ["a", "b"]
+    assert fleet.devices[0].fingerprint == fleet.devices[1].fingerprint
+    assert sum(device.memory_bytes for device in fleet.devices) <= psutil.virtual_memory().total
+    for link in fleet.links:
+        assert link.latency_s < 0.1 and 1e6 < link.bytes_per_s < 1e11
+    assert told[0] == ("finding devices", 0, 2) and told[-1] == ("measuring links", 2, 2)
+    assert [job.poll() for job in launcher.jobs] == [0, 0]
+
+
+def test_one_device_has_no_links(launcher: Watched) -> None:
+    """A fleet of one is found without any probing."""
+    request = FleetRequest(devices=(DeviceRequest(name="only", accelerator="cpu", emulate=Emulate(memory_bytes=1000)),))
+    fleet = discover(request, launcher, quiet, lambda _: None)
+    assert (fleet.links, fleet.devices[0].memory_bytes, fleet.devices[0].emulated) == ((), 1000, True)
+
+
+def test_a_quota_above_the_machine_is_refused_and_all_agents_end(launcher: Watched) -> None:
+    """The refusal of an impossible request leaves no agent behind."""
+    request = FleetRequest(devices=(DeviceRequest(name="a", accelerator="cpu", emulate=Emulate(cores=1e6)),))
+    with pytest.raises(Refused, match="device a: emulate.cores is 1000000 but its machine has"):
+        discover(request, launcher, quiet, lambda _: None)
+
+
+def test_an_agent_that_dies_is_named_with_its_last_words() -> None:
+    """TryAgain carries the device's name, how its agent ended and its last words; the log's end is noted; all end."""
+    launcher = Watched({1: "no_such_module_at_all"})
+    notes: list[str] = []
+    with pytest.raises(TryAgain, match="device b: .* ended with exit code 1.*No module named no_such_module_at_all"):
+        discover(TWO, launcher, quiet, notes.append)
+    assert any(note.startswith("end of the log of device b:\n") for note in notes)
+    assert all(job.poll() is not None for job in launcher.jobs)
+
+
+def test_an_agent_that_says_nothing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device without an answer in time is named, and its agent ended."""
+    (tmp_path / "silent.py").write_text("import signal; signal.pause()")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    launcher = Watched({0: "silent"})
+    request = FleetRequest(devices=(DeviceRequest(name="mute"),))
+    with pytest.raises(TryAgain, match="device mute: its discovery agent did not say 'here' within 0.2 s"):
+        discover(request, launcher, quiet, lambda _: None, Limits(answer_s=0.2))
+    assert all(job.poll() is not None for job in launcher.jobs)

@@ -1,0 +1,46 @@
+"""When a stored fleet is kept."""
+
+from typing import Any
+
+import pytest
+
+from fleetune.contracts.fleet import Device, Fleet, Link
+from fleetune.discovery import within_tolerance
+
+
+def fleet(memory_bytes: int = 100, fingerprint: str = "f", **back: Any) -> Fleet:
+    """Two devices; `back` changes the link b -> a of 1 ms and 10 MB/s."""
+    names = ("a", "b")
+    usual = {"latency_s": 1e-3, "bytes_per_s": 1e7}
+    return Fleet(
+        devices=tuple(Device(name=n, memory_bytes=memory_bytes, cores=1, fingerprint=fingerprint) for n in names),
+        links=(Link(source="a", target="b", **usual), Link(source="b", target="a", **{**usual, **back})),
+    )
+
+
+@pytest.mark.parametrize(
+    ("new", "same"),
+    [
+        (fleet(), True),
+        (fleet(bytes_per_s=1.05e7), True),
+        (fleet(bytes_per_s=0.95e7), True),
+        (fleet(bytes_per_s=1.3e7), False),
+        (fleet(bytes_per_s=0.8e7), False),
+        (fleet(latency_s=0.2e-3), True),  # below what a busy machine does
+        (fleet(latency_s=5e-3), False),  # felt by small messages
+        (fleet(bytes_per_s=0.8e7, fit_error=0.2), True),  # the new probe does not know better
+        (fleet(fingerprint="g"), False),
+        (fleet(memory_bytes=101), False),
+        (Fleet(devices=fleet().devices[:1]), False),
+    ],
+)
+def test_what_counts_as_the_same_fleet(new: Fleet, same: bool) -> None:
+    """At 10 %: changed devices never, links by the time of a small and a large message."""
+    assert within_tolerance(fleet(), new, 0.1) is same
+
+
+def test_fast_links_may_jitter() -> None:
+    """On one machine rates of 600 and 1000 MB/s are the same link at two moments; 100 MB/s is another."""
+    quick = fleet(bytes_per_s=1e9)
+    assert within_tolerance(quick, fleet(bytes_per_s=6e8), 0.1)
+    assert not within_tolerance(quick, fleet(bytes_per_s=1e8), 0.1)
