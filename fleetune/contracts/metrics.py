@@ -11,8 +11,8 @@ class RoundMetrics:
     round: int
     loss: float
     """Mean over the round's targets."""
-    gradient_norm: float
-    """Global L2 norm before clipping; 0 where there is nothing to train."""
+    gradient_norm: float | None
+    """Global L2 norm before clipping; None where nothing is clipped."""
     learning_rate: float
     round_s: float
     """From the round's start to the end of the slowest device's backward and all-reduce."""

@@ -1,0 +1,30 @@
+"""Holds a thread below its machine's speed, so that uneven devices can be emulated on one machine without an engine."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """A quota of CPU: work that took c CPU seconds lasts at least c / cores. `cores` None: no quota.
+
+    Durations then depend on CPU time alone, so they stay what they are while other emulated devices share the machine.
+    """
+
+    cores: float | None = None
+    clock_s: Callable[[], float] = time.monotonic
+    cpu_s: Callable[[], float] = time.thread_time
+    sleep: Callable[[float], None] = time.sleep
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Run a piece of work of the calling thread at this pace."""
+        start_s, cpu_start_s = self.clock_s(), self.cpu_s()
+        yield
+        if self.cores is not None:
+            ends_s = start_s + (self.cpu_s() - cpu_start_s) / self.cores
+            rest_s = ends_s - self.clock_s()
+            if rest_s > 0:
+                self.sleep(rest_s)

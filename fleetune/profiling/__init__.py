@@ -1,0 +1,13 @@
+"""Measures what every unit of a model costs on every device of a fleet.
+
+`profile` prepares data and starting weights, records the model, and starts one measuring process per device, all at
+once, each within its device's limits. `measure` runs units in order, forward and backward, in interleaved passes and
+keeps the minimum of each; a device too small for the whole model measures it window by window.
+
+Timing units in isolated loops was set aside: it is off by a third, where the sum over passes is within 5 % of a real
+step.
+"""
+
+from fleetune.profiling.profile import profile
+
+__all__ = ["profile"]

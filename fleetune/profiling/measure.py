@@ -1,0 +1,148 @@
+"""Times units on this device: one-unit segments, forward in order and backward in reverse, several passes.
+
+Minimum per unit over interleaved passes: noise only ever adds time.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from fleetune.models.graph import Graph
+from fleetune.models.segment import Segment, Values
+
+SegmentOf = Callable[[str], Segment]
+
+
+@dataclass(slots=True)
+class UnitCost:
+    """What one unit was seen to cost; lists follow the batch sizes."""
+
+    forward_s: list[float] = field(default_factory=list)
+    backward_s: list[float] = field(default_factory=list)
+    activation_bytes: list[int] = field(default_factory=list)
+    flops: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How carefully to measure."""
+
+    batch_sizes: tuple[int, ...]
+    passes: int = 5
+    cores: float | None = None
+    """Quota of an emulated device: time is CPU time divided by it. None: wall time."""
+
+
+def measure(
+    graph: Graph,
+    windows: list[list[str]],
+    load: Callable[[list[str]], dict[str, Segment]],
+    inputs: Callable[[int], Values],
+    effort: Effort,
+) -> Iterator[tuple[str, UnitCost]]:
+    """Cost of every unit, window by window; only one window's weights are held at a time.
+
+    inputs(batch size) gives the graph's inputs. What crosses from one window to the next is kept for every batch size.
+    """
+    carried = {size: inputs(size) for size in effort.batch_sizes}
+    for window in windows:
+        segments = load(window)
+        costs = {unit: UnitCost() for unit in window}
+        for size in effort.batch_sizes:
+            carried[size] = _measure_window(graph, [segments[u] for u in window], carried[size], size, effort, costs)
+        yield from costs.items()
+        segments.clear()
+
+
+def _measure_window(
+    graph: Graph, segments: list[Segment], given: Values, size: int, effort: Effort, costs: Mapping[str, UnitCost]
+) -> Values:
+    forward = [[] for _ in segments]  # type: list[list[float]]
+    backward = [[] for _ in segments]  # type: list[list[float]]
+    outputs: Values = given
+    for turn in range(effort.passes + 1):  # the first warms caches up and is not counted
+        outputs, done = _forwards(graph, segments, given, size, effort, forward)
+        _backwards(segments, done, effort, backward)
+        if turn == 0:
+            for times in (*forward, *backward):
+                times.clear()
+    for place, segment in enumerate(segments):
+        cost = costs[segment.units[0].name]
+        cost.forward_s.append(min(forward[place]))
+        cost.backward_s.append(min(backward[place]))
+    _sizes(graph, segments, given, size, costs)
+    return {number: value.detach() for number, value in outputs.items()}
+
+
+def _forwards(
+    graph: Graph, segments: list[Segment], given: Values, size: int, effort: Effort, times: list[list[float]]
+) -> tuple[Values, list[tuple[Values, Values]]]:
+    held, done = dict(given), []
+    for place, segment in enumerate(segments):
+        inputs = _leaves(graph, segment, held)
+        start = _now(effort)
+        outputs = segment.run(inputs, size)
+        times[place].append(_since(start, effort))
+        held = dict(outputs)
+        done.append((inputs, outputs))
+    return held, done
+
+
+def _backwards(
+    segments: list[Segment], done: list[tuple[Values, Values]], effort: Effort, times: list[list[float]]
+) -> None:
+    """Backward through every unit with gradients of ones at the end of the window; shapes are what matters."""
+    gradients: Values = {}
+    for place in reversed(range(len(segments))):
+        inputs, outputs = done[place]
+        reached = [n for n, v in outputs.items() if v.requires_grad]
+        grads = [gradients.get(n, torch.ones_like(outputs[n])) for n in reached]
+        start = _now(effort)
+        if reached:
+            torch.autograd.backward([outputs[n] for n in reached], grads)
+        times[place].append(_since(start, effort))
+        gradients = {n: v.grad for n, v in inputs.items() if v.grad is not None}
+        for parameter in segments[place].parameters.values():
+            parameter.grad = None
+
+
+def _sizes(graph: Graph, segments: list[Segment], given: Values, size: int, costs: Mapping[str, UnitCost]) -> None:
+    """Bytes kept for backward (by storage, weights apart) and forward FLOPs of every unit at this batch size."""
+    held = dict(given)
+    for segment in segments:
+        inputs = _leaves(graph, segment, held)
+        weights = {p.untyped_storage().data_ptr() for p in segment.parameters.values()}
+        kept: dict[int, int] = {}
+
+        def pack(tensor: torch.Tensor, weights: set[int] = weights, kept: dict[int, int] = kept) -> torch.Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in weights:
+                kept[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t), FlopCounterMode(display=False) as counter:
+            outputs = segment.run(inputs, size)
+        for value in (*inputs.values(), *outputs.values()):  # held until the backward in any case
+            kept[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
+        cost = costs[segment.units[0].name]
+        cost.activation_bytes.append(sum(kept.values()))
+        cost.flops.append(int(counter.get_total_flops()))
+        held = dict(outputs)
+
+
+def _leaves(graph: Graph, segment: Segment, held: Values) -> Values:
+    return {
+        n: held[n].detach().requires_grad_(True) if graph.value(n).gradient else held[n].detach() for n in segment.needs
+    }
+
+
+def _now(effort: Effort) -> float:
+    return time.thread_time() if effort.cores is not None else time.perf_counter()
+
+
+def _since(start: float, effort: Effort) -> float:
+    spent = _now(effort) - start
+    return spent / effort.cores if effort.cores is not None else spent

@@ -1,0 +1,64 @@
+"""Everything that training will read besides the plan: data, graph, configuration and starting weights."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from fleetune.contracts.config.data import DataRequest
+from fleetune.contracts.config.model import ModelRequest
+from fleetune.contracts.progress import Progress
+from fleetune.data import InputNeeds, PreparedData, prepare
+from fleetune.models.graph import Graph, graph_text
+from fleetune.models.leaves import leaves
+from fleetune.models.recorder import record_model
+from fleetune.models.skeleton import skeleton
+from fleetune.models.source import configuration, needs
+from fleetune.models.start import START, write_start
+from fleetune.models.units import fold, merge_uncuttable
+
+RECORDED_SAMPLES = 4  # any number above 1 will do: shapes are symbolic in it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folders:
+    """Where preparation writes."""
+
+    profile: Path
+    """Gets graph.json, start.safetensors and model/config.json."""
+    data: Path
+    """Gets the prepared data."""
+
+
+def prepare_all(
+    model: ModelRequest, data: DataRequest, seed: int, folders: Folders, progress: Progress
+) -> tuple[Graph, nn.Module]:
+    """Write it all; returns the graph and the model without weights."""
+    if not (folders.data / "data.json").exists():
+        prepare(data, input_needs(model), folders.data, seed, progress)
+    prepared = PreparedData(folders.data)
+    config = configuration(model, prepared.labels)
+    module = skeleton(config, model)
+    rows = prepared.rows("train", [index % prepared.size("train") for index in range(RECORDED_SAMPLES)])
+    samples = {name: torch.from_numpy(array) for name, array in rows.items() if name != "labels"}
+    graph = merge_uncuttable(fold(record_model(module, samples, leaves(module, model.granularity))))
+    folders.profile.mkdir(parents=True, exist_ok=True)
+    (folders.profile / "graph.json").write_text(graph_text(graph), encoding="utf-8")
+    config.save_pretrained(folders.profile / "model")
+    write_start(config, model, seed, folders.profile / START)
+    return graph, module
+
+
+def input_needs(model: ModelRequest) -> InputNeeds:
+    """What the model asks of its data."""
+    found = needs(model)
+    return InputNeeds(
+        task=model.task,
+        tokenizer=found.tokenizer,
+        vocab_size=found.vocab_size,
+        max_positions=found.max_positions,
+        image_size=found.image_size,
+        channels=found.channels,
+        precision=model.precision,
+    )

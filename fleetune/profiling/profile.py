@@ -1,0 +1,144 @@
+"""The profile of a model on a fleet: prepares what training will read, then measures on all devices at once."""
+
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fleetune.contracts import wire
+from fleetune.contracts.config.data import DataRequest
+from fleetune.contracts.config.model import ModelRequest
+from fleetune.contracts.config.training import TrainingRequest
+from fleetune.contracts.fleet import Device, Fleet
+from fleetune.contracts.profile import DeviceTimes, Profile
+from fleetune.contracts.progress import Progress
+from fleetune.errors import TryAgain, by_exit_code
+from fleetune.launching import Command, Launcher, exit_in_words
+from fleetune.profiling.preparation import Folders, prepare_all
+from fleetune.profiling.units import unit_sizes
+from fleetune.profiling.worker import MeasureTask
+
+PASSES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfilingTask:
+    """The whole input of the profile stage."""
+
+    fleet: Fleet
+    model: ModelRequest
+    data: DataRequest
+    training: TrainingRequest
+    seed: int
+    folder: Path
+    """Gets profile.json, graph.json, start.safetensors and model/config.json."""
+    data_folder: Path
+    """Gets the prepared data."""
+    work: Path
+    launcher: Launcher
+    progress: Progress
+
+
+def profile(task: ProfilingTask) -> Profile:
+    """Prepare data, starting weights and the graph, then measure; the profile is written and returned."""
+    folders = Folders(profile=task.folder, data=task.data_folder)
+    graph, module = prepare_all(task.model, task.data, task.seed, folders, task.progress)
+    sizes = batch_sizes(task.training.micro_batch_samples)
+    answers = _measure_everywhere(task, sizes)
+    first = answers[task.fleet.devices[0].name]["units"]
+    units = unit_sizes(
+        graph,
+        module,
+        activation_bytes=[_per_sample(u["activation_bytes"], sizes) for u in first],
+        flops=[_per_sample(u["flops"], sizes) for u in first],
+    )
+    made = Profile(
+        model=task.model.source or str((task.model.config or {}).get("model_type")),
+        units=units,
+        batch_sizes=sizes,
+        times=tuple(_times(device.name, answers[device.name]) for device in task.fleet.devices),
+        optimizer_bytes_per_param_byte=task.training.optimizer_bytes_per_param_byte,
+    )
+    wire.write(made, task.folder / "profile.json")
+    return made
+
+
+def batch_sizes(micro_batch_samples: int) -> tuple[int, ...]:
+    """Powers of two below a micro-batch, and the micro-batch itself."""
+    sizes = [1]
+    while sizes[-1] * 2 < micro_batch_samples:
+        sizes.append(sizes[-1] * 2)
+    return tuple(dict.fromkeys([*sizes, micro_batch_samples]))
+
+
+def _measure_everywhere(task: ProfilingTask, sizes: tuple[int, ...]) -> dict[str, dict[str, Any]]:
+    """Every device at once; the first failure ends the others."""
+    done = dict.fromkeys((d.name for d in task.fleet.devices), 0.0)
+
+    def progress(device: str, share: float) -> None:
+        done[device] = share
+        task.progress("profiling", sum(done.values()) / len(done) * 100, 100, "%")
+
+    stops: list[Callable[[], Any]] = []
+    with ThreadPoolExecutor(max_workers=len(task.fleet.devices)) as pool:
+        jobs = [pool.submit(_measure_one, task, device, sizes, progress, stops) for device in task.fleet.devices]
+        try:
+            return dict(job.result() for job in jobs)
+        except BaseException:
+            for stop in stops:
+                stop()
+            raise
+
+
+def _measure_one(
+    task: ProfilingTask,
+    device: Device,
+    sizes: tuple[int, ...],
+    progress: Callable[[str, float], None],
+    stops: list[Any],
+) -> tuple[str, dict[str, Any]]:
+    given = MeasureTask(
+        device=device.name,
+        model=task.model,
+        profile_folder=str(task.folder),
+        data_folder=str(task.data_folder),
+        accelerator=device.accelerator,
+        cores=device.cores if device.emulated else None,
+        memory_bytes=device.memory_bytes,
+        batch_sizes=sizes,
+        passes=PASSES,
+    )
+    path = task.work / "profiling" / f"{device.name}.json"
+    wire.write(given, path)
+    log = path.with_suffix(".log")
+    job = task.launcher.start(Command(module="fleetune.profiling.worker", arguments=("--task", str(path)), log=log))
+    stops.append(job.stop)
+    last: dict[str, Any] = {}
+    for line in job.lines():
+        last = json.loads(line)
+        if last["event"] == "progress":
+            progress(device.name, last["done"] / last["total"])
+    code = job.wait()
+    if last.get("event") == "error":
+        raise by_exit_code(code or TryAgain.exit_code, f"device {device.name} could not be profiled: {last['message']}")
+    if code != 0 or last.get("event") != "costs":
+        raise TryAgain(f"device {device.name}: profiling {exit_in_words(code or 0)}; log: {log}")
+    return device.name, last
+
+
+def _times(device: str, answer: dict[str, Any]) -> DeviceTimes:
+    return DeviceTimes(
+        device=device,
+        runtime_bytes=answer["runtime_bytes"],
+        forward_s=tuple(tuple(u["forward_s"]) for u in answer["units"]),
+        backward_s=tuple(tuple(u["backward_s"]) for u in answer["units"]),
+    )
+
+
+def _per_sample(amounts: list[int], sizes: tuple[int, ...]) -> int:
+    """Slope between the smallest and the largest batch size, never below 0."""
+    if len(sizes) == 1:
+        return int(amounts[0] / sizes[0])
+    return max(0, round((amounts[-1] - amounts[0]) / (sizes[-1] - sizes[0])))

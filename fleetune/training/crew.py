@@ -1,0 +1,177 @@
+"""The worker processes of a run: started together, heard one by one, ended together."""
+
+import secrets
+import time
+from pathlib import Path
+from typing import Any
+
+from fleetune.contracts import wire
+from fleetune.errors import TryAgain, by_exit_code
+from fleetune.launching import Command, Job, exit_in_words
+from fleetune.links.endpoint import Endpoint
+from fleetune.links.keys import KeyPair, new_key_pair
+from fleetune.links.message import Message
+from fleetune.monitoring import EventLog, Watch
+from fleetune.training.checkpoints import newest_whole
+from fleetune.training.task import Secrets, TrainingTask, WorkerTask
+from fleetune.training.worker import COORDINATOR
+
+STARTING_S = 120.0
+SILENCE_S = 10.0
+POLL_S = 0.2
+
+
+class Crew:
+    """Workers of every device in a plan, with the coordinator's end of their links."""
+
+    def __init__(self, task: TrainingTask, first_round: int, events: EventLog) -> None:
+        self._task, self._events = task, events
+        self.devices = task.plan.plan.devices
+        self._run = secrets.token_hex(8)
+        self._first_round = first_round
+        self._jobs: dict[str, Job] = {}
+        self._kept: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+        self._stuck_s = max(120.0, 50.0 * task.plan.objective)
+        self._watch = Watch(self.devices, limit_s=SILENCE_S, clock=time.monotonic)
+        keys = {device: new_key_pair() for device in self.devices}
+        self._keys = new_key_pair()
+        self._public = {device: pair.public for device, pair in keys.items()}
+        self._known: set[str] = set()
+        self._endpoint = Endpoint(COORDINATOR, self._keys, self._public, run=self._run, note=self._refused)
+        try:
+            self._start(keys)
+        except BaseException:
+            self.end()
+            raise
+
+    def gather(self, kind: str, devices: tuple[str, ...], patience_s: float) -> dict[str, dict[str, Any]]:
+        """The header of one message of this kind from each device; TryAgain when one fails or stays away."""
+        found: dict[str, dict[str, Any]] = {}
+        give_up_s = time.monotonic() + patience_s
+        while len(found) < len(devices):
+            for device in devices:
+                for place, (other, header) in enumerate(self._kept.get(device, [])):
+                    if other == kind and device not in found:
+                        found[device] = header
+                        self._kept[device].pop(place)
+                        break
+            if len(found) == len(devices):
+                break
+            self._hear()
+            self._check_jobs()
+            if time.monotonic() > give_up_s:
+                late = [d for d in devices if d not in found]
+                raise self._lost(late[0], f"did not say {kind!r} within {patience_s:.0f} s")
+        return found
+
+    def tell(self, kind: str, header: dict[str, Any]) -> None:
+        """Send a control message to every worker."""
+        for device in self.devices:
+            self._endpoint.send(device, Message(kind, header))
+
+    def end(self) -> None:
+        """Stop every worker and the coordinator's links; safe to repeat."""
+        for device in self._known:
+            if self._endpoint.connected(device):
+                self._endpoint.send(device, Message("stop", {}))
+        patience_s = time.monotonic() + 3.0
+        for job in self._jobs.values():
+            if job.wait(max(0.0, patience_s - time.monotonic())) is None:
+                job.stop(grace_s=1.0)
+        self._endpoint.close()
+
+    def _start(self, keys: dict[str, KeyPair]) -> None:
+        task = self._task
+        found = newest_whole(task.work)
+        for device in self.devices:
+            facts = task.fleet.device(device)
+            worker = WorkerTask(
+                device=device,
+                run=self._run,
+                plan=task.plan.plan,
+                model=task.model,
+                training=task.training,
+                seed=task.seed,
+                profile_folder=str(task.profile_folder),
+                data_folder=str(task.data_folder),
+                work=str(task.work),
+                accelerator=facts.accelerator,
+                cores=facts.cores if facts.emulated else None,
+                first_round=self._first_round,
+                state=str(found[0]) if found else None,
+            )
+            path = task.work / "workers" / f"{device}.json"
+            wire.write(worker, path)
+            others = {name: pair.public.decode() for name, pair in keys.items() if name != device}
+            line = Secrets(
+                public=keys[device].public.decode(),
+                secret=keys[device].secret.decode(),
+                coordinator_address=self._endpoint.address,
+                coordinator_public=self._keys.public.decode(),
+                peers=others,
+            )
+            first_line = wire.text(line).replace("\n", " ").encode()
+            self._jobs[device] = task.launcher.start(
+                Command(
+                    module="fleetune.training.worker",
+                    arguments=("--task", str(path)),
+                    first_line=first_line,
+                    log=task.work / "workers" / f"{device}.log",
+                )
+            )
+        self._introduce()
+
+    def _introduce(self) -> None:
+        """Tell every worker where the others are."""
+        addresses = {d: str(h["address"]) for d, h in self.gather("hello", self.devices, STARTING_S).items()}
+        self.tell("welcome", {"addresses": addresses})
+        self.gather("loaded", self.devices, STARTING_S)
+        self.tell("begin", {"round": self._first_round})
+
+    def _hear(self) -> bool:
+        """Take one message; False when none came within POLL_S."""
+        received = self._endpoint.receive(POLL_S)
+        if received is None:
+            return False
+        device, kind, header = received.sender, received.message.kind, received.message.header
+        if kind == "ping":
+            self._answer(device, header)
+        elif kind == "beat":
+            self._watch.beat(device, int(header["progress"]))
+        elif kind == "failed":
+            self._events.lost(device, str(header["why"]))
+            raise by_exit_code(
+                int(header["exit_code"]), f"device {device} failed: {header['why']}; log: {self._log(device)}"
+            )
+        else:
+            self._kept.setdefault(device, []).append((kind, header))
+        return True
+
+    def _answer(self, device: str, header: dict[str, Any]) -> None:
+        if device not in self._known:
+            self._known.add(device)
+            self._endpoint.connect(device, str(header["address"]), self._public[device])
+            self._events.joined(device)
+        self._endpoint.send(device, Message("pong", {"now_s": time.monotonic()}))
+
+    def _check_jobs(self) -> None:
+        for device, job in self._jobs.items():
+            code = job.poll()
+            if code is not None:
+                while self._hear():  # its own explanation may still be on its way
+                    pass
+                raise self._lost(device, exit_in_words(code))
+        for silent in self._watch.silent():
+            raise self._lost(silent, f"has been silent for more than {SILENCE_S:.0f} s")
+
+    def _lost(self, device: str, why: str) -> TryAgain:
+        self._events.lost(device, why)
+        return TryAgain(
+            f"device {device} {why}; run again to go on from the newest checkpoint; log: {self._log(device)}"
+        )
+
+    def _log(self, device: str) -> Path:
+        return self._task.work / "workers" / f"{device}.log"
+
+    def _refused(self, sentence: str) -> None:
+        self._events.refused(sentence)

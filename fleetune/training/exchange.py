@@ -1,0 +1,151 @@
+"""Sends and receives tensors between workers, by what they are and not by when they arrive."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from fleetune.errors import Refused
+from fleetune.links.endpoint import Endpoint
+from fleetune.links.message import Message
+
+DTYPES = {str(d).removeprefix("torch."): d for d in (
+    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+    torch.uint8, torch.bool,
+)}  # fmt: skip
+POLL_S = 0.5
+
+
+class Stopped(Exception):
+    """The coordinator said stop: not an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What a bulk message is about: `segment` receives it, `step` counts micro-batches or ring steps."""
+
+    kind: str
+    round: int
+    segment: int
+    step: int
+    sender: str
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """Tensors by value number, with when they left and came (seconds of the coordinator's clock)."""
+
+    tensors: dict[int, torch.Tensor]
+    sent_s: float
+    arrived_s: float
+    size_bytes: int
+
+
+class Exchange:
+    """One worker's side of all its links. `offset_s` turns this machine's monotonic clock into the coordinator's."""
+
+    def __init__(self, endpoint: Endpoint, coordinator: str, device: torch.device, revision: int) -> None:
+        self._endpoint = endpoint
+        self._coordinator = coordinator
+        self._device = device
+        self._revision = revision
+        self._waiting: dict[Key, Arrival] = {}
+        self._control: list[Message] = []
+        self.round = 0
+        self.offset_s = 0.0
+        self.beaten: Callable[[], None] = lambda: None
+
+    def now_s(self) -> float:
+        """Seconds of the coordinator's clock."""
+        return time.monotonic() + self.offset_s
+
+    def send(self, peer: str, key: Key, tensors: Mapping[int, torch.Tensor]) -> None:
+        """Send tensors to a peer; their memory must not change until it has them."""
+        described, parts = [], []
+        for number, tensor in tensors.items():
+            flat = tensor.detach().contiguous().cpu()
+            dtype = str(flat.dtype).removeprefix("torch.")
+            described.append([number, dtype, list(flat.shape)])
+            parts.append(flat.view(-1).view(torch.uint8).numpy().data if flat.numel() else b"")
+        header = {
+            "revision": self._revision,
+            "round": key.round,
+            "segment": key.segment,
+            "step": key.step,
+            "tensors": described,
+            "sent_s": self.now_s(),
+        }
+        self._endpoint.send(peer, Message(key.kind, header, tuple(parts)))
+
+    def receive(self, key: Key) -> Arrival:
+        """Wait for a bulk message."""
+        while key not in self._waiting:
+            self._take()
+        return self._waiting.pop(key)
+
+    def tell(self, kind: str, header: dict[str, Any]) -> None:
+        """Send a control message to the coordinator."""
+        self._endpoint.send(self._coordinator, Message(kind, header))
+
+    def hear(self, *kinds: str) -> Message:
+        """Wait for a control message of one of these kinds; others of the coordinator's wait their turn."""
+        while True:
+            for place, message in enumerate(self._control):
+                if message.kind in kinds:
+                    return self._control.pop(place)
+            self._take()
+
+    def start_round(self, round: int) -> None:
+        """Forget what older rounds left behind."""
+        self.round = round
+        self._waiting = {key: arrival for key, arrival in self._waiting.items() if key.round >= round}
+
+    def _take(self) -> None:
+        received = self._endpoint.receive(POLL_S)
+        if received is None:
+            return
+        message = received.message
+        if received.sender == self._coordinator:
+            if message.kind == "stop":
+                raise Stopped
+            self._control.append(message)
+            return
+        header = message.header
+        try:
+            stale = header["revision"] != self._revision or header["round"] < self.round
+            key = Key(message.kind, header["round"], header["segment"], header["step"], received.sender)
+            tensors = {} if stale else _tensors(header["tensors"], message.parts, self._device)
+            sent_s = float(header["sent_s"])
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise Refused(
+                f"{received.sender} sent a {message.kind!r} that does not describe its tensors ({error})"
+            ) from None
+        if not stale:
+            size_bytes = sum(memoryview(part).nbytes for part in message.parts)
+            self._waiting[key] = Arrival(tensors, sent_s, self.now_s(), size_bytes)
+
+
+def _tensors(described: list[Any], parts: tuple[Any, ...], device: torch.device) -> dict[int, torch.Tensor]:
+    """Tensors over received memory, without a copy on the CPU."""
+    made: dict[int, torch.Tensor] = {}
+    for (number, dtype, shape), part in zip(described, parts, strict=True):
+        kind = DTYPES[dtype]
+        if memoryview(part).nbytes == 0:
+            made[int(number)] = torch.empty(shape, dtype=kind, device=device)
+            continue
+        view = np.frombuffer(part, dtype=np.uint8)
+        if not view.flags.writeable:
+            view = _writable(view)
+        made[int(number)] = torch.from_numpy(view).view(kind).view(shape).to(device)
+    return made
+
+
+def _writable(view: np.ndarray) -> np.ndarray:
+    """The same memory without the read-only mark, which torch would warn about; nobody writes to received values."""
+    interface = dict(view.__array_interface__)
+    interface["data"] = (interface["data"][0], False)
+    holder = type("Received", (), {"__array_interface__": interface, "keeps": view})()
+    return np.asarray(holder)

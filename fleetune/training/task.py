@@ -1,0 +1,67 @@
+"""What training is given: by the stage to the coordinator, and by the coordinator to each worker."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fleetune.contracts.config.model import ModelRequest
+from fleetune.contracts.config.training import TrainingRequest
+from fleetune.contracts.fleet import Fleet
+from fleetune.contracts.plan import Plan, PlanResult
+from fleetune.contracts.profile import Profile
+from fleetune.contracts.progress import Progress, quiet
+from fleetune.contracts.record import record
+from fleetune.launching import Launcher
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingTask:
+    """The whole input of the train stage."""
+
+    plan: PlanResult
+    fleet: Fleet
+    profile: Profile
+    profile_folder: Path
+    """profile.json, graph.json, start.safetensors and model/config.json."""
+    data_folder: Path
+    model: ModelRequest
+    training: TrainingRequest
+    seed: int
+    work: Path
+    """Outlives an interrupted attempt: checkpoints, commit log, worker logs."""
+    output: Path
+    """Gets checkpoint/ and metrics/."""
+    launcher: Launcher
+    progress: Progress = quiet
+
+
+@record
+class WorkerTask:
+    """One worker's task file. Keys and addresses are not in it: they travel through stdin."""
+
+    device: str
+    run: str
+    plan: Plan
+    model: ModelRequest
+    training: TrainingRequest
+    seed: int
+    profile_folder: str
+    data_folder: str
+    work: str
+    accelerator: str
+    cores: float | None
+    """The quota of an emulated device; None runs at full speed."""
+    first_round: int
+    state: str | None
+    """Folder of the checkpoint to go on from."""
+
+
+@record
+class Secrets:
+    """The first line of a worker's stdin."""
+
+    public: str
+    secret: str
+    coordinator_address: str
+    coordinator_public: str
+    peers: dict[str, str]
+    """device -> public key, of everybody this worker may hear from."""

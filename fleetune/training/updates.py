@@ -1,0 +1,94 @@
+"""How parameters move once a round is committed."""
+
+import math
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import nn
+
+from fleetune.contracts.config.training import TrainingRequest
+
+
+def learning_rate(training: TrainingRequest, round: int) -> float:
+    """The rate of a round (counted from 0): a linear warm-up, then the schedule down to the last round."""
+    peak = training.learning_rate
+    if round < training.warmup_rounds:
+        return peak * (round + 1) / training.warmup_rounds
+    if training.schedule == "constant":
+        return peak
+    done = (round - training.warmup_rounds) / max(1, training.rounds - training.warmup_rounds)
+    return peak * (1.0 - done if training.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done)))
+
+
+def clip_scale(training: TrainingRequest, norm: float | None) -> float:
+    """What gradients are multiplied by so that their global norm is at most clip_norm (as torch's clip_grad_norm_)."""
+    if training.clip_norm is None or norm is None:
+        return 1.0
+    return min(1.0, training.clip_norm / (norm + 1e-6))
+
+
+def square_norm(gradients: Iterable[torch.Tensor]) -> float:
+    """Sum of squares over all gradients."""
+    norms = torch._foreach_norm(list(gradients))  # type: ignore[no-untyped-call]
+    return float(sum(float(n) ** 2 for n in norms))
+
+
+class Updates:
+    """An optimizer over named parameters, whose state travels by name."""
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], training: TrainingRequest) -> None:
+        self._named = {name: p for name, p in parameters.items() if p.requires_grad}
+        self._training = training
+        self._optimizer = _optimizer(list(self._named.values()), training)
+
+    def gradients(self) -> dict[str, torch.Tensor]:
+        """Gradients by name; zeros where the loss did not reach a parameter."""
+        for parameter in self._named.values():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        return {name: p.grad for name, p in self._named.items() if p.grad is not None}
+
+    def apply(self, round: int, scale: float) -> None:
+        """One optimizer step, then no gradients."""
+        if self._optimizer is None:
+            return
+        if scale != 1.0:
+            torch._foreach_mul_(list(self.gradients().values()), scale)  # type: ignore[no-untyped-call]
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate(self._training, round)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Optimizer state as tensors named `KIND:PARAMETER`."""
+        kept: dict[str, torch.Tensor] = {}
+        for name, parameter in self._named.items():
+            for kind, value in (self._optimizer.state.get(parameter, {}) if self._optimizer else {}).items():
+                if value is not None:
+                    kept[f"{kind}:{name}"] = torch.as_tensor(value).detach()
+        return kept
+
+    def restore(self, kept: Mapping[str, torch.Tensor]) -> None:
+        """Take up state that `state` gave, for the parameters that live here."""
+        for key, value in kept.items():
+            kind, name = key.split(":", 1)
+            parameter = self._named.get(name)
+            if parameter is not None and self._optimizer is not None:
+                place = value.clone() if kind == "step" else value.clone().to(parameter.device)
+                self._optimizer.state[parameter][kind] = place
+
+
+def _optimizer(parameters: list[nn.Parameter], training: TrainingRequest) -> torch.optim.Optimizer | None:
+    if not parameters:
+        return None
+    if training.optimizer == "sgd":
+        return torch.optim.SGD(
+            parameters, lr=training.learning_rate, momentum=training.momentum, weight_decay=training.weight_decay
+        )
+    return torch.optim.AdamW(
+        parameters,
+        lr=training.learning_rate,
+        betas=(training.beta1, training.beta2),
+        eps=training.epsilon,
+        weight_decay=training.weight_decay,
+    )

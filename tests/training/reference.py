@@ -1,0 +1,123 @@
+"""The control: the unsplit model, trained by a loop of plain PyTorch. Nothing of the partitioned runtime is used.
+
+Only the *definition* of what is random comes from the library: the seed of a unit's draws, and the order of samples.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils import clip_grad_norm_
+
+from fleetune.contracts.config.training import TrainingRequest
+from fleetune.data import PreparedData, batch_indices
+from fleetune.models.randomness import unit_seed
+
+
+@dataclass
+class Control:
+    """What an unsplit run leaves."""
+
+    losses: list[float] = field(default_factory=list)
+    state: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+def train_unsplit(  # noqa: PLR0913
+    model: nn.Module,
+    data: PreparedData,
+    training: TrainingRequest,
+    seed: int,
+    units: Sequence[str],
+    shards: Sequence[tuple[int, int]],
+) -> Control:
+    """Micro-batch accumulation on one model. `shards`: the parts of a micro-batch that batch norms see at once.
+
+    `units`: names of modules before which torch's generator is seeded anew.
+    """
+    model.train()
+    here = {"round": 0, "micro_batch": 0}
+    for unit in units:
+        module = model.get_submodule(unit)
+        module.register_forward_pre_hook(
+            lambda m, a, unit=unit: torch.manual_seed(unit_seed(seed, here["round"], here["micro_batch"], unit)) and None
+        )
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    optimizer = _optimizer(parameters, training)
+    control = Control()
+    for round in range(training.rounds):
+        indices = batch_indices(data.size("train"), training.batch_samples, seed, round)
+        rows = {k: torch.from_numpy(v) for k, v in data.rows("train", indices).items()}
+        targets = _targets(rows["labels"], data.task)
+        replicas = [_statistics(model) for _ in shards]
+        total = 0.0
+        for micro_batch in range(training.micro_batches):
+            here.update(round=round, micro_batch=micro_batch)
+            start = micro_batch * training.micro_batch_samples
+            for shard, (first, end) in enumerate(shards):
+                part = {k: v[start + first : start + end] for k, v in rows.items()}
+                _restore(model, replicas[shard])
+                loss = _loss(model, part, data.task) / targets
+                loss.backward()
+                replicas[shard] = _statistics(model)
+                total += float(loss.detach())
+        _restore(model, _mean(replicas, shards))
+        if training.clip_norm is not None:
+            clip_grad_norm_(parameters, training.clip_norm)
+        for group in optimizer.param_groups:
+            group["lr"] = _rate(training, round)
+        optimizer.step()
+        optimizer.zero_grad()
+        control.losses.append(total)
+    control.state = {k: v.detach().clone() for k, v in model.state_dict().items()}
+    return control
+
+
+def _loss(model: nn.Module, rows: dict[str, torch.Tensor], task: str) -> torch.Tensor:
+    labels = rows["labels"]
+    logits = model(**{k: v for k, v in rows.items() if k != "labels"}).logits
+    if task == "causal-lm":
+        logits, labels = logits[:, :-1].transpose(1, 2), labels[:, 1:]
+    return nn.functional.cross_entropy(logits, labels, ignore_index=-100, reduction="sum")
+
+
+def _targets(labels: torch.Tensor, task: str) -> int:
+    return int(((labels[:, 1:] if task == "causal-lm" else labels) != -100).sum())
+
+
+def _optimizer(parameters: list[Any], training: TrainingRequest) -> torch.optim.Optimizer:
+    if training.optimizer == "sgd":
+        return torch.optim.SGD(parameters, lr=training.learning_rate, momentum=training.momentum)
+    return torch.optim.AdamW(parameters, lr=training.learning_rate, weight_decay=training.weight_decay)
+
+
+def _rate(training: TrainingRequest, round: int) -> float:
+    if training.schedule == "constant":
+        return training.learning_rate
+    assert training.schedule == "linear" and training.warmup_rounds == 0
+    return training.learning_rate * (1 - round / training.rounds)
+
+
+def _statistics(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Copies of what batch norms keep."""
+    return {n: copy.deepcopy(b) for n, b in model.named_buffers() if "running_" in n or "num_batches" in n}
+
+
+def _restore(model: nn.Module, kept: dict[str, torch.Tensor]) -> None:
+    for name, buffer in model.named_buffers():
+        if name in kept:
+            buffer.copy_(kept[name])
+
+
+def _mean(replicas: list[dict[str, torch.Tensor]], shards: Sequence[tuple[int, int]]) -> dict[str, torch.Tensor]:
+    """The sample-weighted mean of the replicas' statistics: what members of a group agree on after a round."""
+    size = sum(end - first for first, end in shards)
+    mean = {}
+    for name, value in replicas[0].items():
+        if value.is_floating_point():
+            mean[name] = sum((r[name] * ((b - a) / size) for r, (a, b) in zip(replicas, shards, strict=True)), torch.zeros(()))
+        else:
+            mean[name] = value
+    return mean

@@ -1,0 +1,106 @@
+"""Runs the partitioned runtime in separate processes over real links, for tests."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+from torch import Tensor
+
+from fleetune.contracts.config.data import DataRequest
+from fleetune.contracts.config.model import ModelRequest
+from fleetune.contracts.config.training import TrainingRequest
+from fleetune.contracts.fleet import Device, Fleet, Link
+from fleetune.contracts.metrics import TrainingMetrics
+from fleetune.contracts.plan import Lane, Plan, PlanResult, Segment, Share
+from fleetune.contracts.profile import DeviceTimes, Profile, Unit
+from fleetune.contracts.progress import quiet
+from fleetune.launching import ProcessLauncher
+from fleetune.models.graph import Graph
+from fleetune.profiling.preparation import Folders, prepare_all
+from fleetune.training import TrainingTask, train
+
+MICRO_BATCH, MICRO_BATCHES = 8, 3
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A model and data, ready to be trained by any plan."""
+
+    graph: Graph
+    model: ModelRequest
+    folders: Folders
+    seed: int
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """Names in order."""
+        return tuple(unit.name for unit in self.graph.units)
+
+
+def prepared(model: ModelRequest, data: DataRequest, folder: Path, seed: int = 3) -> Prepared:
+    """Prepare once; several plans may train from it."""
+    folders = Folders(profile=folder / "profile", data=folder / "data")
+    graph, _ = prepare_all(model, data, seed, folders, quiet)
+    return Prepared(graph, model, folders, seed)
+
+
+def plan(units: tuple[str, ...], cuts: list[int], shares: list[list[int]]) -> Plan:
+    """A plan of one lane: segments between `cuts`, each with these samples per device; devices are named d0, d1, ..."""
+    borders = [0, *cuts, len(units)]
+    names = iter(f"d{number}" for number in range(100))
+    segments = tuple(
+        Segment(
+            units=units[borders[p] : borders[p + 1]],
+            shares=tuple(Share(device=next(names), samples=s) for s in samples),
+            warmup=2 * (len(shares) - p) - 1,
+        )
+        for p, samples in enumerate(shares)
+    )
+    lanes = (Lane(name="main", segments=segments),)
+    return Plan(strategy="test", micro_batch_samples=MICRO_BATCH, micro_batches=MICRO_BATCHES, lanes=lanes)
+
+
+def run_plan(ready: Prepared, made: Plan, training: TrainingRequest, folder: Path, **changes: Any) -> TrainingMetrics:
+    """Train in one process per device."""
+    devices = made.devices
+    fleet = Fleet(
+        devices=tuple(Device(name=d, memory_bytes=8 << 30, cores=1.0, fingerprint="test") for d in devices),
+        links=tuple(
+            Link(source=a, target=b, latency_s=1e-4, bytes_per_s=1e8) for a in devices for b in devices if a != b
+        ),
+    )
+    rows = ((0.01,),) * len(ready.units)
+    profile = Profile(
+        model="test",
+        units=tuple(
+            Unit(name=u, param_bytes=1, trainable_bytes=1, activation_bytes=1, output_bytes=1, gradient_bytes=1, flops=1)
+            for u in ready.units
+        ),
+        batch_sizes=(1,),
+        times=tuple(DeviceTimes(device=d, runtime_bytes=0, forward_s=rows, backward_s=rows) for d in devices),
+    )
+    result = PlanResult(plan=made, objective=1.0, lower_bound=None, status="feasible", solve_s=0.0, method="test")
+    task = TrainingTask(
+        plan=result,
+        fleet=fleet,
+        profile=profile,
+        profile_folder=ready.folders.profile,
+        data_folder=ready.folders.data,
+        model=ready.model,
+        training=training,
+        seed=ready.seed,
+        work=folder / "work",
+        output=folder / "output",
+        launcher=changes.pop("launcher", ProcessLauncher()),
+        **changes,
+    )
+    return train(task)
+
+
+def final_state(folder: Path) -> dict[str, Tensor]:
+    """Every parameter and buffer after training, by name."""
+    found: dict[str, Tensor] = {}
+    for path in sorted((folder / "output" / "checkpoint" / "state").glob("*.safetensors")):
+        found.update({k.removeprefix("model|"): t for k, t in load_file(path).items() if k.startswith("model|")})
+    return found
