@@ -1,0 +1,103 @@
+"""How two runs differ: in their configs, stage by stage, and in what came of them."""
+
+import json
+from typing import Any
+
+from fleetune.contracts import wire
+from fleetune.contracts.record import record
+from fleetune.store import RunRecord, Store, changes
+from fleetune.store.key import leaves
+from flows.cli.results import results_of
+
+
+@record
+class Setting:
+    """A setting that differs; None where a run does not have it."""
+
+    key: str
+    first: Any
+    second: Any
+
+
+@record
+class StageDifference:
+    """How a stage of one run stands to that of the other."""
+
+    stage: str
+    same: bool
+    """Its outputs are the same, byte for byte."""
+    why: str
+
+
+@record
+class ScoreDifference:
+    """A number that came of both runs; None where a run was not evaluated."""
+
+    name: str
+    first: float | None
+    second: float | None
+
+
+@record
+class Difference:
+    """Everything that differs, and the stages that do not."""
+
+    first: str
+    second: str
+    settings: tuple[Setting, ...]
+    stages: tuple[StageDifference, ...]
+    scores: tuple[ScoreDifference, ...]
+
+
+def compare(store: Store, first: RunRecord, second: RunRecord) -> Difference:
+    """The difference between two runs of one store."""
+    return Difference(
+        first=first.id,
+        second=second.id,
+        settings=_settings(first, second),
+        stages=_stages(store, first, second),
+        scores=_scores(store, first, second),
+    )
+
+
+def _settings(first: RunRecord, second: RunRecord) -> tuple[Setting, ...]:
+    sides = [leaves(wire.dump(run.config), "config") for run in (first, second)]
+    names = sorted({*sides[0], *sides[1]})
+    differing = [name for name in names if sides[0].get(name) != sides[1].get(name)]
+    values = {name: [json.loads(side[name]) if name in side else None for side in sides] for name in differing}
+    return tuple(
+        Setting(key=name.removeprefix("config."), first=value[0], second=value[1]) for name, value in values.items()
+    )
+
+
+def _stages(store: Store, first: RunRecord, second: RunRecord) -> tuple[StageDifference, ...]:
+    theirs = {stage.stage: stage for stage in second.stages}
+    found = []
+    for mine in first.stages:
+        other = theirs.get(mine.stage)
+        if other is None or not (mine.outputs and other.outputs):
+            found.append(StageDifference(stage=mine.stage, same=False, why="not finished in both runs"))
+            continue
+        same = mine.outputs == other.outputs
+        why = _why(store, mine.key, other.key)
+        found.append(StageDifference(stage=mine.stage, same=same, why="" if same else why or "run anew"))
+    return tuple(found)
+
+
+def _why(store: Store, first: str, second: str) -> str:
+    """In words, what went into one stage key and not into the other."""
+    made = [store.key(key) for key in (first, second)]
+    return changes(made[0].ingredients, made[1].ingredients) if made[0] and made[1] else "keys are gone from the store"
+
+
+def _scores(store: Store, first: RunRecord, second: RunRecord) -> tuple[ScoreDifference, ...]:
+    sides: list[dict[str, float]] = []
+    for run in (first, second):
+        results = results_of(store, run)
+        metrics = results.metrics if results else None
+        numbers = {f"{score.name} after": score.after for score in metrics.scores} if metrics else {}
+        if metrics:
+            numbers |= {"round_s": metrics.measured_round_s, "bytes_per_round": float(metrics.bytes_per_round)}
+        sides.append(numbers)
+    names = list(dict.fromkeys([*sides[0], *sides[1]]))
+    return tuple(ScoreDifference(name=name, first=sides[0].get(name), second=sides[1].get(name)) for name in names)

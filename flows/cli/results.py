@@ -1,0 +1,54 @@
+"""What came of a run, read from its artifacts."""
+
+from pathlib import Path
+from typing import Any
+
+from fleetune.contracts import wire
+from fleetune.contracts.metrics import EvaluationMetrics
+from fleetune.contracts.record import record
+from fleetune.store import RunRecord, StageRecord, Store
+
+
+@record
+class Results:
+    """What an evaluated run is asked for first."""
+
+    metrics: EvaluationMetrics
+    report: str
+    """Path of report.html."""
+    model: str
+    """Path of the Hugging Face folder or PEFT adapter."""
+
+
+def results_of(store: Store, run: RunRecord) -> Results | None:
+    """The results of a run that was evaluated; None before that. Refused when an artifact is gone or corrupt."""
+    evaluation, checkpoint = run.outputs.get("evaluation"), run.outputs.get("checkpoint")
+    if evaluation is None or checkpoint is None:
+        return None
+    folder = store.folder("evaluation", evaluation)
+    return Results(
+        metrics=wire.read(EvaluationMetrics, folder / "evaluation.json"),
+        report=str(folder / "report.html"),
+        model=str(_model(store.folder("checkpoint", checkpoint))),
+    )
+
+
+def _model(checkpoint: Path) -> Path:
+    adapter = checkpoint / "adapter"
+    return adapter if adapter.is_dir() else checkpoint / "model"
+
+
+def answer(run: RunRecord, results: Results | None) -> dict[str, Any]:
+    """A run and its results as one JSON document; results are null while there are none."""
+    return {"run": wire.dump(run), "results": wire.dump(results) if results else None}
+
+
+def answer_stage(store: Store, stage: StageRecord) -> dict[str, Any]:
+    """A stage and its artifacts as one JSON document."""
+    return {"stage": wire.dump(stage), "artifacts": [_artifact(store, *output) for output in stage.outputs.items()]}
+
+
+def _artifact(store: Store, kind: str, digest: str) -> dict[str, Any]:
+    manifest = store.manifest(kind, digest)
+    files = [{"path": file.path, "bytes": file.bytes} for file in manifest.files]
+    return {"kind": kind, "digest": digest, "folder": str(store.folder(kind, digest)), "files": files}

@@ -1,0 +1,180 @@
+"""What the commands print for people."""
+
+import json
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fleetune.store import RunRecord, StageRecord
+from flows.cli.compare import Difference
+from flows.cli.results import Results
+from flows.doctor import GOOD, LIMITED, MISSING, Finding
+
+STYLES = {
+    **{"done": "green", "failed": "red", "interrupted": "yellow", "stopped": "yellow", "running": "cyan"},
+    **{GOOD: "green", LIMITED: "yellow", MISSING: "red"},
+}
+
+
+def in_short(run: RunRecord) -> dict[str, Any]:
+    """A run as a line of a list."""
+    return {
+        "id": run.id,
+        "name": run.config.name,
+        "state": run.state,
+        "started": run.started,
+        "ended": run.ended,
+        "strategy": run.config.strategy.name,
+        "error": run.error,
+    }
+
+
+def of_runs(runs: Iterable[RunRecord]) -> Table:
+    """All runs of a store."""
+    table = _table("run", "state", "started", "took", "strategy", "stages")
+    for run in runs:
+        how = ", ".join(f"{stage.stage} {stage.how or stage.state}" for stage in run.stages)
+        took = _took(run.started, run.ended)
+        table.add_row(run.id, _state(run.state), _moment(run.started), took, run.config.strategy.name, how)
+    return table
+
+
+def of_stages(run: RunRecord) -> Table:
+    """The stages of a run with what was (or, in a dry run, would be) done about each, and why."""
+    planned = run.state == "planned"
+    table = _table("stage", "would" if planned else "state", "took", "why")
+    for stage in run.stages:
+        word, _, rest = stage.why.partition(": ")
+        would = {"ran": "run", "reused": "be reused"}.get(stage.how, "")
+        shown = Text(would) if planned else _state(stage.how if stage.how == "reused" else stage.state)
+        table.add_row(stage.stage, shown, _took(stage.started, stage.ended), stage.error or rest or word)
+    return table
+
+
+def print_run(console: Console, run: RunRecord, results: Results | None) -> None:
+    """A run: how it stands, its stages, and what came of it."""
+    took = _took(run.started, run.ended)
+    console.print(
+        Text(f"{run.id}  ")
+        .append(_state(run.state))
+        .append(f"  {_moment(run.started)}" + (f"  {took}" if took else ""))
+    )
+    console.print(of_stages(run))
+    _print_results(console, results)
+    if run.error:
+        console.print(Text(run.error, style="red"))
+    if run.state in ("failed", "interrupted"):
+        console.print(f"go on with: fleetune rerun {run.id}")
+
+
+def print_end(console: Console, run: RunRecord, results: Results | None) -> None:
+    """What a run that has just ended leaves."""
+    _print_results(console, results)
+    console.print(f"run     {run.id}")
+
+
+def print_stage(console: Console, stage: StageRecord, answer: dict[str, Any]) -> None:
+    """A stage: how it stands, and every file it made."""
+    console.print(Text(f"{stage.stage}  ").append(_state(stage.state)).append(f"  {stage.why or stage.error}"))
+    console.print(f"key     {stage.key}" if stage.key else "key     not known yet")
+    for kind, digest in stage.inputs.items():
+        console.print(f"reads   {kind} {digest}")
+    for artifact in answer["artifacts"]:
+        console.print(f"made    {artifact['kind']} in {artifact['folder']}")
+        table = _table("file", "bytes")
+        table.columns[1].justify = "right"
+        for file in artifact["files"]:
+            table.add_row(file["path"], f"{file['bytes']:,}")
+        console.print(table)
+
+
+def print_difference(console: Console, difference: Difference) -> None:
+    """Two runs beside each other."""
+    settings = _table("setting", difference.first, difference.second)
+    for setting in difference.settings:
+        settings.add_row(setting.key, _value(setting.first), _value(setting.second))
+    console.print(settings if difference.settings else "their configs are the same")
+    stages = _table("stage", "outputs", "why")
+    for stage in difference.stages:
+        stages.add_row(stage.stage, "same" if stage.same else "differ", stage.why)
+    console.print(stages)
+    scores = _table("measured", difference.first, difference.second)
+    for score in difference.scores:
+        scores.add_row(score.name, _number(score.first), _number(score.second))
+    if difference.scores:
+        console.print(scores)
+
+
+def of_findings(findings: Sequence[Finding]) -> Table:
+    """What the doctor found."""
+    table = _table("", "", "")
+    table.show_header = False
+    for finding in findings:
+        table.add_row(finding.topic, _state(finding.state), finding.words)
+    return table
+
+
+def _print_results(console: Console, results: Results | None) -> None:
+    if results is None:
+        return
+    metrics = results.metrics
+    table = _table(f"on {metrics.samples} samples not trained on", "before", "after")
+    for score in metrics.scores:
+        table.add_row(f"{score.name} ({score.better} is better)", _number(score.before), _number(score.after))
+    console.print(table)
+    table = _table("each round", "forecast", "measured", "error")
+    table.add_row(
+        "time",
+        f"{metrics.forecast_round_s:.3f} s",
+        f"{metrics.measured_round_s:.3f} s",
+        f"{metrics.forecast_error:+.1%}",
+    )
+    table.add_row("bytes sent", "", _bytes(metrics.bytes_per_round), "")
+    for peak in metrics.peak_memory_bytes:
+        table.add_row(f"peak memory of {peak.device}", "", _bytes(peak.amount), "")
+    if metrics.energy_j is not None:
+        table.add_row("energy of the run", "", f"{metrics.energy_j:.0f} J", "")
+    console.print(table)
+    console.print(f"report  {results.report}")
+    console.print(f"model   {results.model}")
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    return table
+
+
+def _state(state: str) -> Text:
+    return Text(state, style=STYLES.get(state, ""))
+
+
+def _moment(moment: str) -> str:
+    return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def _took(started: str | None, ended: str | None) -> str:
+    if not started or not ended:
+        return ""
+    return f"{(datetime.fromisoformat(ended) - datetime.fromisoformat(started)).total_seconds():.1f} s"
+
+
+def _value(value: Any) -> str:
+    return "-" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+
+
+def _bytes(amount: float) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if amount >= size:
+            return f"{amount / size:.2f} {unit}"
+    return f"{amount:.0f} B"
