@@ -12,6 +12,7 @@ class StageEvent:
     """One thing that happened to one stage."""
 
     stage: str
+    """Its name; `run` for the run as a whole."""
     kind: str
     """started, progress, note, reused, done, failed or stopped."""
     text: str = ""

@@ -1,0 +1,92 @@
+"""The pipeline as a Prefect flow: one task per stage, in its order, with what every stage said as an artifact.
+
+Prefect shows, starts and schedules; the store decides what is reused. A reused stage ends in a state named Cached; a
+task's result is nothing but digests. (No postponed annotations here: served runs could not read the parameters.)
+"""
+
+from pathlib import Path
+from typing import Any
+
+from prefect import flow, task
+from prefect.artifacts import create_markdown_artifact
+from prefect.client.schemas.objects import State
+from prefect.futures import PrefectFuture
+from prefect.states import Completed, Failed
+
+from fleetune.contracts.config.run import RunConfig
+from fleetune.errors import FleetuneError
+from fleetune.store import Store
+from flows.runner import Runner
+from flows.setting import Setting, Wish
+from stages.catalog import waves
+
+
+@flow(name="finetune", flow_run_name="{config.name}", persist_result=False, log_prints=False)
+def finetune(config: RunConfig, root: str = "runs", from_stage: str | None = None, only: str | None = None) -> Any:
+    """Fine-tune by `config`, with artifacts and run records in the store at `root`.
+
+    `from_stage`: everything before it must be in the store. `only`: run this stage on its stored inputs and stop.
+    """
+    runner = Runner(Setting(store=Store(root)), config, Wish(from_stage=from_stage, only=only))
+    with runner:
+        return perform(runner)
+
+
+def perform(runner: Runner) -> State[Any]:
+    """Every stage of a run as a task of the current flow run; the state tells the run's id or its first error."""
+    for wave in waves(runner.rows):
+        futures = [_stage_task(row.name).submit(runner) for row in wave]
+        states = [_ended(future) for future in futures]
+        failed = next((state for state in states if not state.is_completed()), None)
+        if failed is not None:
+            return Failed(message=failed.message)
+    return Completed(message=f"run {runner.record.id}", data=runner.record.id)
+
+
+def _ended(future: PrefectFuture[Any]) -> State[Any]:
+    future.wait()
+    return future.state
+
+
+def _stage_task(name: str) -> Any:
+    """The task of one stage."""
+
+    @task(name=name, task_run_name=name, persist_result=False, log_prints=False, cache_policy=None)
+    def stage(runner: Runner) -> State[Any]:
+        try:
+            outcome = runner.stage(name)
+        except FleetuneError as error:
+            _publish(runner, name)
+            return Failed(message=str(error))
+        _publish(runner, name)
+        ended = "Cached" if outcome.how == "reused" else None
+        return Completed(name=ended, message=outcome.why, data=outcome.outputs)
+
+    return stage
+
+
+def _publish(runner: Runner, name: str) -> None:
+    """A small table of what happened to a stage, on the run's page."""
+    said = runner.record.stage(name)
+    rows = [
+        ("run", runner.record.id),
+        ("why", said.why),
+        ("key", said.key),
+        *((f"in: {kind}", digest) for kind, digest in said.inputs.items()),
+        *((f"out: {kind}", _at(runner, kind, digest)) for kind, digest in said.outputs.items()),
+        ("error", said.error),
+    ]
+    lines = [f"| {what} | {_cell(text)} |" for what, text in rows if text]
+    create_markdown_artifact(
+        markdown="\n".join([f"| {name} | {said.state} |", "|---|---|", *lines]),
+        key=f"{runner.record.config.name}-{name}".lower().replace(".", "-").replace("_", "-"),
+        description=f"Stage {name} of run {runner.record.id}",
+    )
+
+
+def _at(runner: Runner, kind: str, digest: str) -> str:
+    return str(Path(runner.setting.store.root) / "artifacts" / kind / digest)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
