@@ -1,0 +1,134 @@
+"""Artifacts: what goes in comes out, under a name that is its content."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from fleetune.errors import Refused
+from fleetune.store import KeyRecord, Store
+from tests.store.conftest import Make
+
+KEY = "k" * 32
+
+
+def test_an_artifact_comes_out_as_it_went_in(store: Store, make: Make) -> None:
+    """Every file, folders included, is there under its digest, and the manifest says what made it."""
+    digest = store.put("plan", make(**{"plan.json": "{}", "deep/er.txt": "x"}), stage_key=KEY, inputs={"fleet": "f0"})
+    folder = store.folder("plan", digest)
+    assert (folder / "plan.json").read_text() == "{}"
+    assert (folder / "deep" / "er.txt").read_text() == "x"
+    manifest = store.manifest("plan", digest)
+    assert [file.path for file in manifest.files] == ["deep/er.txt", "plan.json"]
+    assert (manifest.kind, manifest.stage_key, manifest.inputs) == ("plan", KEY, {"fleet": "f0"})
+    store.verify("plan", digest)
+
+
+def test_the_digest_is_of_the_content_alone(store: Store, make: Make) -> None:
+    """The same files made by another stage are the same artifact; one other byte or name is another."""
+    first = store.put("plan", make(a="1", b="2"), stage_key=KEY, inputs={})
+    assert store.put("plan", make(b="2", a="1"), stage_key="other", inputs={"x": "y"}) == first
+    assert store.put("plan", make(a="1", b="3"), stage_key=KEY, inputs={}) != first
+    assert store.put("plan", make(a="1", c="2"), stage_key=KEY, inputs={}) != first
+    assert store.put("plan", make(a="12", b=""), stage_key=KEY, inputs={}) != first
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (lambda folder: (folder / "b").write_text("3"), "b: file of the plan artifact is corrupt"),
+        (lambda folder: (folder / "b").write_text("longer"), "b: file of the plan artifact is corrupt"),
+        (lambda folder: (folder / "a").unlink(), "a: file of the plan artifact is missing"),
+        (lambda folder: (folder / "c").write_text(""), "c: file was added to the plan artifact"),
+        (lambda folder: (folder / "manifest.json").unlink(), "no such artifact"),
+        (lambda folder: (folder / "manifest.json").write_text("{"), "manifest.json: not JSON"),
+    ],
+)
+def test_verify_names_the_first_bad_file(store: Store, make: Make, harm: object, said: str) -> None:
+    """Changed, missing, added or unreadable: one sentence with the file's name."""
+    digest = store.put("plan", make(a="1", b="2"), stage_key=KEY, inputs={})
+    harm(store.folder("plan", digest))  # type: ignore[operator]
+    with pytest.raises(Refused, match=said):
+        store.verify("plan", digest)
+
+
+def test_putting_it_again_mends_a_corrupt_artifact(store: Store, make: Make) -> None:
+    """A stage that makes the same content again leaves a whole artifact."""
+    digest = store.put("plan", make(a="1"), stage_key=KEY, inputs={})
+    (store.folder("plan", digest) / "a").write_text("2")
+    assert store.put("plan", make(a="1"), stage_key=KEY, inputs={}) == digest
+    store.verify("plan", digest)
+
+
+def test_only_plain_files_make_an_artifact(store: Store, make: Make) -> None:
+    """An empty folder, no folder and a link are refused, and nothing appears in the store."""
+    linked = make(a="1")
+    (linked / "b").symlink_to("a")
+    for folder, said in ((make(), "it is empty"), (linked / "none", "not a folder"), (linked, "plain files only")):
+        with pytest.raises(Refused, match=said):
+            store.put("plan", folder, stage_key=KEY, inputs={})
+    assert store.place.names("artifacts/plan") == []
+
+
+def test_a_key_is_found_only_with_all_its_artifacts(store: Store, make: Make) -> None:
+    """A key cannot be kept before its artifacts are in, and is unknown again when one of them is deleted."""
+    profile = store.put("profile", make(a="1"), stage_key=KEY, inputs={})
+    record = KeyRecord(stage="profile", run="r", outputs={"profile": profile, "data": "d0"}, ingredients={})
+    with pytest.raises(Refused, match="no such artifact"):
+        store.keep_key(KEY, record)
+    data = store.put("data", make(b="1"), stage_key=KEY, inputs={})
+    store.keep_key(KEY, KeyRecord(stage="profile", run="r", outputs={"profile": profile, "data": data}, ingredients={}))
+    assert store.find(KEY) == {"profile": profile, "data": data}
+    assert store.find("unknown") is None
+    store.place.remove(f"artifacts/data/{data}")
+    assert store.find(KEY) is None
+
+
+def test_many_may_put_the_same_at_once(store: Store, make: Make) -> None:
+    """Eight threads putting equal folders all get the digest, and one whole artifact is left."""
+    folders = [make(a="1", b="2" * 10000) for _ in range(8)]
+    start, digests = threading.Barrier(8), []
+
+    def put(folder: Path) -> None:
+        start.wait()
+        digests.append(Store(store.root).put("plan", folder, stage_key=KEY, inputs={}))
+
+    threads = [threading.Thread(target=put, args=(folder,)) for folder in folders]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(digests)) == 1 and len(digests) == 8
+    store.verify("plan", digests[0])
+    assert [path.name for path in (Path(store.root) / "artifacts" / "plan").iterdir()] == digests[:1]
+
+
+def test_work_outlives_an_attempt_and_goes_when_told(store: Store) -> None:
+    """What one attempt wrote is there for the next one, until it is dropped."""
+    (store.work(KEY) / "half").write_text("x")
+    assert (Store(store.root).work(KEY) / "half").read_text() == "x"
+    store.drop_work(KEY)
+    assert list(store.work(KEY).iterdir()) == []
+
+
+def test_a_remote_store_keeps_the_same_promises(tmp_path: Path, make: Make) -> None:
+    """On an fsspec file system: put, find, fetch on another machine, and a corrupt remote file is named."""
+    root = f"memory://{tmp_path.name}"
+    here = Store(root, cache=tmp_path / "here")
+    digest = here.put("plan", make(**{"a": "1", "deep/b": "2"}), stage_key=KEY, inputs={})
+    here.keep_key(KEY, KeyRecord(stage="plan", run="r", outputs={"plan": digest}, ingredients={}))
+    there = Store(root, cache=tmp_path / "there")
+    assert there.find(KEY) == {"plan": digest}
+    assert (there.folder("plan", digest) / "deep" / "b").read_text() == "2"
+    there.verify("plan", digest)
+    there.place.write(f"artifacts/plan/{digest}/a", b"3")
+    with pytest.raises(Refused, match="a: file of the plan artifact is corrupt"):
+        here.verify("plan", digest)
+    there.place.remove(f"artifacts/plan/{digest}")
+    assert here.find(KEY) is None
+
+
+def test_a_root_that_cannot_be_opened_is_refused() -> None:
+    """An unknown protocol is told with the root that was given."""
+    with pytest.raises(Refused, match="root 'nothing://x' cannot be opened"):
+        Store("nothing://x")

@@ -1,0 +1,108 @@
+"""Run records and the locks that tell a living run from a dead one."""
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fleetune.contracts.config.data import DataRequest
+from fleetune.contracts.config.model import ModelRequest
+from fleetune.contracts.config.run import RunConfig
+from fleetune.contracts.config.training import TrainingRequest
+from fleetune.errors import Refused, TryAgain
+from fleetune.store import Lock, RunRecord, StageRecord, Store
+from fleetune.store.lock import is_held
+
+CONFIG = RunConfig(
+    name="small",
+    model=ModelRequest(task="causal-lm", source="somewhere"),
+    data=DataRequest(source="digits"),
+    training=TrainingRequest(rounds=1),
+)
+
+
+def a_run(name: str, started: str, state: str = "done") -> RunRecord:
+    """A record of one stage."""
+    return RunRecord(
+        id=name,
+        config=CONFIG,
+        seed=0,
+        code_version="1",
+        state=state,
+        started=started,
+        stages=(StageRecord(stage="plan", outputs={"plan": "p0"}),),
+    )
+
+
+def test_runs_are_listed_newest_first(store: Store) -> None:
+    """In the order of their start, whatever their ids; `latest` and the beginning of an id name a run too."""
+    for run in (a_run("b-1", "2026-01-02"), a_run("a-1", "2026-01-03"), a_run("c-1", "2026-01-01")):
+        store.runs.save(run)
+    assert [run.id for run in store.runs.all()] == ["a-1", "b-1", "c-1"]
+    assert [run.id for run in store.runs.named("other")] == []
+    assert store.runs.load("latest").id == "a-1"
+    assert store.runs.load("b") == a_run("b-1", "2026-01-02")
+    assert store.runs.load("b-1").outputs == {"plan": "p0"}
+
+
+def test_a_run_that_is_not_there_is_refused_with_what_is(store: Store) -> None:
+    """Unknown and ambiguous ids are told in a sentence."""
+    with pytest.raises(Refused, match="run 'x': there is none; the newest are none yet"):
+        store.runs.load("x")
+    for name in ("a-1", "a-2"):
+        store.runs.save(a_run(name, "2026"))
+    with pytest.raises(Refused, match="several begin like that \\(a-1, a-2\\)"):
+        store.runs.load("a")
+    with pytest.raises(Refused, match="the newest are a-1, a-2"):
+        store.runs.load("")
+
+
+def test_a_run_without_its_process_reads_as_interrupted(store: Store) -> None:
+    """While the lock is held it is running; when it is not, it was interrupted; a run that ended stays as it ended."""
+    store.runs.save(a_run("r", "2026", "running"))
+    with store.runs.alive("r"):
+        assert store.runs.load("r").state == "running"
+    assert store.runs.load("r").state == "interrupted"
+    store.runs.save(dataclasses.replace(a_run("r", "2026"), state="failed"))
+    assert store.runs.load("r").state == "failed"
+
+
+def test_a_damaged_run_record_is_named(store: Store) -> None:
+    """Which run.json is unreadable is said."""
+    store.place.write("runs/r/run.json", b'{"id": 3}')
+    with pytest.raises(Refused, match="runs/r/run.json"):
+        store.runs.load("r")
+
+
+def test_a_lock_is_held_by_one_at_a_time(tmp_path: Path) -> None:
+    """The second taker waits, is told once that it does, gives up when told to, and gets it after the release."""
+    path, said = tmp_path / "a.lock", []
+    first = Lock(path, lambda _: True)
+    second = Lock(path, lambda _: True, lambda: said.append("waits"))
+    with first:
+        assert is_held(path) and not second.take()
+        with pytest.raises(TryAgain, match="a.lock"), second:
+            pass
+    assert said == ["waits"]
+    with second:
+        assert is_held(path)
+    assert not is_held(path) and not is_held(tmp_path / "never")
+
+
+def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
+    """A holder that is killed with SIGKILL leaves nothing that has to be broken."""
+    path = tmp_path / "a.lock"
+    code = (
+        "import sys; from pathlib import Path; from fleetune.store import Lock\n"
+        "lock = Lock(Path(sys.argv[1]), lambda _: True); print(lock.take(), flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == "True\n"
+        assert is_held(path)
+        holder.kill()
+        holder.wait()
+    assert Lock(path, lambda _: True).take()
