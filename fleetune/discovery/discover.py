@@ -91,7 +91,7 @@ def _task(
         secret=keys.secret,
         allowed=allowed,
         stage_address=address,
-        idle_s=2 * limits.answer_s,
+        idle_s=limits.answer_s * (1 + len(allowed) ** 2),  # others are probed meanwhile,
     )
 
 
@@ -133,7 +133,8 @@ class _Conversation:
         log = self.jobs[device].tail(20).strip()
         if log:
             self._note(f"end of the log of device {device}:\n{log}")
-        return TryAgain(f"device {device}: {what}; its last words were {log.splitlines()[-1:]}; try again")
+        last_words = (log.splitlines() or [""])[-1]
+        return TryAgain(f"device {device}: {what}; its last words were {last_words!r}; try again")
 
 
 def _introductions(conversation: _Conversation, names: list[str], progress: Progress) -> dict[str, Facts]:

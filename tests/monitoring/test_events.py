@@ -1,0 +1,148 @@
+"""The log, line by line, and its summary."""
+
+from pathlib import Path
+
+import pytest
+
+from fleetune.contracts import wire
+from fleetune.monitoring import EventLog, EventSummary, Membership, follow
+from tests.monitoring.hand_clock import HandClock
+
+GOLDEN = """\
+{"at_s": 100.0, "event": "started", "rounds": 2}
+{"at_s": 100.0, "event": "joined", "device": "a"}
+{"at_s": 101.0, "event": "joined", "device": "b"}
+{"at_s": 105.0, "event": "beats", "device": "a", "beats": 4, "silence_s": 2.0}
+{"at_s": 106.0, "event": "committed", "round": 0}
+{"at_s": 103.0, "event": "beats", "device": "b", "beats": 2, "silence_s": 1.0}
+{"at_s": 108.0, "event": "lost", "device": "b", "reason": "killed by signal 9"}
+{"at_s": 108.0, "event": "joined", "device": "b"}
+{"at_s": 109.0, "event": "committed", "round": 1}
+{"at_s": 106.0, "event": "beats", "device": "a", "beats": 1, "silence_s": 1.0}
+{"at_s": 109.0, "event": "ended", "reason": "done"}
+"""
+SUMMARY = EventSummary(
+    memberships=(
+        Membership(device="a", joined_s=0, last_beat_s=6, longest_silence_s=3, ended="done"),
+        Membership(device="b", joined_s=1, last_beat_s=3, longest_silence_s=5, ended="killed by signal 9"),
+        Membership(device="b", joined_s=8, last_beat_s=8, longest_silence_s=1, ended="done"),
+    ),
+    rounds_planned=2,
+    rounds_committed=2,
+    failures=("device b was lost after 8.0 s: killed by signal 9",),
+    ended="done",
+)
+
+
+def write_story(path: Path) -> None:
+    """Two devices; b falls silent, is killed and comes back."""
+    clock = HandClock(100.0)
+    with EventLog(path, clock) as log:
+        log.started(rounds=2)
+        log.joined("a")
+        clock.sleep(1)
+        log.joined("b")
+        for second in (1, 2, 3, 5, 6):
+            clock.now_s = 100.0 + second
+            log.beat("a")
+            if second in (2, 3):
+                log.beat("b")
+        log.committed(0)
+        clock.sleep(2)
+        log.lost("b", "killed by signal 9")
+        log.joined("b")
+        clock.sleep(1)
+        log.committed(1)
+        log.ended()
+
+
+def read(path: Path) -> EventSummary:
+    """Sum up a log whose writer is gone."""
+    return follow(path, lambda *_: None, alive=lambda: False)
+
+
+def test_the_log_reads_like_the_story(tmp_path: Path) -> None:
+    """Beats are summed up every few seconds and before a loss; everything else is a line of its own."""
+    write_story(tmp_path / "deep" / "events.jsonl")
+    assert (tmp_path / "deep" / "events.jsonl").read_text() == GOLDEN
+
+
+def test_the_summary_tells_who_was_there(tmp_path: Path) -> None:
+    """Stays, silences, rounds and failures; and the record survives JSON."""
+    (tmp_path / "log").write_text(GOLDEN)
+    assert read(tmp_path / "log") == SUMMARY
+    assert wire.parse(EventSummary, wire.text(SUMMARY), "summary") == SUMMARY
+
+
+def test_lines_are_on_disk_at_once(tmp_path: Path) -> None:
+    """A reader sees a commit while the writer still has the file open."""
+    with EventLog(tmp_path / "log", HandClock()) as log:
+        log.committed(7)
+        assert (tmp_path / "log").read_text() == '{"at_s": 0.0, "event": "committed", "round": 7}\n'
+
+
+@pytest.mark.parametrize("cut", range(1, len(GOLDEN), 37))
+def test_a_log_cut_anywhere_is_read_up_to_there(tmp_path: Path, cut: int) -> None:
+    """A writer killed in the middle of a line loses that line and nothing else, and nobody raises."""
+    (tmp_path / "log").write_text(GOLDEN[:cut])
+    summary = read(tmp_path / "log")
+    assert summary.rounds_committed == GOLDEN[:cut].count('committed", "round": 0}\n') + GOLDEN[:cut].count(" 1}\n")
+    assert summary.ended == "its writer was gone before it said how it ended"
+    assert summary.failures[-1].startswith("training ended after")
+    assert {stay.ended for stay in summary.memberships} <= {summary.ended, "killed by signal 9"}
+
+
+def test_a_continued_log_closes_the_torn_line(tmp_path: Path) -> None:
+    """The next writer begins a line of its own; the torn one is counted, the stays of the first attempt end."""
+    torn = "".join(GOLDEN.splitlines(keepends=True)[:3]) + '{"at_s": 102'
+    (tmp_path / "log").write_text(torn)
+    clock = HandClock(110.0)
+    with EventLog(tmp_path / "log", clock) as log:
+        log.started(rounds=2)
+        log.joined("a")
+        log.committed(0)
+        log.ended("the disk is full")
+    summary = read(tmp_path / "log")
+    assert summary.unreadable_lines == 1
+    assert [(stay.device, stay.ended[:10]) for stay in summary.memberships] == [
+        ("a", "its writer"),
+        ("b", "its writer"),
+        ("a", "the disk i"),
+    ]
+    assert summary.failures[-1] == "training ended after 10.0 s: the disk is full"
+
+
+def test_following_goes_on_until_the_end(tmp_path: Path) -> None:
+    """A log that appears late and grows in pieces, torn lines included, is read as if it had been there whole."""
+    pieces = [GOLDEN[start : start + 40] for start in range(0, len(GOLDEN), 40)]
+    told: list[tuple[float, float]] = []
+
+    def write_more(seconds: float) -> None:
+        with (tmp_path / "log").open("a") as log:
+            log.write(pieces.pop(0))
+
+    summary = follow(
+        tmp_path / "log",
+        lambda what, done, total, unit="": told.append((done, total)),
+        alive=lambda: True,
+        sleep=write_more,
+    )
+    assert summary == SUMMARY and not pieces
+    assert told == [(0, 2), (1, 2), (2, 2)]
+
+
+def test_what_was_written_just_before_the_end_is_read(tmp_path: Path) -> None:
+    """A writer that writes and goes between two looks is still heard."""
+
+    def goes_after_writing() -> bool:
+        (tmp_path / "log").write_text(GOLDEN)
+        return False
+
+    assert follow(tmp_path / "log", lambda *_: None, alive=goes_after_writing).rounds_committed == 2
+
+
+def test_no_log_at_all_is_a_failure_in_words(tmp_path: Path) -> None:
+    """A writer that never wrote leaves an empty summary that says so."""
+    summary = read(tmp_path / "none")
+    assert (summary.memberships, summary.rounds_committed) == ((), 0)
+    assert summary.failures == ("training ended after 0.0 s: its writer was gone before it said how it ended",)
