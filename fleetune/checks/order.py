@@ -1,0 +1,89 @@
+"""Explicit orders: whole, possible, and drawn where they are not."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from fleetune.clock import Clock, simulate
+from fleetune.contracts.action import BACKWARD, FORWARD, REDUCE, Action, parse_action
+from fleetune.contracts.fleet import Fleet
+from fleetune.contracts.plan import Plan, actions_of
+from fleetune.contracts.profile import Profile
+
+MARK = "<-- waits"
+
+
+def misordered(plan: Plan) -> Iterator[str]:
+    """Orders of devices that do not take part or are listed twice; actions missing, repeated or not the device's."""
+    listed = Counter(order.device for order in plan.order)
+    for device, times in listed.items():
+        if times > 1:
+            yield f"device {device} has {times} orders; give it one"
+    for order in plan.order:
+        mine = _segment_of(plan, order.device)
+        if mine is None:
+            yield f"device {order.device} has an order but no segment"
+            continue
+        yield from _faults(plan, order.device, [parse_action(spelling) for spelling in order.actions], mine)
+
+
+def stuck(plan: Plan, fleet: Fleet, profile: Profile) -> Iterator[str]:
+    """An order (or warm-ups) by which devices wait for each other for ever, drawn with the blocking actions marked."""
+    played = simulate(Clock(fleet, profile).pipeline(plan))
+    if played.stuck:
+        segments = plan.lanes[0].segments
+        waiting = {segments[stage].devices[place]: position for stage, place, position in played.stuck}
+        yield f"its order deadlocks, {', '.join(waiting)} wait for ever:\n{grid(plan, waiting)}"
+
+
+def grid(plan: Plan, waiting: Mapping[str, int]) -> str:
+    """A line per device with its actions; the one at the given position is marked."""
+    width = max(len(device) for device in plan.devices)
+    lines = []
+    for device in plan.devices:
+        spelled = [str(action) for action in actions_of(plan, device) if action.letter != REDUCE]
+        if device in waiting:
+            spelled.insert(waiting[device] + 1, MARK)
+        lines.append(f"  {device:<{width}}  {' '.join(spelled)}")
+    return "\n".join(lines)
+
+
+def _segment_of(plan: Plan, device: str) -> tuple[str, int] | None:
+    for lane in plan.lanes:
+        for index, segment in enumerate(lane.segments):
+            if device in segment.devices:
+                return lane.name, index
+    return None
+
+
+def _faults(plan: Plan, device: str, actions: list[Action], mine: tuple[str, int]) -> Iterator[str]:
+    """What is wrong with one device's order; the first fault of each kind."""
+    lane, index = mine
+    given = Counter(str(action) for action in actions)
+    wanted = [
+        str(Action(lane=lane, segment=index, letter=letter, micro_batch=m))
+        for letter in (FORWARD, BACKWARD)
+        for m in range(plan.micro_batches)
+    ]
+    allowed = {*wanted, str(Action(lane=lane, segment=index, letter=REDUCE, micro_batch=0))}
+    missing = [spelling for spelling in wanted if spelling not in given]
+    foreign = [spelling for spelling in given if spelling not in allowed]
+    repeated = [spelling for spelling, times in given.items() if times > 1]
+    if missing:
+        yield f"the order of {device} misses {', '.join(missing[:5])}{' ...' if len(missing) > 5 else ''}"
+    if foreign:
+        yield f"the order of {device} has {foreign[0]}, which is not of its segment {lane}/{index} in this round"
+    if repeated:
+        yield f"the order of {device} has {repeated[0]} {given[repeated[0]]} times; every action is done once"
+    if not (missing or foreign or repeated):
+        yield from _too_early(device, actions)
+
+
+def _too_early(device: str, actions: list[Action]) -> Iterator[str]:
+    """A backward before its own forward, or an all-reduce before the last backward."""
+    place = {(action.letter, action.micro_batch): index for index, action in enumerate(actions)}
+    for action in actions:
+        if action.letter == BACKWARD and place[BACKWARD, action.micro_batch] < place[FORWARD, action.micro_batch]:
+            yield f"the order of {device} has {action} before its forward"
+            return
+    if (REDUCE, 0) in place and place[REDUCE, 0] != len(actions) - 1:
+        yield f"the order of {device} has {actions[place[REDUCE, 0]]} before its last backward"

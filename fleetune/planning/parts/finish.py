@@ -1,0 +1,45 @@
+"""From cuts and shares to a plan, and from a plan to an answer."""
+
+from collections.abc import Sequence
+
+from fleetune.clock import Clock
+from fleetune.contracts.plan import Lane, Plan, PlanResult, Segment, Share
+from fleetune.contracts.profile import Unit
+from fleetune.planning.parts.bound import lower_bound_s
+from fleetune.planning.problem import Problem
+
+LANE = "main"
+
+
+def segment(units: Sequence[Unit], shares: Sequence[tuple[str, int]], warmup: int) -> Segment:
+    """A segment from (device, samples) pairs."""
+    return Segment(
+        units=tuple(unit.name for unit in units),
+        shares=tuple(Share(device=device, samples=samples) for device, samples in shares),
+        warmup=warmup,
+    )
+
+
+def plan_of(strategy: str, problem: Problem, segments: Sequence[Segment]) -> Plan:
+    """A plan of one lane."""
+    return Plan(
+        strategy=strategy,
+        micro_batch_samples=problem.micro_batch_samples,
+        micro_batches=problem.micro_batches,
+        lanes=(Lane(name=LANE, segments=tuple(segments)),),
+    )
+
+
+def answer(plan: Plan, problem: Problem, clock: Clock, citation: str) -> PlanResult:
+    """The plan with its round by the clock and the bound of the problem; `optimal` where they meet."""
+    objective, bound = clock.round_s(plan), lower_bound_s(problem, clock)
+    met = objective <= bound * (1 + 1e-6)
+    return PlanResult(
+        plan=plan,
+        objective=objective,
+        lower_bound=bound,
+        status="optimal" if met else "feasible",
+        solve_s=0.0,
+        method=plan.strategy,
+        citation=citation,
+    )

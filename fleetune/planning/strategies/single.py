@@ -1,0 +1,57 @@
+"""single: everything on the one device that is fastest and large enough.
+
+The plain way to fine-tune, and the yardstick of every speed-up. Ignores links and all devices but one. Gradients of
+the micro-batches add up before the optimizer steps, as everywhere here.
+"""
+
+from fleetune.contracts import wire
+from fleetune.contracts.plan import PlanResult
+from fleetune.contracts.record import record
+from fleetune.errors import Infeasible
+from fleetune.planning.parts.costs import Costs
+from fleetune.planning.parts.devices import not_profiled, taking_part
+from fleetune.planning.parts.finish import answer, plan_of, segment
+from fleetune.planning.parts.shortage import amount
+from fleetune.planning.problem import Problem
+
+
+@record
+class Options:
+    """Of `single`."""
+
+    device: str | None = None
+    """Which one; the fastest that is large enough where none is named."""
+
+
+class Single:
+    """The fastest feasible device alone."""
+
+    name = "single"
+    summary = "everything on the fastest device that is large enough (or on option device)"
+    citation = (
+        "Robbins, H. and Monro, S.: A Stochastic Approximation Method. "
+        "The Annals of Mathematical Statistics 22(3), 1951, 400-407."
+    )
+
+    def supports(self, problem: Problem) -> str:
+        """Any profiled fleet."""
+        return not_profiled(problem)
+
+    def plan(self, problem: Problem) -> PlanResult:
+        """Compare the devices that fit by the clock; at equal times the first of the fleet."""
+        options = wire.load(Options, problem.options, "strategy single")
+        costs = Costs(problem)
+        names = taking_part(problem, [options.device] if options.device is not None else [])
+        missing = {d: float(costs.missing(d, problem.micro_batch_samples)[0, -1]) for d in names}
+        fitting = [d for d in names if missing[d] <= 0]
+        if not fitting:
+            nearest = min(names, key=lambda d: missing[d])
+            raise Infeasible(
+                f"device {nearest} lacks {amount(missing[nearest])} for the whole model with "
+                f"{problem.micro_batch_samples} samples"
+                + (", and no other device lacks less" if len(names) > 1 else "")
+                + "; lower training.micro_batch_samples or cut the model with strategy pp"
+            )
+        share = problem.micro_batch_samples
+        plans = [plan_of(self.name, problem, [segment(problem.profile.units, [(d, share)], warmup=1)]) for d in fitting]
+        return answer(min(plans, key=costs.clock.round_s), problem, costs.clock, self.citation)
