@@ -1,0 +1,199 @@
+"""Each strategy where its answer is known, and what it says where there is none."""
+
+from itertools import combinations, permutations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from fleetune.checks import findings
+from fleetune.clock import Clock
+from fleetune.contracts.plan import Segment
+from fleetune.errors import Infeasible, Refused
+from fleetune.planning import Problem, solve
+from fleetune.planning.parts.finish import plan_of, segment
+from fleetune.planning.parts.warmup import warmups
+from tests.clock import fleets
+from tests.planning.instances import small, tiny
+
+PROPERTY = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def segments(strategy: str, problem: Problem) -> tuple[Segment, ...]:
+    """Of the one lane."""
+    return solve(strategy, problem).plan.lanes[0].segments
+
+
+def test_single_takes_the_fastest_that_is_large_enough() -> None:
+    """a is fastest; where a is too small, b is."""
+    assert segments("single", small())[0].devices == ("a",)
+    problem = small()
+    tight = fleets.fleet(fleets.device("a", 1000), fleets.device("b"), fleets.device("c"))
+    assert segments("single", with_fleet(problem, tight))[0].devices == ("b",)
+
+
+def with_fleet(problem: Problem, fleet: fleets.Fleet) -> Problem:
+    """The same problem on other devices."""
+    return Problem(
+        fleet=fleet,
+        profile=problem.profile,
+        micro_batch_samples=problem.micro_batch_samples,
+        micro_batches=problem.micro_batches,
+        options=problem.options,
+    )
+
+
+def test_single_on_one_device_is_proven_best() -> None:
+    """Where a fleet has one device, its round meets the bound."""
+    problem = with_fleet(small(), fleets.fleet(fleets.device("a")))
+    assert solve("single", problem).status == "optimal"
+
+
+def test_dp_deals_samples_by_speed() -> None:
+    """Of 7 samples, a (1 ms) takes 4, b (2 ms) 2, c (4 ms) 1."""
+    shares = segments("dp", small(micro_batch_samples=7))[0].shares
+    assert [(share.device, share.samples) for share in shares] == [("a", 4), ("b", 2), ("c", 1)]
+
+
+def test_dp_deals_within_memory() -> None:
+    """The model needs 16050 bytes and 400 a sample: a with room for one sample takes one, however fast it is."""
+    tight = fleets.fleet(fleets.device("a", 16050 + 400), fleets.device("b"), fleets.device("c"))
+    shares = segments("dp", with_fleet(small(micro_batch_samples=7), tight))[0].shares
+    assert [(share.device, share.samples) for share in shares] == [("a", 1), ("b", 4), ("c", 2)]
+
+
+def test_pp_balances_by_measured_time() -> None:
+    """a is twice as fast as b: of 4 equal units it takes 3 (3 : 2 beats 4 : 0 and 2 : 4)."""
+    problem = small(devices=["a", "b"], order="given")
+    assert [s.units for s in segments("pp", problem)] == [("u0", "u1", "u2"), ("u3",)]
+
+
+def test_pp_takes_groups_as_given() -> None:
+    """Pipeline and data parallel at once: a, then b and c sharing by speed."""
+    found = segments("pp", small(groups=[["a"], ["b", "c"]]))
+    assert [s.devices for s in found] == [("a",), ("b", "c")]
+    assert [share.samples for share in found[1].shares] == [3, 1]
+    assert [s.warmup for s in found] == [3, 1]
+
+
+@PROPERTY
+@given(problem=tiny())
+def test_pp_in_a_given_order_has_the_fastest_slowest_segment(problem: Problem) -> None:
+    """Against all cuts that the model, the memories and the warm-ups allow, judged by measured time alone."""
+    names = [device.name for device in problem.fleet.devices]
+    options = {"order": "given"}
+    problem = Problem(**{**fields(problem), "options": options})
+    clock = Clock(problem.fleet, problem.profile)
+    ways = [cut for cut in cuts(problem, len(names)) if fits(problem, names, cut)]
+    try:
+        found = solve("pp", problem).plan
+    except Infeasible:
+        assert ways == []
+        return
+    work = [slowest_s(clock, problem, names, way) for way in ways]
+    ends = [len(s.units) for s in found.lanes[0].segments]
+    edges = tuple(sum(ends[:k]) for k in range(len(ends) + 1))
+    assert edges in ways
+    rounds = [clock.round_s(planned(problem, names, way)) for way in ways]
+    balanced = [r for r, w in zip(rounds, work, strict=True) if w == pytest.approx(min(work))]
+    assert clock.round_s(found) <= max(balanced) + 1e-12
+
+
+@PROPERTY
+@given(problem=tiny())
+def test_pp_tries_every_order(problem: Problem) -> None:
+    """With order best the round is never longer than in any given order."""
+    names = [device.name for device in problem.fleet.devices]
+    rounds = {}
+    for order in permutations(names):
+        try:
+            given_order = Problem(**{**fields(problem), "options": {"devices": list(order), "order": "given"}})
+            rounds[order] = solve("pp", given_order).objective
+        except Infeasible:
+            continue
+    try:
+        assert solve("pp", problem).objective == pytest.approx(min(rounds.values()))
+    except Infeasible:
+        assert rounds == {}
+
+
+def fields(problem: Problem) -> dict[str, object]:
+    """A problem's fields by name."""
+    return {name: getattr(problem, name) for name in Problem.__dataclass_fields__}  # type: ignore[attr-defined]
+
+
+def cuts(problem: Problem, parts: int) -> list[tuple[int, ...]]:
+    """All ways to cut the units into `parts` where they may be cut."""
+    units = problem.profile.units
+    allowed = [k for k in range(1, len(units)) if units[k - 1].cut_after]
+    return [(0, *inner, len(units)) for inner in combinations(allowed, parts - 1)]
+
+
+def planned(problem: Problem, names: list[str], edges: tuple[int, ...]) -> object:
+    """The pipeline of single devices with these cuts."""
+    ks = warmups("2(P-p)-1", len(names), problem.micro_batches)
+    units, batch = problem.profile.units, problem.micro_batch_samples
+    made = [segment(units[edges[p] : edges[p + 1]], [(name, batch)], ks[p]) for p, name in enumerate(names)]
+    return plan_of("pp", problem, made)
+
+
+def fits(problem: Problem, names: list[str], edges: tuple[int, ...]) -> bool:
+    """Whether checks find nothing."""
+    return not findings(planned(problem, names, edges), problem.fleet, problem.profile)
+
+
+def slowest_s(clock: Clock, problem: Problem, names: list[str], edges: tuple[int, ...]) -> float:
+    """Seconds of the slowest segment's forward and backward."""
+    batch = problem.micro_batch_samples
+    both = [[f + b for f, b in zip(*clock.unit_times(name, batch), strict=True)] for name in names]
+    return max(sum(both[p][edges[p] : edges[p + 1]]) for p in range(len(names)))
+
+
+def test_more_devices_than_samples_is_infeasible_in_words() -> None:
+    """Each device of a group takes at least one sample."""
+    with pytest.raises(Infeasible, match="micro_batch_samples is 2, but a group of 3 devices .a, b, c. needs"):
+        solve("dp", small(micro_batch_samples=2))
+    with pytest.raises(Infeasible, match="a group of 2 devices .b, c."):
+        solve("pp", small(micro_batch_samples=1, groups=[["a"], ["b", "c"]]))
+
+
+def test_more_segments_than_pieces_is_infeasible_in_words() -> None:
+    """Two pieces cannot be three segments."""
+    units = [fleets.unit(f"u{k}", cut_after=k == 1) for k in range(4)]
+    problem = Problem(
+        fleet=fleets.FLEET, profile=fleets.profile(units, fleets.PACES), micro_batch_samples=4, micro_batches=3
+    )
+    with pytest.raises(Infeasible, match="has 3 segments, but the model can be cut into 2 pieces at most"):
+        solve("pp", problem)
+
+
+@pytest.mark.parametrize(
+    ("method", "memory_bytes", "words"),
+    [
+        ("single", 16000, "device a lacks 1650 bytes for the whole model with 4 samples"),
+        ("dp", 16449, "device a lacks 1 bytes for .*u0 .. u3, 1 samples"),
+        ("dp", 16450, "together hold 3 samples of the whole model: they lack 400 bytes"),
+        ("pp", 4449, "device a lacks 1 bytes for the cheapest segment it could run .u0, 4 samples, 1 micro-"),
+        ("pp", 8450, "lacks .* bytes for the cheapest segment"),
+    ],
+)
+def test_a_fleet_that_is_too_small_says_who_lacks_how_much(method: str, memory_bytes: int, words: str) -> None:
+    """A unit needs 4000 bytes and 100 per kept sample, the runtime 50; every device has the same budget."""
+    fleet = fleets.fleet(*(fleets.device(name, memory_bytes) for name in "abc"))
+    with pytest.raises(Infeasible, match=words):
+        solve(method, with_fleet(small(), fleet))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"devices": ["a"], "groups": [["b"]]}, "devices and groups are both given"),
+        ({"groups": [["a"], ["a", "b"]]}, "device 'a' is used twice"),
+        ({"groups": [[], ["a"]]}, "an empty group"),
+        ({"order": "any"}, "order is 'any'; allowed are auto, given, best"),
+        ({"warmup": [1, 2, 3]}, "increases towards the last segment"),
+    ],
+)
+def test_options_of_pp_that_contradict_themselves_are_refused(options: dict[str, object], words: str) -> None:
+    """In words, before anything is searched."""
+    with pytest.raises(Refused, match=words):
+        solve("pp", small(**options))
