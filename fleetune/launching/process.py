@@ -95,8 +95,8 @@ class ProcessJob:
             stdin.write(first_line.rstrip(b"\n") + b"\n")
 
     def _wait_for_end(self) -> None:
-        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)  # still a zombie: its group number stays taken
-        with suppress(ProcessLookupError):
+        with suppress(ChildProcessError, ProcessLookupError):
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)  # still a zombie: its group number stays taken
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
         self._ended.set()

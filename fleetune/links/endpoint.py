@@ -1,9 +1,9 @@
 """One process on the links of a run: a door that others knock at, and a way to each of them.
 
 Three things a user of an endpoint should know. A sent part is not copied: its memory must stay as it is until the peer
-has received it. A message that was under way when a connection broke is lost; the connection comes back by itself and
-later messages arrive, so whoever waits for an answer needs a time limit. A sender's limit is memory only: messages to a
-peer that does not read are kept until it does or `close`.
+has received it. A message that was under way when a connection broke is lost; the connection comes back by itself,
+later messages arrive, and `lost` counts the gap, so whoever waits for an answer needs a time limit or a look at `lost`.
+Nothing but memory limits a sender: messages to a peer that does not read are kept until it does, or until `close`.
 """
 
 import queue
@@ -105,6 +105,11 @@ class Endpoint:
     def refused(self) -> int:
         """How many messages and clients were turned away."""
         return self._inbox.refused
+
+    @property
+    def lost(self) -> int:
+        """How many messages to this endpoint are known to have been lost: later ones of the same sender have come."""
+        return self._inbox.lost
 
     def close(self, linger_s: float = 1.0) -> None:
         """End threads and sockets; messages still queued get `linger_s` to leave."""

@@ -1,8 +1,13 @@
-"""The receiving side: one ROUTER behind the gate, read by one IO thread into a queue."""
+"""The receiving side: one ROUTER behind the gate, read by one IO thread into a queue.
+
+Strangers are stopped before they can make this process hold more than one frame. Peers on the list are trusted with its
+memory: zmq collects all frames of a message before anybody sees the first.
+"""
 
 import queue
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import zmq
@@ -48,8 +53,8 @@ class Inbox:
     ) -> None:
         self.arrived: queue.SimpleQueue[Arrived | None] = queue.SimpleQueue()
         """Checked messages; None when the IO thread has ended."""
-        self.refused = 0
-        self._door, self._note = door, note
+        self.refused = self.lost = 0
+        self._door, self._listener = door, note
         self._names = {key: name for name, key in door.allowed.items()}
         self._sequences = Sequences()
         self._lock = threading.Lock()
@@ -76,7 +81,7 @@ class Inbox:
         """From now on `saw` gets every event of that monitor, in the IO thread, which also closes it."""
         with self._lock:
             self._watches.put((monitor, saw))
-            self._ring.send(b"watch")
+            self._tell(b"watch")
 
     def close(self) -> None:
         """End the IO thread, and with it every socket it reads."""
@@ -84,9 +89,15 @@ class Inbox:
             if self._closed:
                 return
             self._closed = True
-            self._ring.send(b"close")
+            self._tell(b"close")
         self._thread.join()
         self._ring.close(linger=0)
+        while not self._watches.empty():
+            self._watches.get()[0].close(linger=0)
+
+    def _tell(self, word: bytes) -> None:
+        with suppress(zmq.Again, zmq.ZMQError):  # an IO thread that has ended needs telling no more
+            self._ring.send(word, zmq.NOBLOCK)
 
     def _open(self, keys: KeyPair, bind: str) -> None:
         patient(self._router)
@@ -106,7 +117,7 @@ class Inbox:
             while self._turn():
                 pass
         except Exception as error:  # a bug here must not leave receivers waiting for ever
-            self._note(f"links: the IO thread ended ({type(error).__name__}: {error})")
+            self._say(f"links: the IO thread ended ({type(error).__name__}: {error})")
         finally:
             self._close_sockets()
             self.arrived.put(None)
@@ -148,7 +159,10 @@ class Inbox:
             raise Refused("it belongs to another run")
         views = [frame.buffer for frame in frames[1:]]
         check_frames(envelope, views, self._door.limit_bytes)
-        self._sequences.advance(sender, envelope.session, envelope.sequence)
+        missed = self._sequences.advance(sender, envelope.session, envelope.sequence)
+        if missed:
+            self.lost += missed
+            self._say(f"{missed} earlier messages from {sender} were lost or refused")
         return Arrived(sender, envelope, views)
 
     def _answer(self) -> None:
@@ -164,7 +178,11 @@ class Inbox:
     def _refuse(self, why: str) -> None:
         self.refused += 1
         if self.refused <= MOST_NOTES:
-            self._note(why + (" (further ones are only counted)" if self.refused == MOST_NOTES else ""))
+            self._say(why + (" (further ones are only counted)" if self.refused == MOST_NOTES else ""))
+
+    def _say(self, sentence: str) -> None:
+        with suppress(Exception):  # whoever listens must not be able to end the IO thread
+            self._listener(sentence)
 
     def _close_sockets(self) -> None:
         self._router.disable_monitor()

@@ -127,3 +127,30 @@ def test_nobody_there_is_said_in_time() -> None:
         assert not ann.connected("bob")
         ann.send("bob", Message("k", {}))
         ann.close(linger_s=0)
+
+
+def test_a_note_that_raises_harms_nobody() -> None:
+    """Where the caller's note raises, messages go on arriving."""
+    noted: list[str] = []
+
+    def note(sentence: str) -> None:
+        noted.append(sentence)
+        raise RuntimeError(sentence)
+
+    with (
+        Endpoint("bob", KEYS["bob"], LISTED, run="run-1", note=note) as bob,
+        Endpoint("ann", KEYS["ann"], LISTED, run="run-0", note=lambda _: None) as old,
+        Endpoint("ann", KEYS["ann"], LISTED, run="run-1", note=lambda _: None) as new,
+    ):
+        for ann in (old, new):
+            ann.connect("bob", bob.address, KEYS["bob"].public)
+            ann.wait_connected("bob", PATIENCE_S)
+        old.send("bob", Message("k", {}))
+        old.close()
+        new.send("bob", Message("k", {}))
+        received = bob.receive(PATIENCE_S)
+        assert received is not None and received.sender == "ann"
+        while not noted:
+            new.send("bob", Message("k", {}))
+            assert bob.receive(PATIENCE_S) is not None
+    assert noted == ["message from ann dropped: it belongs to another run"]
