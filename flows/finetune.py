@@ -61,7 +61,7 @@ def _through_prefect(runner: Runner) -> None:
     def finetune(config: dict[str, Any]) -> Any:
         return perform(runner)
 
-    state = finetune(wire.dump(runner.config), return_state=True)
+    state: Any = finetune(wire.dump(runner.config), return_state=True)
     if not state.is_completed() and runner.error is None:
         raise TryAgain(f"the engine ended the run without a stage at fault ({state.message}); run it again to go on")
 

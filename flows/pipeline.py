@@ -9,6 +9,7 @@ from typing import Any
 
 from prefect import flow, task
 from prefect.artifacts import create_markdown_artifact
+from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.futures import PrefectFuture
 from prefect.states import Completed, Failed
@@ -34,12 +35,16 @@ def finetune(config: RunConfig, root: str = "runs", from_stage: str | None = Non
 
 def perform(runner: Runner) -> State[Any]:
     """Every stage of a run as a task of the current flow run; the state tells the run's id or its first error."""
-    for wave in waves(runner.rows):
-        futures = [_stage_task(row.name).submit(runner) for row in wave]
-        states = [_ended(future) for future in futures]
-        failed = next((state for state in states if not state.is_completed()), None)
-        if failed is not None:
-            return Failed(message=failed.message)
+    try:
+        for wave in waves(runner.rows):
+            futures = [_stage_task(row.name).submit(runner) for row in wave]
+            states = [_ended(future) for future in futures]
+            failed = next((state for state in states if not state.is_completed()), None)
+            if failed is not None:
+                return Failed(message=failed.message)
+    except BaseException:
+        runner.stop()  # before Prefect waits for its threads
+        raise
     return Completed(message=f"run {runner.record.id}", data=runner.record.id)
 
 
@@ -51,7 +56,7 @@ def _ended(future: PrefectFuture[Any]) -> State[Any]:
 def _stage_task(name: str) -> Any:
     """The task of one stage."""
 
-    @task(name=name, task_run_name=name, persist_result=False, log_prints=False, cache_policy=None)
+    @task(name=name, task_run_name=name, persist_result=False, log_prints=False, cache_policy=NO_CACHE)
     def stage(runner: Runner) -> State[Any]:
         try:
             outcome = runner.stage(name)

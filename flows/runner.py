@@ -134,18 +134,20 @@ class Runner:
         return Outcome(stage=row.name, how="stopped", why=why, outputs={})
 
     def _follow(self, row: StageEntry, decision: Decision) -> Outcome:
-        """Run beside a stage that is running; if that does not come off, read what it has stored."""
+        """Run beside a stage that is running, then keep what the stage makes of what that has stored.
+
+        What is kept must not depend on when it looked: the same stored inputs give the same outputs in every run.
+        """
         work = self.setting.store.work(self.record.stage(row.beside).key)
-        task = None
         try:
-            task = self._attempt(row, decision, {kind: work for kind in row.inputs})
+            self._attempt(row, decision, {kind: work for kind in row.inputs})
         except FleetuneError as error:
             self._tell(row.name, "note", f"could not follow {row.beside} to its end ({error})")
         if not self._leaders.wait_ended(row.beside):
             return self._stopped(row)
         whole = dataclasses.replace(decision, inputs=self._known(row))
         self._note(row, inputs=whole.inputs)
-        return self._keep(row, whole, task) if task else self._run(row, whole)
+        return self._run(row, whole)
 
     def _run(self, row: StageEntry, decision: Decision) -> Outcome:
         for kind, digest in decision.inputs.items():

@@ -6,8 +6,11 @@ from stages.entry import Desk, main
 
 
 def monitor(desk: Desk) -> None:
-    """Follow events.jsonl of train (its work folder while it runs, else its metrics) to the end."""
-    summary = monitoring.follow(desk.input("metrics") / "events.jsonl", desk.channel.progress)
+    """Follow events.jsonl of train: in its work folder while it runs, in its metrics (with a manifest) afterwards."""
+    folder = desk.input("metrics")
+    summary = monitoring.follow(
+        folder / "events.jsonl", desk.channel.progress, alive=lambda: not (folder / "manifest.json").exists()
+    )
     wire.write(summary, desk.output("events") / "events.json")
 
 

@@ -7,13 +7,14 @@ from fleetune.contracts.config.model import ModelRequest
 from fleetune.contracts.config.training import TrainingRequest
 from fleetune.contracts.fleet import Fleet
 from fleetune.launching import ProcessLauncher
+from fleetune.profiling.profile import ProfilingTask
 from stages.entry import Desk, main
 
 
 def profile(desk: Desk) -> None:
     """Cut the model into units, prepare the data, and measure every unit on every device."""
     config = desk.task.config
-    profiling.profile(
+    task = ProfilingTask(
         fleet=wire.read(Fleet, desk.input("fleet") / "fleet.json"),
         model=wire.load(ModelRequest, config["model"], "model"),
         data=wire.load(DataRequest, config["data"], "data"),
@@ -25,6 +26,7 @@ def profile(desk: Desk) -> None:
         launcher=ProcessLauncher(),
         progress=desk.channel.progress,
     )
+    profiling.profile(task)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,101 @@
+"""Stages that fail, runs that are killed, and what the next run makes of it."""
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fleetune.contracts import wire
+from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain
+from flows.conduct import conduct
+from flows.runner import Runner
+from flows.setting import Wish
+from tests.flows.toy import World, setting
+
+END_S = 20
+
+
+@pytest.mark.parametrize(("code", "kind"), [(64, Refused), (65, Infeasible), (75, TryAgain)])
+def test_a_failing_stage_keeps_its_words_and_its_exit_code(
+    world: World, root: Path, code: int, kind: type[FleetuneError]
+) -> None:
+    """The run ends with the stage's error, run.json says which stage and why, and what was made before stays."""
+    world.set("fail-learn", str(code))
+    with pytest.raises(kind, match="^learn cannot go on, as the world has it$"):
+        conduct(Runner(setting(root), world.config(), Wish()))
+    record = setting(root).store.runs.load("latest")
+    assert (record.state, record.exit_code, record.error) == ("failed", code, "learn cannot go on, as the world has it")
+    states = {stage.stage: stage.state for stage in record.stages}
+    assert states == {"measure": "done", "shape": "done", "learn": "failed", "watch": "stopped", "score": "waiting"}
+    assert world.started() == ["shape", "learn"]
+    world.clear("fail-learn")
+    again = conduct(Runner(setting(root), world.config(), Wish()))
+    assert again.stage("learn").why == f"ran: {record.id} did not finish it"
+    assert world.started() == ["learn", "score"]
+
+
+@pytest.mark.parametrize("stage", ["measure", "shape", "learn", "watch", "score"])
+def test_a_run_killed_in_any_stage_is_finished_by_the_next(
+    world: World, root: Path, tmp_path: Path, stage: str
+) -> None:
+    """SIGKILL to the flow: its stage dies with it, and the next run starts only what is missing, on the work left."""
+    world.set(f"stop-{stage}", "")
+    wire.write(world.config(), tmp_path / "config.json")
+    command = [sys.executable, "-m", "tests.flows.toy", "--conduct", str(tmp_path / "config.json"), str(root)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as flow:
+        process = psutil.Process(int((world.folder / "here").read_text()))  # a pipe: waits until the stage is there
+        flow.kill()
+        flow.wait()
+        gone, alive = psutil.wait_procs([process], timeout=END_S)
+    assert not alive
+    before = world.started()
+    killed = setting(root).store.runs.load("latest")
+    assert killed.state == "interrupted"
+    world.clear(f"stop-{stage}")
+    record = conduct(Runner(setting(root), world.config(), Wish()))
+    assert record.state == "done" and all(one.state == "done" for one in record.stages)
+    done = [name for name in before if name != stage and killed.stage(name).state == "done"]
+    assert world.started() == [name for name in ("shape", "learn", "score") if name not in done]
+    if stage in ("shape", "learn", "score"):
+        assert record.stage(stage).why == f"ran: {killed.id} did not finish it"
+
+
+def test_stopping_a_run_leaves_no_process(world: World, root: Path) -> None:
+    """A run that is told to stop while a stage runs ends at once, and so does the stage."""
+    world.set("stop-shape", "")
+    runner = Runner(setting(root), world.config(), Wish())
+    ended: list[BaseException] = []
+
+    def conduct_it() -> None:
+        try:
+            conduct(runner)
+        except FleetuneError as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=conduct_it)
+    thread.start()
+    process = psutil.Process(int((world.folder / "here").read_text()))
+    runner.stop()
+    thread.join(END_S)
+    assert not thread.is_alive() and not process.is_running()
+    assert isinstance(ended[0], TryAgain)
+    assert "told to end" in str(ended[0])
+
+
+def test_two_runs_at_once_do_the_work_once(world: World, root: Path) -> None:
+    """Both finish, with the same artifacts, and every stage that has a key ran a single time."""
+    records = []
+
+    def conduct_it() -> None:
+        records.append(conduct(Runner(setting(root), world.config(), Wish())))
+
+    threads = [threading.Thread(target=conduct_it) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(world.started()) == ["learn", "score", "shape"]
+    assert records[0].outputs == records[1].outputs

@@ -1,0 +1,198 @@
+"""What is run again and what is not, and the reason that is given."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleetune.contracts.config.run import RunConfig
+from fleetune.errors import Refused
+from fleetune.store import RunRecord
+from flows.conduct import conduct
+from flows.events import StageEvent
+from flows.foresee import foresee
+from flows.runner import Runner
+from flows.setting import Wish
+from tests.flows.toy import World, setting
+
+
+def conducted(root: Path, config: RunConfig, numpy: str = "1.0", **wish: str) -> RunRecord:
+    """One run of the toy catalogue."""
+    return conduct(Runner(setting(root, numpy=numpy), config, Wish(**wish)))
+
+
+def reasons(record: RunRecord) -> dict[str, str]:
+    """Why of every stage that does not always run."""
+    return {stage.stage: stage.why for stage in record.stages if stage.stage not in ("measure", "watch")}
+
+
+def test_the_same_run_twice_runs_nothing_the_second_time(world: World, root: Path) -> None:
+    """Stages that look at the world are run again; all others are reused, from the run that made them."""
+    first = conducted(root, world.config())
+    assert reasons(first) == dict.fromkeys(("shape", "learn", "score"), "ran: never run before")
+    assert world.started() == ["shape", "learn", "score"]
+    second = conducted(root, world.config())
+    assert world.started() == []
+    assert reasons(second) == dict.fromkeys(("shape", "learn", "score"), f"reused: same key as {first.id}")
+    assert second.outputs == first.outputs
+    assert second.stage("measure").why == "ran: measured in every run; the stored value is kept, within tolerance"
+    assert second.stage("watch").why == "ran: beside learn"
+
+
+@pytest.mark.parametrize(
+    ("training", "reran", "said"),
+    [
+        ({"learning_rate": 0.5}, ["learn", "score"], {"learn": "ran: training.learning_rate changed"}),
+        (
+            {"batch_samples": 64},
+            ["shape", "learn", "score"],
+            {"shape": "ran: training.batch_samples changed", "learn": "ran: training.batch_samples changed"},
+        ),
+    ],
+)
+def test_one_setting_reruns_exactly_what_depends_on_it(
+    world: World, root: Path, training: dict[str, Any], reran: list[str], said: dict[str, str]
+) -> None:
+    """Stages that do not read the setting are reused; those that do say its name, those after them name the input."""
+    conducted(root, world.config())
+    world.started()
+    again = conducted(root, world.config(**training))
+    assert world.started() == reran
+    given = reasons(again)
+    assert given == {**given, **said}
+    assert given["score"].startswith("ran: input ")
+
+
+def test_an_edit_of_the_data_reruns_what_depends_on_it(world: World, root: Path) -> None:
+    """The stage that reads the data says so; those after it run only because what it made has changed."""
+    world.set("data", "abc")
+    conducted(root, world.config())
+    world.started()
+    world.set("data", "abd")
+    again = conducted(root, world.config())
+    assert reasons(again)["shape"] == "ran: data changed"
+    assert world.started() == ["shape"], "the toy stage makes the same of any data, so the rest is reused"
+
+
+def test_another_version_of_a_package_reruns_what_computes_with_it(world: World, root: Path) -> None:
+    """Only the stage that names the package."""
+    conducted(root, world.config())
+    again = conducted(root, world.config(), numpy="2.0")
+    assert reasons(again)["shape"] == "ran: numpy version changed"
+    assert reasons(again)["learn"].startswith("reused: ")
+
+
+def test_a_measurement_within_tolerance_keeps_the_stored_one(world: World, root: Path) -> None:
+    """Five per cent off changes no digest; twenty does, and what reads it says that this input changed."""
+    first = conducted(root, world.config())
+    world.started()
+    world.set("value", "105")
+    near = conducted(root, world.config())
+    assert near.outputs == first.outputs and world.started() == []
+    world.set("value", "120")
+    far = conducted(root, world.config())
+    assert far.stage("measure").why == "ran: measured in every run; the value has changed"
+    assert reasons(far)["shape"] == "ran: input value changed"
+    assert world.started() == ["shape", "learn", "score"]
+
+
+def test_a_config_of_another_name_reuses_but_does_not_compare(world: World, root: Path) -> None:
+    """Keys know no names, so equal work is reused; the reason of new work is told against the same name only."""
+    first = conducted(root, world.config())
+    other = conducted(root, world.config("other", learning_rate=0.5))
+    assert reasons(other)["shape"] == f"reused: same key as {first.id}"
+    assert reasons(other)["learn"] == "ran: never run before"
+
+
+def test_a_deleted_artifact_is_made_again(world: World, root: Path) -> None:
+    """A key whose artifact is gone is not reused, and the reason says so."""
+    first = conducted(root, world.config())
+    world.started()
+    setting(root).store.place.remove(f"artifacts/weights/{first.outputs['weights']}")
+    again = conducted(root, world.config())
+    assert reasons(again)["learn"] == f"ran: its artifacts are gone from the store, {first.id} had them"
+    assert world.started() == ["learn"]
+
+
+def test_a_corrupt_artifact_is_named_before_it_is_read(world: World, root: Path) -> None:
+    """A stage that would read it is not started; the run fails with the file's name and code 64."""
+    first = conducted(root, world.config())
+    world.started()
+    store = setting(root).store
+    (store.folder("shape", first.outputs["shape"]) / "shape").write_text("other")
+    with pytest.raises(Refused, match="shape: file of the shape artifact is corrupt"):
+        conducted(root, world.config(learning_rate=0.5))
+    assert world.started() == []
+    assert (store.runs.load("latest").state, store.runs.load("latest").exit_code) == ("failed", 64)
+
+
+def test_from_runs_a_known_stage_again_and_only_stops_after_one(world: World, root: Path) -> None:
+    """Earlier stages are taken from the store, measurements too."""
+    first = conducted(root, world.config())
+    world.started()
+    forced = conducted(root, world.config(), from_stage="learn")
+    assert forced.stage("measure").how == "reused"
+    assert reasons(forced)["learn"] == "ran: asked for with --from"
+    assert world.started() == ["learn"], "it made the same again, so what follows is reused"
+    alone = conducted(root, world.config(learning_rate=0.5), only="learn")
+    assert [stage.stage for stage in alone.stages] == ["measure", "shape", "learn"]
+    assert world.started() == ["learn"] and alone.stage("shape").outputs == first.stage("shape").outputs
+
+
+def test_what_must_be_in_the_store_is_asked_for_at_once(world: World, root: Path) -> None:
+    """--from and --only without their inputs are refused with the stage that has to run, and nothing is started."""
+    for wish, said in (
+        ({"only": "learn"}, "stage measure has to run first \\(never run before\\)"),
+        ({"from_stage": "nonsense"}, "stages are measure, shape, learn, watch, score"),
+    ):
+        with pytest.raises(Refused, match=said):
+            foresee(Runner(setting(root), world.config(), Wish(**wish)))
+    conducted(root, world.config())
+    with pytest.raises(Refused, match="stage shape has to run first \\(training.batch_samples changed\\)"):
+        foresee(Runner(setting(root), world.config(batch_samples=64), Wish(from_stage="learn")))
+
+
+def test_a_dry_run_says_what_would_happen_and_writes_nothing(world: World, root: Path) -> None:
+    """Before the first run everything would run; after it a change shows what depends on it."""
+    empty = foresee(Runner(setting(root), world.config(), Wish()))
+    assert [stage.why for stage in empty.stages] == [
+        "ran: never run before",
+        "ran: input value is made anew",
+        "ran: input value is made anew",
+        "ran: beside learn",
+        "ran: input shape is made anew",
+    ]
+    assert not root.exists() and empty.state == "planned"
+    conducted(root, world.config())
+    world.started()
+    planned = foresee(Runner(setting(root), world.config(learning_rate=0.5), Wish()))
+    assert [stage.how for stage in planned.stages] == ["ran", "reused", "ran", "ran", "ran"]
+    assert planned.stage("learn").why == "ran: training.learning_rate changed"
+    assert world.started() == [] and len(setting(root).store.runs.all()) == 1
+
+
+def test_a_listener_hears_every_stage(world: World, root: Path) -> None:
+    """Start, progress and end of what runs, in order, with the reason; one word for what is reused."""
+    heard: list[StageEvent] = []
+    conduct(Runner(setting(root, heard.append), world.config(), Wish()))
+    assert [(event.kind, event.text) for event in heard if event.stage == "shape"] == [
+        ("started", "ran: never run before"),
+        ("progress", "shape"),
+        ("done", "ran: never run before"),
+    ]
+    heard.clear()
+    conduct(Runner(setting(root, heard.append), world.config(), Wish()))
+    assert [event.kind for event in heard if event.stage == "shape"] == ["reused"]
+
+
+def test_a_run_is_written_down(world: World, root: Path) -> None:
+    """run.json has config, seed, code version, and of each stage its key, state, times, digests and reason."""
+    record = conducted(root, world.config())
+    plain = json.loads((root / "runs" / record.id / "run.json").read_text())
+    assert (plain["state"], plain["seed"], plain["config"]["name"]) == ("done", 0, "toy")
+    learn = next(stage for stage in plain["stages"] if stage["stage"] == "learn")
+    assert learn["inputs"] == {kind: record.outputs[kind] for kind in ("value", "shape")}
+    assert learn["started"] < learn["ended"] and len(learn["key"]) == 32 and learn["how"] == "ran"
+    assert (root / "keys" / f"{learn['key']}.json").exists()
+    assert list((root / "work").iterdir()) == []
