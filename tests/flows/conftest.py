@@ -10,7 +10,7 @@ from tests.flows.toy import World
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     """An empty world."""
-    return World(tmp_path / "world")
+    return World.new(tmp_path / "world")
 
 
 @pytest.fixture

@@ -1,0 +1,38 @@
+"""`python -m tests.flows.through_prefect WORLD ROOT`: the toy catalogue as a Prefect flow, on the embedded server.
+
+Runs it twice and once with a failing stage; prints what Prefect knows of it as JSON.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from fleetune.errors import FleetuneError
+from flows.finetune import run_with
+from flows.setting import Wish
+from tests.flows.toy import World, setting
+
+
+def main(world: World, root: Path) -> None:
+    """Three runs and a look at the server."""
+    told: dict[str, object] = {}
+    first = run_with(setting(root), world.config(), Wish())
+    second = run_with(setting(root), world.config(), Wish())
+    world.set("fail-score", "65")
+    try:
+        run_with(setting(root), world.config(learning_rate=0.5), Wish())
+    except FleetuneError as error:
+        told["error"] = [error.exit_code, str(error)]
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        flows = {run.id: run.name for run in client.read_flow_runs()}
+        states = {(flows[run.flow_run_id], run.name): run.state_name for run in client.read_task_runs()}
+        told["flow states"] = sorted(str(run.state_name) for run in client.read_flow_runs())
+    for name, record in (("first", first), ("second", second)):
+        told[name] = {stage.stage: states.get((record.id, stage.stage)) for stage in record.stages}
+    sys.stdout.write(json.dumps(told) + "\n")
+
+
+if __name__ == "__main__":
+    main(World(Path(sys.argv[1])), Path(sys.argv[2]))

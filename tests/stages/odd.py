@@ -1,0 +1,39 @@
+"""A stage that ends as its task's config says, run as `python -m tests.stages.odd`."""
+
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+from fleetune.errors import Infeasible, Refused, TryAgain
+from stages.entry import Desk, main
+
+RAISED: dict[str, Any] = {
+    "refused": Refused("given 3, allowed are 1 and 2,\nchoose one"),
+    "infeasible": Infeasible("device a lacks 3 bytes"),
+    "try again": TryAgain("device a left"),
+    "unexpected": KeyError("a key nobody thought of"),
+}
+
+
+def odd(desk: Desk) -> None:
+    """Do what the config's `how` says."""
+    how = desk.task.config["how"]
+    desk.channel.progress("oddities", 1, 3, "steps")
+    desk.channel.note("a remark")
+    sys.stdout.write("a library prints\n")
+    os.write(1, b"so does a C library\n")
+    if how in RAISED:
+        raise RAISED[how]
+    if how == "no input":
+        desk.input("fleet")
+    if how == "wait":
+        child = subprocess.Popen(["sleep", "600"])
+        desk.channel.note(f"child {child.pid}")
+        signal.pause()
+    (desk.output("thing") / "thing.txt").write_text("made")
+
+
+if __name__ == "__main__":
+    main(odd)

@@ -1,0 +1,95 @@
+"""The table of stages agrees with the config, with itself and with the modules."""
+
+import importlib.util
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleetune.contracts import wire
+from fleetune.contracts.config.data import DataRequest
+from fleetune.contracts.config.model import ModelRequest
+from fleetune.contracts.config.run import RunConfig
+from fleetune.contracts.config.training import TrainingRequest
+from fleetune.errors import Refused
+from stages.catalog import STAGES, StageEntry, config_slice, entry, maker, waves
+
+PLAIN = wire.dump(
+    RunConfig(
+        name="small",
+        model=ModelRequest(task="causal-lm", source="somewhere"),
+        data=DataRequest(source="digits"),
+        training=TrainingRequest(rounds=7, batch_samples=16, micro_batch_samples=4),
+    )
+)
+
+
+@pytest.mark.parametrize("row", STAGES, ids=lambda row: row.name)
+def test_a_row_names_what_exists(row: StageEntry) -> None:
+    """Its module, its packages, its settings, and stages before it (or itself) that make what it reads."""
+    assert importlib.util.find_spec(row.module) is not None
+    assert all(metadata.version(package) for package in row.packages)
+    config_slice(row, PLAIN)
+    order = [one.name for wave in waves(STAGES) for one in wave]
+    for kind in row.inputs:
+        assert order.index(maker(STAGES, kind).name) < order.index(row.name)
+
+
+@pytest.mark.parametrize("row", STAGES, ids=lambda row: row.name)
+def test_a_stage_module_is_thin(row: StageEntry) -> None:
+    """At most 60 lines: records in, one call, records out."""
+    spec = importlib.util.find_spec(row.module)
+    assert spec is not None and spec.origin is not None
+    assert len(Path(spec.origin).read_text().splitlines()) <= 60
+
+
+@pytest.mark.parametrize(
+    ("setting", "readers"),
+    [
+        ("training.learning_rate", {"train"}),
+        ("training.rounds", {"train"}),
+        ("training.optimizer", {"profile", "train"}),
+        ("training.micro_batch_samples", {"profile", "plan", "train", "evaluate"}),
+        ("strategy.name", {"plan"}),
+        ("data.max_length", {"profile"}),
+        ("model.precision", {"profile", "train", "evaluate"}),
+        ("fleet.tolerance", {"discover"}),
+        ("seed", set()),
+    ],
+)
+def test_a_setting_is_read_by_the_stages_that_need_it(setting: str, readers: set[str]) -> None:
+    """What a setting reaches directly; the seed is part of every key by itself."""
+
+    def holds(cut: dict[str, Any], path: str) -> bool:
+        first, _, rest = path.partition(".")
+        return first in cut and (not rest or holds(cut[first], rest))
+
+    assert {row.name for row in STAGES if holds(config_slice(row, PLAIN), setting)} == readers
+
+
+def test_the_slice_is_all_that_a_stage_gets() -> None:
+    """Single settings stay nested where they were, and nothing else comes along."""
+    assert config_slice(entry(STAGES, "plan"), PLAIN) == {
+        "strategy": {"name": "pp", "options": {}},
+        "training": {"batch_samples": 16, "micro_batch_samples": 4},
+    }
+
+
+def test_monitor_shares_the_wave_of_train() -> None:
+    """The order of a run, with what runs beside each other together."""
+    assert [[row.name for row in wave] for wave in waves(STAGES)] == [
+        ["discover"],
+        ["profile"],
+        ["plan"],
+        ["train", "monitor"],
+        ["evaluate"],
+    ]
+
+
+def test_an_unknown_stage_is_refused_with_the_list() -> None:
+    """For stages and for kinds of artifact."""
+    with pytest.raises(Refused, match="'trian' does not exist; stages are discover, profile, plan, train"):
+        entry(STAGES, "trian")
+    with pytest.raises(Refused, match="no stage makes 'plam'; kinds are fleet, profile, data, plan"):
+        maker(STAGES, "plam")

@@ -1,0 +1,111 @@
+"""How a stage's process speaks and ends."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fleetune.contracts import wire
+from fleetune.contracts.task import StageTask
+
+END_S = 20
+
+
+def a_task(folder: Path, how: str) -> Path:
+    """A task file for the odd stage."""
+    task = StageTask(
+        stage="odd", run="r", seed=0, config={"how": how}, inputs={}, output=str(folder / "out"), work=str(folder)
+    )
+    wire.write(task, folder / "task.json")
+    return folder / "task.json"
+
+
+def ended(*arguments: str, module: str = "tests.stages.odd") -> tuple[int, list[dict[str, object]], str]:
+    """Exit code, stdout as JSON objects, stderr."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments], capture_output=True, text=True, timeout=END_S, check=False
+    )
+    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr
+
+
+def test_a_stage_that_ends_well_speaks_json_only(tmp_path: Path) -> None:
+    """Progress and notes are stdout's only lines; what libraries print is in the log; exit code 0."""
+    code, events, log = ended("--task", str(a_task(tmp_path, "well")))
+    assert code == 0
+    assert events == [
+        {"event": "progress", "what": "oddities", "done": 1, "total": 3, "unit": "steps"},
+        {"event": "note", "text": "a remark"},
+    ]
+    assert log.splitlines() == ["a library prints", "so does a C library"]
+    assert (tmp_path / "out" / "thing" / "thing.txt").read_text() == "made"
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "message"),
+    [
+        ("refused", 64, "given 3, allowed are 1 and 2, choose one"),
+        ("infeasible", 65, "device a lacks 3 bytes"),
+        ("try again", 75, "device a left"),
+        ("no input", 64, "task: odd needs input fleet; given are none"),
+    ],
+)
+def test_an_error_is_the_last_line_and_the_exit_code(tmp_path: Path, how: str, code: int, message: str) -> None:
+    """One sentence on one line, and no traceback anywhere."""
+    found, events, log = ended("--task", str(a_task(tmp_path, how)))
+    assert (found, events[-1]) == (code, {"event": "error", "message": message})
+    assert "Traceback" not in log
+
+
+def test_the_unexpected_is_one_sentence_and_a_traceback_in_the_log(tmp_path: Path) -> None:
+    """Whoever conducts gets a sentence and may try again; whoever looks for the cause finds it on stderr."""
+    code, events, log = ended("--task", str(a_task(tmp_path, "unexpected")))
+    assert code == 75
+    assert str(events[-1]["message"]).startswith("the stage failed unexpectedly (KeyError: 'a key nobody thought of')")
+    assert "Traceback" in log and "raise RAISED[how]" in log
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "usage: python -m stages.NAME --task task.json"),
+        (("--task",), "usage: python -m stages.NAME --task task.json"),
+        (("--task", "nowhere.json"), "nowhere.json: cannot be read"),
+        (("--task", "x", "--more"), "argument '--more' is unknown"),
+    ],
+)
+def test_bad_usage_is_refused(arguments: tuple[str, ...], said: str) -> None:
+    """Exit code 64 and a sentence, before anything is done."""
+    code, events, _ = ended(*arguments)
+    assert code == 64
+    assert [event["event"] for event in events] == ["error"]
+    assert said in str(events[0]["message"])
+
+
+def test_a_task_with_an_unknown_key_is_refused(tmp_path: Path) -> None:
+    """The key is named."""
+    path = a_task(tmp_path, "well")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "colour": 3}))
+    code, events, _ = ended("--task", str(path))
+    assert code == 64 and "colour: unknown key" in str(events[-1]["message"])
+
+
+def test_sigterm_ends_the_stage_and_its_children(tmp_path: Path) -> None:
+    """Told to end, it ends what it started, says so, and asks to be tried again."""
+    command = [sys.executable, "-m", "tests.stages.odd", "--task", str(a_task(tmp_path, "wait"))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as stage:
+        assert stage.stdout is not None
+        lines = (json.loads(line) for line in stage.stdout)
+        said = next(line["text"] for line in lines if str(line.get("text")).startswith("child"))
+        child = psutil.Process(int(said.split()[1]))
+        stage.send_signal(signal.SIGTERM)
+        last = list(lines)[-1]
+        assert stage.wait(END_S) == 75
+    assert last == {
+        "event": "error",
+        "message": "the stage was told to end before it was done; run it again to go on",
+    }
+    assert not child.is_running()
