@@ -37,7 +37,8 @@ def load(path: Path, sets: Sequence[str] = ()) -> RunConfig:
         config = wire.load(RunConfig, plain, str(path))
         _prove_strategy(config, str(path))
     except Refused as error:
-        raise Refused(str(error) + _origin(str(error), files, path)) from None
+        by_hand = any(change.partition("=")[0].strip() in str(error) for change in sets)
+        raise Refused(str(error) + ("" if by_hand else _origin(str(error), files, path))) from None
     return config
 
 

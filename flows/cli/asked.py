@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from fleetune.contracts.record import record
+from fleetune.errors import Refused
 from fleetune.store import Store
 
 Root = Annotated[
@@ -27,8 +28,11 @@ class Asked:
     as_json: bool
 
     def store(self) -> Store:
-        """The store of the call; nothing is written by opening it."""
-        return Store(self.root)
+        """The store of the call; nothing is written by opening it. Refused when its root is a file."""
+        store = Store(self.root)
+        if store.local.exists() and not store.local.is_dir():
+            raise Refused(f"--root {self.root}: it is a file; give a folder (it need not exist yet) or an fsspec URL")
+        return store
 
     def folder(self) -> Path:
         """Where files of this machine go: the root itself, or the cache of a root that is elsewhere."""

@@ -7,6 +7,7 @@ from fleetune.contracts import wire
 from fleetune.contracts.metrics import EvaluationMetrics
 from fleetune.contracts.record import record
 from fleetune.store import RunRecord, StageRecord, Store
+from flows.attempt import LOG
 
 
 @record
@@ -44,8 +45,10 @@ def answer(run: RunRecord, results: Results | None) -> dict[str, Any]:
 
 
 def answer_stage(store: Store, stage: StageRecord) -> dict[str, Any]:
-    """A stage and its artifacts as one JSON document."""
-    return {"stage": wire.dump(stage), "artifacts": [_artifact(store, *output) for output in stage.outputs.items()]}
+    """A stage and its artifacts as one JSON document; `log` is null once its attempt is over and done."""
+    made = [_artifact(store, *output) for output in stage.outputs.items()]
+    log = store.local / "work" / stage.key / LOG
+    return {"stage": wire.dump(stage), "artifacts": made, "log": str(log) if stage.key and log.is_file() else None}
 
 
 def _artifact(store: Store, kind: str, digest: str) -> dict[str, Any]:

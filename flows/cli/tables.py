@@ -38,10 +38,18 @@ def of_runs(runs: Iterable[RunRecord]) -> Table:
     """All runs of a store."""
     table = _table("run", "state", "started", "took", "strategy", "stages")
     for run in runs:
-        how = ", ".join(f"{stage.stage} {stage.how or stage.state}" for stage in run.stages)
         took = _took(run.started, run.ended)
-        table.add_row(run.id, _state(run.state), _moment(run.started), took, run.config.strategy.name, how)
+        table.add_row(run.id, _state(run.state), _moment(run.started), took, run.config.strategy.name, _stages(run))
+    table.columns[0].no_wrap = True
     return table
+
+
+def _stages(run: RunRecord) -> str:
+    """How the stages of a run stand: `1 reused, 2 ran, failed at plan`."""
+    done = [stage.how for stage in run.stages if stage.state == "done"]
+    counted = [f"{done.count(how)} {how}" for how in ("reused", "ran") if how in done]
+    failed = next((f"failed at {stage.stage}" for stage in run.stages if stage.state == "failed"), None)
+    return ", ".join([*counted, failed] if failed else counted)
 
 
 def of_stages(run: RunRecord) -> Table:
@@ -69,7 +77,7 @@ def print_run(console: Console, run: RunRecord, results: Results | None) -> None
     if run.error:
         console.print(Text(run.error, style="red"))
     if run.state in ("failed", "interrupted"):
-        console.print(f"go on with: fleetune rerun {run.id}")
+        console.print(f"go on with: fleetune rerun {run.id} (fleetune show {run.id} STAGE names the log of a stage)")
 
 
 def print_end(console: Console, run: RunRecord, results: Results | None) -> None:
@@ -82,6 +90,8 @@ def print_stage(console: Console, stage: StageRecord, answer: dict[str, Any]) ->
     """A stage: how it stands, and every file it made."""
     console.print(Text(f"{stage.stage}  ").append(_state(stage.state)).append(f"  {stage.why or stage.error}"))
     console.print(f"key     {stage.key}" if stage.key else "key     not known yet")
+    if answer["log"]:
+        console.print(f"log     {answer['log']}")
     for kind, digest in stage.inputs.items():
         console.print(f"reads   {kind} {digest}")
     for artifact in answer["artifacts"]:

@@ -58,7 +58,14 @@ def test_missing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("source", "value"),
-    [("1e-4", 1e-4), ("5E3", 5000.0), (".5e1", 5.0), ("10", 10), ("null", None), ("[[a], [b, c]]", [["a"], ["b", "c"]])],
+    [
+        ("1e-4", 1e-4),
+        ("5E3", 5000.0),
+        (".5e1", 5.0),
+        ("10", 10),
+        ("null", None),
+        ("[[a], [b, c]]", [["a"], ["b", "c"]]),
+    ],
 )
 def test_values(source: str, value: object) -> None:
     """Values are what JSON would make of them; 1e-4 is a number."""

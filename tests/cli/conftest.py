@@ -1,0 +1,106 @@
+"""A store with runs in it that nobody had to train, and a way to call the command line."""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from fleetune.contracts import wire
+from fleetune.contracts.config.run import RunConfig
+from fleetune.contracts.metrics import EvaluationMetrics, Score
+from fleetune.contracts.timeline import DeviceAmount
+from fleetune.store import KeyRecord, RunRecord, StageRecord, Store, stage_key
+from flows.cli import app
+
+NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
+CONFIG = {
+    "name": "small",
+    "fleet": {"devices": [{"name": "fast"}, {"name": "slow"}]},
+    "model": {"task": "causal-lm", "config": {"model_type": "gpt2"}},
+    "data": {"source": "stdlib-sources"},
+    "strategy": {"name": "dp"},
+    "training": {"rounds": 3},
+}
+
+Call = Callable[..., Result]
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty place to keep runs in; we stand beside it, and a wide terminal keeps tables in one piece."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FLEETUNE_ROOT", raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+    return tmp_path / "kept"
+
+
+@pytest.fixture
+def call(root: Path) -> Call:
+    """Call `fleetune` in this process, with its store at `root`."""
+
+    def called(*arguments: str | Path) -> Result:
+        return CliRunner(env={"FLEETUNE_ROOT": str(root)}).invoke(app, list(map(str, arguments)))
+
+    return called
+
+
+def metrics(after: float) -> EvaluationMetrics:
+    """Measured numbers of a run that ended with this loss."""
+    return EvaluationMetrics(
+        scores=(Score(name="loss", before=6.25, after=after, better="lower"),),
+        samples=200,
+        forecast_round_s=1.1,
+        measured_round_s=1.0,
+        forecast_error=0.1,
+        bytes_per_round=123_400_000,
+        peak_memory_bytes=(DeviceAmount(device="fast", amount=4.5e8), DeviceAmount(device="slow", amount=4.2e8)),
+    )
+
+
+def add_run(root: Path, number: int, rounds: int = 3, after: float = 5.5) -> RunRecord:
+    """Put a finished run of two stages into the store: `train` made a checkpoint, `evaluate` an evaluation."""
+    store = Store(root, clock=lambda: NOON)
+    config = wire.load(RunConfig, CONFIG | {"training": {"rounds": rounds}}, "small")
+    contents = {"checkpoint": ("model/config.json", "{}"), "evaluation": ("report.html", "<html></html>")}
+    stages = []
+    for stage, kind in (("train", "checkpoint"), ("evaluate", "evaluation")):
+        folder = root.parent / f"making-{kind}"
+        name, text = contents[kind]
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text(text if kind == "evaluation" else json.dumps({"rounds": rounds}))
+        if kind == "evaluation":
+            wire.write(metrics(after), folder / "evaluation.json")
+        ingredients = {"stage": stage, "config.training.rounds": str(rounds)}
+        key = stage_key(ingredients)
+        outputs = {kind: store.put(kind, folder, stage_key=key, inputs={})}
+        store.keep_key(key, KeyRecord(stage=stage, run=f"small-{number}", outputs=outputs, ingredients=ingredients))
+        stages.append(
+            StageRecord(stage=stage, key=key, state="done", outputs=outputs, how="ran", why="ran: never run before")
+        )
+    record = RunRecord(
+        id=f"small-{number}",
+        config=config,
+        seed=0,
+        code_version="0.1.0",
+        state="done",
+        started=(NOON + timedelta(hours=number)).isoformat(),
+        ended=(NOON + timedelta(hours=number, seconds=7)).isoformat(),
+        stages=tuple(stages),
+    )
+    store.runs.save(record)
+    return record
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Every file under a folder with its content; empty when the folder is not there."""
+    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def document(result: Result) -> Any:
+    """The one JSON document on stdout of a call that went well."""
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)

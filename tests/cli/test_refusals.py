@@ -1,0 +1,108 @@
+"""Bad input ends in one sentence on stderr and exit code 64: no traceback, nothing on stdout, nothing written."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Call, add_run, files
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+DEMO = CONFIGS / "runs" / "demo.yaml"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "Missing command"),
+        (["go"], "No such command 'go'"),
+        (["run"], "Missing argument 'config'"),
+        (["run", DEMO, "--sets", "a=1"], "No such option: --sets"),
+        (["run", "none.yaml"], "none.yaml: cannot be read (No such file or directory); give an existing YAML file"),
+        (["run", CONFIGS], "cannot be read (Is a directory)"),
+        (["run", "broken.yaml"], "broken.yaml: line 2, column 6: key 'name' is given twice"),
+        (["run", "binary.yaml"], "binary.yaml: not text in UTF-8; give a YAML file"),
+        (["run", DEMO, "--set", "training.round=3"], "training.round: unknown key; allowed are rounds, batch_samples"),
+        (["run", DEMO, "--set", "training.rounds=-3"], "training: rounds must be a number above 0 (got -3)"),
+        (["run", DEMO, "--set", "training.optimizer=lion"], "optimizer is 'lion'; allowed are adamw, sgd"),
+        (
+            ["run", DEMO, "--set", "training.micro_batch_samples=5"],
+            "5 does not divide batch_samples 32; choose a divisor",
+        ),
+        (["run", DEMO, "--set", "strategy.name=magic"], "strategy.name is 'magic'; allowed are dp, pp, single"),
+        (["run", DEMO, "--set", "training.rounds"], "write KEY=VALUE such as training.rounds=10"),
+        (["run", DEMO, "--set", "seed={"], "--set seed={: line 1"),
+        (["run", DEMO, "--set", "fleet=many"], "its names are here, three-emulated"),
+        (["run", DEMO, "--set", "data.source=none.csv", "--dry-run"], "data.source: 'none.csv' does not exist"),
+        (["show", "nothing"], "run 'nothing': there is none"),
+        (["show", "latest"], "run 'latest': there is none"),
+        (["verify", "nothing"], "run 'nothing': there is none"),
+        (["rerun", "nothing", "--from", "train"], "run 'nothing': there is none"),
+        (["diff", "nothing", "nothing"], "run 'nothing': there is none"),
+        (["diff", "nothing"], "Missing argument 'other'"),
+    ],
+)
+@pytest.mark.parametrize("program", [False, True], ids=["person", "json"])
+def test_refused(call: Call, root: Path, arguments: list[str | Path], said: str, program: bool) -> None:
+    """The sentence names what was given and what is allowed; a program reads nothing at all."""
+    (root.parent / "broken.yaml").write_text("a: {name: x,\n     name: y}\n")
+    (root.parent / "binary.yaml").write_bytes(b"\xff\x00")
+    result = call(*arguments, *(["--json"] if program and len(arguments) > 1 else []))
+    assert (result.exit_code, result.stdout) == (64, "")
+    assert said in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert not root.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["show", "small"], "several begin like that (small-1, small-2); give more of its id"),
+        (["show", "small-1", "trian"], "no stage 'trian'; it has train, evaluate"),
+        (["show", "small-3"], "run 'small-3': there is none; the newest are small-1, small-2"),
+        (["rerun", "small-1", "--from", "trian"], "stage 'trian' does not exist; stages are discover, profile"),
+        (["rerun", "small-1", "--only", "trian"], "stage 'trian' does not exist; stages are discover, profile"),
+        (
+            ["rerun", "small-1", "--set", "training.rounds=0"],
+            "small-1: training: rounds must be a number above 0 (got 0)",
+        ),
+        (["rerun", "small-1", "--set", "fleet.devices.third=0"], "no member named 'third'; its names are fast, slow"),
+    ],
+)
+def test_refused_beside_what_is_there(call: Call, root: Path, arguments: list[str], said: str) -> None:
+    """A refusal about a run leaves every file of the store as it was."""
+    add_run(root, 1)
+    add_run(root, 2)
+    before = files(root)
+    result = call(*arguments)
+    assert (result.exit_code, result.stdout) == (64, "")
+    assert said in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert files(root) == before
+
+
+def test_root_that_is_a_file(call: Call, root: Path) -> None:
+    """A root that is a file is refused by name, and stays what it is."""
+    root.write_text("mine")
+    result = call("runs")
+    assert result.exit_code == 64
+    assert f"--root {root}: it is a file; give a folder" in result.stderr
+    assert root.read_text() == "mine"
+
+
+def test_as_a_process(tmp_path: Path) -> None:
+    """The same holds for the installed command: one sentence, exit code 64, an untouched root."""
+    command = [str(Path(sys.executable).with_name("fleetune")), "run", str(DEMO), "--set", "training.pace=1"]
+    ended = subprocess.run([*command, "--root", "kept"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (64, "")
+    assert ended.stderr.startswith(f"{DEMO}: training.pace: unknown key; allowed are rounds, ")
+    assert len(ended.stderr.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_help_needs_neither_engine_nor_tensors() -> None:
+    """The help comes at once: neither Prefect nor torch is imported for it."""
+    program = "import sys, flows.cli; print(sorted({'prefect', 'torch', 'transformers', 'pandas'} & set(sys.modules)))"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout.strip() == "[]"

@@ -1,0 +1,132 @@
+"""run and rerun: what is passed to the pipeline, what is told while it runs and when it ends."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleetune.errors import Infeasible, TryAgain
+from fleetune.store import RunRecord
+from flows import finetune
+from flows.events import StageEvent
+from flows.setting import Setting, Wish
+from tests.cli.conftest import Call, add_run, document
+
+DEMO = Path(__file__).parents[2] / "configs" / "runs" / "demo.yaml"
+EVENTS = (
+    StageEvent(stage="profile", kind="reused", text="reused: same key as small-0"),
+    StageEvent(stage="train", kind="started", text="ran: training.rounds changed"),
+    StageEvent(stage="train", kind="note", text="a remark"),
+    StageEvent(stage="train", kind="progress", text="training", done=3, total=9, unit="samples"),
+    StageEvent(stage="train", kind="done", text="ran: training.rounds changed", seconds=1.25),
+)
+
+
+class Pipeline:
+    """Stands in for the pipeline: tells of two stages and ends with a run that is in the store, or with an error."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.asked: list[tuple[Any, Wish, bool]] = []
+        self.error: BaseException | None = None
+
+    def run_with(self, setting: Setting, config: Any, wish: Wish, dry_run: bool = False) -> RunRecord:
+        """As flows.finetune.run_with."""
+        self.asked.append((config, wish, dry_run))
+        for event in EVENTS:
+            setting.listen(event)
+        if self.error:
+            raise self.error
+        return add_run(self.root, len(self.asked))
+
+
+@pytest.fixture
+def pipeline(root: Path, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
+    """A pipeline that trains nothing."""
+    stand_in = Pipeline(root)
+    monkeypatch.setattr(finetune, "run_with", stand_in.run_with)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    return stand_in
+
+
+def test_run_tells(call: Call, pipeline: Pipeline) -> None:
+    """Away from a terminal there is one line per start and end of a stage, with the reason, then the results."""
+    result = call("run", DEMO)
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[:3] == [
+        "profile   reused - same key as small-0",
+        "train     started - training.rounds changed",
+        "train     done in 1.2 s - training.rounds changed",
+    ]
+    assert "5.5" in result.stdout and "+10.0%" in result.stdout
+    *_, report, model, last = result.stdout.splitlines()
+    assert report.startswith("report ") and report.endswith("report.html")
+    assert model.startswith("model ") and Path(model.split()[1], "config.json").is_file()
+    assert last == "run     small-1"
+    assert result.stderr == ""
+
+
+def test_run_for_a_program(call: Call, pipeline: Pipeline) -> None:
+    """With --json stdout is one document: the run and its results."""
+    told = document(call("run", DEMO, "--json"))
+    assert told["run"]["id"] == "small-1"
+    assert told["results"]["metrics"]["scores"][0]["after"] == 5.5
+
+
+def test_run_asks(call: Call, pipeline: Pipeline) -> None:
+    """The pipeline gets the config with every --set, and the wish for a dry run."""
+    call("run", DEMO, "--set", "training.rounds=2", "--set", "seed=7", "--dry-run")
+    [(config, wish, dry_run)] = pipeline.asked
+    assert (config.training.rounds, config.seed, dry_run) == (2, 7, True)
+    assert wish == Wish()
+
+
+def test_rerun_asks(call: Call, pipeline: Pipeline, root: Path) -> None:
+    """A rerun takes the config of the earlier run, with changes, from a stage on or for one stage only."""
+    earlier = add_run(root, 0, rounds=5)
+    call("rerun", "small-0", "--from", "train", "--set", "training.learning_rate=1e-3")
+    call("rerun", "latest", "--only", "plan")
+    (config, wish, _), (again, only, _) = pipeline.asked
+    assert (config.training.rounds, config.training.learning_rate) == (5, 1e-3)
+    assert (wish.from_stage, wish.only) == ("train", None)
+    assert only.only == "plan" and again.name == earlier.config.name
+
+
+@pytest.mark.parametrize(("error", "code"), [(Infeasible("slow lacks 12 MB"), 65), (TryAgain("slow left"), 75)])
+def test_errors_of_stages(call: Call, pipeline: Pipeline, error: Exception, code: int) -> None:
+    """An error of a stage is its sentence on stderr and its exit code."""
+    pipeline.error = error
+    result = call("run", DEMO)
+    assert result.exit_code == code
+    assert result.stderr == f"{error}\n"
+    assert "Traceback" not in result.output
+
+
+def test_unforeseen(call: Call, pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mistake of ours is one sentence that names a file with the traceback, and exit code 75."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    pipeline.error = ZeroDivisionError("no pace\nat all")
+    result = call("run", DEMO)
+    assert result.exit_code == 75
+    assert result.stderr.startswith("unforeseen ZeroDivisionError (no pace): the whole story is in ")
+    assert len(result.stderr.splitlines()) == 1
+    story = Path(result.stderr.split()[-1]).read_text()
+    assert story.startswith("Traceback") and "no pace\nat all" in story
+
+
+def test_stopped(call: Call, pipeline: Pipeline) -> None:
+    """Ctrl-C says how to go on, with exit code 130."""
+    pipeline.error = KeyboardInterrupt()
+    result = call("run", DEMO)
+    assert (result.exit_code, result.stderr) == (130, "stopped; the same command goes on from what is finished\n")
+
+
+def test_dry_run_of_the_real_pipeline(call: Call, root: Path) -> None:
+    """A dry run says of every stage whether it would run and why, and writes nothing."""
+    told = document(call("run", DEMO, "--dry-run", "--json"))
+    assert told["run"]["state"] == "planned" and told["results"] is None
+    assert [stage["stage"] for stage in told["run"]["stages"]][:3] == ["discover", "profile", "plan"]
+    shown = call("run", DEMO, "--dry-run")
+    assert "would" in shown.stdout and "never run before" in shown.stdout
+    assert not root.exists()

@@ -1,0 +1,104 @@
+"""runs, show, verify, diff: what the store holds, told to people and to programs."""
+
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from fleetune.store import Store
+from flows.cli import app
+from tests.cli.conftest import Call, add_run, document
+
+
+def test_no_runs(call: Call, root: Path) -> None:
+    """Without runs the list is empty, says how to start one, and makes no folder."""
+    assert document(call("runs", "--json")) == {"root": str(root), "runs": []}
+    assert "no runs in" in call("runs").stdout
+    assert not root.exists()
+
+
+def test_runs(call: Call, root: Path) -> None:
+    """Runs are listed newest first."""
+    add_run(root, 1)
+    add_run(root, 2)
+    listed = document(call("runs", "--json"))["runs"]
+    assert [run["id"] for run in listed] == ["small-2", "small-1"]
+    assert (listed[0]["state"], listed[0]["strategy"]) == ("done", "dp")
+    shown = call("runs").stdout
+    assert shown.index("small-2") < shown.index("small-1")
+    assert "7.0 s" in shown and "2 ran" in shown
+
+
+def test_root(call: Call, root: Path) -> None:
+    """--root goes before FLEETUNE_ROOT, and that before ./runs."""
+    assert document(call("runs", "--json"))["root"] == str(root)
+    assert document(call("runs", "--json", "--root", "there"))["root"] == "there"
+    assert document(CliRunner().invoke(app, ["runs", "--json"]))["root"] == "runs"
+
+
+def test_show_run(call: Call, root: Path) -> None:
+    """A run shows its stages with reasons, scores before and after, times, bytes, memory, and where the results lie."""
+    run = add_run(root, 1)
+    shown = call("show", "latest").stdout
+    for part in (
+        "small-1  done",
+        "never run before",
+        "6.25",
+        "5.5",
+        "1.100 s",
+        "1.000 s",
+        "+10.0%",
+        "123.40 MB",
+        "450.00 MB",
+    ):
+        assert part in shown, part
+    told = document(call("show", "small-1", "--json"))
+    assert told["run"]["id"] == run.id
+    assert Path(told["results"]["report"]).read_text() == "<html></html>"
+    assert (Path(told["results"]["model"]) / "config.json").is_file()
+    assert told["results"]["report"] in shown and told["results"]["model"] in shown
+
+
+def test_show_stage(call: Call, root: Path) -> None:
+    """A stage shows why it ran and every file it made."""
+    run = add_run(root, 1)
+    told = document(call("show", "small-1", "train", "--json"))
+    assert told["stage"]["outputs"] == run.stage("train").outputs
+    [artifact] = told["artifacts"]
+    assert artifact["files"] == [{"path": "model/config.json", "bytes": 13}]
+    assert (Path(artifact["folder"]) / "model" / "config.json").stat().st_size == 13
+    shown = call("show", "small-1", "train").stdout
+    assert "never run before" in shown and "model/config.json" in shown and artifact["folder"] in shown
+
+
+def test_verify(call: Call, root: Path) -> None:
+    """An untouched run is verified; one changed byte is named by its file, with exit code 64."""
+    run = add_run(root, 1)
+    assert document(call("verify", "small-1", "--json")) == {"run": "small-1", "artifacts": 2, "ok": True}
+    assert "every file of its 2 artifacts is what was stored" in call("verify", "latest").stdout
+    bad = Store(root).folder("evaluation", run.outputs["evaluation"]) / "report.html"
+    bad.write_text("<html>.</html>"[:13])
+    result = call("verify", "small-1", "--json")
+    assert (result.exit_code, result.stdout) == (64, "")
+    assert str(bad) in result.stderr and "corrupt" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_diff(call: Call, root: Path) -> None:
+    """Two runs differ in the setting that was changed, in the stages that depend on it, and in their scores."""
+    add_run(root, 1, rounds=3, after=5.5)
+    add_run(root, 2, rounds=9, after=4.5)
+    told = document(call("diff", "small-1", "small-2", "--json"))
+    assert told["settings"] == [{"key": "training.rounds", "first": 3, "second": 9}]
+    assert told["stages"][0] == {"stage": "train", "same": False, "why": "training.rounds changed"}
+    assert told["scores"][0] == {"name": "loss after", "first": 5.5, "second": 4.5}
+    shown = call("diff", "small-1", "small-2").stdout
+    assert "training.rounds changed" in shown and "4.5" in shown
+
+
+def test_diff_of_the_same(call: Call, root: Path) -> None:
+    """A run does not differ from itself."""
+    add_run(root, 1)
+    told = document(call("diff", "small-1", "latest", "--json"))
+    assert told["settings"] == []
+    assert all(stage["same"] for stage in told["stages"])
+    assert "their configs are the same" in call("diff", "latest", "latest").stdout
