@@ -62,10 +62,11 @@ def configuration(request: ModelRequest, labels: tuple[str, ...] = ()) -> Pretra
         if not hasattr(config, key):
             raise Refused(f"model: config.{key} is not a setting of {type(config).__name__}; see its documentation")
         setattr(config, key, value)
-    if folder is None:  # settings that depend on each other are worked out anew
-        config = type(config)(
-            **{key: value for key, value in {**config.to_diff_dict(), **changes}.items() if key != "model_type"}
-        )
+    if folder is None:  # built anew: some settings are worked out from others
+        try:
+            config = type(config)(**changes)
+        except (ValueError, TypeError) as error:
+            raise Refused(f"model: config does not make a {type(config).__name__} ({str(error)[:160]})") from None
     return _for_training(config, request, labels)
 
 

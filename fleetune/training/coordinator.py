@@ -46,17 +46,12 @@ def train(task: TrainingTask) -> TrainingMetrics:
     started_s = time.monotonic()
     found = newest_whole(task.work)
     first_round = found[1].round if found else 0
-    events = EventLog(task.work / EVENTS)
     seen = _Seen()
-    try:
+    with EventLog(task.work / EVENTS) as events:  # without an `ended` line the next attempt continues the log
+        events.started(task.training.rounds)
         if first_round < task.training.rounds:
             _run_rounds(task, first_round, events, seen)
-        events.ended("done")
-    except BaseException as error:
-        events.ended(str(error) or type(error).__name__)
-        raise
-    finally:
-        events.close()
+        events.ended()
     metrics = _metrics(task, first_round, seen, time.monotonic() - started_s)
     _leave(task, metrics)
     return metrics

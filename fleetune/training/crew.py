@@ -31,8 +31,8 @@ class Crew:
         self._first_round = first_round
         self._jobs: dict[str, Job] = {}
         self._kept: dict[str, list[tuple[str, dict[str, Any]]]] = {}
-        self._stuck_s = max(120.0, 50.0 * task.plan.objective)
-        self._watch = Watch(self.devices, limit_s=SILENCE_S, clock=time.monotonic)
+        stuck_s = max(60.0, 50.0 * task.plan.objective)
+        self._watch = Watch((), limit_s=SILENCE_S, clock=time.monotonic, stuck_limit_s=stuck_s)
         keys = {device: new_key_pair() for device in self.devices}
         self._keys = new_key_pair()
         self._public = {device: pair.public for device, pair in keys.items()}
@@ -137,13 +137,16 @@ class Crew:
         if kind == "ping":
             self._answer(device, header)
         elif kind == "beat":
-            self._watch.beat(device, int(header["progress"]))
+            self._watch.beat(device, int(header["progress"]), bool(header["working"]))
+            self._events.beat(device)
         elif kind == "failed":
             self._events.lost(device, str(header["why"]))
             raise by_exit_code(
                 int(header["exit_code"]), f"device {device} failed: {header['why']}; log: {self._log(device)}"
             )
         else:
+            if kind == "loaded":  # beats come from now on
+                self._watch.add(device)
             self._kept.setdefault(device, []).append((kind, header))
         return True
 
@@ -161,8 +164,8 @@ class Crew:
                 while self._hear():  # its own explanation may still be on its way
                     pass
                 raise self._lost(device, exit_in_words(code))
-        for silent in self._watch.silent():
-            raise self._lost(silent, f"has been silent for more than {SILENCE_S:.0f} s")
+        for concern in self._watch.concerns():
+            raise self._lost(concern.device, f"is {concern.kind} for {concern.since_s:.0f} s")
 
     def _lost(self, device: str, why: str) -> TryAgain:
         self._events.lost(device, why)
@@ -174,4 +177,5 @@ class Crew:
         return self._task.work / "workers" / f"{device}.log"
 
     def _refused(self, sentence: str) -> None:
-        self._events.refused(sentence)
+        with (self._task.work / "refused.log").open("a", encoding="utf-8") as log:
+            log.write(sentence + "\n")

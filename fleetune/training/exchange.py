@@ -57,6 +57,8 @@ class Exchange:
         self.round = 0
         self.offset_s = 0.0
         self.beaten: Callable[[], None] = lambda: None
+        self.waiting = False
+        """Whether the compute thread waits for others: no progress is expected of it then."""
 
     def now_s(self) -> float:
         """Seconds of the coordinator's clock."""
@@ -104,7 +106,9 @@ class Exchange:
         self._waiting = {key: arrival for key, arrival in self._waiting.items() if key.round >= round}
 
     def _take(self) -> None:
+        self.waiting = True
         received = self._endpoint.receive(POLL_S)
+        self.waiting = False
         if received is None:
             return
         message = received.message

@@ -178,7 +178,7 @@ class _Beat:
 
     def _run(self) -> None:
         while not self._ended.wait(BEAT_S):
-            self._exchange.tell("beat", {"progress": self._progress})
+            self._exchange.tell("beat", {"progress": self._progress, "working": not self._exchange.waiting})
 
 
 def _measure_offset(exchange: Exchange, address: str) -> None:

@@ -42,18 +42,19 @@ FAMILIES = (
     ),
     Family(
         "resnet", IMAGE,
-        {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 16, 16, 32], "depths": [1, 1, 1, 1],
+        {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [16, 32], "depths": [1, 2],
          "layer_type": "bottleneck"},
         batch_norm=True,
     ),
     Family(
-        "mobilenet_v2", IMAGE, {"model_type": "mobilenet_v2", "image_size": 32, "depth_multiplier": 0.1, "min_depth": 8},
+        "mobilenet_v2", IMAGE, {"model_type": "mobilenet_v2", "image_size": 32, "depth_multiplier": 0.1, "min_depth": 8,
+         "output_stride": 8},
         batch_norm=True, no_dropout=("classifier_dropout_prob",),
     ),
     Family(
         "efficientnet", IMAGE,
-        {"model_type": "efficientnet", "image_size": 32, "width_coefficient": 0.1, "depth_coefficient": 0.2,
-         "hidden_dim": 128},
+        {"model_type": "efficientnet", "image_size": 64, "width_coefficient": 0.1, "depth_coefficient": 0.2,
+         "hidden_dim": 128, "initializer_range": 0.3, "strides": [1, 2, 2, 1, 1, 1, 1]},
         batch_norm=True, no_dropout=("dropout_rate", "drop_connect_rate"),
     ),
 )  # fmt: skip
