@@ -4,7 +4,7 @@ With --json the bars are drawn on stderr where that is a terminal, so that stdou
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -122,6 +122,12 @@ def watching(asked: Asked) -> Iterator[Watch]:
     if not console.is_terminal:
         yield Watch() if asked.as_json else Lines(console)
         return
+    with bars(console) as progress:
+        yield Bars(progress)
+
+
+def bars(console: Console, clock: Callable[[], float] | None = None) -> Progress:
+    """An empty display of bars; `clock` gives seconds."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description:<9}", markup=False),
@@ -130,8 +136,7 @@ def watching(asked: Asked) -> Iterator[Watch]:
         Pace(),
         TimeRemainingColumn(compact=True),
     )
-    with Progress(*columns, console=console, transient=True) as progress:
-        yield Bars(progress)
+    return Progress(*columns, console=console, transient=True, get_time=clock)
 
 
 def _short(amount: float) -> str:

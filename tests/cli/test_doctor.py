@@ -25,6 +25,21 @@ def test_doctor(call: Call, root: Path) -> None:
     assert not root.exists()
 
 
+@pytest.fixture
+def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch is not started to be asked for accelerators: it finds two."""
+    found = [{"name": "big", "memory_bytes": 80_000_000_000}, {"name": "small", "memory_bytes": 8_000_000_000}]
+    monkeypatch.setattr(doctor, "ASK_TORCH", f"import json; print(json.dumps({found}))")
+
+
+@pytest.mark.usefixtures("no_torch")
+def test_accelerators() -> None:
+    """Accelerators are named as a fleet file names them, with their memory."""
+    found = {finding.topic: finding for finding in doctor.examine(Path("runs"))}
+    assert "cuda:0 big (80.0 GB), cuda:1 small (8.0 GB)" in found["Accelerators"].words
+
+
+@pytest.mark.usefixtures("no_torch")
 def test_missing(call: Call, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What no run works without ends the doctor with exit code 75 and its name."""
 
@@ -39,6 +54,7 @@ def test_missing(call: Call, root: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "this machine can run fleetune" not in result.stdout
 
 
+@pytest.mark.usefixtures("no_torch")
 def test_other_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     """A package in another version than asked for, or none at all, is missing, with what to do."""
     real = doctor.metadata.version
@@ -55,6 +71,7 @@ def test_other_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["prefect"].state == doctor.GOOD
 
 
+@pytest.mark.usefixtures("no_torch")
 def test_other_engine_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine on another machine is named as such, not contacted."""
     monkeypatch.setenv("DOCKER_HOST", "tcp://192.0.2.1:2376")
@@ -62,6 +79,7 @@ def test_other_engine_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "names another machine, not asked" in found["Docker"].words
 
 
+@pytest.mark.usefixtures("no_torch")
 def test_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that answers is named with its version; one that talks nonsense counts as none."""
     for answer, words in ((b'{"Version": "20.10"}', "engine 20.10 answers"), (b"[]", "no engine at")):
