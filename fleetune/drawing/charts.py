@@ -1,0 +1,151 @@
+"""The report's other pictures: fleet, model, loss, and bars of amounts."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fleetune.clock import Clock
+from fleetune.contracts.fleet import Fleet
+from fleetune.contracts.metrics import RoundMetrics
+from fleetune.contracts.plan import Plan, Segment
+from fleetune.contracts.profile import Profile
+from fleetune.drawing.quantities import number, rate, seconds, size, steps
+from fleetune.drawing.svg import SEGMENT_COLOURS, WIDTH, bar, canvas, element, label, line, tooltip
+
+LABELLED_LINKS_UP_TO = 5
+RING_WIDTH = 560.0
+
+
+def fleet_chart(fleet: Fleet, segment_of: dict[str, int]) -> str:
+    """Devices on a ring in the colours of their segments, a line per pair with the speed of its slower direction."""
+    count = len(fleet.devices)
+    wide, tall = (215.0, 90.0) if count > 1 else (0.0, 0.0)
+    places = {}
+    for k, device in enumerate(fleet.devices):
+        turn = 2 * math.pi * k / count - (math.pi / 2 if count != 2 else math.pi)
+        places[device.name] = (RING_WIDTH / 2 + wide * math.cos(turn), 28 + tall + tall * math.sin(turn))
+    parts, labels = [], []
+    for k, a in enumerate(fleet.devices):
+        for b in fleet.devices[k + 1 :]:
+            ends = (places[a.name], places[b.name])
+            parts.append(line(*ends[0], *ends[1], class_="edge"))
+            if count <= LABELLED_LINKS_UP_TO:
+                labels.append(_link_label(fleet, (a.name, b.name), ends))
+    for device in fleet.devices:
+        x, y = places[device.name]
+        fill = f"var(--s{segment_of[device.name] % SEGMENT_COLOURS})" if device.name in segment_of else "var(--other)"
+        hint = f"{device.name}: {number(device.cores)} cores, {size(device.memory_bytes)}, {device.accelerator}"
+        parts.append(element("circle", tooltip(hint), cx=x, cy=y, r=15, style=f"fill:{fill}"))
+        labels.append(label(x, y + 31, device.name, class_="halo", text_anchor="middle", font_weight="600"))
+    height = max(y for _, y in places.values()) + 40
+    return canvas(parts + labels, height, "the fleet", RING_WIDTH)
+
+
+def _link_label(fleet: Fleet, names: tuple[str, str], ends: tuple[tuple[float, float], tuple[float, float]]) -> str:
+    there, back = fleet.link(*names), fleet.link(*names[::-1])
+    (x1, y1), (x2, y2) = ends
+    slower_bytes_per_s = min(there.bytes_per_s, back.bytes_per_s)
+    text = f"{rate(slower_bytes_per_s)}, {seconds(max(there.latency_s, back.latency_s))}"
+    return label((x1 + x2) / 2, (y1 + y2) / 2 + 4, text, class_="muted halo", text_anchor="middle")
+
+
+def model_chart(plan: Plan, fleet: Fleet, profile: Profile) -> str:
+    """Units side by side, as wide as their time in the plan, in the colour of their segment; devices below."""
+    clock = Clock(fleet, profile)
+    segments = [segment for lane in plan.lanes for segment in lane.segments]
+    times = [_unit_seconds(clock, segment) for segment in segments]
+    scale = WIDTH / (sum(map(sum, times)) or 1.0)
+    parts, x = [], 0.0
+    for index, (segment, unit_s) in enumerate(zip(segments, times, strict=True)):
+        begin, colour = x, f"fill:var(--s{index % SEGMENT_COLOURS})"
+        for name, value in zip(segment.units, unit_s, strict=True):
+            hint = f"{name}: {seconds(value)} forward and backward of one micro-batch"
+            parts.append(bar(x, 0, (max(value * scale - 1, 0.6), 34), hint, class_="bar", style=colour))
+            x += value * scale
+        parts += _caption(index, segment, begin, x)
+    return canvas(parts, 58 + 16 * (len(segments) > 1), "the model cut into segments")
+
+
+def _caption(index: int, segment: Segment, begin: float, end: float) -> list[str]:
+    """Who runs the segment; on two lines in turn so that narrow neighbours do not meet."""
+    text = f"{index}: " + ", ".join(f"{share.device} ({share.samples})" for share in segment.shares)
+    wide = 6.4 * len(text)
+    x = min(max((begin + end) / 2, wide / 2), WIDTH - wide / 2)
+    return [label(x, 50 + 16 * (index % 2), text, text_anchor="middle")]
+
+
+def _unit_seconds(clock: Clock, segment: Segment) -> list[float]:
+    """Forward and backward of every unit on the group's slowest member."""
+    positions = [clock.profile.position(name) for name in segment.units]
+    members = []
+    for share in segment.shares:
+        forward, backward = clock.unit_times(share.device, share.samples)
+        members.append([forward[k] + backward[k] for k in positions])
+    return max(members, key=sum)
+
+
+def loss_chart(rounds: Sequence[RoundMetrics]) -> str:
+    """Loss over rounds."""
+    if not rounds:
+        return ""
+    left, right, top, bottom = 46.0, WIDTH - 14.0, 14.0, 200.0
+    highest = max(r.loss for r in rounds) * 1.05 or 1.0
+    first, last = rounds[0].round, rounds[-1].round
+
+    def at(round_: int, loss: float) -> tuple[float, float]:
+        x = left + (right - left) * (round_ - first) / max(last - first, 1)
+        return x, bottom - (bottom - top) * loss / highest
+
+    parts = []
+    for tick in steps(highest, 5):
+        y = at(first, tick)[1]
+        parts += [line(left, y, right, y, class_="rule")]
+        parts += [label(left - 6, y + 4, number(round(tick, 6)), class_="muted", text_anchor="end")]
+    for tick in steps(last - first, 8):
+        if tick == int(tick):
+            x = at(first + int(tick), 0)[0]
+            parts.append(label(x, bottom + 16, str(first + int(tick)), class_="muted", text_anchor="middle"))
+    path = "L".join(f"{x:.1f} {y:.1f}" for x, y in (at(r.round, r.loss) for r in rounds))
+    parts.append(element("path", d=f"M{left:.1f} {bottom:.1f}L{path}L{right:.1f} {bottom:.1f}Z", class_="area"))
+    parts.append(element("path", d=f"M{path}", class_="curve"))
+    parts.append(label(right, bottom + 34, "round", class_="muted", text_anchor="end"))
+    for r in rounds if len(rounds) <= 300 else ():
+        x, y = at(r.round, r.loss)
+        hint = tooltip(f"round {r.round}: loss {number(r.loss)}")
+        parts.append(element("circle", hint, cx=x, cy=y, r=4, style="fill:transparent"))
+    return canvas(parts, bottom + 40, "loss by round")
+
+
+class Amounts(NamedTuple):
+    """Bytes to compare on one line."""
+
+    name: str
+    forecast: float
+    measured: float
+    limit: float | None = None
+
+
+def amounts_chart(lines: Sequence[Amounts], name: str) -> str:
+    """Forecast above measured, in pairs of bars; a dashed mark at the limit where it is within reach."""
+    if not lines:
+        return ""
+    highest = max(max(one.forecast, one.measured) for one in lines) or 1.0
+    limits = [one.limit for one in lines if one.limit is not None and one.limit <= 2.5 * highest]
+    left = 20 + 6.8 * max(len(one.name) for one in lines)
+    scale = (WIDTH - left - 190) / max([highest, *limits])
+    parts = []
+    for place, one in enumerate(lines):
+        y = 8 + 40.0 * place
+        parts.append(label(4, y + 20, one.name))
+        for k, (kind, value, style) in enumerate(
+            (("forecast", one.forecast, "opacity:.45"), ("measured", one.measured, ""))
+        ):
+            hint = f"{one.name}, {kind}: {size(value)}"
+            parts.append(bar(left, y + 2 + 15 * k, (value * scale, 12), hint, class_="bar F", style=style))
+            text = f"{size(value)} {kind}"
+            parts.append(label(left + value * scale + 6, y + 12 + 15 * k, text, class_="muted", font_size="11"))
+        if one.limit is not None and one.limit <= 2.5 * highest:
+            x = left + one.limit * scale
+            hint = tooltip(f"budget {size(one.limit)}")
+            parts.append(element("line", hint, x1=x, y1=y - 2, x2=x, y2=y + 33, class_="limit"))
+    return canvas(parts, 12 + 40 * len(lines), name)

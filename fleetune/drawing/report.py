@@ -1,0 +1,107 @@
+"""A run as one self-contained HTML file."""
+
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from fleetune.contracts.timeline import DeviceAmount, LinkBytes
+from fleetune.drawing import quantities
+from fleetune.drawing.charts import Amounts, amounts_chart, fleet_chart, loss_chart, model_chart
+from fleetune.drawing.content import ReportContent
+from fleetune.drawing.gantt import gantt_chart
+from fleetune.drawing.marks import tracks
+from fleetune.drawing.plan_text import plan_text, span_text
+from fleetune.drawing.svg import STYLE
+
+_PAGES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_PAGES.filters.update(
+    seconds=quantities.seconds,
+    size=quantities.size,
+    rate=quantities.rate,
+    number=quantities.number,
+    percent=quantities.percent,
+)
+
+
+def report(content: ReportContent) -> str:
+    """The page: scores, fleet, the model's cut, both timelines on one scale, loss, memory, links, citation, facts."""
+    charts = {
+        "fleet": fleet_chart(content.fleet, _segments(content)),
+        "model": model_chart(content.plan.plan, content.fleet, content.profile),
+        "loss": loss_chart(content.training.rounds),
+        "memory": amounts_chart(_memory(content), "memory of each device"),
+        "links": amounts_chart(_links(content), "bytes of each link in a round"),
+        **_timelines(content),
+    }
+    return _PAGES.get_template("report.html").render(
+        content=content,
+        style=Markup(STYLE),
+        charts={name: Markup(chart) for name, chart in charts.items()},
+        plan_text=plan_text(content.plan),
+        segments=_segment_rows(content),
+        memory=_memory(content),
+    )
+
+
+def _timelines(content: ReportContent) -> dict[str, str]:
+    """Both with the same tracks on the same time scale."""
+    forecast, measured = content.forecast.rows, content.training.timeline
+    until_s = max((row.end_s for row in (*forecast, *measured)), default=0.0)
+    order = [*content.plan.plan.devices, *sorted(n for n in tracks((*forecast, *measured)) if ">" in n)]
+    return {
+        "forecast": gantt_chart(forecast, "forecast", until_s=until_s, order=order),
+        "measured": gantt_chart(measured, "measured, a typical round", until_s=until_s, order=order),
+    }
+
+
+def _segments(content: ReportContent) -> dict[str, int]:
+    """Number of the segment that each device runs."""
+    lanes = content.plan.plan.lanes
+    return {device: k for lane in lanes for k, segment in enumerate(lane.segments) for device in segment.devices}
+
+
+def _segment_rows(content: ReportContent) -> list[dict[str, Any]]:
+    """The cut as a table."""
+    return [
+        {
+            "name": f"{lane.name}/{index}",
+            "colour": f"var(--s{index % 8})",
+            "units": span_text(segment.units),
+            "devices": ", ".join(f"{share.device} ({share.samples})" for share in segment.shares),
+            "warmup": segment.warmup,
+            "params": sum(content.profile.unit(name).param_bytes for name in segment.units),
+            "trained": sum(content.profile.unit(name).trainable_bytes for name in segment.units),
+        }
+        for lane in content.plan.plan.lanes
+        for index, segment in enumerate(lane.segments)
+    ]
+
+
+def _memory(content: ReportContent) -> list[Amounts]:
+    forecast = _by_device(content.forecast.memory_bytes)
+    measured = _by_device(content.training.peak_memory_bytes)
+    return [
+        Amounts(name, forecast.get(name, 0.0), measured.get(name, 0.0), content.fleet.device(name).memory_bytes)
+        for name in content.plan.plan.devices
+    ]
+
+
+def _links(content: ReportContent) -> list[Amounts]:
+    forecast, measured = _by_link(content.forecast.link_bytes), _by_link(content.training.link_bytes)
+    return [Amounts(n, forecast.get(n, 0), measured.get(n, 0)) for n in dict.fromkeys((*forecast, *measured))]
+
+
+def _by_device(amounts: tuple[DeviceAmount, ...]) -> dict[str, float]:
+    return {one.device: one.amount for one in amounts}
+
+
+def _by_link(links: tuple[LinkBytes, ...]) -> dict[str, int]:
+    return {f"{link.source} > {link.target}": link.bytes for link in links}

@@ -1,0 +1,79 @@
+"""SVG by hand: elements, a canvas, and the colours that everything drawn here shares (light and dark)."""
+
+from xml.sax.saxutils import escape, quoteattr
+
+WIDTH = 960
+"""Of every chart, in its own units; on the page it takes the width there is."""
+
+STYLE = """
+:root{--paper:#ffffff;--ink:#1d2430;--muted:#667085;--line:#e3e7ee;--soft:#f5f7fa;
+--forward:#3b74d6;--backward:#e08a2c;--reduce:#8a5cc7;--other:#8b95a5;--good:#23875b;--on:#ffffff;
+--s0:#3b74d6;--s1:#e08a2c;--s2:#2f9e77;--s3:#8a5cc7;--s4:#cf4f6d;--s5:#2a93b0;--s6:#8c8a2f;--s7:#77808f}
+@media (prefers-color-scheme:dark){:root{--paper:#12161d;--ink:#e6eaf1;--muted:#9aa5b6;--line:#2a323f;--soft:#1a202a;
+--forward:#6a9cf0;--backward:#f0a95a;--reduce:#b18ae6;--other:#7d8899;--good:#5cc597;--on:#10141a;
+--s0:#6a9cf0;--s1:#f0a95a;--s2:#5cc597;--s3:#b18ae6;--s4:#ee8199;--s5:#62bfd8;--s6:#c4c25f;--s7:#9aa5b6}}
+svg.chart{font:12px system-ui,-apple-system,"Segoe UI",sans-serif;display:block;width:100%;height:auto}
+svg.chart text{fill:var(--ink)}
+svg.chart .halo{stroke:var(--paper);stroke-width:8;stroke-linejoin:round;paint-order:stroke}
+svg.chart .muted{fill:var(--muted)}svg.chart .on{fill:var(--on);font-size:10px}
+svg.chart .rule{stroke:var(--line);stroke-width:1}svg.chart .soft{fill:var(--soft)}
+svg.chart .F{fill:var(--forward)}svg.chart .B{fill:var(--backward)}
+svg.chart .R{fill:var(--reduce)}svg.chart .O{fill:var(--other)}svg.chart .link{opacity:.72}
+svg.chart .bar:hover{stroke:var(--ink);stroke-width:1.5}
+svg.chart .curve{fill:none;stroke:var(--forward);stroke-width:2;stroke-linejoin:round}
+svg.chart .area{fill:var(--forward);opacity:.1}svg.chart .node{fill:var(--forward)}
+svg.chart .limit{stroke:var(--ink);stroke-width:2;stroke-dasharray:4 3}
+svg.chart .edge{stroke:var(--muted);stroke-width:1.5;opacity:.6}
+""".strip()
+SEGMENT_COLOURS = 8
+
+
+def element(name: str, text: str = "", /, **attributes: object) -> str:
+    """`<name ...>text</name>`; text is markup already, attribute names have `_` for `-` and `class_` for class."""
+    given = {key: _plain(value) for key, value in attributes.items() if value != ""}
+    said = "".join(f" {key.rstrip('_').replace('_', '-')}={quoteattr(value)}" for key, value in given.items())
+    return f"<{name}{said}>{text}</{name}>" if text else f"<{name}{said}/>"
+
+
+def label(x: float, y: float, text: str, **attributes: object) -> str:
+    """Text at a point."""
+    return element("text", escape(text), x=x, y=y, **attributes)
+
+
+def tooltip(text: str) -> str:
+    """What a pointer over the element around it reads."""
+    return element("title", escape(text))
+
+
+def bar(x: float, y: float, size: tuple[float, float], hint: str, **attributes: object) -> str:
+    """A rectangle of (width, height) with a tooltip."""
+    return element("rect", tooltip(hint), x=x, y=y, width=max(size[0], 0.6), height=size[1], rx=2, **attributes)
+
+
+def line(x1: float, y1: float, x2: float, y2: float, **attributes: object) -> str:
+    """A straight line."""
+    return element("line", x1=x1, y1=y1, x2=x2, y2=y2, **attributes)
+
+
+def canvas(parts: list[str], height: float, name: str, width: float = WIDTH) -> str:
+    """A whole chart; `name` is what a screen reader says."""
+    return element(
+        "svg",
+        "".join(parts),
+        class_="chart",
+        viewBox=f"0 0 {_plain(width)} {_plain(height)}",
+        role="img",
+        aria_label=name,
+        xmlns="http://www.w3.org/2000/svg",
+    )
+
+
+def alone(chart: str) -> str:
+    """A chart that carries its own colours: a file of its own."""
+    head, rest = chart.split(">", 1)
+    return f"{head}><style>{STYLE}</style>{rest}"
+
+
+def _plain(value: object) -> str:
+    """Numbers with two decimals at most."""
+    return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)

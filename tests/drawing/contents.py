@@ -1,0 +1,58 @@
+"""A whole run to draw: planned for real, with measurements a little off the forecast."""
+
+from dataclasses import replace
+
+from fleetune.clock import forecast
+from fleetune.contracts.metrics import EvaluationMetrics, RoundMetrics, Score, TrainingMetrics
+from fleetune.contracts.timeline import DeviceAmount, LinkBytes, Row
+from fleetune.drawing import ReportContent
+from fleetune.planning import solve
+from tests.planning.instances import small
+
+
+def content() -> ReportContent:
+    """Strategy pp on a, then b and c together."""
+    problem = small(micro_batch_samples=4, micro_batches=6, groups=[["a"], ["b", "c"]])
+    result = solve("pp", problem, now=lambda: 0.0)
+    said = forecast(result.plan, problem.fleet, problem.profile)
+    rounds = tuple(
+        RoundMetrics(
+            round=k, loss=0.7 / (1 + k / 10) + 0.02 * (k % 3), gradient_norm=1.0, learning_rate=5e-4, round_s=0.2
+        )
+        for k in range(60)
+    )
+    training = TrainingMetrics(
+        rounds=rounds,
+        timeline=tuple(_slower(row) for row in said.rows),
+        peak_memory_bytes=tuple(DeviceAmount(device=m.device, amount=m.amount * 1.1) for m in said.memory_bytes),
+        busy_s=said.busy_s,
+        link_bytes=tuple(LinkBytes(source=x.source, target=x.target, bytes=x.bytes + 300) for x in said.link_bytes),
+        median_round_s=said.round_s * 1.08,
+        wall_s=14.2,
+    )
+    evaluation = EvaluationMetrics(
+        scores=(
+            Score(name="accuracy", before=0.1, after=0.86, better="higher"),
+            Score(name="loss", before=2.31, after=0.41, better="lower"),
+        ),
+        samples=400,
+        forecast_round_s=said.round_s,
+        measured_round_s=said.round_s * 1.08,
+        forecast_error=1 / 1.08 - 1,
+        bytes_per_round=sum(x.bytes for x in said.link_bytes),
+        peak_memory_bytes=training.peak_memory_bytes,
+    )
+    return ReportContent(
+        title="demo: a small model <on> three devices",
+        fleet=problem.fleet,
+        profile=problem.profile,
+        plan=result,
+        forecast=said,
+        training=training,
+        evaluation=evaluation,
+        facts={"seed": "0", "plan digest": "sha256:" + "4f" * 32},
+    )
+
+
+def _slower(row: Row) -> Row:
+    return replace(row, start_s=row.start_s * 1.08, end_s=row.end_s * 1.08)
