@@ -74,7 +74,10 @@ def main() -> int:
         task = wire.parse(AgentTask, sys.stdin.buffer.readline(), "agent's task")
         keys = KeyPair(public=task.public, secret=task.secret)
         with Endpoint(task.device, keys, task.allowed, run=task.run, note=_note) as endpoint:
-            Agent(task, endpoint).run()
+            try:
+                Agent(task, endpoint).run()
+            finally:
+                endpoint.close(linger_s=0)  # all has been said
     except FleetuneError as error:
         _note(str(error))
         return error.exit_code

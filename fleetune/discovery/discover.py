@@ -25,6 +25,7 @@ from fleetune.links.keys import KeyPair, new_key_pair
 from fleetune.links.message import Message, Received
 
 LOOK_S = 0.1
+FAREWELL_S = 5.0
 
 
 @record
@@ -127,7 +128,7 @@ class _Conversation:
         for device in self.jobs:
             self.say(device, "end", {})
         for job in self.jobs.values():
-            job.wait(1.0)
+            job.wait(FAREWELL_S)
 
     def _failure(self, device: str, what: str) -> TryAgain:
         log = self.jobs[device].tail(20).strip()

@@ -116,9 +116,9 @@ class Endpoint:
         if self._closed:
             return
         self._closed = True
-        self._inbox.close()
         for peer in self._peers.values():
             peer.close(linger_s)
+        self._inbox.close()
         self._context.term()
 
     def __enter__(self) -> Self:

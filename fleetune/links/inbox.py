@@ -70,6 +70,7 @@ class Inbox:
             self._router: self._read,
             self._zap: self._answer,
         }
+        self._monitors: list[zmq.Socket[bytes]] = []
         self._poller = zmq.Poller()
         for socket in (self._bell, self._zap, self._router):
             self._poller.register(socket, zmq.POLLIN)
@@ -78,25 +79,28 @@ class Inbox:
         self._thread.start()
 
     def watch(self, monitor: zmq.Socket[bytes], saw: Callable[[int], None]) -> None:
-        """From now on `saw` gets every event of that monitor, in the IO thread, which also closes it."""
+        """From now on `saw` gets every event of that monitor, in the IO thread; `close` closes the monitor."""
         with self._lock:
             self._watches.put((monitor, saw))
             self._tell(b"watch")
 
     def close(self) -> None:
-        """End the IO thread, and with it every socket it reads."""
+        """End the IO thread and close every socket; the sockets that are watched must have been closed before.
+
+        zmq waits for ever to hand an event to a monitor that has gone, so monitors go last.
+        """
         with self._lock:
             if self._closed:
                 return
             self._closed = True
             self._tell(b"close")
         self._thread.join()
-        self._ring.close(linger=0)
         while not self._watches.empty():
-            self._watches.get()[0].close(linger=0)
+            self._monitors.append(self._watches.get()[0])
+        self._close_ears()
 
     def _tell(self, word: bytes) -> None:
-        with suppress(zmq.Again, zmq.ZMQError):  # an IO thread that has ended needs telling no more
+        with suppress(zmq.ZMQError):  # an IO thread that has ended needs telling no more
             self._ring.send(word, zmq.NOBLOCK)
 
     def _open(self, keys: KeyPair, bind: str) -> None:
@@ -108,7 +112,7 @@ class Inbox:
             self._router.bind(bind)
         except zmq.ZMQError as error:
             self._close_sockets()
-            self._ring.close(linger=0)
+            self._close_ears()
             raise Refused(f"bind: {bind!r} cannot be listened on ({error}); give tcp://ADDRESS:PORT or :*") from None
         self.address = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
 
@@ -137,6 +141,7 @@ class Inbox:
         def handle() -> None:
             saw(int(parse_monitor_message(monitor.recv_multipart())["event"]))
 
+        self._monitors.append(monitor)
         self._handlers[monitor] = handle
         self._poller.register(monitor, zmq.POLLIN)
 
@@ -186,5 +191,9 @@ class Inbox:
 
     def _close_sockets(self) -> None:
         self._router.disable_monitor()
-        for socket in (*self._handlers, self._bell):
+        for socket in (self._router, self._zap, self._bell):
+            socket.close(linger=0)
+
+    def _close_ears(self) -> None:
+        for socket in (self._ring, *self._monitors):
             socket.close(linger=0)

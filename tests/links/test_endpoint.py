@@ -154,3 +154,15 @@ def test_a_note_that_raises_harms_nobody() -> None:
             new.send("bob", Message("k", {}))
             assert bob.receive(PATIENCE_S) is not None
     assert noted == ["message from ann dropped: it belongs to another run"]
+
+
+def test_both_ends_may_close_at_once() -> None:
+    """Bug: an endpoint closed its monitors first; when its peer vanished just then, zmq waited for ever to tell them."""
+    for _ in range(10):
+        with two_ends() as ends:
+            closers = [threading.Thread(target=end.close, daemon=True) for end in (ends.ann, ends.bob)]
+            for closer in closers:
+                closer.start()
+            for closer in closers:
+                closer.join(PATIENCE_S)
+            assert not any(closer.is_alive() for closer in closers)
