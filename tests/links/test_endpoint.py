@@ -157,7 +157,7 @@ def test_a_note_that_raises_harms_nobody() -> None:
 
 
 def test_both_ends_may_close_at_once() -> None:
-    """Bug: an endpoint closed its monitors first; when its peer vanished just then, zmq waited for ever to tell them."""
+    """Bug: an endpoint closed its monitors first; zmq then waited for ever to tell them that the peer had gone."""
     for _ in range(10):
         with two_ends() as ends:
             closers = [threading.Thread(target=end.close, daemon=True) for end in (ends.ann, ends.bob)]
