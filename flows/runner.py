@@ -74,8 +74,9 @@ class Runner:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         """Whatever happened: no process is left and run.json says how it ended."""
         self.stop()
+        interrupted = error is not None and not isinstance(error, Exception)
         failure = error if isinstance(error, FleetuneError) else self.error
-        state = "done" if kind is None and failure is None else "failed" if failure else "interrupted"
+        state = "interrupted" if interrupted else "failed" if error or failure else "done"
         self._update(
             state=state,
             ended=self._now(),
@@ -166,8 +167,9 @@ class Runner:
             output=str((work / attempt.OUTPUT).resolve()),
             work=str(work.resolve()),
         )
-        self._note(row, state="running", how="ran")
-        self._tell(row.name, "started", decision.why)
+        if self.record.stage(row.name).state != "running":  # a follower is attempted twice
+            self._note(row, state="running", how="ran")
+            self._tell(row.name, "started", decision.why)
         job = attempt.start(row, task, self.setting.launcher)
         self._jobs[row.name] = job
         try:
