@@ -34,7 +34,7 @@ class Limits:
 
     answer_s: float = 60.0
     """For one answer of an agent; its start and a look for a GPU included."""
-    probe_s: float = 1.5
+    probe_s: float = 1.0
     """For the sweep over one link; slower links get fewer sizes and repeats."""
 
 
