@@ -50,7 +50,7 @@ def test_a_stage_module_is_thin(row: StageEntry) -> None:
         ("training.learning_rate", {"train"}),
         ("training.rounds", {"train"}),
         ("training.optimizer", {"profile", "train"}),
-        ("training.micro_batch_samples", {"profile", "plan", "train", "evaluate"}),
+        ("training.micro_batch_samples", {"profile", "plan", "train"}),
         ("strategy.name", {"plan"}),
         ("data.max_length", {"profile"}),
         ("model.precision", {"profile", "train", "evaluate"}),

@@ -1,0 +1,41 @@
+"""evaluate: everything before it -> evaluation (scores, summary.json, report.html)."""
+
+from fleetune import evaluation
+from fleetune.contracts import wire
+from fleetune.contracts.config.model import ModelRequest
+from fleetune.contracts.fleet import Fleet
+from fleetune.contracts.metrics import TrainingMetrics
+from fleetune.contracts.plan import PlanResult
+from fleetune.contracts.profile import Profile
+from fleetune.contracts.timeline import Forecast
+from fleetune.monitoring import EventSummary
+from stages.entry import Desk, main
+
+
+def evaluate(desk: Desk) -> None:
+    """Score the model before and after training, and compare the forecast with what was measured."""
+    config = desk.task.config
+    fleet = wire.read(Fleet, desk.input("fleet") / "fleet.json")
+    events = wire.read(EventSummary, desk.input("events") / "events.json")
+    evaluation.evaluate(
+        evaluation.EvaluationTask(
+            run=config["name"],
+            fleet=fleet,
+            profile=wire.read(Profile, desk.input("profile") / "profile.json"),
+            plan=wire.read(PlanResult, desk.input("plan") / "plan.json"),
+            forecast=wire.read(Forecast, desk.input("plan") / "forecast.json"),
+            training=wire.read(TrainingMetrics, desk.input("metrics") / "training.json"),
+            model=wire.load(ModelRequest, config["model"], "model"),
+            profile_folder=desk.input("profile"),
+            data_folder=desk.input("data"),
+            checkpoint_folder=desk.input("checkpoint"),
+            output=desk.output("evaluation"),
+            accelerator=next((d.accelerator for d in fleet.devices if d.accelerator != "cpu"), "cpu"),
+            facts={"training ended": events.ended, "failures": "; ".join(events.failures) or "none"},
+            progress=desk.channel.progress,
+        )
+    )
+
+
+if __name__ == "__main__":
+    main(evaluate)
