@@ -1,0 +1,83 @@
+"""Scores of a model on a whole split."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from fleetune.contracts.progress import Progress, quiet
+from fleetune.data import PreparedData
+from fleetune.errors import Refused
+from fleetune.models.loss import count_targets, loss_sum
+
+BETTER = {"accuracy": "higher", "macro_f1": "higher", "loss": "lower", "perplexity": "lower"}
+"""Every score there is, in the order of the tables."""
+LARGEST_EXPONENT = 700.0
+"""exp of more would not be a finite number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scoring:
+    """How a split is scored."""
+
+    split: str = "test"
+    batch_samples: int = 32
+    accelerator: str = "cpu"
+    progress: Progress = quiet
+
+
+def score(model: nn.Module, data: PreparedData, scoring: Scoring, what: str = "model") -> dict[str, float]:
+    """name -> score over every sample of the split, the model in evaluation mode, without gradients, on one thread.
+
+    Classification: accuracy, macro_f1 (over the classes that occur or are predicted), loss (mean per sample).
+    causal-lm: loss (mean per predicted token), perplexity (its exponential). `what` names the model in messages.
+    """
+    samples = data.size(scoring.split)
+    loss, targets = 0.0, 0
+    predicted: list[np.ndarray] = []
+    wanted: list[np.ndarray] = []
+    model.to(scoring.accelerator).eval()
+    with torch.no_grad(), _one_thread():
+        for first in range(0, samples, scoring.batch_samples):
+            last = min(first + scoring.batch_samples, samples)
+            rows = data.rows(scoring.split, np.arange(first, last))
+            labels = rows.pop("labels")
+            inputs = {name: torch.from_numpy(array).to(scoring.accelerator) for name, array in rows.items()}
+            logits = model(**inputs).logits
+            loss += float(loss_sum(logits.double(), torch.from_numpy(labels).to(scoring.accelerator), data.task))
+            targets += count_targets(labels, data.task)
+            if data.task != "causal-lm":
+                predicted.append(logits.argmax(dim=-1).cpu().numpy())
+                wanted.append(labels)
+            scoring.progress(f"scoring the {what}", last, samples, "samples")
+    if not math.isfinite(loss):
+        raise Refused(f"evaluation: the loss of the {what} is {loss}; training diverged, lower training.learning_rate")
+    if not targets:
+        raise Refused(f"{data.folder}: nothing to predict in split {scoring.split!r}; give longer texts")
+    mean = loss / targets
+    if data.task == "causal-lm":
+        return {"loss": mean, "perplexity": math.exp(min(mean, LARGEST_EXPONENT))}
+    return {**agreement(np.concatenate(predicted), np.concatenate(wanted)), "loss": mean}
+
+
+def agreement(predicted: np.ndarray, wanted: np.ndarray) -> dict[str, float]:
+    """accuracy and macro_f1 of predicted class numbers [samples]."""
+    from sklearn.metrics import accuracy_score, f1_score
+
+    macro = f1_score(wanted, predicted, average="macro", zero_division=0)
+    return {"accuracy": float(accuracy_score(wanted, predicted)), "macro_f1": float(macro)}
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Sums are then added in one order, whatever the machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
