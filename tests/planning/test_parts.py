@@ -8,9 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleetune.errors import Refused
+from fleetune.planning import Problem
 from fleetune.planning.parts.allocation import allocate
+from fleetune.planning.parts.costs import Costs
 from fleetune.planning.parts.cuts import best_cuts
+from fleetune.planning.parts.groups import Groups
 from fleetune.planning.parts.warmup import warmups
+from tests.planning.instances import tiny
 
 TIMES = st.integers(0, 12).map(float)
 
@@ -119,3 +123,22 @@ def test_warmups_that_cannot_be_are_refused(policy: str | tuple[int, ...], words
 def test_warmups_beyond_the_micro_batches_may_differ() -> None:
     """Capped at 2 micro-batches, 5, 9, 1 is 2, 2, 1: it does not increase."""
     assert warmups((5, 9, 1), 3, 2) == [5, 9, 1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(tiny(monotone=False), st.integers(1, 2))
+def test_a_group_is_dealt_the_same_for_all_runs_at_once_as_for_each_alone(problem: Problem, kept: int) -> None:
+    """The matrix of slowest members holds, run by run, what `dealt` gives, and infinity where it gives nothing."""
+    group = tuple(times.device for times in problem.profile.times)
+    if len(group) > problem.micro_batch_samples:
+        return
+    costs = Costs(problem)
+    runs = Groups(costs)
+    matrix = runs.seconds(group, kept)
+    for i, j in combinations(range(costs.blocks + 1), 2):
+        dealt = runs.dealt(group, kept, i, j)
+        if dealt is None or matrix[i, j] == np.inf:
+            assert len(group) == 1 or dealt is None and matrix[i, j] == np.inf
+            continue
+        each = [costs.seconds(device, y)[i, j] for device, y in zip(group, dealt, strict=True)]
+        assert matrix[i, j] == pytest.approx(max(each), rel=1e-9)

@@ -54,8 +54,7 @@ class Costs:
 
     def missing(self, device: str, kept_samples: int) -> Matrix:
         """[i, j]: bytes the device lacks to run it with that many samples kept; negative where there is room."""
-        activations = self._activations[None, :] - self._activations[:, None]
-        return self.idle_missing(device) + np.asarray(kept_samples * activations, dtype=np.float64)
+        return self.idle_missing(device) + kept_samples * self.activation_bytes()
 
     def idle_missing(self, device: str) -> Matrix:
         """[i, j]: the same with nothing kept: runtime, weights and their state alone."""
@@ -63,9 +62,9 @@ class Costs:
         runtime = self.problem.profile.of(device).runtime_bytes
         return self._weights + float(runtime - budget)
 
-    def activation_bytes(self, i: int, j: int) -> int:
-        """Kept per sample by a run."""
-        return int(self._activations[j] - self._activations[i])
+    def activation_bytes(self) -> Matrix:
+        """[i, j]: kept per sample between forward and backward."""
+        return np.asarray(self._activations[None, :] - self._activations[:, None], dtype=np.float64)
 
     @cached_property
     def forwards(self) -> NDArray[np.bool_]:

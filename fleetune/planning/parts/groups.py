@@ -3,22 +3,22 @@
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fleetune.planning.parts.allocation import allocate
-from fleetune.planning.parts.costs import Costs, Matrix
+from fleetune.planning.parts.costs import Costs, Integers, Matrix
 
 Group = tuple[str, ...]
 
 
-def most_samples(costs: Costs, device: str, kept: int, i: int, j: int) -> int:
-    """The largest share of run (i, j) that fits the device's memory with `kept` micro-batches between forward and
-    backward; capped at a whole micro-batch, 0 or less where not even the weights and a sample fit."""
+def most_samples(costs: Costs, device: str, kept: int) -> Integers:
+    """[i, j]: the largest share of the run that fits the device's memory with `kept` micro-batches between forward
+    and backward; a whole micro-batch at most, 0 where not even the weights fit."""
     batch = costs.problem.micro_batch_samples
-    room = -float(costs.idle_missing(device)[i, j])
-    per_sample = kept * costs.activation_bytes(i, j)
-    if room < 0:
-        return 0
-    return batch if per_sample == 0 else min(batch, int(room // per_sample))
+    room = -costs.idle_missing(device)
+    per_sample = kept * costs.activation_bytes()
+    many = np.where(per_sample > 0, room // np.maximum(per_sample, 1), batch)
+    return np.asarray(np.clip(np.where(room < 0, 0, many), 0, batch), dtype=np.int64)
 
 
 class Groups:
@@ -31,14 +31,16 @@ class Groups:
         self._missing: dict[tuple[Group, int], Matrix] = {}
 
     def seconds(self, group: Group, kept: int) -> Matrix:
-        """[i, j]: the slowest member's forward and backward seconds; infinite where memory is short."""
+        """[i, j]: the slowest member's forward and backward seconds; infinite where memory is short. Laid out by
+        columns, the way `cuts` reads it."""
         key = (group, kept)
         if key not in self._seconds:
             if len(group) == 1:
                 fits = self.costs.missing(group[0], kept * self.batch) <= 0
-                self._seconds[key] = np.where(fits, self.costs.seconds(group[0], self.batch), np.inf)
+                seconds = np.where(fits, self.costs.seconds(group[0], self.batch), np.inf)
             else:
-                self._seconds[key] = self._each_run(lambda i, j: self._slowest(group, kept, i, j))
+                seconds = self._slowest(group, kept)
+            self._seconds[key] = np.asfortranarray(seconds)
         return self._seconds[key]
 
     def missing(self, group: Group, kept: int) -> Matrix:
@@ -62,22 +64,44 @@ class Groups:
         """Samples of each member of the group for run (i, j), by measured speed within memory."""
         if len(group) == 1:
             return [self.batch]
-        most = [most_samples(self.costs, device, kept, i, j) for device in group]
-        return allocate([self._times(device, i, j) for device in group], most, self.batch)
+        most = [int(most_samples(self.costs, device, kept)[i, j]) for device in group]
+        times = [self._running(device) for device in group]
+        return allocate([(total[:, j] - total[:, i]).tolist() for total in times], most, self.batch)
 
-    def _slowest(self, group: Group, kept: int, i: int, j: int) -> float:
-        dealt = self.dealt(group, kept, i, j)
-        if dealt is None:
-            return np.inf
-        return max(self._times(device, i, j)[y - 1] for device, y in zip(group, dealt, strict=True))
+    def _slowest(self, group: Group, kept: int) -> Matrix:
+        """Deal samples for all runs at once, one by one to whom it hurts least, as `allocate` does where times grow;
+        the few runs where a measured time falls with more samples are dealt one after another."""
+        count = self.costs.blocks + 1
+        most = np.stack([most_samples(self.costs, device, kept) for device in group])
+        times = [self._running(device) for device in group]
+        dealt = np.ones((len(group), count, count), dtype=np.int64)
+        rows, columns = np.indices((count, count))
 
-    def _times(self, device: str, i: int, j: int) -> list[float]:
-        rows = (self.costs.running_seconds(device, y) for y in range(1, self.batch + 1))
-        return [float(row[j] - row[i]) for row in rows]
+        def seconds(d: int, samples: Integers) -> Matrix:
+            table, y = times[d], np.minimum(samples, self.batch) - 1
+            return np.asarray(table[y, columns] - table[y, rows])
+
+        for _ in range(self.batch - len(group)):
+            after = [np.where(dealt[d] < most[d], seconds(d, dealt[d] + 1), np.inf) for d in range(len(group))]
+            dealt[np.argmin(after, axis=0), rows, columns] += 1
+        slowest = np.max([seconds(d, dealt[d]) for d in range(len(group))], axis=0)
+        fits = (most >= 1).all(axis=0) & (most.sum(axis=0) >= self.batch) & self.costs.forwards
+        result = np.where(fits, slowest, np.inf)
+        for i, j in np.argwhere(fits & ~_growing(times)):
+            shares = self.dealt(group, kept, i, j)
+            assert shares is not None, "it fits"
+            result[i, j] = max(float(t[y - 1, j] - t[y - 1, i]) for t, y in zip(times, shares, strict=True))
+        return result
+
+    def _running(self, device: str) -> Matrix:
+        """[samples - 1, edge]: forward and backward seconds of everything before the edge."""
+        return np.stack([self.costs.running_seconds(device, y) for y in range(1, self.batch + 1)])
 
     def _needs(self, group: Group, kept: int, i: int, j: int) -> tuple[list[int], list[float]]:
-        per_sample = kept * self.costs.activation_bytes(i, j)
+        per_sample = kept * float(self.costs.activation_bytes()[i, j])
         idle = [float(self.costs.idle_missing(device)[i, j]) for device in group]
+        if len(group) == 1:
+            return [self.batch], [idle[0] + self.batch * per_sample]
         tables = [[base + y * per_sample for y in range(1, self.batch + 1)] for base in idle]
         dealt = allocate(tables, [self.batch] * len(group), self.batch)
         assert dealt is not None, "a group is never larger than a micro-batch here"
@@ -90,3 +114,13 @@ class Groups:
             for j in range(i + 1, count):
                 result[i, j] = value(i, j)
         return result
+
+
+def _growing(times: list[Matrix]) -> NDArray[np.bool_]:
+    """[i, j]: whether no device is faster with more samples."""
+    grows = np.ones((times[0].shape[1],) * 2, dtype=bool)
+    for total in times:
+        for fewer, more in zip(total, total[1:], strict=False):
+            step = more - fewer
+            grows &= step[None, :] >= step[:, None]
+    return grows

@@ -52,11 +52,11 @@ class DataParallel:
             missing = float(costs.missing(device, 1)[whole])
             if missing > 0:
                 raise lacking(device, missing, problem.profile.units, samples=1, kept=1)
-        most = [most_samples(costs, device, 1, *whole) for device in names]
+        most = [int(most_samples(costs, device, 1)[whole]) for device in names]
         seconds = [[float(costs.running_seconds(d, y)[-1]) for y in range(1, batch + 1)] for d in names]
         dealt = allocate(seconds, most, batch)
         if dealt is None:
-            short = (batch - sum(most)) * costs.activation_bytes(*whole)
+            short = (batch - sum(most)) * float(costs.activation_bytes()[whole])
             raise Infeasible(
                 f"micro_batch_samples is {batch}, but {', '.join(names)} together hold {sum(most)} samples of the "
                 f"whole model: they lack {amount(short)}; lower training.micro_batch_samples or cut with strategy pp"
