@@ -15,7 +15,7 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check -q .
 	$(BIN)/ruff check -q .
 	$(BIN)/mypy
-	$(BIN)/lint-imports --no-timing
+	$(BIN)/lint-imports --no-logo
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -44,16 +44,16 @@ def export_model(
             *path, last = name.split(".")
             owner = model.get_submodule(".".join(path))
             if last in owner._parameters:  # one object for all names of a tied weight
-                owner._parameters[last] = made.setdefault(canonical, owner._parameters[last])  # type: ignore[arg-type]
+                owner._parameters[last] = made.setdefault(canonical, owner._parameters[last])
     target = folder / ("adapter" if adapter_only else "model")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PEFT asks the hub whether an embedding changed; there may be no network
         if adapter_only:
             base = source_folder(request)
-            model.peft_config["default"].base_model_name_or_path = str(base) if base else None  # type: ignore[index, union-attr]
-            model.save_pretrained(target, save_embedding_layers=False)  # type: ignore[operator]
+            model.peft_config["default"].base_model_name_or_path = str(base) if base else None
+            model.save_pretrained(target, save_embedding_layers=False)
         else:
-            model.save_pretrained(target)  # type: ignore[operator]
+            model.save_pretrained(target)
     return target
 
 

@@ -181,7 +181,7 @@ class _Recorder(TorchFunctionMode):
 def _fake_input(fake: FakeTensorMode, value: torch.Tensor) -> torch.Tensor:
     """A fake tensor of the same shape whose first dimension is the batch symbol."""
     kinds = [DimDynamic.DUCK if d == 0 else DimDynamic.STATIC for d in range(value.dim())]
-    return fake.from_tensor(value, symbolic_context=StatelessSymbolicContext(dynamic_sizes=kinds))  # type: ignore[no-any-return]
+    return fake.from_tensor(value, symbolic_context=StatelessSymbolicContext(dynamic_sizes=kinds))
 
 
 def _fake_state(model: nn.Module, fake: FakeTensorMode, recorder: _Recorder) -> dict[str, torch.Tensor]:
@@ -203,11 +203,11 @@ def _fake_state(model: nn.Module, fake: FakeTensorMode, recorder: _Recorder) -> 
 @contextlib.contextmanager
 def _module_calls_go_to(recorder: _Recorder) -> Iterator[None]:
     original = nn.Module.__call__
-    nn.Module.__call__ = lambda module, *a, **k: recorder.module_call(original, module, a, k)  # type: ignore[method-assign]
+    nn.Module.__call__ = lambda module, *a, **k: recorder.module_call(original, module, a, k)
     try:
         yield
     finally:
-        nn.Module.__call__ = original  # type: ignore[method-assign]
+        nn.Module.__call__ = original
 
 
 def _prune(recorder: _Recorder, output: int, batch: str) -> g.Graph:

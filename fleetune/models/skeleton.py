@@ -36,14 +36,14 @@ def base_skeleton(config: PretrainedConfig, request: ModelRequest) -> PreTrained
         raise Refused(
             f"model: {type(config).__name__} cannot do {request.task} ({str(error).splitlines()[0][:160]})"
         ) from None
-    return model.train()  # type: ignore[no-any-return]
+    return model.train()
 
 
 def skeleton(config: PretrainedConfig, request: ModelRequest) -> nn.Module:
     """The model that is trained, adapters included, on the meta device; requires_grad marks what is trained."""
     model: nn.Module = base_skeleton(config, request)
     if request.lora is not None:
-        model = with_adapters(model, request.lora, request.task)
+        model = with_adapters(model, request.lora, request.task).to(DTYPES[request.precision])
     for pattern in request.freeze:
         matched = [p for name, p in model.named_parameters() if re.match(pattern, name)]
         if not matched:
@@ -71,7 +71,7 @@ def with_adapters(model: nn.Module, lora: Lora, task: str) -> nn.Module:
     try:
         with torch.device("meta"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about layers that store weights transposed: handled by PEFT itself
-            return get_peft_model(model, settings)  # type: ignore[no-any-return, arg-type]
+            return get_peft_model(model, settings)
     except ValueError as error:
         raise Refused(
             f"model: lora.targets {lora.targets!r} fit no layer ({str(error).splitlines()[0][:160]})"

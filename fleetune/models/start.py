@@ -51,14 +51,14 @@ def initial_model(config: PretrainedConfig, request: ModelRequest, start: Path, 
         *path, last = name.split(".")
         owner = model.get_submodule(".".join(path))
         if last in owner._parameters:  # one object for all names of a tied weight
-            owner._parameters[last] = made.setdefault(canonical, owner._parameters[last])  # type: ignore[arg-type]
+            owner._parameters[last] = made.setdefault(canonical, owner._parameters[last])
     return model.to(device).eval()
 
 
 def _draw_missing(base: PreTrainedModel, given: set[str]) -> None:
     """Give real tensors to all that `given` does not name, drawn as transformers draws them."""
     for name, tensor in _named(base).items():
-        tensor._is_hf_initialized = name in given  # type: ignore[attr-defined]
+        tensor._is_hf_initialized = name in given
     base._move_missing_keys_from_meta_to_device(set(base.state_dict()) - given, None, None, None)
     base._initialize_missing_keys(False)
     base.tie_weights()
@@ -100,8 +100,12 @@ def _given_adapters(folder: str, whole: nn.Module) -> dict[str, torch.Tensor]:
     for key, tensor in stored.items():
         stem, last = key.rsplit(".", 1)
         owner = stem.rsplit(".", 1)
-        options = (f"{stem}.default.{last}", f"{stem}.modules_to_save.default.{last}", key)
-        options += (f"{owner[0]}.modules_to_save.default.{owner[-1]}.{last}",)
+        options = (
+            f"{stem}.default.{last}",
+            f"{stem}.modules_to_save.default.{last}",
+            f"{owner[0]}.modules_to_save.default.{owner[-1]}.{last}",
+            key,
+        )
         matched = next((o for o in options if o in names), None)
         if matched is None:
             raise Refused(f"{path}: {key} has no place in the model; was it made for other lora.targets?")

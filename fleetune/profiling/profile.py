@@ -53,6 +53,7 @@ def profile(task: ProfilingTask) -> Profile:
         module,
         activation_bytes=[_per_sample(u["activation_bytes"], sizes) for u in first],
         flops=[_per_sample(u["flops"], sizes) for u in first],
+        micro_batch_samples=task.training.micro_batch_samples,
     )
     made = Profile(
         model=task.model.source or str((task.model.config or {}).get("model_type")),

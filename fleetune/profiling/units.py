@@ -11,8 +11,14 @@ from fleetune.models.tied import state_by_unit, tied_by_unit
 from fleetune.models.units import crossing, cuttable
 
 
-def unit_sizes(graph: Graph, skeleton: nn.Module, activation_bytes: list[int], flops: list[int]) -> tuple[Unit, ...]:
-    """The profile's units. activation_bytes, flops: per sample, in the order of units."""
+def unit_sizes(
+    graph: Graph, skeleton: nn.Module, activation_bytes: list[int], flops: list[int], micro_batch_samples: int
+) -> tuple[Unit, ...]:
+    """The profile's units. activation_bytes, flops: per sample, in the order of units.
+
+    A value that is the same for all samples (rotary angles, say) crosses a cut once per micro-batch; per sample it
+    counts as its share of that.
+    """
     parameters, buffers = dict(skeleton.named_parameters()), dict(skeleton.named_buffers())
     state, tied = state_by_unit(graph, skeleton), tied_by_unit(graph, skeleton)
     made = []
@@ -26,8 +32,10 @@ def unit_sizes(graph: Graph, skeleton: nn.Module, activation_bytes: list[int], f
                 trainable_bytes=sum(_bytes(p) for p in held if p.requires_grad),
                 buffer_bytes=sum(_bytes(buffers[n]) for n in state[unit.name] if n in buffers),
                 activation_bytes=activation_bytes[place],
-                output_bytes=sum(_value_bytes(graph, n) for n in crossing_now),
-                gradient_bytes=sum(_value_bytes(graph, n) for n in crossing_now if graph.value(n).gradient),
+                output_bytes=sum(_value_bytes(graph, n, micro_batch_samples) for n in crossing_now),
+                gradient_bytes=sum(
+                    _value_bytes(graph, n, micro_batch_samples) for n in crossing_now if graph.value(n).gradient
+                ),
                 flops=flops[place],
                 cut_after=unit is not graph.units[-1] and cuttable(graph, unit.nodes[-1]),
                 tied=tied[unit.name],
@@ -37,11 +45,12 @@ def unit_sizes(graph: Graph, skeleton: nn.Module, activation_bytes: list[int], f
 
 
 def _bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+    return int(tensor.numel() * tensor.element_size())
 
 
-def _value_bytes(graph: Graph, number: int) -> int:
-    """Bytes of a value per sample; one that is the same for all samples counts whole, once per sample at worst."""
+def _value_bytes(graph: Graph, number: int, micro_batch_samples: int) -> int:
+    """Bytes of a value per sample."""
     value = graph.value(number)
     sizes = [int(s) for s in value.shape if s != graph.batch]
-    return math.prod(sizes) * torch.empty(0, dtype=getattr(torch, value.dtype)).element_size()
+    size_bytes = math.prod(sizes) * int(torch.empty(0, dtype=getattr(torch, value.dtype)).element_size())
+    return size_bytes if graph.batched(number) else math.ceil(size_bytes / micro_batch_samples)

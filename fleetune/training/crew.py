@@ -137,6 +137,8 @@ class Crew:
         if kind == "ping":
             self._answer(device, header)
         elif kind == "beat":
+            if device not in self._watch.devices:
+                self._watch.add(device)
             self._watch.beat(device, int(header["progress"]), bool(header["working"]))
             self._events.beat(device)
         elif kind == "failed":
@@ -145,8 +147,6 @@ class Crew:
                 int(header["exit_code"]), f"device {device} failed: {header['why']}; log: {self._log(device)}"
             )
         else:
-            if kind == "loaded":  # beats come from now on
-                self._watch.add(device)
             self._kept.setdefault(device, []).append((kind, header))
         return True
 

@@ -113,7 +113,7 @@ class Rounds:
         with tools.pace.hold():
             if held.loss is not None:
                 if held.loss.requires_grad:
-                    held.loss.backward()  # type: ignore[no-untyped-call]
+                    held.loss.backward()
             else:
                 reached = [n for n in gradients if held.outputs[n].requires_grad]
                 if reached:

@@ -29,7 +29,7 @@ def clip_scale(training: TrainingRequest, norm: float | None) -> float:
 
 def square_norm(gradients: Iterable[torch.Tensor]) -> float:
     """Sum of squares over all gradients."""
-    norms = torch._foreach_norm(list(gradients))  # type: ignore[no-untyped-call]
+    norms = torch._foreach_norm(list(gradients))
     return float(sum(float(n) ** 2 for n in norms))
 
 
@@ -53,7 +53,7 @@ class Updates:
         if self._optimizer is None:
             return
         if scale != 1.0:
-            torch._foreach_mul_(list(self.gradients().values()), scale)  # type: ignore[no-untyped-call]
+            torch._foreach_mul_(list(self.gradients().values()), scale)
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate(self._training, round)
         self._optimizer.step()

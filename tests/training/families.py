@@ -28,7 +28,10 @@ class Family:
 
 
 FAMILIES = (
-    Family("bert", TEXT, {"model_type": "bert", **ENCODER}, no_dropout=("hidden_dropout_prob", "attention_probs_dropout_prob")),
+    Family(
+        "bert", TEXT, {"model_type": "bert", **ENCODER},
+        no_dropout=("hidden_dropout_prob", "attention_probs_dropout_prob"),
+    ),
     Family(
         "roberta", TEXT, {"model_type": "roberta", "max_position_embeddings": 66, **ENCODER},
         no_dropout=("hidden_dropout_prob", "attention_probs_dropout_prob"),
@@ -79,5 +82,7 @@ def data_request(family: Family, folder: Path) -> DataRequest:
         for index in range(40)
         for word in ("alpha", "beta", "gamma")
     ]
-    (folder / "rows.jsonl").write_text("".join(json.dumps({**r, "text": f"{i} {r['text']}"}) + "\n" for i, r in enumerate(rows)))
+    (folder / "rows.jsonl").write_text(
+        "".join(json.dumps({**r, "text": f"{i} {r['text']}"}) + "\n" for i, r in enumerate(rows))
+    )
     return DataRequest(source=str(folder / "rows.jsonl"), max_length=24)

@@ -25,7 +25,7 @@ class Control:
     state: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
-def train_unsplit(  # noqa: PLR0913
+def train_unsplit(
     model: nn.Module,
     data: PreparedData,
     training: TrainingRequest,
@@ -42,7 +42,9 @@ def train_unsplit(  # noqa: PLR0913
     for unit in units:
         module = model.get_submodule(unit)
         module.register_forward_pre_hook(
-            lambda m, a, unit=unit: torch.manual_seed(unit_seed(seed, here["round"], here["micro_batch"], unit)) and None
+            lambda m, a, unit=unit: (
+                torch.manual_seed(unit_seed(seed, here["round"], here["micro_batch"], unit)) and None
+            )
         )
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = _optimizer(parameters, training)
@@ -117,7 +119,9 @@ def _mean(replicas: list[dict[str, torch.Tensor]], shards: Sequence[tuple[int, i
     mean = {}
     for name, value in replicas[0].items():
         if value.is_floating_point():
-            mean[name] = sum((r[name] * ((b - a) / size) for r, (a, b) in zip(replicas, shards, strict=True)), torch.zeros(()))
+            mean[name] = sum(
+                (r[name] * ((b - a) / size) for r, (a, b) in zip(replicas, shards, strict=True)), torch.zeros(())
+            )
         else:
             mean[name] = value
     return mean

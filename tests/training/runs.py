@@ -74,7 +74,9 @@ def run_plan(ready: Prepared, made: Plan, training: TrainingRequest, folder: Pat
     profile = Profile(
         model="test",
         units=tuple(
-            Unit(name=u, param_bytes=1, trainable_bytes=1, activation_bytes=1, output_bytes=1, gradient_bytes=1, flops=1)
+            Unit(
+                name=u, param_bytes=1, trainable_bytes=1, activation_bytes=1, output_bytes=1, gradient_bytes=1, flops=1
+            )
             for u in ready.units
         ),
         batch_sizes=(1,),
