@@ -13,7 +13,7 @@ FLOAT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 """`1e-4` is a number, as in YAML 1.2 and JSON; PyYAML alone would read text."""
 
 
-class _Strict(yaml.SafeLoader):  # type: ignore[misc]
+class _Strict(yaml.SafeLoader):
     """SafeLoader that refuses what a reader of the file could not see at once."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
