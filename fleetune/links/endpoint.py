@@ -9,6 +9,7 @@ Nothing but memory limits a sender: messages to a peer that does not read are ke
 import queue
 import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -23,21 +24,28 @@ from fleetune.links.peer import Peer
 ZMQ_IO_THREADS = 2
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listen:
+    """Where an endpoint listens, and the largest message it takes."""
+
+    bind: str = "tcp://127.0.0.1:*"
+    max_message_bytes: int = 1 << 30
+
+
 class Endpoint:
     """Sends to and receives from the peers in `allowed` (name -> public key), encrypted with `keys`.
 
     `note` gets a sentence for every message or client that was refused; it is called from the IO thread.
     """
 
-    def __init__(  # noqa: PLR0913 - the interface that all rooms agreed on
+    def __init__(
         self,
         name: str,
         keys: KeyPair,
         allowed: Mapping[str, bytes],
         *,
         run: str,
-        bind: str = "tcp://127.0.0.1:*",
-        max_message_bytes: int = 1 << 30,
+        listen: Listen | None = None,
         note: Callable[[str], None],
     ) -> None:
         for peer, key in allowed.items():
@@ -45,14 +53,15 @@ class Endpoint:
                 raise Refused(f"endpoint {name}: the public key of {peer} is not 40 bytes of Z85 text")
         self.name = name
         self.allowed = dict(allowed)
-        self._keys, self._run, self._limit_bytes = keys, run, max_message_bytes
+        listen = listen or Listen()
+        self._keys, self._run, self._limit_bytes = keys, run, listen.max_message_bytes
         self._session = secrets.token_hex(16)
         self._peers: dict[str, Peer] = {}
         self._context = zmq.Context(io_threads=ZMQ_IO_THREADS)
         self._closed = False
-        door = Door(run=run, allowed=self.allowed, limit_bytes=max_message_bytes)
+        door = Door(run=run, allowed=self.allowed, limit_bytes=listen.max_message_bytes)
         try:
-            self._inbox = Inbox(self._context, keys, bind, door, note)
+            self._inbox = Inbox(self._context, keys, listen.bind, door, note)
         except Refused:
             self._context.term()
             raise

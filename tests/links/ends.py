@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import zmq
 
-from fleetune.links.endpoint import Endpoint
+from fleetune.links.endpoint import Endpoint, Listen
 from fleetune.links.keys import KeyPair, new_key_pair
 
 PATIENCE_S = 20.0
@@ -28,8 +28,9 @@ class Ends:
 def two_ends(max_message_bytes: int = 1 << 24) -> Iterator[Ends]:
     """Ann and bob, who know each other; everything is closed at the end."""
     notes: queue.SimpleQueue[str] = queue.SimpleQueue()
-    ann = Endpoint("ann", KEYS["ann"], LISTED, run="run-1", max_message_bytes=max_message_bytes, note=lambda _: None)
-    bob = Endpoint("bob", KEYS["bob"], LISTED, run="run-1", max_message_bytes=max_message_bytes, note=notes.put)
+    listen = Listen(max_message_bytes=max_message_bytes)
+    ann = Endpoint("ann", KEYS["ann"], LISTED, run="run-1", listen=listen, note=lambda _: None)
+    bob = Endpoint("bob", KEYS["bob"], LISTED, run="run-1", listen=listen, note=notes.put)
     with ann, bob:
         ann.connect("bob", bob.address, KEYS["bob"].public)
         bob.connect("ann", ann.address, KEYS["ann"].public)

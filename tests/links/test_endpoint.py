@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fleetune.errors import Refused, TryAgain
-from fleetune.links.endpoint import Endpoint
+from fleetune.links.endpoint import Endpoint, Listen
 from fleetune.links.message import CHUNK_BYTES, Message
 from tests.links.ends import KEYS, LISTED, PATIENCE_S, two_ends
 
@@ -94,7 +94,9 @@ def test_a_peer_that_comes_back_is_heard() -> None:
         assert ends.ann.receive(PATIENCE_S)
         address = ends.bob.address
         ends.bob.close()
-        with Endpoint("bob", KEYS["bob"], LISTED, run="run-1", bind=address, note=lambda _: None) as again:
+        with Endpoint(
+            "bob", KEYS["bob"], LISTED, run="run-1", listen=Listen(bind=address), note=lambda _: None
+        ) as again:
             again.connect("ann", ends.ann.address, KEYS["ann"].public)
             again.send("ann", Message("after", {}))
             received = ends.ann.receive(PATIENCE_S)
@@ -113,7 +115,7 @@ def test_misuse_is_refused_by_name() -> None:
         with pytest.raises(Refused, match="101 bytes, allowed are 100"):
             ends.ann.send("bob", Message("k", {}, (bytes(101),)))
         with pytest.raises(Refused, match="cannot be listened on"):
-            Endpoint("bob", KEYS["bob"], LISTED, run="r", bind=ends.bob.address, note=lambda _: None)
+            Endpoint("bob", KEYS["bob"], LISTED, run="r", listen=Listen(bind=ends.bob.address), note=lambda _: None)
     with pytest.raises(Refused, match="public key of ann"):
         Endpoint("bob", KEYS["bob"], {"ann": b"no key"}, run="r", note=lambda _: None)
 
