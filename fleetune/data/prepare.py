@@ -128,17 +128,21 @@ def _stream(
     total: int,
 ) -> None:
     """Read the tables once more, in their order, and write every chunk of rows to where its split wants it."""
-    place = {int(row): (split, at) for split, rows in dealt.items() for at, row in enumerate(rows)}
+    names = tuple(dealt)
+    end = 1 + max(int(rows.max()) for rows in dealt.values())
+    owner, place = np.full(end, -1, dtype=np.int8), np.zeros(end, dtype=np.int64)
+    for number, name in enumerate(names):
+        owner[dealt[name]], place[dealt[name]] = number, np.arange(len(dealt[name]))
     every = (example for table in tables for example in examples(table, job.source, job.needs))
-    kept = ((place[number], example) for number, example in enumerate(every) if number in place)
+    kept = ((row, example) for row, example in enumerate(islice(every, end)) if owner[row] >= 0)
     done = 0
     for chunk in _chunks(kept):
         encoded = encoder.encode([example for _, example in chunk])
-        for split in dealt:
-            mine = [index for index, ((owner, _), _) in enumerate(chunk) if owner == split]
-            at = [chunk[index][0][1] for index in mine]
-            for name, rows in encoded.items():
-                out[split][name][at] = rows[mine]
+        numbers = np.asarray([row for row, _ in chunk])
+        for number, name in enumerate(names):
+            mine = owner[numbers] == number
+            for key, rows in encoded.items():
+                out[name][key][place[numbers[mine]]] = rows[mine]
         done += len(chunk)
         job.progress("preparing data", done, total, "samples")
     for split in dealt:

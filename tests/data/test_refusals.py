@@ -123,6 +123,13 @@ def test_occupied_folder_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "d" / "mine").read_text() == "keep"
 
 
+def test_empty_folder_is_filled(tmp_path: Path) -> None:
+    """A folder that was made beforehand and holds nothing is as good as none."""
+    (tmp_path / "d").mkdir()
+    assert prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", FRUITS)).size("train") == 16
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "r.jsonl"]
+
+
 IMAGE_CASES = {
     "a flat list": ([1, 2, 3], "not an image"),
     "ragged rows": ([[1, 2], [3]], "not an image"),
