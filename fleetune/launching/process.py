@@ -15,7 +15,12 @@ from fleetune.errors import TryAgain
 from fleetune.launching.job import Command
 
 TAIL_BYTES = 1 << 16
-EVERY_CHILD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
+EVERY_CHILD = {
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "PYTHONUNBUFFERED": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",  # progress is ours to tell; their bars would fill logs
+}
 
 # The kernel ties a child to the thread that started it, so one thread that lasts as long as the process starts all.
 _STARTER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fleetune-launching")

@@ -1,18 +1,20 @@
 """Writes a trained model in its own standard format: a Hugging Face folder, or a PEFT adapter folder."""
 
+import dataclasses
 import shutil
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import PretrainedConfig
 
 from fleetune.contracts.config.model import ModelRequest
 from fleetune.models.skeleton import base_skeleton, canonical_names, skeleton
 from fleetune.models.source import source_folder
-from fleetune.models.weights import Weights, assign
+from fleetune.models.weights import Weights, assign, base_name
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -50,11 +52,24 @@ def export_model(
         warnings.simplefilter("ignore")  # PEFT asks the hub whether an embedding changed; there may be no network
         if adapter_only:
             base = source_folder(request)
-            model.peft_config["default"].base_model_name_or_path = str(base) if base else None
+            if base is None:  # nobody else has these random weights: the adapter is nothing without them
+                base = _export_base(config, request, start, folder)
+            model.peft_config["default"].base_model_name_or_path = str(base) if source_folder(request) else "../base"
             model.save_pretrained(target, save_embedding_layers=False)
         else:
             model.save_pretrained(target)
     return target
+
+
+def _export_base(config: PretrainedConfig, request: ModelRequest, start: Path, folder: Path) -> Path:
+    """Write the frozen model below an adapter to `folder/base`."""
+    plain = dataclasses.replace(request, lora=None, freeze=())
+    tensors = {base_name(name): tensor for name, tensor in load_file(start).items() if ".modules_to_save." not in name}
+    base_start = folder / "base.part"
+    save_file({name: tensor for name, tensor in tensors.items() if "lora_" not in name}, base_start)
+    written = export_model(config, plain, base_start, {}, folder)
+    base_start.unlink()
+    return written.rename(folder / "base")
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:

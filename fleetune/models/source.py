@@ -43,8 +43,10 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
     return files
 
 
-def configuration(request: ModelRequest, labels: tuple[str, ...] = ()) -> PretrainedConfig:
-    """The model's own configuration with the request's changes and the data's labels."""
+def configuration(
+    request: ModelRequest, labels: tuple[str, ...] = (), pad_token_id: int | None = None
+) -> PretrainedConfig:
+    """The model's own configuration with the request's changes, and the labels and padding of the data."""
     folder = source_folder(request)
     changes = dict(request.config or {})
     if folder is None:
@@ -67,7 +69,7 @@ def configuration(request: ModelRequest, labels: tuple[str, ...] = ()) -> Pretra
             config = type(config)(**changes)
         except (ValueError, TypeError) as error:
             raise Refused(f"model: config does not make a {type(config).__name__} ({str(error)[:160]})") from None
-    return _for_training(config, request, labels)
+    return _for_training(config, request, labels, pad_token_id)
 
 
 def needs(request: ModelRequest) -> Needs:
@@ -105,7 +107,9 @@ def content_digest(request: ModelRequest) -> str:
     return digest.hexdigest()
 
 
-def _for_training(config: PretrainedConfig, request: ModelRequest, labels: tuple[str, ...]) -> PretrainedConfig:
+def _for_training(
+    config: PretrainedConfig, request: ModelRequest, labels: tuple[str, ...], pad_token_id: int | None
+) -> PretrainedConfig:
     if hasattr(config, "use_cache"):
         config.use_cache = False
     if request.task != "causal-lm" and labels:
@@ -113,7 +117,7 @@ def _for_training(config: PretrainedConfig, request: ModelRequest, labels: tuple
         config.label2id = {label: index for index, label in enumerate(labels)}
         config.problem_type = "single_label_classification"
     if request.task == "sequence-classification" and getattr(config, "pad_token_id", None) is None:
-        config.pad_token_id = 0
+        config.pad_token_id = pad_token_id or 0  # tells a decoder's head which token is the last
     return config
 
 

@@ -38,7 +38,7 @@ def prepare_all(
     if not (folders.data / "data.json").exists():
         prepare(data, input_needs(model), folders.data, seed, progress)
     prepared = PreparedData(folders.data)
-    config = configuration(model, prepared.labels)
+    config = configuration(model, prepared.labels, prepared.info.pad_token_id)
     module = skeleton(config, model)
     rows = prepared.rows("train", [index % prepared.size("train") for index in range(RECORDED_SAMPLES)])
     samples = {name: torch.from_numpy(array) for name, array in rows.items() if name != "labels"}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import transformers
+from transformers import PretrainedConfig
 
 from fleetune.contracts import wire
 from fleetune.contracts.config.model import ModelRequest
@@ -47,7 +47,6 @@ def main() -> int:
     try:
         task = wire.read(MeasureTask, arguments.parse_args().task)
         torch.set_num_threads(1)
-        transformers.utils.logging.disable_progress_bar()
         _measure(task)
     except Exception as error:
         _say({"event": "error", "message": f"{type(error).__name__}: {error}"[:2000]})
@@ -101,9 +100,7 @@ def _measure(task: MeasureTask) -> None:
     )
 
 
-def _windows(
-    graph: Graph, config: transformers.PretrainedConfig, task: MeasureTask, runtime_bytes: int
-) -> list[list[str]]:
+def _windows(graph: Graph, config: PretrainedConfig, task: MeasureTask, runtime_bytes: int) -> list[list[str]]:
     """Consecutive units whose weights (twice, for gradients) fill at most half of what the device has left."""
     module = skeleton(config, task.model)
     sizes = {n: t.numel() * t.element_size() for n, t in (*module.named_parameters(), *module.named_buffers())}

@@ -5,6 +5,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,11 +60,9 @@ def train(task: TrainingTask) -> TrainingMetrics:
 
 def _run_rounds(task: TrainingTask, first_round: int, events: EventLog, seen: _Seen) -> None:
     """Rounds from `first_round` to the last, each a transaction."""
-    log = CommitLog(task.work / COMMITS, first_round)
     patience_s = max(120.0, 50.0 * task.plan.objective)
-    crew = Crew(task, first_round, events)
-    try:
-        leaders = tuple(s.devices[0] for lane in task.plan.plan.lanes for s in lane.segments)
+    leaders = tuple(s.devices[0] for lane in task.plan.plan.lanes for s in lane.segments)
+    with closing(CommitLog(task.work / COMMITS, first_round)) as log, Crew(task, first_round, events) as crew:
         for round in range(first_round, task.training.rounds):
             ready = crew.gather("ready", crew.devices, patience_s)
             metrics = _measured(task, round, ready, seen)
@@ -78,9 +77,6 @@ def _run_rounds(task: TrainingTask, first_round: int, events: EventLog, seen: _S
                 mark_whole(task.work, round + 1, tuple(str(h["file"]) for h in saved.values()))
             samples = task.plan.plan.batch_samples
             task.progress("training", (round + 1) * samples, task.training.rounds * samples, "samples")
-    finally:
-        crew.end()
-        log.close()
 
 
 def _measured(task: TrainingTask, round: int, ready: dict[str, dict[str, Any]], seen: _Seen) -> RoundMetrics:

@@ -3,7 +3,7 @@
 import secrets
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from fleetune.contracts import wire
 from fleetune.errors import TryAgain, by_exit_code
@@ -68,6 +68,12 @@ class Crew:
         """Send a control message to every worker."""
         for device in self.devices:
             self._endpoint.send(device, Message(kind, header))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
     def end(self) -> None:
         """Stop every worker and the coordinator's links; safe to repeat."""

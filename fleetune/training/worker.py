@@ -17,7 +17,6 @@ import traceback
 from pathlib import Path
 
 import torch
-import transformers
 
 from fleetune.contracts import wire
 from fleetune.errors import FleetuneError, TryAgain
@@ -52,7 +51,6 @@ def main() -> int:
     task = wire.read(WorkerTask, arguments.parse_args().task)
     secrets = wire.parse(Secrets, sys.stdin.buffer.readline(), "keys on stdin")
     torch.set_num_threads(1)
-    transformers.utils.logging.disable_progress_bar()
     keys = KeyPair(public=secrets.public.encode(), secret=secrets.secret.encode())
     allowed = {name: key.encode() for name, key in secrets.peers.items()}
     allowed[COORDINATOR] = secrets.coordinator_public.encode()

@@ -1,0 +1,126 @@
+"""A training that loses a device or its coordinator goes on from the newest whole checkpoint, as if nothing had been."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from fleetune.contracts.config.training import TrainingRequest
+from fleetune.errors import FleetuneError, TryAgain
+from fleetune.launching import Command, Job, ProcessLauncher
+from fleetune.training.commits import read_commits
+from tests.training.families import BY_NAME, data_request, model_request
+from tests.training.runs import MICRO_BATCH, MICRO_BATCHES, Prepared, final_state, plan, prepared, run_plan
+
+TRAINING = TrainingRequest(
+    rounds=9, batch_samples=24, micro_batch_samples=8, learning_rate=1e-3, schedule="cosine", checkpoint_every_rounds=3
+)
+
+
+class Recording:
+    """A launcher that remembers what it started, so that a test can kill it."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+
+    def start(self, command: Command) -> Job:
+        job = ProcessLauncher().start(command)
+        self.jobs.append(job)
+        return job
+
+
+def bert(tmp_path: Path) -> Prepared:
+    return prepared(model_request(BY_NAME["bert"], dropout=True), data_request(BY_NAME["bert"], tmp_path), tmp_path)
+
+
+def killing(launcher: Recording, device: int, round: int):  # type: ignore[no-untyped-def]
+    """A progress listener that kills one worker once that many rounds are committed."""
+
+    def listen(what: str, done: float, total: float, unit: str = "") -> None:
+        if done == round * MICRO_BATCH * MICRO_BATCHES:
+            os.kill(launcher.jobs[device].pid, signal.SIGKILL)
+
+    return listen
+
+
+@pytest.mark.slow
+def test_a_killed_device_is_named_and_the_next_run_ends_with_the_same_weights(tmp_path: Path) -> None:
+    """kill -9 of one worker after round 5: exit 75 naming it, all processes gone; resumed from 3, bitwise the same."""
+    ready = bert(tmp_path)
+    made = plan(ready.units, [3], [[8], [8]])
+    run_plan(ready, made, TRAINING, tmp_path / "whole")
+    launcher = Recording()
+    with pytest.raises(TryAgain, match=r"device d1 .*killed by signal 9") as caught:
+        run_plan(ready, made, TRAINING, tmp_path / "cut", launcher=launcher, progress=killing(launcher, 1, 5))
+    assert caught.value.exit_code == 75
+    assert all(job.poll() is not None for job in launcher.jobs)
+    metrics = run_plan(ready, made, TRAINING, tmp_path / "cut")
+    assert metrics.resumed_from_round == 3
+    assert [r.round for r in metrics.rounds] == list(range(9))
+    whole, again = final_state(tmp_path / "whole"), final_state(tmp_path / "cut")
+    assert whole.keys() == again.keys() and all(torch.equal(whole[k], again[k]) for k in whole)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_resumes_on_another_plan(tmp_path: Path) -> None:
+    """Begun on two segments, ended on one device: state is kept by name, so the weights come out the same, bitwise."""
+    ready = bert(tmp_path)
+    single = plan(ready.units, [], [[8]])
+    run_plan(ready, single, TRAINING, tmp_path / "whole")
+    launcher = Recording()
+    with pytest.raises(TryAgain):
+        two = plan(ready.units, [2], [[8], [8]])
+        run_plan(ready, two, TRAINING, tmp_path / "cut", launcher=launcher, progress=killing(launcher, 0, 7))
+    metrics = run_plan(ready, single, TRAINING, tmp_path / "cut")
+    assert metrics.resumed_from_round == 6
+    whole, again = final_state(tmp_path / "whole"), final_state(tmp_path / "cut")
+    assert all(torch.equal(whole[k], again[k]) for k in whole)
+
+
+@pytest.mark.slow
+def test_a_round_is_in_the_log_only_when_every_device_reported_it(tmp_path: Path) -> None:
+    """After a device is lost the log holds exactly the rounds that were announced as committed."""
+    ready = bert(tmp_path)
+    launcher = Recording()
+    told: list[float] = []
+
+    def listen(what: str, done: float, total: float, unit: str = "") -> None:
+        told.append(done)
+        killing(launcher, 1, 4)(what, done, total, unit)
+
+    with pytest.raises(TryAgain):
+        run_plan(ready, plan(ready.units, [2], [[3, 5], [8]]), TRAINING, tmp_path, launcher=launcher, progress=listen)
+    rounds = [r.round for r in read_commits(tmp_path / "work" / "commits.jsonl")]
+    assert len(rounds) == len(told) == 4
+
+
+@pytest.mark.slow
+def test_a_device_that_cannot_do_its_part_says_why_in_a_sentence(tmp_path: Path) -> None:
+    """A worker's own error reaches the coordinator with the device's name and the path of its log, not as a traceback."""
+    ready = bert(tmp_path)
+    (ready.folders.profile / "start.safetensors").write_bytes(b"not safetensors")
+    with pytest.raises(FleetuneError, match=r"device d0 failed: .*start\.safetensors: not a readable") as caught:
+        run_plan(ready, plan(ready.units, [], [[8]]), TRAINING, tmp_path)
+    assert "Traceback" not in str(caught.value) and caught.value.exit_code == 64
+
+
+@pytest.mark.slow
+def test_no_key_is_left_in_any_file_or_argument(tmp_path: Path) -> None:
+    """Keys of the run appear neither in task files, logs, events and artifacts nor in the workers' command lines."""
+    ready = bert(tmp_path)
+    secrets: list[bytes] = []
+    seen: list[bytes] = []
+
+    class Spying(Recording):
+        def start(self, command: Command) -> Job:
+            secrets.extend(part for part in command.first_line.split(b'"') if len(part) == 40)
+            job = super().start(command)
+            seen.append(Path(f"/proc/{job.pid}/cmdline").read_bytes() + Path(f"/proc/{job.pid}/environ").read_bytes())
+            return job
+
+    run_plan(ready, plan(ready.units, [3], [[8], [8]]), TRAINING, tmp_path, launcher=Spying())
+    assert len(secrets) == 8  # of two workers: own pair, the coordinator's and the peer's public key
+    files = [p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()]
+    assert files and not any(key in text for key in secrets for text in (*files, *seen))
