@@ -1,18 +1,18 @@
 """How the arguments of a recorded operation are written down, travel as JSON, and become values again.
 
-Nothing is pickled and nothing is looked up outside torch: a graph that came over the network can only name
-functions of torch and operator.
+Nothing is pickled and no code is looked up here: what a graph may call is in `allowed`, what sizes it may ask for in
+`sizes`.
 """
 
-import operator
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import sympy
 import torch
 
 from fleetune.errors import Refused
+from fleetune.models.sizes import Sizes
 
 HERE = torch.device("meta")  # stands for the device that runs the segment
 
@@ -47,6 +47,8 @@ def references(argument: Any) -> Iterator[int]:
 
 def to_json(argument: Any) -> Any:
     """An argument as JSON values; refuses what could not be rebuilt elsewhere."""
+    if isinstance(argument, float) and not math.isfinite(argument):
+        return {"$float": str(argument)}  # JSON has no word for it
     if argument is None or isinstance(argument, bool | int | float | str):
         return argument
     if isinstance(argument, list):
@@ -66,36 +68,12 @@ def from_json(value: Any) -> Any:
     if len(value) != 1 or next(iter(value)) not in _READ:
         raise Refused(f"graph: {sorted(value)} is not an argument")
     key, inner = next(iter(value.items()))
-    return _READ[key](inner)
-
-
-def function(name: str) -> Callable[..., Any]:
-    """The torch or operator function of a dotted name; nothing else can be named."""
-    root, *path = name.split(".")
-    found: Any = {"torch": torch, "operator": operator, "_operator": operator}.get(root)
-    for part in path:
-        if part.startswith("__") and not part.endswith("__"):
-            found = None
-        found = getattr(found, part, None)
-    if found is None or not callable(found) or isinstance(found, type):
-        raise Refused(f"graph: {name!r} is not a function of torch; the graph was made by another version or by nobody")
-    return found  # type: ignore[no-any-return]
-
-
-class Sizes:
-    """Evaluates size expressions for one batch symbol, remembering what it has seen."""
-
-    def __init__(self, symbol: str) -> None:
-        self._symbol = sympy.Symbol(symbol, integer=True, positive=True)
-        self._seen: dict[tuple[str, int], int] = {}
-
-    def at(self, expression: str, batch: int) -> int:
-        """The expression's value for a batch of that many samples."""
-        key = (expression, batch)
-        if key not in self._seen:
-            parsed = sympy.parse_expr(expression, local_dict={self._symbol.name: self._symbol})
-            self._seen[key] = int(parsed.subs(self._symbol, batch))
-        return self._seen[key]
+    try:
+        return _READ[key](inner)
+    except Refused:
+        raise
+    except (TypeError, ValueError, AttributeError) as error:
+        raise Refused(f"graph: {inner!r} cannot be read as {key} ({error})") from None
 
 
 def bind(argument: Any, values: Mapping[int, Any], sizes: Sizes, batch: int) -> Any:
@@ -116,11 +94,23 @@ def bind(argument: Any, values: Mapping[int, Any], sizes: Sizes, batch: int) -> 
     return argument
 
 
-def _dtype(name: str) -> torch.dtype:
+def _of_torch(name: str, kind: type) -> Any:
+    """The dtype, memory format or layout of that name."""
     found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
-        raise Refused(f"graph: {name!r} is not a dtype of torch")
+    if not isinstance(found, kind):
+        raise Refused(f"graph: {name!r} is not a {kind.__name__} of torch")
     return found
+
+
+def _plain(argument: Any) -> str:
+    return str(argument).removeprefix("torch.")
+
+
+def _texts(items: dict[Any, Any]) -> dict[str, Any]:
+    odd = [key for key in items if not isinstance(key, str)]
+    if odd:
+        raise Refused(f"model: a dictionary with the key {odd[0]!r} cannot be written into the graph; keys are texts")
+    return {key: to_json(item) for key, item in items.items()}
 
 
 # kind: (its key in JSON, how it is written, how it is read)
@@ -129,9 +119,11 @@ _TAGGED: dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = {
     Size: ("$size", lambda a: a.expression, lambda v: Size(str(v))),
     slice: ("$slice", lambda a: [to_json(p) for p in (a.start, a.stop, a.step)], lambda v: slice(*map(from_json, v))),
     tuple: ("$tuple", lambda a: [to_json(p) for p in a], lambda v: tuple(map(from_json, v))),
-    dict: ("$dict", lambda a: {k: to_json(p) for k, p in a.items()}, lambda v: {k: from_json(p) for k, p in v.items()}),
-    torch.dtype: ("$dtype", lambda a: str(a).removeprefix("torch."), lambda v: _dtype(str(v))),
+    dict: ("$dict", _texts, lambda v: {k: from_json(p) for k, p in v.items()}),
+    torch.dtype: ("$dtype", _plain, lambda v: _of_torch(str(v), torch.dtype)),
+    torch.memory_format: ("$memory_format", _plain, lambda v: _of_torch(str(v), torch.memory_format)),
+    torch.layout: ("$layout", _plain, lambda v: _of_torch(str(v), torch.layout)),
     torch.device: ("$device", lambda a: "here", lambda v: HERE),
     type(Ellipsis): ("$ellipsis", lambda a: 1, lambda v: Ellipsis),
 }
-_READ = {key: read for key, _, read in _TAGGED.values()}
+_READ = {key: read for key, _, read in _TAGGED.values()} | {"$float": lambda v: float(str(v))}

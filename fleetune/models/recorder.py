@@ -19,7 +19,8 @@ from torch.utils import _pytree as pytree
 
 from fleetune.errors import Refused
 from fleetune.models import graph as g
-from fleetune.models.ops import Ref, Size, function
+from fleetune.models.allowed import TWO_SIDED, is_allowed
+from fleetune.models.ops import Ref, Size
 
 # Reading a tensor's properties is not an operation on values.
 PROPERTIES = {
@@ -27,7 +28,7 @@ PROPERTIES = {
     "ndimension", "__len__", "get_device", "data_ptr", "__repr__", "__format__", "__hash__", "storage_offset",
     "is_same_size", "requires_grad_", "_is_view", "__set__", "type_as_property", "is_inference",
 }  # fmt: skip
-IN_PLACE = {"__iadd__": "__add__", "__imul__": "__mul__", "__isub__": "__sub__", "__itruediv__": "__truediv__"}
+IN_PLACE = {f"__i{name}__": f"__{name}__" for name in TWO_SIDED}
 
 
 def record_model(model: nn.Module, samples: Mapping[str, torch.Tensor], leaf_names: set[str]) -> g.Graph:
@@ -42,7 +43,7 @@ def record_model(model: nn.Module, samples: Mapping[str, torch.Tensor], leaf_nam
     inputs = {key: _fake_input(fake, value) for key, value in samples.items()}
     batch = str(next(iter(inputs.values())).shape[0].node.expr)
     try:
-        recorder = _Recorder(model, leaf_names)
+        recorder = _Recorder(model, leaf_names, environment)
         substitutes = _fake_state(model, fake, recorder)
         for key, value in inputs.items():
             recorder.keep_input(key, value)
@@ -54,23 +55,33 @@ def record_model(model: nn.Module, samples: Mapping[str, torch.Tensor], leaf_nam
             _module_calls_go_to(recorder),
         ):
             result = model(**inputs)
-    except Refused:
-        raise
+            recorder.refuse_branches()
+        logits = result.logits if hasattr(result, "logits") else pytree.tree_leaves(result)[0]
+        output = recorder.reference(logits).node
+    except Refused as error:
+        raise Refused(f"model: {name} has no graph ({error}); it cannot be cut") from None
     except Exception as error:  # whatever the model's own code raises on symbolic shapes
         raise Refused(
             f"model: {name} has no graph ({type(error).__name__}: {_short(error)}); it cannot be cut"
         ) from error
     if any(str(symbol) == batch for symbol in environment.replacements):
         raise Refused(f"model: {name} has no graph that holds for every batch size (it fixes the batch to one value)")
-    logits = result.logits if hasattr(result, "logits") else pytree.tree_leaves(result)[0]
-    return _prune(recorder, output=recorder.reference(logits).node, batch=batch)
+    return _prune(recorder, output=output, batch=batch)
 
 
 class _Recorder(TorchFunctionMode):
-    """Watches torch functions and leaf modules; `nodes` grows by one per operation."""
+    """Watches torch functions and leaf modules; `nodes` grows by one per operation.
 
-    def __init__(self, model: nn.Module, leaf_names: set[str]) -> None:
+    Two things that a list of operations could not tell are refused: a tensor that is read after it was changed in
+    place by another name (an item assignment, a view), and Python that decides by the number of samples.
+    """
+
+    def __init__(self, model: nn.Module, leaf_names: set[str], environment: ShapeEnv) -> None:
         super().__init__()
+        self._environment = environment
+        self._decisions = 0  # about the batch size, taken inside operations
+        self._versions: dict[int, int] = {}  # of every recorded tensor when it was made
+        self._before: dict[int, int] = {}  # of what went into the operation at hand
         self.nodes: list[g.Node] = []
         self.inputs: dict[str, int] = {}
         self.parameters: dict[int, str] = {}
@@ -90,45 +101,55 @@ class _Recorder(TorchFunctionMode):
             if parameter is None:
                 raise Refused(f"a tensor of shape {tuple(tensor.shape)} appears that no recorded operation made")
             made = self._add(g.ATTRIBUTE, parameter, (), {}, tensor)
+        if self._before.get(id(tensor), tensor._version) != self._versions[id(tensor)]:
+            raise Refused(f"a tensor of shape {tuple(tensor.shape)} is read after it was changed in place elsewhere")
         return Ref(made)
+
+    def refuse_branches(self) -> None:
+        """Refuse when the model's own Python has asked how many samples there are since the last operation."""
+        guards = self._environment.guards
+        if len(guards) > self._decisions:
+            raise Refused(f"it branches on the number of samples: {guards[self._decisions].expr}")
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if self._inside:
             return func(*args, **kwargs)
-        with self._unwatched():
+        with self._operation(args, kwargs):
             out = func(*args, **kwargs)
-        name = getattr(func, "__name__", str(func))
-        tensors = [leaf for leaf in pytree.tree_leaves(out) if isinstance(leaf, torch.Tensor)]
-        if name in PROPERTIES or not tensors:
-            unknown = [t for t in tensors if id(t) not in self._made_by and id(t) not in self.parameters]
-            if name == "__get__" and unknown:
-                raise Refused(f"{func} makes a tensor from a property")
-            return out
-        self._add_call(g.FUNCTION, self._spelled(func, name, args), args, kwargs, out)
+            name = getattr(func, "__name__", str(func))
+            tensors = _tensors(out)
+            if name in PROPERTIES or not tensors:
+                unknown = [t for t in tensors if id(t) not in self._made_by and id(t) not in self.parameters]
+                if name == "__get__" and unknown:
+                    raise Refused(f"{resolve_name(func) or name} makes a tensor from a property")
+                return out
+            if kwargs.get("out") is not None:
+                raise Refused(f"{name} writes into a tensor that it is given (out=)")
+            kwargs = {key: False if key == "inplace" else value for key, value in kwargs.items()}
+            self._add_call(g.FUNCTION, self._spelled(func, name), args, kwargs, out)
         return out
 
     def module_call(self, call: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
         name = self._names.get(module, "")
         if self._inside or name not in self._leaf_names:
             return call(module, *args, **kwargs)
-        with self._unwatched():
+        with self._operation(args, kwargs):
             out = call(module, *args, **kwargs)
-        self._add_call(g.MODULE, name, args, kwargs, out)
+            changed = [t for t in _tensors((args, kwargs)) if t._version != self._before[id(t)]]
+            if changed and not (getattr(module, "inplace", False) and out is changed[0]):
+                raise Refused(f"module {name} changes its input in place")
+            self._add_call(g.MODULE, name, args, kwargs, out)
         return out
 
-    def _spelled(self, func: Any, name: str, args: Any) -> str:
+    def _spelled(self, func: Any, name: str) -> str:
         """The function's dotted name; in-place functions become their pure twins, for they may meet received values."""
         target = resolve_name(func) or f"{func.__module__}.{name}"
-        plain = name.strip("_")
         twin = IN_PLACE.get(name) or (name[:-1] if name.endswith("_") and not name.endswith("__") else None)
-        if twin is None:
-            return target
-        if isinstance(args[0], torch.Tensor) and args[0]._is_view():
-            raise Refused(f"{plain} changes a view in place; make the module around it a leaf")
-        target = target[: -len(name)] + twin
-        function(target)
-        return target
+        pure = target if twin is None else target[: -len(name)] + twin
+        if not is_allowed(pure):
+            raise Refused(f"{target} cannot be recorded; make the module around it a leaf")
+        return pure
 
     def _add_call(self, kind: str, target: str, args: Any, kwargs: Any, out: Any) -> None:
         if isinstance(out, torch.Tensor):
@@ -147,6 +168,7 @@ class _Recorder(TorchFunctionMode):
             shape = tuple(str(size) for size in out.shape)
             value = g.Value(shape=shape, dtype=str(out.dtype).removeprefix("torch."), gradient=out.requires_grad)
             self._made_by[id(out)] = number
+            self._versions[id(out)] = out._version
             self._alive.append(out)
         self.nodes.append(g.Node(number, kind, target, *written, value))
         return number
@@ -156,6 +178,10 @@ class _Recorder(TorchFunctionMode):
             return self.reference(argument)
         if isinstance(argument, torch.SymInt | torch.SymFloat):
             expression = argument.node.expr
+            if isinstance(argument, torch.SymFloat):
+                if expression.free_symbols:
+                    raise Refused(f"it calculates with the number of samples: {expression}")
+                return float(expression)
             return Size(str(expression)) if expression.free_symbols else int(expression)
         if isinstance(argument, tuple | list):
             return (
@@ -170,12 +196,20 @@ class _Recorder(TorchFunctionMode):
         return argument
 
     @contextlib.contextmanager
-    def _unwatched(self) -> Iterator[None]:
+    def _operation(self, args: Any, kwargs: Any) -> Iterator[None]:
+        """Whatever happens in here is one operation."""
+        self.refuse_branches()
         self._inside += 1
         try:
+            self._before = {id(t): t._version for t in _tensors((args, kwargs))}
             yield
         finally:
             self._inside -= 1
+            self._decisions = len(self._environment.guards)
+
+
+def _tensors(argument: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(argument) if isinstance(leaf, torch.Tensor)]
 
 
 def _fake_input(fake: FakeTensorMode, value: torch.Tensor) -> torch.Tensor:

@@ -9,8 +9,10 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from fleetune.models import graph as g
-from fleetune.models.ops import HERE, Ref, Sizes, bind, function, references
+from fleetune.models.allowed import function
+from fleetune.models.ops import HERE, Ref, bind, references
 from fleetune.models.randomness import Draws, SlicedDraws
+from fleetune.models.sizes import Sizes
 from fleetune.models.skeleton import canonical_names
 from fleetune.models.units import crossing
 from fleetune.models.weights import Weights, assign
@@ -92,10 +94,14 @@ class Segment:
             call: Any
             if node.kind == g.MODULE:
                 call = self._modules.setdefault(node.target, skeleton.get_submodule(node.target))
+                if getattr(call, "inplace", False):
+                    call.inplace = False  # its input may be a value that was received
             elif node.kind == g.ITEM:
                 call = _item(int(node.target))
             else:
                 call = function(node.target)
+            if node.value is not None and not node.value.gradient:
+                call = _without_gradient(call)
             for read in node.reads:
                 if self.graph.node(read).kind == g.ATTRIBUTE:
                     self._attributes[read] = self.graph.node(read).target
@@ -155,6 +161,16 @@ def _state_names(module: nn.Module) -> list[str]:
 
 def _item(position: int) -> Any:
     return lambda whole: pytree.tree_leaves(whole)[position]
+
+
+def _without_gradient(call: Any) -> Any:
+    """The call, its result cut off as it was under no_grad when it was recorded."""
+
+    def detached(*args: Any, **kwargs: Any) -> Any:
+        out = call(*args, **kwargs)
+        return out.detach() if out.requires_grad else out
+
+    return detached
 
 
 def _placed(argument: Any, device: torch.device) -> Any:
