@@ -103,7 +103,8 @@ class Endpoint:
             return None
         envelope = arrived.envelope
         parts = join_parts(envelope, arrived.frames)
-        return Received(sender=arrived.sender, message=Message(envelope.kind, envelope.header, parts))
+        message = Message(envelope.kind, envelope.header, parts)
+        return Received(sender=arrived.sender, message=message, at_s=arrived.at_s)
 
     @property
     def sent_bytes(self) -> dict[str, int]:

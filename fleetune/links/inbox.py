@@ -6,6 +6,7 @@ memory: zmq collects all frames of a message before anybody sees the first.
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ class Arrived:
     sender: str
     envelope: Envelope
     frames: list[memoryview]
+    at_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +170,7 @@ class Inbox:
         if missed:
             self.lost += missed
             self._say(f"{missed} earlier messages from {sender} were lost or refused")
-        return Arrived(sender, envelope, views)
+        return Arrived(sender, envelope, views, time.monotonic())
 
     def _answer(self) -> None:
         reply, name = zap_answer(self._zap.recv_multipart(), self._names)

@@ -33,10 +33,12 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message and the proven name of who sent it."""
+    """A message, the proven name of who sent it, and when it was wholly here."""
 
     sender: str
     message: Message
+    at_s: float
+    """Of this machine's monotonic clock."""
 
 
 @dataclass(frozen=True, slots=True)

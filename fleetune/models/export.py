@@ -53,15 +53,15 @@ def export_model(
         if adapter_only:
             base = source_folder(request)
             if base is None:  # nobody else has these random weights: the adapter is nothing without them
-                base = _export_base(config, request, start, folder)
-            model.peft_config["default"].base_model_name_or_path = str(base) if source_folder(request) else "../base"
+                _export_base(config, request, start, folder)
+            model.peft_config["default"].base_model_name_or_path = str(base or "../base")
             model.save_pretrained(target, save_embedding_layers=False)
         else:
             model.save_pretrained(target)
     return target
 
 
-def _export_base(config: PretrainedConfig, request: ModelRequest, start: Path, folder: Path) -> Path:
+def _export_base(config: PretrainedConfig, request: ModelRequest, start: Path, folder: Path) -> None:
     """Write the frozen model below an adapter to `folder/base`."""
     plain = dataclasses.replace(request, lora=None, freeze=())
     tensors = {base_name(name): tensor for name, tensor in load_file(start).items() if ".modules_to_save." not in name}
@@ -69,7 +69,7 @@ def _export_base(config: PretrainedConfig, request: ModelRequest, start: Path, f
     save_file({name: tensor for name, tensor in tensors.items() if "lora_" not in name}, base_start)
     written = export_model(config, plain, base_start, {}, folder)
     base_start.unlink()
-    return written.rename(folder / "base")
+    written.rename(folder / "base")
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:

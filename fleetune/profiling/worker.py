@@ -16,6 +16,7 @@ from fleetune.contracts.record import record
 from fleetune.data import PreparedData
 from fleetune.errors import FleetuneError, TryAgain
 from fleetune.models.graph import Graph, parse_graph
+from fleetune.models.memory import peak_memory_bytes
 from fleetune.models.segment import Segment, Values
 from fleetune.models.skeleton import base_skeleton, saved_configuration, skeleton
 from fleetune.models.source import source_folder
@@ -85,7 +86,7 @@ def _measure(task: MeasureTask) -> None:
     _say(
         {
             "event": "costs",
-            "runtime_bytes": runtime_bytes,
+            "runtime_bytes": runtime_bytes + _workspace_bytes(graph, config, task, costs, len(windows), runtime_bytes),
             "units": [
                 {
                     "name": unit.name,
@@ -115,6 +116,21 @@ def _windows(graph: Graph, config: PretrainedConfig, task: MeasureTask, runtime_
         windows[-1].append(unit)
         filled += size
     return windows
+
+
+def _workspace_bytes(
+    graph: Graph, config: PretrainedConfig, task: MeasureTask, costs: dict[str, UnitCost], windows: int, idle_bytes: int
+) -> int:
+    """What computing took beyond weights and kept activations: buffers of kernels, copies, the allocator's slack.
+
+    Known only where all units were held at once; a device measured window by window counts none.
+    """
+    if windows > 1 or torch.device(task.accelerator).type != "cpu":
+        return 0
+    module = skeleton(config, task.model)
+    held_bytes = sum(t.numel() * t.element_size() for t in (*module.parameters(), *module.buffers()))
+    kept_bytes = sum(cost.activation_bytes[-1] for cost in costs.values())
+    return max(0, int(peak_memory_bytes(torch.device("cpu"))) - idle_bytes - int(held_bytes) - kept_bytes)
 
 
 def _resident_bytes() -> int:

@@ -129,7 +129,7 @@ class Exchange:
             ) from None
         if not stale:
             size_bytes = sum(memoryview(part).nbytes for part in message.parts)
-            self._waiting[key] = Arrival(tensors, sent_s, self.now_s(), size_bytes)
+            self._waiting[key] = Arrival(tensors, sent_s, received.at_s + self.offset_s, size_bytes)
 
 
 def _tensors(described: list[Any], parts: tuple[Any, ...], device: torch.device) -> dict[int, torch.Tensor]:

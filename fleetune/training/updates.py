@@ -79,11 +79,16 @@ class Updates:
 
 
 def _optimizer(parameters: list[nn.Parameter], training: TrainingRequest) -> torch.optim.Optimizer | None:
+    """torch's fused optimizers: one pass over each parameter and no temporary copies of it."""
     if not parameters:
         return None
     if training.optimizer == "sgd":
         return torch.optim.SGD(
-            parameters, lr=training.learning_rate, momentum=training.momentum, weight_decay=training.weight_decay
+            parameters,
+            lr=training.learning_rate,
+            momentum=training.momentum,
+            weight_decay=training.weight_decay,
+            fused=True,
         )
     return torch.optim.AdamW(
         parameters,
@@ -91,4 +96,5 @@ def _optimizer(parameters: list[nn.Parameter], training: TrainingRequest) -> tor
         betas=(training.beta1, training.beta2),
         eps=training.epsilon,
         weight_decay=training.weight_decay,
+        fused=True,
     )

@@ -24,6 +24,7 @@ from fleetune.launching.pace import Pace
 from fleetune.links.endpoint import Endpoint
 from fleetune.links.keys import KeyPair
 from fleetune.models.graph import parse_graph
+from fleetune.models.memory import peak_memory_bytes
 from fleetune.models.segment import Segment
 from fleetune.models.skeleton import base_skeleton, saved_configuration, skeleton
 from fleetune.models.source import source_folder
@@ -33,7 +34,6 @@ from fleetune.models.weights import Weights
 from fleetune.training.batches import Batches
 from fleetune.training.checkpoints import folder_of, restore, write_shard
 from fleetune.training.exchange import Exchange, Stopped
-from fleetune.training.memory import peak_memory_bytes
 from fleetune.training.place import Place, place_of, talks_to
 from fleetune.training.reduction import tied_holders
 from fleetune.training.rounds import Rounds, Tools

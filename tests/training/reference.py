@@ -91,8 +91,8 @@ def _targets(labels: torch.Tensor, task: str) -> int:
 
 def _optimizer(parameters: list[Any], training: TrainingRequest) -> torch.optim.Optimizer:
     if training.optimizer == "sgd":
-        return torch.optim.SGD(parameters, lr=training.learning_rate, momentum=training.momentum)
-    return torch.optim.AdamW(parameters, lr=training.learning_rate, weight_decay=training.weight_decay)
+        return torch.optim.SGD(parameters, lr=training.learning_rate, momentum=training.momentum, fused=True)
+    return torch.optim.AdamW(parameters, lr=training.learning_rate, weight_decay=training.weight_decay, fused=True)
 
 
 def _rate(training: TrainingRequest, round: int) -> float:

@@ -1,4 +1,4 @@
-"""A training that loses a device or its coordinator goes on from the newest whole checkpoint, as if nothing had been."""
+"""A training that loses a device or its coordinator goes on from the newest whole checkpoint as if nothing had been."""
 
 import os
 import signal
@@ -98,7 +98,7 @@ def test_a_round_is_in_the_log_only_when_every_device_reported_it(tmp_path: Path
 
 @pytest.mark.slow
 def test_a_device_that_cannot_do_its_part_says_why_in_a_sentence(tmp_path: Path) -> None:
-    """A worker's own error reaches the coordinator with the device's name and the path of its log, not as a traceback."""
+    """A worker's own error reaches the coordinator with the device's name and its log's path, not as a traceback."""
     ready = bert(tmp_path)
     (ready.folders.profile / "start.safetensors").write_bytes(b"not safetensors")
     with pytest.raises(FleetuneError, match=r"device d0 failed: .*start\.safetensors: not a readable") as caught:

@@ -1,0 +1,101 @@
+"""The whole pipeline as a user runs it: real stages, real devices, the command line."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+CONFIG: dict[str, Any] = {
+    "name": "small",
+    "seed": 4,
+    "fleet": {"devices": [{"name": "a", "emulate": {"cores": 0.6}}, {"name": "b", "emulate": {"cores": 0.4}}]},
+    "model": {
+        "task": "sequence-classification",
+        "config": {
+            "model_type": "bert", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+            "intermediate_size": 64, "vocab_size": 300,
+        },
+    },
+    "data": {"source": "rows.jsonl", "max_length": 32},
+    "training": {"rounds": 8, "batch_samples": 16, "micro_batch_samples": 4, "checkpoint_every_rounds": 2},
+    "strategy": {"name": "pp"},
+}  # fmt: skip
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A run file with its own small data set beside it."""
+    rows = [
+        {"text": f"{i} {word} " * (1 + i % 4), "label": word} for i in range(40) for word in ("red", "green", "blue")
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = tmp_path / "small.yaml"
+    path.write_text(yaml.safe_dump(CONFIG))
+    return path
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-c", "from flows.cli import main; main()", *arguments]
+
+
+def fleetune(*arguments: str) -> dict[str, Any]:
+    """Run the command line and read the JSON document it prints."""
+    done = subprocess.run(command(*arguments, "--json"), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def whys(document: dict[str, Any]) -> dict[str, str]:
+    """stage -> why it ran or was reused."""
+    return {stage["stage"]: stage["why"] for stage in document["run"]["stages"]}
+
+
+def checkpoint_of(document: dict[str, Any], root: Path) -> bytes:
+    """The bytes of the trained model."""
+    digest = next(s for s in document["run"]["stages"] if s["stage"] == "train")["outputs"]["checkpoint"]
+    return (root / "artifacts" / "checkpoint" / digest / "model" / "model.safetensors").read_bytes()
+
+
+def wait_until(happened: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    """Look until something has happened; fails when the process ends first or after two minutes."""
+    give_up_s = time.monotonic() + 120
+    while not happened():
+        assert process.poll() is None and time.monotonic() < give_up_s
+        threading.Event().wait(0.02)
+
+
+@pytest.mark.slow
+def test_a_run_is_reused_and_a_killed_one_is_finished(config: Path, tmp_path: Path) -> None:
+    """A second run trains nothing; a byte of data or a setting reruns what depends on it; kill -9 costs no bit."""
+    root = tmp_path / "runs"
+    first = fleetune("run", str(config), "--root", str(root))
+    again = fleetune("run", str(config), "--root", str(root))
+    assert all(whys(again)[stage].startswith("reused") for stage in ("profile", "plan", "train", "evaluate"))
+
+    slower = fleetune("run", str(config), "--root", str(root), "--dry-run", "--set", "training.learning_rate=1e-4")
+    assert whys(slower)["train"] == "ran: training.learning_rate changed"
+    assert whys(slower)["plan"].startswith("reused")
+    text = (tmp_path / "rows.jsonl").read_bytes()
+    (tmp_path / "rows.jsonl").write_bytes(text.replace(b"0 red", b"9 red", 1))
+    edited = fleetune("run", str(config), "--root", str(root), "--dry-run")
+    assert whys(edited)["profile"] == "ran: data changed"
+    (tmp_path / "rows.jsonl").write_bytes(text)
+
+    other = tmp_path / "other"
+    process = subprocess.Popen(command("run", str(config), "--root", str(other)), stdout=subprocess.DEVNULL)
+    wait_until(lambda: any(other.glob("work/*/checkpoints/round-*/round.json")), process)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    finished = fleetune("run", str(config), "--root", str(other))
+    assert whys(finished)["profile"].startswith("reused")
+    assert checkpoint_of(finished, other) == checkpoint_of(first, root)
