@@ -1,8 +1,8 @@
 """Dropout that does not depend on how a model or a micro-batch is cut.
 
 Before a unit runs, the generator is seeded from (seed, round, micro-batch, unit). A device that holds only some
-samples of the micro-batch draws every mask for the whole micro-batch and uses its own rows. A device that holds all of
-them runs torch's own functions.
+samples of the micro-batch draws every mask for the whole micro-batch and uses its own rows; random functions for which
+this is not known are refused there. A device that holds all samples runs torch's own functions.
 """
 
 import hashlib
@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+
+from fleetune.errors import Refused
 
 
 def unit_seed(seed: int, round: int, micro_batch: int, unit: str) -> int:
@@ -50,9 +52,18 @@ class SlicedDraws(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         rule = _RULES.get(func)
-        if rule is None:
+        if rule is not None:
+            return rule(self, func, *args, **kwargs)
+        if getattr(func, "__name__", "") == "__get__":
             return func(*args, **kwargs)
-        return rule(self, func, *args, **kwargs)
+        before = _drawn()
+        out = func(*args, **kwargs)
+        if not torch.equal(before, _drawn()):
+            raise Refused(
+                f"model: {func.__name__} draws random numbers that cannot be divided by samples; give its segment "
+                "one device"
+            )
+        return out
 
     def _rows(self, whole: torch.Tensor) -> torch.Tensor:
         first = self._draws.first
@@ -60,7 +71,10 @@ class SlicedDraws(TorchFunctionMode):
 
     def _whole_shape(self, shape: torch.Size | tuple[int, ...]) -> tuple[int, ...]:
         if not shape or shape[0] != self._own:
-            raise RuntimeError(f"a random tensor of shape {tuple(shape)} does not start with the samples ({self._own})")
+            raise Refused(
+                f"model: a random tensor of shape {tuple(shape)} does not start with this device's {self._own} "
+                "samples; give its segment one device"
+            )
         return (self._draws.samples, *shape[1:])
 
     def mask(self, like: torch.Tensor, p: float) -> torch.Tensor:
@@ -78,6 +92,9 @@ class SlicedDraws(TorchFunctionMode):
             return func(input, p, training)
         return input * self.mask(input, p)
 
+    def torch_dropout(self, func: Any, input: torch.Tensor, p: float, train: bool) -> Any:
+        return self.dropout(func, input, p, train)
+
     def attention(self, func: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         """softmax(q k^T / sqrt(d) + mask) v with dropout on the weights; only where there is dropout."""
         names = ("attn_mask", "dropout_p", "is_causal")
@@ -91,17 +108,22 @@ class SlicedDraws(TorchFunctionMode):
         scale = given.get("scale") or query.shape[-1] ** -0.5
         weights = (query * scale**0.5) @ (key * scale**0.5).transpose(-2, -1)
         weights = weights + _attention_bias(weights, given.get("attn_mask"), bool(given.get("is_causal", False)))
-        weights = torch.softmax(weights, -1)
+        weights = torch._safe_softmax(weights, -1)  # of a row that may see nothing: zeros, as torch's own
         return (weights * self.mask(weights, p)) @ value
 
     def rand(self, func: Any, *shape: Any, **kwargs: Any) -> torch.Tensor:
+        shape = shape or (kwargs.pop("size"),)
         sizes = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], tuple | list | torch.Size) else shape
         return self._rows(func(self._whole_shape(sizes), **kwargs))
 
-    def refuse(self, func: Any, *args: Any, **kwargs: Any) -> Any:
-        raise RuntimeError(
-            f"{func.__name__} draws numbers that cannot be divided by samples; give its segment one device"
-        )
+
+def _drawn() -> torch.Tensor:
+    """Changes whenever a number is drawn."""
+    state: torch.Tensor = torch.default_generator.get_state()
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        offsets = [generator.get_offset() for generator in torch.cuda.default_generators]
+        state = torch.cat([state, torch.tensor(offsets).view(torch.uint8)])
+    return state
 
 
 def _attention_bias(weights: torch.Tensor, mask: torch.Tensor | None, causal: bool) -> torch.Tensor:
@@ -121,15 +143,8 @@ def _attention_bias(weights: torch.Tensor, mask: torch.Tensor | None, causal: bo
 
 _RULES: dict[Any, Any] = {
     torch.nn.functional.dropout: SlicedDraws.dropout,
-    torch.dropout: SlicedDraws.dropout,
+    torch.dropout: SlicedDraws.torch_dropout,
     torch.nn.functional.scaled_dot_product_attention: SlicedDraws.attention,
     torch.rand: SlicedDraws.rand,
     torch.randn: SlicedDraws.rand,
-    torch.rand_like: SlicedDraws.refuse,
-    torch.randn_like: SlicedDraws.refuse,
-    torch.bernoulli: SlicedDraws.refuse,
-    torch.nn.functional.alpha_dropout: SlicedDraws.refuse,
-    torch.nn.functional.dropout2d: SlicedDraws.refuse,
-    torch.nn.functional.dropout3d: SlicedDraws.refuse,
-    torch.nn.functional.rrelu: SlicedDraws.refuse,
 }
