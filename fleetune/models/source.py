@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib.util
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +37,19 @@ def source_folder(request: ModelRequest) -> Path | None:
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:
-    """The safetensors files of a model folder, in order of name."""
+    """The safetensors files of a model folder, in order of name: those of its index, model.safetensors, or all."""
+    index = folder / "model.safetensors.index.json"
+    if (folder / "model.safetensors").exists():
+        return (folder / "model.safetensors",)
+    if index.exists():
+        try:
+            names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise Refused(f"model: {index} is not an index of weight files; fetch the model again") from None
+        lost = [name for name in names if not (folder / name).is_file()]
+        if lost:
+            raise Refused(f"model: {folder} lacks {lost[0]}, which its index names; fetch the model again")
+        return tuple(folder / name for name in names)
     files = tuple(sorted(p for p in folder.glob("*.safetensors") if not p.name.startswith("adapter")))
     if not files:
         raise Refused(f"model: {folder} has no .safetensors file; save the model with safe_serialization=True")

@@ -16,9 +16,10 @@ from fleetune.contracts.config.model import ModelRequest
 from fleetune.errors import Refused
 from fleetune.models.skeleton import base_skeleton, canonical_names, skeleton
 from fleetune.models.source import source_folder, weight_files
-from fleetune.models.weights import Weights, assign, base_name, provided
+from fleetune.models.weights import Weights, assign, base_name, load_into, provided
 
 START = "start.safetensors"
+MODULES_TO_SAVE = ".modules_to_save.default."
 
 
 def write_start(config: PretrainedConfig, request: ModelRequest, seed: int, path: Path) -> None:
@@ -33,7 +34,10 @@ def write_start(config: PretrainedConfig, request: ModelRequest, seed: int, path
     if request.lora is not None:
         whole = skeleton(config, request)
         tensors = {name: drawn[base_name(name)] for name in _named(whole) if base_name(name) in drawn}
-        tensors.update(_draw_adapters(whole, drawn, seed))
+        heads = _pretrained_heads(whole, drawn)
+        files = weight_files(folder) if folder is not None else ()
+        known = {**drawn, **load_into(base_skeleton(config, request), files, heads)} if heads else drawn
+        tensors.update(_draw_adapters(whole, known, seed))
         tensors.update(_given_adapters(request.lora.start, whole) if request.lora.start else {})
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file({name: t.detach().clone().contiguous() for name, t in tensors.items()}, path)
@@ -64,7 +68,17 @@ def _draw_missing(base: PreTrainedModel, given: set[str]) -> None:
     base.tie_weights()
 
 
-def _draw_adapters(whole: nn.Module, drawn: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
+def _pretrained_heads(whole: nn.Module, drawn: dict[str, torch.Tensor]) -> set[str]:
+    """Names in the model without adapters of heads that are trained from pretrained values."""
+    heads = {_original(name) for name in _named(whole) if MODULES_TO_SAVE in name}
+    return heads - set(drawn)
+
+
+def _original(name: str) -> str:
+    return base_name(name.replace(MODULES_TO_SAVE, "."))
+
+
+def _draw_adapters(whole: nn.Module, heads: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
     """LoRA matrices as PEFT draws them (A Kaiming-uniform, B zero), and the copies of heads that are trained."""
     from peft.tuners.lora import LoraLayer
 
@@ -78,13 +92,8 @@ def _draw_adapters(whole: nn.Module, drawn: dict[str, torch.Tensor], seed: int) 
             prefix = f"{name}."
             found.update({prefix + n: p.detach() for n, p in module.named_parameters() if "lora_" in n})
     for name in _named(whole):
-        if ".modules_to_save.default." in name:
-            original = base_name(name.replace(".modules_to_save.default.", "."))
-            if original not in drawn:
-                raise Refused(
-                    f"model: the head {original} is pretrained; LoRA with a pretrained head is read from its file"
-                )
-            found[name] = drawn[original]
+        if MODULES_TO_SAVE in name:
+            found[name] = heads[_original(name)]
     return found
 
 
@@ -95,7 +104,7 @@ def _given_adapters(folder: str, whole: nn.Module) -> dict[str, torch.Tensor]:
         stored = load_file(path)
     except Exception as error:
         raise Refused(f"{path}: not a readable adapter ({error})") from None
-    names = set(_named(whole))
+    named = _named(whole)
     found: dict[str, torch.Tensor] = {}
     for key, tensor in stored.items():
         stem, last = key.rsplit(".", 1)
@@ -106,10 +115,14 @@ def _given_adapters(folder: str, whole: nn.Module) -> dict[str, torch.Tensor]:
             f"{owner[0]}.modules_to_save.default.{owner[-1]}.{last}",
             key,
         )
-        matched = next((o for o in options if o in names), None)
+        matched = next((o for o in options if o in named), None)
         if matched is None:
             raise Refused(f"{path}: {key} has no place in the model; was it made for other lora.targets?")
-        found[matched] = tensor
+        if tensor.shape != named[matched].shape:
+            raise Refused(
+                f"{path}: {key} is {list(tensor.shape)}, but lora.r and the model ask for {list(named[matched].shape)}"
+            )
+        found[matched] = tensor.to(named[matched].dtype)
     return found
 
 

@@ -76,7 +76,8 @@ def load_into(base: PreTrainedModel, files: Collection[Path], wanted: set[str]) 
 
 
 def provided(base: PreTrainedModel, files: Collection[Path]) -> set[str]:
-    """Names in `base` that the files hold in the right shape."""
+    """Names in `base` that the files hold in the right shape; refused where the body of the model has another one."""
+    body = f"{base.base_model_prefix}."
     mapping = get_model_conversion_mapping(base)
     state = base.state_dict()
     found: set[str] = set()
@@ -84,8 +85,15 @@ def provided(base: PreTrainedModel, files: Collection[Path]) -> set[str]:
         with _opened(path) as file:
             for key in file.keys():
                 target = _target(key, base, mapping, state)
-                if target in state and _fits(file, key, state[target], mapping, base, state):
+                if target not in state:
+                    continue
+                if _fits(file, key, state[target], mapping, base, state):
                     found.add(target)
+                elif target.startswith(body):
+                    raise Refused(
+                        f"{path}: {key} is {file.get_slice(key).get_shape()}, but the model's {target} is "
+                        f"{list(state[target].shape)}; change model.config to fit the weights"
+                    )
     return found
 
 
