@@ -13,6 +13,7 @@ from fleetune.errors import Refused
 from fleetune.models.ops import from_json, references, to_json
 
 INPUT, ATTRIBUTE, MODULE, FUNCTION, ITEM = "input", "attribute", "module", "function", "item"
+KINDS = (INPUT, ATTRIBUTE, MODULE, FUNCTION, ITEM)
 
 
 @record
@@ -152,4 +153,20 @@ def parse_graph(text: str | bytes, owner: str) -> Graph:
         )
         for n in plain.nodes
     )
-    return Graph(batch=plain.batch, inputs=plain.inputs, output=plain.output, nodes=nodes, units=plain.units)
+    graph = Graph(batch=plain.batch, inputs=plain.inputs, output=plain.output, nodes=nodes, units=plain.units)
+    _prove(graph, owner)
+    return graph
+
+
+def _prove(graph: Graph, owner: str) -> None:
+    """Refuse a graph whose parts do not fit together."""
+    known: set[int] = set()
+    for node in graph.nodes:
+        if node.kind not in KINDS:
+            raise Refused(f"{owner}: node {node.id} is of kind {node.kind!r}; allowed are {', '.join(KINDS)}")
+        if node.id in known or not known.issuperset(node.reads):
+            raise Refused(f"{owner}: node {node.id} is there twice, or reads a node that does not stand before it")
+        known.add(node.id)
+    named = {graph.output, *graph.inputs.values(), *(n for unit in graph.units for n in unit.nodes)}
+    if not known.issuperset(named) or any(not unit.nodes for unit in graph.units):
+        raise Refused(f"{owner}: a unit, an input or the output names a node that is not there")

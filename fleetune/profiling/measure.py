@@ -103,7 +103,7 @@ def _backwards(
         start = _now(effort)
         if reached:
             torch.autograd.backward([outputs[n] for n in reached], grads)
-        times[place].append(_since(start, effort))
+        times[place].append(_since(start, effort) if reached else 0.0)
         gradients = {n: v.grad for n, v in inputs.items() if v.grad is not None}
         for parameter in segments[place].parameters.values():
             parameter.grad = None

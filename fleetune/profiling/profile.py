@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,7 @@ def _measure_everywhere(task: ProfilingTask, sizes: tuple[int, ...]) -> dict[str
     with ThreadPoolExecutor(max_workers=len(task.fleet.devices)) as pool:
         jobs = [pool.submit(_measure_one, task, device, sizes, progress, stops) for device in task.fleet.devices]
         try:
-            return dict(job.result() for job in jobs)
+            return dict(job.result() for job in as_completed(jobs))
         except BaseException:
             for stop in stops:
                 stop()

@@ -119,8 +119,9 @@ class Exchange:
             return
         header = message.header
         try:
-            stale = header["revision"] != self._revision or header["round"] < self.round
-            key = Key(message.kind, header["round"], header["segment"], header["step"], received.sender)
+            stale = header["revision"] != self._revision or int(header["round"]) < self.round
+            round, segment, step = (int(header[name]) for name in ("round", "segment", "step"))
+            key = Key(message.kind, round, segment, step, received.sender)
             tensors = {} if stale else _tensors(header["tensors"], message.parts, self._device)
             sent_s = float(header["sent_s"])
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -138,7 +139,7 @@ def _tensors(described: list[Any], parts: tuple[Any, ...], device: torch.device)
     for (number, dtype, shape), part in zip(described, parts, strict=True):
         kind = DTYPES[dtype]
         if memoryview(part).nbytes == 0:
-            made[int(number)] = torch.empty(shape, dtype=kind, device=device)
+            made[int(number)] = torch.empty(0, dtype=kind, device=device).view(shape)
             continue
         view = np.frombuffer(part, dtype=np.uint8)
         if not view.flags.writeable:

@@ -74,8 +74,7 @@ class Updates:
             kind, name = key.split(":", 1)
             parameter = self._named.get(name)
             if parameter is not None and self._optimizer is not None:
-                place = value.clone() if kind == "step" else value.clone().to(parameter.device)
-                self._optimizer.state[parameter][kind] = place
+                self._optimizer.state[parameter][kind] = value.clone().to(parameter.device)
 
 
 def _optimizer(parameters: list[nn.Parameter], training: TrainingRequest) -> torch.optim.Optimizer | None:

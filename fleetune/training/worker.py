@@ -9,6 +9,7 @@ stop                      ends the process, whatever it waits for
 
 import argparse
 import json
+import math
 import os
 import sys
 import threading
@@ -19,7 +20,7 @@ from pathlib import Path
 import torch
 
 from fleetune.contracts import wire
-from fleetune.errors import FleetuneError, TryAgain
+from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.launching.pace import Pace
 from fleetune.links.endpoint import Endpoint
 from fleetune.links.keys import KeyPair
@@ -118,12 +119,18 @@ class _Worker:
         self._exchange.hear("begin")
         for round in range(self._task.first_round, self._task.training.rounds):
             work = self._rounds.run(round)
+            norm = self._square_norm(self._place)
+            if not (math.isfinite(work.loss) and math.isfinite(norm)):
+                raise Refused(
+                    f"training: round {round} has a loss of {work.loss} and gradients of squared norm {norm}; "
+                    "choose a smaller learning_rate, or clip_norm"
+                )
             self._exchange.tell(
                 "ready",
                 {
                     "round": round,
                     "loss": work.loss,
-                    "square_norm": self._square_norm(self._place),
+                    "square_norm": norm,
                     "rows": [[r.device, r.action, r.start_s, r.end_s, r.bytes] for r in work.rows],
                     "peak_memory_bytes": peak_memory_bytes(self._device),
                     "sent_bytes": self._sent(),
