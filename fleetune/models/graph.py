@@ -5,6 +5,7 @@ consecutive nodes belong together.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from fleetune.contracts import wire
@@ -74,7 +75,7 @@ class _GraphOnWire:
     units: tuple[UnitNodes, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Graph:
     """The recorded model."""
 
@@ -89,14 +90,11 @@ class Graph:
 
     def node(self, number: int) -> Node:
         """The node of that number (numbers need not be dense)."""
-        return self.nodes[self._index()[number]]
+        return self._by_id[number]
 
-    def _index(self) -> dict[int, int]:
-        found = _INDEX.get(id(self.nodes))
-        if found is None or found[0] is not self.nodes:
-            found = (self.nodes, {node.id: place for place, node in enumerate(self.nodes)})
-            _INDEX[id(self.nodes)] = found
-        return found[1]
+    @cached_property
+    def _by_id(self) -> dict[int, Node]:
+        return {node.id: node for node in self.nodes}
 
     def value(self, number: int) -> Value:
         """The tensor a node makes; refused for a node that makes several."""
@@ -116,9 +114,6 @@ class Graph:
         if shape[0] == self.batch and not any(self.batch in size for size in shape[1:]):
             return True
         return None
-
-
-_INDEX: dict[int, tuple[tuple[Node, ...], dict[int, int]]] = {}
 
 
 def graph_text(graph: Graph) -> str:
