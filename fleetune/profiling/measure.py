@@ -140,6 +140,8 @@ def _leaves(graph: Graph, segment: Segment, held: Values) -> Values:
 
 
 def _now(effort: Effort) -> float:
+    if torch.cuda.is_available():  # kernels run on after the call: wait for them
+        torch.cuda.synchronize()
     return time.thread_time() if effort.cores is not None else time.perf_counter()
 
 

@@ -94,7 +94,7 @@ class Rounds:
         with tools.pace.hold():
             outputs = tools.segment.run(values, place.samples, draws)
             loss = self._loss(outputs, micro_batch) if place.is_last else None
-        self._row(action, start_s, tools.exchange.now_s())
+        self._row(action, start_s, self._settled_s())
         self._held[micro_batch] = _Held(values, outputs, loss)
         for overlap in place.outflow:
             part = {
@@ -118,7 +118,7 @@ class Rounds:
                 reached = [n for n in gradients if held.outputs[n].requires_grad]
                 if reached:
                     torch.autograd.backward([held.outputs[n] for n in reached], [gradients[n] for n in reached])
-        self._row(action, start_s, tools.exchange.now_s())
+        self._row(action, start_s, self._settled_s())
         first, _ = self._place.span
         for overlap in self._place.inflow:
             part: Values = {}
@@ -197,6 +197,12 @@ class Rounds:
         if len(group) > 1 or mine:
             action = Action(lane=place.lane.name, segment=place.index, letter=REDUCE, micro_batch=0)
             self._row(action, start_s, tools.exchange.now_s())
+
+    def _settled_s(self) -> float:
+        """Now, once the device's kernels have ended (they run on after the call that started them)."""
+        if self._tools.segment.device.type == "cuda":
+            torch.cuda.synchronize(self._tools.segment.device)
+        return self._tools.exchange.now_s()
 
     def _batched(self, number: int) -> bool:
         return bool(self._tools.segment.graph.batched(number))
