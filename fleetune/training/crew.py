@@ -17,6 +17,7 @@ from fleetune.training.task import Secrets, TrainingTask, WorkerTask
 from fleetune.training.worker import COORDINATOR
 
 STARTING_S = 120.0
+LOADING_S = 900.0  # weights of a large model come from a disk
 SILENCE_S = 10.0
 POLL_S = 0.2
 
@@ -131,7 +132,7 @@ class Crew:
         """Tell every worker where the others are."""
         addresses = {d: str(h["address"]) for d, h in self.gather("hello", self.devices, STARTING_S).items()}
         self.tell("welcome", {"addresses": addresses})
-        self.gather("loaded", self.devices, STARTING_S)
+        self.gather("loaded", self.devices, LOADING_S)
         self.tell("begin", {"round": self._first_round})
 
     def _hear(self) -> bool:

@@ -16,6 +16,7 @@ import threading
 import time
 import traceback
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -136,7 +137,7 @@ class _Worker:
                     "sent_bytes": self._sent(),
                 },
             )
-            commit = self._exchange.hear("commit").header
+            commit = self._commit(round)
             with self._pace.hold():
                 self._updates.apply(round, float(commit["scale"]))
             if commit["checkpoint"] and self._place.leads:
@@ -144,6 +145,13 @@ class _Worker:
                 file = write_shard(folder, f"segment-{self._place.index}", self._segment, self._updates)
                 self._exchange.tell("saved", {"round": round + 1, "file": file})
         self._exchange.hear("nothing but stop")
+
+    def _commit(self, round: int) -> dict[str, Any]:
+        """The commit of this round; one of an older round was applied already."""
+        while True:
+            header = self._exchange.hear("commit").header
+            if header["round"] == round:
+                return header
 
     def _square_norm(self, place: Place) -> float:
         """Of gradients that this device speaks for: its group's, and of shared weights only in their first segment."""
