@@ -64,14 +64,15 @@ def _transfers(folder: Path, repeats: int) -> list[dict[str, Any]]:
     keys = {side: new_key_pair() for side in SIDES}
     jobs: list[Job] = []
 
-    def start(side: str, other: str, addresses: tuple[str, str] | None) -> Job:
+    def start(side: str, other: str) -> Job:
         end = End(
             public=keys[side].public.decode(),
             secret=keys[side].secret.decode(),
             other=keys[other].public.decode(),
+            sends=side == "send",
+            meeting=str(folder / "meeting.json"),
             size_bytes=SIZE_BYTES,
             repeats=repeats,
-            addresses=addresses,
         )
         line = wire.text(end).replace("\n", " ").encode()
         command = Command(module="benchmarks.parts.wire_end", first_line=line, log=folder / f"{side}.log")
@@ -79,9 +80,8 @@ def _transfers(folder: Path, repeats: int) -> list[dict[str, Any]]:
         return jobs[-1]
 
     try:
-        receiver = start("receive", "send", None)
-        first, second = json.loads(next(receiver.lines()))["addresses"]
-        sender = start("send", "receive", (first, second))
+        start("receive", "send")
+        sender = start("send", "receive")
         events = [json.loads(line) for line in sender.lines()]
         if sender.wait() != 0:
             raise RuntimeError(f"the sender failed:\n{sender.tail()}")

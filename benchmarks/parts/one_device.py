@@ -13,7 +13,7 @@ from fleetune.models.source import source_folder
 WARM_UP = 2  # turns of both that are not counted
 
 
-class Recording(ProcessLauncher):
+class Recording:
     """Remembers the jobs it started."""
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class Recording(ProcessLauncher):
 
     def start(self, command: Command) -> Job:
         """Start and remember."""
-        self.jobs.append(super().start(command))
+        self.jobs.append(ProcessLauncher().start(command))
         return self.jobs[-1]
 
 
@@ -81,18 +81,18 @@ def _take_turns(measured: Measured, turns: int) -> Taken:
 
 def _with_plain(measured: Measured, plan: PlanResult, plain: Job, turns: int) -> Taken:
     lines = plain.lines()
-    assert next(lines) == "loaded", plain.tail()
     other = Stopwatch(plain.pid)
-    other.stop()
     launcher = Recording()
     taken = Taken()
     watches: list[Stopwatch] = []
 
-    def committed(what: str, done: float, total: float, unit: str) -> None:
+    def committed(what: str, done: float, total: float, unit: str = "") -> None:
         """Called between two rounds of ours, also after the last."""
         if not watches:
             watches.append(Stopwatch(launcher.jobs[0].pid))
         mine = watches[0].stop()
+        if mine is None and next(lines, "") != "loaded":
+            raise RuntimeError(f"the plain loop failed:\n{plain.tail()}")
         if done < total:
             with other.turn(taken.plain):
                 next(lines)

@@ -1,9 +1,12 @@
 """A process that fine-tunes as anybody would in plain PyTorch, one line on stdout per optimizer step.
 
 `python -m benchmarks.parts.plain_loop MODEL CONFIG DATA BATCH MICRO ROUNDS`: MODEL a folder with weights, CONFIG a
-folder with config.json, DATA a folder of .npy arrays. Nothing of the library is used.
+folder with config.json, DATA a folder of .npy arrays. Nothing of the library is used. When it has loaded all, it
+stops itself and waits for SIGCONT.
 """
 
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -13,7 +16,7 @@ import transformers
 
 
 def main() -> None:
-    """Micro-batch accumulation with AdamW on one thread."""
+    """Micro-batch accumulation with AdamW (fused, as the library's) on one thread."""
     weights, config, data = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     batch, micro, rounds = map(int, sys.argv[4:])
     torch.set_num_threads(1)
@@ -25,9 +28,10 @@ def main() -> None:
         name: torch.from_numpy(np.load(data / f"{name}.npy").astype(np.int64))
         for name in ("input_ids", "attention_mask", "labels")
     }
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-4, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-4, weight_decay=0.0, fused=True)
     order = torch.randperm(len(arrays["labels"]))
     print("loaded", flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)  # until it is our turn
     for round in range(rounds):
         total = 0.0
         for start in range(round * batch, (round + 1) * batch, micro):

@@ -7,6 +7,7 @@ bare socket the sender also says what comes next. The sender prints a line of JS
 import json
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,20 +23,22 @@ from fleetune.training.exchange import Exchange, Key
 
 OURS, BARE, PING, END = "ours", "bare", "ping", "end"
 PINGS = 200
-PATIENCE_MS = 60_000
+PATIENCE_S = 60.0
 
 
 @record
 class End:
-    """What an end is told; `addresses` (of the exchange, of the bare socket) only the sender gets."""
+    """What an end is told."""
 
     public: str
     secret: str
     other: str
     """Public key of the other end."""
+    sends: bool
+    meeting: str
+    """File in which the receiver leaves the addresses of its exchange and its bare socket for the sender."""
     size_bytes: int
     repeats: int
-    addresses: tuple[str, str] | None = None
 
 
 class Wires:
@@ -43,24 +46,33 @@ class Wires:
 
     def __init__(self, end: End) -> None:
         keys = KeyPair(public=end.public.encode(), secret=end.secret.encode())
-        self.name, self.other = ("sender", "receiver") if end.addresses else ("receiver", "sender")
+        self.name, self.other = ("sender", "receiver") if end.sends else ("receiver", "sender")
         self.endpoint = Endpoint(self.name, keys, {self.other: end.other.encode()}, run="wire", note=_note)
         self.exchange = Exchange(self.endpoint, "nobody", torch.device("cpu"), 0)
         self._context = zmq.Context(io_threads=2)
-        self.bare = self._context.socket(zmq.DEALER if end.addresses else zmq.ROUTER)
+        self.bare = self._context.socket(zmq.DEALER if end.sends else zmq.ROUTER)
         self.bare.sndhwm = self.bare.rcvhwm = 0
-        self.bare.rcvtimeo = PATIENCE_MS
-        if end.addresses:
-            self.bare.curve_serverkey, self.bare.curve_publickey = end.other.encode(), keys.public
-        else:
-            self.bare.curve_server = True
+        self.bare.rcvtimeo = round(PATIENCE_S * 1000)
         self.bare.curve_secretkey = keys.secret
-        if end.addresses:
-            self.bare.connect(end.addresses[1])
-            self.endpoint.connect(self.other, end.addresses[0], end.other.encode())
-            self.endpoint.wait_connected(self.other, PATIENCE_MS / 1000)
-        else:
-            self.bare.bind("tcp://127.0.0.1:*")
+        (self._call if end.sends else self._open)(end, keys)
+
+    def _open(self, end: End, keys: KeyPair) -> None:
+        self.bare.curve_server = True
+        self.bare.bind("tcp://127.0.0.1:*")
+        addresses = [self.endpoint.address, self.bare.getsockopt_string(zmq.LAST_ENDPOINT)]
+        part = Path(end.meeting).with_suffix(".part")
+        part.write_text(json.dumps(addresses), encoding="ascii")
+        part.rename(end.meeting)
+
+    def _call(self, end: End, keys: KeyPair) -> None:
+        give_up_s = time.monotonic() + PATIENCE_S
+        while not Path(end.meeting).exists() and time.monotonic() < give_up_s:
+            time.sleep(0.01)
+        ours, bare = json.loads(Path(end.meeting).read_text(encoding="ascii"))
+        self.bare.curve_serverkey, self.bare.curve_publickey = end.other.encode(), keys.public
+        self.bare.connect(bare)
+        self.endpoint.connect(self.other, ours, end.other.encode())
+        self.endpoint.wait_connected(self.other, PATIENCE_S)
 
     def close(self) -> None:
         """End both."""
@@ -76,7 +88,6 @@ def key(number: int) -> Key:
 def receive(end: End) -> None:
     """Do as the sender says."""
     wires = Wires(end)
-    _say({"addresses": [wires.endpoint.address, wires.bare.getsockopt_string(zmq.LAST_ENDPOINT)]})
     number = 0
     while True:
         sender, word, *rest = wires.bare.recv_multipart()
@@ -132,7 +143,7 @@ def _tell(wires: Wires, *words: bytes) -> None:
 
 def _echo(wires: Wires) -> None:
     for _ in range(PINGS):
-        received = wires.endpoint.receive(PATIENCE_MS / 1000)
+        received = wires.endpoint.receive(PATIENCE_S)
         assert received is not None
         wires.endpoint.send(wires.other, Message("commit", received.message.header))
 
@@ -143,7 +154,7 @@ def _round_trips_s(wires: Wires) -> list[float]:
     for number in range(PINGS):
         start_s = time.perf_counter()
         wires.endpoint.send(wires.other, Message("ready", {"round": number, "loss": 0.5, "square_norm": 0.25}))
-        assert wires.endpoint.receive(PATIENCE_MS / 1000) is not None
+        assert wires.endpoint.receive(PATIENCE_S) is not None
         found.append(time.perf_counter() - start_s)
     wires.bare.recv()
     return found
@@ -161,10 +172,7 @@ def main() -> None:
     """Be the end that stdin says."""
     torch.set_num_threads(1)
     end = wire.parse(End, sys.stdin.buffer.readline(), "end")
-    if end.addresses is None:
-        receive(end)
-    else:
-        send(end)
+    (send if end.sends else receive)(end)
 
 
 if __name__ == "__main__":
