@@ -43,7 +43,7 @@ def record_model(model: nn.Module, samples: Mapping[str, torch.Tensor], leaf_nam
     inputs = {key: _fake_input(fake, value) for key, value in samples.items()}
     batch = str(next(iter(inputs.values())).shape[0].node.expr)
     try:
-        recorder = _Recorder(model, leaf_names, environment)
+        recorder = _Recorder(model, leaf_names, environment, batch)
         substitutes = _fake_state(model, fake, recorder)
         for key, value in inputs.items():
             recorder.keep_input(key, value)
@@ -76,9 +76,9 @@ class _Recorder(TorchFunctionMode):
     place by another name (an item assignment, a view), and Python that decides by the number of samples.
     """
 
-    def __init__(self, model: nn.Module, leaf_names: set[str], environment: ShapeEnv) -> None:
+    def __init__(self, model: nn.Module, leaf_names: set[str], environment: ShapeEnv, batch: str) -> None:
         super().__init__()
-        self._environment = environment
+        self._environment, self._batch = environment, batch
         self._decisions = 0  # about the batch size, taken inside operations
         self._versions: dict[int, int] = {}  # of every recorded tensor when it was made
         self._before: dict[int, int] = {}  # of what went into the operation at hand
@@ -165,13 +165,19 @@ class _Recorder(TorchFunctionMode):
         number = len(self.nodes)
         value = None
         if out is not None:
-            shape = tuple(str(size) for size in out.shape)
+            shape = tuple(self._size(size) for size in out.shape)
             value = g.Value(shape=shape, dtype=str(out.dtype).removeprefix("torch."), gradient=out.requires_grad)
             self._made_by[id(out)] = number
             self._versions[id(out)] = out._version
             self._alive.append(out)
         self.nodes.append(g.Node(number, kind, target, *written, value))
         return number
+
+    def _size(self, size: int | torch.SymInt) -> str:
+        """A size as text; refused where it depends on more than the number of samples."""
+        if isinstance(size, torch.SymInt) and any(str(s) != self._batch for s in size.node.expr.free_symbols):
+            raise Refused("it makes a tensor whose shape depends on the data")
+        return str(size)
 
     def _write(self, argument: Any) -> Any:
         if isinstance(argument, torch.Tensor):
@@ -180,9 +186,9 @@ class _Recorder(TorchFunctionMode):
             expression = argument.node.expr
             if isinstance(argument, torch.SymFloat):
                 if expression.free_symbols:
-                    raise Refused(f"it calculates with the number of samples: {expression}")
+                    raise Refused(f"it calculates with a number that is known only when it runs: {expression}")
                 return float(expression)
-            return Size(str(expression)) if expression.free_symbols else int(expression)
+            return Size(self._size(argument)) if expression.free_symbols else int(expression)
         if isinstance(argument, tuple | list):
             return (
                 type(argument)(map(self._write, argument))

@@ -10,6 +10,7 @@ from fleetune.errors import Refused
 
 LONGEST_CHARACTERS = 400
 HIGHEST_POWER = 8
+LARGEST = 1 << 62
 
 Number = Fraction
 _BINARY: dict[type, Callable[[Number, Number], Any]] = {
@@ -65,6 +66,12 @@ class Sizes:
         return int(value)
 
     def _value(self, node: ast.AST, batch: Number) -> Number:
+        value = self._unbounded(node, batch)
+        if abs(value) > LARGEST:
+            raise ValueError("too large")
+        return value
+
+    def _unbounded(self, node: ast.AST, batch: Number) -> Number:
         match node:
             case ast.Constant(value=int(number)) if not isinstance(number, bool):
                 return Fraction(number)

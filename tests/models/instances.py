@@ -1,0 +1,93 @@
+"""Tiny models of every family, recorded without data or files, and plain torch models that are hard to record."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from fleetune.contracts.config.model import ModelRequest
+from fleetune.models.graph import Graph, graph_text, parse_graph
+from fleetune.models.leaves import leaves
+from fleetune.models.randomness import Draws, unit_seed
+from fleetune.models.recorder import record_model
+from fleetune.models.segment import Segment
+from fleetune.models.skeleton import base_skeleton, skeleton
+from fleetune.models.source import configuration
+from fleetune.models.start import initial_model, write_start
+from fleetune.models.units import fold, merge_uncuttable
+from fleetune.models.weights import Weights
+from tests.training.families import IMAGE, LANGUAGE, Family, model_request
+
+CPU = torch.device("cpu")
+LABELS = ("a", "b", "c")
+TOKENS = 10
+RECORDED = 4
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A recorded model and where its starting weights are."""
+
+    request: ModelRequest
+    graph: Graph
+    start: Path
+    labels: tuple[str, ...]
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """Names in order."""
+        return tuple(unit.name for unit in self.graph.units)
+
+    def whole(self) -> nn.Module:
+        """The unsplit model with the same weights."""
+        return initial_model(configuration(self.request, self.labels), self.request, self.start)
+
+    def segment(self, units: Sequence[str]) -> Segment:
+        """Some units, with weights."""
+        config = configuration(self.request, self.labels)
+        made = Segment(self.graph, tuple(units), skeleton(config, self.request), CPU)
+        made.load(Weights(base_skeleton(config, self.request), None, self.start))
+        return made
+
+
+def recorded(family: Family, folder: Path, granularity: str = "block", **changes: object) -> Recorded:
+    """Record a family once; every batch size runs from this recording."""
+    request = model_request(family, dropout=True, granularity=granularity, **changes)
+    labels = () if family.task == LANGUAGE else LABELS
+    config = configuration(request, labels)
+    module = skeleton(config, request)
+    made = merge_uncuttable(fold(record_model(module, batch(family, RECORDED), leaves(module, granularity))))
+    graph = parse_graph(graph_text(made), "graph.json")
+    write_start(config, request, 3, folder / "start.safetensors")
+    return Recorded(request, graph, folder / "start.safetensors", labels)
+
+
+def batch(family: Family, samples: int) -> dict[str, torch.Tensor]:
+    """Inputs with padding, or pixels."""
+    drawn = torch.Generator().manual_seed(samples)
+    if family.task == IMAGE:
+        size = family.config.get("image_size", 32)
+        return {"pixel_values": torch.randn(samples, 3, size, size, generator=drawn)}
+    mask = torch.ones(samples, TOKENS, dtype=torch.long)
+    mask[0, TOKENS - 3 :] = 0
+    return {"input_ids": torch.randint(5, 300, (samples, TOKENS), generator=drawn), "attention_mask": mask}
+
+
+def seed_like_units(model: nn.Module, units: Sequence[str], draws: Draws) -> None:
+    """An unsplit model's generator is seeded where a segment's is: first of all, then after each unit's module.
+
+    A module that runs twice (NAME and NAME@2) hands over to another unit each time.
+    """
+
+    def seed(unit: str) -> None:
+        torch.manual_seed(unit_seed(draws.seed, draws.round, draws.micro_batch, unit))
+
+    following: dict[str, list[str]] = {}
+    for unit, after in zip(units, units[1:], strict=False):
+        following.setdefault(unit.split("@")[0], []).append(after)
+    for name, calls in following.items():
+        waiting = iter(calls)
+        model.get_submodule(name).register_forward_hook(lambda m, i, o, waiting=waiting: seed(next(waiting)))
+    model.register_forward_pre_hook(lambda m, i: seed(units[0]))

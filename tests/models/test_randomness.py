@@ -1,0 +1,123 @@
+"""A device that holds some samples of a micro-batch draws what a device with all of them would have drawn."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fleetune.errors import Refused
+from fleetune.models.randomness import Draws, SlicedDraws, unit_seed
+
+SAMPLES, FIRST, OWN = 8, 2, 3
+INPUT = torch.randn(SAMPLES, 4, 6, generator=torch.Generator().manual_seed(1))
+QUERY, KEY, VALUE = torch.randn(3, SAMPLES, 2, 6, 4, generator=torch.Generator().manual_seed(2))
+ATTENTION = nn.MultiheadAttention(6, 2, dropout=0.3, batch_first=True)
+ALLOWED = torch.rand(SAMPLES, 1, 6, 6, generator=torch.Generator().manual_seed(3)) > 0.3
+ALLOWED[FIRST + 1, 0, 4] = False  # a row that may see nothing
+
+
+def both(call: Callable[..., Tensor], *given: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of the whole draw, and what a device draws for those rows."""
+    draws = Draws(1, 2, 3, FIRST, SAMPLES)
+    draws.begin("unit")
+    whole = call(*given)[FIRST : FIRST + OWN]
+    draws.begin("unit")
+    with SlicedDraws(draws, OWN):
+        sliced = call(*(value[FIRST : FIRST + OWN] for value in given))
+    return whole, sliced
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: functional.dropout(x, 0.3),
+        lambda x: functional.dropout(x, p=0.3, inplace=False, training=True),
+        lambda x: functional.dropout(x, 1.0),
+        lambda x: torch.dropout(x, 0.3, True),
+        lambda x: torch.dropout(x, p=0.3, train=True),
+        nn.Dropout(0.3),
+        lambda x: functional.dropout(functional.dropout(x, 0.3), 0.5),
+        lambda x: x * torch.rand(x.shape[0], 4, 1),
+        lambda x: x * torch.rand((x.shape[0], 4, 1), dtype=x.dtype),
+        lambda x: x * torch.rand(size=(x.shape[0], 4, 1)),
+        lambda x: x * torch.randn([x.shape[0], 1, 1]),
+        lambda x: functional.dropout(x, 0.3, training=False),
+        lambda x: functional.dropout2d(x[..., None], 0.5, training=False),
+        lambda x: functional.softmax(x, -1) * x.shape[1],
+    ],
+)
+def test_a_device_draws_its_rows_of_the_whole(call: Callable[[Tensor], Tensor]) -> None:
+    """Dropout in all its spellings and torch.rand: bit by bit."""
+    whole, sliced = both(call, INPUT)
+    assert torch.equal(whole, sliced)
+
+
+@pytest.mark.parametrize("masks", ["none", "bool", "float", "lowest", "causal", "scaled"])
+def test_attention_with_dropout_draws_its_rows_of_the_whole(masks: str) -> None:
+    """With every kind of mask, rows that may see nothing included."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor) -> Tensor:
+        blocked = torch.finfo().min if masks == "lowest" else float("-inf")
+        given: dict[str, object] = {
+            "none": {},
+            "bool": {"attn_mask": allowed},
+            "float": {"attn_mask": torch.zeros_like(allowed, dtype=q.dtype).masked_fill(~allowed, blocked)},
+            "lowest": {"attn_mask": torch.zeros_like(allowed, dtype=q.dtype).masked_fill(~allowed, blocked)},
+            "causal": {"is_causal": True},
+            "scaled": {"scale": 0.3},
+        }[masks]  # type: ignore[assignment]
+        return functional.scaled_dot_product_attention(q, k, v, dropout_p=0.2, **given)  # type: ignore[arg-type]
+
+    whole, sliced = both(attend, QUERY, KEY, VALUE, ALLOWED)
+    assert torch.equal(whole, sliced)
+    assert torch.isfinite(sliced).all()
+
+
+def test_attention_with_shared_heads_draws_its_rows_of_the_whole() -> None:
+    """Several query heads on one key head; a mask given by position; and no dropout at all."""
+
+    def grouped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return functional.scaled_dot_product_attention(q, k, v, dropout_p=0.2, enable_gqa=True)
+
+    def plain(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor) -> Tensor:
+        return functional.scaled_dot_product_attention(q, k, v, allowed)
+
+    whole, sliced = both(grouped, QUERY, KEY[:, :1], VALUE[:, :1])
+    assert torch.equal(whole, sliced)
+    whole, sliced = both(plain, QUERY, KEY, VALUE, ALLOWED)
+    torch.testing.assert_close(whole, sliced)  # torch's own kernel, which may add up rows in another order
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: x.sigmoid().bernoulli(),
+        lambda x: torch.empty_like(x).uniform_(),
+        lambda x: x + torch.rand_like(x),
+        lambda x: x + torch.randint(0, 9, x.shape),
+        lambda x: x[:, torch.randperm(4)],
+        lambda x: torch.normal(0.0, 1.0, x.shape),
+        lambda x: torch.rand(2),
+        lambda x: functional.dropout1d(x),
+        lambda x: functional.alpha_dropout(x, 0.5, True),
+        lambda x: functional.gumbel_softmax(x),
+        lambda x: functional.rrelu(x, training=True),
+        lambda x: ATTENTION(x, x, x)[0],  # its dropout is inside one function
+    ],
+)
+def test_draws_that_cannot_be_divided_are_refused(call: Callable[[Tensor], Tensor]) -> None:
+    """However deep they hide inside a function of torch."""
+    with pytest.raises(Refused, match=r"^model: .*; give its segment one device$"):
+        both(call, INPUT)
+
+
+def test_every_unit_of_every_micro_batch_has_its_own_seed() -> None:
+    """No two of seed, round, micro-batch and unit give the same; and each always gives the same."""
+    seeds = [
+        unit_seed(*key) for key in ((1, 2, 3, "a"), (2, 1, 3, "a"), (1, 3, 2, "a"), (1, 2, 3, "b"), (1, 23, 4, "a"))
+    ]
+    assert len(set(seeds)) == len(seeds)
+    assert all(0 <= seed < 1 << 63 for seed in seeds)
+    assert unit_seed(1, 2, 3, "a") == seeds[0]

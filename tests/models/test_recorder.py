@@ -1,0 +1,263 @@
+"""A recorded model, cut anywhere and at any batch size, is the unsplit model bit by bit; what cannot be recorded is
+refused.
+"""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from fleetune.contracts.config.model import Lora
+from fleetune.errors import Refused
+from fleetune.models.graph import Graph, graph_text, parse_graph
+from fleetune.models.randomness import Draws
+from fleetune.models.recorder import record_model
+from fleetune.models.segment import Segment, Values
+from fleetune.models.units import fold, merge_uncuttable
+from tests.models.instances import CPU, Recorded, batch, recorded, seed_like_units
+from tests.training.families import BY_NAME, FAMILIES, Family
+
+BATCHES = (1, 3, 4, 7)  # batch norms over maps of one pixel need two samples
+LORA_TARGETS = {"bert": ("query", "value"), "gpt2": ("c_attn",), "llama": ("q_proj", "v_proj"), "vit": ("q_proj",)}
+Outcome = tuple[torch.Tensor, dict[str, torch.Tensor]]
+
+
+def draws(samples: int) -> Draws:
+    """Of one micro-batch, held by one device."""
+    return Draws(5, 1, 2, 0, samples)
+
+
+def cut(ready: Recorded, chance: random.Random) -> list[Segment]:
+    """The model in up to four segments, cut at random."""
+    borders = sorted({0, len(ready.units), *(chance.randrange(1, len(ready.units)) for _ in range(3))})
+    made = [ready.segment(ready.units[a:b]) for a, b in zip(borders, borders[1:], strict=False)]
+    for segment in made:
+        segment.train()
+    return made
+
+
+def run_cut(segments: list[Segment], given: dict[str, torch.Tensor], samples: int) -> Outcome:
+    """Logits, and gradients of their sum of squares by name, passing only what crosses the cuts."""
+    graph = segments[0].graph
+    values: Values = {number: given[name] for name, number in graph.inputs.items()}
+    history: list[tuple[Values, Values]] = []
+    for segment in segments:
+        inputs = {n: values[n].detach() for n in segment.needs}
+        inputs = {n: v.requires_grad_() if graph.value(n).gradient else v for n, v in inputs.items()}
+        values = segment.run(inputs, samples, draws(samples))
+        history.append((inputs, values))
+    (values[graph.output] ** 2).sum().backward()
+    logits = values[graph.output].detach()
+    for (inputs, _), (_, outputs) in zip(reversed(history[1:]), reversed(history[:-1]), strict=True):
+        reached = [n for n, v in outputs.items() if v.requires_grad and inputs[n].grad is not None]
+        if reached:
+            torch.autograd.backward([outputs[n] for n in reached], [inputs[n].grad for n in reached])
+    found: dict[str, torch.Tensor] = {}
+    for segment in segments:
+        for name, parameter in segment.parameters.items():
+            if parameter.requires_grad and parameter.grad is not None:
+                found[name] = found[name] + parameter.grad if name in found else parameter.grad
+                parameter.grad = None
+    return logits, found
+
+
+def run_whole(ready: Recorded, given: dict[str, torch.Tensor], samples: int) -> Outcome:
+    """The same of the unsplit model."""
+    model = ready.whole().train()
+    seed_like_units(model, ready.units, draws(samples))
+    logits = model(**given).logits
+    (logits**2).sum().backward()
+    return logits.detach(), {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+
+
+def assert_equal(ready: Recorded, family: Family, samples: int, segments: list[Segment]) -> None:
+    """Values bit by bit; gradients too, save those that autograd adds up in its own order (weights tied, values read
+    by several segments)."""
+    given = batch(family, samples)
+    ours, our_gradients = run_cut(segments, given, samples)
+    theirs, their_gradients = run_whole(ready, given, samples)
+    assert torch.equal(ours, theirs)
+    assert our_gradients.keys() == their_gradients.keys()
+    for name, gradient in our_gradients.items():
+        if family.name in ("gpt2", "llama"):
+            torch.testing.assert_close(gradient, their_gradients[name], rtol=1e-4, atol=1e-5, msg=name)
+        else:
+            assert torch.equal(gradient, their_gradients[name]), name
+
+
+@pytest.mark.parametrize("granularity", ["block", "layer"])
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.name)
+def test_one_recording_serves_every_cut_and_batch_size(family: Family, granularity: str, tmp_path: Path) -> None:
+    """Values and gradients, dropout and batch statistics included, are those of the unsplit model."""
+    ready = recorded(family, tmp_path, granularity)
+    chance = random.Random(f"{family.name}/{granularity}")
+    for samples in BATCHES:
+        assert_equal(ready, family, samples + (samples == 1 and family.batch_norm), cut(ready, chance))
+
+
+@pytest.mark.parametrize("name", LORA_TARGETS)
+def test_adapters_are_recorded_with_their_base(name: str, tmp_path: Path) -> None:
+    """With LoRA only adapters (and the head) have gradients, and they are the unsplit model's."""
+    lora = Lora(r=2, alpha=4, dropout=0.1, targets=LORA_TARGETS[name])
+    for granularity in ("block", "layer"):
+        ready = recorded(BY_NAME[name], tmp_path / granularity, granularity, lora=lora)
+        assert_equal(ready, BY_NAME[name], 3, cut(ready, random.Random(name)))
+
+
+def test_a_graph_travels_as_text(tmp_path: Path) -> None:
+    """Written, read and written again it is the same text."""
+    for family in FAMILIES:
+        text = graph_text(recorded(family, tmp_path / family.name).graph)
+        assert graph_text(parse_graph(text, "graph.json")) == text
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        ('"kind": "function"', '"kind": "code"'),
+        ('"output": 3', '"output": 77'),
+        ('"id": 2', '"id": 1'),
+        ('"$ref": 1', '"$ref": 3'),
+        ('"batch"', '"bunch"'),
+    ],
+)
+def test_a_graph_whose_parts_do_not_fit_is_refused(old: str, new: str) -> None:
+    """Unknown kinds, missing nodes, numbers given twice and unknown keys are named with the file."""
+    text = graph_text(small(lambda x: x + 1))
+    assert old in text
+    with pytest.raises(Refused, match=r"^graph\.json: "):
+        parse_graph(text.replace(old, new), "graph.json")
+
+
+class Small(nn.Module):
+    """Two linear modules with something between them."""
+
+    def __init__(self, between: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.act = nn.ReLU(inplace=True)
+        self.register_buffer("shift", torch.ones(4))
+        self.between = between
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """first -> between -> second."""
+        out: torch.Tensor = self.second(self.between(self.first(x)))
+        return out
+
+
+def small(between: Callable[[torch.Tensor], torch.Tensor], model: Small | None = None) -> Graph:
+    """A recorded Small."""
+    model = model or Small(between)
+    return merge_uncuttable(fold(record_model(model, {"x": torch.zeros(4, 4)}, {"first", "second", "act"})))
+
+
+def run_units(graph: Graph, model: Small, x: torch.Tensor) -> torch.Tensor:
+    """Every unit as a segment of its own."""
+    values: Values = {graph.inputs["x"]: x}
+    for unit in graph.units:
+        segment = Segment(graph, (unit.name,), model, CPU)
+        inputs = {n: values[n].detach() for n in segment.needs}
+        values = segment.run({n: v.requires_grad_(graph.value(n).gradient) for n, v in inputs.items()}, len(x))
+    return values[graph.output]
+
+
+def assign_item(x: torch.Tensor) -> torch.Tensor:
+    """Changes a row by name."""
+    x = x * 1
+    x[:, 0] = 0
+    return x
+
+
+def change_under_a_view(x: torch.Tensor) -> torch.Tensor:
+    """Changes what a view shows."""
+    x = x * 1
+    seen = x.transpose(0, 1)
+    x += 1
+    return seen.transpose(0, 1)
+
+
+@pytest.mark.parametrize(
+    "between, why",
+    [
+        (lambda x: x * 2 if x.sum() > 0 else x, "data-dependent"),
+        (lambda x: x * x.sum().item(), "known only when it runs"),
+        (lambda x: x * 2 if x.shape[0] > 3 else x, "branches on the number of samples"),
+        (lambda x: x * (1.0 / x.shape[0]), "known only when it runs"),
+        (lambda x: x + x.nonzero().sum(), "shape depends on the data"),
+        (lambda x: x.reshape(4, 4), "every batch size"),
+        (assign_item, "changed in place"),
+        (change_under_a_view, "changed in place"),
+        (lambda x: x.mT.mT, "makes a tensor from a property"),
+        (lambda x: x.detach().fill_(1.0), "cannot be recorded"),
+        (lambda x: torch.tensor(x.tolist()), "data-dependent"),
+    ],
+)
+def test_a_model_without_a_graph_is_refused_in_a_sentence(
+    between: Callable[[torch.Tensor], torch.Tensor], why: str
+) -> None:
+    """A model that looks at its data, at the number of samples, or changes tensors behind names, is named and why."""
+    with pytest.raises(Refused, match=f"^model: Small has no graph .*({why})") as refusal:
+        small(between)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_module_that_changes_its_input_is_refused() -> None:
+    """What an operation did to its input could not be told from the list of operations."""
+
+    class Changes(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x += 1
+            return super().forward(x)
+
+    model = Small(lambda x: x)
+    model.second = Changes(4, 4)
+    with pytest.raises(Refused, match="module second changes its input in place"):
+        small(lambda x: x, model)
+
+
+def in_place(x: torch.Tensor) -> torch.Tensor:
+    """Changes a value that came over a cut, and uses only the new one."""
+    x += 1
+    x.mul_(2)
+    flat = x.view(-1, 2, 2)
+    flat -= 1
+    return nn.functional.relu(flat.flatten(1), inplace=True)
+
+
+def without_gradient(x: torch.Tensor) -> torch.Tensor:
+    """A factor through which no gradient flows."""
+    with torch.no_grad():
+        factor = x.abs().mean(1, keepdim=True)
+    return x * factor
+
+
+@pytest.mark.parametrize("between", [in_place, without_gradient])
+def test_glue_means_the_same_when_it_is_cut_off(between: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """In-place functions become their pure twins, and no_grad stays in force: values and gradients are the model's."""
+    torch.manual_seed(0)
+    model = Small(between)
+    graph = small(between, model)
+    x = torch.randn(5, 4)
+    values: Values = {graph.inputs["x"]: x}
+    whole = Segment(graph, tuple(u.name for u in graph.units), model, CPU)
+    for outcome in (run_units(graph, model, x), whole.run(values, 5)[graph.output]):
+        assert torch.equal(outcome, model(x))
+    (whole.run(values, 5)[graph.output].sum()).backward()
+    ours = model.first.weight.grad
+    model.zero_grad()
+    model(x).sum().backward()
+    assert ours is not None and model.first.weight.grad is not None
+    assert torch.equal(ours, model.first.weight.grad)
+
+
+def test_a_module_that_works_in_place_may_stand_right_behind_a_cut() -> None:
+    """nn.ReLU(inplace=True) as a unit of its own leaves the value that it received alone."""
+    model = Small(lambda x: x)
+    model.between = lambda x: model.act(x) + model.shift
+    graph = small(model.between, model)
+    x = torch.randn(5, 4)
+    assert [unit.name for unit in graph.units] == ["first", "act", "second"]
+    assert torch.equal(run_units(graph, model, x), model(x))
