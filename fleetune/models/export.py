@@ -13,7 +13,7 @@ from transformers import PretrainedConfig
 
 from fleetune.contracts.config.model import ModelRequest
 from fleetune.models.skeleton import base_skeleton, canonical_names, skeleton
-from fleetune.models.source import source_folder
+from fleetune.models.source import PACKAGE, source_folder
 from fleetune.models.weights import Weights, assign, base_name
 
 TOKENIZER_FILES = (
@@ -23,6 +23,11 @@ TOKENIZER_FILES = (
     "vocab.txt",
     "vocab.json",
     "merges.txt",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
 )
 
 
@@ -54,11 +59,19 @@ def export_model(
             base = source_folder(request)
             if base is None:  # nobody else has these random weights: the adapter is nothing without them
                 _export_base(config, request, start, folder)
-            model.peft_config["default"].base_model_name_or_path = str(base or "../base")
+            model.peft_config["default"].base_model_name_or_path = _base_path(request, base)
             model.save_pretrained(target, save_embedding_layers=False)
         else:
             model.save_pretrained(target)
     return target
+
+
+def _base_path(request: ModelRequest, base: Path | None) -> str:
+    """Where an adapter's reader finds the base: the hub's name, a folder, or `base` beside the adapter."""
+    if base is None:
+        return "../base"
+    local = request.source is None or request.source.startswith(PACKAGE) or Path(request.source).is_dir()
+    return str(base) if local else str(request.source)
 
 
 def _export_base(config: PretrainedConfig, request: ModelRequest, start: Path, folder: Path) -> None:

