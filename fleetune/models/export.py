@@ -8,13 +8,12 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
 from transformers import PretrainedConfig
 
 from fleetune.contracts.config.model import ModelRequest
 from fleetune.models.skeleton import base_skeleton, canonical_names, skeleton
 from fleetune.models.source import PACKAGE, source_folder
-from fleetune.models.weights import Weights, assign, base_name
+from fleetune.models.weights import Weights, base_name, fill
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -44,14 +43,7 @@ def export_model(
     wanted = {c for c in names.values() if not adapter_only or _of_adapter(c)}
     weights = Weights(base_skeleton(config, request), source_folder(request), start)
     tensors = {**weights.tensors(wanted - set(trained)), **{n: t for n, t in trained.items() if n in wanted}}
-    made: dict[str, nn.Parameter] = {}
-    for name, canonical in names.items():
-        if canonical in tensors:
-            assign(model, name, tensors[canonical])
-            *path, last = name.split(".")
-            owner = model.get_submodule(".".join(path))
-            if last in owner._parameters:  # one object for all names of a tied weight
-                owner._parameters[last] = made.setdefault(canonical, owner._parameters[last])
+    fill(model, names, tensors)
     target = folder / ("adapter" if adapter_only else "model")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PEFT asks the hub whether an embedding changed; there may be no network

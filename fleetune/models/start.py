@@ -16,7 +16,7 @@ from fleetune.contracts.config.model import ModelRequest
 from fleetune.errors import Refused
 from fleetune.models.skeleton import base_skeleton, canonical_names, skeleton
 from fleetune.models.source import source_folder, weight_files
-from fleetune.models.weights import Weights, assign, base_name, load_into, provided
+from fleetune.models.weights import Weights, base_name, fill, load_into, provided
 
 START = "start.safetensors"
 MODULES_TO_SAVE = ".modules_to_save.default."
@@ -48,14 +48,7 @@ def initial_model(config: PretrainedConfig, request: ModelRequest, start: Path, 
     model = skeleton(config, request)
     names = canonical_names(model)
     weights = Weights(base_skeleton(config, request), source_folder(request), start)
-    tensors = weights.tensors(set(names.values()))
-    made: dict[str, nn.Parameter] = {}
-    for name, canonical in names.items():
-        assign(model, name, tensors[canonical])
-        *path, last = name.split(".")
-        owner = model.get_submodule(".".join(path))
-        if last in owner._parameters:  # one object for all names of a tied weight
-            owner._parameters[last] = made.setdefault(canonical, owner._parameters[last])
+    fill(model, names, weights.tensors(set(names.values())))
     return model.to(device).eval()
 
 

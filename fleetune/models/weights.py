@@ -108,6 +108,18 @@ def assign(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
         owner._buffers[last] = tensor
 
 
+def fill(model: nn.Module, names: Mapping[str, str], tensors: Mapping[str, torch.Tensor]) -> None:
+    """Put tensors (by canonical name) into every place that `names` gives them; tied places share one parameter."""
+    made: dict[str, nn.Parameter] = {}
+    for name, canonical in names.items():
+        if canonical in tensors:
+            assign(model, name, tensors[canonical])
+            *path, last = name.split(".")
+            parameters = model.get_submodule(".".join(path))._parameters
+            if last in parameters:
+                parameters[last] = made.setdefault(canonical, parameters[last])
+
+
 def _target(key: str, base: PreTrainedModel, mapping: list[Any], state: Mapping[str, torch.Tensor]) -> str:
     renamings = [m for m in mapping if isinstance(m, WeightRenaming)]
     converters = [m for m in mapping if isinstance(m, WeightConverter)]
