@@ -1,6 +1,7 @@
 """The profile of a model on a fleet: prepares what training will read, then measures on all devices at once."""
 
 import json
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from fleetune.contracts.fleet import Device, Fleet
 from fleetune.contracts.profile import DeviceTimes, Profile
 from fleetune.contracts.progress import Progress
 from fleetune.errors import TryAgain, by_exit_code
-from fleetune.launching import Command, Launcher, exit_in_words
+from fleetune.launching import Command, Job, Launcher, exit_in_words
 from fleetune.profiling.preparation import Folders, prepare_all
 from fleetune.profiling.units import unit_sizes
 from fleetune.profiling.worker import MeasureTask
@@ -82,15 +83,36 @@ def _measure_everywhere(task: ProfilingTask, sizes: tuple[int, ...]) -> dict[str
         done[device] = share
         task.progress("profiling", sum(done.values()) / len(done) * 100, 100, "%")
 
-    stops: list[Callable[[], Any]] = []
+    started = _Started()
     with ThreadPoolExecutor(max_workers=len(task.fleet.devices)) as pool:
-        jobs = [pool.submit(_measure_one, task, device, sizes, progress, stops) for device in task.fleet.devices]
+        jobs = [pool.submit(_measure_one, task, device, sizes, progress, started) for device in task.fleet.devices]
         try:
             return dict(job.result() for job in as_completed(jobs))
         except BaseException:
-            for stop in stops:
-                stop()
+            started.stop()
             raise
+
+
+class _Started:
+    """The processes that measure; once stopped, one that starts late is stopped too."""
+
+    def __init__(self) -> None:
+        self._jobs: list[Job] = []
+        self._stopped = False
+        self._lock = threading.Lock()
+
+    def add(self, job: Job) -> None:
+        with self._lock:
+            self._jobs.append(job)
+            late = self._stopped
+        if late:
+            job.stop()
+
+    def stop(self) -> None:
+        with self._lock:
+            self._stopped = True
+        for job in self._jobs:
+            job.stop()
 
 
 def _measure_one(
@@ -98,7 +120,7 @@ def _measure_one(
     device: Device,
     sizes: tuple[int, ...],
     progress: Callable[[str, float], None],
-    stops: list[Any],
+    started: _Started,
 ) -> tuple[str, dict[str, Any]]:
     given = MeasureTask(
         device=device.name,
@@ -115,7 +137,7 @@ def _measure_one(
     wire.write(given, path)
     log = path.with_suffix(".log")
     job = task.launcher.start(Command(module="fleetune.profiling.worker", arguments=("--task", str(path)), log=log))
-    stops.append(job.stop)
+    started.add(job)
     last: dict[str, Any] = {}
     for line in job.lines():
         last = json.loads(line)

@@ -1,0 +1,152 @@
+"""Measuring a tiny model unit by unit."""
+
+import json
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fleetune.contracts import wire
+from fleetune.models.segment import Segment
+from fleetune.profiling import measure as module
+from fleetune.profiling import worker
+from fleetune.profiling.measure import Effort, UnitCost, measure
+from fleetune.profiling.preparation import Folders
+from tests.models.instances import Recorded, batch, recorded
+from tests.profiling.instances import measure_task, prepared
+from tests.training.families import BY_NAME
+
+SIZES = (1, 2, 4)
+FAMILY = BY_NAME["bert"]
+
+
+def loader(ready: Recorded) -> Callable[[list[str]], dict[str, Segment]]:
+    """Units with weights, in training mode."""
+
+    def load(units: list[str]) -> dict[str, Segment]:
+        made = {unit: ready.segment((unit,)) for unit in units}
+        for segment in made.values():
+            segment.train()
+        return made
+
+    return load
+
+
+def costs(ready: Recorded, windows: list[list[str]], **effort: Any) -> dict[str, UnitCost]:
+    """Everything that measure yields."""
+
+    def inputs(size: int) -> dict[int, Any]:
+        rows = batch(FAMILY, size)
+        return {number: rows[name] for name, number in ready.graph.inputs.items()}
+
+    return dict(measure(ready.graph, windows, loader(ready), inputs, Effort(batch_sizes=SIZES, passes=2, **effort)))
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", "resnet"])
+def test_every_unit_has_a_cost_for_every_batch_size(name: str, tmp_path: Path) -> None:
+    """Times above zero, work and memory that grow with the batch."""
+    ready = recorded(BY_NAME[name], tmp_path)
+
+    def inputs(size: int) -> dict[int, Any]:
+        rows = batch(BY_NAME[name], size + 1)  # batch norms need two samples
+        return {number: rows[n] for n, number in ready.graph.inputs.items()}
+
+    effort = Effort(batch_sizes=(2, 4), passes=1)
+    got = dict(measure(ready.graph, [list(ready.units)], loader(ready), lambda s: inputs(s - 1), effort))
+    assert tuple(got) == ready.units
+    for cost in got.values():
+        assert len(cost.forward_s) == len(cost.backward_s) == len(cost.activation_bytes) == len(cost.flops) == 2
+        assert min(cost.forward_s) > 0
+        assert cost.activation_bytes[0] <= cost.activation_bytes[1]
+        assert cost.flops[1] == 2 * cost.flops[0]
+    assert got[ready.units[-1]].flops[0] > 0
+    assert min(got[ready.units[-1]].backward_s) > 0
+
+
+def test_windows_of_one_unit_see_what_the_whole_model_sees(tmp_path: Path) -> None:
+    """A device that holds one unit at a time finds the same work and the same memory."""
+    ready = recorded(FAMILY, tmp_path)
+    whole = costs(ready, [list(ready.units)])
+    single = costs(ready, [[unit] for unit in ready.units])
+    assert tuple(single) == tuple(whole) == ready.units
+    for unit in ready.units:
+        assert single[unit].flops == whole[unit].flops
+        assert single[unit].activation_bytes == whole[unit].activation_bytes
+
+
+def test_an_emulated_device_counts_its_cpu_time_at_its_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a quarter of a core, one second of CPU lasts four; without a quota, the wall counts."""
+    ready = recorded(FAMILY, tmp_path)
+    cpu_s, wall_s = count(0.0, 1.0), count(0.0, 7.0)
+    clocks = SimpleNamespace(thread_time=lambda: next(cpu_s), perf_counter=lambda: next(wall_s))
+    monkeypatch.setattr(module, "time", clocks)
+    for cores, seconds in ((0.25, 4.0), (None, 7.0)):
+        for cost in costs(ready, [list(ready.units)], cores=cores).values():
+            assert cost.forward_s == cost.backward_s == [seconds] * len(SIZES)
+
+
+def test_the_quickest_of_several_passes_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first pass warms up and is dropped even if it is the quickest; of the others noise only adds."""
+    ready = recorded(FAMILY, tmp_path)
+    spent_s = (1.0, 9.0, 5.0)  # what everything takes in each pass
+    looks = count()
+    now_s = [0.0]
+
+    def clock() -> float:
+        look = next(looks)
+        if look % 2:  # the second of a pair around a piece of work; forward and backward of every unit
+            now_s[0] += spent_s[look // (4 * len(ready.units))]
+        return now_s[0]
+
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=clock))
+    rows = batch(FAMILY, 2)
+    given = {number: rows[name] for name, number in ready.graph.inputs.items()}
+    effort = Effort(batch_sizes=(2,), passes=2)
+    for cost in dict(measure(ready.graph, [list(ready.units)], loader(ready), lambda _: given, effort)).values():
+        assert cost.forward_s == cost.backward_s == [5.0]
+
+
+def test_units_without_a_gradient_have_no_backward(tmp_path: Path) -> None:
+    """Below the first trained parameter backward takes no time at all; gradients are left nowhere."""
+    ready = recorded(FAMILY, tmp_path, freeze=(r"bert\.embeddings", r"bert\.encoder\.layer\.0"))
+    got = costs(ready, [list(ready.units)])
+    assert [unit for unit in ready.units if max(got[unit].backward_s) == 0.0] == list(ready.units[:2])
+
+
+def answer(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Any:
+    """The exit code and the lines of a measuring process, run here."""
+    folders = Folders(profile=folder / "profile", data=folder / "data")
+    wire.write(measure_task(folders, **changes), folder / "task.json")
+    monkeypatch.setattr("sys.argv", ["worker", "--task", str(folder / "task.json")])
+    code = worker.main()
+    return code, [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_measuring_process_answers_in_lines_of_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Progress unit by unit, then all costs in the order of units; a small device works in windows."""
+    graph, _ = prepared(tmp_path)
+    code, lines = answer(tmp_path, capsys, monkeypatch, memory_bytes=1)
+    *progress, last = lines
+    assert code == 0
+    assert [line["done"] for line in progress] == list(range(1, len(graph.units) + 1))
+    assert last["event"] == "costs"
+    assert [unit["name"] for unit in last["units"]] == [unit.name for unit in graph.units]
+    assert all(len(unit["forward_s"]) == 3 for unit in last["units"])
+    assert last["runtime_bytes"] > 1 << 20
+
+
+def test_a_measuring_process_that_fails_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A graph that cannot be read: refused, in one line."""
+    prepared(tmp_path)
+    (tmp_path / "profile" / "graph.json").write_text("{")
+    code, lines = answer(tmp_path, capsys, monkeypatch)
+    assert code == 64
+    assert lines == [{"event": "error", "message": lines[0]["message"]}]
+    assert "graph.json: not JSON" in lines[0]["message"]
