@@ -29,7 +29,7 @@ def run(folder: Path, quick: bool, say: Callable[[str], None]) -> list[Figure]:
     found = copies(folder / "wire", repeats=3 if quick else 15)
     real = measured(folder / "real", SMALL if quick else MODEL, None, say)
     say("a one-device plan in turns with a plain loop")
-    found = [*one_device(real, rounds=3 if quick else 8, repeats=3 if quick else 5), *found]
+    found = [*one_device(real, rounds=3 if quick else 6, repeats=3 if quick else 5), *found]
     say("two segments on two processes")
     found += two_segments(real, rounds=6 if quick else 12, repeats=1 if quick else 4)
     if not quick:
