@@ -38,7 +38,8 @@ def sum_tied(
 ) -> None:
     """Add the gradients that other segments have for the weights they share with this one, in place.
 
-    holders: parameter -> the segments that hold it, ascending; grads: this segment's (already summed over its group).
+    holders: of the whole lane, for messages are numbered by it: parameter -> the segments that hold it, ascending;
+    grads: this segment's (already summed over its group).
     Every holder adds in the order of segments, so all of them end with the same bits.
     """
     own = next(index for index, segment in enumerate(lane.segments) if me in segment.devices)

@@ -191,10 +191,10 @@ class Rounds:
             began_s = ring_all_reduce(tools.exchange, group, place.device, place.index, flat)
             _spread(flat, [*grads.values(), *self._statistics])
             start_s = max(start_s, began_s)
-        mine = {name: segments for name, segments in tools.tied.items() if place.index in segments and name in grads}
-        if mine:
-            sum_tied(tools.exchange, place.lane, place.device, mine, grads)
-        if len(group) > 1 or mine:
+        shares = any(place.index in segments for segments in tools.tied.values())
+        if shares:
+            sum_tied(tools.exchange, place.lane, place.device, tools.tied, grads)
+        if len(group) > 1 or shares:
             action = Action(lane=place.lane.name, segment=place.index, letter=REDUCE, micro_batch=0)
             self._row(action, start_s, tools.exchange.now_s())
 
