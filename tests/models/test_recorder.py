@@ -91,8 +91,11 @@ def assert_equal(ready: Recorded, family: Family, samples: int, segments: list[S
 @pytest.mark.parametrize("granularity", ["block", "layer"])
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.name)
 def test_one_recording_serves_every_cut_and_batch_size(family: Family, granularity: str, tmp_path: Path) -> None:
-    """Values and gradients, dropout and batch statistics included, are those of the unsplit model."""
+    """Values and gradients, dropout and batch statistics included, are those of the unsplit model; so is a graph that
+    has travelled as text, which is the same text when it is written again."""
     ready = recorded(family, tmp_path, granularity)
+    text = graph_text(ready.graph)
+    assert graph_text(parse_graph(text, "graph.json")) == text
     chance = random.Random(f"{family.name}/{granularity}")
     for samples in BATCHES:
         assert_equal(ready, family, samples + (samples == 1 and family.batch_norm), cut(ready, chance))
@@ -105,13 +108,6 @@ def test_adapters_are_recorded_with_their_base(name: str, tmp_path: Path) -> Non
     for granularity in ("block", "layer"):
         ready = recorded(BY_NAME[name], tmp_path / granularity, granularity, lora=lora)
         assert_equal(ready, BY_NAME[name], 3, cut(ready, random.Random(name)))
-
-
-def test_a_graph_travels_as_text(tmp_path: Path) -> None:
-    """Written, read and written again it is the same text."""
-    for family in FAMILIES:
-        text = graph_text(recorded(family, tmp_path / family.name).graph)
-        assert graph_text(parse_graph(text, "graph.json")) == text
 
 
 @pytest.mark.parametrize(
