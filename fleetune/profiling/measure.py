@@ -11,6 +11,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from fleetune.models.graph import Graph
+from fleetune.models.randomness import Draws
 from fleetune.models.segment import Segment, Values
 
 SegmentOf = Callable[[str], Segment]
@@ -34,6 +35,10 @@ class Effort:
     passes: int = 5
     cores: float | None = None
     """Quota of an emulated device: time is CPU time divided by it. None: wall time."""
+
+    def draws(self, size: int) -> Draws:
+        """Dropout as training draws it: for the whole micro-batch (the largest size), of which these are rows."""
+        return Draws(seed=0, round=0, micro_batch=0, first=0, samples=max(*self.batch_sizes, size))
 
 
 def measure(
@@ -84,7 +89,7 @@ def _forwards(
     for place, segment in enumerate(segments):
         inputs = _leaves(graph, segment, held)
         start = _now(effort)
-        outputs = segment.run(inputs, size)
+        outputs = segment.run(inputs, size, effort.draws(size))
         times[place].append(_since(start, effort))
         held = dict(outputs)
         done.append((inputs, outputs))

@@ -20,6 +20,7 @@ from fleetune.models.loss import loss_sum
 from fleetune.models.randomness import Draws
 from fleetune.models.segment import Segment, Values
 from fleetune.training.batches import Batches
+from fleetune.training.bucket import Bucket
 from fleetune.training.exchange import Arrival, Exchange, Key
 from fleetune.training.place import Place
 from fleetune.training.reduction import ring_all_reduce, sum_tied
@@ -68,12 +69,15 @@ class Rounds:
         graph = tools.segment.graph
         carry = [n for n in tools.segment.gives if graph.value(n).gradient]
         self._gradient_values = () if place.is_last else tuple(carry)
-        self._statistics = _statistics(tools.segment)
+        alone = len(place.segment.devices) == 1
+        self._bucket = None if alone else Bucket(tools.segment.parameters, _statistics(tools.segment))
 
     def run(self, round: int) -> RoundWork:
         """Gradients of one round, whole and summed, in the parameters' `grad`."""
         self._work = RoundWork()
         self._held.clear()
+        if self._bucket is not None:
+            self._bucket.start()
         self._tools.exchange.start_round(round)
         self._tools.batches.start_round(round, with_targets=self._place.is_last)
         for action in self._actions:
@@ -183,13 +187,11 @@ class Rounds:
         group = place.segment.devices
         grads = tools.updates.gradients()
         start_s = tools.exchange.now_s()
-        if len(group) > 1:
-            weight = place.samples / self._plan.micro_batch_samples
-            tensors = [*grads.values(), *(s * weight for s in self._statistics)]
+        if self._bucket is not None:
             with tools.pace.hold():
-                flat = torch.cat([t.reshape(-1) for t in tensors]) if tensors else torch.zeros(1)
-            began_s = ring_all_reduce(tools.exchange, group, place.device, place.index, flat)
-            _spread(flat, [*grads.values(), *self._statistics])
+                self._bucket.put_statistics(place.samples / self._plan.micro_batch_samples)
+            began_s = ring_all_reduce(tools.exchange, group, place.device, place.index, self._bucket.flat)
+            self._bucket.take_statistics()
             start_s = max(start_s, began_s)
         shares = any(place.index in segments for segments in tools.tied.values())
         if shares:
@@ -223,12 +225,4 @@ def _statistics(segment: Segment) -> list[torch.Tensor]:
     norms = [
         m for leaf in segment.modules.values() for m in leaf.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)
     ]
-    found = [b for m in norms for b in (m.running_mean, m.running_var) if b is not None]
-    return found
-
-
-def _spread(flat: torch.Tensor, targets: list[torch.Tensor]) -> None:
-    place = 0
-    for target in targets:
-        target.copy_(flat[place : place + target.numel()].view_as(target))
-        place += target.numel()
+    return [b for m in norms for b in (m.running_mean, m.running_var) if b is not None]
