@@ -110,8 +110,7 @@ def _backwards(
             torch.autograd.backward([outputs[n] for n in reached], grads)
         times[place].append(_since(start, effort) if reached else 0.0)
         gradients = {n: v.grad for n, v in inputs.items() if v.grad is not None}
-        for parameter in segments[place].parameters.values():
-            parameter.grad = None
+    # Gradients of weights stay and are added to, as those of most micro-batches are.
 
 
 def _sizes(graph: Graph, segments: list[Segment], given: Values, size: int, costs: Mapping[str, UnitCost]) -> None:

@@ -128,7 +128,8 @@ def _workspace_bytes(
     if windows > 1 or torch.device(task.accelerator).type != "cpu":
         return 0
     module = skeleton(config, task.model)
-    held_bytes = sum(t.numel() * t.element_size() for t in (*module.parameters(), *module.buffers()))
+    trained = [p for p in module.parameters() if p.requires_grad]  # counted twice: their gradients are held too
+    held_bytes = sum(t.numel() * t.element_size() for t in (*module.parameters(), *module.buffers(), *trained))
     kept_bytes = sum(cost.activation_bytes[-1] for cost in costs.values())
     return max(0, int(peak_memory_bytes(torch.device("cpu"))) - idle_bytes - int(held_bytes) - kept_bytes)
 
