@@ -1,13 +1,12 @@
 """plan: fleet, profile -> plan and what the clock forecasts of it."""
 
-from fleetune.planning.problem import Problem
-
 from fleetune import clock, planning
 from fleetune.contracts import wire
 from fleetune.contracts.config.run import StrategyRequest
 from fleetune.contracts.config.training import TrainingRequest
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.profile import Profile
+from fleetune.planning.problem import Problem
 from stages.entry import Desk, main
 
 

