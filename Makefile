@@ -9,7 +9,7 @@ demo: $(STAMP)
 	$(BIN)/fleetune run configs/runs/demo.yaml
 
 test: $(STAMP) lint
-	$(BIN)/python -m pytest -n 2 --dist worksteal -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check -q .
