@@ -5,12 +5,13 @@ home lies in the store, unless the user has set PREFECT_API_URL or PREFECT_HOME.
 `flows/pipeline.py:finetune`.
 """
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from fleetune.contracts import wire
 from fleetune.contracts.config.run import RunConfig
-from fleetune.errors import TryAgain
+from fleetune.errors import Refused, TryAgain
 from fleetune.store import RunRecord, Store
 from flows import server
 from flows.events import Listen, StageEvent, nobody
@@ -44,12 +45,21 @@ def run_with(setting: Setting, config: RunConfig, wish: Wish, dry_run: bool = Fa
     if dry_run:
         return planned
     setting.listen(StageEvent(stage="run", kind="note", text="starting the pipeline engine"))
+    _prove_writable(setting.store.local)
     server.ensure(setting.store.local / "prefect")
     with runner:
         _through_prefect(runner)
     if runner.error is not None:
         raise runner.error
     return runner.record
+
+
+def _prove_writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise Refused(f"--root {folder}: cannot be written to ({error.strerror}); choose another folder") from None
 
 
 def _through_prefect(runner: Runner) -> None:

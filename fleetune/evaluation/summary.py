@@ -52,7 +52,7 @@ def summarise(task: EvaluationTask, metrics: EvaluationMetrics) -> Summary:
         task=task.model.task,
         strategy=task.plan.plan.strategy,
         result=result_folder(task.checkpoint_folder).name,
-        rounds=len(rounds) + task.training.resumed_from_round,
+        rounds=len(rounds),  # those of earlier attempts included
         first_loss=rounds[0].loss if rounds else None,
         last_loss=rounds[-1].loss if rounds else None,
         train_wall_s=task.training.wall_s,

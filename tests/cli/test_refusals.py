@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from fleetune.errors import Refused
+from flows import finetune
 from tests.cli.conftest import Call, add_run, files
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -25,6 +27,7 @@ DEMO = CONFIGS / "runs" / "demo.yaml"
         (["run", "binary.yaml"], "binary.yaml: not text in UTF-8; give a YAML file"),
         (["run", DEMO, "--set", "training.round=3"], "training.round: unknown key; allowed are rounds, batch_samples"),
         (["run", DEMO, "--set", "training.rounds=-3"], "training: rounds must be a number above 0 (got -3)"),
+        (["run", DEMO, "--set", "training.beta2=1"], "training: beta2 must be below 1 (got 1.0)"),
         (["run", DEMO, "--set", "training.optimizer=lion"], "optimizer is 'lion'; allowed are adamw, sgd"),
         (
             ["run", DEMO, "--set", "training.micro_batch_samples=5"],
@@ -89,6 +92,13 @@ def test_root_that_is_a_file(call: Call, root: Path) -> None:
     assert result.exit_code == 64
     assert f"--root {root}: it is a file; give a folder" in result.stderr
     assert root.read_text() == "mine"
+
+
+def test_root_that_cannot_be_written(tmp_path: Path) -> None:
+    """A root that no folder can be made at is refused by name before an engine is started."""
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(Refused, match=r"--root .*inside: cannot be written to \(Not a directory\)"):
+        finetune._prove_writable(tmp_path / "file" / "inside")
 
 
 def test_as_a_process(tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ def test_folder_scores_as_the_model_in_memory(request_of: ModelRequest, tmp_path
 def test_three_files_are_written(tmp_path: Path) -> None:
     """evaluation.json is what was returned, summary.json has a row per device, report.html stands alone."""
     task = replace(finished(tmp_path, WHOLE), facts={"who": "a <fact>"})
+    task = replace(task, training=replace(task.training, resumed_from_round=1))  # whose rounds are listed as well
     trained(task)
     metrics = evaluate(task)
     assert sorted(path.name for path in task.output.iterdir()) == ["evaluation.json", "report.html", "summary.json"]

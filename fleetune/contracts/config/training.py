@@ -42,6 +42,10 @@ class TrainingRequest:
             momentum=self.momentum,
             warmup_rounds=self.warmup_rounds,
         )
+        for name, beta in (("beta1", self.beta1), ("beta2", self.beta2)):
+            not_negative("training", **{name: beta})
+            if beta >= 1:
+                raise Refused(f"training: {name} must be below 1 (got {beta})")
         one_of("training", "optimizer", self.optimizer, ("adamw", "sgd"))
         one_of("training", "schedule", self.schedule, ("constant", "linear", "cosine"))
         if self.clip_norm is not None:
