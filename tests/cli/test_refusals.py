@@ -28,6 +28,7 @@ DEMO = CONFIGS / "runs" / "demo.yaml"
         (["run", DEMO, "--set", "training.round=3"], "training.round: unknown key; allowed are rounds, batch_samples"),
         (["run", DEMO, "--set", "training.rounds=-3"], "training: rounds must be a number above 0 (got -3)"),
         (["run", DEMO, "--set", "training.beta2=1"], "training: beta2 must be below 1 (got 1.0)"),
+        (["run", DEMO, "--set", "model.freeze=['(']"], "model: freeze has '(', which is no regular expression"),
         (["run", DEMO, "--set", "training.optimizer=lion"], "optimizer is 'lion'; allowed are adamw, sgd"),
         (
             ["run", DEMO, "--set", "training.micro_batch_samples=5"],

@@ -1,5 +1,6 @@
 """Which model is trained, and which of its parameters."""
 
+import re
 from typing import Any
 
 from fleetune.contracts.record import not_negative, one_of, positive, record
@@ -50,5 +51,10 @@ class ModelRequest:
         one_of("model", "task", self.task, TASKS)
         one_of("model", "granularity", self.granularity, ("block", "layer"))
         one_of("model", "precision", self.precision, ("float32", "float64"))
+        for pattern in self.freeze:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise Refused(f"model: freeze has {pattern!r}, which is no regular expression ({error})") from None
         if self.source is None and not (self.config or {}).get("model_type"):
             raise Refused("model: give source (a folder, a hub name, package:NAME) or config with a model_type")
