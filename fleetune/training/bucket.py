@@ -1,4 +1,7 @@
-"""Gradients of a group's member in one piece of memory, so that an all-reduce needs no copy of them."""
+"""Gradients of a group's member in one piece of memory, so that an all-reduce needs no copy of them.
+
+That memory may be on its way to a neighbour until the round is committed: until then only the ring writes to it.
+"""
 
 from collections.abc import Mapping
 

@@ -36,11 +36,12 @@ def ring_all_reduce(exchange: Exchange, group: Sequence[str], me: str, segment: 
 def sum_tied(
     exchange: Exchange, lane: Lane, me: str, holders: dict[str, tuple[int, ...]], grads: dict[str, torch.Tensor]
 ) -> None:
-    """Add the gradients that other segments have for the weights they share with this one, in place.
+    """Add the gradients that other segments have for the weights they share with this one.
 
     holders: of the whole lane, for messages are numbered by it: parameter -> the segments that hold it, ascending;
     grads: this segment's (already summed over its group).
-    Every holder adds in the order of segments, so all of them end with the same bits.
+    Every holder adds in the order of segments, so all of them end with the same bits. Sums take the places of their
+    terms in `grads`; the terms stay as they are, for the ring may still be sending from their memory.
     """
     own = next(index for index, segment in enumerate(lane.segments) if me in segment.devices)
     place = lane.segments[own].devices.index(me)
@@ -50,7 +51,7 @@ def sum_tied(
         for other in (s for s in segments if s != own):
             members = lane.segments[other].devices
             for target in (m for i, m in enumerate(members) if i % len(lane.segments[own].devices) == place):
-                exchange.send(target, Key("tied", exchange.round, own, number, me), {0: grads[name].clone()})
+                exchange.send(target, Key("tied", exchange.round, own, number, me), {0: grads[name]})
         total = torch.zeros_like(grads[name])
         for index in segments:
             if index == own:
@@ -59,7 +60,7 @@ def sum_tied(
                 members = lane.segments[index].devices
                 sender = members[place % len(members)]
                 total.add_(exchange.receive(Key("tied", exchange.round, index, number, sender)).tensors[0])
-        grads[name].copy_(total)
+        grads[name] = total
 
 
 def tied_holders(units: dict[str, tuple[str, ...]], lane: Lane) -> dict[str, tuple[int, ...]]:

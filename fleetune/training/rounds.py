@@ -196,6 +196,7 @@ class Rounds:
         shares = any(place.index in segments for segments in tools.tied.values())
         if shares:
             sum_tied(tools.exchange, place.lane, place.device, tools.tied, grads)
+            tools.updates.replace(grads)
         if len(group) > 1 or shares:
             action = Action(lane=place.lane.name, segment=place.index, letter=REDUCE, micro_batch=0)
             self._row(action, start_s, tools.exchange.now_s())

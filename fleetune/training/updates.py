@@ -48,6 +48,11 @@ class Updates:
                 parameter.grad = torch.zeros_like(parameter)
         return {name: p.grad for name, p in self._named.items() if p.grad is not None}
 
+    def replace(self, gradients: Mapping[str, torch.Tensor]) -> None:
+        """Take these tensors for gradients."""
+        for name, gradient in gradients.items():
+            self._named[name].grad = gradient
+
     def apply(self, round: int, scale: float) -> None:
         """One optimizer step, then no gradients."""
         if self._optimizer is None:
