@@ -76,12 +76,17 @@ def configuration(
     for key, value in changes.items():
         if not hasattr(config, key):
             raise Refused(f"model: config.{key} is not a setting of {type(config).__name__}; see its documentation")
-        setattr(config, key, value)
+        try:
+            setattr(config, key, value)
+        except Exception as error:  # configurations check themselves, each with an error of its own
+            reason = " ".join(str(error).split())[:160]
+            raise Refused(f"model: config.{key} cannot be {value!r} ({reason})") from None
     if folder is None:  # built anew: some settings are worked out from others
         try:
             config = type(config)(**changes)
-        except (ValueError, TypeError) as error:
-            raise Refused(f"model: config does not make a {type(config).__name__} ({str(error)[:160]})") from None
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200]
+            raise Refused(f"model: config does not make a {type(config).__name__} ({reason})") from None
     return _for_training(config, request, labels, pad_token_id)
 
 

@@ -26,8 +26,8 @@ class RunBook:
     def load(self, run: str) -> RunRecord:
         """The record of one run, by its id or the beginning of it, or `latest`; Refused with what there is."""
         names = self._place.names("runs")
-        if run == "latest" and names:
-            return self.all()[0]
+        if run == "latest" and (readable := self.all()):
+            return readable[0]
         fitting = [run] if run in names else [name for name in names if run and name.startswith(run)]
         if len(fitting) == 1 and (record := self._read(fitting[0])):
             return record
@@ -37,8 +37,8 @@ class RunBook:
         raise Refused(f"run {run!r}: there is none; the newest are {shown}")
 
     def all(self) -> tuple[RunRecord, ...]:
-        """Every run, newest first."""
-        found = [record for name in self._place.names("runs") if (record := self._read(name))]
+        """Every run, newest first; a record that cannot be read stands in nobody's way (`load` refuses it)."""
+        found = [record for name in self._place.names("runs") if (record := self._readable(name))]
         return tuple(sorted(found, key=lambda record: (record.started, record.id), reverse=True))
 
     def named(self, name: str) -> tuple[RunRecord, ...]:
@@ -48,6 +48,12 @@ class RunBook:
     def alive(self, run: str) -> Lock:
         """To be held by the process that conducts a run; when it dies, the run reads as interrupted."""
         return Lock(self._lock(run), _never)
+
+    def _readable(self, name: str) -> RunRecord | None:
+        try:
+            return self._read(name)
+        except Refused:
+            return None
 
     def _read(self, name: str) -> RunRecord | None:
         content = self._place.read(f"runs/{name}/run.json")

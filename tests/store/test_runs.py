@@ -76,6 +76,13 @@ def test_a_damaged_run_record_is_named(store: Store) -> None:
         store.runs.load("r")
 
 
+def test_a_record_that_cannot_be_read_hides_no_other(store: Store) -> None:
+    """One damaged run.json leaves the list and `latest` as they are without it."""
+    store.runs.save(a_run("good", "2026-01-01"))
+    store.place.write("runs/bad/run.json", b"{}")
+    assert [run.id for run in store.runs.all()] == [store.runs.load("latest").id] == ["good"]
+
+
 def test_a_lock_is_held_by_one_at_a_time(tmp_path: Path) -> None:
     """The second taker waits, is told once that it does, gives up when told to, and gets it after the release."""
     path, said = tmp_path / "a.lock", []
