@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from fleetune.models import graph as g
 from fleetune.models.allowed import function
-from fleetune.models.ops import HERE, Ref, bind, references
+from fleetune.models.ops import HERE, bind, references
 from fleetune.models.randomness import Draws, SlicedDraws
 from fleetune.models.sizes import Sizes
 from fleetune.models.skeleton import canonical_names
@@ -184,6 +184,3 @@ def _placed(argument: Any, device: torch.device) -> Any:
     if isinstance(argument, dict):
         return {key: _placed(item, device) for key, item in argument.items()}
     return argument
-
-
-__all__ = ["Ref", "Segment", "Values"]
