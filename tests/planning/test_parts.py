@@ -13,7 +13,7 @@ from fleetune.planning.parts.allocation import allocate
 from fleetune.planning.parts.costs import Costs
 from fleetune.planning.parts.cuts import best_cuts
 from fleetune.planning.parts.groups import Groups
-from fleetune.planning.parts.warmup import warmups
+from fleetune.solving.hpp.warmup import warmups
 from tests.planning.instances import tiny
 
 TIMES = st.integers(0, 12).map(float)

@@ -23,8 +23,8 @@ from fleetune.planning.parts.devices import enough_samples, not_profiled, taking
 from fleetune.planning.parts.finish import answer, plan_of, segment
 from fleetune.planning.parts.groups import Group, Groups
 from fleetune.planning.parts.shortage import lacking
-from fleetune.planning.parts.warmup import warmups
 from fleetune.planning.problem import Problem
+from fleetune.solving.hpp.warmup import warmups
 
 ALL_ORDERS_UP_TO = 6
 """Groups; beyond that, n! orders are too many to cut."""
@@ -41,7 +41,7 @@ class Options:
     order: str = "auto"
     """`given` keeps the order of devices or groups, `best` tries others, `auto` is given for groups, else best."""
     warmup: str | tuple[int, ...] = "2(P-p)-1"
-    """A policy of `parts.warmup`, or K of every segment, first to last."""
+    """A policy of `solving.hpp.warmup`, or K of every segment, first to last."""
 
     def __post_init__(self) -> None:
         one_of("pp", "order", self.order, ("auto", "given", "best"))

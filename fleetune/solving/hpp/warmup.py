@@ -11,6 +11,8 @@ POLICIES: dict[str, Callable[[int, int], int]] = {
     "2(P-p)+1": lambda parts, p: 2 * (parts - p) + 1,
 }
 """Asteroid's default first: every transfer between segments counts as a step of the pipeline of its own."""
+FREE = "free"
+"""Not a policy but the wish to have K chosen within memory."""
 
 
 def warmups(policy: str | tuple[int, ...], parts: int, micro_batches: int) -> list[int]:
