@@ -14,13 +14,16 @@ and what these end at the same instant is handled next in the same way. When all
 stage of several runs a ring all-reduce, which holds no port. The round ends when everything has.
 """
 
-import heapq
-from bisect import insort
 from typing import NamedTuple
 
-from fleetune.clock.pipeline import Pipeline, Tables, tables
+import numpy as np
 
-_TASK, _PORTS, _ARRIVAL = 0, 1, 2
+from fleetune.clock.engine import Desk, Tracks, new_desk, new_tracks, play
+from fleetune.clock.layout import Layout, lay, new_layout, reduce_ns
+from fleetune.clock.pipeline import Order, Pipeline
+from fleetune.errors import Refused
+
+_LETTERS = "FB"
 
 
 class Task(NamedTuple):
@@ -70,110 +73,79 @@ class Simulation(NamedTuple):
 
 def simulate(pipeline: Pipeline) -> Simulation:
     """Play one round; rows come in the order in which things started."""
-    run = _Run(tables(pipeline))
-    run.play()
-    reduces = tuple(_reduces(run))
+    layout = _layout(pipeline)
+    members = [(p, place) for p, stage in enumerate(pipeline.stages) for place in range(len(stage.members))]
+    tracks = new_tracks(len(members), pipeline.micro_batches, len(pipeline.stages))
+    lay(layout, tracks)
+    for g, (p, place) in enumerate(members):
+        _give_order(tracks, g, pipeline.stages[p].members[place].order)
+    desk = new_desk(len(members), pipeline.micro_batches, len(pipeline.stages))
+    now = int(play(tracks, desk))
     stuck = tuple(
-        (*run.tables.seats[g], run.position[g])
-        for g in range(len(run.tables.seats))
-        if run.position[g] < len(run.tables.orders[g])
+        (*members[g], int(desk.position[g])) for g in range(len(members)) if desk.position[g] < tracks.length[g]
     )
-    ends = [run.now, *(reduce.end_ns for reduce in reduces)]
-    return Simulation(max(ends), tuple(run.tasks), tuple(run.transfers), () if stuck else reduces, stuck)
+    reduces = () if stuck else tuple(_reduces(pipeline, layout, desk))
+    ends = [now, *(reduce.end_ns for reduce in reduces)]
+    return Simulation(max(ends), _tasks(members, tracks, desk), _transfers(members, tracks, desk), reduces, stuck)
 
 
-def _reduces(run: "_Run") -> list[Reduce]:
+def _layout(pipeline: Pipeline) -> Layout:
+    members = [member for stage in pipeline.stages for member in stage.members]
+    layout = new_layout(
+        len(members),
+        len(pipeline.stages),
+        np.array(pipeline.bandwidth_bytes_per_s, np.float64),
+        np.array(pipeline.latency_s, np.float64),
+    )
+    layout.size[:] = len(pipeline.stages), pipeline.micro_batches
+    layout.first[1:] = np.cumsum([len(stage.members) for stage in pipeline.stages])
+    for g, member in enumerate(members):
+        layout.device[g], layout.samples[g] = member.device, member.samples
+        layout.duration[g] = member.forward_ns, member.backward_ns
+    for p, stage in enumerate(pipeline.stages):
+        layout.warmup[p], layout.trainable_bytes[p] = stage.warmup, stage.trainable_bytes
+        layout.output_bytes[p], layout.gradient_bytes[p] = stage.output_bytes, stage.gradient_bytes
+    return layout
+
+
+def _give_order(tracks: Tracks, g: int, order: Order | None) -> None:
+    """Replace the usual order of member g."""
+    if order is None:
+        return
+    micro_batches = int(tracks.used[2])
+    if len(order) > 2 * micro_batches or any(not 0 <= m < micro_batches for _, m in order):
+        raise Refused(
+            f"order: {len(order)} tasks are given for {micro_batches} micro-batches; give each micro-batch's forward "
+            "and backward once"
+        )
+    tracks.order[g, : len(order)] = [2 * m + _LETTERS.index(letter) for letter, m in order]
+    tracks.length[g] = len(order)
+
+
+def _tasks(members: list[tuple[int, int]], tracks: Tracks, desk: Desk) -> tuple[Task, ...]:
+    rows = []
+    for g, at, start_ns in desk.task[: desk.sizes[2]].tolist():
+        code = int(tracks.order[g, at])
+        end_ns = start_ns + int(tracks.duration[g, code % 2])
+        p, place = members[g]
+        rows.append(Task(p, place, _LETTERS[code % 2], code // 2, start_ns, end_ns))
+    return tuple(rows)
+
+
+def _transfers(members: list[tuple[int, int]], tracks: Tracks, desk: Desk) -> tuple[Transfer, ...]:
+    rows = []
+    for r, m, start_ns in desk.transfer[: desk.sizes[3]].tolist():
+        ends = members[tracks.sender[r]], members[tracks.receiver[r]]
+        end_ns = start_ns + int(tracks.holds[r])
+        letter, size = _LETTERS[tracks.letter[r]], int(tracks.bytes[r])
+        rows.append(Transfer(*ends, letter, m, size, start_ns, end_ns, end_ns + int(tracks.latency[r])))
+    return tuple(rows)
+
+
+def _reduces(pipeline: Pipeline, layout: Layout, desk: Desk) -> list[Reduce]:
     """Each stage of several members, from the end of its slowest one."""
-    ready = [0] * len(run.tables.reduce_ns)
-    members = [0] * len(run.tables.reduce_ns)
-    for task in run.tasks:
-        ready[task.stage] = max(ready[task.stage], task.end_ns)
-    for stage, _ in run.tables.seats:
-        members[stage] += 1
-    lasting = run.tables.reduce_ns
-    return [Reduce(p, ready[p], ready[p] + lasting[p]) for p in range(len(lasting)) if members[p] > 1]
-
-
-class _Run:
-    """The state of a round that is being played."""
-
-    def __init__(self, flat: Tables) -> None:
-        count = len(flat.seats)
-        self.tables = flat
-        self.now = 0
-        self.events: list[tuple[int, int, int, int]] = []
-        """(time, kind, member or route, micro-batch)"""
-        self.waiting: list[tuple[int, int, tuple[int, int, int], int]] = []
-        """(ready, micro-batch, rank, route), sorted"""
-        self.position = [0] * count
-        """Of every member: the next action of its order; the running one counts as done."""
-        self.computing = [False] * count
-        self.egress_held = [False] * count
-        self.ingress_held = [False] * count
-        self.arrived: dict[tuple[int, str, int], int] = {}
-        self.tasks: list[Task] = []
-        self.transfers: list[Transfer] = []
-
-    def play(self) -> None:
-        """Instant after instant until nothing is left to happen."""
-        self.start_tasks()
-        while self.events:
-            self.now = self.events[0][0]
-            ended = []
-            while self.events and self.events[0][0] == self.now:
-                ended.append(heapq.heappop(self.events))
-            self.handle(ended)
-            self.start_transfers()
-            self.start_tasks()
-
-    def handle(self, ended: list[tuple[int, int, int, int]]) -> None:
-        """Free devices and ports, count arrivals, queue what the ended tasks have to send."""
-        for _, kind, which, micro_batch in ended:
-            if kind == _TASK:
-                self.computing[which] = False
-                letter = self.tables.orders[which][self.position[which] - 1][0]
-                for index in self.tables.sends.get((which, letter), ()):
-                    insort(self.waiting, (self.now, micro_batch, self.tables.routes[index].rank, index))
-            elif kind == _PORTS:
-                route = self.tables.routes[which]
-                self.egress_held[route.sender] = False
-                self.ingress_held[route.receiver] = False
-            else:
-                route = self.tables.routes[which]
-                key = (route.receiver, route.letter, micro_batch)
-                self.arrived[key] = self.arrived.get(key, 0) + 1
-
-    def start_transfers(self) -> None:
-        """One look through the waiting list."""
-        if not self.waiting:
-            return
-        still = []
-        for entry in self.waiting:
-            micro_batch, index = entry[1], entry[3]
-            route = self.tables.routes[index]
-            if self.egress_held[route.sender] or self.ingress_held[route.receiver]:
-                still.append(entry)
-                continue
-            self.egress_held[route.sender] = self.ingress_held[route.receiver] = True
-            end = self.now + route.duration_ns
-            arrival = end + route.latency_ns
-            heapq.heappush(self.events, (end, _PORTS, index, micro_batch))
-            heapq.heappush(self.events, (arrival, _ARRIVAL, index, micro_batch))
-            ends = self.tables.seats[route.sender], self.tables.seats[route.receiver]
-            self.transfers.append(Transfer(*ends, route.letter, micro_batch, route.bytes, self.now, end, arrival))
-        self.waiting = still
-
-    def start_tasks(self) -> None:
-        """Every free device whose next action has all it needs."""
-        for member, order in enumerate(self.tables.orders):
-            position = self.position[member]
-            if self.computing[member] or position == len(order):
-                continue
-            letter, micro_batch = order[position]
-            if self.arrived.get((member, letter, micro_batch), 0) < self.tables.awaits.get((member, letter), 0):
-                continue
-            end = self.now + self.tables.durations[member][letter]
-            self.computing[member] = True
-            self.position[member] = position + 1
-            heapq.heappush(self.events, (end, _TASK, member, micro_batch))
-            self.tasks.append(Task(*self.tables.seats[member], letter, micro_batch, self.now, end))
+    return [
+        Reduce(p, int(desk.ended[p]), int(desk.ended[p]) + int(reduce_ns(layout, p)))
+        for p, stage in enumerate(pipeline.stages)
+        if len(stage.members) > 1
+    ]

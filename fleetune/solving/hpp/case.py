@@ -1,0 +1,138 @@
+"""The numbers of a problem as arrays, with running sums: what any run of layers costs is one subtraction."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleetune.solving.hpp.problem import Problem
+from fleetune.solving.hpp.warmup import warmups
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class Numbers(NamedTuple):
+    """What compiled code reads; edges 0..L lie before, between and after the layers."""
+
+    micro_batches: int
+    forward_s: Floats
+    """[device, samples 0..B, edge]: seconds of all layers before the edge."""
+    backward_s: Floats
+    """[device, samples 0..B, edge]"""
+    lost_s: Floats
+    """[device]: seconds a task loses to each byte it receives or sends."""
+    state_bytes: Floats
+    """[edge]: weights, gradients, optimizer state and snapshots of all layers before the edge."""
+    activation_bytes: Ints
+    """[edge]: kept per sample by all layers before the edge."""
+    trainable_bytes: Ints
+    """[edge]"""
+    output_bytes: Ints
+    """[edge]: per sample across a cut there; 0 at both ends."""
+    gradient_bytes: Ints
+    """[edge]: the same backward."""
+    memory_bytes: Floats
+    """[device]"""
+    bandwidth: Floats
+    """[from, to] bytes per second; infinite on the diagonal."""
+    latency_s: Floats
+    """[from, to]; 0 on the diagonal."""
+
+
+class Case:
+    """A problem ready for computing.
+
+    `lost_s_per_byte` per device (neutral: none) is what a byte received or sent costs the device's computing, where
+    links and layers share a processor: a forward of y samples lasts that much longer for each byte of its y samples
+    that crosses the stage's two cuts forward, a backward likewise.
+    """
+
+    def __init__(self, problem: Problem, lost_s_per_byte: tuple[float, ...] = ()) -> None:
+        self.problem = problem
+        self.layers = len(problem.layers)
+        self.devices = len(problem.devices)
+        self.samples = problem.micro_batch
+        self.micro_batches = problem.micro_batches
+        self.forward_s = _running(problem, problem.forward_s)
+        self.backward_s = _running(problem, problem.backward_s)
+        layers = problem.layers
+        trainable = [layer.param_bytes if layer.trainable_bytes is None else layer.trainable_bytes for layer in layers]
+        self.param_bytes = _sums([layer.param_bytes for layer in layers])
+        self.trainable_bytes = _sums(trainable)
+        self.activation_bytes = _sums([layer.activation_bytes for layer in layers])
+        self.output_bytes = np.array([0, *(layer.output_bytes for layer in layers)], np.int64)
+        self.gradient_bytes = np.array(
+            [0, *(x.output_bytes if x.gradient_bytes is None else x.gradient_bytes for x in layers)], np.int64
+        )
+        self.output_bytes[-1] = self.gradient_bytes[-1] = 0
+        self.memory_bytes = np.array([device.memory_bytes for device in problem.devices], np.float64)
+        self.bandwidth = _links(problem.bandwidth_bytes_per_s, np.inf)
+        self.latency_s = _links(problem.latency_s, 0.0)
+        self.lost_s = np.array(lost_s_per_byte or [0.0] * self.devices, np.float64)
+        per_byte = (1 + problem.optimizer_bytes_per_param_byte) * (1 + problem.snapshots)
+        self.numbers = Numbers(
+            micro_batches=self.micro_batches,
+            forward_s=self.forward_s,
+            backward_s=self.backward_s,
+            lost_s=self.lost_s,
+            state_bytes=self.param_bytes + self.trainable_bytes * per_byte,
+            activation_bytes=self.activation_bytes,
+            trainable_bytes=self.trainable_bytes,
+            output_bytes=self.output_bytes,
+            gradient_bytes=self.gradient_bytes,
+            memory_bytes=self.memory_bytes,
+            bandwidth=self.bandwidth,
+            latency_s=self.latency_s,
+        )
+
+    @property
+    def most_stages(self) -> int:
+        """No plan has more."""
+        return min(self.layers, self.devices)
+
+    def warmups(self, stages: int) -> list[int]:
+        """K of every stage by the problem's policy; `free` starts from the paper's 2(P-p)-1. A list fixes the number
+        of stages: Refused for any other."""
+        policy = self.problem.warmup
+        return warmups("2(P-p)-1" if policy == "free" else policy, stages, self.micro_batches)
+
+    def seconds(self, device: int, samples: int, first: int, end: int) -> tuple[float, float]:
+        """Forward and backward seconds of layers [first, end) on `samples` samples, work for links included."""
+        there, back = self.forward_s[device, samples], self.backward_s[device, samples]
+        lost_s = float(self.lost_s[device]) * samples
+        return (
+            float(there[end] - there[first]) + lost_s * float(self.output_bytes[first] + self.output_bytes[end]),
+            float(back[end] - back[first]) + lost_s * float(self.gradient_bytes[first] + self.gradient_bytes[end]),
+        )
+
+    def state_bytes(self, first: int, end: int) -> float:
+        """Weights, gradients, optimizer state and snapshots of layers [first, end)."""
+        return float(self.numbers.state_bytes[end] - self.numbers.state_bytes[first])
+
+
+def _running(problem: Problem, seconds: tuple[tuple[tuple[float, ...], ...], ...]) -> Floats:
+    """[device, y, edge]: running sums over layers at y = 0..B samples: linear between measured sizes, along the line
+    through the two nearest beyond the ends, proportional where there is one size."""
+    table = np.array(seconds, np.float64).transpose(0, 2, 1)
+    sizes, y = np.array(problem.batch_sizes), np.arange(1, problem.micro_batch + 1)
+    if len(sizes) == 1:
+        times = table[:, :1, :] * (y / sizes[0])[None, :, None]
+    else:
+        right = np.clip(np.searchsorted(sizes, y), 1, len(sizes) - 1)
+        weight = ((y - sizes[right - 1]) / (sizes[right] - sizes[right - 1]))[None, :, None]
+        times = table[:, right - 1, :] + (table[:, right, :] - table[:, right - 1, :]) * weight
+        exact = np.isin(y, sizes)
+        times[:, exact, :] = table[:, np.searchsorted(sizes, y[exact]), :]
+    result = np.zeros((table.shape[0], problem.micro_batch + 1, table.shape[2] + 1))
+    np.cumsum(times, axis=2, out=result[:, 1:, 1:])
+    return result
+
+
+def _sums(values: list[int]) -> Ints:
+    return np.concatenate([[0], np.cumsum(np.array(values, np.int64))])
+
+
+def _links(rows: tuple[tuple[float | None, ...], ...], own: float) -> Floats:
+    matrix = np.array([[own if a == b else row[b] for b in range(len(row))] for a, row in enumerate(rows)], np.float64)
+    return matrix.reshape(len(rows), len(rows))
