@@ -2,6 +2,7 @@
 
 import math
 
+from fleetune.clock.links import lost_s_per_byte
 from fleetune.clock.memory import segment_bytes
 from fleetune.clock.pipeline import Member, Order, Pipeline, Stage
 from fleetune.clock.simulation import Simulation, simulate
@@ -12,6 +13,10 @@ from fleetune.contracts.plan import Lane, Plan, Segment
 from fleetune.contracts.profile import Profile
 from fleetune.contracts.timeline import DeviceAmount, Forecast, LinkBytes, Row
 from fleetune.errors import Refused
+
+GRAIN_S = 2.0**-40
+"""Times of units are whole multiples of it, about a picosecond: their sums are exact up to two hours, and so the same
+in every order and however units are joined."""
 
 
 def forecast(plan: Plan, fleet: Fleet, profile: Profile) -> Forecast:
@@ -34,14 +39,14 @@ class Clock:
         self._times: dict[tuple[str, int], tuple[list[float], list[float]]] = {}
 
     def unit_times(self, device: str, samples: int) -> tuple[list[float], list[float]]:
-        """Forward and backward seconds of every unit on `device` with `samples` samples."""
+        """Forward and backward seconds of every unit on `device` with `samples` samples, in whole GRAINs."""
         key = (device, samples)
         if key not in self._times:
             measured = self.profile.of(device)
             sizes = self.profile.batch_sizes
             try:
-                forward = [interpolate(sizes, row, samples) for row in measured.forward_s]
-                backward = [interpolate(sizes, row, samples) for row in measured.backward_s]
+                forward = [grained(interpolate(sizes, row, samples)) for row in measured.forward_s]
+                backward = [grained(interpolate(sizes, row, samples)) for row in measured.backward_s]
             except Refused as error:
                 raise Refused(f"profile of {device}: {error}") from None
             self._times[key] = (forward, backward)
@@ -113,17 +118,17 @@ class Clock:
     def _stage(self, plan: Plan, lane: Lane, index: int) -> Stage:
         segment = lane.segments[index]
         positions = [self._position(name) for name in segment.units]
-        last = self.profile.units[positions[-1]]
-        is_last = index == len(lane.segments) - 1
+        before, after = self._cut(lane, index - 1), self._cut(lane, index)
         members = []
         for place, share in enumerate(segment.shares):
             forward, backward = self.unit_times(share.device, share.samples)
+            lost_s = lost_s_per_byte(self.fleet.device(share.device)) * share.samples
             members.append(
                 Member(
                     device=plan.devices.index(share.device),
                     samples=share.samples,
-                    forward_ns=nanoseconds(math.fsum(forward[k] for k in positions)),
-                    backward_ns=nanoseconds(math.fsum(backward[k] for k in positions)),
+                    forward_ns=nanoseconds(sum(forward[k] for k in positions) + lost_s * (before[0] + after[0])),
+                    backward_ns=nanoseconds(sum(backward[k] for k in positions) + lost_s * (before[1] + after[1])),
                     order=_given_order(plan, segment.devices[place]),
                 )
             )
@@ -131,14 +136,26 @@ class Clock:
             members=tuple(members),
             warmup=segment.warmup,
             trainable_bytes=self.trainable_bytes(segment),
-            output_bytes=0 if is_last else last.output_bytes,
-            gradient_bytes=0 if is_last else last.gradient_bytes,
+            output_bytes=after[0],
+            gradient_bytes=after[1],
         )
+
+    def _cut(self, lane: Lane, index: int) -> tuple[int, int]:
+        """What crosses the cut after that segment, forward and backward, per sample; nothing at both ends."""
+        if index < 0 or index == len(lane.segments) - 1:
+            return 0, 0
+        last = self.profile.units[self._position(lane.segments[index].units[-1])]
+        return last.output_bytes, last.gradient_bytes
 
     def _position(self, unit: str) -> int:
         if unit not in self._positions:
             raise Refused(f"plan: unit {unit!r} is not in the profile; profile the model again")
         return self._positions[unit]
+
+
+def grained(seconds: float) -> float:
+    """To the nearest whole multiple of GRAIN_S."""
+    return round(seconds / GRAIN_S) * GRAIN_S
 
 
 def only_lane(plan: Plan) -> Lane:

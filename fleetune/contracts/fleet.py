@@ -21,10 +21,13 @@ class Device:
     fingerprint: str
     """Changes when the machine, its software or its emulated limits change; part of what profiles are cached by."""
     emulated: bool = False
+    link_cpu_s_per_byte: float = 0.0
+    """Processor seconds that a byte on a link costs the device, sent or received: encryption, mostly."""
 
     def __post_init__(self) -> None:
         a_name("device", self.name)
         positive(f"device {self.name}", memory_bytes=self.memory_bytes, cores=self.cores)
+        not_negative(f"device {self.name}", link_cpu_s_per_byte=self.link_cpu_s_per_byte)
 
 
 @record

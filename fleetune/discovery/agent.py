@@ -10,7 +10,7 @@ from typing import Any
 
 from fleetune.contracts import wire
 from fleetune.discovery.facts import look
-from fleetune.discovery.protocol import STAGE, AgentTask, Here, Probe
+from fleetune.discovery.protocol import STAGE, AgentTask, Here, Probe, Trip
 from fleetune.discovery.sweep import SIZES_BYTES, sweep
 from fleetune.errors import FleetuneError, TryAgain
 from fleetune.links.endpoint import Endpoint
@@ -26,6 +26,8 @@ class Agent:
         self._endpoint = endpoint
         self._payload = memoryview(bytearray(b"\x01") * max(SIZES_BYTES))
         self._pings = 0
+        self._peer_cpu_s = 0.0
+        """Processor time that the peer had spent when it answered last."""
 
     def run(self) -> None:
         """Introduce this device, then do what is asked until told to end."""
@@ -38,7 +40,7 @@ class Agent:
                 raise TryAgain(f"the stage has been silent for {self._task.idle_s:g} s")
             kind, header = received.message.kind, received.message.header
             if kind == "ping":
-                self._endpoint.send(received.sender, Message("pong", header))
+                self._endpoint.send(received.sender, Message("pong", {**header, "cpu_s": time.process_time()}))
             elif received.sender == STAGE and kind == "peers":
                 self._meet(header)
             elif received.sender == STAGE and kind == "probe":
@@ -57,14 +59,21 @@ class Agent:
         probed = sweep(lambda size: self._ping(probe.peer, size), probe.budget_s)
         self._endpoint.send(STAGE, Message("probed", wire.dump(probed)))
 
-    def _ping(self, peer: str, size_bytes: int) -> float:
-        """Seconds until the peer's small answer to `size_bytes` is here."""
+    def _ping(self, peer: str, size_bytes: int) -> Trip:
+        """Send `size_bytes` and wait for the peer's small answer.
+
+        Both sides' processor time is that of all threads: those of zmq encrypt. The peer tells its own with every
+        answer, so what it spent on this message lies between two answers.
+        """
         self._pings += 1
-        started_s = time.perf_counter()
+        started_s, cpu_s = time.perf_counter(), time.process_time()
         self._endpoint.send(peer, Message("ping", {"ping": self._pings}, (self._payload[:size_bytes],)))
         while (received := self._endpoint.receive(self._task.idle_s)) is not None:
-            if received.sender == peer and received.message.header == {"ping": self._pings}:
-                return time.perf_counter() - started_s
+            header = received.message.header
+            if received.sender == peer and header.get("ping") == self._pings:
+                round_trip_s, spent_s = time.perf_counter() - started_s, time.process_time() - cpu_s
+                before_s, self._peer_cpu_s = self._peer_cpu_s, float(header["cpu_s"])
+                return Trip(round_trip_s, spent_s, self._peer_cpu_s - before_s)
         raise TryAgain(f"{peer} did not answer {size_bytes} bytes within {self._task.idle_s:g} s")
 
 

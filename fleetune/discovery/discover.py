@@ -4,6 +4,7 @@ import secrets
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import permutations
 from pathlib import Path
@@ -17,6 +18,7 @@ from fleetune.contracts.record import record
 from fleetune.discovery.assemble import crowded, devices
 from fleetune.discovery.facts import Facts
 from fleetune.discovery.fit import GOOD_FIT, best_fit
+from fleetune.discovery.link_work import LinkProbe, link_cpu_s_per_byte
 from fleetune.discovery.protocol import STAGE, AgentTask, Here, Probe, Probed
 from fleetune.errors import TryAgain
 from fleetune.launching import Command, Job, Launcher, exit_in_words
@@ -73,6 +75,10 @@ def discover(
             for sentence in crowded(request, facts):
                 note(sentence)
             links = tuple(_links(conversation, names, progress, note))
+            found = tuple(
+                replace(device, link_cpu_s_per_byte=link_cpu_s_per_byte(device.name, conversation.probes))
+                for device in found
+            )
             conversation.end()
         finally:
             for job in conversation.jobs.values():
@@ -101,6 +107,7 @@ class _Conversation:
 
     def __init__(self, endpoint: Endpoint, limits: Limits, note: Callable[[str], None]) -> None:
         self.jobs: dict[str, Job] = {}
+        self.probes: list[LinkProbe] = []
         self._note = note
         self.endpoint = endpoint
         self.limits = limits
@@ -187,4 +194,6 @@ def _links(
 def _probe(conversation: _Conversation, source: str, target: str) -> Probed:
     conversation.say(source, "probe", wire.dump(Probe(peer=target, budget_s=conversation.limits.probe_s)))
     received = conversation.hear("probed", {source})
-    return wire.load(Probed, received.message.header, f"probe of link {source} -> {target}")
+    probed = wire.load(Probed, received.message.header, f"probe of link {source} -> {target}")
+    conversation.probes.append(LinkProbe(source=source, target=target, probed=probed))
+    return probed

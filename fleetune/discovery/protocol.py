@@ -7,6 +7,7 @@ has connected to the `peers` it was told, then `probed` for every `probe`; `ping
 
 import json
 from dataclasses import field
+from typing import NamedTuple
 
 from fleetune.contracts import wire
 from fleetune.contracts.record import record
@@ -52,9 +53,22 @@ class Probe:
     budget_s: float
 
 
+class Trip(NamedTuple):
+    """One payload there and its small answer back."""
+
+    round_trip_s: float
+    sender_cpu_s: float
+    """Processor time of the sender's whole process."""
+    receiver_cpu_s: float
+
+
 @record
 class Probed:
     """Round trips as measured: `round_trips_s[i]` are the repeats for a payload of `sizes_bytes[i]`."""
 
     sizes_bytes: tuple[int, ...]
     round_trips_s: tuple[tuple[float, ...], ...]
+    sender_cpu_s: tuple[tuple[float, ...], ...] = ()
+    """Processor time that the sending agent's process spent on each of them; empty where nobody looked."""
+    receiver_cpu_s: tuple[tuple[float, ...], ...] = ()
+    """The same of the agent that answered."""

@@ -1,6 +1,8 @@
 """Whether a new measurement still describes the stored fleet."""
 
-from fleetune.contracts.fleet import Fleet, Link
+from dataclasses import replace
+
+from fleetune.contracts.fleet import Device, Fleet, Link
 
 COMPARED_BYTES = (1 << 16, 1 << 22)
 JITTER_S, JITTER_S_PER_BYTE = 1e-3, 1e-9
@@ -13,10 +15,20 @@ def within_tolerance(old: Fleet, new: Fleet, tolerance: float) -> bool:
     Two fitted latencies of microseconds differ by a multiple from one minute to the next and mean nothing; what a plan
     feels is the time of a message. So the predicted times of a small and a large one (64 KiB, 4 MiB) are compared, with
     the fits' own errors and the jitter of a busy machine allowed for (links below 1 Gbit/s hardly notice that).
+    What a byte costs a device's processor is measured too, and compared alike: by share, with the same jitter per byte.
     """
-    if old.devices != new.devices:
+    if [_lasting(device) for device in old.devices] != [_lasting(device) for device in new.devices]:
         return False
+    for device in old.devices:
+        old_s, new_s = device.link_cpu_s_per_byte, new.device(device.name).link_cpu_s_per_byte
+        if abs(new_s - old_s) > tolerance * old_s + JITTER_S_PER_BYTE:
+            return False
     return all(_alike(link, new.link(link.source, link.target), tolerance) for link in old.links)
+
+
+def _lasting(device: Device) -> Device:
+    """The device without what is measured."""
+    return replace(device, link_cpu_s_per_byte=0.0)
 
 
 def _alike(old: Link, new: Link, tolerance: float) -> bool:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleetune.discovery.fit import best_fit, fit
-from fleetune.discovery.protocol import Probed
+from fleetune.discovery.protocol import Probed, Trip
 from fleetune.discovery.sweep import SIZES_BYTES, sweep
 
 
@@ -64,22 +64,24 @@ def test_a_sweep_goes_round_the_sizes() -> None:
     """After the warm-ups every turn takes all sizes, so that a disturbance spreads."""
     sent: list[int] = []
 
-    def ping(size: int) -> float:
+    def ping(size: int) -> Trip:
         sent.append(size)
-        return 1e-4
+        return Trip(1e-4, 1e-5, 2e-5)
 
     probe = sweep(ping, budget_s=1.0)
     assert sent == [0] * 5 + list(SIZES_BYTES) * 15
-    assert [len(times) for times in probe.round_trips_s] == [15] * len(SIZES_BYTES)
+    assert probe.round_trips_s == ((1e-4,) * 15,) * len(SIZES_BYTES)
+    assert probe.sender_cpu_s == ((1e-5,) * 15,) * len(SIZES_BYTES)
+    assert probe.receiver_cpu_s == ((2e-5,) * 15,) * len(SIZES_BYTES)
 
 
 def test_a_slow_link_is_probed_within_its_budget() -> None:
     """At 100 kB/s the large sizes are left out and three turns suffice; the line is found all the same."""
     spent: list[float] = []
 
-    def ping(size: int) -> float:
+    def ping(size: int) -> Trip:
         spent.append(0.02 + size / 1e5)
-        return spent[-1]
+        return Trip(spent[-1], 0.0, 0.0)
 
     probe = sweep(ping, budget_s=1.5)
     assert probe.sizes_bytes == SIZES_BYTES[:3]

@@ -8,12 +8,21 @@ from fleetune.contracts.fleet import Device, Fleet, Link
 from fleetune.discovery import within_tolerance
 
 
-def fleet(memory_bytes: int = 100, fingerprint: str = "f", **back: Any) -> Fleet:
+def fleet(memory_bytes: int = 100, fingerprint: str = "f", link_cpu_s_per_byte: float = 0.0, **back: Any) -> Fleet:
     """Two devices; `back` changes the link b -> a of 1 ms and 10 MB/s."""
     names = ("a", "b")
     usual = {"latency_s": 1e-3, "bytes_per_s": 1e7}
     return Fleet(
-        devices=tuple(Device(name=n, memory_bytes=memory_bytes, cores=1, fingerprint=fingerprint) for n in names),
+        devices=tuple(
+            Device(
+                name=n,
+                memory_bytes=memory_bytes,
+                cores=1,
+                fingerprint=fingerprint,
+                link_cpu_s_per_byte=link_cpu_s_per_byte,
+            )
+            for n in names
+        ),
         links=(Link(source="a", target="b", **usual), Link(source="b", target="a", **{**usual, **back})),
     )
 
@@ -44,3 +53,9 @@ def test_fast_links_may_jitter() -> None:
     quick = fleet(bytes_per_s=1e9)
     assert within_tolerance(quick, fleet(bytes_per_s=6e8), 0.1)
     assert not within_tolerance(quick, fleet(bytes_per_s=1e8), 0.1)
+
+
+@pytest.mark.parametrize(("old", "new", "same"), [(1e-9, 1.9e-9, True), (2e-8, 2.2e-8, True), (1e-9, 3e-9, False)])
+def test_what_a_byte_costs_the_processor_may_jitter(old: float, new: float, same: bool) -> None:
+    """A nanosecond per byte is a busy machine's jitter; three times as much is felt by a device of one core."""
+    assert within_tolerance(fleet(link_cpu_s_per_byte=old), fleet(link_cpu_s_per_byte=new), 0.1) is same
