@@ -15,6 +15,7 @@ from flows.cli.asked import Asked, with_common
 from flows.cli.compare import compare
 from flows.cli.ending import Commands
 from flows.cli.results import answer, answer_stage, results_of
+from flows.cli.solve import solve
 from flows.cli.watch import watching
 
 app = typer.Typer(cls=Commands, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
@@ -130,6 +131,9 @@ def doctor(asked: Asked) -> None:
             asked.out().print("this machine can run fleetune")
     if missing:
         raise TryAgain(f"no run can work here until these are put right: {', '.join(missing)}")
+
+
+app.command()(solve)
 
 
 def _conduct(

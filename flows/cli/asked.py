@@ -1,11 +1,12 @@
 """What every command is asked besides its own: where the runs are kept, and whether a program reads the answer."""
 
+import dataclasses
 import functools
 import inspect
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from rich.console import Console
@@ -24,8 +25,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document an
 class Asked:
     """The common options of one call."""
 
-    root: str
-    as_json: bool
+    root: Root = "runs"
+    as_json: AsJson = False
 
     def store(self) -> Store:
         """The store of the call; nothing is written by opening it. Refused when its root is a file."""
@@ -47,19 +48,27 @@ class Asked:
         typer.echo(json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False))
 
 
-def with_common(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command `--root` and `--json`; it gets them as its first argument, an Asked."""
-
-    def called(root: str, as_json: bool, **own: Any) -> None:
-        command(Asked(root=root, as_json=as_json), **own)
-
-    functools.update_wrapper(called, command, updated=())
-    del called.__wrapped__  # type: ignore[attr-defined]
-    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
-    common = [
-        inspect.Parameter("root", inspect.Parameter.KEYWORD_ONLY, default="runs", annotation=Root),
-        inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=AsJson),
+def taking(kind: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command one option per field of the record `kind`; it gets them gathered, as its first argument."""
+    hints = get_type_hints(kind, include_extras=True)
+    options = [
+        inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name])
+        for f in dataclasses.fields(kind)
     ]
-    called.__signature__ = inspect.Signature([*own, *common])  # type: ignore[attr-defined]
-    called.__annotations__ = {}
-    return called
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        def called(**given: Any) -> None:
+            gathered = {option.name: given.pop(option.name) for option in options}
+            command(kind(**gathered), **given)
+
+        functools.update_wrapper(called, command, updated=())
+        del called.__wrapped__  # type: ignore[attr-defined]
+        own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+        called.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
+        called.__annotations__ = {}
+        return called
+
+    return decorate
+
+
+with_common = taking(Asked)

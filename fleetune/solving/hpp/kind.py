@@ -1,0 +1,50 @@
+"""Kind "hpp" as the door knows it; numba comes only with solving."""
+
+from importlib import import_module
+from typing import Any
+
+from fleetune.contracts import wire
+from fleetune.solving.hpp.problem import Problem
+from fleetune.solving.hpp.solution import Solution, Stage
+from fleetune.solving.kind import Kind
+from fleetune.solving.proofs import counted
+
+
+def _parse(plain: Any, owner: str) -> Problem:
+    return wire.load(Problem, plain, owner)
+
+
+def _methods() -> dict[str, str]:
+    return dict(import_module("fleetune.solving.hpp.solve").methods())
+
+
+def _solve(problem: Problem, *, method: str, time_limit_s: float | None, seed: int) -> Solution:
+    plan = import_module("fleetune.solving.hpp.solve").solve(
+        problem, method=method, time_limit_s=time_limit_s, seed=seed
+    )
+    assert isinstance(plan, Solution)
+    return plan
+
+
+def in_short(plan: Solution) -> str:
+    """`3 stages nano-0+nano-1 | tx2 | nx`; virtual workers in brackets."""
+    if plan.virtual_workers is not None:
+        workers = " ".join(f"[{_line(worker.stages)}]" for worker in plan.virtual_workers)
+        return f"{counted(len(plan.virtual_workers), 'virtual worker')} {workers}"
+    return f"{counted(len(plan.stages), 'stage')} {_line(plan.stages)}"
+
+
+def _line(stages: tuple[Stage, ...]) -> str:
+    return " | ".join("+".join(share.name for share in stage.devices) for stage in stages)
+
+
+HPP = Kind(
+    name="hpp",
+    summary="hybrid pipeline parallelism (Asteroid): cuts, groups of devices and shares of samples of one round",
+    objective="round",
+    unit="s",
+    parse=_parse,
+    methods=_methods,
+    solve=_solve,
+    in_short=in_short,
+)

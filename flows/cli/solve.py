@@ -1,0 +1,139 @@
+"""`fleetune solve`: a problem of plain numbers in a file, a plan of plain numbers out."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fleetune.contracts.record import record
+from fleetune.errors import Refused
+from flows.cli.asked import AsJson, taking
+
+if TYPE_CHECKING:
+    from fleetune.solving import Kind, Solved
+
+STDIN = "-"
+
+Problem = Annotated[str | None, typer.Argument(metavar="PROBLEM", help="JSON file with the problem; - is stdin.")]
+Output = Annotated[str | None, typer.Option("-o", "--output", metavar="PLAN", help="Write the plan there, as JSON.")]
+List = Annotated[bool, typer.Option("--list", help="List kinds of problems and their methods.")]
+
+
+@record
+class How:
+    """Options of solving."""
+
+    method: Annotated[str | None, typer.Option(metavar="NAME", help="See --list; the default comes first.")] = None
+    time_limit: Annotated[float | None, typer.Option(metavar="S", help="Seconds that a search may take.")] = None
+    seed: Annotated[int, typer.Option(metavar="N", help="Of whatever is random in a method.")] = 0
+    as_json: AsJson = False
+
+
+@taking(How)
+def solve(how: How, problem: Problem = None, output: Output = None, listed: List = False) -> None:
+    """Solve a planning problem given as plain numbers."""
+    from fleetune import solving
+
+    known = solving.kinds()
+    if listed:
+        if problem is not None:
+            raise Refused(f"--list: takes no problem (got {problem!r}); leave out one of the two")
+        return _list(known, how.as_json)
+    if problem is None:
+        raise Refused("solve: no problem is given; give a JSON file, - for stdin, or --list")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended from outside: ends as with Ctrl-C
+    target = None if output is None else _target(output, problem)
+    kind, asked = solving.read(_source(problem), "stdin" if problem == STDIN else problem, known)
+    plan = solving.solve(kind, asked, method=how.method, time_limit_s=how.time_limit, seed=how.seed)
+    text = json.dumps(solving.document(plan), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    if target is not None:
+        _write(text, target)
+    if how.as_json:
+        typer.echo(text, nl=False)
+    else:
+        typer.echo(in_short(kind, plan) + (f"; {output}" if output else ""))
+
+
+def in_short(kind: Kind, plan: Solved) -> str:
+    """One line: what was reached, how far from the bound, and how."""
+    from fleetune.drawing.quantities import number, seconds
+
+    value = seconds(plan.objective) if kind.unit == "s" else f"{number(plan.objective)} {kind.unit}".rstrip()
+    reached = f"{kind.objective} {value}{_gap(plan)}, {kind.in_short(plan)}, solved in {seconds(plan.solve_s)}"
+    if plan.feasible:
+        return f"{plan.method}: {reached}"
+    return f"x {plan.method}: infeasible: {plan.reason.rstrip('.')}; if it were not: {reached}"
+
+
+def _gap(plan: Solved) -> str:
+    """How far the objective is from what no plan can pass."""
+    from fleetune.drawing.quantities import percent
+
+    for name, side in (("lower_bound", "above"), ("upper_bound", "below")):
+        bound = getattr(plan, name, None)
+        if bound:
+            return f" ({percent(abs(plan.objective - bound) / abs(bound)).lstrip('+')} {side} its bound)"
+    return ""
+
+
+def _list(known: Mapping[str, Kind], as_json: bool) -> None:
+    if as_json:
+        answer = [{"kind": kind.name, "summary": kind.summary, "methods": kind.methods()} for kind in known.values()]
+        return typer.echo(json.dumps({"kinds": answer}, indent=1, ensure_ascii=False))
+    for kind in known.values():
+        methods = kind.methods()
+        width = max(map(len, methods))
+        typer.echo(f"{kind.name}: {kind.summary}")
+        for index, (name, line) in enumerate(methods.items()):
+            typer.echo(f"  {name:{width}}  {line}{'' if index else ' (default)'}")
+
+
+def _source(problem: str) -> bytes:
+    if problem == STDIN:
+        return sys.stdin.buffer.read()
+    try:
+        return Path(problem).read_bytes()
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise Refused(f"{problem}: cannot be read ({why}); give an existing JSON file, or - for stdin") from None
+
+
+def _target(output: str, problem: str) -> Path:
+    """Where the plan will lie, links followed; refused before solving where it could not be written."""
+    path = Path(output)
+    if output == STDIN:
+        raise Refused("-o -: give a file; --json prints the plan on stdout")
+    if path.is_dir():
+        raise Refused(f"-o {output}: it is a folder; give a file in it")
+    path = path.resolve()
+    if not path.parent.is_dir():
+        raise Refused(f"-o {output}: there is no folder {path.parent}; make it, or give another file")
+    if not os.access(path if path.exists() and not path.is_file() else path.parent, os.W_OK):
+        raise Refused(f"-o {output}: cannot be written (Permission denied); give another file")
+    if problem != STDIN and path.exists() and Path(problem).exists() and path.samefile(problem):
+        raise Refused(f"-o {output}: it is the problem itself; give another file")
+    return path
+
+
+def _write(text: str, path: Path) -> None:
+    """Whole or not at all; what is no file (a pipe, /dev/stdout) is written as it is."""
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")
+        return
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise Refused(f"-o {path}: cannot be written ({error.strerror}); give another file") from None
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
