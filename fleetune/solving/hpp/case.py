@@ -20,6 +20,9 @@ class Numbers(NamedTuple):
     """[device, samples 0..B, edge]: seconds of all layers before the edge."""
     backward_s: Floats
     """[device, samples 0..B, edge]"""
+    least_s: Floats
+    """[device, edge]: seconds per sample, forward and backward, at the best size of each layer before the edge: no
+    share of any stage is done faster."""
     lost_s: Floats
     """[device]: seconds a task loses to each byte it receives or sends."""
     state_bytes: Floats
@@ -56,6 +59,7 @@ class Case:
         self.micro_batches = problem.micro_batches
         self.forward_s = _running(problem, problem.forward_s)
         self.backward_s = _running(problem, problem.backward_s)
+        self.least_s = _least(self.forward_s + self.backward_s)
         layers = problem.layers
         trainable = [layer.param_bytes if layer.trainable_bytes is None else layer.trainable_bytes for layer in layers]
         self.param_bytes = _sums([layer.param_bytes for layer in layers])
@@ -75,6 +79,7 @@ class Case:
             micro_batches=self.micro_batches,
             forward_s=self.forward_s,
             backward_s=self.backward_s,
+            least_s=self.least_s,
             lost_s=self.lost_s,
             state_bytes=self.param_bytes + self.trainable_bytes * per_byte,
             activation_bytes=self.activation_bytes,
@@ -127,6 +132,13 @@ def _running(problem: Problem, seconds: tuple[tuple[tuple[float, ...], ...], ...
     result = np.zeros((table.shape[0], problem.micro_batch + 1, table.shape[2] + 1))
     np.cumsum(times, axis=2, out=result[:, 1:, 1:])
     return result
+
+
+def _least(both_s: Floats) -> Floats:
+    """[device, edge] from [device, samples, edge]."""
+    samples = np.arange(1, both_s.shape[1])
+    per_sample = np.min(np.diff(both_s[:, 1:, :], axis=2) / samples[None, :, None], axis=1)
+    return np.concatenate([np.zeros((len(both_s), 1)), np.cumsum(per_sample, axis=1)], axis=1)
 
 
 def _sums(values: list[int]) -> Ints:
