@@ -9,9 +9,15 @@ from pydantic import BeforeValidator, Strict
 from pydantic_core import PydanticCustomError
 
 
+LARGEST = 2**62
+"""Whole numbers stay where 64 bits hold them."""
+
+
 def _whole(value: Any) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1:
-        return int(value)
+        if abs(value) <= LARGEST:
+            return int(value)
+        raise PydanticCustomError("large", f"must be a whole number of at most {LARGEST}")
     raise PydanticCustomError("whole", "must be a whole number")
 
 

@@ -28,7 +28,7 @@ def names(noun: str, given: Sequence[str]) -> None:
 
 def at_least(field: str, value: float, least: float, most: float = math.inf) -> None:
     """Refuse NaN, infinities and values outside [least, most]."""
-    if not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):
         raise Refused(f"{field}: {value} is not a finite number; give one of at least {least}")
     if value < least:
         raise Refused(f"{field}: {value} is below {least}; give a number of at least {least}")

@@ -13,8 +13,6 @@ from fleetune.solving.hpp.extent import prove_extent
 from fleetune.solving.hpp.warmup import FREE, POLICIES, warmups
 from fleetune.solving.proofs import Axis, Floats, ascending, at_least, counted, links, names, table
 
-LARGEST = 2**62
-"""Whole numbers stay where 64 bits hold them."""
 ROUNDING = 1e-12
 """Of the larger time: a line may end this far below 0 by the rounding of its numbers alone."""
 
@@ -54,7 +52,7 @@ class Layer:
         for field in ("param_bytes", "activation_bytes", "flops", "output_bytes", "gradient_bytes", "trainable_bytes"):
             value = getattr(self, field)
             if value is not None:
-                at_least(f"{field} of layer {self.name}", value, 0, most=LARGEST)
+                at_least(f"{field} of layer {self.name}", value, 0)
         if self.trainable_bytes is not None and self.trainable_bytes > self.param_bytes:
             raise Refused(
                 f"trainable_bytes of layer {self.name}: {self.trainable_bytes} is above its param_bytes "
@@ -70,7 +68,7 @@ class Device:
     memory_bytes: Whole
 
     def __post_init__(self) -> None:
-        at_least(f"memory_bytes of device {self.name}", self.memory_bytes, 0, most=LARGEST)
+        at_least(f"memory_bytes of device {self.name}", self.memory_bytes, 0)
 
 
 @record
@@ -107,7 +105,6 @@ class Problem:
         names("layer", layers)
         names("device", devices)
         ascending("batch_sizes", self.batch_sizes, least=1)
-        at_least("batch_sizes", self.batch_sizes[-1], 1, most=LARGEST)
         at_least("optimizer_bytes_per_param_byte", self.optimizer_bytes_per_param_byte, 0)
         one_of("problem", "snapshots", self.snapshots, (0, 1))
         self._prove_warmup()
