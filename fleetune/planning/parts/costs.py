@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fleetune.clock import Clock
 from fleetune.contracts.profile import Unit
+from fleetune.planning.parts.layers import cut_places
 from fleetune.planning.problem import Problem
 
 Matrix = NDArray[np.float64]
@@ -24,7 +25,7 @@ class Costs:
         self.problem = problem
         self.clock = Clock(problem.fleet, problem.profile)
         units = problem.profile.units
-        self.edges = [0, *(k for k in range(1, len(units)) if units[k - 1].cut_after), len(units)]
+        self.edges = cut_places(units)
         """Positions in the list of units where a segment may begin or end."""
         self._seconds: dict[tuple[str, int], Matrix] = {}
         self._activations = self._running(unit.activation_bytes for unit in units)

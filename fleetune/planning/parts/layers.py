@@ -1,0 +1,82 @@
+"""The layers a planner cuts between: the model's units as they are, or joined into fewer."""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from fleetune.clock import Clock
+from fleetune.contracts.profile import Unit
+from fleetune.errors import Refused
+from fleetune.planning.problem import Problem
+
+UNITS, BLOCKS = "units", "blocks"
+NUMBERED = re.compile(r"\d+(@\d+)?")
+
+
+def cut_places(units: Sequence[Unit]) -> list[int]:
+    """Positions in the list of units where a segment may begin or end, both ends of the list among them."""
+    return [0, *(k for k in range(1, len(units)) if units[k - 1].cut_after), len(units)]
+
+
+def layer_edges(problem: Problem, layers: str | int, clock: Clock) -> list[int]:
+    """Positions in the list of units between which a layer lies, some or all of `cut_places`.
+
+    `units`: all of them. `blocks`: where the model's own repeated blocks begin and end. A number n: about n layers of
+    equal work (measured seconds, every device counting alike), each cut where least crosses among the places within a
+    quarter of a layer's work of its own; where there is none, at the nearest. Refused: anything else.
+    """
+    units = problem.profile.units
+    if layers == UNITS:
+        return cut_places(units)
+    if layers == BLOCKS:
+        blocks = block_of([unit.name for unit in units])
+        return [k for k in cut_places(units) if k in (0, len(units)) or blocks[k] != blocks[k - 1]]
+    if isinstance(layers, int) and layers >= 1:
+        return _of_equal_work(problem, layers, clock)
+    raise Refused(f"layers is {layers!r}; allowed are {UNITS}, {BLOCKS} and a number of layers of at least 1")
+
+
+def block_of(names: Sequence[str]) -> list[str]:
+    """The block of every unit, by its name; empty for units outside of blocks (embeddings, head).
+
+    A block's name ends in its number (`encoder.layer.3`). Where all of a numbered part again consists of numbered
+    parts, those are the blocks (`encoder.stages.0.layers.1` of ResNet), as in the units of granularity `block`.
+    """
+    inside = [_numbered(name) for name in names]
+    found = [""] * len(names)
+    for depth in range(max(map(len, inside), default=0)):
+        finer = [parts[depth] if depth < len(parts) else "" for parts in inside]
+        for block in set(found):
+            places = [k for k in range(len(names)) if found[k] == block]
+            lists = {finer[k].rpartition(".")[0] for k in places}
+            if depth == 0 or (len(lists) == 1 and lists != {""}):
+                for k in places:
+                    found[k] = finer[k]
+    return found
+
+
+def _numbered(name: str) -> list[str]:
+    """`stages.0.layers.1.conv` -> [`stages.0`, `stages.0.layers.1`]"""
+    words = name.split(".")
+    return [".".join(words[: k + 1]) for k in range(1, len(words)) if NUMBERED.fullmatch(words[k])]
+
+
+def _of_equal_work(problem: Problem, count: int, clock: Clock) -> list[int]:
+    units, places = problem.profile.units, cut_places(problem.profile.units)
+    work = np.zeros(len(units))
+    for device in problem.fleet.devices:
+        seconds = np.sum(clock.unit_times(device.name, problem.micro_batch_samples), axis=0)
+        work += seconds / (seconds.sum() or 1.0)
+    done = np.concatenate([[0.0], np.cumsum(work)])
+    each = done[-1] / count
+    found = {0, len(units)}
+    for wanted in np.arange(1, count) * each:
+        near = [k for k in places if abs(done[k] - wanted) <= each / 4]
+        nearest = min(places, key=lambda k: abs(done[k] - wanted))
+        found.add(min(near, key=lambda k: (_crosses(units, k), abs(done[k] - wanted))) if near else nearest)
+    return sorted(found)
+
+
+def _crosses(units: Sequence[Unit], place: int) -> int:
+    return units[place - 1].output_bytes + units[place - 1].gradient_bytes if 0 < place < len(units) else 0
