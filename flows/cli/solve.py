@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fleetune.contracts.record import record
-from fleetune.errors import Refused
+from fleetune.errors import Refused, TryAgain
 from flows.cli.asked import AsJson, taking
 
 if TYPE_CHECKING:
@@ -108,12 +108,16 @@ def _source(problem: str) -> bytes:
 
 def _target(output: str, problem: str) -> Path:
     """Where the plan will lie, links followed; refused before solving where it could not be written."""
-    path = Path(output)
     if output == STDIN:
         raise Refused("-o -: give a file; --json prints the plan on stdout")
+    try:
+        path = Path(output).resolve()
+        path.is_file()  # asks the file system: a name may be too long for it
+    except (OSError, RuntimeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "links go round in a circle"
+        raise Refused(f"-o {output}: cannot be written ({why}); give another file") from None
     if path.is_dir():
         raise Refused(f"-o {output}: it is a folder; give a file in it")
-    path = path.resolve()
     if not path.parent.is_dir():
         raise Refused(f"-o {output}: there is no folder {path.parent}; make it, or give another file")
     if not os.access(path if path.exists() and not path.is_file() else path.parent, os.W_OK):
@@ -133,7 +137,7 @@ def _write(text: str, path: Path) -> None:
         part.write_text(text, encoding="utf-8")
         part.replace(path)
     except OSError as error:
-        raise Refused(f"-o {path}: cannot be written ({error.strerror}); give another file") from None
+        raise TryAgain(f"-o {path}: cannot be written ({error.strerror}); make room or give another file") from None
     finally:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)

@@ -1,0 +1,181 @@
+"""`fleetune solve` around any solver: what it reads, writes, prints and refuses."""
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from fleetune import solving
+from fleetune.contracts import wire
+from flows.cli import app
+from tests.cli.conftest import Call, document, files
+from tests.solving.instances import drawn
+from tests.solving.stand_in import KIND, solution
+
+SUMMARY = "best: round 12.5 ms (25.0 % above its bound), 2 stages nano-0+nano-1 | tx2, solved in 250 ms"
+
+
+@pytest.fixture(autouse=True)
+def stand_in(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    """The solver is the test's own; a problem lies where we stand, and signals are left as they were."""
+    monkeypatch.setattr(solving, "kinds", lambda: {"hpp": KIND})
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    (root.parent / "p.json").write_text(wire.text(drawn()))
+
+
+def test_a_plan_is_written_and_told(call: Call, tmp_path: Path) -> None:
+    """-o gets the whole plan as JSON, stdout one line."""
+    result = call("solve", "p.json", "-o", "plan.json", "--seed", "0")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.endswith("; plan.json\n")
+    assert json.loads((tmp_path / "plan.json").read_text()) == solving.document(solution(lower_bound=None))
+    assert set(files(tmp_path)) == {str(tmp_path / "p.json"), str(tmp_path / "plan.json")}
+
+
+def test_without_a_file_nothing_is_written(call: Call, tmp_path: Path) -> None:
+    """Only the line is printed, with the gap to the bound where one is known."""
+    result = call("solve", "p.json")
+    assert result.stdout == "best: round 12.5 ms, 2 stages nano-0+nano-1 | tx2, solved in 250 ms\n"
+    assert set(files(tmp_path)) == {str(tmp_path / "p.json")}
+
+
+def test_the_gap_is_told(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How far above its bound the plan is, in percent."""
+    known = {"hpp": KIND._replace(solve=lambda *_, **__: solution())}
+    monkeypatch.setattr(solving, "kinds", lambda: known)
+    assert call("solve", "p.json").stdout == SUMMARY + "\n"
+
+
+def test_json_prints_the_plan_alone(call: Call, tmp_path: Path) -> None:
+    """A program reads the plan on stdout, and the same bytes in the file if it asks for both."""
+    result = call("solve", "p.json", "--json", "-o", "plan.json")
+    assert document(result) == solving.document(solution(lower_bound=None))
+    assert (tmp_path / "plan.json").read_text() == result.stdout
+
+
+def test_stdin_is_a_problem_too(root: Path) -> None:
+    """- reads the problem from stdin, and refusals call it that."""
+    runner = CliRunner(env={"FLEETUNE_ROOT": str(root)})
+    assert document(runner.invoke(app, ["solve", "-", "--json"], input=wire.text(drawn())))["method"] == "best"
+    refused = runner.invoke(app, ["solve", "-"], input="{}")
+    assert (refused.exit_code, refused.stderr) == (64, "stdin: kind: this key is required; allowed are hpp\n")
+
+
+def test_an_infeasible_plan_of_a_blind_method_is_still_a_plan(call: Call, tmp_path: Path) -> None:
+    """It is written with its reason, the line begins with x, and the command is done."""
+    result = call("solve", "p.json", "--method", "blind", "-o", "plan.json")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("x blind: infeasible: device nano-1 lacks 600 bytes for layers embed to body; if")
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    assert (plan["feasible"], plan["reason"]) == (False, "device nano-1 lacks 600 bytes for layers embed to body")
+
+
+def test_an_infeasible_problem_ends_with_65(call: Call, tmp_path: Path) -> None:
+    """The binding constraint is named and no file is left."""
+    result = call("solve", "p.json", "--method", "never", "-o", "plan.json")
+    assert (result.exit_code, result.stdout) == (65, "")
+    assert result.stderr.startswith("device nano-0 lacks 500 bytes for layer embed alone")
+    assert set(files(tmp_path)) == {str(tmp_path / "p.json")}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "solve: no problem is given; give a JSON file, - for stdin, or --list"),
+        (["none.json"], "none.json: cannot be read (No such file or directory); give an existing JSON file"),
+        (["."], ".: cannot be read (Is a directory)"),
+        (["a\0b"], "cannot be read (embedded null byte)"),
+        (["p.json", "--list"], "--list: takes no problem (got 'p.json')"),
+        (["p.json", "--method", "magic"], "method 'magic' is not known for kind hpp; allowed are best, blind, never"),
+        (["p.json", "--time-limit", "0"], "time limit: 0.0 is not a number above 0"),
+        (["p.json", "--time-limit", "nan"], "time limit: nan is not a number above 0"),
+        (["p.json", "--time-limit", "soon"], "Invalid value for '--time-limit'"),
+        (["p.json", "--seed", "-1"], "seed: -1 is below 0"),
+        (["p.json", "--seed", "1.5"], "Invalid value for '--seed'"),
+        (["p.json", "-o", "none/plan.json"], "-o none/plan.json: there is no folder "),
+        (["p.json", "-o", "."], "-o .: it is a folder; give a file in it"),
+        (["p.json", "-o", "-"], "-o -: give a file; --json prints the plan on stdout"),
+        (["p.json", "-o", "p.json"], "-o p.json: it is the problem itself; give another file"),
+        (["p.json", "-o", "p.json/plan"], "there is no folder "),
+        (["p.json", "-o", "p" * 300], "cannot be written (File name too long); give another file"),
+        (["p.json", "-o", "loop/plan.json"], "-o loop/plan.json: "),
+        (["p.json", "--root", "."], "No such option: --root"),
+        (["broken.json", "-o", "plan.json"], "broken.json: micro_batch: 0 is below 1"),
+    ],
+)
+def test_refused(call: Call, tmp_path: Path, arguments: list[str], said: str) -> None:
+    """One sentence, exit code 64, nothing on stdout and no file but those that were there."""
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "broken.json").write_text(json.dumps(wire.dump(drawn()) | {"micro_batch": 0}))
+    before = files(tmp_path)
+    result = call("solve", *arguments)
+    assert (result.exit_code, result.stdout) == (64, "")
+    assert said in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert files(tmp_path) == before
+
+
+def test_a_place_that_cannot_be_is_refused_before_solving(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for a search whose plan has no place."""
+
+    def unasked(*_: Any, **__: Any) -> Any:
+        raise AssertionError("the solver was asked")
+
+    monkeypatch.setattr(solving, "kinds", lambda: {"hpp": KIND._replace(solve=unasked)})
+    assert call("solve", "p.json", "-o", "none/plan.json").exit_code == 64
+
+
+def test_a_stopped_search_leaves_no_file(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C (and SIGTERM, which is made the same) ends with 130, and an older plan stays what it was."""
+
+    def stopped(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    (tmp_path / "old.json").write_text("mine")
+    before = files(tmp_path)
+    monkeypatch.setattr(solving, "kinds", lambda: {"hpp": KIND._replace(solve=stopped)})
+    for target in ("plan.json", "old.json"):
+        assert call("solve", "p.json", "-o", target).exit_code == 130
+    assert files(tmp_path) == before
+
+
+def test_a_full_disk_leaves_no_file(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan that cannot be written whole is not there at all."""
+
+    def full(self: Path, *_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    before = files(tmp_path)
+    monkeypatch.setattr(Path, "replace", full)
+    result = call("solve", "p.json", "-o", "plan.json")
+    assert (result.exit_code, result.stdout) == (75, "")
+    assert "cannot be written (No space left on device)" in result.stderr
+    assert files(tmp_path) == before
+
+
+def test_links_and_pipes_stay_what_they_are(call: Call, tmp_path: Path) -> None:
+    """A link is followed, a pipe is written to; neither is replaced by a file."""
+    (tmp_path / "link.json").symlink_to(tmp_path / "real.json")
+    assert call("solve", "p.json", "-o", "link.json").exit_code == 0
+    assert (tmp_path / "link.json").is_symlink() and (tmp_path / "real.json").is_file()
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    assert call("solve", "p.json", "-o", "pipe").exit_code == 0
+    assert os.read(reader, 65536) == (tmp_path / "real.json").read_bytes()
+    os.close(reader)
+
+
+def test_the_list_names_kinds_and_methods(call: Call) -> None:
+    """One line each, the default first and marked; a program gets the same as JSON."""
+    result = call("solve", "--list")
+    assert result.stdout.splitlines()[1:] == [
+        "  best   the stand-in's best (default)",
+        "  blind  ignores memory",
+        "  never  finds nothing",
+    ]
+    listed = document(call("solve", "--list", "--json"))
+    assert [(kind["kind"], list(kind["methods"])) for kind in listed["kinds"]] == [("hpp", ["best", "blind", "never"])]
