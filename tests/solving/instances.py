@@ -44,10 +44,9 @@ def tiny(
     link: float = 1.0,
     **changes: Any,
 ) -> Problem:
-    """A random problem of devices 1-6x apart, links of their own in every direction, and some frozen layers.
+    """A random problem of devices 1-6x apart in speed and 1-2x in memory, with some frozen layers and uneven links.
 
-    `memory`: budgets in units of what one device needs for the whole model and micro-batch with every forward kept:
-    1.0 fits anything, 0.4 forces cuts. `link`: at 0.1 a cut costs as much as ten layers on the fastest device, at 1
+    `memory`: with budgets at 1.0 every plan fits, at 0.6 most, at 0.4 less than half, at 0.3 perhaps none. `link`: at 0.1 a cut costs as much as ten layers on the fastest device, at 1
     one layer, at 10 next to nothing. Times are concave in the samples, measured at the powers of two. `changes`
     replaces fields of the problem; `micro_batches` is 4 unless it is there.
     """
@@ -68,15 +67,15 @@ def tiny(
 
     one_layer_s = sum(work) / layers * samples
     cut_bytes = sum(layer.output_bytes for layer in made) / layers * samples
-    whole = sum(
-        layer.param_bytes * 4 + layer.activation_bytes * samples * max(micro_batches, 2 * devices) for layer in made
+    ample = sum(
+        layer.param_bytes * 2 + layer.activation_bytes * samples * max(micro_batches, 2 * devices) / 2 for layer in made
     )
     problem = Problem(
         micro_batch=samples,
         micro_batches=micro_batches,
         layers=made,
         devices=tuple(
-            Device(name=f"device-{d}", memory_bytes=int(memory * whole * random.uniform(1.0, 1.3)))
+            Device(name=f"device-{d}", memory_bytes=int(memory * ample * random.uniform(0.9, 1.8)))
             for d in range(devices)
         ),
         batch_sizes=sizes,
