@@ -50,6 +50,8 @@ def test_two_devices_and_their_links(launcher: Watched) -> None:
     assert sum(device.memory_bytes for device in fleet.devices) <= psutil.virtual_memory().total
     for link in fleet.links:
         assert link.latency_s < 0.1 and 1e6 < link.bytes_per_s < 1e11
+    for device in fleet.devices:
+        assert 1e-11 < device.link_cpu_s_per_byte < 1e-7, "encryption is neither free nor slower than any link"
     assert told[0] == ("finding devices", 0, 2) and told[-1] == ("measuring links", 2, 2)
     assert [job.poll() for job in launcher.jobs] == [0, 0]
 
