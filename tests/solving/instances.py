@@ -46,9 +46,10 @@ def tiny(
 ) -> Problem:
     """A random problem of devices 1-6x apart in speed and 1-2x in memory, with some frozen layers and uneven links.
 
-    `memory`: with budgets at 1.0 every plan fits, at 0.6 most, at 0.4 less than half, at 0.3 perhaps none. `link`: at 0.1 a cut costs as much as ten layers on the fastest device, at 1
-    one layer, at 10 next to nothing. Times are concave in the samples, measured at the powers of two. `changes`
-    replaces fields of the problem; `micro_batches` is 4 unless it is there.
+    `memory`: with budgets at 1.0 every plan fits, at 0.6 most, at 0.4 less than half, at 0.3 perhaps none. `link`: at
+    0.1 a cut costs as much as ten layers on the fastest device, at 1 one layer, at 10 next to nothing. Times are
+    concave in the samples, measured at the powers of two. `changes` replaces fields of the problem; `micro_batches`
+    is 4 unless it is there.
     """
     random = Random(f"{seed} {layers} {devices} {samples}")
     micro_batches = changes.setdefault("micro_batches", 4)

@@ -209,7 +209,7 @@ def test_required_keys(missing: str) -> None:
     assert refusal(plain) == f"p.json: {missing}: this key is required"
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
     st.lists(st.integers(1, 9), min_size=1, max_size=3, unique=True).map(sorted),
     st.lists(st.integers(0, 6), min_size=3, max_size=3),

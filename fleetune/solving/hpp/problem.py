@@ -140,7 +140,7 @@ class Problem:
         for y, (one, other) in ((1, (0, 1)), (self.micro_batch, (-2, -1))):
             if len(sizes) == 1:
                 found.append(seconds * (y / sizes[0]))
-            elif not sizes[0] <= y <= sizes[-1]:
+            elif y < sizes[0] if one == 0 else y > sizes[-1]:
                 t0, t1 = seconds[:, :, one], seconds[:, :, other]
                 times = t0 + (t1 - t0) * ((y - sizes[one]) / (sizes[other] - sizes[one]))
                 self._prove_line(field, times, times < -ROUNDING * (t0 + t1), (y, sizes[one], sizes[other]))
