@@ -35,6 +35,7 @@ class Clock:
         self.fleet = fleet
         self.profile = profile
         self._links = {(link.source, link.target): link for link in fleet.links}
+        self._lost_s_per_byte = {device.name: lost_s_per_byte(device) for device in fleet.devices}
         self._positions = {unit.name: index for index, unit in enumerate(profile.units)}
         self._times: dict[tuple[str, int], tuple[list[float], list[float]]] = {}
 
@@ -122,7 +123,7 @@ class Clock:
         members = []
         for place, share in enumerate(segment.shares):
             forward, backward = self.unit_times(share.device, share.samples)
-            lost_s = lost_s_per_byte(self.fleet.device(share.device)) * share.samples
+            lost_s = self._lost_s_per_byte[share.device] * share.samples
             members.append(
                 Member(
                     device=plan.devices.index(share.device),
