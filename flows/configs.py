@@ -2,7 +2,8 @@
 
 A section (fleet, model, data, strategy, training) is a mapping, the NAME of a file in the folder of its kind
 beside the run file's own folder (`configs/runs/x.yaml` with `fleet: here` reads `configs/fleets/here.yaml`), or a
-mapping with `use: NAME` whose other keys override those of that file.
+mapping with `use: NAME` whose other keys override those of that file. A device's `simulated` is a mapping or the NAME
+of a file in configs/devices.
 """
 
 import re
@@ -12,12 +13,14 @@ from typing import Any
 
 from fleetune.contracts import wire
 from fleetune.contracts.config.data import BUILT_IN
+from fleetune.contracts.config.fleet import FleetRequest
 from fleetune.contracts.config.run import RunConfig
 from fleetune.contracts.record import NAME
 from fleetune.errors import Refused
 from flows import yaml_file
 
 FOLDERS = {"fleet": "fleets", "model": "models", "data": "data", "strategy": "strategies", "training": "trainings"}
+DEVICES = "devices"
 DATA_FILES = (".jsonl", ".csv", ".parquet")
 
 
@@ -28,10 +31,12 @@ def load(path: Path, sets: Sequence[str] = ()) -> RunConfig:
     """
     plain = yaml_file.read(path)
     files = {section: _fill(plain, section, path) for section in FOLDERS}
+    _fill_devices(plain.get("fleet"), path)
     for change in sets:
         apply(plain, change)
         section = change.partition("=")[0].partition(".")[0].strip()
         files[section] = _fill(plain, section, path) or files.get(section)
+        _fill_devices(plain.get("fleet"), path)
     try:
         _find_paths(plain, path)
         config = wire.load(RunConfig, plain, str(path))
@@ -40,6 +45,13 @@ def load(path: Path, sets: Sequence[str] = ()) -> RunConfig:
         by_hand = any(change.partition("=")[0].strip() in str(error) for change in sets)
         raise Refused(str(error) + ("" if by_hand else _origin(str(error), files, path))) from None
     return config
+
+
+def fleet(path: Path) -> FleetRequest:
+    """A file of configs/fleets by itself."""
+    plain = yaml_file.read(path)
+    _fill_devices(plain, path)
+    return wire.load(FleetRequest, plain, str(path))
 
 
 def apply(plain: dict[str, Any], change: str) -> None:
@@ -109,11 +121,11 @@ def _fill(plain: dict[str, Any], section: str, run_file: Path) -> Path | None:
     if section not in FOLDERS or value is None:
         return None
     if isinstance(value, str):
-        origin = _named(value, section, run_file)
+        origin = _named(value, section, FOLDERS[section], run_file)
         plain[section] = yaml_file.read(origin)
         return origin
     if isinstance(value, dict) and "use" in value:
-        origin = _named(value["use"], section, run_file)
+        origin = _named(value["use"], section, FOLDERS[section], run_file)
         own = {key: inner for key, inner in value.items() if key != "use"}
         plain[section] = _merged(yaml_file.read(origin), own)
         return origin
@@ -123,19 +135,28 @@ def _fill(plain: dict[str, Any], section: str, run_file: Path) -> Path | None:
     return None
 
 
-def _named(name: Any, section: str, run_file: Path) -> Path:
-    """The file configs/<section plural>/NAME.yaml, beside the run file's folder or inside it."""
+def _fill_devices(fleet: Any, run_file: Path) -> None:
+    """Replace every `simulated: NAME` of a fleet's devices by what configs/devices/NAME.yaml says."""
+    devices = fleet.get("devices") if isinstance(fleet, dict) else None
+    for device in devices if isinstance(devices, list) else ():
+        if isinstance(device, dict) and isinstance(device.get("simulated"), str):
+            label = f"fleet.devices.{device.get('name')}.simulated"
+            device["simulated"] = yaml_file.read(_named(device["simulated"], label, DEVICES, run_file))
+
+
+def _named(name: Any, label: str, folder: str, run_file: Path) -> Path:
+    """The file configs/FOLDER/NAME.yaml, beside the run file's folder or inside it."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise Refused(f"{run_file}: {section}: {name!r} is not a name; use letters, digits, '.', '_' and '-'")
+        raise Refused(f"{run_file}: {label}: {name!r} is not a name; use letters, digits, '.', '_' and '-'")
     own = run_file.absolute().parent
-    places = [root / FOLDERS[section] for root in (own.parent, own)]
+    places = [root / folder for root in (own.parent, own)]
     for place in places:
         found = place / f"{name}.yaml"
         if found.is_file():
             return found
     known = sorted({file.stem for place in places for file in place.glob("*.yaml")})
     allowed = f"its names are {', '.join(known)}" if known else "it has none"
-    raise Refused(f"{run_file}: {section}: there is no {name}.yaml in {places[0]}; {allowed}")
+    raise Refused(f"{run_file}: {label}: there is no {name}.yaml in {places[0]}; {allowed}")
 
 
 def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

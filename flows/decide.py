@@ -36,15 +36,15 @@ class Judge:
         self._config = config
         self._plain = wire.dump(config)
         self._wish = wish
-        for name in (wish.from_stage, wish.only):
-            if name is not None:
-                entry(setting.catalog, name)
+        self._prove_wish()
         wanted = {name for row in self.rows() for name in row.content}
         self._contents = {name: setting.contents[name](config) for name in sorted(wanted)}
 
     def rows(self) -> tuple[StageEntry, ...]:
-        """The stages of this run, in order: all, or those that the one wished for needs."""
+        """The stages of this run, in order: all, those up to the one wished for, or those it needs."""
         order = [row for wave in waves(self._setting.catalog) for row in wave]
+        if self._wish.until is not None:
+            order = order[: [row.name for row in order].index(self._wish.until) + 1]
         if self._wish.only is None:
             return tuple(order)
         needed, todo = set(), [entry(self._setting.catalog, self._wish.only)]
@@ -80,6 +80,25 @@ class Judge:
         if row.always and (row.beside or stored is not None):
             reason = f"beside {row.beside}" if row.beside else "measured in every run"
         return replace(found, why=f"ran: {reason}")
+
+    def _prove_wish(self) -> None:
+        """Refuse stages that do not exist or contradict each other, and to work on devices that do not exist."""
+        wish = self._wish
+        for name in (wish.from_stage, wish.only, wish.until):
+            if name is not None:
+                entry(self._setting.catalog, name)
+        if wish.only is not None and wish.until is not None:
+            raise Refused(f"--only {wish.only} and --until {wish.until} both say where to stop; give one of them")
+        rows = self.rows()
+        names = [row.name for row in rows]
+        if wish.until is not None and wish.from_stage is not None and wish.from_stage not in names:
+            raise Refused(f"--from {wish.from_stage} comes after --until {wish.until}; give an earlier stage")
+        for row, before in zip(rows[1:], names, strict=False):
+            if row.needs_machines and self._config.fleet.simulated:
+                raise Refused(
+                    f"device {self._config.fleet.simulated[0]} is simulated: a run with it ends after {before}; "
+                    f"use --until {before}"
+                )
 
     def _first(self, names: list[str]) -> int:
         """Where `--from` points; past the end when that stage is not of this run."""

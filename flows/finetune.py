@@ -21,21 +21,14 @@ from flows.setting import Setting, Wish
 
 
 def run(
-    config: RunConfig,
-    *,
-    root: Path,
-    from_stage: str | None = None,
-    only: str | None = None,
-    dry_run: bool = False,
-    listen: Listen = nobody,
+    config: RunConfig, *, root: Path, wish: Wish | None = None, dry_run: bool = False, listen: Listen = nobody
 ) -> RunRecord:
     """Run the pipeline by `config` with its store at `root`; the record that is also in the store.
 
-    `from_stage`: everything before it must be in the store, and it is run even when its key is known. `only`: run one
-    stage on its stored inputs and stop. `dry_run`: say what would happen (state `planned`), write nothing.
-    Raises the FleetuneError of the stage that failed; the record in the store then says which one and why.
+    `dry_run`: say what would happen (state `planned`), write nothing. Raises the FleetuneError of the stage that
+    failed; the record in the store then says which one and why.
     """
-    return run_with(Setting(store=Store(root), listen=listen), config, Wish(from_stage=from_stage, only=only), dry_run)
+    return run_with(Setting(store=Store(root), listen=listen), config, wish or Wish(), dry_run)
 
 
 def run_with(setting: Setting, config: RunConfig, wish: Wish, dry_run: bool = False) -> RunRecord:

@@ -23,12 +23,19 @@ from stages.catalog import waves
 
 
 @flow(name="finetune", flow_run_name="{config.name}", persist_result=False, log_prints=False)
-def finetune(config: RunConfig, root: str = "runs", from_stage: str | None = None, only: str | None = None) -> Any:
+def finetune(
+    config: RunConfig,
+    root: str = "runs",
+    from_stage: str | None = None,
+    only: str | None = None,
+    until: str | None = None,
+) -> Any:
     """Fine-tune by `config`, with artifacts and run records in the store at `root`.
 
     `from_stage`: everything before it must be in the store. `only`: run this stage on its stored inputs and stop.
+    `until`: the last stage.
     """
-    runner = Runner(Setting(store=Store(root)), config, Wish(from_stage=from_stage, only=only))
+    runner = Runner(Setting(store=Store(root)), config, Wish(from_stage=from_stage, only=only, until=until))
     with runner:
         return perform(runner)
 

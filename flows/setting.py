@@ -45,6 +45,8 @@ def same_fleet(stored: Path, measured: Path, config: RunConfig) -> bool:
     from fleetune.discovery import within_tolerance
 
     old, new = (wire.read(Fleet, folder / "fleet.json") for folder in (stored, measured))
+    if new.simulated:
+        return bool(old == new)  # stated, not measured
     return bool(within_tolerance(old, new, config.fleet.tolerance))
 
 
@@ -74,3 +76,5 @@ class Wish:
     """Earlier stages must be in the store already; this one is run even when its key is known."""
     only: str | None = None
     """What it reads must be in the store already; nothing after it is run."""
+    until: str | None = None
+    """The last stage; the run ends well after it."""

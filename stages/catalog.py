@@ -30,6 +30,8 @@ class StageEntry:
     """An output that measures the world: one close enough to the stored one is dropped for the stored one."""
     beside: str = ""
     """The stage it runs beside; it then reads that stage's work folder while that runs."""
+    needs_machines: bool = False
+    """It works on the devices themselves, so there is none of it on a simulated fleet."""
 
     def __post_init__(self) -> None:
         a_name("stage", self.name)
@@ -76,6 +78,7 @@ TRAIN = StageEntry(
     outputs=("checkpoint", "metrics"),
     content=("model weights",),
     packages=(*TENSORS, "safetensors", "pyzmq"),
+    needs_machines=True,
 )
 MONITOR = StageEntry(
     name="monitor",

@@ -9,17 +9,21 @@ from fleetune.contracts.config.training import TrainingRequest
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.profile import Profile
+from fleetune.errors import Refused
 from fleetune.launching import ProcessLauncher
 from stages.entry import Desk, main
 
 
 def train(desk: Desk) -> None:
     """Train by the plan; an interrupted attempt goes on from what it left in the work folder."""
+    fleet = wire.read(Fleet, desk.input("fleet") / "fleet.json")
+    if fleet.simulated:
+        raise Refused(f"device {fleet.simulated[0]} is simulated: a run with it ends after plan; use --until plan")
     profile_folder = desk.input("profile")
     training.train(
         training.TrainingTask(
             plan=wire.read(PlanResult, desk.input("plan") / "plan.json"),
-            fleet=wire.read(Fleet, desk.input("fleet") / "fleet.json"),
+            fleet=fleet,
             profile=wire.read(Profile, profile_folder / "profile.json"),
             profile_folder=profile_folder,
             data_folder=desk.input("data"),

@@ -1,6 +1,11 @@
 """A fleet: the machines that take part and the directed links between them."""
 
+from typing import Annotated
+
+from pydantic import Field
+
 from fleetune.contracts.record import a_name, distinct, not_negative, positive, record
+from fleetune.contracts.simulated import Simulated
 from fleetune.errors import Refused
 
 LAUNCHERS = ("process",)
@@ -23,6 +28,8 @@ class Device:
     emulated: bool = False
     link_cpu_s_per_byte: float = 0.0
     """Processor seconds that a byte on a link costs the device, sent or received: encryption, mostly."""
+    simulated: Annotated[Simulated | None, Field(exclude_if=lambda value: value is None)] = None
+    """Its speeds, when it exists only as numbers; not written where it is real."""
 
     def __post_init__(self) -> None:
         a_name("device", self.name)
@@ -66,6 +73,11 @@ class Fleet:
         if pairs != wanted or len(self.links) != len(wanted):
             odd = sorted(pairs ^ wanted) or [("a pair", "given twice")]
             raise Refused(f"fleet: links must cover every ordered pair of devices once (at fault: {odd[0]})")
+
+    @property
+    def simulated(self) -> tuple[str, ...]:
+        """Names of the devices that exist only as numbers."""
+        return tuple(device.name for device in self.devices if device.simulated)
 
     def device(self, name: str) -> Device:
         """The device of that name; refused with the list of names when there is none."""

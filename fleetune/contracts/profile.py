@@ -1,5 +1,9 @@
 """A profile: the model as an ordered list of units, and what each unit costs on each device."""
 
+from typing import Annotated
+
+from pydantic import Field
+
 from fleetune.contracts.record import distinct, finite, not_negative, positive, record
 from fleetune.errors import Refused
 
@@ -56,6 +60,8 @@ class DeviceTimes:
     """[unit][batch size]"""
     backward_s: tuple[tuple[float, ...], ...]
     """[unit][batch size]; 0 for units below the first trainable parameter."""
+    simulated: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """Worked out from FLOPs and the device's stated speed, not measured."""
 
     def __post_init__(self) -> None:
         not_negative(f"times of {self.device}", runtime_bytes=self.runtime_bytes)

@@ -20,6 +20,7 @@ from fleetune.discovery.facts import Facts
 from fleetune.discovery.fit import GOOD_FIT, best_fit
 from fleetune.discovery.link_work import LinkProbe, link_cpu_s_per_byte
 from fleetune.discovery.protocol import STAGE, AgentTask, Here, Probe, Probed
+from fleetune.discovery.simulated import simulated_fleet
 from fleetune.errors import TryAgain
 from fleetune.launching import Command, Job, Launcher, exit_in_words
 from fleetune.links.endpoint import Endpoint
@@ -53,8 +54,11 @@ def discover(
     """What the requested devices are, and their links both ways, measured one at a time.
 
     Starts one agent per device with `launcher` and ends them all. Refused when a device asks for more than its machine
-    has; TryAgain, naming the device and the end of its log, when one does not answer.
+    has; TryAgain, naming the device and the end of its log, when one does not answer. A simulated fleet is as its
+    request says, and nothing is started.
     """
+    if request.simulated:
+        return simulated_fleet(request)
     names = [device.name for device in request.devices]
     keys = {name: new_key_pair() for name in (STAGE, *names)}
     allowed = {name: pair.public for name, pair in keys.items()}

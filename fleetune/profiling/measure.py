@@ -87,7 +87,7 @@ def _forwards(
 ) -> tuple[Values, list[tuple[Values, Values]]]:
     held, done = dict(given), []
     for place, segment in enumerate(segments):
-        inputs = _leaves(graph, segment, held)
+        inputs = leaves_of(graph, segment, held)
         start = _now(effort)
         outputs = segment.run(inputs, size, effort.draws(size))
         times[place].append(_since(start, effort))
@@ -117,27 +117,36 @@ def _sizes(graph: Graph, segments: list[Segment], given: Values, size: int, cost
     """Bytes kept for backward (by storage, weights apart) and forward FLOPs of every unit at this batch size."""
     held = dict(given)
     for segment in segments:
-        inputs = _leaves(graph, segment, held)
-        weights = {p.untyped_storage().data_ptr() for p in segment.parameters.values()}
-        kept: dict[int, int] = {}
-
-        def pack(tensor: torch.Tensor, weights: set[int] = weights, kept: dict[int, int] = kept) -> torch.Tensor:
-            storage = tensor.untyped_storage()
-            if storage.data_ptr() not in weights:
-                kept[storage.data_ptr()] = storage.nbytes()
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t), FlopCounterMode(display=False) as counter:
-            outputs = segment.run(inputs, size)
-        for value in (*inputs.values(), *outputs.values()):  # held until the backward in any case
-            kept[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
+        inputs = leaves_of(graph, segment, held)
+        with FlopCounterMode(display=False) as counter:
+            held, kept = run_watched(segment, inputs, size)
+        storages = {s._cdata: s for s in kept}
+        for value in (*inputs.values(), *held.values()):  # held until the backward in any case
+            storages[value.untyped_storage()._cdata] = value.untyped_storage()
         cost = costs[segment.units[0].name]
-        cost.activation_bytes.append(sum(kept.values()))
+        cost.activation_bytes.append(sum(s.nbytes() for s in storages.values()))
         cost.flops.append(int(counter.get_total_flops()))
-        held = dict(outputs)
 
 
-def _leaves(graph: Graph, segment: Segment, held: Values) -> Values:
+def run_watched(segment: Segment, inputs: Values, size: int) -> tuple[Values, list[torch.UntypedStorage]]:
+    """One forward: its outputs, and every storage but those of weights that backward will read; tensors may be empty
+    of data."""
+    weights = {p.untyped_storage()._cdata for p in segment.parameters.values()}
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in weights:
+            kept[storage._cdata] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        outputs = segment.run(inputs, size)
+    return outputs, list(kept.values())
+
+
+def leaves_of(graph: Graph, segment: Segment, held: Values) -> Values:
+    """What a segment needs of `held`, cut off from what made it."""
     return {
         n: held[n].detach().requires_grad_(True) if graph.value(n).gradient else held[n].detach() for n in segment.needs
     }

@@ -1,4 +1,5 @@
-"""The profile of a model on a fleet: prepares what training will read, then measures on all devices at once."""
+"""The profile of a model on a fleet: prepares what training will read, then measures on all devices at once (or, for
+devices that are not there, works out what they would have measured)."""
 
 import json
 import threading
@@ -7,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from fleetune.contracts import wire
 from fleetune.contracts.config.data import DataRequest
@@ -17,7 +20,10 @@ from fleetune.contracts.profile import DeviceTimes, Profile
 from fleetune.contracts.progress import Progress
 from fleetune.errors import TryAgain, by_exit_code
 from fleetune.launching import Command, Job, Launcher, exit_in_words
+from fleetune.models.graph import Graph
+from fleetune.models.skeleton import saved_configuration
 from fleetune.profiling.preparation import Folders, prepare_all
+from fleetune.profiling.simulated import simulated_times, works
 from fleetune.profiling.units import unit_sizes
 from fleetune.profiling.worker import MeasureTask
 
@@ -47,24 +53,25 @@ def profile(task: ProfilingTask) -> Profile:
     folders = Folders(profile=task.folder, data=task.data_folder)
     graph, module = prepare_all(task.model, task.data, task.seed, folders, task.progress)
     sizes = batch_sizes(task.training.micro_batch_samples)
-    answers = _measure_everywhere(task, sizes)
-    first = answers[task.fleet.devices[0].name]["units"]
-    units = unit_sizes(
-        graph,
-        module,
-        activation_bytes=[_per_sample(u["activation_bytes"], sizes) for u in first],
-        flops=[_per_sample(u["flops"], sizes) for u in first],
-        micro_batch_samples=task.training.micro_batch_samples,
-    )
+    found = _simulate(task, sizes, graph, module) if task.fleet.simulated else _measure(task, sizes)
     made = Profile(
         model=task.model.source or str((task.model.config or {}).get("model_type")),
-        units=units,
+        units=unit_sizes(graph, module, found.activation_bytes, found.flops, task.training.micro_batch_samples),
         batch_sizes=sizes,
-        times=tuple(_times(device.name, answers[device.name]) for device in task.fleet.devices),
+        times=found.times,
         optimizer_bytes_per_param_byte=task.training.optimizer_bytes_per_param_byte,
     )
     wire.write(made, task.folder / "profile.json")
     return made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """What units cost: bytes and FLOPs per sample in the order of units, times per device."""
+
+    activation_bytes: list[int]
+    flops: list[int]
+    times: tuple[DeviceTimes, ...]
 
 
 def batch_sizes(micro_batch_samples: int) -> tuple[int, ...]:
@@ -75,7 +82,30 @@ def batch_sizes(micro_batch_samples: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys([*sizes, micro_batch_samples]))
 
 
-def _measure_everywhere(task: ProfilingTask, sizes: tuple[int, ...]) -> dict[str, dict[str, Any]]:
+def _simulate(task: ProfilingTask, sizes: tuple[int, ...], graph: Graph, module: nn.Module) -> _Found:
+    """Devices that are not there: worked out, and no process is started."""
+    model_type = str(saved_configuration(task.folder / "model").model_type)
+    of_units = works(graph, module)
+    task.progress("profiling", 100, 100, "%")
+    return _Found(
+        activation_bytes=[work.activation_bytes for work in of_units],
+        flops=[work.forward_flops for work in of_units],
+        times=tuple(simulated_times(device, model_type, of_units, sizes) for device in task.fleet.devices),
+    )
+
+
+def _measure(task: ProfilingTask, sizes: tuple[int, ...]) -> _Found:
+    """Bytes and FLOPs as the first device saw them."""
+    answers = _answers(task, sizes)
+    first = answers[task.fleet.devices[0].name]["units"]
+    return _Found(
+        activation_bytes=[_per_sample(u["activation_bytes"], sizes) for u in first],
+        flops=[_per_sample(u["flops"], sizes) for u in first],
+        times=tuple(_times(device.name, answers[device.name]) for device in task.fleet.devices),
+    )
+
+
+def _answers(task: ProfilingTask, sizes: tuple[int, ...]) -> dict[str, dict[str, Any]]:
     """Every device at once; the first failure ends the others."""
     done = dict.fromkeys((d.name for d in task.fleet.devices), 0.0)
 

@@ -14,9 +14,10 @@ from flows.cli import tables
 from flows.cli.asked import Asked, with_common
 from flows.cli.compare import compare
 from flows.cli.ending import Commands
-from flows.cli.results import answer, answer_stage, results_of
+from flows.cli.results import answer, answer_stage, plan_of, results_of
 from flows.cli.solve import solve
 from flows.cli.watch import watching
+from flows.setting import Setting, Wish
 
 app = typer.Typer(cls=Commands, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 app.info.help = "Fine-tune a foundation model across the uneven machines you already own."
@@ -26,6 +27,7 @@ Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change the config: training.rounds=10. Repeatable."),
 ]
+Until = Annotated[str | None, typer.Option("--until", metavar="STAGE", help="End after this stage.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would run, and why; write nothing.")]
 Run = Annotated[str, typer.Argument(help="Id of a run, the beginning of one, or latest.")]
 Stage = Annotated[str | None, typer.Argument(help="One stage of it.")]
@@ -33,9 +35,9 @@ Stage = Annotated[str | None, typer.Argument(help="One stage of it.")]
 
 @app.command()
 @with_common
-def run(asked: Asked, config: Config, sets: Sets = None, dry_run: DryRun = False) -> None:
+def run(asked: Asked, config: Config, sets: Sets = None, until: Until = None, dry_run: DryRun = False) -> None:
     """Run the pipeline by a run file; stages whose key is known are reused."""
-    _conduct(asked, configs.load(config, sets or ()), dry_run=dry_run)
+    _conduct(asked, configs.load(config, sets or ()), Wish(until=until), dry_run)
 
 
 @app.command()
@@ -53,7 +55,8 @@ def rerun(
     """Run the config of an earlier run again, from a stage on and with changes if asked for."""
     found = asked.store().runs.load(run)
     config = configs.changed(found.config, sets or (), found.id)
-    _conduct(asked, config, from_stage=from_stage, only=only, dry_run=dry_run)
+    until = found.stages[-1].stage if config.fleet.simulated and only is None else None  # it ends where it ended
+    _conduct(asked, config, Wish(from_stage=from_stage, only=only, until=until), dry_run)
 
 
 @app.command()
@@ -136,22 +139,19 @@ def doctor(asked: Asked) -> None:
 app.command()(solve)
 
 
-def _conduct(
-    asked: Asked, config: RunConfig, *, from_stage: str | None = None, only: str | None = None, dry_run: bool = False
-) -> None:
+def _conduct(asked: Asked, config: RunConfig, wish: Wish, dry_run: bool) -> None:
     """Run the pipeline while telling how it goes, then say what came of it."""
     from flows import finetune
-    from flows.setting import Setting, Wish
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended from outside: everything ends as with Ctrl-C
     store = asked.store()
     with watching(asked) as watch:
         setting = Setting(store=store, listen=watch.hear)
-        record = finetune.run_with(setting, config, Wish(from_stage=from_stage, only=only), dry_run)
+        record = finetune.run_with(setting, config, wish, dry_run)
     results = None if dry_run else results_of(store, record)
     if asked.as_json:
         asked.answer(answer(record, results))
     elif dry_run:
         asked.out().print(tables.of_stages(record))
     else:
-        tables.print_end(asked.out(), record, results)
+        tables.print_end(asked.out(), record, results or plan_of(store, record))

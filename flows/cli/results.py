@@ -5,6 +5,7 @@ from typing import Any
 
 from fleetune.contracts import wire
 from fleetune.contracts.metrics import EvaluationMetrics
+from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.record import record
 from fleetune.store import RunRecord, StageRecord, Store
 from flows.attempt import LOG
@@ -32,6 +33,12 @@ def results_of(store: Store, run: RunRecord) -> Results | None:
         report=str(folder / "report.html"),
         model=str(_model(store.folder("checkpoint", checkpoint))),
     )
+
+
+def plan_of(store: Store, run: RunRecord) -> PlanResult | None:
+    """The plan of a run that got as far; Refused when its artifact is gone or corrupt."""
+    plan = run.outputs.get("plan")
+    return None if plan is None else wire.read(PlanResult, store.folder("plan", plan) / "plan.json")
 
 
 def _model(checkpoint: Path) -> Path:

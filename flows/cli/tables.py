@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fleetune.contracts.plan import PlanResult
+from fleetune.drawing.plan_text import plan_text
 from fleetune.store import RunRecord, StageRecord
 from flows.cli.compare import Difference
 from flows.cli.results import Results
@@ -80,9 +82,12 @@ def print_run(console: Console, run: RunRecord, results: Results | None) -> None
         console.print(f"go on with: fleetune rerun {run.id} (fleetune show {run.id} STAGE names the log of a stage)")
 
 
-def print_end(console: Console, run: RunRecord, results: Results | None) -> None:
-    """What a run that has just ended leaves."""
-    _print_results(console, results)
+def print_end(console: Console, run: RunRecord, found: Results | PlanResult | None) -> None:
+    """What a run that has just ended leaves: its results or, where it ended early, its plan."""
+    if isinstance(found, PlanResult):
+        console.print(plan_text(found).rstrip())
+    else:
+        _print_results(console, found)
     console.print(f"run     {run.id}")
 
 

@@ -25,6 +25,9 @@ def run_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "configs/fleets/two.yaml": "devices: [{name: fast}, {name: slow, emulate: {cores: 0.5}}]\n",
         "configs/strategies/dp.yaml": "name: dp\n",
         "configs/strategies/pp.yaml": "name: pp\noptions: {a: {b: 1, c: 2}, groups: [[fast], [slow]]}\n",
+        "configs/fleets/thought.yaml": "devices: [{name: far, simulated: board}]\nlinks: {mbit_per_s: 100}\n",
+        "configs/devices/board.yaml": "memory_bytes: 1000\nspeeds: [{flops_per_s: 1e9}]\n",
+        "configs/devices/card.yaml": "memory_bytes: 2000\nspeeds: [{flops_per_s: 2e9}]\n",
         "elsewhere/there.csv": "text,label\n",
     }.items():
         path = tmp_path / name
@@ -85,6 +88,19 @@ def test_sets(run_file: Path) -> None:
     assert config.model.config == {"model_type": "gpt2", "n_layer": 2}
 
 
+def test_simulated_devices_by_name(run_file: Path) -> None:
+    """A device's speeds are read from configs/devices, with changes before and after, and links are changed alike."""
+    sets = ["fleet=thought", "fleet.devices.far.simulated.memory_bytes=5", "fleet.links.mbit_per_s=1000"]
+    fleet = configs.load(run_file, sets).fleet
+    [device] = fleet.devices
+    assert device.simulated is not None and fleet.links is not None
+    assert (device.simulated.memory_bytes, device.simulated.speeds[0].flops_per_s) == (5, 1e9)
+    assert fleet.links.mbit_per_s == 1000
+    other = configs.load(run_file, ["fleet=thought", "fleet.devices.far.simulated=card"]).fleet.devices[0]
+    assert other.simulated is not None and other.simulated.memory_bytes == 2000
+    assert configs.fleet(run_file.parents[1] / "fleets" / "thought.yaml").simulated == ("far",)
+
+
 def test_changed_again(run_file: Path) -> None:
     """A config that a run recorded can be changed without its file, and is proven again."""
     config = configs.load(run_file)
@@ -111,7 +127,11 @@ def test_changed_again(run_file: Path) -> None:
         ("training.rounds=many", "training.rounds: input should be a valid integer"),
         ("training.micro_batch_samples=3", "micro_batch_samples 3 does not divide batch_samples 8; choose a divisor"),
         ("fleet=three", "there is no three.yaml in"),
-        ("fleet=three", "its names are two"),
+        ("fleet=three", "its names are thought, two"),
+        ("fleet.devices.slow.simulated=bored", "fleet.devices.slow.simulated: there is no bored.yaml in"),
+        ("fleet.devices.slow.simulated=bored", "its names are board, card"),
+        ("fleet.devices.slow={name: slow, simulated: board}", "slow are simulated and fast are real"),
+        ("fleet.links.mbit_per_s=10", "links are given, but its devices are real"),
         ("fleet=../fleets/two", "'../fleets/two' is not a name"),
         ("fleet=7", "fleet: it is 7; allowed are a mapping or the name of a file in fleets/"),
         ("strategy=fast", "its names are dp, pp"),
@@ -132,7 +152,7 @@ def test_refusal_names_the_file_of_the_section(run_file: Path) -> None:
     fleet = run_file.parents[1] / "fleets" / "two.yaml"
     fleet.write_text("devices: [{name: fast, cores: 2}]\n")
     said = refusal(run_file)
-    assert "fleet.devices.0.cores: unknown key; allowed are name, launcher, accelerator, emulate" in said
+    assert "fleet.devices.0.cores: unknown key; allowed are name, launcher, accelerator, emulate, simulated" in said
     assert str(fleet) in said
 
 

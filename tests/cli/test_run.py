@@ -14,6 +14,7 @@ from flows.setting import Setting, Wish
 from tests.cli.conftest import Call, add_run, document
 
 DEMO = Path(__file__).parents[2] / "configs" / "runs" / "demo.yaml"
+SIMULATED = DEMO.with_name("asteroid-b.yaml")
 EVENTS = (
     StageEvent(stage="profile", kind="reused", text="reused: same key as small-0"),
     StageEvent(stage="train", kind="started", text="ran: training.rounds changed"),
@@ -77,9 +78,10 @@ def test_run_for_a_program(call: Call, pipeline: Pipeline) -> None:
 def test_run_asks(call: Call, pipeline: Pipeline) -> None:
     """The pipeline gets the config with every --set, and the wish for a dry run."""
     call("run", DEMO, "--set", "training.rounds=2", "--set", "seed=7", "--dry-run")
-    [(config, wish, dry_run)] = pipeline.asked
+    call("run", DEMO, "--until", "plan")
+    [(config, wish, dry_run), (_, until, _)] = pipeline.asked
     assert (config.training.rounds, config.seed, dry_run) == (2, 7, True)
-    assert wish == Wish()
+    assert (wish, until) == (Wish(), Wish(until="plan"))
 
 
 def test_rerun_asks(call: Call, pipeline: Pipeline, root: Path) -> None:
@@ -130,3 +132,13 @@ def test_dry_run_of_the_real_pipeline(call: Call, root: Path) -> None:
     shown = call("run", DEMO, "--dry-run")
     assert "would" in shown.stdout and "never run before" in shown.stdout
     assert not root.exists()
+
+
+def test_a_simulated_fleet_is_only_planned_for(call: Call, root: Path) -> None:
+    """Without --until plan a run on devices that are not there is refused before anything is started or written."""
+    refused = call("run", SIMULATED)
+    assert refused.exit_code == 64
+    assert refused.stderr == "device nx-0 is simulated: a run with it ends after plan; use --until plan\n"
+    assert not root.exists()
+    planned = document(call("run", SIMULATED, "--until", "plan", "--dry-run", "--json"))
+    assert [stage["stage"] for stage in planned["run"]["stages"]] == ["discover", "profile", "plan"]

@@ -140,6 +140,29 @@ def test_from_runs_a_known_stage_again_and_only_stops_after_one(world: World, ro
     assert world.started() == ["learn"] and alone.stage("shape").outputs == first.stage("shape").outputs
 
 
+def test_until_ends_the_run_well_after_a_stage(world: World, root: Path) -> None:
+    """Nothing after it is run or recorded, and a whole run then goes on from there."""
+    short = conducted(root, world.config(), until="shape")
+    assert [stage.stage for stage in short.stages] == ["measure", "shape"] and short.state == "done"
+    world.started()
+    assert conducted(root, world.config()).stage("shape").how == "reused"
+    assert conducted(root, world.config(), from_stage="shape", until="shape").stage("shape").how == "ran"
+
+
+@pytest.mark.parametrize(
+    "wish, said",
+    [
+        ({"until": "nonsense"}, "stages are measure, shape, learn, watch, score"),
+        ({"until": "shape", "only": "shape"}, "--only shape and --until shape both say where to stop"),
+        ({"until": "shape", "from_stage": "learn"}, "--from learn comes after --until shape"),
+    ],
+)
+def test_ends_that_contradict_each_other_are_refused(wish: dict[str, str], said: str, world: World, root: Path) -> None:
+    """In a sentence, before anything is started."""
+    with pytest.raises(Refused, match=said):
+        Runner(setting(root), world.config(), Wish(**wish))
+
+
 def test_what_must_be_in_the_store_is_asked_for_at_once(world: World, root: Path) -> None:
     """--from and --only without their inputs are refused with the stage that has to run, and nothing is started."""
     for wish, said in (

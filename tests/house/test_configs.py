@@ -1,5 +1,6 @@
 """Every file under configs/ is a test case: it is short, complete, and loads."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -7,19 +8,20 @@ import pytest
 
 from fleetune.contracts import wire
 from fleetune.contracts.config.data import DataRequest
-from fleetune.contracts.config.fleet import FleetRequest
 from fleetune.contracts.config.model import ModelRequest
 from fleetune.contracts.config.run import StrategyRequest
+from fleetune.contracts.simulated import Simulated
 from flows import configs, yaml_file
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 KINDS: dict[str, Any] = {
-    "fleets": FleetRequest,
     "models": ModelRequest,
+    "devices": Simulated,
     "data": DataRequest,
     "strategies": StrategyRequest,
 }
 FILES = sorted(CONFIGS.rglob("*.*"))
+FLEETS = sorted((CONFIGS / "fleets").glob("*.yaml"))
 SECTIONS = [file for file in FILES if file.parent.name in KINDS]
 RUNS = sorted((CONFIGS / "runs").glob("*.yaml"))
 LINES = 25
@@ -27,7 +29,7 @@ LINES = 25
 
 def test_each_kind_has_files() -> None:
     """There is something to choose from in each folder, and nothing lies anywhere else."""
-    assert {file.parent.name for file in FILES} == {*KINDS, "runs"}
+    assert {file.parent.name for file in FILES} == {*KINDS, "fleets", "runs"}
     assert all(file.suffix == ".yaml" for file in FILES)
 
 
@@ -41,8 +43,30 @@ def test_file_is_short(file: Path) -> None:
 
 @pytest.mark.parametrize("file", SECTIONS, ids=lambda file: f"{file.parent.name}-{file.stem}")
 def test_section_is_complete(file: Path) -> None:
-    """A fleet, model, data or strategy file is a whole section, with no key unknown."""
+    """A model, data, strategy or device file is a whole section, with no key unknown."""
     wire.load(KINDS[file.parent.name], yaml_file.read(file), str(file))
+
+
+@pytest.mark.parametrize("file", FLEETS, ids=lambda file: file.stem)
+def test_fleet_loads(file: Path) -> None:
+    """A fleet file with the devices it names is a whole section."""
+    assert configs.fleet(file).devices
+
+
+@pytest.mark.parametrize(
+    ("name", "devices"),
+    [
+        ("a", {"nano": 5}),
+        ("b", {"nx": 3, "tx2": 2}),
+        ("c", {"nx": 1, "tx2": 2, "nano": 3}),
+        ("d", {"tx2": 1, "nano": 3}),
+    ],
+)
+def test_environments_of_the_asteroid_paper(name: str, devices: dict[str, int]) -> None:
+    """Table 6, at 100 Mbit/s."""
+    request = configs.fleet(CONFIGS / "fleets" / f"asteroid-{name}.yaml")
+    assert Counter(device.rpartition("-")[0] for device in request.simulated) == devices
+    assert request.links is not None and request.links.mbit_per_s == 100
 
 
 @pytest.mark.parametrize("file", RUNS, ids=lambda file: file.stem)
@@ -53,5 +77,5 @@ def test_run_loads(file: Path) -> None:
 
 def test_emulated_fleet_leaves_room() -> None:
     """The emulated devices together stay below two cores by enough for the coordinator and the system."""
-    request = wire.load(FleetRequest, yaml_file.read(CONFIGS / "fleets" / "three-emulated.yaml"), "three-emulated")
+    request = configs.fleet(CONFIGS / "fleets" / "three-emulated.yaml")
     assert sum(device.emulate.cores or 0 for device in request.devices) < 1.6

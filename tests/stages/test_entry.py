@@ -10,6 +10,8 @@ import psutil
 import pytest
 
 from fleetune.contracts import wire
+from fleetune.contracts.fleet import Device, Fleet
+from fleetune.contracts.simulated import Simulated, Speed
 from fleetune.contracts.task import StageTask
 
 END_S = 20
@@ -109,3 +111,17 @@ def test_sigterm_ends_the_stage_and_its_children(tmp_path: Path) -> None:
         "message": "the stage was told to end before it was done; run it again to go on",
     }
     assert not child.is_running()
+
+
+def test_training_on_devices_that_are_not_there_is_refused(tmp_path: Path) -> None:
+    """The stage itself says how far a run on a simulated fleet goes, before it reads anything else."""
+    simulated = Simulated(memory_bytes=1, speeds=(Speed(flops_per_s=1),))
+    device = Device(name="nano-0", memory_bytes=1, cores=1, fingerprint="f", simulated=simulated)
+    wire.write(Fleet(devices=(device,)), tmp_path / "fleet.json")
+    task = StageTask(
+        stage="train", run="r", seed=0, config={}, inputs={"fleet": str(tmp_path)}, output=str(tmp_path), work="w"
+    )
+    wire.write(task, tmp_path / "task.json")
+    code, events, _ = ended("--task", str(tmp_path / "task.json"), module="stages.train")
+    assert code == 64
+    assert events[-1]["message"] == "device nano-0 is simulated: a run with it ends after plan; use --until plan"

@@ -1,0 +1,129 @@
+"""What units would cost on devices that are not there: FLOPs and bytes counted on tensors without data, times from
+the devices' stated speeds. Nothing is computed, so a model of any size is counted in seconds.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
+from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
+
+from fleetune.contracts.fleet import Device
+from fleetune.contracts.profile import DeviceTimes
+from fleetune.models.graph import Graph, graph_text, parse_graph
+from fleetune.models.segment import Segment
+from fleetune.profiling.measure import leaves_of, run_watched
+
+NOWHERE = torch.device("meta")
+FEW, MANY = 2, 4
+"""Samples. Everything is counted for both: what a sample costs is the difference, divided by the samples it is of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a sample (or some) asks of a unit."""
+
+    activation_bytes: int
+    """Kept for the backward, by the first unit that keeps it: units add up to what the whole model keeps."""
+    forward_flops: int
+    backward_flops: int
+    layers: int
+    """Calls of modules without children."""
+    backward: bool
+    """Whether a gradient passes through it at all."""
+
+
+def works(recorded: Graph, skeleton: nn.Module) -> list[Work]:
+    """The work of one sample in every unit; `skeleton` is the whole model on the meta device."""
+    graph = parse_graph(graph_text(recorded), "graph")  # as devices read it: free of the place it was recorded on
+    return [_difference(*both) for both in zip(*(_counted(graph, skeleton, n) for n in (FEW, MANY)), strict=True)]
+
+
+def simulated_times(device: Device, model_type: str, of_units: list[Work], batch_sizes: tuple[int, ...]) -> DeviceTimes:
+    """Times of a simulated device (see contracts.simulated.Speed); Refused where it has no speed for such a model."""
+    assert device.simulated is not None, "only simulated devices have speeds"
+    speed = device.simulated.speed(device.name, model_type)
+
+    def row(layers: int, flops: int) -> tuple[float, ...]:
+        return tuple(layers * speed.layer_s + samples * flops / speed.flops_per_s for samples in batch_sizes)
+
+    return DeviceTimes(
+        device=device.name,
+        runtime_bytes=0,
+        forward_s=tuple(row(work.layers, work.forward_flops) for work in of_units),
+        backward_s=tuple(row(work.layers * work.backward, work.backward_flops) for work in of_units),
+        simulated=True,
+    )
+
+
+def _difference(few: Work, many: Work) -> Work:
+    return Work(
+        activation_bytes=(many.activation_bytes - few.activation_bytes) // (MANY - FEW),
+        forward_flops=(many.forward_flops - few.forward_flops) // (MANY - FEW),
+        backward_flops=(many.backward_flops - few.backward_flops) // (MANY - FEW),
+        layers=many.layers,
+        backward=many.backward,
+    )
+
+
+def _counted(graph: Graph, skeleton: nn.Module, samples: int) -> Iterator[Work]:
+    """Every unit run forward and backward with that many samples."""
+    held = {number: _empty(graph, number, samples) for number in graph.inputs.values()}
+    kept: dict[int, torch.UntypedStorage] = {}  # none is let go, so that none is taken for another
+    for unit in graph.units:
+        segment = Segment(graph, (unit.name,), skeleton, NOWHERE)
+        with _counter() as forward, _layer_calls() as layers:
+            held, keeps = run_watched(segment, leaves_of(graph, segment, held), samples)
+        new = {storage._cdata: storage for storage in keeps if storage._cdata not in kept}
+        kept.update(new)
+        reached = [value for value in held.values() if value.requires_grad]
+        with _counter() as backward:
+            if reached:
+                torch.autograd.backward(reached, [torch.ones_like(value) for value in reached])
+        yield Work(
+            activation_bytes=sum(storage.nbytes() for storage in new.values()),
+            forward_flops=int(forward.get_total_flops()),
+            backward_flops=int(backward.get_total_flops()),
+            layers=len(layers),
+            backward=bool(reached),
+        )
+
+
+def _empty(graph: Graph, number: int, samples: int) -> torch.Tensor:
+    """An input of that many samples, without data."""
+    value = graph.value(number)
+    shape = [samples if size == graph.batch else int(size) for size in value.shape]
+    return torch.empty(shape, dtype=getattr(torch, value.dtype), device=NOWHERE)
+
+
+def _counter() -> Any:
+    return FlopCounterMode(display=False, custom_mapping={torch.ops.aten.convolution_backward: _convolution_backward})
+
+
+def _convolution_backward(gradient: Any, x: Any, weight: Any, *rest: Any, **named: Any) -> int:
+    """A gradient costs what the forward did, once for the inputs and once for the weights, where each is asked for.
+
+    torch's own count takes a grouped convolution for a dense one: a hundred times too much for a depthwise one.
+    """
+    transposed, wanted = rest[4], rest[7]
+    return int(conv_flop_count(x, weight, gradient, transposed=transposed)) * sum(map(bool, wanted[:2]))
+
+
+@contextmanager
+def _layer_calls() -> Iterator[list[nn.Module]]:
+    """Gathers the modules without children that are called."""
+    called: list[nn.Module] = []
+
+    def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+        if not any(True for _ in module.children()):
+            called.append(module)
+
+    handle = register_module_forward_hook(hook)
+    try:
+        yield called
+    finally:
+        handle.remove()
