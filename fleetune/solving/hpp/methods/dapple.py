@@ -1,0 +1,202 @@
+"""dapple: hybrid parallelism planned for a homogeneous cluster, by the latency of a synchronous pipeline.
+
+Fan, S. et al.: DAPPLE: A Pipelined Data Parallel Approach for Training Large Models. PPoPP 2021, arXiv:2007.01045, §4.
+Stages and the transfers between them are steps s with times F_s and B_s, and L = T_w + T_s + T_e with a pivot step Q:
+T_w = forwards up to Q, T_s = (M - 1)(F_Q + B_Q), T_e = the latest end of a step's last backward and all-reduce, counted
+from the start of Q's last backward. The pivot moves from the last step to the front, to every s with
+(M - 1)(F_s + B_s) > (M - 1)(F_Q + B_Q) + all F + B strictly between. With key_s = M (F_s + B_s) + all F + B before s,
+that is key_s > key_Q - (F_Q + B_Q), and L = key_Q + max_s (all-reduce_s - all B before s): what is computed here.
+
+The planner splits stages off the front, the rest staying one last stage, and keeps one best plan per (layers, devices)
+split off. Each device is a machine of its own, where its three placements (fresh first, append first, scatter first)
+are all the next devices in the order given.
+
+It takes activations, weights, replication and M into account; it takes all devices and links for the average one,
+splits samples evenly, and ignores memory and latency.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fleetune.solving.hpp.alike import Alike
+from fleetune.solving.hpp.case import Case, Floats, Ints
+from fleetune.solving.hpp.draft import Draft
+
+SUMMARY = "DAPPLE: the pipeline latency of alike devices by a pivot stage; ignores memory and unevenness"
+RUNS = 128
+"""A longer chain of layers is cut between this many runs of them."""
+
+
+class Split(NamedTuple):
+    """The best plans that split the first runs off onto the first devices, [edge, devices]."""
+
+    latency_s: Floats
+    """L, the rest being one stage on the other devices."""
+    steps: Ints
+    """Stages and transfers split off."""
+    before_s: Floats
+    """All F + B of them."""
+    backward_s: Floats
+    """All B of them."""
+    tail_s: Floats
+    """The largest all-reduce_s - all B before s."""
+    key_s: Floats
+    """[step, edge, devices]: key_s, the last step first; -inf beyond the first."""
+    step_s: Floats
+    """[step, edge, devices]: F_s + B_s."""
+    came: Ints
+    """[edge, devices, 2]: edge and devices before the last stage split off."""
+
+
+class Steps(NamedTuple):
+    """F + B, B and all-reduce of candidate stages or transfers."""
+
+    both_s: Floats
+    backward_s: Floats
+    reduce_s: Floats
+
+
+class Ways(NamedTuple):
+    """Plans that split one more stage off, [edge before, pair of devices]; fields as in Split."""
+
+    latency_s: Floats
+    before_s: Floats
+    backward_s: Floats
+    tail_s: Floats
+    key_s: tuple[Floats, Floats]
+    """Of the stage, and of the transfer into it (-inf for the first stage)."""
+    step_s: tuple[Floats, Floats]
+
+
+State = tuple[int, int]
+"""Edge and devices split off; or row and column of Ways."""
+
+
+def plan(case: Case) -> Draft:
+    """On all devices that can have a sample; as many stages as warm-ups are listed."""
+    fleet = Alike(case, RUNS)
+    tables = [_nothing(fleet)]
+    if fleet.stages is None:
+        for edge in range(1, fleet.runs):
+            _split(fleet, tables[0], tables[0], edge)
+    for _ in range(1, fleet.stages or 1):
+        tables.append(_unreached(fleet))
+        for edge in range(1, fleet.runs):
+            _split(fleet, tables[-2], tables[-1], edge)
+    return _read(fleet, tables)
+
+
+def _unreached(fleet: Alike) -> Split:
+    shape = (fleet.runs + 1, fleet.count + 1)
+    deep = (2 * min(fleet.count, fleet.runs), *shape)
+    return Split(
+        latency_s=np.full(shape, np.inf),
+        steps=np.zeros(shape, np.int64),
+        before_s=np.zeros(shape),
+        backward_s=np.zeros(shape),
+        tail_s=np.full(shape, -np.inf),
+        key_s=np.full(deep, -np.inf),
+        step_s=np.zeros(deep),
+        came=np.zeros((*shape, 2), np.int64),
+    )
+
+
+def _nothing(fleet: Alike) -> Split:
+    """Nothing split off: one stage of everything."""
+    table = _unreached(fleet)
+    whole = _stage(fleet, 0, fleet.runs, fleet.count)
+    table.latency_s[0, 0] = fleet.case.micro_batches * whole.both_s + whole.reduce_s
+    return table
+
+
+def _stage(fleet: Alike, first: int | Ints, end: int, size: int | Ints) -> Steps:
+    """Runs [first, end) on `size` alike devices."""
+    forward_s = (fleet.forward_s[end] - fleet.forward_s[first]) / size
+    backward_s = (fleet.backward_s[end] - fleet.backward_s[first]) / size
+    weights = fleet.trainable_bytes[end] - fleet.trainable_bytes[first]
+    return Steps(forward_s + backward_s, backward_s, 2 * (size - 1) / size * weights / fleet.bandwidth)
+
+
+def _split(fleet: Alike, old: Split, new: Split, edge: int) -> None:
+    """Fill new[edge]: split one more stage, up to `edge`, off the plans of `old`; per number of devices the best."""
+    devices, before = _pairs(fleet.count, fleet.group)
+    if not len(devices):
+        return
+    ways = _ways(fleet, old, edge, devices, before)
+    for m in np.unique(devices):
+        columns = np.flatnonzero(devices == m)
+        j, c = np.unravel_index(int(np.argmin(ways.latency_s[:, columns])), (edge, len(columns)))
+        way = (int(j), int(columns[c]))
+        if ways.latency_s[way] < np.inf:
+            _keep(old, new, ways, way, ((way[0], int(before[way[1]])), (edge, int(m))))
+
+
+def _ways(fleet: Alike, old: Split, edge: int, devices: Ints, before: Ints) -> Ways:
+    """Every edge before `edge` and every pair of devices split off after and before."""
+    micro_batches, at = fleet.case.micro_batches, (slice(0, edge), before)
+    first = np.arange(edge)[:, None]
+    old_before_s, old_backward_s = old.before_s[at], old.backward_s[at]
+    into_s = np.where(first > 0, (fleet.output_s + fleet.gradient_s)[first], 0.0)
+    out_s = float(fleet.output_s[edge] + fleet.gradient_s[edge])
+    stage = _stage(fleet, first, edge, devices - before)
+    rest = _stage(fleet, edge, fleet.runs, fleet.count - devices)
+
+    stage_at = old_before_s + into_s
+    out_at = stage_at + stage.both_s
+    stage_key = micro_batches * stage.both_s + stage_at
+    into_key = np.where(first > 0, micro_batches * into_s + old_before_s, -np.inf)
+    key = micro_batches * rest.both_s + out_at + out_s
+    step = np.broadcast_to(rest.both_s, key.shape)
+    earlier = ((old.key_s[k][at], old.step_s[k][at]) for k in range(int(np.max(old.steps[:edge]))))
+    out_key = micro_batches * out_s + out_at
+    for s_key, s_step in ((out_key, out_s), (stage_key, stage.both_s), (into_key, into_s), *earlier):
+        moves = s_key > key - step
+        key, step = np.where(moves, s_key, key), np.where(moves, s_step, step)
+
+    backward_at = old_backward_s + np.where(first > 0, fleet.gradient_s[first], 0.0)
+    backward_s = backward_at + stage.backward_s
+    tail_s = np.maximum(old.tail_s[at], stage.reduce_s - backward_at)
+    last_s = np.maximum(tail_s, rest.reduce_s - backward_s - fleet.gradient_s[edge])
+    return Ways(
+        latency_s=np.where(np.isfinite(old.latency_s[at]), key + last_s, np.inf),
+        before_s=out_at,
+        backward_s=backward_s,
+        tail_s=tail_s,
+        key_s=(stage_key, into_key),
+        step_s=(stage.both_s, np.broadcast_to(into_s, out_at.shape)),
+    )
+
+
+def _keep(old: Split, new: Split, ways: Ways, way: State, states: tuple[State, State]) -> None:
+    """Write a way from an old state into a new one; its steps stand before the old state's."""
+    origin, put = states
+    added = 2 if origin[0] > 0 else 1
+    new.latency_s[put], new.came[put] = ways.latency_s[way], origin
+    new.before_s[put], new.backward_s[put] = ways.before_s[way], ways.backward_s[way]
+    new.tail_s[put], new.steps[put] = ways.tail_s[way], old.steps[origin] + added
+    for k in range(added):
+        new.key_s[(k, *put)], new.step_s[(k, *put)] = ways.key_s[k][way], ways.step_s[k][way]
+    new.key_s[(slice(added, None), *put)] = old.key_s[(slice(None, -added), *origin)]
+    new.step_s[(slice(added, None), *put)] = old.step_s[(slice(None, -added), *origin)]
+
+
+def _pairs(count: int, group: int) -> tuple[Ints, Ints]:
+    """Devices split off after and before one more stage: every pair that leaves a device for the rest."""
+    after, before = np.tril_indices(count, -1)
+    allowed = after - before <= group
+    return after[allowed], before[allowed]
+
+
+def _read(fleet: Alike, tables: list[Split]) -> Draft:
+    """Walk back from the least latency whose last stage has a sample for every device."""
+    latency_s = tables[-1].latency_s.copy()
+    latency_s[:, : max(fleet.count - fleet.group, 0)] = np.inf
+    edge, m = (int(x) for x in np.unravel_index(int(np.argmin(latency_s)), latency_s.shape))
+    cuts, sizes, depth = [fleet.runs, edge], [fleet.count - m], len(tables) - 1
+    while edge > 0:
+        edge, before = (int(x) for x in tables[max(depth, 0)].came[edge, m])
+        cuts.append(edge)
+        sizes.append(m - before)
+        m, depth = before, depth - 1
+    return fleet.laid(cuts[::-1], sizes[::-1])

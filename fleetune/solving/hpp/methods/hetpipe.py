@@ -1,0 +1,179 @@
+"""hetpipe: asynchronous data parallelism between pipelines, with a parameter server.
+
+Park, J. H. et al.: HetPipe: Enabling Large DNN Training on (Whimpy) Heterogeneous GPU Clusters through Integration of
+Pipelined Model Parallelism and Data Parallelism. USENIX ATC 2020, arXiv:2005.14038. Devices form virtual workers of
+like mix (its policy `equal distribution`: fastest first, dealt in turn); each is a pipeline of one device a stage whose
+cuts make the slowest stage as fast as can be, transfers into it included; workers meet only at a parameter server (wave
+synchronous parallel), to which each pushes its gradients of the whole model, and from which it pulls the weights, once
+a round. How many workers there are is what its own estimate finds best.
+
+Its round is its own, not the synchronous one: the time in which all workers together process M micro-batches, each in
+the steady run of its pipeline by the exact simulation, while the server exchanges the whole model with each worker; the
+longer of the slowest pipeline and the server's busier port. That flatters it: no filling and draining, pipelines and
+server never wait for one another's transfers, and stale weights cost nothing.
+
+It takes uneven devices and bandwidths into account; it ignores memory (as in Asteroid's comparison) and latency in its
+cuts, and older versions of weights that a staleness bound keeps are not counted in its memory.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+
+from fleetune.clock import simulate
+from fleetune.solving.hpp.case import Case, Floats, Ints
+from fleetune.solving.hpp.chain import balanced, runs
+from fleetune.solving.hpp.draft import Draft, Stage, peak_bytes, pipeline_of
+from fleetune.solving.hpp.volume import hetpipe_bytes
+from fleetune.solving.hpp.whole import whole_model_s
+
+SUMMARY = "HetPipe: asynchronous pipelines with a parameter server, judged by its own round; ignores memory"
+RUNS = 256
+"""A longer chain of layers is cut between this many runs of them."""
+
+
+class Worker(NamedTuple):
+    """A virtual worker."""
+
+    draft: Draft
+    micro_batches: int
+    """Of a round's M."""
+    busy_s: float
+    """For these, in the steady run of its pipeline."""
+
+
+class HetPipe(NamedTuple):
+    """An asynchronous plan, and what it costs."""
+
+    virtual_workers: tuple[Worker, ...]
+    round_s: float
+    """The longer of the slowest worker and the server's busier port."""
+    server: int | None
+    """The device that holds the weights of all; None: a single worker needs none."""
+    server_s: float
+    """What a round's pushes, or pulls, take of its busier port."""
+    volume_bytes: int
+    """Per round, Asteroid eq. (1)."""
+    memory_bytes: tuple[int, ...]
+    """[device] peak; 0 where it is not used. The server's device also holds the trained weights of all."""
+
+
+class _Team(NamedTuple):
+    """A virtual worker while it is compared."""
+
+    draft: Draft
+    period_s: float
+    """Its slowest stage, transfers included: it finishes a micro-batch in that time."""
+
+
+def plan(case: Case) -> HetPipe:
+    """Any number of devices and layers; each worker has as many stages as warm-ups are listed."""
+    listed = case.problem.warmup
+    stages = 1 if isinstance(listed, str) else len(listed)
+    best: tuple[float, list[_Team], list[int]] | None = None
+    for count in range(1, min(case.devices // stages, case.micro_batches) + 1):
+        teams = [_team(case, group) for group in equal_distribution(case, count)]
+        shares = share([team.period_s for team in teams], case.micro_batches)
+        busy_s = max(team.period_s * m for team, m in zip(teams, shares, strict=True))
+        estimate_s = max(busy_s, server(case, [team.draft for team in teams])[1])
+        if best is None or estimate_s < best[0]:
+            best = estimate_s, teams, shares
+    assert best is not None, "one worker is always possible"
+    return _costed(case, [team.draft for team in best[1]], best[2])
+
+
+def equal_distribution(case: Case, count: int) -> list[list[int]]:
+    """Devices of `count` workers, fastest first: dealt in turn, every other turn backwards."""
+    groups: list[list[int]] = [[] for _ in range(count)]
+    for k, device in enumerate(np.argsort(whole_model_s(case), kind="stable").tolist()):
+        turn, place = divmod(k, count)
+        groups[place if turn % 2 == 0 else count - 1 - place].append(device)
+    return groups
+
+
+def share(periods_s: list[float], micro_batches: int) -> list[int]:
+    """Micro-batches of every worker, at least one, so that the last to end ends as early as can be."""
+    shares = [1] * len(periods_s)
+    if min(periods_s) > 0:
+        even_s = (micro_batches - len(shares)) / sum(1 / period_s for period_s in periods_s)
+        shares = [max(1, int(even_s / period_s)) for period_s in periods_s]
+    for _ in range(micro_batches - sum(shares)):
+        ends_s = [period_s * (m + 1) for period_s, m in zip(periods_s, shares, strict=True)]
+        shares[int(np.argmin(ends_s))] += 1
+    return shares
+
+
+def server(case: Case, drafts: list[Draft]) -> tuple[int | None, float]:
+    """The device whose busier port is done first with the whole model to and from every worker, and when.
+
+    Each device of a worker sends and receives the weights of its own layers; the server's own do not cross a link.
+    """
+    if len(drafts) == 1:
+        return None, 0.0
+    held = np.zeros(case.devices)
+    for draft in drafts:
+        for stage in draft.stages:
+            held[list(stage.devices)] = float(case.trainable_bytes[stage.end] - case.trainable_bytes[stage.first])
+    pushed_s, pulled_s = held @ (1 / case.bandwidth), (1 / case.bandwidth) @ held
+    busier_s = np.maximum(pushed_s, pulled_s)
+    return int(np.argmin(busier_s)), float(np.min(busier_s))
+
+
+def _team(case: Case, group: list[int]) -> _Team:
+    """Cuts for devices given fastest first; those beyond the last stage are left out."""
+    listed = case.problem.warmup
+    stages = min(case.layers, len(group)) if isinstance(listed, str) else len(listed)
+    devices = sorted(group[:stages], key=lambda device: -case.memory_bytes[device])
+    edges = runs(case, max(RUNS, stages))
+
+    def seconds(p: int) -> Floats:
+        return _stage_s(case, devices, p, edges)
+
+    cuts = balanced(stages, seconds)
+    period_s = max(float(seconds(p)[cuts[p], cuts[p + 1]]) for p in range(stages))
+    spans = zip(edges[cuts[:-1]].tolist(), edges[cuts[1:]].tolist(), devices, strict=True)
+    parts = tuple(Stage(first, end, (device,), (case.samples,)) for first, end, device in spans)
+    return _Team(Draft(parts, tuple(case.warmups(stages))), period_s)
+
+
+def _stage_s(case: Case, devices: list[int], p: int, edges: Ints) -> Floats:
+    """[from edge, to edge]: computing of stage p, and receiving activations and gradients of a micro-batch."""
+    device = devices[p]
+    both_s = (case.forward_s[device, -1] + case.backward_s[device, -1])[edges]
+    result: Floats = both_s[None, :] - both_s[:, None]
+    if p > 0:
+        result += (case.samples * case.output_bytes[edges] / case.bandwidth[devices[p - 1], device])[:, None]
+    if p < len(devices) - 1:
+        result += (case.samples * case.gradient_bytes[edges] / case.bandwidth[devices[p + 1], device])[None, :]
+    return result
+
+
+def _costed(case: Case, drafts: list[Draft], shares: list[int]) -> HetPipe:
+    workers = tuple(Worker(d, m, steady_s(case, d, m)) for d, m in zip(drafts, shares, strict=True))
+    where, server_s = server(case, drafts)
+    memory = [0] * case.devices
+    for draft in drafts:
+        for stage, k in zip(draft.stages, draft.warmups, strict=True):
+            memory[stage.devices[0]] = peak_bytes(case, stage, k, case.samples)
+    if where is not None:
+        memory[where] += int(case.trainable_bytes[-1])
+    return HetPipe(
+        virtual_workers=workers,
+        round_s=max(server_s, *(worker.busy_s for worker in workers)),
+        server=where,
+        server_s=server_s,
+        volume_bytes=hetpipe_bytes(case, zip(drafts, shares, strict=True)),
+        memory_bytes=tuple(memory),
+    )
+
+
+def steady_s(case: Case, draft: Draft, micro_batches: int) -> float:
+    """What `micro_batches` more add to a pipeline that has had time to fill, by the exact simulation."""
+    pipeline = pipeline_of(case, draft)
+    filled = max(draft.warmups) + len(draft.stages)
+    rounds_ns = [
+        simulate(dataclasses.replace(pipeline, micro_batches=count)).round_ns
+        for count in (filled, filled + micro_batches)
+    ]
+    return (rounds_ns[1] - rounds_ns[0]) / 1e9
