@@ -8,7 +8,6 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Strict
 from pydantic_core import PydanticCustomError
 
-
 LARGEST = 2**62
 """Whole numbers stay where 64 bits hold them."""
 
