@@ -148,8 +148,8 @@ def test_dp_deals_best(seed: int) -> None:
     case = Case(tiny(seed, samples=7))
     seconds = case.forward_s[:, :, -1] + case.backward_s[:, :, -1]
 
-    def slowest(shares: tuple[int, ...]) -> float:
-        return max(float(seconds[device, y]) for device, y in enumerate(shares))
+    def slowest(shares: tuple[int, ...]) -> Any:
+        return max(seconds[device, y] for device, y in enumerate(shares))
 
     ways = [shares for shares in product(range(1, 8), repeat=3) if sum(shares) == 7]
     assert slowest(dp.plan(case).stages[0].samples) == min(map(slowest, ways))
@@ -248,7 +248,7 @@ class Average:
     def __init__(self, case: Case) -> None:
         self.case, devices = case, range(case.devices)
         links = [case.bandwidth[a, b] for a in devices for b in devices if a != b]
-        self.bandwidth = sum(links) / len(links)
+        self.bandwidth = float(sum(links)) / len(links)
 
     def times(self, first: int, end: int) -> tuple[float, float]:
         """Forward and backward of a micro-batch."""
@@ -305,8 +305,13 @@ def pipeline_s(average: Average, cuts: tuple[int, ...], sizes: tuple[int, ...]) 
 @pytest.mark.parametrize("link", [0.02, 0.3, 5.0])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_layout_is_better(seed: int, link: float, method: Any, measure: Any) -> None:
-    """Of all cuts and replications of 4 layers on 3 devices, the plan is best by the planner's own measure."""
-    case = Case(tiny(seed, layers=4, devices=3, samples=4, link=link))
+    """Of all cuts and replications of 4 layers on 3 devices, the plan is best by the planner's own measure; in every
+    other instance the later layers have the weights."""
+    problem = tiny(seed, layers=4, devices=3, samples=4, link=link)
+    heavy = tuple(
+        dataclasses.replace(x, param_bytes=4**k * 9000, trainable_bytes=None) for k, x in enumerate(problem.layers)
+    )
+    case = Case(dataclasses.replace(problem, layers=heavy) if seed % 2 else problem)
     average = Average(case)
     best = min(measure(average, *layout) for layout in layouts(4, 3))
     assert measure(average, *read(method.plan(case))) == pytest.approx(best, rel=1e-12)
@@ -322,6 +327,20 @@ def test_no_layout_of_listed_stages_is_better(seed: int, method: Any, measure: A
     best = min(measure(average, *layout) for layout in layouts(5, 4) if len(layout[1]) == 3)
     assert measure(average, *read(draft)) == pytest.approx(best, rel=1e-12)
     assert [device for stage in draft.stages for device in stage.devices] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("link", [0.02, 0.3, 5.0])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_dapple_estimates_what_it_says(seed: int, link: float) -> None:
+    """The L by which a plan was chosen is T_w + T_s + T_e of that plan, all-reduces of late stages included."""
+    problem = tiny(seed, layers=8, devices=6, samples=6, link=link)
+    heavy = tuple(
+        dataclasses.replace(layer, param_bytes=3**k * 900, trainable_bytes=None, gradient_bytes=4 * layer.output_bytes)
+        for k, layer in enumerate(problem.layers)
+    )
+    for case in (Case(problem), Case(dataclasses.replace(problem, layers=heavy, warmup=(9, 7, 5, 3)))):
+        draft, latency_s = dapple.estimated(case)
+        assert latency_s == pytest.approx(pipeline_s(Average(case), *read(draft)), rel=1e-12)
 
 
 @pytest.mark.parametrize("method", [pipedream, dapple], ids=["pipedream", "dapple"])
@@ -375,12 +394,31 @@ def test_steady_run_is_its_slowest_stage() -> None:
 
 
 def test_server_by_hand() -> None:
-    """Two workers push 1000, 2000 and 3000 B at 200 B/s; on the tx2, which holds all of the second, only the first's
-    3000 B cross: 15 s. On a faster device outside of neither it would be no less."""
-    case = Case(drawn())
-    first = Draft((Stage(0, 1, (0,), (2,)), Stage(1, 3, (1,), (2,))), (3, 1))
-    assert hetpipe.server(case, [first, Draft((Stage(0, 3, (2,), (2,)),), (1,))]) == (2, 15.0)
-    assert hetpipe.server(case, [first]) == (None, 0.0)
+    """Where the second worker is the tx2 alone, it is the server, and only the first's 3000 B cross: 15 s."""
+    workers = [two_stages(0, 1), Draft((Stage(0, 3, (2,), (2,)),), (1,))]
+    assert hetpipe.server(Case(drawn()), workers, [2, 3]) == (2, 15.0)
+    assert hetpipe.server(Case(drawn()), workers[:1], [5]) == (None, 0.0)
+
+
+def test_server_shares_its_port() -> None:
+    """Of two like pipelines, the device with most weights in the less busy one: 4000 B of others take 20 s, and the
+    inputs of its own 2 micro-batches 1 s each."""
+    nano, links = drawn().devices[0], tuple(tuple(None if a == b else 200.0 for b in range(4)) for a in range(4))
+    case = Case(
+        drawn(
+            devices=tuple(dataclasses.replace(nano, name=f"nano-{k}") for k in range(4)),
+            forward_s=drawn().forward_s[:1] * 4,
+            backward_s=drawn().backward_s[:1] * 4,
+            bandwidth_bytes_per_s=links,
+            latency_s=links,
+        )
+    )
+    assert hetpipe.server(case, [two_stages(0, 1), two_stages(2, 3)], [3, 2]) == (3, 22.0)
+
+
+def two_stages(first: int, second: int) -> Draft:
+    """One layer on the first device, two on the second."""
+    return Draft((Stage(0, 1, (first,), (2,)), Stage(1, 3, (second,), (2,))), (3, 1))
 
 
 def test_slow_links_mean_one_worker() -> None:

@@ -23,8 +23,7 @@ from fleetune.solving.hpp.alike import Alike
 from fleetune.solving.hpp.case import Case, Floats, Ints
 from fleetune.solving.hpp.draft import Draft
 
-SUMMARY = "DAPPLE: the pipeline latency of alike devices by a pivot stage; ignores memory and unevenness"
-RUNS = 128
+RUNS = 256
 """A longer chain of layers is cut between this many runs of them."""
 
 
@@ -75,6 +74,11 @@ State = tuple[int, int]
 
 def plan(case: Case) -> Draft:
     """On all devices that can have a sample; as many stages as warm-ups are listed."""
+    return estimated(case)[0]
+
+
+def estimated(case: Case) -> tuple[Draft, float]:
+    """The plan, and the L in seconds by which it was chosen."""
     fleet = Alike(case, RUNS)
     tables = [_nothing(fleet)]
     if fleet.stages is None:
@@ -188,15 +192,16 @@ def _pairs(count: int, group: int) -> tuple[Ints, Ints]:
     return after[allowed], before[allowed]
 
 
-def _read(fleet: Alike, tables: list[Split]) -> Draft:
-    """Walk back from the least latency whose last stage has a sample for every device."""
+def _read(fleet: Alike, tables: list[Split]) -> tuple[Draft, float]:
+    """Walk back from the least latency whose last stage has a sample for every device; with that L."""
     latency_s = tables[-1].latency_s.copy()
     latency_s[:, : max(fleet.count - fleet.group, 0)] = np.inf
     edge, m = (int(x) for x in np.unravel_index(int(np.argmin(latency_s)), latency_s.shape))
+    least_s = float(latency_s[edge, m])
     cuts, sizes, depth = [fleet.runs, edge], [fleet.count - m], len(tables) - 1
     while edge > 0:
         edge, before = (int(x) for x in tables[max(depth, 0)].came[edge, m])
         cuts.append(edge)
         sizes.append(m - before)
         m, depth = before, depth - 1
-    return fleet.laid(cuts[::-1], sizes[::-1])
+    return fleet.laid(cuts[::-1], sizes[::-1]), least_s

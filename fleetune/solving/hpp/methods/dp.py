@@ -12,8 +12,6 @@ from fleetune.solving.hpp.case import Case, Floats
 from fleetune.solving.hpp.draft import Draft
 from fleetune.solving.hpp.whole import fastest, one_stage
 
-SUMMARY = "data parallelism: the whole model everywhere, the slowest share as fast as can be; ignores memory and links"
-
 
 def plan(case: Case) -> Draft:
     """On every device, at most as many as there are samples (the fastest). Infeasible where warm-ups are listed for

@@ -13,7 +13,6 @@ from fleetune.solving.hpp.case import Case, Floats
 from fleetune.solving.hpp.draft import Draft
 from fleetune.solving.hpp.whole import fastest, one_stage, whole_model_s
 
-SUMMARY = "data parallelism, samples in proportion to measured capacity; ignores memory and links"
 FREE = 1e-9
 """Of the slowest device's time: no device counts as faster than that."""
 

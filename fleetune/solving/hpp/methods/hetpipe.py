@@ -9,14 +9,15 @@ a round. How many workers there are is what its own estimate finds best.
 
 Its round is its own, not the synchronous one: the time in which all workers together process M micro-batches, each in
 the steady run of its pipeline by the exact simulation, while the server exchanges the whole model with each worker; the
-longer of the slowest pipeline and the server's busier port. That flatters it: no filling and draining, pipelines and
-server never wait for one another's transfers, and stale weights cost nothing.
+longer of the slowest pipeline and the server's busier port, which its own pipeline uses as well. That flatters it: no
+filling and draining, no transfer waits for one of another worker or of the server, and stale weights cost nothing.
 
 It takes uneven devices and bandwidths into account; it ignores memory (as in Asteroid's comparison) and latency in its
 cuts, and older versions of weights that a staleness bound keeps are not counted in its memory.
 """
 
 import dataclasses
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +29,6 @@ from fleetune.solving.hpp.draft import Draft, Stage, peak_bytes, pipeline_of
 from fleetune.solving.hpp.volume import hetpipe_bytes
 from fleetune.solving.hpp.whole import whole_model_s
 
-SUMMARY = "HetPipe: asynchronous pipelines with a parameter server, judged by its own round; ignores memory"
 RUNS = 256
 """A longer chain of layers is cut between this many runs of them."""
 
@@ -52,7 +52,7 @@ class HetPipe(NamedTuple):
     server: int | None
     """The device that holds the weights of all; None: a single worker needs none."""
     server_s: float
-    """What a round's pushes, or pulls, take of its busier port."""
+    """How long a round keeps its busier port: everyone's pushes or pulls, and what its own pipeline sends."""
     volume_bytes: int
     """Per round, Asteroid eq. (1)."""
     memory_bytes: tuple[int, ...]
@@ -76,7 +76,7 @@ def plan(case: Case) -> HetPipe:
         teams = [_team(case, group) for group in equal_distribution(case, count)]
         shares = share([team.period_s for team in teams], case.micro_batches)
         busy_s = max(team.period_s * m for team, m in zip(teams, shares, strict=True))
-        estimate_s = max(busy_s, server(case, [team.draft for team in teams])[1])
+        estimate_s = max(busy_s, server(case, [team.draft for team in teams], shares)[1])
         if best is None or estimate_s < best[0]:
             best = estimate_s, teams, shares
     assert best is not None, "one worker is always possible"
@@ -104,19 +104,26 @@ def share(periods_s: list[float], micro_batches: int) -> list[int]:
     return shares
 
 
-def server(case: Case, drafts: list[Draft]) -> tuple[int | None, float]:
-    """The device whose busier port is done first with the whole model to and from every worker, and when.
+def server(case: Case, drafts: list[Draft], shares: list[int]) -> tuple[int | None, float]:
+    """The device whose busier port is done first with a round as the parameter server, and when.
 
-    Each device of a worker sends and receives the weights of its own layers; the server's own do not cross a link.
+    Each device of a worker pushes and pulls the weights of its own layers; the server's own do not cross a link. Its
+    ports also carry what its own pipeline sends and receives.
     """
     if len(drafts) == 1:
         return None, 0.0
-    held = np.zeros(case.devices)
-    for draft in drafts:
+    per_byte_s, held = 1 / case.bandwidth, np.zeros(case.devices)
+    own_in_s, own_out_s = np.zeros(case.devices), np.zeros(case.devices)
+    for draft, micro_batches in zip(drafts, shares, strict=True):
         for stage in draft.stages:
-            held[list(stage.devices)] = float(case.trainable_bytes[stage.end] - case.trainable_bytes[stage.first])
-    pushed_s, pulled_s = held @ (1 / case.bandwidth), (1 / case.bandwidth) @ held
-    busier_s = np.maximum(pushed_s, pulled_s)
+            held[stage.devices[0]] = float(case.trainable_bytes[stage.end] - case.trainable_bytes[stage.first])
+        for low, high in pairwise(draft.stages):
+            ends = low.devices[0], high.devices[0]
+            for (a, b), size in ((ends, case.output_bytes[low.end]), (ends[::-1], case.gradient_bytes[low.end])):
+                lasts_s = micro_batches * case.samples * float(size) * per_byte_s[a, b]
+                own_out_s[a] += lasts_s
+                own_in_s[b] += lasts_s
+    busier_s = np.maximum(held @ per_byte_s + own_in_s, per_byte_s @ held + own_out_s)
     return int(np.argmin(busier_s)), float(np.min(busier_s))
 
 
@@ -151,7 +158,7 @@ def _stage_s(case: Case, devices: list[int], p: int, edges: Ints) -> Floats:
 
 def _costed(case: Case, drafts: list[Draft], shares: list[int]) -> HetPipe:
     workers = tuple(Worker(d, m, steady_s(case, d, m)) for d, m in zip(drafts, shares, strict=True))
-    where, server_s = server(case, drafts)
+    where, server_s = server(case, drafts, shares)
     memory = [0] * case.devices
     for draft in drafts:
         for stage, k in zip(draft.stages, draft.warmups, strict=True):

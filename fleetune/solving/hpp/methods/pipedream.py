@@ -19,7 +19,6 @@ from fleetune.solving.hpp.alike import Alike
 from fleetune.solving.hpp.case import Case, Floats, Ints
 from fleetune.solving.hpp.draft import Draft
 
-SUMMARY = "PipeDream, synchronous: the slowest stage of alike devices as fast as can be; ignores memory and unevenness"
 RUNS = 256
 """A longer chain of layers is cut between this many runs of them."""
 

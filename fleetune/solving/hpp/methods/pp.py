@@ -14,7 +14,6 @@ from fleetune.solving.hpp.chain import balanced, runs
 from fleetune.solving.hpp.draft import Draft, Stage
 from fleetune.solving.hpp.whole import fastest
 
-SUMMARY = "pipeline parallelism (GPipe): one device a stage, cuts by time; ignores memory and what crosses"
 RUNS = 1024
 """A longer chain of layers is cut between this many runs of them."""
 

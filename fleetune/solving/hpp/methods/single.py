@@ -10,8 +10,6 @@ from fleetune.solving.hpp.case import Case
 from fleetune.solving.hpp.draft import Draft, peak_bytes
 from fleetune.solving.hpp.whole import one_stage, whole_model_s
 
-SUMMARY = "the whole model on the fastest device that has the memory for it"
-
 
 def plan(case: Case) -> Draft:
     """On the fastest of all where none has the memory. Infeasible where warm-ups are listed for several stages."""
