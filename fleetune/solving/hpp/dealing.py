@@ -177,7 +177,7 @@ def _jump(numbers: Numbers, group: Ints, layers: tuple[int, int], room: Ints, sh
         shares[k] = low
         given += low - 1
     if given <= left:
-        return left - given
+        return int(left - given)
     for k in range(group.size):
         shares[k] = 1
-    return left
+    return int(left)

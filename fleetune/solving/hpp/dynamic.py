@@ -121,7 +121,7 @@ def _fill(numbers: Numbers, order: Ints, warmups: Ints, edges: Ints, bound_s: fl
 @compiled
 def batch_of(numbers: Numbers) -> int:
     """Samples of a micro-batch."""
-    return numbers.forward_s.shape[1] - 1
+    return int(numbers.forward_s.shape[1] - 1)
 
 
 @compiled
@@ -149,7 +149,8 @@ def _head(
             continue
         if outcome != LOOSE:
             outcome = deal_by_capacity(numbers, group, first, end, warmups[q], dealt)
-            there, back = _slowest_task(numbers, group, first, end, dealt)
+            if outcome != NONE:
+                there, back = _slowest_task(numbers, group, first, end, dealt)
         if outcome != NONE:
             _extend(numbers, between, table, (q, i, j, x, count, end), (there, back, reduce_s))
 
@@ -170,9 +171,8 @@ def _slowest_task(numbers: Numbers, group: Ints, first: int, end: int, shares: I
     """E_f and E_b, eq. (8)."""
     there, back = 0.0, 0.0
     for k in range(group.size):
-        if shares[k] > 0:
-            f, b = task_s(numbers, group[k], shares[k], first, end)
-            there, back = max(there, f), max(back, b)
+        f, b = task_s(numbers, group[k], shares[k], first, end)
+        there, back = max(there, f), max(back, b)
     return there, back
 
 

@@ -1,9 +1,9 @@
 """Kind "hpp" as the door knows it; numba comes only with solving."""
 
-from importlib import import_module
 from typing import Any
 
 from fleetune.contracts import wire
+from fleetune.solving.hpp.methods import SUMMARIES
 from fleetune.solving.hpp.problem import Problem
 from fleetune.solving.hpp.solution import Solution, Stage
 from fleetune.solving.kind import Kind
@@ -15,15 +15,13 @@ def _parse(plain: Any, owner: str) -> Problem:
 
 
 def _methods() -> dict[str, str]:
-    return dict(import_module("fleetune.solving.hpp.solve").methods())
+    return dict(SUMMARIES)
 
 
 def _solve(problem: Problem, *, method: str, time_limit_s: float | None, seed: int) -> Solution:
-    plan = import_module("fleetune.solving.hpp.solve").solve(
-        problem, method=method, time_limit_s=time_limit_s, seed=seed
-    )
-    assert isinstance(plan, Solution)
-    return plan
+    from fleetune.solving.hpp.solve import solve
+
+    return solve(problem, method=method, time_limit_s=time_limit_s, seed=seed)
 
 
 def in_short(plan: Solution) -> str:

@@ -16,7 +16,6 @@ from fleetune.solving.hpp.case import Case
 from fleetune.solving.hpp.draft import Draft
 from fleetune.solving.hpp.dynamic import Dynamic, pieces
 
-SUMMARY = "the paper's dynamic program over stages, groups and shares (Algorithms 1 and 2)"
 COARSE = 24
 """Pieces of the first, rough pass, whose result bounds the second."""
 

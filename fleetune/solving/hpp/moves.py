@@ -1,0 +1,218 @@
+"""Small changes of a sketch; compiled. Each says whether it changed anything; shares and cuts it upsets are made anew.
+
+Chance comes from a xorshift generator in an array, so that a seed means the same everywhere.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleetune.compiled import compiled
+from fleetune.solving.hpp.case import Ints, Numbers
+from fleetune.solving.hpp.dealing import deal_exactly, most_samples
+from fleetune.solving.hpp.sketch import Sketch
+
+Chance = NDArray[np.uint64]
+
+
+class Rules(NamedTuple):
+    """What a plan must keep to."""
+
+    flags: Ints
+    """Every device takes part (0 or 1), the number of stages (0: any), K is free (0 or 1)."""
+    warmups: Ints
+    """[stages, stage]: K by the policy."""
+
+
+@compiled
+def below(chance: Chance, count: int) -> int:
+    """A whole number of 0..count-1."""
+    x = chance[0]
+    x ^= x << np.uint64(13)
+    x ^= x >> np.uint64(7)
+    x ^= x << np.uint64(17)
+    chance[0] = x
+    return int(np.int64((x >> np.uint64(11)) % np.uint64(count)))
+
+
+@compiled
+def stage_of(sketch: Sketch, g: int) -> int:
+    """The stage of member g."""
+    p = 0
+    while sketch.first[p + 1] <= g:
+        p += 1
+    return p
+
+
+@compiled
+def take_out(sketch: Sketch, g: int) -> int:
+    """Remove member g, and its stage when it was alone (a neighbour inherits the layers); the device."""
+    p, device, stages = stage_of(sketch, g), sketch.device[g], sketch.size[0]
+    for h in range(g, sketch.first[stages] - 1):
+        sketch.device[h], sketch.samples[h] = sketch.device[h + 1], sketch.samples[h + 1]
+    for q in range(p + 1, stages + 1):
+        sketch.first[q] -= 1
+    if sketch.first[p] == sketch.first[p + 1]:
+        _drop(sketch, p)
+    return int(device)
+
+
+@compiled
+def _drop(sketch: Sketch, p: int) -> None:
+    """Remove an empty stage; the one before it, or the first of the rest, takes its layers."""
+    stages = sketch.size[0]
+    for q in range(p, stages):
+        sketch.first[q] = sketch.first[q + 1]
+        if q > 0 or stages == 1:
+            sketch.edge[q] = sketch.edge[q + 1]
+    sketch.size[0] = stages - 1
+
+
+@compiled
+def put_in(sketch: Sketch, p: int, place: int, device: int) -> None:
+    """Make `device` a member of stage p, at `place`."""
+    stages = sketch.size[0]
+    at = sketch.first[p] + place
+    for h in range(sketch.first[stages], at, -1):
+        sketch.device[h], sketch.samples[h] = sketch.device[h - 1], sketch.samples[h - 1]
+    sketch.device[at], sketch.samples[at] = device, 1
+    for q in range(p + 1, stages + 1):
+        sketch.first[q] += 1
+
+
+@compiled
+def open_stage(sketch: Sketch, p: int, edge: int, members: int) -> None:
+    """Part stage p at layer `edge`: its first `members` stay, the rest become stage p + 1."""
+    stages = sketch.size[0]
+    for q in range(stages + 1, p + 1, -1):
+        sketch.first[q], sketch.edge[q] = sketch.first[q - 1], sketch.edge[q - 1]
+    sketch.first[p + 1], sketch.edge[p + 1] = sketch.first[p] + members, edge
+    sketch.size[0] = stages + 1
+
+
+@compiled
+def deal(numbers: Numbers, sketch: Sketch, p: int) -> None:
+    """New shares for stage p; where memory forbids any, those it would have with a single forward kept, or even ones
+    (the sketch then lacks memory, and is scored so)."""
+    low, high = sketch.first[p], sketch.first[p + 1]
+    group, shares = sketch.device[low:high], sketch.samples[low:high]
+    first, end = sketch.edge[p], sketch.edge[p + 1]
+    if deal_exactly(numbers, group, first, end, sketch.warmup[p], shares):
+        return
+    if deal_exactly(numbers, group, first, end, 0, shares):
+        return
+    batch = numbers.forward_s.shape[1] - 1
+    for k in range(shares.size):
+        shares[k] = batch // shares.size + (1 if k < batch % shares.size else 0)
+
+
+@compiled
+def fits(numbers: Numbers, sketch: Sketch, p: int) -> bool:
+    """Whether the shares of stage p fit its devices' memories."""
+    for g in range(sketch.first[p], sketch.first[p + 1]):
+        room = most_samples(numbers, sketch.device[g], sketch.edge[p], sketch.edge[p + 1], sketch.warmup[p])
+        if sketch.samples[g] > room:
+            return False
+    return True
+
+
+@compiled
+def give_warmups(numbers: Numbers, sketch: Sketch, rules: Rules) -> None:
+    """K of every stage by the policy; where K is free, lowered until the shares fit (K may not rise again behind)."""
+    stages = sketch.size[0]
+    for p in range(stages):
+        sketch.warmup[p] = rules.warmups[stages, p]
+    if rules.flags[2] == 0:
+        return
+    for p in range(stages):
+        sketch.warmup[p] = min(sketch.warmup[p], numbers.micro_batches)
+        if p > 0:
+            sketch.warmup[p] = min(sketch.warmup[p], sketch.warmup[p - 1])
+        low, high = sketch.first[p], sketch.first[p + 1]
+        while sketch.warmup[p] > 1 and not deal_exactly(
+            numbers,
+            sketch.device[low:high],
+            sketch.edge[p],
+            sketch.edge[p + 1],
+            sketch.warmup[p],
+            sketch.samples[low:high],
+        ):
+            sketch.warmup[p] -= 1
+
+
+@compiled
+def balance(numbers: Numbers, sketch: Sketch, pace_s: NDArray[np.float64]) -> bool:
+    """Move the cuts so that stages take about equally long, cuts included, if their groups dealt samples like a fluid;
+    False where there are fewer layers than stages. `pace_s` is memory for one number per stage and link.
+    """
+    stages, layers = sketch.size[0], numbers.forward_s.shape[2] - 1
+    if stages > layers:
+        return False
+    if stages == 1:
+        return True
+    for p in range(stages - 1):
+        pace_s[p] = _slowest_link(numbers, sketch, p)
+    low, high = 0.0, 0.0
+    for p in range(stages):
+        high = max(high, _fluid_s(numbers, sketch, p, 0, layers))
+    for _ in range(14):
+        middle = 0.5 * (low + high)
+        if _sweep(numbers, sketch, pace_s, middle):
+            high = middle
+        else:
+            low = middle
+    return _sweep(numbers, sketch, pace_s, high)
+
+
+@compiled
+def _sweep(numbers: Numbers, sketch: Sketch, pace_s: NDArray[np.float64], limit_s: float) -> bool:
+    """Give every stage as many layers as it does within the limit, cut where crossing is within it too; whether the
+    last one could take what was left."""
+    stages, layers = sketch.size[0], numbers.forward_s.shape[2] - 1
+    batch, first = numbers.forward_s.shape[1] - 1, 0
+    for p in range(stages - 1):
+        low, high = first + 1, layers - (stages - 1 - p)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if _fluid_s(numbers, sketch, p, first, middle) <= limit_s:
+                low = middle
+            else:
+                high = middle - 1
+        cut = low
+        while cut > first + 1 and batch * pace_s[p] * _crossing_bytes(numbers, cut) > limit_s:
+            cut -= 1
+        if batch * pace_s[p] * _crossing_bytes(numbers, cut) > limit_s:
+            cut = low
+        sketch.edge[p], sketch.edge[p + 1] = first, cut
+        first = cut
+    sketch.edge[stages - 1], sketch.edge[stages] = first, layers
+    return _fluid_s(numbers, sketch, stages - 1, first, layers) <= limit_s
+
+
+@compiled
+def _crossing_bytes(numbers: Numbers, edge: int) -> int:
+    return int(numbers.output_bytes[edge] + numbers.gradient_bytes[edge])
+
+
+@compiled
+def _fluid_s(numbers: Numbers, sketch: Sketch, p: int, first: int, end: int) -> float:
+    """Forward and backward seconds of a micro-batch on stage p, each device at its speed for its even share."""
+    batch, speed = numbers.forward_s.shape[1] - 1, 0.0
+    count = sketch.first[p + 1] - sketch.first[p]
+    y = max(1, batch // count)
+    for g in range(sketch.first[p], sketch.first[p + 1]):
+        there, back = numbers.forward_s[sketch.device[g], y], numbers.backward_s[sketch.device[g], y]
+        speed += y / max(there[end] - there[first] + back[end] - back[first], 1e-15)
+    return float(batch / speed)
+
+
+@compiled
+def _slowest_link(numbers: Numbers, sketch: Sketch, p: int) -> float:
+    """Seconds per byte across the cut behind stage p, as many ports in parallel as the smaller group has."""
+    worst = 0.0
+    for g in range(sketch.first[p], sketch.first[p + 1]):
+        for h in range(sketch.first[p + 1], sketch.first[p + 2]):
+            worst = max(worst, 1.0 / numbers.bandwidth[sketch.device[g], sketch.device[h]])
+    here, there = sketch.first[p + 1] - sketch.first[p], sketch.first[p + 2] - sketch.first[p + 1]
+    return float(worst / min(here, there))

@@ -1,0 +1,205 @@
+"""A plan as arrays that moves change in place, and its exact round; compiled.
+
+A sketch's score is whole nanoseconds of its round, or SHORT plus the bytes its devices lack: any plan that fits is
+better than any that does not, and of those the one that lacks less.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fleetune.clock.engine import Desk, Tracks, new_desk, new_tracks, play
+from fleetune.clock.layout import Layout, lay_orders, lay_routes, new_layout, reduce_ns
+from fleetune.compiled import compiled
+from fleetune.solving.hpp.case import Case, Ints, Numbers
+from fleetune.solving.hpp.dealing import task_s
+from fleetune.solving.hpp.draft import Draft, Stage
+
+SHORT = 1 << 61
+NEVER = (1 << 62) + (1 << 61)
+
+
+class Sketch(NamedTuple):
+    """Stages in order; members of stage p are first[p]..first[p + 1]."""
+
+    size: Ints
+    """[0]: stages."""
+    edge: Ints
+    """[stage]: its first layer; and one more."""
+    first: Ints
+    """[stage]; and one more."""
+    device: Ints
+    """[member]"""
+    samples: Ints
+    """[member]"""
+    warmup: Ints
+    """[stage]"""
+
+
+class Bench(NamedTuple):
+    """Where sketches are measured."""
+
+    layout: Layout
+    tracks: Tracks
+    desk: Desk
+    quick: Ints
+    """[stage, 7]: of `_quickest`."""
+    work: Ints
+    """[0]: tasks and transfers simulated so far, and a little for every sketch that needed no simulation."""
+
+
+def new_sketch(case: Case) -> Sketch:
+    """Room for any plan of the case."""
+    stages = case.most_stages
+    return Sketch(
+        size=np.zeros(1, np.int64),
+        edge=np.zeros(stages + 1, np.int64),
+        first=np.zeros(stages + 1, np.int64),
+        device=np.zeros(case.devices, np.int64),
+        samples=np.zeros(case.devices, np.int64),
+        warmup=np.zeros(stages, np.int64),
+    )
+
+
+def new_bench(case: Case) -> Bench:
+    """Room for any plan of the case."""
+    stages = case.most_stages
+    return Bench(
+        layout=new_layout(case.devices, stages, case.bandwidth, case.latency_s),
+        tracks=new_tracks(case.devices, case.micro_batches, stages),
+        desk=new_desk(case.devices, case.micro_batches, stages),
+        quick=np.zeros((stages, 7), np.int64),
+        work=np.zeros(1, np.int64),
+    )
+
+
+def sketch_of(case: Case, draft: Draft) -> Sketch:
+    """The draft as arrays."""
+    sketch = new_sketch(case)
+    sketch.size[0] = len(draft.stages)
+    for p, stage in enumerate(draft.stages):
+        sketch.edge[p : p + 2] = stage.first, stage.end
+        sketch.first[p + 1] = end = sketch.first[p] + len(stage.devices)
+        sketch.device[sketch.first[p] : end] = stage.devices
+        sketch.samples[sketch.first[p] : end] = stage.samples
+        sketch.warmup[p] = draft.warmups[p]
+    return sketch
+
+
+def draft_of(sketch: Sketch) -> Draft:
+    """The arrays as a draft."""
+    stages = []
+    for p in range(int(sketch.size[0])):
+        members = slice(int(sketch.first[p]), int(sketch.first[p + 1]))
+        devices, samples = tuple(sketch.device[members].tolist()), tuple(sketch.samples[members].tolist())
+        stages.append(Stage(int(sketch.edge[p]), int(sketch.edge[p + 1]), devices, samples))
+    return Draft(tuple(stages), tuple(sketch.warmup[: len(stages)].tolist()))
+
+
+@compiled
+def copy(source: Sketch, target: Sketch) -> None:
+    """Make `target` equal to `source`."""
+    stages = source.size[0]
+    target.size[0] = stages
+    for p in range(stages + 1):
+        target.edge[p], target.first[p] = source.edge[p], source.first[p]
+    for p in range(stages):
+        target.warmup[p] = source.warmup[p]
+    for g in range(source.first[stages]):
+        target.device[g], target.samples[g] = source.device[g], source.samples[g]
+
+
+@compiled
+def score(numbers: Numbers, sketch: Sketch, bench: Bench, within: int) -> int:
+    """The sketch's score, or NEVER where it is certainly not below `within`."""
+    layout, stages = bench.layout, sketch.size[0]
+    bench.work[0] += 4 + sketch.first[stages]
+    lacking = _fill(numbers, sketch, layout)
+    if lacking > 0:
+        return SHORT + lacking if SHORT + lacking < within else NEVER
+    lay_routes(layout, bench.tracks)
+    if _at_least_ns(bench) >= within:
+        return NEVER
+    lay_orders(layout, bench.tracks)
+    ends = play(bench.tracks, bench.desk)
+    bench.work[0] += bench.desk.sizes[2] + bench.desk.sizes[3]
+    for g in range(layout.first[stages]):
+        if bench.desk.position[g] < bench.tracks.length[g]:
+            return NEVER
+    for p in range(stages):
+        ends = max(ends, bench.desk.ended[p] + reduce_ns(layout, p))
+    return int(ends)
+
+
+@compiled
+def _fill(numbers: Numbers, sketch: Sketch, layout: Layout) -> int:
+    """Lay out the sketch; the bytes its devices lack together."""
+    stages, lacking = sketch.size[0], 0
+    layout.size[0], layout.size[1] = stages, numbers.micro_batches
+    for p in range(stages):
+        first, end = sketch.edge[p], sketch.edge[p + 1]
+        layout.first[p], layout.first[p + 1] = sketch.first[p], sketch.first[p + 1]
+        layout.warmup[p] = sketch.warmup[p]
+        layout.trainable_bytes[p] = numbers.trainable_bytes[end] - numbers.trainable_bytes[first]
+        layout.output_bytes[p], layout.gradient_bytes[p] = numbers.output_bytes[end], numbers.gradient_bytes[end]
+        state = np.ceil(numbers.state_bytes[end] - numbers.state_bytes[first])
+        kept = min(sketch.warmup[p], numbers.micro_batches)
+        per_sample = kept * (numbers.activation_bytes[end] - numbers.activation_bytes[first])
+        for g in range(sketch.first[p], sketch.first[p + 1]):
+            device, samples = sketch.device[g], sketch.samples[g]
+            there, back = task_s(numbers, device, samples, first, end)
+            layout.device[g], layout.samples[g] = device, samples
+            layout.duration[g, 0], layout.duration[g, 1] = np.int64(np.rint(there * 1e9)), np.int64(np.rint(back * 1e9))
+            lacking += max(0, int(state + samples * per_sample - numbers.memory_bytes[device]))
+    return lacking
+
+
+@compiled
+def _at_least_ns(bench: Bench) -> int:
+    """No round of what is laid out is shorter.
+
+    A stage starts when a first forward has come through the quickest members and routes before it (`starts`). From
+    then on its slowest member has its own work to do, no less than as many round trips through the stages behind as
+    its warm-up makes it wait for, and no less than what its ports carry; then the last gradient goes back the same
+    way, and the all-reduces of the stages it passes end (`tail`).
+    """
+    layout, quick = bench.layout, bench.quick
+    stages, m = layout.size[0], layout.size[1]
+    _quickest(bench)
+    behind = 0
+    for p in range(stages - 1, -1, -1):
+        behind += quick[p, 0] + quick[p, 1]
+        quick[p, 4] = behind
+        if p > 0:
+            behind += quick[p - 1, 2] + quick[p - 1, 3]
+    most, starts, tail = 0, 0, 0
+    for p in range(stages):
+        reduce = reduce_ns(layout, p)
+        tail = max(reduce, tail + int(quick[p - 1, 3] + quick[p - 1, 1])) if p > 0 else reduce
+        kept = min(layout.warmup[p], m)
+        trips = (m + kept - 1) // kept * quick[p, 4]
+        most = max(most, starts + int(max(m * quick[p, 5], trips)) + tail, starts + int(m * quick[p, 6]))
+        starts += int(quick[p, 0] + quick[p, 2])
+    return int(most)
+
+
+@compiled
+def _quickest(bench: Bench) -> None:
+    """Of every stage: least forward and backward of a member, least route there and back across the cut behind it,
+    (free), most work of a member, most seconds of a micro-batch on a port; all in ns."""
+    layout, tracks, quick = bench.layout, bench.tracks, bench.quick
+    stages = layout.size[0]
+    for p in range(stages):
+        quick[p, 0] = quick[p, 1] = quick[p, 2] = quick[p, 3] = NEVER
+        quick[p, 5] = quick[p, 6] = 0
+        for g in range(layout.first[p], layout.first[p + 1]):
+            there, back, port = layout.duration[g, 0], layout.duration[g, 1], np.int64(0)
+            quick[p, 0], quick[p, 1] = min(quick[p, 0], there), min(quick[p, 1], back)
+            quick[p, 5] = max(quick[p, 5], there + back)
+            for r in range(tracks.first_route[2 * g], tracks.first_route[2 * g + 2]):
+                port += tracks.holds[r]
+                lasts, letter = tracks.holds[r] + tracks.latency[r], tracks.letter[r]
+                cut = p - letter
+                quick[cut, 2 + letter] = min(quick[cut, 2 + letter], lasts)
+            quick[p, 6] = max(quick[p, 6], port)
+    quick[stages - 1, 2] = quick[stages - 1, 3] = 0
