@@ -23,8 +23,9 @@ from fleetune.solving.hpp.alike import Alike
 from fleetune.solving.hpp.case import Case, Floats, Ints
 from fleetune.solving.hpp.draft import Draft
 
-RUNS = 256
-"""A longer chain of layers is cut between this many runs of them."""
+RUNS, LISTED_RUNS = 256, 64
+"""A longer chain of layers is cut between this many runs of them; fewer where plans of every number of stages up to
+those listed are kept."""
 
 
 class Split(NamedTuple):
@@ -68,8 +69,10 @@ class Ways(NamedTuple):
     step_s: tuple[Floats, Floats]
 
 
-State = tuple[int, int]
-"""Edge and devices split off; or row and column of Ways."""
+State = tuple[Ints, Ints]
+"""Edges and devices split off; or rows and columns of Ways."""
+Pairs = tuple[Ints, Ints]
+"""Devices split off after and before a stage."""
 
 
 def plan(case: Case) -> Draft:
@@ -79,15 +82,18 @@ def plan(case: Case) -> Draft:
 
 def estimated(case: Case) -> tuple[Draft, float]:
     """The plan, and the L in seconds by which it was chosen."""
-    fleet = Alike(case, RUNS)
+    fleet = Alike(case, RUNS if isinstance(case.problem.warmup, str) else LISTED_RUNS)
     tables = [_nothing(fleet)]
     if fleet.stages is None:
+        pairs = _pairs(fleet, 1, fleet.count - 1)
         for edge in range(1, fleet.runs):
-            _split(fleet, tables[0], tables[0], edge)
-    for _ in range(1, fleet.stages or 1):
+            _split(fleet, tables[0], tables[0], edge, pairs)
+    for p in range(1, fleet.stages or 1):
+        left = (fleet.stages or 1) - p
+        pairs = _pairs(fleet, p, fleet.count - left)
         tables.append(_unreached(fleet))
-        for edge in range(1, fleet.runs):
-            _split(fleet, tables[-2], tables[-1], edge)
+        for edge in range(p, fleet.runs - left + 1):
+            _split(fleet, tables[-2], tables[-1], edge, pairs)
     return _read(fleet, tables)
 
 
@@ -122,22 +128,25 @@ def _stage(fleet: Alike, first: int | Ints, end: int, size: int | Ints) -> Steps
     return Steps(forward_s + backward_s, backward_s, 2 * (size - 1) / size * weights / fleet.bandwidth)
 
 
-def _split(fleet: Alike, old: Split, new: Split, edge: int) -> None:
+def _split(fleet: Alike, old: Split, new: Split, edge: int, pairs: Pairs) -> None:
     """Fill new[edge]: split one more stage, up to `edge`, off the plans of `old`; per number of devices the best."""
-    devices, before = _pairs(fleet.count, fleet.group)
-    if not len(devices):
+    after, before = pairs
+    if not len(after):
         return
-    ways = _ways(fleet, old, edge, devices, before)
-    for m in np.unique(devices):
-        columns = np.flatnonzero(devices == m)
-        j, c = np.unravel_index(int(np.argmin(ways.latency_s[:, columns])), (edge, len(columns)))
-        way = (int(j), int(columns[c]))
-        if ways.latency_s[way] < np.inf:
-            _keep(old, new, ways, way, ((way[0], int(before[way[1]])), (edge, int(m))))
+    ways = _ways(fleet, old, edge, pairs)
+    rows = np.argmin(ways.latency_s, axis=0)
+    best = np.full((fleet.count, fleet.count), np.inf)
+    best[after, before] = ways.latency_s[rows, np.arange(len(rows))]
+    column = np.zeros(best.shape, np.int64)
+    column[after, before] = np.arange(len(rows))
+    m = np.flatnonzero(np.min(best, axis=1) < np.inf)
+    columns = column[m, np.argmin(best[m], axis=1)]
+    _keep(old, new, ways, (rows[columns], columns), ((rows[columns], before[columns]), edge, m))
 
 
-def _ways(fleet: Alike, old: Split, edge: int, devices: Ints, before: Ints) -> Ways:
-    """Every edge before `edge` and every pair of devices split off after and before."""
+def _ways(fleet: Alike, old: Split, edge: int, pairs: Pairs) -> Ways:
+    """Every edge before `edge` with every pair of devices split off after and before."""
+    devices, before = pairs
     micro_batches, at = fleet.case.micro_batches, (slice(0, edge), before)
     first = np.arange(edge)[:, None]
     old_before_s, old_backward_s = old.before_s[at], old.backward_s[at]
@@ -172,23 +181,24 @@ def _ways(fleet: Alike, old: Split, edge: int, devices: Ints, before: Ints) -> W
     )
 
 
-def _keep(old: Split, new: Split, ways: Ways, way: State, states: tuple[State, State]) -> None:
-    """Write a way from an old state into a new one; its steps stand before the old state's."""
-    origin, put = states
-    added = 2 if origin[0] > 0 else 1
-    new.latency_s[put], new.came[put] = ways.latency_s[way], origin
-    new.before_s[put], new.backward_s[put] = ways.before_s[way], ways.backward_s[way]
-    new.tail_s[put], new.steps[put] = ways.tail_s[way], old.steps[origin] + added
-    for k in range(added):
-        new.key_s[(k, *put)], new.step_s[(k, *put)] = ways.key_s[k][way], ways.step_s[k][way]
-    new.key_s[(slice(added, None), *put)] = old.key_s[(slice(None, -added), *origin)]
-    new.step_s[(slice(added, None), *put)] = old.step_s[(slice(None, -added), *origin)]
+def _keep(old: Split, new: Split, ways: Ways, way: State, states: tuple[State, int, Ints]) -> None:
+    """Write ways from old states into new ones; their steps stand before those of the old."""
+    origin, edge, m = states
+    new.latency_s[edge, m], new.before_s[edge, m] = ways.latency_s[way], ways.before_s[way]
+    new.backward_s[edge, m], new.tail_s[edge, m] = ways.backward_s[way], ways.tail_s[way]
+    new.steps[edge, m] = old.steps[origin] + len(ways.key_s)
+    new.came[edge, m] = np.stack(origin, axis=1)
+    for k, (key_s, step_s) in enumerate(zip(ways.key_s, ways.step_s, strict=True)):
+        new.key_s[k, edge, m], new.step_s[k, edge, m] = key_s[way], step_s[way]
+    added = len(ways.key_s)
+    new.key_s[added:, edge, m] = old.key_s[:-added, origin[0], origin[1]]
+    new.step_s[added:, edge, m] = old.step_s[:-added, origin[0], origin[1]]
 
 
-def _pairs(count: int, group: int) -> tuple[Ints, Ints]:
-    """Devices split off after and before one more stage: every pair that leaves a device for the rest."""
-    after, before = np.tril_indices(count, -1)
-    allowed = after - before <= group
+def _pairs(fleet: Alike, stage: int, most: int) -> Pairs:
+    """Devices split off after and before stage `stage` (from 1): each stage before has one, `most` at most after."""
+    after, before = np.tril_indices(most + 1, -1)
+    allowed = (after >= stage) & (before >= stage - 1) & (after - before <= fleet.group)
     return after[allowed], before[allowed]
 
 
