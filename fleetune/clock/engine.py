@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fleetune.compiled import compiled
+from fleetune.compiled import compiled, inner
 
 Ints = NDArray[np.int64]
 _TASK, _PORTS, _ARRIVAL, _BOTH = 0, 1, 2, 3
@@ -130,7 +130,7 @@ def play(tracks: Tracks, desk: Desk) -> int:
     return int(now)
 
 
-@compiled
+@inner
 def _clear(tracks: Tracks, desk: Desk) -> None:
     for k in range(4):
         desk.sizes[k] = 0
@@ -142,7 +142,7 @@ def _clear(tracks: Tracks, desk: Desk) -> None:
         desk.ended[p] = 0
 
 
-@compiled
+@inner
 def _handle(tracks: Tracks, desk: Desk, now: int, code: int) -> None:
     """Free devices and ports, count arrivals, queue what an ended task has to send."""
     kind, rest = code % 4, code // 4
@@ -163,7 +163,7 @@ def _handle(tracks: Tracks, desk: Desk, now: int, code: int) -> None:
         desk.arrived[tracks.receiver[which], 2 * m + tracks.letter[which]] += 1
 
 
-@compiled
+@inner
 def _queue(desk: Desk, ready: int, m: int, rank: int, route: int) -> None:
     """Insert by (ready, micro-batch, rank); nothing waiting became ready later than now."""
     waiting, at = desk.waiting, desk.sizes[1]
@@ -178,7 +178,7 @@ def _queue(desk: Desk, ready: int, m: int, rank: int, route: int) -> None:
     desk.sizes[1] += 1
 
 
-@compiled
+@inner
 def _start_transfers(tracks: Tracks, desk: Desk, now: int) -> None:
     """One look through the waiting list; what is blocked holds nothing and may be overtaken."""
     waiting, kept, micro_batches = desk.waiting, 0, tracks.used[2]
@@ -204,7 +204,7 @@ def _start_transfers(tracks: Tracks, desk: Desk, now: int) -> None:
     desk.sizes[1] = kept
 
 
-@compiled
+@inner
 def _start_tasks(tracks: Tracks, desk: Desk, now: int, members: int) -> None:
     """Every free device whose next task has all it needs."""
     for g in range(members):
@@ -223,7 +223,7 @@ def _start_tasks(tracks: Tracks, desk: Desk, now: int, members: int) -> None:
         desk.sizes[2] += 1
 
 
-@compiled
+@inner
 def _push(desk: Desk, time: int, code: int) -> None:
     """Into the binary heap of events; events of one instant come in any order."""
     times, codes, at = desk.event_time, desk.event_code, desk.sizes[0]
@@ -237,7 +237,7 @@ def _push(desk: Desk, time: int, code: int) -> None:
     times[at], codes[at] = time, code
 
 
-@compiled
+@inner
 def _pop(desk: Desk) -> int:
     """The code of the earliest event."""
     times, codes = desk.event_time, desk.event_code

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleetune.clock.engine import Ints, Tracks
-from fleetune.compiled import compiled
+from fleetune.compiled import compiled, inner
 
 Floats = NDArray[np.float64]
 
@@ -57,28 +57,40 @@ def new_layout(members: int, stages: int, bandwidth_bytes_per_s: Floats, latency
 
 @compiled
 def lay(layout: Layout, tracks: Tracks) -> None:
-    """Fill `tracks`: one-forward-one-backward orders, and both directions of every cut."""
-    stages, micro_batches = layout.size[0], layout.size[1]
+    """Fill `tracks`: both directions of every cut, and one-forward-one-backward orders."""
+    lay_routes(layout, tracks)
+    lay_orders(layout, tracks)
+
+
+@inner
+def lay_routes(layout: Layout, tracks: Tracks) -> None:
+    """Who lasts how long, and sends what to whom."""
+    stages = layout.size[0]
     tracks.used[0], tracks.used[1] = layout.first[stages], 0
-    tracks.used[2], tracks.used[3] = micro_batches, stages
+    tracks.used[2], tracks.used[3] = layout.size[1], stages
     for p in range(stages):
         for g in range(layout.first[p], layout.first[p + 1]):
             tracks.stage[g] = p
             tracks.duration[g, 0], tracks.duration[g, 1] = layout.duration[g, 0], layout.duration[g, 1]
             tracks.awaits[g, 0] = tracks.awaits[g, 1] = 0
-            _one_forward_one_backward(tracks, g, min(layout.warmup[p], micro_batches), micro_batches)
     for p in range(stages):
         for g in range(layout.first[p], layout.first[p + 1]):
-            tracks.first_route[2 * g] = tracks.used[1]
-            if p + 1 < stages:
-                _routes(layout, tracks, g, p, 0)
-            tracks.first_route[2 * g + 1] = tracks.used[1]
-            if p > 0:
-                _routes(layout, tracks, g, p, 1)
+            for letter in range(2):
+                tracks.first_route[2 * g + letter] = tracks.used[1]
+                if 0 <= p + 1 - 2 * letter < stages:
+                    _routes(layout, tracks, g, p, letter)
     tracks.first_route[2 * tracks.used[0]] = tracks.used[1]
 
 
-@compiled
+@inner
+def lay_orders(layout: Layout, tracks: Tracks) -> None:
+    """What everybody does in which order."""
+    for p in range(layout.size[0]):
+        for g in range(layout.first[p], layout.first[p + 1]):
+            _one_forward_one_backward(tracks, g, min(layout.warmup[p], layout.size[1]), layout.size[1])
+
+
+@inner
 def _one_forward_one_backward(tracks: Tracks, g: int, warm: int, micro_batches: int) -> None:
     """min(K, M) forwards, then backward 0, forward K, backward 1, ..."""
     at = warm
@@ -93,7 +105,7 @@ def _one_forward_one_backward(tracks: Tracks, g: int, warm: int, micro_batches: 
     tracks.length[g] = at
 
 
-@compiled
+@inner
 def _routes(layout: Layout, tracks: Tracks, g: int, p: int, letter: int) -> None:
     """What member g of stage p sends after a task, wherever its samples and a neighbour's overlap."""
     other = p + 1 - 2 * letter

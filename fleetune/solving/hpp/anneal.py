@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fleetune.compiled import compiled
+from fleetune.compiled import compiled, inner
 from fleetune.solving.hpp.case import Floats, Numbers
 from fleetune.solving.hpp.moves import (
     Chance,
@@ -64,7 +64,7 @@ def anneal(
                 walk.scores[1] = found
 
 
-@compiled
+@inner
 def _allowed(numbers: Numbers, rules: Rules, sketch: Sketch) -> bool:
     """Whether the plan keeps to the rules and every group is small enough for a micro-batch."""
     stages = sketch.size[0]
@@ -79,7 +79,7 @@ def _allowed(numbers: Numbers, rules: Rules, sketch: Sketch) -> bool:
     return bool(sketch.edge[stages] == numbers.forward_s.shape[2] - 1)
 
 
-@compiled
+@inner
 def _step(numbers: Numbers, rules: Rules, walk: Walk, chance: Chance) -> bool:
     """Change the trial at random; whether it is still a plan."""
     sketch = walk.trial
@@ -95,7 +95,7 @@ def _step(numbers: Numbers, rules: Rules, walk: Walk, chance: Chance) -> bool:
     return _regroup(sketch, chance, draw) and _settle(numbers, rules, walk, below(chance, 4) > 0)
 
 
-@compiled
+@inner
 def _regroup(sketch: Sketch, chance: Chance, draw: int) -> bool:
     """Change who works with whom."""
     if draw < 74:
@@ -109,7 +109,7 @@ def _regroup(sketch: Sketch, chance: Chance, draw: int) -> bool:
     return sketch.size[0] > 1 and _turn(sketch, below(chance, sketch.size[0] - 1))
 
 
-@compiled
+@inner
 def _settle(numbers: Numbers, rules: Rules, walk: Walk, anew: bool) -> bool:
     """After a change of groups: cuts (`anew`, or where a stage has no layer), K and shares of every stage."""
     sketch, batch = walk.trial, numbers.forward_s.shape[1] - 1
@@ -127,7 +127,7 @@ def _settle(numbers: Numbers, rules: Rules, walk: Walk, anew: bool) -> bool:
     return True
 
 
-@compiled
+@inner
 def _shift(numbers: Numbers, sketch: Sketch, chance: Chance) -> bool:
     """Move a cut by a few layers."""
     p = 1 + below(chance, sketch.size[0] - 1)
@@ -144,7 +144,7 @@ def _shift(numbers: Numbers, sketch: Sketch, chance: Chance) -> bool:
     return True
 
 
-@compiled
+@inner
 def _reshare(numbers: Numbers, sketch: Sketch, chance: Chance) -> bool:
     """Move samples from one member of a stage to another."""
     g = below(chance, sketch.first[sketch.size[0]])
@@ -162,7 +162,7 @@ def _reshare(numbers: Numbers, sketch: Sketch, chance: Chance) -> bool:
     return True
 
 
-@compiled
+@inner
 def _rewarm(numbers: Numbers, sketch: Sketch, chance: Chance) -> bool:
     """One forward more or fewer before the first backward of a stage; K must not rise from a stage to the next."""
     p = below(chance, sketch.size[0])
@@ -177,7 +177,7 @@ def _rewarm(numbers: Numbers, sketch: Sketch, chance: Chance) -> bool:
     return True
 
 
-@compiled
+@inner
 def _reorder(sketch: Sketch, chance: Chance) -> bool:
     """Swap two members of a stage, shares and all: who sends to whom changes."""
     g = below(chance, sketch.first[sketch.size[0]])
@@ -190,7 +190,7 @@ def _reorder(sketch: Sketch, chance: Chance) -> bool:
     return True
 
 
-@compiled
+@inner
 def _unused(sketch: Sketch, chance: Chance) -> int:
     """A device that takes no part; -1 where all do."""
     devices, used = sketch.device.size, sketch.first[sketch.size[0]]
@@ -208,7 +208,7 @@ def _unused(sketch: Sketch, chance: Chance) -> int:
     return -1
 
 
-@compiled
+@inner
 def _relocate(sketch: Sketch, chance: Chance) -> bool:
     """Move a device to another stage or to a new one, leave one out, or take one in."""
     used = sketch.first[sketch.size[0]]
@@ -224,18 +224,14 @@ def _relocate(sketch: Sketch, chance: Chance) -> bool:
         if sketch.size[0] == sketch.warmup.size:
             return False
         members = sketch.first[p + 1] - sketch.first[p]
-        if below(chance, 2):
-            open_stage(sketch, p, sketch.edge[p + 1], members)
-            put_in(sketch, p + 1, 0, device)
-        else:
-            open_stage(sketch, p, sketch.edge[p], 0)
-            put_in(sketch, p, 0, device)
-        return True
+        behind = below(chance, 2)
+        open_stage(sketch, p, sketch.edge[p + behind], behind * members)
+        p += behind
     put_in(sketch, p, below(chance, sketch.first[p + 1] - sketch.first[p] + 1), device)
     return True
 
 
-@compiled
+@inner
 def _exchange(sketch: Sketch, chance: Chance) -> bool:
     """Swap two devices of different stages, or one with a device that takes no part."""
     used = sketch.first[sketch.size[0]]
@@ -251,7 +247,7 @@ def _exchange(sketch: Sketch, chance: Chance) -> bool:
     return True
 
 
-@compiled
+@inner
 def _join(sketch: Sketch, chance: Chance) -> bool:
     """Make one stage of two neighbours."""
     stages = sketch.size[0]
@@ -264,7 +260,7 @@ def _join(sketch: Sketch, chance: Chance) -> bool:
     return True
 
 
-@compiled
+@inner
 def _part(sketch: Sketch, chance: Chance) -> bool:
     """Make two stages of one, its members shuffled between them."""
     stages, p = sketch.size[0], below(chance, sketch.size[0])
@@ -280,7 +276,7 @@ def _part(sketch: Sketch, chance: Chance) -> bool:
     return True
 
 
-@compiled
+@inner
 def _turn(sketch: Sketch, p: int) -> bool:
     """Swap the groups of stages p and p + 1."""
     a, b, c = sketch.first[p], sketch.first[p + 1], sketch.first[p + 2]

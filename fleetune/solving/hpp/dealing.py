@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from fleetune.compiled import compiled
+from fleetune.compiled import compiled, inner
 from fleetune.solving.hpp.case import Ints, Numbers
 
 NONE, LOOSE, TIGHT = 0, 1, 2
 """No way to deal; dealt as if memory were ample; dealt, and memory had a say."""
 
 
-@compiled
+@inner
 def task_s(numbers: Numbers, device: int, samples: int, first: int, end: int) -> tuple[float, float]:
     """Forward and backward seconds of layers [first, end) on `samples` samples, work for links included."""
     lost_s = numbers.lost_s[device] * samples
@@ -20,14 +20,14 @@ def task_s(numbers: Numbers, device: int, samples: int, first: int, end: int) ->
     )
 
 
-@compiled
+@inner
 def both_s(numbers: Numbers, device: int, samples: int, first: int, end: int) -> float:
     """Forward plus backward seconds."""
     there, back = task_s(numbers, device, samples, first, end)
     return there + back
 
 
-@compiled
+@inner
 def most_samples(numbers: Numbers, device: int, first: int, end: int, warmup: int) -> int:
     """The largest share of layers [first, end) that fits the device's memory with `warmup` micro-batches between
     forward and backward; a whole micro-batch at most."""
@@ -71,7 +71,7 @@ def deal_by_capacity(numbers: Numbers, group: Ints, first: int, end: int, warmup
     return max(outcome, _offload(numbers, group, first, end, room, shares))
 
 
-@compiled
+@inner
 def _in_proportion(left: int, capacity: np.ndarray, room: Ints, shares: Ints) -> int:
     """One pass of phase 1 over those with room, whole samples by rounding running totals; how many it dealt."""
     total, running, reached, dealt = 0.0, 0.0, 0, 0
@@ -89,7 +89,7 @@ def _in_proportion(left: int, capacity: np.ndarray, room: Ints, shares: Ints) ->
     return dealt
 
 
-@compiled
+@inner
 def _leave_nobody_out(shares: Ints) -> None:
     for k in range(shares.size):
         if shares[k] == 0:
@@ -97,7 +97,7 @@ def _leave_nobody_out(shares: Ints) -> None:
             shares[k] = 1
 
 
-@compiled
+@inner
 def _offload(numbers: Numbers, group: Ints, first: int, end: int, room: Ints, shares: Ints) -> int:
     """Phase 2; TIGHT when somebody was passed over for lack of memory."""
     count, block = shares.size, max(1, (numbers.forward_s.shape[1] - 1) // 64)
@@ -130,7 +130,7 @@ def _offload(numbers: Numbers, group: Ints, first: int, end: int, room: Ints, sh
         times[slow], times[fast] = relieved, loaded
 
 
-@compiled
+@inner
 def deal_exactly(numbers: Numbers, group: Ints, first: int, end: int, warmup: int, shares: Ints) -> bool:
     """Deal so that the slowest is as fast as can be, into `shares`; False where memory or the micro-batch is too small.
 
@@ -162,7 +162,7 @@ def deal_exactly(numbers: Numbers, group: Ints, first: int, end: int, warmup: in
     return True
 
 
-@compiled
+@inner
 def _jump(numbers: Numbers, group: Ints, layers: tuple[int, int], room: Ints, shares: Ints, within_s: float) -> int:
     """Give everybody what they do in `within_s`, unless that is more than there is; what is left then."""
     given, left = 0, numbers.forward_s.shape[1] - 1 - group.size

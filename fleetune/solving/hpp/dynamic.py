@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fleetune.compiled import compiled
+from fleetune.compiled import compiled, inner
 from fleetune.solving.hpp.case import Case, Floats, Ints, Numbers
 from fleetune.solving.hpp.dealing import LOOSE, NONE, TIGHT, deal_by_capacity, task_s
 from fleetune.solving.hpp.draft import Draft, Stage
@@ -118,13 +118,13 @@ def _fill(numbers: Numbers, order: Ints, warmups: Ints, edges: Ints, bound_s: fl
                         _head(numbers, (order, warmups, edges, shares, between), (i, j, x, count), slowest, table)
 
 
-@compiled
+@inner
 def batch_of(numbers: Numbers) -> int:
     """Samples of a micro-batch."""
     return int(numbers.forward_s.shape[1] - 1)
 
 
-@compiled
+@inner
 def _head(
     numbers: Numbers,
     given: tuple[Ints, Ints, Ints, Ints, Floats],
@@ -155,7 +155,7 @@ def _head(
             _extend(numbers, between, table, (q, i, j, x, count, end), (there, back, reduce_s))
 
 
-@compiled
+@inner
 def _slowest_inside(numbers: Numbers, group: Ints) -> float:
     """Bytes per second of the slowest link between two devices of a group."""
     slowest = np.inf
@@ -166,7 +166,7 @@ def _slowest_inside(numbers: Numbers, group: Ints) -> float:
     return slowest
 
 
-@compiled
+@inner
 def _slowest_task(numbers: Numbers, group: Ints, first: int, end: int, shares: Ints) -> tuple[float, float]:
     """E_f and E_b, eq. (8)."""
     there, back = 0.0, 0.0
@@ -176,7 +176,7 @@ def _slowest_task(numbers: Numbers, group: Ints, first: int, end: int, shares: I
     return there, back
 
 
-@compiled
+@inner
 def _extend(
     numbers: Numbers,
     between: Floats,
@@ -203,7 +203,7 @@ def _extend(
         table.cut[q, i, x], table.head[q, i, x] = j, count
 
 
-@compiled
+@inner
 def _between(numbers: Numbers, order: Ints) -> Floats:
     """[x, y, z]: of the links from group [x, y) of the order to group [y, z), and back: least bytes per second there
     and back, largest latency there and back."""

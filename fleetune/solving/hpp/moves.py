@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fleetune.compiled import compiled
+from fleetune.compiled import inner, signed
 from fleetune.solving.hpp.case import Ints, Numbers
 from fleetune.solving.hpp.dealing import deal_exactly, most_samples
 from fleetune.solving.hpp.sketch import Sketch
@@ -25,7 +25,7 @@ class Rules(NamedTuple):
     """[stages, stage]: K by the policy."""
 
 
-@compiled
+@signed("int64(uint64[::1], int64)")
 def below(chance: Chance, count: int) -> int:
     """A whole number of 0..count-1."""
     x = chance[0]
@@ -36,7 +36,7 @@ def below(chance: Chance, count: int) -> int:
     return int(np.int64((x >> np.uint64(11)) % np.uint64(count)))
 
 
-@compiled
+@inner
 def stage_of(sketch: Sketch, g: int) -> int:
     """The stage of member g."""
     p = 0
@@ -45,7 +45,7 @@ def stage_of(sketch: Sketch, g: int) -> int:
     return p
 
 
-@compiled
+@inner
 def take_out(sketch: Sketch, g: int) -> int:
     """Remove member g, and its stage when it was alone (a neighbour inherits the layers); the device."""
     p, device, stages = stage_of(sketch, g), sketch.device[g], sketch.size[0]
@@ -58,7 +58,7 @@ def take_out(sketch: Sketch, g: int) -> int:
     return int(device)
 
 
-@compiled
+@inner
 def _drop(sketch: Sketch, p: int) -> None:
     """Remove an empty stage; the one before it, or the first of the rest, takes its layers."""
     stages = sketch.size[0]
@@ -69,7 +69,7 @@ def _drop(sketch: Sketch, p: int) -> None:
     sketch.size[0] = stages - 1
 
 
-@compiled
+@inner
 def put_in(sketch: Sketch, p: int, place: int, device: int) -> None:
     """Make `device` a member of stage p, at `place`."""
     stages = sketch.size[0]
@@ -81,7 +81,7 @@ def put_in(sketch: Sketch, p: int, place: int, device: int) -> None:
         sketch.first[q] += 1
 
 
-@compiled
+@inner
 def open_stage(sketch: Sketch, p: int, edge: int, members: int) -> None:
     """Part stage p at layer `edge`: its first `members` stay, the rest become stage p + 1."""
     stages = sketch.size[0]
@@ -91,23 +91,22 @@ def open_stage(sketch: Sketch, p: int, edge: int, members: int) -> None:
     sketch.size[0] = stages + 1
 
 
-@compiled
+@inner
 def deal(numbers: Numbers, sketch: Sketch, p: int) -> None:
     """New shares for stage p; where memory forbids any, those it would have with a single forward kept, or even ones
     (the sketch then lacks memory, and is scored so)."""
     low, high = sketch.first[p], sketch.first[p + 1]
     group, shares = sketch.device[low:high], sketch.samples[low:high]
     first, end = sketch.edge[p], sketch.edge[p + 1]
-    if deal_exactly(numbers, group, first, end, sketch.warmup[p], shares):
-        return
-    if deal_exactly(numbers, group, first, end, 0, shares):
-        return
+    for kept in (sketch.warmup[p], np.int64(0)):
+        if deal_exactly(numbers, group, first, end, kept, shares):
+            return
     batch = numbers.forward_s.shape[1] - 1
     for k in range(shares.size):
         shares[k] = batch // shares.size + (1 if k < batch % shares.size else 0)
 
 
-@compiled
+@inner
 def fits(numbers: Numbers, sketch: Sketch, p: int) -> bool:
     """Whether the shares of stage p fit its devices' memories."""
     for g in range(sketch.first[p], sketch.first[p + 1]):
@@ -117,7 +116,7 @@ def fits(numbers: Numbers, sketch: Sketch, p: int) -> bool:
     return True
 
 
-@compiled
+@inner
 def give_warmups(numbers: Numbers, sketch: Sketch, rules: Rules) -> None:
     """K of every stage by the policy; where K is free, lowered until the shares fit (K may not rise again behind)."""
     stages = sketch.size[0]
@@ -141,7 +140,7 @@ def give_warmups(numbers: Numbers, sketch: Sketch, rules: Rules) -> None:
             sketch.warmup[p] -= 1
 
 
-@compiled
+@inner
 def balance(numbers: Numbers, sketch: Sketch, pace_s: NDArray[np.float64]) -> bool:
     """Move the cuts so that stages take about equally long, cuts included, if their groups dealt samples like a fluid;
     False where there are fewer layers than stages. `pace_s` is memory for one number per stage and link.
@@ -155,7 +154,7 @@ def balance(numbers: Numbers, sketch: Sketch, pace_s: NDArray[np.float64]) -> bo
         pace_s[p] = _slowest_link(numbers, sketch, p)
     low, high = 0.0, 0.0
     for p in range(stages):
-        high = max(high, _fluid_s(numbers, sketch, p, 0, layers))
+        high = max(high, _fluid_s(numbers, sketch, p, sketch.edge[0], layers))
     for _ in range(14):
         middle = 0.5 * (low + high)
         if _sweep(numbers, sketch, pace_s, middle):
@@ -165,7 +164,7 @@ def balance(numbers: Numbers, sketch: Sketch, pace_s: NDArray[np.float64]) -> bo
     return _sweep(numbers, sketch, pace_s, high)
 
 
-@compiled
+@inner
 def _sweep(numbers: Numbers, sketch: Sketch, pace_s: NDArray[np.float64], limit_s: float) -> bool:
     """Give every stage as many layers as it does within the limit, cut where crossing is within it too; whether the
     last one could take what was left."""
@@ -190,12 +189,12 @@ def _sweep(numbers: Numbers, sketch: Sketch, pace_s: NDArray[np.float64], limit_
     return _fluid_s(numbers, sketch, stages - 1, first, layers) <= limit_s
 
 
-@compiled
+@inner
 def _crossing_bytes(numbers: Numbers, edge: int) -> int:
     return int(numbers.output_bytes[edge] + numbers.gradient_bytes[edge])
 
 
-@compiled
+@inner
 def _fluid_s(numbers: Numbers, sketch: Sketch, p: int, first: int, end: int) -> float:
     """Forward and backward seconds of a micro-batch on stage p, each device at its speed for its even share."""
     batch, speed = numbers.forward_s.shape[1] - 1, 0.0
@@ -207,7 +206,7 @@ def _fluid_s(numbers: Numbers, sketch: Sketch, p: int, first: int, end: int) -> 
     return float(batch / speed)
 
 
-@compiled
+@inner
 def _slowest_link(numbers: Numbers, sketch: Sketch, p: int) -> float:
     """Seconds per byte across the cut behind stage p, as many ports in parallel as the smaller group has."""
     worst = 0.0

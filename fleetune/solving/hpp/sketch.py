@@ -10,7 +10,7 @@ import numpy as np
 
 from fleetune.clock.engine import Desk, Tracks, new_desk, new_tracks, play
 from fleetune.clock.layout import Layout, lay_orders, lay_routes, new_layout, reduce_ns
-from fleetune.compiled import compiled
+from fleetune.compiled import compiled, inner
 from fleetune.solving.hpp.case import Case, Ints, Numbers
 from fleetune.solving.hpp.dealing import task_s
 from fleetune.solving.hpp.draft import Draft, Stage
@@ -96,7 +96,7 @@ def draft_of(sketch: Sketch) -> Draft:
     return Draft(tuple(stages), tuple(sketch.warmup[: len(stages)].tolist()))
 
 
-@compiled
+@inner
 def copy(source: Sketch, target: Sketch) -> None:
     """Make `target` equal to `source`."""
     stages = source.size[0]
@@ -131,7 +131,7 @@ def score(numbers: Numbers, sketch: Sketch, bench: Bench, within: int) -> int:
     return int(ends)
 
 
-@compiled
+@inner
 def _fill(numbers: Numbers, sketch: Sketch, layout: Layout) -> int:
     """Lay out the sketch; the bytes its devices lack together."""
     stages, lacking = sketch.size[0], 0
@@ -154,7 +154,7 @@ def _fill(numbers: Numbers, sketch: Sketch, layout: Layout) -> int:
     return lacking
 
 
-@compiled
+@inner
 def _at_least_ns(bench: Bench) -> int:
     """No round of what is laid out is shorter.
 
@@ -183,7 +183,7 @@ def _at_least_ns(bench: Bench) -> int:
     return int(most)
 
 
-@compiled
+@inner
 def _quickest(bench: Bench) -> None:
     """Of every stage: least forward and backward of a member, least route there and back across the cut behind it,
     (free), most work of a member, most seconds of a micro-batch on a port; all in ns."""
