@@ -1,0 +1,73 @@
+"""The Asteroid paper's tables: problems are posed as stages would pose them, ratios are what they say."""
+
+import pytest
+
+from benchmarks.parts.asteroid import paper
+from benchmarks.parts.asteroid.ablation import _average, _evenly
+from benchmarks.parts.asteroid.planned import FORCED, costed, must
+from benchmarks.parts.asteroid.setting import BERT, MODELS, alike, environment, posed, profile_of, usual
+from benchmarks.parts.asteroid.sheet import beside, near, share
+from benchmarks.parts.asteroid.speedups import cells
+from fleetune.solving.hpp.case import Case
+from fleetune.solving.hpp.draft import Draft, Stage
+
+PROBLEM = ("C", 100)
+
+
+def test_a_problem_has_the_paper_s_devices_and_single_layers() -> None:
+    """BERT-small has 53 of them here, 56 in the paper; a round is the paper's mini-batch."""
+    problem = usual(BERT, environment(*PROBLEM))
+    assert [device.name for device in problem.devices] == ["nx-0", "tx2-0", "tx2-1", "nano-0", "nano-1", "nano-2"]
+    assert len(problem.layers) == 53
+    assert problem.micro_batch * problem.micro_batches == 2048
+    assert problem.bandwidth_bytes_per_s[0][1] == 12.5e6
+
+
+def test_times_by_bytes_take_as_long_in_all() -> None:
+    """Only their distribution over units is another."""
+    fleet = alike("nano", 1)
+    flops, by_bytes = (profile_of(BERT, fleet, 8, by).of("nano-0") for by in (False, True))
+    assert sum(row[1] for row in flops.forward_s) == pytest.approx(sum(row[1] for row in by_bytes.forward_s), rel=1e-4)
+    assert flops.forward_s != by_bytes.forward_s
+
+
+def test_a_table_compares_rounds_of_the_same_problem() -> None:
+    """Search is no slower than DP, search! leaves nobody out, and a plan costs the same when it is costed again."""
+    problem = posed(BERT, environment("D"), 8, 4)
+    ours, forced, dp = (must(problem, name) for name in ("search", FORCED, "dp"))
+    assert ours.fits and forced.fits and ours.round_s <= dp.round_s
+    assert len([device for stage in forced.draft.stages for device in stage.devices]) == 4
+    again = costed(Case(problem), ours.draft)
+    assert (again.round_s, again.words) == (ours.round_s, ours.words)
+
+
+def test_the_ring_s_bandwidth_is_what_the_paper_leaves() -> None:
+    """A DP whose all-reduce ran at that bandwidth would be slower than Asteroid by the paper's factor."""
+    for cell in cells([BERT]):
+        said = paper.SPEED_UPS[BERT.name][cell.link]
+        reduce_s = cell.dp.reduce_s * cell.link[1] / cell.ring_mbit_per_s
+        dp_s = cell.dp.round_s - cell.dp.reduce_s + reduce_s
+        assert dp_s / (cell.device.round_s / said.device) == pytest.approx(said.dp)
+
+
+def test_every_model_has_its_numbers() -> None:
+    """Those of Tables 4 and 7 for all, of Table 2 for the images."""
+    names = {model.name for model in MODELS}
+    assert set(paper.SPEED_UPS) == set(paper.PLANNING_S) == names
+    assert set(paper.VOLUMES) == names - {BERT.name}
+
+
+def test_ablation_deals_evenly_and_averages_devices() -> None:
+    """Groups stay, samples do not; times are means over devices."""
+    draft = Draft((Stage(0, 2, (0, 1, 2), (8, 1, 1)), Stage(2, 3, (3,), (10,))), (3, 1))
+    assert [stage.samples for stage in _evenly(draft).stages] == [(4, 3, 3), (10,)]
+    assert _average((((1.0, 2.0),), ((3.0, 6.0),))) == ((2.0, 4.0),)
+
+
+def test_ratios_near_the_paper_s() -> None:
+    """Within a factor of 1.25 either way; a share of none cannot be told."""
+    assert near(1.25, 1.0) and near(0.8, 1.0) and not near(1.26, 1.0) and not near(0.79, 1.0)
+    assert beside(1.234, 1.2) == "1.23 (1.2)" and beside(2) == "2.00"
+    half = share("half", [True, False], "cells")
+    assert (half.value, half.ok, half.about) == (0.5, False, "cells (1 of 2)")
+    assert share("none", [], "cells").value is None
