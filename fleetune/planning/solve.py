@@ -8,6 +8,7 @@ from fleetune.checks import prove
 from fleetune.contracts.plan import PlanResult
 from fleetune.errors import Refused
 from fleetune.planning.problem import Problem
+from fleetune.planning.strategies.asteroid import Asteroid
 from fleetune.planning.strategies.dp import DataParallel
 from fleetune.planning.strategies.pp import PipelineParallel
 from fleetune.planning.strategies.single import Single
@@ -16,7 +17,7 @@ from fleetune.planning.strategy import Strategy
 
 def strategies() -> dict[str, Strategy]:
     """Every strategy by its name."""
-    known: tuple[Strategy, ...] = (Single(), DataParallel(), PipelineParallel())
+    known: tuple[Strategy, ...] = (Asteroid(), Single(), DataParallel(), PipelineParallel())
     return {strategy.name: strategy for strategy in known}
 
 

@@ -17,7 +17,7 @@ from fleetune.errors import Infeasible
 from fleetune.models.recorder import record_model
 from fleetune.models.units import fold, merge_uncuttable
 from fleetune.planning import Problem
-from fleetune.planning.parts.hpp import Posed, plan_of, problem_of, with_reserve
+from fleetune.planning.parts.hpp import Posed, plan_of, problem_of, with_reserves
 from fleetune.profiling.units import unit_sizes
 from fleetune.solving.hpp.case import Case
 from fleetune.solving.hpp.draft import Draft, Stage, judge
@@ -173,13 +173,11 @@ def test_links_and_lost_seconds_stand_in_the_order_of_devices() -> None:
     assert posed.lost_s_per_byte == (1e-9, 0.0)
 
 
-def test_a_reserve_is_held_back_on_every_device() -> None:
+def test_reserves_are_held_back_where_they_are_asked_for() -> None:
     """Down to nothing, not below."""
     posed = problem_of(replace(small(), fleet=fleets.fleet(fleets.device("a", 1050), fleets.device("b", 2050))), "ab")
-    reserved = with_reserve(posed, 1000)
-    assert reserved is not None
-    assert [device.memory_bytes for device in reserved.problem.devices] == [0, 1000]
-    assert with_reserve(posed, 1001) is None
+    for held, left in (({}, [1000, 2000]), ({"b": 500}, [1000, 1500]), ({"a": 1001, "b": 1}, [0, 1999])):
+        assert [device.memory_bytes for device in with_reserves(posed, held).problem.devices] == left
 
 
 class Skipping(nn.Module):

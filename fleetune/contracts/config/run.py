@@ -14,7 +14,7 @@ from fleetune.contracts.record import a_name, not_negative, record
 class StrategyRequest:
     """Which strategy plans, and the options of that strategy (checked by the strategy itself)."""
 
-    name: str = "pp"
+    name: str = "asteroid"
     options: dict[str, Any] = field(default_factory=dict)
 
 

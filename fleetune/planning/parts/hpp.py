@@ -1,6 +1,6 @@
 """A fleet and a profile as a pure problem of kind "hpp", and its solution as a plan."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -80,13 +80,13 @@ def plan_of(strategy: str, problem: Problem, posed: Posed, solution: Solution) -
     return finish.plan_of(strategy, problem, segments)
 
 
-def with_reserve(posed: Posed, reserve_bytes: int) -> Posed | None:
-    """The same with that much held back on every device; None where one has not so much."""
-    devices = posed.problem.devices
-    if min(device.memory_bytes for device in devices) < reserve_bytes:
-        return None
-    less = tuple(replace(device, memory_bytes=device.memory_bytes - reserve_bytes) for device in devices)
-    return posed._replace(problem=replace(posed.problem, devices=less))
+def with_reserves(posed: Posed, held_bytes: Mapping[str, int]) -> Posed:
+    """The same with so much memory held back on devices by name; on one that has less, all of it."""
+    devices = tuple(
+        replace(device, memory_bytes=max(0, device.memory_bytes - held_bytes.get(device.name, 0)))
+        for device in posed.problem.devices
+    )
+    return posed._replace(problem=replace(posed.problem, devices=devices))
 
 
 def _layer(units: Sequence[Unit]) -> hpp.Layer:

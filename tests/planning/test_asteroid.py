@@ -1,0 +1,166 @@
+"""Strategy asteroid: what its options do, and what it says where nothing can be done."""
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from fleetune.clock import Clock
+from fleetune.contracts.plan import PlanResult, Segment
+from fleetune.contracts.profile import Profile
+from fleetune.errors import Infeasible, Refused
+from fleetune.planning import Problem, solve
+from fleetune.planning.parts.hpp import problem_of
+from fleetune.solving.hpp.solve import solve as solve_hpp
+from tests.clock import fleets
+from tests.planning.instances import small, tiny
+from tests.planning.test_hpp import jagged, names_of
+
+PROPERTY = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def solved(problem: Problem, **options: Any) -> PlanResult | None:
+    """None where nothing satisfies the problem."""
+    try:
+        return solve("asteroid", replace(problem, options=options))
+    except Infeasible:
+        return None
+
+
+def segments(problem: Problem, **options: Any) -> tuple[Segment, ...]:
+    """Of the plan."""
+    return solve("asteroid", replace(problem, options=options)).plan.lanes[0].segments
+
+
+@PROPERTY
+@given(problem=tiny(devices=4))
+def test_objective_and_bound_are_the_solvers(problem: Problem) -> None:
+    """The clock takes the plan for as long as the solver took the solution, links that cost processor time included."""
+    problem = jagged(problem, random.Random(1))
+    result = solved(problem)
+    if result is None:
+        return
+    posed = problem_of(problem, names_of(problem))
+    solution = solve_hpp(posed.problem, method="search", lost_s_per_byte=posed.lost_s_per_byte)
+    assert result.objective == pytest.approx(solution.objective, abs=1e-9)
+    assert result.lower_bound == solution.lower_bound
+    assert result.method == "search"
+
+
+def test_a_device_that_slows_the_round_is_left_out() -> None:
+    """c is a thousand times slower than a: one sample of one unit would hold up everybody."""
+    profile = fleets.profile(fleets.UNITS, {"a": 0.001, "b": 0.002, "c": 1.0})
+    problem = replace(small(micro_batch_samples=8, micro_batches=6), profile=profile)
+    assert "c" not in solve("asteroid", problem).plan.devices
+    assert set(solve("asteroid", replace(problem, options={"every_device": True})).plan.devices) == {"a", "b", "c"}
+
+
+def test_a_list_of_warmups_fixes_the_segments() -> None:
+    """K as given, first to last; by a policy as many as the plan has; free ones do not increase."""
+    problem = small(micro_batch_samples=8, micro_batches=6)
+    assert [segment.warmup for segment in segments(problem, warmup=[4, 2])] == [4, 2]
+    usual = segments(problem, warmup="P-p")
+    assert [segment.warmup for segment in usual] == list(range(len(usual), 0, -1))
+    free = [segment.warmup for segment in segments(problem, warmup="free")]
+    assert free == sorted(free, reverse=True)
+
+
+def test_coarser_layers_are_cut_apart_no_more() -> None:
+    """Two blocks of two units: every cut lies between them."""
+    units = [fleets.unit(f"{part}.{k}") for part in ("l.0", "l.1") for k in "ab"]
+    problem = replace(small(micro_batch_samples=8), profile=fleets.profile(units, fleets.PACES))
+    for segment in segments(problem, layers="blocks", warmup=[3, 1]):
+        assert len(segment.units) == 2
+    assert [s.units for s in segments(problem, layers=1)] == [tuple(unit.name for unit in units)]
+
+
+def test_a_slower_link_end_is_heeded() -> None:
+    """Where a byte costs b's only core 1 ms, a keeps the model to itself; without that cost b shares the work."""
+    problem = small(micro_batch_samples=8, micro_batches=6, devices=["a", "b"])
+    assert len(solve("asteroid", problem).plan.devices) == 2
+    devices = tuple(replace(d, link_cpu_s_per_byte=1e-3) for d in problem.fleet.devices)
+    costly = replace(problem, fleet=replace(problem.fleet, devices=devices))
+    assert all(len(segment.devices) == segment_count(costly) for segment in segments(costly, devices=["a", "b"]))
+
+
+def segment_count(problem: Problem) -> int:
+    """Devices of the only segment: nothing is sent between segments where sending is dear."""
+    lane = solve("asteroid", problem).plan.lanes[0]
+    assert len(lane.segments) == 1
+    return len(lane.segments[0].devices)
+
+
+@PROPERTY
+@given(problem=tiny(devices=4))
+def test_room_for_snapshots_and_backups_is_there(problem: Problem) -> None:
+    """A copy of what a device trains and its optimizer state; and the same of the segment before, where that has one
+    device, on some device of the segment. Neither makes a plan faster."""
+    plain = solved(problem)
+    for options in ({"snapshots": 1}, {"snapshots": 1, "backups": 1}):
+        result = solved(problem, **options)
+        if result is None:
+            continue
+        assert plain is not None
+        clock = Clock(problem.fleet, problem.profile)
+        room = {}
+        found = result.plan.lanes[0].segments
+        for segment in found:
+            for device in segment.devices:
+                needed = clock.memory_bytes(result.plan, segment, device)
+                needed += options.get("snapshots", 0) * trained_bytes(problem.profile, segment)
+                room[device] = problem.fleet.device(device).memory_bytes - needed
+        assert min(room.values()) >= 0
+        if "backups" in options and len(found) > 1:
+            for before, after in zip((found[-1], *found[:-1]), found, strict=True):
+                if len(before.devices) == 1:
+                    assert max(room[d] for d in after.devices) >= trained_bytes(problem.profile, before)
+
+
+def trained_bytes(profile: Profile, segment: Segment) -> int:
+    """Trained weights and two bytes of optimizer state for each byte of them."""
+    return 3 * sum(profile.unit(name).trainable_bytes for name in segment.units)
+
+
+def fleet_of(memory_bytes: int) -> fleets.Fleet:
+    """a, b and c with equal budgets."""
+    return fleets.fleet(*(fleets.device(name, memory_bytes) for name in "abc"))
+
+
+def test_backups_take_the_memory_they_need() -> None:
+    """A unit has 1000 bytes of weights and 3000 of state and gradients. Two segments of two units fit 9250 bytes each,
+    but the backup of either needs 6000 more."""
+    problem = replace(small(), fleet=fleet_of(9250), options={"devices": ["a", "b"], "warmup": [1, 1]})
+    assert solve("asteroid", problem).plan.lanes[0].segments[0].devices == ("a",)
+    with pytest.raises(Infeasible, match="held back for backups: 6000 bytes on [ab]"):
+        solve("asteroid", replace(problem, options={**problem.options, "backups": 1}))
+    enough = replace(problem, fleet=fleet_of(9250 + 6000), options={**problem.options, "backups": 1})
+    assert len(solve("asteroid", enough).plan.lanes[0].segments) == 2
+
+
+def test_a_fleet_that_is_too_small_says_who_lacks_how_much() -> None:
+    """A unit needs 4000 bytes and 100 per kept sample, the runtime 50; every device has 3000."""
+    with pytest.raises(Infeasible, match="device a.* lacks 1150 bytes for layer u0 .*memory less what an idle worker"):
+        solve("asteroid", replace(small(), fleet=fleet_of(3000)))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"method": "magic"}, "magic.*search"),
+        ({"method": "hetpipe"}, "hetpipe is asynchronous"),
+        ({"snapshots": 2}, "snapshots is 2; allowed are 0, 1"),
+        ({"backups": -1}, "backups is -1; allowed are 0, 1"),
+        ({"layers": "halves"}, "layers is 'halves'; allowed are units, blocks and a number"),
+        ({"layers": 0}, "layers is 0; allowed are"),
+        ({"time_limit_s": 0}, "time_limit_s must be a number above 0"),
+        ({"warmup": "P"}, "'P' is not known; allowed are"),
+        ({"warmup": [1, 2]}, "increases towards the last"),
+        ({"warmup": [4, 3, 2, 1]}, "4 stages"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(options: dict[str, Any], words: str) -> None:
+    """In words, before anything is searched."""
+    with pytest.raises(Refused, match=words):
+        solve("asteroid", small(**options))
