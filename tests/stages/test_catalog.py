@@ -71,7 +71,7 @@ def test_a_setting_is_read_by_the_stages_that_need_it(setting: str, readers: set
 def test_the_slice_is_all_that_a_stage_gets() -> None:
     """Single settings stay nested where they were, and nothing else comes along."""
     assert config_slice(entry(STAGES, "plan"), PLAIN) == {
-        "strategy": {"name": "pp", "options": {}},
+        "strategy": {"name": "asteroid", "options": {}},
         "training": {"batch_samples": 16, "micro_batch_samples": 4},
     }
 
