@@ -1,10 +1,10 @@
 """asteroid: hybrid pipelines; contiguous segments, each on a group of devices that share its samples.
 
 After Ye et al., Asteroid: Resource-Efficient Hybrid Pipeline Parallelism for Collaborative DNN Training on
-Heterogeneous Edge Devices, MobiCom 2024 (arXiv:2408.08015). The planning itself is `fleetune.solving.hpp`, which knows
-numbers only: `method: asteroid` is the paper's dynamic program (Algorithms 1 and 2), `search` ours, which judges by the
-exact simulation instead of the paper's formula, and leaves out devices that slow the round. Deviations: bytes on links
-cost processor time (`clock.links`), units join where a cut is impossible.
+Heterogeneous Edge Devices, MobiCom 2024 (doi:10.1145/3636534.3649363). The planning itself is `fleetune.solving.hpp`,
+which knows numbers only: `method: asteroid` is the paper's dynamic program (Algorithms 1 and 2), `search` ours, which
+judges by the exact simulation instead of the paper's formula, and leaves out devices that slow the round. Deviations:
+bytes on links cost processor time (`clock.links`), units join where a cut is impossible.
 """
 
 import math
@@ -48,7 +48,7 @@ class Options:
     """1: a device of the next segment has room for what a segment of one device trains and its optimizer state (the
     first segment is next to the last). Frozen weights need no backup: every device can read them again."""
     time_limit_s: float | None = None
-    """The search ends when it does, or sooner; with a limit that strikes, answers may differ from run to run."""
+    """None: a fixed amount of work; else `search` goes on until then, and may answer differently from run to run."""
 
     def __post_init__(self) -> None:
         one_of("asteroid", "snapshots", self.snapshots, (0, 1))
@@ -66,7 +66,7 @@ class Asteroid:
     summary = "pipeline and data parallel at once; cuts, groups and shares searched, slow devices left out"
     citation = (
         "Ye, S. et al.: Asteroid: Resource-Efficient Hybrid Pipeline Parallelism for Collaborative DNN Training on "
-        "Heterogeneous Edge Devices. MobiCom 2024. arXiv:2408.08015"
+        "Heterogeneous Edge Devices. MobiCom 2024. doi:10.1145/3636534.3649363"
     )
 
     def supports(self, problem: Problem) -> str:
