@@ -1,4 +1,4 @@
-"""Which machines take part, what they are, and how fast messages travel between them.
+"""Which machines take part, what they are, how fast messages travel between them, and what those cost a processor.
 
 May import errors, contracts, links and launching; torch only inside an agent that looks for an accelerator. One agent
 process per device reports facts; then every directed link is probed alone, over the encrypted transport that training
