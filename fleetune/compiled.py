@@ -1,11 +1,24 @@
-"""Compiling functions of numbers to machine code; the machine code is kept beside the source between processes."""
+"""Compiling functions of numbers to machine code, which is kept on disk between processes.
 
-from collections.abc import Callable
+numba looks only at a function's own file to see whether the code it kept is still right, though it has compiled
+functions of other files into it. So the code is kept under a digest of every file that holds compiled functions.
+Division by zero gives infinities as in numpy, not errors: checks in inner loops cost time there and when compiling.
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
 
 F = TypeVar("F", bound=Callable[..., object])
+_HERE = Path(__file__).parent
+_ROOMS = ("clock", "solving")
+"""Folders with compiled functions."""
 
 
 def compiled(function: F) -> F:
@@ -16,7 +29,7 @@ def compiled(function: F) -> F:
 def inner(function: F) -> F:
     """Compiled to be called by compiled functions only: without what Python needs to call it, compiling is quicker.
     A literal among the arguments makes a version of its own; give a variable where that is not worth its compiling."""
-    return cast(F, numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)(function))
+    return cast(F, numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, error_model="numpy")(function))
 
 
 def signed(signature: str) -> Callable[[F], F]:
@@ -29,9 +42,54 @@ def signed(signature: str) -> Callable[[F], F]:
 
 
 def _kept(function: Callable[..., object], *signature: str) -> Any:
-    """With a cache; where no folder for it can be written (a read-only container without a home), compiled anew in
-    every process."""
+    """Kept on disk; where no folder can be written (a read-only container without a home), compiled anew in every
+    process."""
+    folder = _folder()
+    if folder is None:
+        return numba.njit(*signature, error_model="numpy")(function)
+    with _keeping_in(folder):
+        return numba.njit(*signature, cache=True, error_model="numpy")(function)
+
+
+@contextmanager
+def _keeping_in(folder: Path) -> Iterator[None]:
+    """numba asks its configuration where to keep a function's code when it is decorated."""
+    before = numba.config.CACHE_DIR
+    if not before:
+        numba.config.CACHE_DIR = str(folder)
     try:
-        return numba.njit(*signature, cache=True)(function)
-    except RuntimeError:
-        return numba.njit(*signature)(function)
+        yield
+    finally:
+        numba.config.CACHE_DIR = before
+
+
+_found: list[Path | None] = []
+
+
+def _folder() -> Path | None:
+    """Of this version's code, beside the source or in the user's cache; older versions beside it go."""
+    if not _found:
+        name = f"compiled-{_digest()}"
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        parents = (_HERE / "__pycache__", home / "fleetune")
+        _found.append(next((parent / name for parent in parents if _made(parent / name)), None))
+    return _found[0]
+
+
+def _made(folder: Path) -> bool:
+    """Whether the folder is there and can be written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    for old in folder.parent.glob("compiled-*"):
+        if old != folder:
+            shutil.rmtree(old, ignore_errors=True)
+    return os.access(folder, os.W_OK)
+
+
+def _digest() -> str:
+    digest = hashlib.sha256()
+    for path in sorted([Path(__file__), *(p for room in _ROOMS for p in (_HERE / room).rglob("*.py"))]):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]

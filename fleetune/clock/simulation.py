@@ -18,7 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fleetune.clock.engine import Desk, Tracks, new_desk, new_tracks, play
+from fleetune.clock import engine
+from fleetune.clock import layout as columns
+from fleetune.clock.engine import TASKS, TRANSFERS, Desk, Tracks, new_desk, new_tracks, play
 from fleetune.clock.layout import Layout, lay, new_layout, reduce_ns
 from fleetune.clock.pipeline import Order, Pipeline
 from fleetune.errors import Refused
@@ -81,9 +83,8 @@ def simulate(pipeline: Pipeline) -> Simulation:
         _give_order(tracks, g, pipeline.stages[p].members[place].order)
     desk = new_desk(len(members), pipeline.micro_batches, len(pipeline.stages))
     now = int(play(tracks, desk))
-    stuck = tuple(
-        (*members[g], int(desk.position[g])) for g in range(len(members)) if desk.position[g] < tracks.length[g]
-    )
+    reached, length = desk.member[:, engine.POSITION].tolist(), tracks.member[:, engine.LENGTH].tolist()
+    stuck = tuple((*members[g], reached[g]) for g in range(len(members)) if reached[g] < length[g])
     reduces = () if stuck else tuple(_reduces(pipeline, layout, desk))
     ends = [now, *(reduce.end_ns for reduce in reduces)]
     return Simulation(max(ends), _tasks(members, tracks, desk), _transfers(members, tracks, desk), reduces, stuck)
@@ -94,17 +95,15 @@ def _layout(pipeline: Pipeline) -> Layout:
     layout = new_layout(
         len(members),
         len(pipeline.stages),
-        np.array(pipeline.bandwidth_bytes_per_s, np.float64),
-        np.array(pipeline.latency_s, np.float64),
+        np.stack([np.array(pipeline.bandwidth_bytes_per_s), np.array(pipeline.latency_s)], axis=-1).astype(np.float64),
     )
     layout.size[:] = len(pipeline.stages), pipeline.micro_batches
-    layout.first[1:] = np.cumsum([len(stage.members) for stage in pipeline.stages])
+    layout.stage[1:, columns.FIRST] = np.cumsum([len(stage.members) for stage in pipeline.stages])
     for g, member in enumerate(members):
-        layout.device[g], layout.samples[g] = member.device, member.samples
-        layout.duration[g] = member.forward_ns, member.backward_ns
+        layout.member[g] = member.device, member.samples, member.forward_ns, member.backward_ns
     for p, stage in enumerate(pipeline.stages):
-        layout.warmup[p], layout.trainable_bytes[p] = stage.warmup, stage.trainable_bytes
-        layout.output_bytes[p], layout.gradient_bytes[p] = stage.output_bytes, stage.gradient_bytes
+        row = stage.warmup, stage.trainable_bytes, stage.output_bytes, stage.gradient_bytes
+        layout.stage[p, columns.WARMUP :] = row
     return layout
 
 
@@ -119,14 +118,14 @@ def _give_order(tracks: Tracks, g: int, order: Order | None) -> None:
             "and backward once"
         )
     tracks.order[g, : len(order)] = [2 * m + _LETTERS.index(letter) for letter, m in order]
-    tracks.length[g] = len(order)
+    tracks.member[g, engine.LENGTH] = len(order)
 
 
 def _tasks(members: list[tuple[int, int]], tracks: Tracks, desk: Desk) -> tuple[Task, ...]:
     rows = []
-    for g, at, start_ns in desk.task[: desk.sizes[2]].tolist():
+    for g, at, start_ns in desk.started[0, : desk.sizes[TASKS]].tolist():
         code = int(tracks.order[g, at])
-        end_ns = start_ns + int(tracks.duration[g, code % 2])
+        end_ns = start_ns + int(tracks.member[g, engine.FORWARD + code % 2])
         p, place = members[g]
         rows.append(Task(p, place, _LETTERS[code % 2], code // 2, start_ns, end_ns))
     return tuple(rows)
@@ -134,11 +133,12 @@ def _tasks(members: list[tuple[int, int]], tracks: Tracks, desk: Desk) -> tuple[
 
 def _transfers(members: list[tuple[int, int]], tracks: Tracks, desk: Desk) -> tuple[Transfer, ...]:
     rows = []
-    for r, m, start_ns in desk.transfer[: desk.sizes[3]].tolist():
-        ends = members[tracks.sender[r]], members[tracks.receiver[r]]
-        end_ns = start_ns + int(tracks.holds[r])
-        letter, size = _LETTERS[tracks.letter[r]], int(tracks.bytes[r])
-        rows.append(Transfer(*ends, letter, m, size, start_ns, end_ns, end_ns + int(tracks.latency[r])))
+    routes = tracks.route.tolist()
+    for r, m, start_ns in desk.started[1, : desk.sizes[TRANSFERS]].tolist():
+        sender, receiver, letter, _, holds_ns, latency_ns, size = routes[r]
+        end_ns = start_ns + holds_ns
+        ends = members[sender], members[receiver]
+        rows.append(Transfer(*ends, _LETTERS[letter], m, size, start_ns, end_ns, end_ns + latency_ns))
     return tuple(rows)
 
 

@@ -70,13 +70,13 @@ def _allowed(numbers: Numbers, rules: Rules, sketch: Sketch) -> bool:
     stages = sketch.size[0]
     if stages < 1 or (rules.flags[1] > 0 and stages != rules.flags[1]):
         return False
-    if rules.flags[0] and sketch.first[stages] < numbers.memory_bytes.size:
+    if rules.flags[0] and sketch.first[stages] < numbers.device.shape[0]:
         return False
     for p in range(stages):
         count = sketch.first[p + 1] - sketch.first[p]
-        if count < 1 or count > numbers.forward_s.shape[1] - 1 or sketch.edge[p + 1] <= sketch.edge[p]:
+        if count < 1 or count > numbers.seconds.shape[1] - 1 or sketch.edge[p + 1] <= sketch.edge[p]:
             return False
-    return bool(sketch.edge[stages] == numbers.forward_s.shape[2] - 1)
+    return bool(sketch.edge[stages] == numbers.seconds.shape[2] - 1)
 
 
 @inner
@@ -112,14 +112,14 @@ def _regroup(sketch: Sketch, chance: Chance, draw: int) -> bool:
 @inner
 def _settle(numbers: Numbers, rules: Rules, walk: Walk, anew: bool) -> bool:
     """After a change of groups: cuts (`anew`, or where a stage has no layer), K and shares of every stage."""
-    sketch, batch = walk.trial, numbers.forward_s.shape[1] - 1
+    sketch, batch = walk.trial, numbers.seconds.shape[1] - 1
     if sketch.size[0] < 1 or sketch.size[0] > sketch.warmup.size:
         return False
     for p in range(sketch.size[0]):
         if sketch.first[p + 1] - sketch.first[p] > batch:
             return False
         anew |= sketch.edge[p + 1] <= sketch.edge[p]
-    if anew and not balance(numbers, sketch, walk.pace_s):
+    if anew and not balance(numbers, sketch, rules, walk.pace_s):
         return False
     give_warmups(numbers, sketch, rules)
     for p in range(sketch.size[0]):
@@ -153,7 +153,7 @@ def _reshare(numbers: Numbers, sketch: Sketch, chance: Chance) -> bool:
     if count < 2:
         return False
     h = sketch.first[p] + below(chance, count)
-    most = max(1, (numbers.forward_s.shape[1] - 1) // 16)
+    most = max(1, (numbers.seconds.shape[1] - 1) // 16)
     moved = min(sketch.samples[g] - 1, 1 + below(chance, most))
     if h == g or moved < 1:
         return False

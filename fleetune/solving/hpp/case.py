@@ -12,35 +12,30 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
+ACTIVATION, TRAINABLE, OUTPUT, GRADIENT = range(4)
+"""Columns of `Numbers.edge`: bytes kept per sample and trainable bytes of all layers before the edge; bytes per sample
+across a cut there, forward and backward, 0 at both ends."""
+MEMORY, LOST = range(2)
+"""Columns of `Numbers.device`: bytes; seconds a task loses to each byte it receives or sends."""
+
+
 class Numbers(NamedTuple):
     """What compiled code reads; edges 0..L lie before, between and after the layers."""
 
     micro_batches: int
-    forward_s: Floats
-    """[device, samples 0..B, edge]: seconds of all layers before the edge."""
-    backward_s: Floats
-    """[device, samples 0..B, edge]"""
+    seconds: Floats
+    """[device, samples 0..B, edge, 0 forward or 1 backward] of all layers before the edge."""
     least_s: Floats
     """[device, edge]: seconds per sample, forward and backward, at the best size of each layer before the edge: no
     share of any stage is done faster."""
-    lost_s: Floats
-    """[device]: seconds a task loses to each byte it receives or sends."""
     state_bytes: Floats
     """[edge]: weights, gradients, optimizer state and snapshots of all layers before the edge."""
-    activation_bytes: Ints
-    """[edge]: kept per sample by all layers before the edge."""
-    trainable_bytes: Ints
-    """[edge]"""
-    output_bytes: Ints
-    """[edge]: per sample across a cut there; 0 at both ends."""
-    gradient_bytes: Ints
-    """[edge]: the same backward."""
-    memory_bytes: Floats
-    """[device]"""
-    bandwidth: Floats
-    """[from, to] bytes per second; infinite on the diagonal."""
-    latency_s: Floats
-    """[from, to]; 0 on the diagonal."""
+    edge: Ints
+    """[edge, column]"""
+    device: Floats
+    """[device, column]"""
+    link: Floats
+    """[from, to, 2]: bytes per second, infinite on the diagonal; latency in seconds, 0 there."""
 
 
 class Case:
@@ -57,8 +52,8 @@ class Case:
         self.devices = len(problem.devices)
         self.samples = problem.micro_batch
         self.micro_batches = problem.micro_batches
-        self.forward_s = _running(problem, problem.forward_s)
-        self.backward_s = _running(problem, problem.backward_s)
+        seconds = np.stack([_running(problem, problem.forward_s), _running(problem, problem.backward_s)], axis=-1)
+        self.forward_s, self.backward_s = seconds[..., 0], seconds[..., 1]
         self.least_s = _least(self.forward_s + self.backward_s)
         layers = problem.layers
         trainable = [layer.param_bytes if layer.trainable_bytes is None else layer.trainable_bytes for layer in layers]
@@ -75,20 +70,15 @@ class Case:
         self.latency_s = _links(problem.latency_s, 0.0)
         self.lost_s = np.array(lost_s_per_byte or [0.0] * self.devices, np.float64)
         per_byte = (1 + problem.optimizer_bytes_per_param_byte) * (1 + problem.snapshots)
+        columns = (self.activation_bytes, self.trainable_bytes, self.output_bytes, self.gradient_bytes)
         self.numbers = Numbers(
             micro_batches=self.micro_batches,
-            forward_s=self.forward_s,
-            backward_s=self.backward_s,
+            seconds=seconds,
             least_s=self.least_s,
-            lost_s=self.lost_s,
             state_bytes=self.param_bytes + self.trainable_bytes * per_byte,
-            activation_bytes=self.activation_bytes,
-            trainable_bytes=self.trainable_bytes,
-            output_bytes=self.output_bytes,
-            gradient_bytes=self.gradient_bytes,
-            memory_bytes=self.memory_bytes,
-            bandwidth=self.bandwidth,
-            latency_s=self.latency_s,
+            edge=np.stack(columns, axis=-1),
+            device=np.stack([self.memory_bytes, self.lost_s], axis=-1),
+            link=np.stack([self.bandwidth, self.latency_s], axis=-1),
         )
 
     @property

@@ -3,7 +3,7 @@
 import numpy as np
 
 from fleetune.compiled import compiled, inner
-from fleetune.solving.hpp.case import Ints, Numbers
+from fleetune.solving.hpp.case import ACTIVATION, GRADIENT, LOST, MEMORY, OUTPUT, Ints, Numbers
 
 NONE, LOOSE, TIGHT = 0, 1, 2
 """No way to deal; dealt as if memory were ample; dealt, and memory had a say."""
@@ -12,11 +12,11 @@ NONE, LOOSE, TIGHT = 0, 1, 2
 @inner
 def task_s(numbers: Numbers, device: int, samples: int, first: int, end: int) -> tuple[float, float]:
     """Forward and backward seconds of layers [first, end) on `samples` samples, work for links included."""
-    lost_s = numbers.lost_s[device] * samples
-    there, back = numbers.forward_s[device, samples], numbers.backward_s[device, samples]
+    lost_s = numbers.device[device, LOST] * samples
+    table, edge = numbers.seconds[device, samples], numbers.edge
     return (
-        there[end] - there[first] + lost_s * (numbers.output_bytes[first] + numbers.output_bytes[end]),
-        back[end] - back[first] + lost_s * (numbers.gradient_bytes[first] + numbers.gradient_bytes[end]),
+        table[end, 0] - table[first, 0] + lost_s * (edge[first, OUTPUT] + edge[end, OUTPUT]),
+        table[end, 1] - table[first, 1] + lost_s * (edge[first, GRADIENT] + edge[end, GRADIENT]),
     )
 
 
@@ -31,11 +31,11 @@ def both_s(numbers: Numbers, device: int, samples: int, first: int, end: int) ->
 def most_samples(numbers: Numbers, device: int, first: int, end: int, warmup: int) -> int:
     """The largest share of layers [first, end) that fits the device's memory with `warmup` micro-batches between
     forward and backward; a whole micro-batch at most."""
-    room = numbers.memory_bytes[device] - np.ceil(numbers.state_bytes[end] - numbers.state_bytes[first])
-    batch = numbers.forward_s.shape[1] - 1
+    room = numbers.device[device, MEMORY] - np.ceil(numbers.state_bytes[end] - numbers.state_bytes[first])
+    batch = numbers.seconds.shape[1] - 1
     if room < 0:
         return 0
-    kept = min(warmup, numbers.micro_batches) * (numbers.activation_bytes[end] - numbers.activation_bytes[first])
+    kept = min(warmup, numbers.micro_batches) * (numbers.edge[end, ACTIVATION] - numbers.edge[first, ACTIVATION])
     if kept * batch <= room:
         return int(batch)
     return int(room // kept)
@@ -49,7 +49,7 @@ def deal_by_capacity(numbers: Numbers, group: Ints, first: int, end: int, warmup
     rounding running totals. A device left without a sample takes one from the largest share: who is in a group works.
     Phase 2 moves blocks of samples from the slowest device to the fastest one with room while the slowest gets faster.
     """
-    count, batch = group.size, numbers.forward_s.shape[1] - 1
+    count, batch = group.size, numbers.seconds.shape[1] - 1
     outcome, room, capacity = LOOSE, np.empty(count, np.int64), np.empty(count)
     if count > batch:
         return NONE
@@ -100,7 +100,7 @@ def _leave_nobody_out(shares: Ints) -> None:
 @inner
 def _offload(numbers: Numbers, group: Ints, first: int, end: int, room: Ints, shares: Ints) -> int:
     """Phase 2; TIGHT when somebody was passed over for lack of memory."""
-    count, block = shares.size, max(1, (numbers.forward_s.shape[1] - 1) // 64)
+    count, block = shares.size, max(1, (numbers.seconds.shape[1] - 1) // 64)
     outcome, times = LOOSE, np.empty(count)
     for k in range(count):
         times[k] = both_s(numbers, group[k], shares[k], first, end)
@@ -137,7 +137,7 @@ def deal_exactly(numbers: Numbers, group: Ints, first: int, end: int, warmup: in
     Each sample goes where it hurts least, which is exact where times grow with samples. Nobody's first samples that
     take no longer than any dealing must are dealt one by one: they are jumped over.
     """
-    count, batch = group.size, numbers.forward_s.shape[1] - 1
+    count, batch = group.size, numbers.seconds.shape[1] - 1
     if count > batch:
         return False
     total, pace = 0, 0.0
@@ -165,7 +165,7 @@ def deal_exactly(numbers: Numbers, group: Ints, first: int, end: int, warmup: in
 @inner
 def _jump(numbers: Numbers, group: Ints, layers: tuple[int, int], room: Ints, shares: Ints, within_s: float) -> int:
     """Give everybody what they do in `within_s`, unless that is more than there is; what is left then."""
-    given, left = 0, numbers.forward_s.shape[1] - 1 - group.size
+    given, left = 0, numbers.seconds.shape[1] - 1 - group.size
     for k in range(group.size):
         low, high = 1, room[k]
         while low < high:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fleetune.compiled import compiled, inner
-from fleetune.solving.hpp.case import Case, Floats, Ints, Numbers
+from fleetune.solving.hpp.case import GRADIENT, OUTPUT, TRAINABLE, Case, Floats, Ints, Numbers
 from fleetune.solving.hpp.dealing import LOOSE, NONE, TIGHT, deal_by_capacity, task_s
 from fleetune.solving.hpp.draft import Draft, Stage
 
@@ -121,7 +121,7 @@ def _fill(numbers: Numbers, order: Ints, warmups: Ints, edges: Ints, bound_s: fl
 @inner
 def batch_of(numbers: Numbers) -> int:
     """Samples of a micro-batch."""
-    return int(numbers.forward_s.shape[1] - 1)
+    return int(numbers.seconds.shape[1] - 1)
 
 
 @inner
@@ -141,7 +141,7 @@ def _head(
     group, dealt, first, end = order[x : x + count], shares[:count], edges[i], edges[j]
     reduce_s = 0.0
     if count > 1:
-        trainable = numbers.trainable_bytes[end] - numbers.trainable_bytes[first]
+        trainable = numbers.edge[end, TRAINABLE] - numbers.edge[first, TRAINABLE]
         reduce_s = 2 * (count - 1) * trainable / (count * slowest)
     outcome, there, back = TIGHT, 0.0, 0.0
     for q in range(most, 0 if last else 1, -1):
@@ -162,7 +162,7 @@ def _slowest_inside(numbers: Numbers, group: Ints) -> float:
     for a in group:
         for b in group:
             if a != b:
-                slowest = min(slowest, numbers.bandwidth[a, b])
+                slowest = min(slowest, numbers.link[a, b, 0])
     return slowest
 
 
@@ -193,8 +193,8 @@ def _extend(
         y = x + count
         behind = table.span_s[q - 1, j, y]
         link, samples = between[x, y, y + table.head[q - 1, j, y]], batch_of(numbers)
-        cross_there = samples * numbers.output_bytes[edge] / link[0] + link[2]
-        cross_back = samples * numbers.gradient_bytes[edge] / link[1] + link[3]
+        cross_there = samples * numbers.edge[edge, OUTPUT] / link[0] + link[2]
+        cross_back = samples * numbers.edge[edge, GRADIENT] / link[1] + link[3]
         crossing = cross_there + cross_back
         span = max(span, max(m * crossing + both, behind + both + crossing))
         tail = max(reduce_s, table.tail_s[q - 1, j, y] - back - cross_back)
@@ -215,9 +215,9 @@ def _between(numbers: Numbers, order: Ints) -> Floats:
             there, back, late_there, late_back = np.inf, np.inf, 0.0, 0.0
             for z in range(y + 1, devices + 1):
                 b, known = order[z - 1], result[x + 1, y, z]
-                there, back = min(there, numbers.bandwidth[a, b]), min(back, numbers.bandwidth[b, a])
-                late_there = max(late_there, numbers.latency_s[a, b])
-                late_back = max(late_back, numbers.latency_s[b, a])
+                there, back = min(there, numbers.link[a, b, 0]), min(back, numbers.link[b, a, 0])
+                late_there = max(late_there, numbers.link[a, b, 1])
+                late_back = max(late_back, numbers.link[b, a, 1])
                 row = result[x, y, z]
                 row[0], row[1], row[2], row[3] = there, back, late_there, late_back
                 if x + 1 < y:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleetune.compiled import inner, signed
-from fleetune.solving.hpp.case import Ints, Numbers
+from fleetune.solving.hpp.case import GRADIENT, OUTPUT, Ints, Numbers
 from fleetune.solving.hpp.dealing import deal_exactly, most_samples
 from fleetune.solving.hpp.sketch import Sketch
 
@@ -98,10 +98,10 @@ def deal(numbers: Numbers, sketch: Sketch, p: int) -> None:
     low, high = sketch.first[p], sketch.first[p + 1]
     group, shares = sketch.device[low:high], sketch.samples[low:high]
     first, end = sketch.edge[p], sketch.edge[p + 1]
-    for kept in (sketch.warmup[p], np.int64(0)):
+    for kept in (int(sketch.warmup[p]), int(sketch.size[0] * 0)):
         if deal_exactly(numbers, group, first, end, kept, shares):
             return
-    batch = numbers.forward_s.shape[1] - 1
+    batch = numbers.seconds.shape[1] - 1
     for k in range(shares.size):
         shares[k] = batch // shares.size + (1 if k < batch % shares.size else 0)
 
@@ -141,68 +141,97 @@ def give_warmups(numbers: Numbers, sketch: Sketch, rules: Rules) -> None:
 
 
 @inner
-def balance(numbers: Numbers, sketch: Sketch, pace_s: NDArray[np.float64]) -> bool:
-    """Move the cuts so that stages take about equally long, cuts included, if their groups dealt samples like a fluid;
-    False where there are fewer layers than stages. `pace_s` is memory for one number per stage and link.
+def balance(numbers: Numbers, sketch: Sketch, rules: Rules, pace_s: NDArray[np.float64]) -> bool:
+    """Move the cuts so that stages take about equally long, cuts included, if their groups dealt samples like a fluid,
+    and fit memory where any cuts of these groups do; False where there are fewer layers than stages. `pace_s` is memory
+    for one number per stage and link.
     """
-    stages, layers = sketch.size[0], numbers.forward_s.shape[2] - 1
+    stages, layers = sketch.size[0], numbers.seconds.shape[2] - 1
     if stages > layers:
         return False
     if stages == 1:
         return True
     for p in range(stages - 1):
         pace_s[p] = _slowest_link(numbers, sketch, p)
+    pace_s[stages - 1] = 0.0
     low, high = 0.0, 0.0
     for p in range(stages):
         high = max(high, _fluid_s(numbers, sketch, p, sketch.edge[0], layers))
+        for edge in range(1, layers):
+            high = max(high, _crossing_s(numbers, pace_s[p], edge))
+    heed = _sweep(numbers, sketch, rules, (pace_s, high, True))
     for _ in range(14):
         middle = 0.5 * (low + high)
-        if _sweep(numbers, sketch, pace_s, middle):
+        if _sweep(numbers, sketch, rules, (pace_s, middle, heed)):
             high = middle
         else:
             low = middle
-    return _sweep(numbers, sketch, pace_s, high)
+    return _sweep(numbers, sketch, rules, (pace_s, high, heed))
 
 
 @inner
-def _sweep(numbers: Numbers, sketch: Sketch, pace_s: NDArray[np.float64], limit_s: float) -> bool:
-    """Give every stage as many layers as it does within the limit, cut where crossing is within it too; whether the
-    last one could take what was left."""
-    stages, layers = sketch.size[0], numbers.forward_s.shape[2] - 1
-    batch, first = numbers.forward_s.shape[1] - 1, 0
+def _sweep(numbers: Numbers, sketch: Sketch, rules: Rules, limits: tuple[NDArray[np.float64], float, bool]) -> bool:
+    """Give every stage as many layers as it does within the limit, cut where crossing is within it too; whether that
+    was possible. `limits`: seconds per byte of every cut, the limit in seconds, and whether the
+    group must have the memory as well."""
+    pace_s, limit_s, heed = limits
+    stages, layers = sketch.size[0], numbers.seconds.shape[2] - 1
+    first, possible = 0, True
     for p in range(stages - 1):
         low, high = first + 1, layers - (stages - 1 - p)
         while low < high:
             middle = (low + high + 1) // 2
-            if _fluid_s(numbers, sketch, p, first, middle) <= limit_s:
+            if _within(numbers, sketch, rules, (p, first, middle), (limit_s, heed)):
                 low = middle
             else:
                 high = middle - 1
         cut = low
-        while cut > first + 1 and batch * pace_s[p] * _crossing_bytes(numbers, cut) > limit_s:
+        while cut > first and _crossing_s(numbers, pace_s[p], cut) > limit_s:
             cut -= 1
-        if batch * pace_s[p] * _crossing_bytes(numbers, cut) > limit_s:
-            cut = low
+        if cut == first:
+            cut, possible = low, False
+        possible &= low > first + 1 or _within(numbers, sketch, rules, (p, first, cut), (limit_s, heed))
         sketch.edge[p], sketch.edge[p + 1] = first, cut
         first = cut
     sketch.edge[stages - 1], sketch.edge[stages] = first, layers
-    return _fluid_s(numbers, sketch, stages - 1, first, layers) <= limit_s
+    return possible and _within(numbers, sketch, rules, (stages - 1, first, layers), (limit_s, heed))
 
 
 @inner
-def _crossing_bytes(numbers: Numbers, edge: int) -> int:
-    return int(numbers.output_bytes[edge] + numbers.gradient_bytes[edge])
+def _within(
+    numbers: Numbers, sketch: Sketch, rules: Rules, span: tuple[int, int, int], limits: tuple[float, bool]
+) -> bool:
+    """Whether stage span[0] does layers [span[1], span[2]) in time and, if asked, has room for a micro-batch's samples
+    with as few forwards kept as the rules allow."""
+    p, first, end = span
+    if _fluid_s(numbers, sketch, p, first, end) > limits[0]:
+        return False
+    if not limits[1]:
+        return True
+    kept, total = np.int64(1) if rules.flags[2] else rules.warmups[sketch.size[0], p], 0
+    for g in range(sketch.first[p], sketch.first[p + 1]):
+        room = most_samples(numbers, sketch.device[g], first, end, kept)
+        if room < 1:
+            return False
+        total += room
+    return bool(total >= numbers.seconds.shape[1] - 1)
+
+
+@inner
+def _crossing_s(numbers: Numbers, pace_s: float, edge: int) -> float:
+    """A micro-batch across a cut there and back."""
+    return float((numbers.seconds.shape[1] - 1) * pace_s * (numbers.edge[edge, OUTPUT] + numbers.edge[edge, GRADIENT]))
 
 
 @inner
 def _fluid_s(numbers: Numbers, sketch: Sketch, p: int, first: int, end: int) -> float:
     """Forward and backward seconds of a micro-batch on stage p, each device at its speed for its even share."""
-    batch, speed = numbers.forward_s.shape[1] - 1, 0.0
+    batch, speed = numbers.seconds.shape[1] - 1, 0.0
     count = sketch.first[p + 1] - sketch.first[p]
     y = max(1, batch // count)
     for g in range(sketch.first[p], sketch.first[p + 1]):
-        there, back = numbers.forward_s[sketch.device[g], y], numbers.backward_s[sketch.device[g], y]
-        speed += y / max(there[end] - there[first] + back[end] - back[first], 1e-15)
+        table = numbers.seconds[sketch.device[g], y]
+        speed += y / max(table[end, 0] - table[first, 0] + table[end, 1] - table[first, 1], 1e-15)
     return float(batch / speed)
 
 
@@ -212,6 +241,6 @@ def _slowest_link(numbers: Numbers, sketch: Sketch, p: int) -> float:
     worst = 0.0
     for g in range(sketch.first[p], sketch.first[p + 1]):
         for h in range(sketch.first[p + 1], sketch.first[p + 2]):
-            worst = max(worst, 1.0 / numbers.bandwidth[sketch.device[g], sketch.device[h]])
+            worst = max(worst, 1.0 / numbers.link[sketch.device[g], sketch.device[h], 0])
     here, there = sketch.first[p + 1] - sketch.first[p], sketch.first[p + 2] - sketch.first[p + 1]
     return float(worst / min(here, there))

@@ -8,10 +8,22 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fleetune.clock import engine
+from fleetune.clock import layout as columns
 from fleetune.clock.engine import Desk, Tracks, new_desk, new_tracks, play
-from fleetune.clock.layout import Layout, lay_orders, lay_routes, new_layout, reduce_ns
+from fleetune.clock.layout import (
+    BACKWARD,
+    FIRST,
+    FORWARD,
+    WARMUP,
+    Layout,
+    lay_orders,
+    lay_routes,
+    new_layout,
+    reduce_ns,
+)
 from fleetune.compiled import compiled, inner
-from fleetune.solving.hpp.case import Case, Ints, Numbers
+from fleetune.solving.hpp.case import ACTIVATION, GRADIENT, MEMORY, OUTPUT, TRAINABLE, Case, Ints, Numbers
 from fleetune.solving.hpp.dealing import task_s
 from fleetune.solving.hpp.draft import Draft, Stage
 
@@ -65,7 +77,7 @@ def new_bench(case: Case) -> Bench:
     """Room for any plan of the case."""
     stages = case.most_stages
     return Bench(
-        layout=new_layout(case.devices, stages, case.bandwidth, case.latency_s),
+        layout=new_layout(case.devices, stages, case.numbers.link),
         tracks=new_tracks(case.devices, case.micro_batches, stages),
         desk=new_desk(case.devices, case.micro_batches, stages),
         quick=np.zeros((stages, 7), np.int64),
@@ -122,9 +134,9 @@ def score(numbers: Numbers, sketch: Sketch, bench: Bench, within: int) -> int:
         return NEVER
     lay_orders(layout, bench.tracks)
     ends = play(bench.tracks, bench.desk)
-    bench.work[0] += bench.desk.sizes[2] + bench.desk.sizes[3]
-    for g in range(layout.first[stages]):
-        if bench.desk.position[g] < bench.tracks.length[g]:
+    bench.work[0] += bench.desk.sizes[engine.TASKS] + bench.desk.sizes[engine.TRANSFERS]
+    for g in range(sketch.first[stages]):
+        if bench.desk.member[g, engine.POSITION] < bench.tracks.member[g, engine.LENGTH]:
             return NEVER
     for p in range(stages):
         ends = max(ends, bench.desk.ended[p] + reduce_ns(layout, p))
@@ -137,20 +149,19 @@ def _fill(numbers: Numbers, sketch: Sketch, layout: Layout) -> int:
     stages, lacking = sketch.size[0], 0
     layout.size[0], layout.size[1] = stages, numbers.micro_batches
     for p in range(stages):
-        first, end = sketch.edge[p], sketch.edge[p + 1]
-        layout.first[p], layout.first[p + 1] = sketch.first[p], sketch.first[p + 1]
-        layout.warmup[p] = sketch.warmup[p]
-        layout.trainable_bytes[p] = numbers.trainable_bytes[end] - numbers.trainable_bytes[first]
-        layout.output_bytes[p], layout.gradient_bytes[p] = numbers.output_bytes[end], numbers.gradient_bytes[end]
+        first, end, row = sketch.edge[p], sketch.edge[p + 1], layout.stage[p]
+        row[FIRST], layout.stage[p + 1, FIRST], row[WARMUP] = sketch.first[p], sketch.first[p + 1], sketch.warmup[p]
+        row[columns.TRAINABLE] = numbers.edge[end, TRAINABLE] - numbers.edge[first, TRAINABLE]
+        row[columns.OUTPUT], row[columns.GRADIENT] = numbers.edge[end, OUTPUT], numbers.edge[end, GRADIENT]
         state = np.ceil(numbers.state_bytes[end] - numbers.state_bytes[first])
         kept = min(sketch.warmup[p], numbers.micro_batches)
-        per_sample = kept * (numbers.activation_bytes[end] - numbers.activation_bytes[first])
+        per_sample = kept * (numbers.edge[end, ACTIVATION] - numbers.edge[first, ACTIVATION])
         for g in range(sketch.first[p], sketch.first[p + 1]):
-            device, samples = sketch.device[g], sketch.samples[g]
+            device, samples, member = sketch.device[g], sketch.samples[g], layout.member[g]
             there, back = task_s(numbers, device, samples, first, end)
-            layout.device[g], layout.samples[g] = device, samples
-            layout.duration[g, 0], layout.duration[g, 1] = np.int64(np.rint(there * 1e9)), np.int64(np.rint(back * 1e9))
-            lacking += max(0, int(state + samples * per_sample - numbers.memory_bytes[device]))
+            member[columns.DEVICE], member[columns.SAMPLES] = device, samples
+            member[FORWARD], member[BACKWARD] = np.int64(np.rint(there * 1e9)), np.int64(np.rint(back * 1e9))
+            lacking += max(0, int(state + samples * per_sample - numbers.device[device, MEMORY]))
     return lacking
 
 
@@ -176,7 +187,7 @@ def _at_least_ns(bench: Bench) -> int:
     for p in range(stages):
         reduce = reduce_ns(layout, p)
         tail = max(reduce, tail + int(quick[p - 1, 3] + quick[p - 1, 1])) if p > 0 else reduce
-        kept = min(layout.warmup[p], m)
+        kept = min(layout.stage[p, WARMUP], m)
         trips = (m + kept - 1) // kept * quick[p, 4]
         most = max(most, starts + int(max(m * quick[p, 5], trips)) + tail, starts + int(m * quick[p, 6]))
         starts += int(quick[p, 0] + quick[p, 2])
@@ -192,13 +203,14 @@ def _quickest(bench: Bench) -> None:
     for p in range(stages):
         quick[p, 0] = quick[p, 1] = quick[p, 2] = quick[p, 3] = NEVER
         quick[p, 5] = quick[p, 6] = 0
-        for g in range(layout.first[p], layout.first[p + 1]):
-            there, back, port = layout.duration[g, 0], layout.duration[g, 1], np.int64(0)
+        for g in range(layout.stage[p, FIRST], layout.stage[p + 1, FIRST]):
+            there, back, port = layout.member[g, FORWARD], layout.member[g, BACKWARD], 0
             quick[p, 0], quick[p, 1] = min(quick[p, 0], there), min(quick[p, 1], back)
             quick[p, 5] = max(quick[p, 5], there + back)
-            for r in range(tracks.first_route[2 * g], tracks.first_route[2 * g + 2]):
-                port += tracks.holds[r]
-                lasts, letter = tracks.holds[r] + tracks.latency[r], tracks.letter[r]
+            for r in range(tracks.member[g, engine.FIRST_ROUTE], tracks.member[g + 1, engine.FIRST_ROUTE]):
+                route = tracks.route[r]
+                port += route[engine.HOLDS]
+                lasts, letter = route[engine.HOLDS] + route[engine.LATENCY], route[engine.LETTER]
                 cut = p - letter
                 quick[cut, 2 + letter] = min(quick[cut, 2 + letter], lasts)
             quick[p, 6] = max(quick[p, 6], port)
