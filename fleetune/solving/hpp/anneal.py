@@ -25,6 +25,9 @@ from fleetune.solving.hpp.moves import (
 )
 from fleetune.solving.hpp.sketch import SHORT, Bench, Sketch, copy, score
 
+AT_ONCE = 4
+"""One step in so many is followed by another before the plan is judged."""
+
 
 class Walk(NamedTuple):
     """Where a walk is, where it was best, and memory for the next step."""
@@ -48,7 +51,7 @@ def anneal(
     while bench.work[0] < until:
         bench.work[0] += 2
         copy(walk.here, walk.trial)
-        if not _step(numbers, rules, walk, chance) or not _allowed(numbers, rules, walk.trial):
+        if not _changed(numbers, rules, walk, chance) or not _allowed(numbers, rules, walk.trial):
             continue
         done = (bench.work[0] - began) / course[0]
         heat = course[1] * (course[2] / course[1]) ** done
@@ -70,13 +73,22 @@ def _allowed(numbers: Numbers, rules: Rules, sketch: Sketch) -> bool:
     stages = sketch.size[0]
     if stages < 1 or (rules.flags[1] > 0 and stages != rules.flags[1]):
         return False
-    if rules.flags[0] and sketch.first[stages] < numbers.device.shape[0]:
+    if rules.flags[0] and sketch.first[stages] < numbers.memory_bytes.size:
         return False
     for p in range(stages):
         count = sketch.first[p + 1] - sketch.first[p]
         if count < 1 or count > numbers.seconds.shape[1] - 1 or sketch.edge[p + 1] <= sketch.edge[p]:
             return False
     return bool(sketch.edge[stages] == numbers.seconds.shape[2] - 1)
+
+
+@inner
+def _changed(numbers: Numbers, rules: Rules, walk: Walk, chance: Chance) -> bool:
+    """Take one step, now and then several at once: what lies between two good plans may be bad, or fit nowhere."""
+    while _step(numbers, rules, walk, chance):
+        if below(chance, AT_ONCE) > 0:
+            return True
+    return False
 
 
 @inner
@@ -87,7 +99,7 @@ def _step(numbers: Numbers, rules: Rules, walk: Walk, chance: Chance) -> bool:
     if draw < 30:
         return stages > 1 and _shift(numbers, sketch, chance)
     if draw < 50:
-        return _reshare(numbers, sketch, chance)
+        return _reshare(sketch, chance)
     if draw < 58 and rules.flags[2]:
         return _rewarm(numbers, sketch, chance)
     if draw < 62:
@@ -145,7 +157,7 @@ def _shift(numbers: Numbers, sketch: Sketch, chance: Chance) -> bool:
 
 
 @inner
-def _reshare(numbers: Numbers, sketch: Sketch, chance: Chance) -> bool:
+def _reshare(sketch: Sketch, chance: Chance) -> bool:
     """Move samples from one member of a stage to another."""
     g = below(chance, sketch.first[sketch.size[0]])
     p = stage_of(sketch, g)
@@ -153,8 +165,7 @@ def _reshare(numbers: Numbers, sketch: Sketch, chance: Chance) -> bool:
     if count < 2:
         return False
     h = sketch.first[p] + below(chance, count)
-    most = max(1, (numbers.seconds.shape[1] - 1) // 16)
-    moved = min(sketch.samples[g] - 1, 1 + below(chance, most))
+    moved = min(sketch.samples[g] - 1, 1 + below(chance, 1 << below(chance, 6)))
     if h == g or moved < 1:
         return False
     sketch.samples[g] -= moved
@@ -166,7 +177,7 @@ def _reshare(numbers: Numbers, sketch: Sketch, chance: Chance) -> bool:
 def _rewarm(numbers: Numbers, sketch: Sketch, chance: Chance) -> bool:
     """One forward more or fewer before the first backward of a stage; K must not rise from a stage to the next."""
     p = below(chance, sketch.size[0])
-    k = sketch.warmup[p] + (1 if below(chance, 2) else -1)
+    k = min(sketch.warmup[p], numbers.micro_batches) + (1 if below(chance, 2) else -1)
     ahead = sketch.warmup[p - 1] if p > 0 else numbers.micro_batches
     behind = sketch.warmup[p + 1] if p + 1 < sketch.size[0] else 1
     if k < behind or k > ahead:

@@ -1,5 +1,6 @@
 """The numbers of a problem as arrays, with running sums: what any run of layers costs is one subtraction."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -12,11 +13,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-ACTIVATION, TRAINABLE, OUTPUT, GRADIENT = range(4)
-"""Columns of `Numbers.edge`: bytes kept per sample and trainable bytes of all layers before the edge; bytes per sample
-across a cut there, forward and backward, 0 at both ends."""
-MEMORY, LOST = range(2)
-"""Columns of `Numbers.device`: bytes; seconds a task loses to each byte it receives or sends."""
+PARAM, ACTIVATION, TRAINABLE, OUTPUT, GRADIENT = range(5)
+"""Columns of `Numbers.edge`: bytes of weights, bytes kept per sample and trainable bytes of all layers before the edge;
+bytes per sample across a cut there, forward and backward, 0 at both ends."""
 
 
 class Numbers(NamedTuple):
@@ -28,12 +27,14 @@ class Numbers(NamedTuple):
     least_s: Floats
     """[device, edge]: seconds per sample, forward and backward, at the best size of each layer before the edge: no
     share of any stage is done faster."""
-    state_bytes: Floats
-    """[edge]: weights, gradients, optimizer state and snapshots of all layers before the edge."""
+    state_per_byte: float
+    """Gradients, optimizer state and snapshots of a trainable byte."""
     edge: Ints
     """[edge, column]"""
-    device: Floats
-    """[device, column]"""
+    memory_bytes: Ints
+    """[device]"""
+    lost_s: Floats
+    """[device]: seconds a task loses to each byte it receives or sends."""
     link: Floats
     """[from, to, 2]: bytes per second, infinite on the diagonal; latency in seconds, 0 there."""
 
@@ -65,19 +66,19 @@ class Case:
             [0, *(x.output_bytes if x.gradient_bytes is None else x.gradient_bytes for x in layers)], np.int64
         )
         self.output_bytes[-1] = self.gradient_bytes[-1] = 0
-        self.memory_bytes = np.array([device.memory_bytes for device in problem.devices], np.float64)
+        self.memory_bytes = np.array([device.memory_bytes for device in problem.devices], np.int64)
         self.bandwidth = _links(problem.bandwidth_bytes_per_s, np.inf)
         self.latency_s = _links(problem.latency_s, 0.0)
         self.lost_s = np.array(lost_s_per_byte or [0.0] * self.devices, np.float64)
-        per_byte = (1 + problem.optimizer_bytes_per_param_byte) * (1 + problem.snapshots)
-        columns = (self.activation_bytes, self.trainable_bytes, self.output_bytes, self.gradient_bytes)
+        summed = (self.param_bytes, self.activation_bytes, self.trainable_bytes)
         self.numbers = Numbers(
             micro_batches=self.micro_batches,
             seconds=seconds,
             least_s=self.least_s,
-            state_bytes=self.param_bytes + self.trainable_bytes * per_byte,
-            edge=np.stack(columns, axis=-1),
-            device=np.stack([self.memory_bytes, self.lost_s], axis=-1),
+            state_per_byte=(1 + problem.optimizer_bytes_per_param_byte) * (1 + problem.snapshots),
+            edge=np.stack([*summed, self.output_bytes, self.gradient_bytes], axis=-1),
+            memory_bytes=self.memory_bytes,
+            lost_s=self.lost_s,
             link=np.stack([self.bandwidth, self.latency_s], axis=-1),
         )
 
@@ -101,9 +102,11 @@ class Case:
             float(back[end] - back[first]) + lost_s * float(self.gradient_bytes[first] + self.gradient_bytes[end]),
         )
 
-    def state_bytes(self, first: int, end: int) -> float:
-        """Weights, gradients, optimizer state and snapshots of layers [first, end)."""
-        return float(self.numbers.state_bytes[end] - self.numbers.state_bytes[first])
+    def state_bytes(self, first: int, end: int) -> int:
+        """Weights, gradients, optimizer state and snapshots of layers [first, end), rounded up once."""
+        trainable = int(self.trainable_bytes[end] - self.trainable_bytes[first])
+        own = math.ceil(trainable * self.numbers.state_per_byte)
+        return int(self.param_bytes[end] - self.param_bytes[first]) + own
 
 
 def _running(problem: Problem, seconds: tuple[tuple[tuple[float, ...], ...], ...]) -> Floats:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from fleetune.compiled import compiled, inner
-from fleetune.solving.hpp.case import ACTIVATION, GRADIENT, LOST, MEMORY, OUTPUT, Ints, Numbers
+from fleetune.solving.hpp.case import ACTIVATION, GRADIENT, OUTPUT, PARAM, TRAINABLE, Ints, Numbers
 
 NONE, LOOSE, TIGHT = 0, 1, 2
 """No way to deal; dealt as if memory were ample; dealt, and memory had a say."""
@@ -12,7 +12,7 @@ NONE, LOOSE, TIGHT = 0, 1, 2
 @inner
 def task_s(numbers: Numbers, device: int, samples: int, first: int, end: int) -> tuple[float, float]:
     """Forward and backward seconds of layers [first, end) on `samples` samples, work for links included."""
-    lost_s = numbers.device[device, LOST] * samples
+    lost_s = numbers.lost_s[device] * samples
     table, edge = numbers.seconds[device, samples], numbers.edge
     return (
         table[end, 0] - table[first, 0] + lost_s * (edge[first, OUTPUT] + edge[end, OUTPUT]),
@@ -28,10 +28,18 @@ def both_s(numbers: Numbers, device: int, samples: int, first: int, end: int) ->
 
 
 @inner
+def state_bytes(numbers: Numbers, first: int, end: int) -> int:
+    """Weights, gradients, optimizer state and snapshots of layers [first, end), rounded up once."""
+    low, high = numbers.edge[first], numbers.edge[end]
+    own = np.int64(np.ceil((high[TRAINABLE] - low[TRAINABLE]) * numbers.state_per_byte))
+    return int(high[PARAM] - low[PARAM] + own)
+
+
+@inner
 def most_samples(numbers: Numbers, device: int, first: int, end: int, warmup: int) -> int:
     """The largest share of layers [first, end) that fits the device's memory with `warmup` micro-batches between
     forward and backward; a whole micro-batch at most."""
-    room = numbers.device[device, MEMORY] - np.ceil(numbers.state_bytes[end] - numbers.state_bytes[first])
+    room = numbers.memory_bytes[device] - state_bytes(numbers, first, end)
     batch = numbers.seconds.shape[1] - 1
     if room < 0:
         return 0

@@ -72,7 +72,7 @@ def peak_bytes(case: Case, stage: Stage, warmup: int, samples: int) -> int:
     """Asteroid eq. (3) in the contract's form, rounded up."""
     kept = min(warmup, case.micro_batches) * samples
     activations = int(case.activation_bytes[stage.end] - case.activation_bytes[stage.first])
-    return math.ceil(case.state_bytes(stage.first, stage.end)) + kept * activations
+    return case.state_bytes(stage.first, stage.end) + kept * activations
 
 
 def pipeline_of(case: Case, draft: Draft) -> Pipeline:

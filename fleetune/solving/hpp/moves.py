@@ -208,7 +208,9 @@ def _within(
         return False
     if not limits[1]:
         return True
-    kept, total = np.int64(1) if rules.flags[2] else rules.warmups[sketch.size[0], p], 0
+    kept, total = int(rules.warmups[sketch.size[0], p]), 0
+    if rules.flags[2]:
+        kept = 1
     for g in range(sketch.first[p], sketch.first[p + 1]):
         room = most_samples(numbers, sketch.device[g], first, end, kept)
         if room < 1:

@@ -13,7 +13,7 @@ def why(case: Case, nearest: Draft) -> str:
     lacks least among those tried, the device that lacks most.
     """
     names = [layer.name for layer in case.problem.layers]
-    state = np.ceil(np.diff(case.numbers.state_bytes))
+    state = np.array([case.state_bytes(i, i + 1) for i in range(case.layers)])
     alone = state + np.diff(case.activation_bytes)
     largest, roomiest = int(np.argmax(alone)), int(np.argmax(case.memory_bytes))
     room = int(case.memory_bytes[roomiest])
@@ -23,7 +23,7 @@ def why(case: Case, nearest: Draft) -> str:
             f"layer {names[largest]} alone with one sample ({int(alone[largest])} of {room}); split the layer, train "
             "fewer of its parameters or add a device with more memory"
         )
-    total, have = int(np.ceil(case.state_bytes(0, case.layers))), int(np.sum(case.memory_bytes))
+    total, have = case.state_bytes(0, case.layers), int(np.sum(case.memory_bytes))
     if total > have:
         return (
             f"all layers with gradients, optimizer state and snapshots need {total} bytes, all devices together have "

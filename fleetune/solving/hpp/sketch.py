@@ -23,12 +23,14 @@ from fleetune.clock.layout import (
     reduce_ns,
 )
 from fleetune.compiled import compiled, inner
-from fleetune.solving.hpp.case import ACTIVATION, GRADIENT, MEMORY, OUTPUT, TRAINABLE, Case, Ints, Numbers
-from fleetune.solving.hpp.dealing import task_s
+from fleetune.solving.hpp.case import ACTIVATION, GRADIENT, OUTPUT, TRAINABLE, Case, Ints, Numbers
+from fleetune.solving.hpp.dealing import state_bytes, task_s
 from fleetune.solving.hpp.draft import Draft, Stage
 
 SHORT = 1 << 61
 NEVER = (1 << 62) + (1 << 61)
+MOST_LACK = 1 << 50
+"""Counted of each device, so that sums stay below NEVER."""
 
 
 class Sketch(NamedTuple):
@@ -153,7 +155,7 @@ def _fill(numbers: Numbers, sketch: Sketch, layout: Layout) -> int:
         row[FIRST], layout.stage[p + 1, FIRST], row[WARMUP] = sketch.first[p], sketch.first[p + 1], sketch.warmup[p]
         row[columns.TRAINABLE] = numbers.edge[end, TRAINABLE] - numbers.edge[first, TRAINABLE]
         row[columns.OUTPUT], row[columns.GRADIENT] = numbers.edge[end, OUTPUT], numbers.edge[end, GRADIENT]
-        state = np.ceil(numbers.state_bytes[end] - numbers.state_bytes[first])
+        state = state_bytes(numbers, first, end)
         kept = min(sketch.warmup[p], numbers.micro_batches)
         per_sample = kept * (numbers.edge[end, ACTIVATION] - numbers.edge[first, ACTIVATION])
         for g in range(sketch.first[p], sketch.first[p + 1]):
@@ -161,7 +163,7 @@ def _fill(numbers: Numbers, sketch: Sketch, layout: Layout) -> int:
             there, back = task_s(numbers, device, samples, first, end)
             member[columns.DEVICE], member[columns.SAMPLES] = device, samples
             member[FORWARD], member[BACKWARD] = np.int64(np.rint(there * 1e9)), np.int64(np.rint(back * 1e9))
-            lacking += max(0, int(state + samples * per_sample - numbers.device[device, MEMORY]))
+            lacking += max(0, min(MOST_LACK, state + samples * per_sample - numbers.memory_bytes[device]))
     return lacking
 
 

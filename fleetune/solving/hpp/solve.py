@@ -14,6 +14,7 @@ from fleetune.solving.hpp.problem import Problem
 from fleetune.solving.hpp.shortage import lacking, why
 from fleetune.solving.hpp.sketch import SHORT
 from fleetune.solving.hpp.solution import Share, Solution, Stage, VirtualWorker
+from fleetune.solving.proofs import counted
 
 
 def solve(
@@ -60,10 +61,23 @@ def solve(
 
 
 def _searched(case: Case, effort: Effort, bound_s: float) -> Draft:
+    if effort.every_device:
+        _prove_places(case)
     found = Search(case, effort, bound_s).best()
     if found.score >= SHORT:
         raise Infeasible(why(case, found.draft))
     return found.draft
+
+
+def _prove_places(case: Case) -> None:
+    """Infeasible where there are fewer samples in all stages together than devices that must take part."""
+    listed = case.problem.warmup
+    stages = case.most_stages if isinstance(listed, str) else len(listed)
+    if case.devices > stages * case.samples:
+        raise Infeasible(
+            f"every_device: {case.devices} devices cannot all take part, {counted(stages, 'stage')} of "
+            f"{counted(case.samples, 'sample')} occupy at most {stages * case.samples}; leave some out"
+        )
 
 
 def _of_hetpipe(case: Case, started: float) -> Solution:
