@@ -10,6 +10,7 @@ import numpy as np
 
 from fleetune.compiled import compiled, inner
 from fleetune.solving.hpp.case import Floats, Numbers
+from fleetune.solving.hpp.hone import hone
 from fleetune.solving.hpp.moves import (
     Chance,
     Rules,
@@ -37,6 +38,8 @@ class Walk(NamedTuple):
     trial: Sketch
     scores: np.ndarray
     """Of here and best."""
+    spare: Sketch
+    """Memory of `hone`."""
     pace_s: Floats
     """[stage] memory of `balance`."""
 
@@ -51,7 +54,7 @@ def anneal(
     while bench.work[0] < until:
         bench.work[0] += 2
         copy(walk.here, walk.trial)
-        if not _changed(numbers, rules, walk, chance) or not _allowed(numbers, rules, walk.trial):
+        if not _changed(numbers, bench, rules, walk, chance) or not _allowed(numbers, rules, walk.trial):
             continue
         done = (bench.work[0] - began) / course[0]
         heat = course[1] * (course[2] / course[1]) ** done
@@ -73,7 +76,7 @@ def _allowed(numbers: Numbers, rules: Rules, sketch: Sketch) -> bool:
     stages = sketch.size[0]
     if stages < 1 or (rules.flags[1] > 0 and stages != rules.flags[1]):
         return False
-    if rules.flags[0] and sketch.first[stages] < numbers.memory_bytes.size:
+    if rules.flags[0] and sketch.first[stages] < numbers.device.shape[0]:
         return False
     for p in range(stages):
         count = sketch.first[p + 1] - sketch.first[p]
@@ -83,16 +86,16 @@ def _allowed(numbers: Numbers, rules: Rules, sketch: Sketch) -> bool:
 
 
 @inner
-def _changed(numbers: Numbers, rules: Rules, walk: Walk, chance: Chance) -> bool:
+def _changed(numbers: Numbers, bench: Bench, rules: Rules, walk: Walk, chance: Chance) -> bool:
     """Take one step, now and then several at once: what lies between two good plans may be bad, or fit nowhere."""
-    while _step(numbers, rules, walk, chance):
+    while _step(numbers, bench, rules, walk, chance):
         if below(chance, AT_ONCE) > 0:
             return True
     return False
 
 
 @inner
-def _step(numbers: Numbers, rules: Rules, walk: Walk, chance: Chance) -> bool:
+def _step(numbers: Numbers, bench: Bench, rules: Rules, walk: Walk, chance: Chance) -> bool:
     """Change the trial at random; whether it is still a plan."""
     sketch = walk.trial
     stages, draw = sketch.size[0], below(chance, 100)
@@ -104,7 +107,7 @@ def _step(numbers: Numbers, rules: Rules, walk: Walk, chance: Chance) -> bool:
         return _rewarm(numbers, sketch, chance)
     if draw < 62:
         return _reorder(sketch, chance)
-    return _regroup(sketch, chance, draw) and _settle(numbers, rules, walk, below(chance, 4) > 0)
+    return _regroup(sketch, chance, draw) and _settle(numbers, bench, rules, walk, below(chance, 4) > 0)
 
 
 @inner
@@ -122,8 +125,9 @@ def _regroup(sketch: Sketch, chance: Chance, draw: int) -> bool:
 
 
 @inner
-def _settle(numbers: Numbers, rules: Rules, walk: Walk, anew: bool) -> bool:
-    """After a change of groups: cuts (`anew`, or where a stage has no layer), K and shares of every stage."""
+def _settle(numbers: Numbers, bench: Bench, rules: Rules, walk: Walk, anew: bool) -> bool:
+    """After a change of groups: cuts (`anew`, or where a stage has no layer), K and shares of every stage; then the
+    cuts once more, as far as the bound can tell."""
     sketch, batch = walk.trial, numbers.seconds.shape[1] - 1
     if sketch.size[0] < 1 or sketch.size[0] > sketch.warmup.size:
         return False
@@ -136,6 +140,7 @@ def _settle(numbers: Numbers, rules: Rules, walk: Walk, anew: bool) -> bool:
     give_warmups(numbers, sketch, rules)
     for p in range(sketch.size[0]):
         deal(numbers, sketch, p)
+    hone(numbers, sketch, bench, walk.spare)
     return True
 
 

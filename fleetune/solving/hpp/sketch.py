@@ -127,13 +127,11 @@ def copy(source: Sketch, target: Sketch) -> None:
 def score(numbers: Numbers, sketch: Sketch, bench: Bench, within: int) -> int:
     """The sketch's score, or NEVER where it is certainly not below `within`."""
     layout, stages = bench.layout, sketch.size[0]
-    bench.work[0] += 4 + sketch.first[stages]
-    lacking = _fill(numbers, sketch, layout)
-    if lacking > 0:
-        return SHORT + lacking if SHORT + lacking < within else NEVER
-    lay_routes(layout, bench.tracks)
-    if _at_least_ns(bench) >= within:
+    promised = promise(numbers, sketch, bench)
+    if promised >= within:
         return NEVER
+    if promised >= SHORT:
+        return promised
     lay_orders(layout, bench.tracks)
     ends = play(bench.tracks, bench.desk)
     bench.work[0] += bench.desk.sizes[engine.TASKS] + bench.desk.sizes[engine.TRANSFERS]
@@ -143,6 +141,17 @@ def score(numbers: Numbers, sketch: Sketch, bench: Bench, within: int) -> int:
     for p in range(stages):
         ends = max(ends, bench.desk.ended[p] + reduce_ns(layout, p))
     return int(ends)
+
+
+@inner
+def promise(numbers: Numbers, sketch: Sketch, bench: Bench) -> int:
+    """No score is lower: what its devices lack, else the bound of its round."""
+    bench.work[0] += 4 + sketch.first[sketch.size[0]]
+    lacking = _fill(numbers, sketch, bench.layout)
+    if lacking > 0:
+        return SHORT + lacking
+    lay_routes(bench.layout, bench.tracks)
+    return _at_least_ns(bench)
 
 
 @inner

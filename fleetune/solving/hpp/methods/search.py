@@ -68,8 +68,13 @@ class Search:
         return self._leaders(1)[0]
 
     def _leaders(self, count: int) -> list[Found]:
-        ranked = sorted(self.found.items(), key=lambda item: item[1])
-        return [Found(value, draft) for draft, value in ranked[:count]]
+        """The best plans that differ in who works with whom; of those that do not, only the best."""
+        leaders: dict[tuple[frozenset[int], ...], Found] = {}
+        for draft, value in sorted(self.found.items(), key=lambda item: item[1]):
+            if len(leaders) == count:
+                break
+            leaders.setdefault(tuple(frozenset(stage.devices) for stage in draft.stages), Found(value, draft))
+        return list(leaders.values())
 
     def _late(self) -> bool:
         return self.ends_s is not None and self.effort.now() >= self.ends_s
@@ -97,6 +102,7 @@ class Search:
             here=here,
             best=sketch_of(self.case, found.draft),
             trial=new_sketch(self.case),
+            spare=new_sketch(self.case),
             scores=np.array([found.score, found.score]),
             pace_s=np.zeros(self.case.most_stages),
         )
