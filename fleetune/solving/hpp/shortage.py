@@ -4,6 +4,7 @@ import numpy as np
 
 from fleetune.solving.hpp.case import Case
 from fleetune.solving.hpp.draft import Draft, Lack, judge
+from fleetune.solving.proofs import counted
 
 
 def why(case: Case, nearest: Draft) -> str:
@@ -41,7 +42,9 @@ def lacking(case: Case, draft: Draft, lack: Lack) -> str:
     device = case.problem.devices[lack.device]
     kept = min(draft.warmups[lack.stage], case.micro_batches)
     first, last = case.problem.layers[stage.first].name, case.problem.layers[stage.end - 1].name
+    span = f"layer {first}" if stage.end == stage.first + 1 else f"layers {first} to {last}"
+    each = "the one micro-batch" if kept == 1 else f"each of {kept} micro-batches"
     return (
-        f"device {device.name} lacks {lack.missing_bytes} bytes for layers {first} to {last} with {samples} samples of "
-        f"each of {kept} micro-batches kept ({device.memory_bytes + lack.missing_bytes} of {device.memory_bytes})"
+        f"device {device.name} lacks {lack.missing_bytes} bytes for {span} with {counted(samples, 'sample')} of {each} "
+        f"kept ({device.memory_bytes + lack.missing_bytes} of {device.memory_bytes})"
     )

@@ -1,0 +1,99 @@
+"""The walk of `search`: wherever it goes there is a plan that keeps to the problem's rules."""
+
+import numpy as np
+import pytest
+
+from fleetune.solving.hpp.anneal import Walk, anneal
+from fleetune.solving.hpp.case import Case
+from fleetune.solving.hpp.draft import Draft, Stage
+from fleetune.solving.hpp.methods.search import Effort, Search
+from fleetune.solving.hpp.problem import Problem
+from fleetune.solving.hpp.sketch import NEVER, SHORT, draft_of, new_sketch, score, sketch_of
+from tests.solving import contract
+from tests.solving.instances import tiny
+
+STEPS = 1500
+RULES = {
+    "paper's K": tiny(1, layers=7, devices=5, samples=6),
+    "K of P-p": tiny(2, layers=3, devices=5, samples=2, warmup="P-p"),
+    "two stages listed": tiny(3, layers=6, devices=5, samples=5, warmup=(4, 2)),
+    "four stages listed": tiny(4, layers=4, devices=5, samples=3, warmup=(6, 5, 5, 1)),
+    "free": tiny(5, layers=6, devices=4, samples=4, warmup="free"),
+    "free in little memory": tiny(6, layers=6, devices=4, samples=4, warmup="free", memory=0.3),
+    "little memory": tiny(7, layers=6, devices=4, samples=4, memory=0.3),
+    "one sample": tiny(8, layers=5, devices=4, samples=1),
+    "one layer": tiny(9, layers=1, devices=4, samples=6),
+    "one device": tiny(10, layers=4, devices=1, samples=3),
+}
+
+
+def start(case: Case, *, every_device: bool) -> Draft:
+    """Layers and samples dealt anyhow: on one device a stage, as many stages as K are listed or else one, or on all
+    devices in as many stages as there can be."""
+    listed = case.problem.warmup
+    stages = (case.most_stages if every_device else 1) if isinstance(listed, str) else len(listed)
+    edges = [*range(stages), case.layers]
+    groups = [tuple(range(p, case.devices if every_device else stages, stages)) for p in range(stages)]
+    made = [
+        Stage(edges[p], edges[p + 1], group, (case.samples - len(group) + 1, *(1,) * (len(group) - 1)))
+        for p, group in enumerate(groups)
+    ]
+    return Draft(tuple(made), tuple(case.warmups(stages)))
+
+
+def visited(problem: Problem, *, every_device: bool) -> list[tuple[int, Draft]]:
+    """Every plan a hot walk comes by, one step after the other, and its score as the walk knows it."""
+    case = Case(problem)
+    search = Search(case, Effort(seed=1, every_device=every_device))
+    first = start(case, every_device=every_device)
+    found = int(score(case.numbers, sketch_of(case, first), search.bench, NEVER))
+    walk = Walk(
+        here=sketch_of(case, first),
+        best=sketch_of(case, first),
+        trial=new_sketch(case),
+        scores=np.array([found, found]),
+        pace_s=np.zeros(case.most_stages),
+    )
+    result = []
+    for _ in range(STEPS):
+        anneal(case.numbers, search.bench, search.rules, walk, search.chance, (1, 0.5, 0.4))
+        result.append((int(walk.scores[0]), draft_of(walk.here)))
+        assert walk.scores[1] <= walk.scores[0]
+    best = int(score(case.numbers, walk.best, search.bench, NEVER))
+    assert best == walk.scores[1] == min(found, *(value for value, _ in result))
+    return result
+
+
+@pytest.mark.parametrize("every_device", [False, True], ids=["any devices", "every device"])
+@pytest.mark.parametrize("rules", RULES)
+def test_every_step_is_a_plan(rules: str, every_device: bool) -> None:
+    """Contiguous stages that cover all layers, whole samples that sum to the micro-batch, no device twice, K by the
+    rules; every device where all must take part; scores are those of the plans."""
+    problem = RULES[rules]
+    case = Case(problem)
+    seen = visited(problem, every_device=every_device)
+    bench = Search(case, Effort()).bench
+    for draft, value in {draft: value for value, draft in seen}.items():
+        contract.assert_plan(problem, contract.stages_of(problem, draft))
+        if every_device:
+            assert sum(len(stage.devices) for stage in draft.stages) == case.devices
+        assert score(case.numbers, sketch_of(case, draft), bench, NEVER) == value
+
+
+def test_the_walk_gets_about() -> None:
+    """With rules that allow it, a hot walk sees plans of every number of stages and of devices, other orders in a
+    group, and K above the paper's."""
+    seen = {draft for _, draft in visited(RULES["free"], every_device=False)}
+    assert {len(draft.stages) for draft in seen} == {1, 2, 3, 4}
+    assert {sum(len(stage.devices) for stage in draft.stages) for draft in seen} == {1, 2, 3, 4}
+    groups = [stage.devices for draft in seen for stage in draft.stages]
+    assert any(group != tuple(sorted(group)) for group in groups)
+    kept = {draft.warmups[-1] for draft in seen}
+    assert {1, 2, 3} <= kept
+
+
+def test_lack_falls() -> None:
+    """From a plan that fits nowhere the walk comes to one that does."""
+    seen = visited(RULES["little memory"], every_device=False)
+    assert seen[0][0] >= SHORT
+    assert min(value for value, _ in seen) < SHORT

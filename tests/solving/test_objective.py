@@ -1,0 +1,93 @@
+"""What a plan is said to cost, against the contract's words; and the planner's fast judge against the slow one."""
+
+import math
+
+import pytest
+from hypothesis import assume, given, settings
+
+from fleetune.clock import simulate
+from fleetune.errors import Infeasible
+from fleetune.solving.hpp.case import Case
+from fleetune.solving.hpp.draft import Draft, judge, pipeline_of
+from fleetune.solving.hpp.methods import SUMMARIES
+from fleetune.solving.hpp.problem import Problem
+from fleetune.solving.hpp.sketch import NEVER, SHORT, draft_of, new_bench, score, sketch_of
+from fleetune.solving.hpp.solve import solve
+from tests.solving import contract
+from tests.solving.instances import tiny
+from tests.solving.sketches import posed
+
+
+@pytest.mark.parametrize("method", [method for method in SUMMARIES if method != "hetpipe"])
+def test_a_plan_costs_what_the_contract_says(method: str) -> None:
+    """Round, eq. (4) and peaks of every method's plans are those of the second opinion; feasible means they fit."""
+    for seed in range(12):
+        problem = tiny(
+            seed,
+            layers=3 + seed % 4,
+            devices=2 + seed % 3,
+            samples=1 + seed % 6,
+            micro_batches=1 + seed % 7,
+            memory=(1.0, 0.6, 0.45)[seed % 3],
+            link=(0.1, 1.0, 10.0)[seed // 3 % 3],
+            snapshots=seed % 2,
+            warmup=("2(P-p)-1", "P-p", "2(P-p)", "2(P-p)+1")[seed % 4],
+        )
+        try:
+            plan = solve(problem, method=method)
+        except Infeasible:
+            assert method in ("asteroid", "search")
+            continue
+        contract.assert_plan(problem, plan.stages)
+        assert plan.objective == pytest.approx(contract.round_s(problem, plan), abs=1e-12)
+        assert plan.formula_round_s == pytest.approx(contract.formula_s(problem, plan.stages), rel=1e-9)
+        assert plan.memory_bytes == {name: math.ceil(peak) for name, peak in contract.peaks(problem, plan).items()}
+        assert plan.feasible == contract.fits(problem, plan)
+
+
+@settings(max_examples=300, deadline=None)
+@given(posed())
+def test_fast_and_slow_judge_agree(given: tuple[Problem, Draft]) -> None:
+    """A sketch's score is the simulation's round where memory suffices, and the bytes that lack where not."""
+    case, draft = Case(given[0]), given[1]
+    found, verdict = int(score(case.numbers, sketch_of(case, draft), new_bench(case), NEVER)), judge(case, draft)
+    if verdict.lack is None:
+        assert found == simulate(pipeline_of(case, draft)).round_ns == round(verdict.round_s * 1e9)
+        return
+    lacking = sum(
+        max(0, peak - case.problem.devices[device].memory_bytes)
+        for stage, peaks in zip(draft.stages, verdict.memory_bytes, strict=True)
+        for device, peak in zip(stage.devices, peaks, strict=True)
+    )
+    assert found == SHORT + lacking
+
+
+@settings(max_examples=300, deadline=None)
+@given(posed())
+def test_nothing_good_is_given_up(given: tuple[Problem, Draft]) -> None:
+    """What is a nanosecond better than asked for is never refused by a bound; what is not is never said to be."""
+    case, bench = Case(given[0]), new_bench(Case(given[0]))
+    sketch = sketch_of(case, given[1])
+    exact = int(score(case.numbers, sketch, bench, NEVER))
+    assert score(case.numbers, sketch, bench, exact + 1) == exact
+    assert score(case.numbers, sketch, bench, exact) in (exact, NEVER)
+
+
+@settings(max_examples=100, deadline=None)
+@given(posed())
+def test_a_bench_forgets(given: tuple[Problem, Draft]) -> None:
+    """A score does not depend on what was measured before on the same bench."""
+    case, draft = Case(given[0]), given[1]
+    assume(len(draft.stages) > 1)
+    used, first = new_bench(case), Draft(draft.stages[:1], draft.warmups[:1])
+    whole = first._replace(stages=(first.stages[0]._replace(end=case.layers),))
+    alone = score(case.numbers, sketch_of(case, draft), new_bench(case), NEVER)
+    score(case.numbers, sketch_of(case, whole), used, NEVER)
+    assert score(case.numbers, sketch_of(case, draft), used, NEVER) == alone
+
+
+@settings(max_examples=100, deadline=None)
+@given(posed())
+def test_a_sketch_is_its_draft(given: tuple[Problem, Draft]) -> None:
+    """There and back nothing is lost."""
+    assert draft_of(sketch_of(Case(given[0]), given[1])) == given[1]
