@@ -76,7 +76,7 @@ def _allowed(numbers: Numbers, rules: Rules, sketch: Sketch) -> bool:
     stages = sketch.size[0]
     if stages < 1 or (rules.flags[1] > 0 and stages != rules.flags[1]):
         return False
-    if rules.flags[0] and sketch.first[stages] < numbers.device.shape[0]:
+    if rules.flags[0] and sketch.first[stages] < numbers.memory_bytes.size:
         return False
     for p in range(stages):
         count = sketch.first[p + 1] - sketch.first[p]
