@@ -51,6 +51,7 @@ def visited(problem: Problem, *, every_device: bool) -> list[tuple[int, Draft]]:
         here=sketch_of(case, first),
         best=sketch_of(case, first),
         trial=new_sketch(case),
+        spare=new_sketch(case),
         scores=np.array([found, found]),
         pace_s=np.zeros(case.most_stages),
     )
