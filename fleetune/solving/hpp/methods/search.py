@@ -57,7 +57,7 @@ class Search:
         """The best plan found; one that lacks memory only where no other was found."""
         for draft in self._starts():
             self._add(draft)
-        work = min(WORK_PER_PAIR * self.case.devices**2, MOST_WORK)
+        work = min(max(LEAST_WORK, WORK * self.case.devices**4), MOST_WORK)
         for heat in ROUNDS:
             for found in self._leaders(heat.walks):
                 self._walk(found, int(work * heat.share), heat)
@@ -93,19 +93,22 @@ class Search:
         stages = int(self.rules.flags[1])
         return (everybody or not self.effort.every_device) and stages in (0, len(draft.stages))
 
+    def walk_from(self, draft: Draft, value: int) -> Walk:
+        """The start of a walk at a plan of that score."""
+        return Walk(
+            here=sketch_of(self.case, draft),
+            best=sketch_of(self.case, draft),
+            trial=new_sketch(self.case),
+            spare=new_sketch(self.case),
+            scores=np.array([value, value]),
+            pace_s=np.zeros(self.case.most_stages),
+        )
+
     def _walk(self, found: Found, work: int, heat: "Heat") -> Found:
         """Anneal from a plan; what it ends at is kept, and handed back."""
         if self._over():
             return found
-        here = sketch_of(self.case, found.draft)
-        walk = Walk(
-            here=here,
-            best=sketch_of(self.case, found.draft),
-            trial=new_sketch(self.case),
-            spare=new_sketch(self.case),
-            scores=np.array([found.score, found.score]),
-            pace_s=np.zeros(self.case.most_stages),
-        )
+        walk = self.walk_from(found.draft, found.score)
         for step in range(PARTS):
             hot = heat.hot * (heat.cold / heat.hot) ** (step / PARTS)
             cold = heat.hot * (heat.cold / heat.hot) ** ((step + 1) / PARTS)
@@ -147,10 +150,9 @@ class Heat(NamedTuple):
     """Temperatures in shares of the round."""
 
 
-ROUNDS = (Heat(4, 0.08, 0.05, 0.003), Heat(2, 0.12, 0.02, 0.001), Heat(1, 0.3, 0.006, 0.0002))
+ROUNDS = (Heat(24, 0.02, 0.06, 0.002), Heat(5, 0.05, 0.02, 0.001), Heat(1, 0.27, 0.008, 0.0002))
 AGAIN = Heat(1, 0.0, 0.05, 0.005)
-WORK_PER_PAIR = 60_000
-MOST_WORK = 16_000_000
+WORK, LEAST_WORK, MOST_WORK = 1_500, 500_000, 16_000_000
 """Tasks and transfers simulated: some 3e6 a second."""
 WORTH = 1.1
 """Starts whose formula promises a round this many times the best known one are not looked for."""

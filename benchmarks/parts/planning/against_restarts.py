@@ -1,0 +1,76 @@
+"""`search` beside random-restart local search, on problems too large for trying all plans."""
+
+import os
+import time
+from concurrent.futures import ProcessPoolExecutor
+
+import numpy as np
+
+from benchmarks.parts.planning.problems import Shape, random_problem
+from benchmarks.parts.planning.tally import Tally
+from benchmarks.report import Figure
+from fleetune.solving.hpp.anneal import anneal
+from fleetune.solving.hpp.case import Case
+from fleetune.solving.hpp.draft import Draft, Stage
+from fleetune.solving.hpp.methods.search import Effort, Search
+from fleetune.solving.hpp.sketch import NEVER, score, sketch_of
+from fleetune.solving.hpp.solve import solve
+
+LINKS = (0.03, 0.1, 0.3, 1.0)
+PATIENCE = 60_000
+"""Tasks and transfers simulated without a better plan before the next restart."""
+
+
+def shape_of(seed: int) -> Shape:
+    """30 layers on 8 devices, links from slow to fast, memory ample and tight."""
+    return Shape(30, 8, 8, 8, link=LINKS[seed % len(LINKS)], memory=(1.0, 0.5)[seed // len(LINKS) % 2])
+
+
+def against_restarts(tally: Tally, *, problems: int, seconds: float) -> list[Figure]:
+    """How much better local search's best plan is, at worst and how often by more than 0.5 %."""
+    seeds = range(problems)
+    plans = [solve(random_problem(seed, shape_of(seed))) for seed in seeds]
+    for seed, plan in zip(seeds, plans, strict=True):
+        tally.check(random_problem(seed, shape_of(seed)), plan)
+    with ProcessPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
+        others = list(pool.map(restarts, seeds, [seconds] * problems))
+    excess = [plan.objective / round_s - 1 for plan, (round_s, _) in zip(plans, others, strict=True)]
+    times = [plan.solve_s for plan in plans]
+    starts = sorted(count for _, count in others)
+    return [
+        Figure(name="restarts_worst_excess", value=max(excess), unit="", target=0.005, better="lower",
+               spread=(min(excess), max(excess)),
+               about=f"search over {seconds:.0f} s of random-restart local search, worst of {problems} problems of 30 x 8"),
+        Figure(name="restarts_better_by_half_a_percent", value=sum(e > 0.005 for e in excess), unit="problems", target=0,
+               better="lower", about=f"{starts[0]} to {starts[-1]} restarts each"),
+        Figure(name="search_30x8_s", value=max(times), unit="s", better="lower", spread=(min(times), max(times)),
+               about="what search took"),
+    ]  # fmt: skip
+
+
+def restarts(seed: int, seconds: float) -> tuple[float, int]:
+    """Descents from random plans to where no change helps, until time is up: the best round in seconds, and how many."""
+    case = Case(random_problem(seed, shape_of(seed)))
+    search, random = Search(case, Effort(seed=seed)), np.random.default_rng(seed)
+    best, count, ends = NEVER, 0, time.monotonic() + seconds
+    while time.monotonic() < ends:
+        draft = random_plan(case, random)
+        walk = search.walk_from(draft, int(score(case.numbers, sketch_of(case, draft), search.bench, NEVER)))
+        before = NEVER
+        while walk.scores[1] < before and time.monotonic() < ends:
+            before = int(walk.scores[1])
+            anneal(case.numbers, search.bench, search.rules, walk, search.chance, (PATIENCE, 1e-9, 1e-9))
+        best, count = min(best, int(walk.scores[1])), count + 1
+    return best / 1e9, count
+
+
+def random_plan(case: Case, random: np.random.Generator) -> Draft:
+    """Any number of stages, any groups and cuts, samples as even as can be."""
+    devices = random.permutation(case.devices)[: random.integers(1, case.devices + 1)]
+    stages = int(random.integers(1, min(len(devices), case.layers) + 1))
+    marks = np.sort(random.choice(np.arange(1, len(devices)), stages - 1, replace=False))
+    cuts = [0, *np.sort(random.choice(np.arange(1, case.layers), stages - 1, replace=False)).tolist(), case.layers]
+    groups = [tuple(part.tolist()) for part in np.split(devices, marks)]
+    shares = [tuple(case.samples // len(g) + (k < case.samples % len(g)) for k in range(len(g))) for g in groups]
+    parts = tuple(Stage(cuts[p], cuts[p + 1], groups[p], shares[p]) for p in range(stages))
+    return Draft(parts, tuple(case.warmups(stages)))
