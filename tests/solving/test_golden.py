@@ -10,9 +10,9 @@ from tests.solving.instances import drawn, tiny
 
 PROBLEMS = {
     "drawn": drawn(),
-    "fast-links": tiny(11, layers=8, devices=4, samples=8, link=10.0),
-    "slow-links": tiny(12, layers=8, devices=4, samples=8, link=0.2),
-    "little-memory": tiny(13, layers=6, devices=4, samples=8, link=1.0, memory=0.35),
+    "fast-links": tiny(11, layers=5, samples=5, link=10.0),
+    "slow-links": tiny(12, layers=5, samples=5, link=0.15),
+    "little-memory": tiny(13, layers=5, samples=4, memory=0.35),
 }
 
 

@@ -1,5 +1,6 @@
 """What a plan is said to cost, against the contract's words; and the planner's fast judge against the slow one."""
 
+import dataclasses
 import math
 
 import pytest
@@ -43,6 +44,24 @@ def test_a_plan_costs_what_the_contract_says(method: str) -> None:
         assert plan.formula_round_s == pytest.approx(contract.formula_s(problem, plan.stages), rel=1e-9)
         assert plan.memory_bytes == {name: math.ceil(peak) for name, peak in contract.peaks(problem, plan).items()}
         assert plan.feasible == contract.fits(problem, plan)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_half_nanoseconds_round_alike(seed: int) -> None:
+    """Times in whole nanoseconds have halves between the sizes measured: plans of 12 layers still cost to the
+    nanosecond what summing them layer by layer gives."""
+    plain = tiny(seed, layers=12, devices=4, samples=8)
+    problem = dataclasses.replace(
+        plain, forward_s=in_whole_ns(plain.forward_s), backward_s=in_whole_ns(plain.backward_s)
+    )
+    for method in ("asteroid", "dapple", "dp"):
+        plan = solve(problem, method=method)
+        assert plan.objective == pytest.approx(contract.round_s(problem, plan), abs=1e-12)
+
+
+def in_whole_ns(rows: contract.Rows) -> contract.Rows:
+    """Times as a clock that counts nanoseconds gives them."""
+    return tuple(tuple(tuple(round(x, 9) for x in sizes) for sizes in row) for row in rows)
 
 
 @settings(max_examples=300, deadline=None)

@@ -94,12 +94,16 @@ class Case:
         return warmups("2(P-p)-1" if policy == "free" else policy, stages, self.micro_batches)
 
     def seconds(self, device: int, samples: int, first: int, end: int) -> tuple[float, float]:
-        """Forward and backward seconds of layers [first, end) on `samples` samples, work for links included."""
-        there, back = self.forward_s[device, samples], self.backward_s[device, samples]
-        lost_s = float(self.lost_s[device]) * samples
+        """Forward and backward seconds of layers [first, end) on `samples` samples, work for links included: summed
+        layer by layer as the clock does, so that half nanoseconds round alike."""
+        y, lost_s = np.array([samples]), float(self.lost_s[device]) * samples
+        there, back = (
+            sum(_times(self.problem, np.array(rows[device][first:end], np.float64), y)[:, 0].tolist())
+            for rows in (self.problem.forward_s, self.problem.backward_s)
+        )
         return (
-            float(there[end] - there[first]) + lost_s * float(self.output_bytes[first] + self.output_bytes[end]),
-            float(back[end] - back[first]) + lost_s * float(self.gradient_bytes[first] + self.gradient_bytes[end]),
+            there + lost_s * float(self.output_bytes[first] + self.output_bytes[end]),
+            back + lost_s * float(self.gradient_bytes[first] + self.gradient_bytes[end]),
         )
 
     def state_bytes(self, first: int, end: int) -> int:
@@ -110,21 +114,25 @@ class Case:
 
 
 def _running(problem: Problem, seconds: tuple[tuple[tuple[float, ...], ...], ...]) -> Floats:
-    """[device, y, edge]: running sums over layers at y = 0..B samples: linear between measured sizes, along the line
-    through the two nearest beyond the ends, proportional where there is one size."""
-    table = np.array(seconds, np.float64).transpose(0, 2, 1)
-    sizes, y = np.array(problem.batch_sizes), np.arange(1, problem.micro_batch + 1)
-    if len(sizes) == 1:
-        times = table[:, :1, :] * (y / sizes[0])[None, :, None]
-    else:
-        right = np.clip(np.searchsorted(sizes, y), 1, len(sizes) - 1)
-        weight = ((y - sizes[right - 1]) / (sizes[right] - sizes[right - 1]))[None, :, None]
-        times = table[:, right - 1, :] + (table[:, right, :] - table[:, right - 1, :]) * weight
-        exact = np.isin(y, sizes)
-        times[:, exact, :] = table[:, np.searchsorted(sizes, y[exact]), :]
-    result = np.zeros((table.shape[0], problem.micro_batch + 1, table.shape[2] + 1))
+    """[device, y, edge]: running sums over layers at y = 0..B samples."""
+    times = _times(problem, np.array(seconds, np.float64), np.arange(1, problem.micro_batch + 1)).transpose(0, 2, 1)
+    result = np.zeros((len(times), problem.micro_batch + 1, len(problem.layers) + 1))
     np.cumsum(times, axis=2, out=result[:, 1:, 1:])
     return result
+
+
+def _times(problem: Problem, measured: Floats, y: Ints) -> Floats:
+    """[..., samples] from [..., batch size]: linear between measured sizes, along the line through the two nearest
+    beyond the ends, proportional where there is one size; as `clock.times.interpolate`."""
+    sizes = np.array(problem.batch_sizes)
+    if len(sizes) == 1:
+        return np.asarray(measured * y / sizes[0])
+    right = np.clip(np.searchsorted(sizes, y), 1, len(sizes) - 1)
+    weight = (y - sizes[right - 1]) / (sizes[right] - sizes[right - 1])
+    times: Floats = measured[..., right - 1] + (measured[..., right] - measured[..., right - 1]) * weight
+    exact = np.isin(y, sizes)
+    times[..., exact] = measured[..., np.searchsorted(sizes, y[exact])]
+    return times
 
 
 def _least(both_s: Floats) -> Floats:

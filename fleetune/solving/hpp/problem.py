@@ -8,7 +8,7 @@ from pydantic import BeforeValidator
 
 from fleetune.contracts.record import one_of, record
 from fleetune.errors import Refused
-from fleetune.solving.fields import Real, Whole
+from fleetune.solving.fields import LARGEST, Real, Whole
 from fleetune.solving.hpp.extent import prove_extent
 from fleetune.solving.hpp.warmup import FREE, POLICIES, warmups
 from fleetune.solving.proofs import Axis, Floats, ascending, at_least, counted, links, names, table
@@ -127,6 +127,7 @@ class Problem:
                 f"warmup: {list(self.warmup)} fixes {counted(len(self.warmup), 'stage')}; "
                 f"{counted(len(self.layers), 'layer')} on {counted(len(self.devices), 'device')} allow 1 to {most}"
             )
+        at_least("warmup", max(self.warmup), 1, LARGEST)
         warmups(self.warmup, len(self.warmup), self.micro_batches)
 
     def _with_ends(self, field: str, seconds: Floats) -> Floats:
