@@ -5,6 +5,7 @@ import math
 
 import pytest
 from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from fleetune.clock import simulate
 from fleetune.errors import Infeasible
@@ -65,16 +66,17 @@ def in_whole_ns(rows: contract.Rows) -> contract.Rows:
 
 
 @settings(max_examples=300, deadline=None)
-@given(posed())
-def test_fast_and_slow_judge_agree(given: tuple[Problem, Draft]) -> None:
-    """A sketch's score is the simulation's round where memory suffices, and the bytes that lack where not."""
-    case, draft = Case(given[0]), given[1]
+@given(posed(), st.sampled_from([0.0, 3e-7]))
+def test_fast_and_slow_judge_agree(given: tuple[Problem, Draft], lost_s_per_byte: float) -> None:
+    """A sketch's score is the simulation's round where memory suffices, and the bytes that lack where not; so too
+    where every byte on a link costs its devices time."""
+    (problem, draft), case = given, Case(given[0], (lost_s_per_byte,) * len(given[0].devices))
     found, verdict = int(score(case.numbers, sketch_of(case, draft), new_bench(case), NEVER)), judge(case, draft)
     if verdict.lack is None:
         assert found == simulate(pipeline_of(case, draft)).round_ns == round(verdict.round_s * 1e9)
         return
     lacking = sum(
-        max(0, peak - case.problem.devices[device].memory_bytes)
+        max(0, peak - problem.devices[device].memory_bytes)
         for stage, peaks in zip(draft.stages, verdict.memory_bytes, strict=True)
         for device, peak in zip(stage.devices, peaks, strict=True)
     )
