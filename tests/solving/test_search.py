@@ -240,7 +240,7 @@ def test_edges(edge: str) -> None:
 
 
 def test_a_clock_ends_the_search() -> None:
-    """On a clock that gains a second a look, a limit of 12 s ends the walks: once it is over no plan is looked at any
+    """On a clock that gains a second a look, a limit of 150 s ends the walks: once it is over no plan is looked at any
     more, what was found by then is handed out, and it is no better than what more time finds."""
     problem = tiny(3, layers=9, devices=4, link=0.3)
     work_done: list[int] = []
@@ -249,9 +249,9 @@ def test_a_clock_ends_the_search() -> None:
         work_done.append(int(search.bench.work[0]) if len(work_done) > 0 else 0)
         return float(len(work_done))
 
-    search = Search(Case(problem), Effort(time_limit_s=12.0, now=now))
+    search = Search(Case(problem), Effort(time_limit_s=150.0, now=now))
     found = search.best()
-    assert work_done[11] < work_done[12] == work_done[-1] == search.bench.work[0]
+    assert work_done[149] < work_done[150] == work_done[-1] == search.bench.work[0]
     assert found.score / 1e9 >= solve(problem).objective
 
 

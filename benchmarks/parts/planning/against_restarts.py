@@ -40,16 +40,16 @@ def against_restarts(tally: Tally, *, problems: int, seconds: float) -> list[Fig
     return [
         Figure(name="restarts_worst_excess", value=max(excess), unit="", target=0.005, better="lower",
                spread=(min(excess), max(excess)),
-               about=f"search over {seconds:.0f} s of random-restart local search, worst of {problems} problems of 30 x 8"),
-        Figure(name="restarts_better_by_half_a_percent", value=sum(e > 0.005 for e in excess), unit="problems", target=0,
-               better="lower", about=f"{starts[0]} to {starts[-1]} restarts each"),
+               about=f"search over {seconds:.0f} s of random-restart local search, worst of {problems} problems"),
+        Figure(name="restarts_better_by_half_a_percent", value=sum(e > 0.005 for e in excess), unit="problems",
+               target=0, better="lower", about=f"of 30 layers x 8 devices; {starts[0]} to {starts[-1]} restarts each"),
         Figure(name="search_30x8_s", value=max(times), unit="s", better="lower", spread=(min(times), max(times)),
                about="what search took"),
     ]  # fmt: skip
 
 
 def restarts(seed: int, seconds: float) -> tuple[float, int]:
-    """Descents from random plans to where no change helps, until time is up: the best round in seconds, and how many."""
+    """Descents from random plans to where no change helps, until time is up: the best round in s, and how many."""
     case = Case(random_problem(seed, shape_of(seed)))
     search, random = Search(case, Effort(seed=seed)), np.random.default_rng(seed)
     best, count, ends = NEVER, 0, time.monotonic() + seconds

@@ -27,7 +27,8 @@ from fleetune.solving.hpp.moves import (
 from fleetune.solving.hpp.sketch import SHORT, Bench, Sketch, copy, score
 
 AT_ONCE = 4
-"""One step in so many is followed by another before the plan is judged."""
+"""One change in so many is followed by another before the plan is judged."""
+NOTHING, READY, REGROUPED = range(3)
 
 
 class Walk(NamedTuple):
@@ -54,13 +55,16 @@ def anneal(
     while bench.work[0] < until:
         bench.work[0] += 2
         copy(walk.here, walk.trial)
-        if not _changed(numbers, bench, rules, walk, chance) or not _allowed(numbers, rules, walk.trial):
+        drawn = _drawn(numbers, walk.trial, rules, chance)
+        if drawn == NOTHING or (drawn == REGROUPED and not _settle(numbers, bench, rules, walk, below(chance, 4) > 0)):
+            continue
+        if not _allowed(numbers, rules, walk.trial):
             continue
         done = (bench.work[0] - began) / course[0]
         heat = course[1] * (course[2] / course[1]) ** done
-        drawn = -np.log((below(chance, 1 << 30) + 1) / (1 << 30))
+        luck = -np.log((below(chance, 1 << 30) + 1) / (1 << 30))
         base = SHORT if walk.scores[0] >= SHORT else 0
-        within = base + int((walk.scores[0] - base) * (1.0 + heat * drawn)) + 1
+        within = base + int((walk.scores[0] - base) * (1.0 + heat * luck)) + 1
         found = score(numbers, walk.trial, bench, within)
         if found < within:
             copy(walk.trial, walk.here)
@@ -86,28 +90,36 @@ def _allowed(numbers: Numbers, rules: Rules, sketch: Sketch) -> bool:
 
 
 @inner
-def _changed(numbers: Numbers, bench: Bench, rules: Rules, walk: Walk, chance: Chance) -> bool:
-    """Take one step, now and then several at once: what lies between two good plans may be bad, or fit nowhere."""
-    while _step(numbers, bench, rules, walk, chance):
-        if below(chance, AT_ONCE) > 0:
-            return True
-    return False
+def _drawn(numbers: Numbers, sketch: Sketch, rules: Rules, chance: Chance) -> int:
+    """Change the sketch at random, now and then several times at once (what lies between two good plans may be bad, or
+    fit nowhere): NOTHING where that was not possible, READY, or REGROUPED, and cuts and shares must be made anew."""
+    outcome = int(NOTHING)
+    while True:
+        draw = below(chance, 100)
+        if draw >= 62:
+            if not _regroup(sketch, chance, draw):
+                return NOTHING
+            outcome = REGROUPED
+        elif outcome == REGROUPED:
+            return outcome
+        elif not _tuned(numbers, sketch, rules, chance, draw):
+            return NOTHING
+        else:
+            outcome = READY
+        if below(chance, AT_ONCE) > 0 or sketch.size[0] == 0:
+            return outcome
 
 
 @inner
-def _step(numbers: Numbers, bench: Bench, rules: Rules, walk: Walk, chance: Chance) -> bool:
-    """Change the trial at random; whether it is still a plan."""
-    sketch = walk.trial
-    stages, draw = sketch.size[0], below(chance, 100)
+def _tuned(numbers: Numbers, sketch: Sketch, rules: Rules, chance: Chance, draw: int) -> bool:
+    """Change cuts, shares, K or the order inside a group."""
     if draw < 30:
-        return stages > 1 and _shift(numbers, sketch, chance)
+        return sketch.size[0] > 1 and _shift(numbers, sketch, chance)
     if draw < 50:
         return _reshare(sketch, chance)
     if draw < 58 and rules.flags[2]:
         return _rewarm(numbers, sketch, chance)
-    if draw < 62:
-        return _reorder(sketch, chance)
-    return _regroup(sketch, chance, draw) and _settle(numbers, bench, rules, walk, below(chance, 4) > 0)
+    return _reorder(sketch, chance)
 
 
 @inner

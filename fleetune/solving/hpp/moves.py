@@ -153,48 +153,49 @@ def balance(numbers: Numbers, sketch: Sketch, rules: Rules, pace_s: NDArray[np.f
         return True
     for p in range(stages - 1):
         pace_s[p] = _slowest_link(numbers, sketch, p)
-    pace_s[stages - 1] = 0.0
-    low, high = 0.0, 0.0
+    low, high, widest = 0.0, 0.0, 0.0
+    for edge in range(1, layers):
+        widest = max(widest, _crossing_s(numbers, 1.0 + low, edge))
     for p in range(stages):
         high = max(high, _fluid_s(numbers, sketch, p, sketch.edge[0], layers))
-        for edge in range(1, layers):
-            high = max(high, _crossing_s(numbers, pace_s[p], edge))
-    heed = _sweep(numbers, sketch, rules, (pace_s, high, True))
+        if p + 1 < stages:
+            high = max(high, widest * pace_s[p])
+    heed = _sweep(numbers, sketch, rules, pace_s, (high, stages > 0))
     for _ in range(14):
         middle = 0.5 * (low + high)
-        if _sweep(numbers, sketch, rules, (pace_s, middle, heed)):
+        if _sweep(numbers, sketch, rules, pace_s, (middle, heed)):
             high = middle
         else:
             low = middle
-    return _sweep(numbers, sketch, rules, (pace_s, high, heed))
+    return _sweep(numbers, sketch, rules, pace_s, (high, heed))
 
 
 @inner
-def _sweep(numbers: Numbers, sketch: Sketch, rules: Rules, limits: tuple[NDArray[np.float64], float, bool]) -> bool:
+def _sweep(
+    numbers: Numbers, sketch: Sketch, rules: Rules, pace_s: NDArray[np.float64], limits: tuple[float, bool]
+) -> bool:
     """Give every stage as many layers as it does within the limit, cut where crossing is within it too; whether that
-    was possible. `limits`: seconds per byte of every cut, the limit in seconds, and whether the
-    group must have the memory as well."""
-    pace_s, limit_s, heed = limits
+    was possible. `limits`: seconds, and whether the group must have the memory as well."""
     stages, layers = sketch.size[0], numbers.seconds.shape[2] - 1
-    first, possible = 0, True
+    first, possible = int(sketch.edge[0]), True
     for p in range(stages - 1):
         low, high = first + 1, layers - (stages - 1 - p)
         while low < high:
             middle = (low + high + 1) // 2
-            if _within(numbers, sketch, rules, (p, first, middle), (limit_s, heed)):
+            if _within(numbers, sketch, rules, (p, first, middle), limits):
                 low = middle
             else:
                 high = middle - 1
         cut = low
-        while cut > first and _crossing_s(numbers, pace_s[p], cut) > limit_s:
+        while cut > first and _crossing_s(numbers, pace_s[p], cut) > limits[0]:
             cut -= 1
         if cut == first:
             cut, possible = low, False
-        possible &= low > first + 1 or _within(numbers, sketch, rules, (p, first, cut), (limit_s, heed))
+        possible &= low > first + 1 or _within(numbers, sketch, rules, (p, first, cut), limits)
         sketch.edge[p], sketch.edge[p + 1] = first, cut
         first = cut
     sketch.edge[stages - 1], sketch.edge[stages] = first, layers
-    return possible and _within(numbers, sketch, rules, (stages - 1, first, layers), (limit_s, heed))
+    return possible and _within(numbers, sketch, rules, (stages - 1, first, layers), limits)
 
 
 @inner

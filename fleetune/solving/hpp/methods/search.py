@@ -49,7 +49,7 @@ class Search:
         self.case, self.effort, self.bound_s = case, effort, bound_s
         self.bench: Bench = new_bench(case)
         self.rules = _rules(case, effort.every_device)
-        self.chance = np.array([0x9E3779B97F4A7C15 ^ (effort.seed + 1)], np.uint64)
+        self.chance = np.array([(0x9E3779B97F4A7C15 ^ (effort.seed % 2**63 + 1)) or 1], np.uint64)
         self.ends_s = None if effort.time_limit_s is None else effort.now() + effort.time_limit_s
         self.found: dict[Draft, int] = {}
 
@@ -57,7 +57,9 @@ class Search:
         """The best plan found; one that lacks memory only where no other was found."""
         for draft in self._starts():
             self._add(draft)
-        work = min(max(LEAST_WORK, WORK * self.case.devices**4), MOST_WORK)
+            if self._late() and min(self.found.values(), default=NEVER) < SHORT:
+                break
+        work = min(max(LEAST_WORK, WORK * self.case.devices**6), MOST_WORK)
         for heat in ROUNDS:
             for found in self._leaders(heat.walks):
                 self._walk(found, int(work * heat.share), heat)
@@ -152,8 +154,8 @@ class Heat(NamedTuple):
 
 ROUNDS = (Heat(24, 0.02, 0.06, 0.002), Heat(5, 0.05, 0.02, 0.001), Heat(1, 0.27, 0.008, 0.0002))
 AGAIN = Heat(1, 0.0, 0.05, 0.005)
-WORK, LEAST_WORK, MOST_WORK = 1_500, 500_000, 16_000_000
-"""Tasks and transfers simulated: some 3e6 a second."""
+WORK, LEAST_WORK, MOST_WORK = 45, 500_000, 20_000_000
+"""Tasks and transfers simulated, some 5e6 a second: so much for each sixth power of the devices, within limits."""
 WORTH = 1.1
 """Starts whose formula promises a round this many times the best known one are not looked for."""
 PARTS = 8
@@ -177,7 +179,7 @@ def _orders(case: Case, seed: int) -> list[Ints]:
     """By memory, by speed, both ways, and by chance."""
     memory = np.argsort(-case.memory_bytes, kind="stable")
     speed = np.argsort(case.least_s[:, -1], kind="stable")
-    chance = np.random.default_rng(seed)
+    chance = np.random.default_rng(seed % 2**63)
     return [memory, speed, memory[::-1].copy(), speed[::-1].copy(), *(chance.permutation(case.devices) for _ in "ab")]
 
 
