@@ -306,12 +306,12 @@ def _part(sketch: Sketch, chance: Chance) -> bool:
 
 @inner
 def _turn(sketch: Sketch, p: int) -> bool:
-    """Swap the groups of stages p and p + 1."""
+    """Swap the groups of stages p and p + 1: both turned round, then each by itself."""
     a, b, c = sketch.first[p], sketch.first[p + 1], sketch.first[p + 2]
-    kept = sketch.device[a:b].copy()
-    for k in range(c - b):
-        sketch.device[a + k] = sketch.device[b + k]
-    for k in range(b - a):
-        sketch.device[a + c - b + k] = kept[k]
-    sketch.first[p + 1] = a + c - b
+    middle = a + c - b
+    sketch.first[p + 1] = middle
+    for low, high in ((a, c), (a, middle), (middle, c)):
+        for k in range((high - low) // 2):
+            i, j = low + k, high - 1 - k
+            sketch.device[i], sketch.device[j] = sketch.device[j], sketch.device[i]
     return True

@@ -37,6 +37,10 @@ class Numbers(NamedTuple):
     """[device]: seconds a task loses to each byte it receives or sends."""
     link: Floats
     """[from, to, 2]: bytes per second, infinite on the diagonal; latency in seconds, 0 there."""
+    room: Ints
+    """[member] memory of dealing: compiled code takes none itself, which halves its compiling."""
+    hand: Floats
+    """[2, member] the same."""
 
 
 class Case:
@@ -80,6 +84,8 @@ class Case:
             memory_bytes=self.memory_bytes,
             lost_s=self.lost_s,
             link=np.stack([self.bandwidth, self.latency_s], axis=-1),
+            room=np.zeros(self.devices, np.int64),
+            hand=np.zeros((2, self.devices)),
         )
 
     @property

@@ -58,7 +58,7 @@ def deal_by_capacity(numbers: Numbers, group: Ints, first: int, end: int, warmup
     Phase 2 moves blocks of samples from the slowest device to the fastest one with room while the slowest gets faster.
     """
     count, batch = group.size, numbers.seconds.shape[1] - 1
-    outcome, room, capacity = LOOSE, np.empty(count, np.int64), np.empty(count)
+    outcome, room, capacity = LOOSE, numbers.room[:count], numbers.hand[0, :count]
     if count > batch:
         return NONE
     for k in range(count):
@@ -101,7 +101,11 @@ def _in_proportion(left: int, capacity: np.ndarray, room: Ints, shares: Ints) ->
 def _leave_nobody_out(shares: Ints) -> None:
     for k in range(shares.size):
         if shares[k] == 0:
-            shares[np.argmax(shares)] -= 1
+            largest = 0
+            for j in range(1, shares.size):
+                if shares[j] > shares[largest]:
+                    largest = j
+            shares[largest] -= 1
             shares[k] = 1
 
 
@@ -109,7 +113,7 @@ def _leave_nobody_out(shares: Ints) -> None:
 def _offload(numbers: Numbers, group: Ints, first: int, end: int, room: Ints, shares: Ints) -> int:
     """Phase 2; TIGHT when somebody was passed over for lack of memory."""
     count, block = shares.size, max(1, (numbers.seconds.shape[1] - 1) // 64)
-    outcome, times = LOOSE, np.empty(count)
+    outcome, times = LOOSE, numbers.hand[1, :count]
     for k in range(count):
         times[k] = both_s(numbers, group[k], shares[k], first, end)
     while True:
@@ -149,7 +153,7 @@ def deal_exactly(numbers: Numbers, group: Ints, first: int, end: int, warmup: in
     if count > batch:
         return False
     total, pace = 0, 0.0
-    room, after = np.empty(count, np.int64), np.empty(count)
+    room, after = numbers.room[:count], numbers.hand[0, :count]
     for k in range(count):
         room[k] = most_samples(numbers, group[k], first, end, warmup)
         total += room[k]
@@ -162,7 +166,10 @@ def deal_exactly(numbers: Numbers, group: Ints, first: int, end: int, warmup: in
     for k in range(count):
         after[k] = both_s(numbers, group[k], shares[k] + 1, first, end) if shares[k] < room[k] else np.inf
     while left > 0:
-        best = int(np.argmin(after))
+        best = 0
+        for k in range(1, count):
+            if after[k] < after[best]:
+                best = k
         shares[best] += 1
         left -= 1
         more = shares[best] < room[best]

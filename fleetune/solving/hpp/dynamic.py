@@ -23,6 +23,13 @@ class Table(NamedTuple):
     """[q, edge, x]: where the head stage ends."""
     head: Ints
     """[q, edge, x]: how many devices it has."""
+    between: Floats
+    """[x, y, z]: of the links from group [x, y) of the order to group [y, z): least bytes per second there and back,
+    largest latency there and back."""
+    speed: Floats
+    """[edge, edge] memory: samples per second of a group on the pieces between, no less than it can do."""
+    shares: Ints
+    """[member] memory."""
 
 
 class Dynamic:
@@ -89,23 +96,28 @@ def _warmups(case: Case, stages: int) -> list[int]:
     return list(policy[-stages:]) if isinstance(policy, tuple) else case.warmups(stages)
 
 
-def _new_table(stages: int, layers: int, devices: int) -> Table:
-    shape = (stages + 1, layers + 1, devices + 1)
+def _new_table(stages: int, pieces: int, devices: int) -> Table:
+    shape = (stages + 1, pieces + 1, devices + 1)
     return Table(
         span_s=np.full(shape, np.inf),
         tail_s=np.full(shape, np.inf),
         cut=np.zeros(shape, np.int64),
         head=np.zeros(shape, np.int64),
+        between=np.zeros((devices + 1, devices + 1, devices + 1, 4)),
+        speed=np.zeros((pieces + 1, pieces + 1)),
+        shares=np.zeros(devices, np.int64),
     )
 
 
 @compiled
 def _fill(numbers: Numbers, order: Ints, warmups: Ints, edges: Ints, bound_s: float, table: Table) -> None:
     """Algorithm 2, from the last devices to the first, skipping what cannot be part of a round within `bound_s`."""
-    devices, pieces = order.size, edges.size - 1
-    shares, between = np.empty(devices, np.int64), _between(numbers, order)
+    devices, pieces, speed = order.size, edges.size - 1, table.speed
+    _link_up(numbers, order, table.between)
     for x in range(devices - 1, -1, -1):
-        speed = np.zeros((pieces + 1, pieces + 1))
+        for i in range(pieces):
+            for j in range(pieces + 1):
+                speed[i, j] = 0.0
         for count in range(1, devices - x + 1):
             slowest = _slowest_inside(numbers, order[x : x + count])
             for i in range(pieces):
@@ -115,7 +127,7 @@ def _fill(numbers: Numbers, order: Ints, warmups: Ints, edges: Ints, bound_s: fl
                     if numbers.micro_batches * batch_of(numbers) > bound_s * speed[i, j]:
                         continue
                     if (x + count == devices) == (j == pieces):
-                        _head(numbers, (order, warmups, edges, shares, between), (i, j, x, count), slowest, table)
+                        _head(numbers, (order, warmups, edges), (i, j, x, count), slowest, table)
 
 
 @inner
@@ -127,18 +139,18 @@ def batch_of(numbers: Numbers) -> int:
 @inner
 def _head(
     numbers: Numbers,
-    given: tuple[Ints, Ints, Ints, Ints, Floats],
+    given: tuple[Ints, Ints, Ints],
     seat: tuple[int, int, int, int],
     slowest: float,
     table: Table,
 ) -> None:
     """Put pieces [i, j) on a group before every sub-pipeline behind it. The shares are dealt once for all positions
     in the pipeline whose warm-ups memory does not feel, most demanding first."""
-    order, warmups, edges, shares, between = given
+    order, warmups, edges = given
     i, j, x, count = seat
     last = j == edges.size - 1
     most = 1 if last else min(warmups.size - 1, min(order.size - x - count, edges.size - 1 - j) + 1)
-    group, dealt, first, end = order[x : x + count], shares[:count], edges[i], edges[j]
+    group, dealt, first, end = order[x : x + count], table.shares[:count], edges[i], edges[j]
     reduce_s = 0.0
     if count > 1:
         trainable = numbers.edge[end, TRAINABLE] - numbers.edge[first, TRAINABLE]
@@ -152,7 +164,7 @@ def _head(
             if outcome != NONE:
                 there, back = _slowest_task(numbers, group, first, end, dealt)
         if outcome != NONE:
-            _extend(numbers, between, table, (q, i, j, x, count, end), (there, back, reduce_s))
+            _extend(numbers, table, (q, i, j, x, count, end), (there, back, reduce_s))
 
 
 @inner
@@ -179,7 +191,6 @@ def _slowest_task(numbers: Numbers, group: Ints, first: int, end: int, shares: I
 @inner
 def _extend(
     numbers: Numbers,
-    between: Floats,
     table: Table,
     seat: tuple[int, int, int, int, int, int],
     costs: tuple[float, float, float],
@@ -192,7 +203,7 @@ def _extend(
     if q > 1:
         y = x + count
         behind = table.span_s[q - 1, j, y]
-        link, samples = between[x, y, y + table.head[q - 1, j, y]], batch_of(numbers)
+        link, samples = table.between[x, y, y + table.head[q - 1, j, y]], batch_of(numbers)
         cross_there = samples * numbers.edge[edge, OUTPUT] / link[0] + link[2]
         cross_back = samples * numbers.edge[edge, GRADIENT] / link[1] + link[3]
         crossing = cross_there + cross_back
@@ -204,11 +215,9 @@ def _extend(
 
 
 @inner
-def _between(numbers: Numbers, order: Ints) -> Floats:
-    """[x, y, z]: of the links from group [x, y) of the order to group [y, z), and back: least bytes per second there
-    and back, largest latency there and back."""
+def _link_up(numbers: Numbers, order: Ints, result: Floats) -> None:
+    """Fill `Table.between`."""
     devices = order.size
-    result = np.zeros((devices + 1, devices + 1, devices + 1, 4))
     for y in range(1, devices):
         for x in range(y - 1, -1, -1):
             a = order[x]
@@ -223,4 +232,3 @@ def _between(numbers: Numbers, order: Ints) -> Floats:
                 if x + 1 < y:
                     row[0], row[1] = min(there, known[0]), min(back, known[1])
                     row[2], row[3] = max(late_there, known[2]), max(late_back, known[3])
-    return result

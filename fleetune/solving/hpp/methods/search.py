@@ -72,7 +72,7 @@ class Search:
     def _leaders(self, count: int) -> list[Found]:
         """The best plans that differ in who works with whom; of those that do not, only the best."""
         leaders: dict[tuple[frozenset[int], ...], Found] = {}
-        for draft, value in sorted(self.found.items(), key=lambda item: item[1]):
+        for value, draft in sorted((value, draft) for draft, value in self.found.items()):
             if len(leaders) == count:
                 break
             leaders.setdefault(tuple(frozenset(stage.devices) for stage in draft.stages), Found(value, draft))
@@ -154,8 +154,8 @@ class Heat(NamedTuple):
 
 ROUNDS = (Heat(24, 0.02, 0.06, 0.002), Heat(5, 0.05, 0.02, 0.001), Heat(1, 0.27, 0.008, 0.0002))
 AGAIN = Heat(1, 0.0, 0.05, 0.005)
-WORK, LEAST_WORK, MOST_WORK = 45, 500_000, 20_000_000
-"""Tasks and transfers simulated, some 5e6 a second: so much for each sixth power of the devices, within limits."""
+WORK, LEAST_WORK, MOST_WORK = 85, 1_000_000, 40_000_000
+"""Tasks and transfers simulated, some 1e7 a second: so much for each sixth power of the devices, within limits."""
 WORTH = 1.1
 """Starts whose formula promises a round this many times the best known one are not looked for."""
 PARTS = 8
