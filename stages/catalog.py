@@ -67,7 +67,7 @@ PLAN = StageEntry(
     config=("strategy", *BATCH),
     inputs=("fleet", "profile"),
     outputs=("plan",),
-    packages=("numpy", "scipy"),
+    packages=("numpy", "scipy", "numba"),
 )
 TRAIN = StageEntry(
     name="train",

@@ -160,4 +160,4 @@ def _now(effort: Effort) -> float:
 
 def _since(start: float, effort: Effort) -> float:
     spent = _now(effort) - start
-    return spent / effort.cores if effort.cores is not None else spent
+    return spent / min(1.0, effort.cores) if effort.cores is not None else spent

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fleetune import solving
 from fleetune.contracts import wire
 from fleetune.contracts.config.data import DataRequest
 from fleetune.contracts.config.model import ModelRequest
@@ -20,7 +21,8 @@ KINDS: dict[str, Any] = {
     "data": DataRequest,
     "strategies": StrategyRequest,
 }
-FILES = sorted(CONFIGS.rglob("*.*"))
+FILES = sorted(CONFIGS.rglob("*.yaml"))
+PROBLEMS = sorted((CONFIGS / "problems").glob("*.json"))
 FLEETS = sorted((CONFIGS / "fleets").glob("*.yaml"))
 SECTIONS = [file for file in FILES if file.parent.name in KINDS]
 RUNS = sorted((CONFIGS / "runs").glob("*.yaml"))
@@ -30,7 +32,8 @@ LINES = 25
 def test_each_kind_has_files() -> None:
     """There is something to choose from in each folder, and nothing lies anywhere else."""
     assert {file.parent.name for file in FILES} == {*KINDS, "fleets", "runs"}
-    assert all(file.suffix == ".yaml" for file in FILES)
+    assert PROBLEMS
+    assert sorted(CONFIGS.rglob("*.*")) == sorted([*FILES, *PROBLEMS])
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}-{file.stem}")
@@ -39,6 +42,14 @@ def test_file_is_short(file: Path) -> None:
     lines = file.read_text().splitlines()
     assert len(lines) <= LINES
     assert lines[0].startswith("# ")
+
+
+@pytest.mark.parametrize("file", PROBLEMS, ids=lambda file: file.stem)
+def test_problem_is_short_and_can_be_solved(file: Path) -> None:
+    """A problem fits on a screen, and `fleetune solve` finds a plan of it."""
+    assert len(file.read_text().splitlines()) <= LINES
+    kind, problem = solving.read(file.read_bytes(), str(file), solving.kinds())
+    assert solving.solve(kind, problem).feasible
 
 
 @pytest.mark.parametrize("file", SECTIONS, ids=lambda file: f"{file.parent.name}-{file.stem}")

@@ -83,7 +83,7 @@ def test_an_emulated_device_counts_its_cpu_time_at_its_pace(tmp_path: Path, monk
     cpu_s, wall_s = count(0.0, 1.0), count(0.0, 7.0)
     clocks = SimpleNamespace(thread_time=lambda: next(cpu_s), perf_counter=lambda: next(wall_s))
     monkeypatch.setattr(module, "time", clocks)
-    for cores, seconds in ((0.25, 4.0), (None, 7.0)):
+    for cores, seconds in ((0.25, 4.0), (2.0, 1.0), (None, 7.0)):
         for cost in costs(ready, [list(ready.units)], cores=cores).values():
             assert cost.forward_s == cost.backward_s == [seconds] * len(SIZES)
 
