@@ -59,7 +59,7 @@ class Search:
             self._add(draft)
             if self._late() and min(self.found.values(), default=NEVER) < SHORT:
                 break
-        work = min(max(LEAST_WORK, WORK * self.case.devices**6), MOST_WORK)
+        work = min(max(LEAST_WORK, int(WORK * self.case.devices**8)), MOST_WORK)
         for heat in ROUNDS:
             for found in self._leaders(heat.walks):
                 self._walk(found, int(work * heat.share), heat)
@@ -152,10 +152,10 @@ class Heat(NamedTuple):
     """Temperatures in shares of the round."""
 
 
-ROUNDS = (Heat(24, 0.02, 0.06, 0.002), Heat(5, 0.05, 0.02, 0.001), Heat(1, 0.27, 0.008, 0.0002))
+ROUNDS = (Heat(24, 0.025, 0.1, 0.001), Heat(4, 0.06, 0.03, 0.0005), Heat(1, 0.16, 0.01, 0.0002))
 AGAIN = Heat(1, 0.0, 0.05, 0.005)
-WORK, LEAST_WORK, MOST_WORK = 85, 1_000_000, 40_000_000
-"""Tasks and transfers simulated, some 1e7 a second: so much for each sixth power of the devices, within limits."""
+WORK, LEAST_WORK, MOST_WORK = 3.4, 1_000_000, 55_000_000
+"""Tasks and transfers simulated, some 1e7 a second: so much times the eighth power of the devices, within limits."""
 WORTH = 1.1
 """Starts whose formula promises a round this many times the best known one are not looked for."""
 PARTS = 8
