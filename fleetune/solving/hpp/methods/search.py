@@ -21,7 +21,34 @@ from fleetune.solving.hpp.methods import asteroid, dapple, dp, eddl, pipedream, 
 from fleetune.solving.hpp.moves import Rules
 from fleetune.solving.hpp.sketch import NEVER, SHORT, Bench, draft_of, new_bench, new_sketch, score, sketch_of
 
+
+class Heat(NamedTuple):
+    """How a share of the work is spent."""
+
+    walks: int
+    share: float
+    """Of all work, for each walk."""
+    hot: float
+    cold: float
+    """Temperatures in shares of the round."""
+
+
 PIECES = 32
+"""Runs of layers that the dynamic program cuts between, for starts."""
+ROUNDS = (Heat(24, 0.025, 0.1, 0.001), Heat(4, 0.06, 0.03, 0.0005), Heat(1, 0.16, 0.01, 0.0002))
+AGAIN = Heat(1, 0.0, 0.05, 0.005)
+"""While there is time left."""
+WORK, LEAST_WORK, MOST_WORK = 3.4, 1_000_000, 55_000_000
+"""Tasks and transfers simulated, some 1e7 a second: so much times the eighth power of the devices, within limits."""
+WORTH = 1.1
+"""Starts whose formula promises a round this many times the best known one are not looked for."""
+MOST_DRAFTS = 24
+"""Starts of each order."""
+PARTS = 8
+"""A walk looks at the clock so many times."""
+BASELINES: tuple[Callable[[Case], Draft], ...] = tuple(
+    method.plan for method in (single, dp, pp, eddl, dapple, pipedream, asteroid)
+)
 
 
 class Effort(NamedTuple):
@@ -106,7 +133,7 @@ class Search:
             pace_s=np.zeros(self.case.most_stages),
         )
 
-    def _walk(self, found: Found, work: int, heat: "Heat") -> Found:
+    def _walk(self, found: Found, work: int, heat: Heat) -> Found:
         """Anneal from a plan; what it ends at is kept, and handed back."""
         if self._over():
             return found
@@ -139,30 +166,6 @@ class Search:
             ranked = sorted(Dynamic(self.case, order, edges, bound_s).drafts(), key=lambda pair: pair[0])
             for _, draft in ranked[:MOST_DRAFTS]:
                 yield draft
-
-
-class Heat(NamedTuple):
-    """How a share of the work is spent."""
-
-    walks: int
-    share: float
-    """Of all work, for each walk."""
-    hot: float
-    cold: float
-    """Temperatures in shares of the round."""
-
-
-ROUNDS = (Heat(24, 0.025, 0.1, 0.001), Heat(4, 0.06, 0.03, 0.0005), Heat(1, 0.16, 0.01, 0.0002))
-AGAIN = Heat(1, 0.0, 0.05, 0.005)
-WORK, LEAST_WORK, MOST_WORK = 3.4, 1_000_000, 55_000_000
-"""Tasks and transfers simulated, some 1e7 a second: so much times the eighth power of the devices, within limits."""
-WORTH = 1.1
-"""Starts whose formula promises a round this many times the best known one are not looked for."""
-PARTS = 8
-MOST_DRAFTS = 24
-BASELINES: tuple[Callable[[Case], Draft], ...] = tuple(
-    method.plan for method in (single, dp, pp, eddl, dapple, pipedream, asteroid)
-)
 
 
 def _rules(case: Case, every_device: bool) -> Rules:
