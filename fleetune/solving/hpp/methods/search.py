@@ -35,7 +35,7 @@ class Heat(NamedTuple):
 
 PIECES = 32
 """Runs of layers that the dynamic program cuts between, for starts."""
-ROUNDS = (Heat(24, 0.025, 0.1, 0.001), Heat(4, 0.06, 0.03, 0.0005), Heat(1, 0.16, 0.01, 0.0002))
+ROUNDS = (Heat(8, 0.07, 0.08, 0.002), Heat(3, 0.08, 0.02, 0.001), Heat(1, 0.2, 0.008, 0.0002))
 AGAIN = Heat(1, 0.0, 0.05, 0.005)
 """While there is time left."""
 WORK, LEAST_WORK, MOST_WORK = 3.4, 1_000_000, 55_000_000
