@@ -6,7 +6,6 @@ import shutil
 import socket
 import subprocess
 import sys
-from http.client import HTTPConnection, HTTPException
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import psutil
 from packaging.requirements import Requirement
 
+from containers import answers, shaping
 from fleetune.contracts.record import record
 
 GOOD, LIMITED, MISSING = "good", "limited", "missing"
@@ -127,31 +127,17 @@ def _accelerators() -> Finding:
 
 
 def _docker() -> Finding:
-    host = os.environ.get("DOCKER_HOST", "")
     meaning = "devices run as processes, which needs no engine"
-    if host and not host.startswith("unix:"):
+    places = answers.sockets(os.environ)
+    if not places:
         return Finding(topic="Docker", state=LIMITED, words=f"DOCKER_HOST names another machine, not asked; {meaning}")
-    place = host.removeprefix("unix://") or "/var/run/docker.sock"
     try:
-        version = _engine_version(place)
-    except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
-        return Finding(topic="Docker", state=LIMITED, words=f"no engine at {place} ({_cause(error)}); {meaning}")
-    return Finding(topic="Docker", state=GOOD, words=f"engine {version} answers; devices run as processes all the same")
-
-
-def _engine_version(place: str) -> str:
-    """What the engine behind a unix socket calls itself (the docker client leaves sockets open where none answers)."""
-    with socket.socket(socket.AF_UNIX) as line:
-        line.settimeout(3)
-        line.connect(place)
-        connection = HTTPConnection("localhost")
-        connection.sock = line
-        connection.request("GET", "/version")
-        return str(json.loads(connection.getresponse().read())["Version"])
-
-
-def _cause(error: Exception) -> str:
-    return getattr(error, "strerror", None) or type(error).__name__
+        answer = answers.find()
+    except answers.NoAnswer as error:
+        advice = "make engine starts one" if answers.OURS in places else "start it, or unset DOCKER_HOST"
+        return Finding(topic="Docker", state=LIMITED, words=f"no engine {error}: {advice}; {meaning}")
+    words = f"{answer.words}; {shaping.words()}; devices run as processes all the same"
+    return Finding(topic="Docker", state=GOOD, words=words)
 
 
 def _disk(root: Path) -> Finding:

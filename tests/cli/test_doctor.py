@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from containers import answers
 from flows import doctor
 from tests.cli.conftest import Call, document
 
+INFORMATION = b'{"ServerVersion": "20.10", "CgroupVersion": "1"}'
 TOPICS = ["Python", "torch", "prefect", "CPU cores", "Memory", "Accelerators", "Docker", "Disk", "Loopback", "Hub"]
 
 
@@ -82,7 +84,7 @@ def test_other_engine_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_torch")
 def test_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that answers is named with its version; one that talks nonsense counts as none."""
-    for answer, words in ((b'{"Version": "20.10"}', "engine 20.10 answers"), (b"[]", "no engine at")):
+    for answer, words in ((INFORMATION, "engine 20.10 answers at"), (b"[]", "no engine at")):
         place = tmp_path / str(len(answer))
         with socket.create_server(str(place), family=socket.AF_UNIX) as server:
             served = threading.Thread(target=_serve, args=(server, answer))
@@ -91,6 +93,18 @@ def test_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             found = {finding.topic: finding for finding in doctor.examine(tmp_path)}
             served.join()
         assert words in found["Docker"].words
+    assert "unset DOCKER_HOST" in found["Docker"].words
+
+
+@pytest.mark.usefixtures("no_torch")
+def test_no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing answers, every place that was asked is named, and what starts an engine."""
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.setattr(answers, "USUAL", str(tmp_path / "usual"))
+    monkeypatch.setattr(answers, "OURS", str(tmp_path / "ours"))
+    words = {finding.topic: finding for finding in doctor.examine(tmp_path)}["Docker"].words
+    assert "usual (No such file or directory)" in words and "ours (No such file or directory)" in words
+    assert "make engine" in words
 
 
 def _serve(server: socket.socket, answer: bytes) -> None:
