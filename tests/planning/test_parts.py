@@ -11,8 +11,8 @@ from fleetune.errors import Refused
 from fleetune.planning import Problem
 from fleetune.planning.parts.allocation import allocate
 from fleetune.planning.parts.costs import Costs
-from fleetune.planning.parts.cuts import best_cuts
 from fleetune.planning.parts.groups import Groups
+from fleetune.solving.hpp.cuts import best_cuts
 from fleetune.solving.hpp.warmup import warmups
 from tests.planning.instances import tiny
 
@@ -84,7 +84,7 @@ def test_no_cuts_have_a_cheaper_dearest_part(chain: tuple[list[np.ndarray], list
 
     ways = [(0, *inner, blocks) for inner in combinations(range(1, blocks), parts - 1)]
     best = min((price(edges) for edges in ways), default=(float("inf"), 0.0))
-    edges = best_cuts(runs, crossing)
+    edges = best_cuts(parts, runs.__getitem__, crossing.__getitem__)
     assert (edges is None) == (best[0] == float("inf"))
     if edges is not None:
         assert price(tuple(edges)) == pytest.approx(best)

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleetune.solving.hpp.case import Case
-from fleetune.solving.hpp.chain import balanced, runs
+from fleetune.solving.hpp.chain import runs
+from fleetune.solving.hpp.cuts import best_cuts
 from fleetune.solving.hpp.draft import Stage
 from fleetune.solving.hpp.methods import pp
 from fleetune.solving.hpp.problem import Problem
@@ -42,11 +43,11 @@ def test_pp_by_hand() -> None:
     assert two.stages == (Stage(0, 2, (2,), (2,)), Stage(2, 3, (0,), (2,)))
 
 
-def test_balanced_breaks_ties_by_the_sum() -> None:
+def test_cuts_break_ties_by_the_sum() -> None:
     """The first part costs 5 whatever the rest does: the second ends at 3 for 1 rather than at 2 for 4."""
     costs = np.full((3, 5, 5), 9.0)
     costs[0, 0, 1], costs[1, 1, 2], costs[1, 1, 3], costs[2, 2, 4], costs[2, 3, 4] = 5, 4, 1, 4, 4
-    assert balanced(3, lambda p: costs[p]) == [0, 1, 3, 4]
+    assert best_cuts(3, lambda p: costs[p]) == [0, 1, 3, 4]
 
 
 def test_runs_begin_where_least_crosses() -> None:

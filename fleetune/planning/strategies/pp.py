@@ -18,12 +18,12 @@ from fleetune.contracts.plan import Plan, PlanResult
 from fleetune.contracts.record import distinct, one_of, record
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning.parts.costs import Costs, Matrix
-from fleetune.planning.parts.cuts import best_cuts
 from fleetune.planning.parts.devices import enough_samples, not_profiled, taking_part
 from fleetune.planning.parts.finish import answer, plan_of, segment
 from fleetune.planning.parts.groups import Group, Groups
 from fleetune.planning.parts.shortage import lacking
 from fleetune.planning.problem import Problem
+from fleetune.solving.hpp.cuts import best_cuts
 from fleetune.solving.hpp.warmup import warmups
 
 ALL_ORDERS_UP_TO = 6
@@ -127,10 +127,10 @@ class _Search:
         """Balanced by work alone, then by work and what crosses; each at most once."""
         work = [self.runs.seconds(group, kept) for group, kept in zip(order, self.kept, strict=True)]
         pairs = list(zip(order, order[1:], strict=False))
-        free = best_cuts(work, [np.zeros(self.costs.blocks + 1) for _ in pairs])
+        free = best_cuts(len(work), work.__getitem__)
         if free is not None:
             yield free
-            counted = best_cuts(work, [self._crossing(a, b) for a, b in pairs])
+            counted = best_cuts(len(work), work.__getitem__, lambda p: self._crossing(*pairs[p]))
             if counted is not None and counted != free:
                 yield counted
 
@@ -181,7 +181,7 @@ class _Search:
     def _neediest(self, order: tuple[Group, ...]) -> tuple[float, str, int, tuple[int, int], int]:
         """(missing bytes, device, samples, run, kept) where this order, cut to lack as little as can be, lacks most."""
         needs = [self.runs.missing(group, kept) for group, kept in zip(order, self.kept, strict=True)]
-        edges = best_cuts(needs, [np.zeros(self.costs.blocks + 1) for _ in order[1:]])
+        edges = best_cuts(len(needs), needs.__getitem__)
         assert edges is not None, "there are enough pieces"
         runs = list(zip(edges, edges[1:], strict=False))
         p = max(range(len(order)), key=lambda p: needs[p][runs[p]])

@@ -24,7 +24,8 @@ import numpy as np
 
 from fleetune.clock import simulate
 from fleetune.solving.hpp.case import Case, Floats, Ints
-from fleetune.solving.hpp.chain import balanced, runs
+from fleetune.solving.hpp.chain import runs
+from fleetune.solving.hpp.cuts import best_cuts
 from fleetune.solving.hpp.draft import Draft, Stage, peak_bytes, pipeline_of
 from fleetune.solving.hpp.volume import hetpipe_bytes
 from fleetune.solving.hpp.whole import whole_model_s
@@ -137,7 +138,8 @@ def _team(case: Case, group: list[int]) -> _Team:
     def seconds(p: int) -> Floats:
         return _stage_s(case, devices, p, edges)
 
-    cuts = balanced(stages, seconds)
+    cuts = best_cuts(stages, seconds)
+    assert cuts is not None, "nothing costs infinitely much"
     period_s = max(float(seconds(p)[cuts[p], cuts[p + 1]]) for p in range(stages))
     spans = zip(edges[cuts[:-1]].tolist(), edges[cuts[1:]].tolist(), devices, strict=True)
     parts = tuple(Stage(first, end, (device,), (case.samples,)) for first, end, device in spans)

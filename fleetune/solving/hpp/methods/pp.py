@@ -10,7 +10,8 @@ It takes each device's measured times into account; it ignores what crosses the 
 import numpy as np
 
 from fleetune.solving.hpp.case import Case, Floats
-from fleetune.solving.hpp.chain import balanced, runs
+from fleetune.solving.hpp.chain import runs
+from fleetune.solving.hpp.cuts import best_cuts
 from fleetune.solving.hpp.draft import Draft, Stage
 from fleetune.solving.hpp.whole import fastest
 
@@ -31,7 +32,9 @@ def plan(case: Case) -> Draft:
         result: Floats = both_s[p][None, :] - both_s[p][:, None]
         return result
 
-    cuts = edges[np.array(balanced(count, seconds))].tolist()
+    best = best_cuts(count, seconds)
+    assert best is not None, "nothing costs infinitely much"
+    cuts = edges[np.array(best)].tolist()
     spans = zip(cuts[:-1], cuts[1:], devices, strict=True)
     stages = tuple(Stage(first, end, (device,), (case.samples,)) for first, end, device in spans)
     return Draft(stages, tuple(case.warmups(count)))
