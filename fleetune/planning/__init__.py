@@ -5,7 +5,8 @@ One strategy per file in `strategies/`, none knows another; the steps they share
 strategy minimises inside, its plans are compared and reported by the clock. One planner with switches was set aside:
 the published methods disagree about what a plan is for, and each stays readable beside its paper.
 
-May import: fleetune.solving, fleetune.checks, fleetune.clock, fleetune.contracts, fleetune.errors, numpy. No torch, files or clock time.
+May import: fleetune.solving, fleetune.checks, fleetune.clock, fleetune.contracts, fleetune.errors, numpy. No torch,
+files or clock time.
 """
 
 from fleetune.planning.problem import Problem

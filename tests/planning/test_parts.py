@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from fleetune.errors import Refused
 from fleetune.planning import Problem
-from fleetune.planning.parts.allocation import allocate
 from fleetune.planning.parts.costs import Costs
 from fleetune.planning.parts.groups import Groups
+from fleetune.solving.hpp.allocation import allocate
 from fleetune.solving.hpp.cuts import best_cuts
 from fleetune.solving.hpp.warmup import warmups
 from tests.planning.instances import tiny

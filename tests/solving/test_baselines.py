@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from fleetune.errors import Infeasible
+from fleetune.solving.hpp.allocation import allocate
 from fleetune.solving.hpp.case import Case
 from fleetune.solving.hpp.draft import Draft, Stage, judge
 from fleetune.solving.hpp.methods import dapple, dp, eddl, hetpipe, pipedream, pp, single
@@ -108,8 +109,8 @@ def test_dp_deals_best(seed: int) -> None:
 
 def test_dealing_where_a_first_sample_decides() -> None:
     """A device that is slow with one sample has one; the rest is dealt below that."""
-    assert dp.deal(np.array([[0.0, 9, 18, 27], [0.0, 1, 2, 3]])) == [1, 2]
-    assert dp.deal(np.zeros((2, 4))) in ([1, 2], [2, 1])
+    assert allocate([[9.0, 18.0, 27.0], [1.0, 2.0, 3.0]], [3, 3], 3) == [1, 2]
+    assert allocate([[0.0] * 3] * 2, [3, 3], 3) in ([1, 2], [2, 1])
 
 
 def test_proportional_rounding() -> None:

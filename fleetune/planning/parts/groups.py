@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from fleetune.planning.parts.allocation import allocate
 from fleetune.planning.parts.costs import Costs, Integers, Matrix
+from fleetune.solving.hpp.allocation import allocate
 
 Group = tuple[str, ...]
 

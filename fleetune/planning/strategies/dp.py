@@ -10,13 +10,13 @@ from fleetune.contracts import wire
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.record import record
 from fleetune.errors import Infeasible
-from fleetune.planning.parts.allocation import allocate
 from fleetune.planning.parts.costs import Costs
 from fleetune.planning.parts.devices import enough_samples, not_profiled, taking_part
 from fleetune.planning.parts.finish import answer, plan_of, segment
 from fleetune.planning.parts.groups import most_samples
 from fleetune.planning.parts.shortage import amount, lacking
 from fleetune.planning.problem import Problem
+from fleetune.solving.hpp.allocation import allocate
 
 
 @record

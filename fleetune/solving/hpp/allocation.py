@@ -1,5 +1,6 @@
 """Samples of a micro-batch dealt to the devices of a group so that the slowest is as fast as can be."""
 
+import heapq
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,10 +23,15 @@ def allocate(seconds: Sequence[Sequence[float]], most: Sequence[int], samples: i
 
 def _one_by_one(seconds: Sequence[Sequence[float]], most: Sequence[int], samples: int) -> list[int]:
     dealt = [1] * len(most)
+    after = [(seconds[d][1], d) for d in range(len(most)) if most[d] > 1]
+    heapq.heapify(after)
     for _ in range(samples - len(most)):
-        open_to = [d for d in range(len(most)) if dealt[d] < most[d]]
-        chosen = min(open_to, key=lambda d: (seconds[d][dealt[d]], d))
+        _, chosen = after[0]
         dealt[chosen] += 1
+        if dealt[chosen] < most[chosen]:
+            heapq.heapreplace(after, (seconds[chosen][dealt[chosen]], chosen))
+        else:
+            heapq.heappop(after)
     return dealt
 
 
