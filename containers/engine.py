@@ -11,7 +11,8 @@ from pathlib import Path
 
 from containers.answers import OURS
 from containers.machine import Machine
-from fleetune.errors import FleetuneError, Refused, TryAgain
+from containers.telling import told
+from fleetune.errors import Refused, TryAgain
 
 __all__ = ["Places", "start", "stop"]
 
@@ -101,14 +102,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1 or arguments[0] not in works:
         sys.stderr.write("usage: python -m containers.engine start|stop\n")
         return Refused.exit_code
-    try:
-        for sentence in works[arguments[0]](Machine(), Places()):
-            sys.stdout.write(f"{sentence}\n")
-            sys.stdout.flush()
-    except FleetuneError as error:
-        sys.stderr.write(f"{error}\n")
-        return error.exit_code
-    return 0
+    return told(lambda: works[arguments[0]](Machine(), Places()))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from containers import answers, base, wheels
-from fleetune.errors import FleetuneError, Refused, TryAgain
+from containers.telling import told
+from fleetune.errors import Refused, TryAgain
 
 __all__ = ["TARGETS", "Client", "build", "choose_base", "client"]
 
@@ -108,18 +109,15 @@ def _import_base(docker: Client, name: str) -> None:
 
 def main(targets: list[str]) -> int:
     """Builds the targets named, or all, in words; the exit code."""
-    try:
-        if strange := set(targets) - set(TARGETS):
-            raise Refused(f"there is no image {', '.join(sorted(strange))}; there are {', '.join(TARGETS)}")
-        socket = _socket()
-        docker = client([Client(program, socket) for program in CLIENTS])
-        for sentence in build(docker, targets or TARGETS, os.environ.get("BASE_IMAGE", "")):
-            sys.stdout.write(f"{sentence}\n")
-            sys.stdout.flush()
-    except FleetuneError as error:
-        sys.stderr.write(f"{error}\n")
-        return error.exit_code
-    return 0
+    return told(lambda: _built(targets))
+
+
+def _built(targets: list[str]) -> Iterator[str]:
+    if strange := set(targets) - set(TARGETS):
+        raise Refused(f"there is no image {', '.join(sorted(strange))}; there are {', '.join(TARGETS)}")
+    socket = _socket()
+    docker = client([Client(program, socket) for program in CLIENTS])
+    yield from build(docker, targets or TARGETS, os.environ.get("BASE_IMAGE", ""))
 
 
 def _socket() -> str:
