@@ -52,9 +52,9 @@ def _kept(function: Callable[..., object], *signature: str) -> Any:
     process."""
     folder = _folder()
     if folder is None:
-        return numba.njit(*signature, error_model="numpy")(function)
+        return numba.njit(*signature, error_model="numpy", nogil=True)(function)
     with _keeping_in(folder):
-        return numba.njit(*signature, cache=True, error_model="numpy", _nrt=False)(function)
+        return numba.njit(*signature, cache=True, error_model="numpy", nogil=True, _nrt=False)(function)
 
 
 @contextmanager

@@ -1,14 +1,14 @@
 """The walk of `search`: wherever it goes there is a plan that keeps to the problem's rules."""
 
-import numpy as np
 import pytest
 
-from fleetune.solving.hpp.anneal import Walk, anneal
+from fleetune.solving.hpp.anneal import anneal
 from fleetune.solving.hpp.case import Case
 from fleetune.solving.hpp.draft import Draft, Stage
+from fleetune.solving.hpp.lane import Found
 from fleetune.solving.hpp.methods.search import Effort, Search
 from fleetune.solving.hpp.problem import Problem
-from fleetune.solving.hpp.sketch import NEVER, SHORT, draft_of, new_sketch, score, sketch_of
+from fleetune.solving.hpp.sketch import NEVER, SHORT, draft_of, new_bench, score, sketch_of
 from tests.solving import contract
 from tests.solving.instances import tiny
 
@@ -44,23 +44,16 @@ def start(case: Case, *, every_device: bool) -> Draft:
 def visited(problem: Problem, *, every_device: bool) -> list[tuple[int, Draft]]:
     """Every plan a hot walk comes by, one step after the other, and its score as the walk knows it."""
     case = Case(problem)
-    search = Search(case, Effort(seed=1, every_device=every_device))
+    lane = Search(case, Effort(seed=1, every_device=every_device)).lanes[0]
     first = start(case, every_device=every_device)
-    found = int(score(case.numbers, sketch_of(case, first), search.bench, NEVER))
-    walk = Walk(
-        here=sketch_of(case, first),
-        best=sketch_of(case, first),
-        trial=new_sketch(case),
-        spare=new_sketch(case),
-        scores=np.array([found, found]),
-        pace_s=np.zeros(case.most_stages),
-    )
+    found = int(score(case.numbers, sketch_of(case, first), lane.bench, NEVER))
+    walk = lane.start(Found(found, first))
     result = []
     for _ in range(STEPS):
-        anneal(case.numbers, search.bench, search.rules, walk, search.chance, (1, 0.5, 0.4))
+        anneal(case.numbers, lane.bench, lane.rules, walk, lane.chance, (1, 0.5, 0.4))
         result.append((int(walk.scores[0]), draft_of(walk.here)))
         assert walk.scores[1] <= walk.scores[0]
-    best = int(score(case.numbers, walk.best, search.bench, NEVER))
+    best = int(score(case.numbers, walk.best, lane.bench, NEVER))
     assert best == walk.scores[1] == min(found, *(value for value, _ in result))
     return result
 
@@ -73,7 +66,7 @@ def test_every_step_is_a_plan(rules: str, every_device: bool) -> None:
     problem = RULES[rules]
     case = Case(problem)
     seen = visited(problem, every_device=every_device)
-    bench = Search(case, Effort()).bench
+    bench = new_bench(case)
     for draft, value in {draft: value for value, draft in seen}.items():
         contract.assert_plan(problem, contract.stages_of(problem, draft))
         if every_device:

@@ -14,6 +14,7 @@ from fleetune.contracts import wire
 from fleetune.errors import Infeasible
 from fleetune.solving.hpp.case import Case
 from fleetune.solving.hpp.methods import SUMMARIES
+from fleetune.solving.hpp.methods import search as search_module
 from fleetune.solving.hpp.methods.search import Effort, Search
 from fleetune.solving.hpp.problem import Problem
 from fleetune.solving.hpp.solution import Solution
@@ -239,19 +240,20 @@ def test_edges(edge: str) -> None:
     assert plan.objective == pytest.approx(contract.round_s(problem, plan), abs=1e-12)
 
 
-def test_a_clock_ends_the_search() -> None:
-    """On a clock that gains a second a look, a limit of 150 s ends the walks: once it is over no plan is looked at any
-    more, what was found by then is handed out, and it is no better than what more time finds."""
+def test_a_clock_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one lane and a clock that gains a second a look, a limit of 150 s ends the walks: once it is over no plan is
+    looked at any more, what was found by then is handed out, and it is no better than what more time finds."""
     problem = tiny(3, layers=9, devices=4, link=0.3)
     work_done: list[int] = []
 
     def now() -> float:
-        work_done.append(int(search.bench.work[0]) if len(work_done) > 0 else 0)
+        work_done.append(int(search.lanes[0].bench.work[0]) if len(work_done) > 0 else 0)
         return float(len(work_done))
 
+    monkeypatch.setattr(search_module, "LANES", 1)
     search = Search(Case(problem), Effort(time_limit_s=150.0, now=now))
     found = search.best()
-    assert work_done[149] < work_done[150] == work_done[-1] == search.bench.work[0]
+    assert work_done[149] < work_done[150] == work_done[-1] == search.lanes[0].bench.work[0]
     assert found.score / 1e9 >= solve(problem).objective
 
 

@@ -11,10 +11,11 @@ from benchmarks.parts.planning.tally import Tally
 from benchmarks.report import Figure
 from fleetune.solving.hpp.anneal import anneal
 from fleetune.solving.hpp.case import Case
-from fleetune.solving.hpp.draft import Draft, Stage
+from fleetune.solving.hpp.lane import Found
 from fleetune.solving.hpp.methods.search import Effort, Search
 from fleetune.solving.hpp.sketch import NEVER, score, sketch_of
 from fleetune.solving.hpp.solve import solve
+from fleetune.solving.hpp.spread import random_draft
 
 LINKS = (0.03, 0.1, 0.3, 1.0)
 PATIENCE = 60_000
@@ -51,26 +52,14 @@ def against_restarts(tally: Tally, *, problems: int, seconds: float) -> list[Fig
 def restarts(seed: int, seconds: float) -> tuple[float, int]:
     """Descents from random plans to where no change helps, until time is up: the best round in s, and how many."""
     case = Case(random_problem(seed, shape_of(seed)))
-    search, random = Search(case, Effort(seed=seed)), np.random.default_rng(seed)
+    lane, random = Search(case, Effort(seed=seed)).lanes[0], np.random.default_rng(seed)
     best, count, ends = NEVER, 0, time.monotonic() + seconds
     while time.monotonic() < ends:
-        draft = random_plan(case, random)
-        walk = search.walk_from(draft, int(score(case.numbers, sketch_of(case, draft), search.bench, NEVER)))
+        draft = random_draft(case, random)
+        walk = lane.start(Found(int(score(lane.numbers, sketch_of(case, draft), lane.bench, NEVER)), draft))
         before = NEVER
         while walk.scores[1] < before and time.monotonic() < ends:
             before = int(walk.scores[1])
-            anneal(case.numbers, search.bench, search.rules, walk, search.chance, (PATIENCE, 1e-9, 1e-9))
+            anneal(lane.numbers, lane.bench, lane.rules, walk, lane.chance, (PATIENCE, 1e-9, 1e-9))
         best, count = min(best, int(walk.scores[1])), count + 1
     return best / 1e9, count
-
-
-def random_plan(case: Case, random: np.random.Generator) -> Draft:
-    """Any number of stages, any groups and cuts, samples as even as can be."""
-    devices = random.permutation(case.devices)[: random.integers(1, case.devices + 1)]
-    stages = int(random.integers(1, min(len(devices), case.layers) + 1))
-    marks = np.sort(random.choice(np.arange(1, len(devices)), stages - 1, replace=False))
-    cuts = [0, *np.sort(random.choice(np.arange(1, case.layers), stages - 1, replace=False)).tolist(), case.layers]
-    groups = [tuple(part.tolist()) for part in np.split(devices, marks)]
-    shares = [tuple(case.samples // len(g) + (k < case.samples % len(g)) for k in range(len(g))) for g in groups]
-    parts = tuple(Stage(cuts[p], cuts[p + 1], groups[p], shares[p]) for p in range(stages))
-    return Draft(parts, tuple(case.warmups(stages)))

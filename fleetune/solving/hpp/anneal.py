@@ -11,6 +11,7 @@ import numpy as np
 from fleetune.compiled import compiled, inner
 from fleetune.solving.hpp.case import Floats, Numbers
 from fleetune.solving.hpp.hone import hone
+from fleetune.solving.hpp.memo import Memo, groups_key, plan_key, recall, remember
 from fleetune.solving.hpp.moves import (
     Chance,
     Rules,
@@ -24,10 +25,12 @@ from fleetune.solving.hpp.moves import (
     stage_of,
     take_out,
 )
-from fleetune.solving.hpp.sketch import SHORT, Bench, Sketch, copy, score
+from fleetune.solving.hpp.sketch import NEVER, SHORT, Bench, Sketch, copy, score
 
 AT_ONCE = 4
 """One change in so many is followed by another before the plan is judged."""
+BALANCING = 30
+"""To make cuts anew takes about as long as to simulate so many tasks for each device."""
 NOTHING, READY, REGROUPED = range(3)
 
 
@@ -42,7 +45,9 @@ class Walk(NamedTuple):
     spare: Sketch
     """Memory of `hone`."""
     pace_s: Floats
-    """[stage] memory of `balance`."""
+    """[stage, 2] memory of `balance`."""
+    memo: Memo
+    """Shared by the walks of a search."""
 
 
 @compiled
@@ -53,19 +58,28 @@ def anneal(
     from `course[1]` to `course[2]` geometrically."""
     began, until = bench.work[0], bench.work[0] + course[0]
     while bench.work[0] < until:
-        bench.work[0] += 2
+        bench.work[0] += 8
         copy(walk.here, walk.trial)
         drawn = _drawn(numbers, walk.trial, rules, chance)
-        if drawn == NOTHING or (drawn == REGROUPED and not _settle(numbers, bench, rules, walk, below(chance, 4) > 0)):
-            continue
-        if not _allowed(numbers, rules, walk.trial):
+        if drawn == NOTHING:
             continue
         done = (bench.work[0] - began) / course[0]
         heat = course[1] * (course[2] / course[1]) ** done
         luck = -np.log((below(chance, 1 << 30) + 1) / (1 << 30))
         base = SHORT if walk.scores[0] >= SHORT else 0
         within = base + int((walk.scores[0] - base) * (1.0 + heat * luck)) + 1
-        found = score(numbers, walk.trial, bench, within)
+        anew = below(chance, 4) > 0
+        key = groups_key(walk.trial, anew) if drawn == REGROUPED else plan_key(walk.trial)
+        found, exact = recall(walk.memo, key)
+        if found >= within:
+            continue
+        made = drawn == READY or _settle(numbers, bench, rules, walk.trial, (walk.spare, walk.pace_s, anew))
+        if not made or not _allowed(numbers, rules, walk.trial):
+            found = NEVER
+        elif not exact:
+            found = score(numbers, walk.trial, bench, within)
+        exact = found < NEVER
+        remember(walk.memo, key, found if exact else within, exact)
         if found < within:
             copy(walk.trial, walk.here)
             walk.scores[0] = found
@@ -137,22 +151,23 @@ def _regroup(sketch: Sketch, chance: Chance, draw: int) -> bool:
 
 
 @inner
-def _settle(numbers: Numbers, bench: Bench, rules: Rules, walk: Walk, anew: bool) -> bool:
-    """After a change of groups: cuts (`anew`, or where a stage has no layer), K and shares of every stage; then the
-    cuts once more, as far as the bound can tell."""
-    sketch, batch = walk.trial, numbers.seconds.shape[1] - 1
+def _settle(numbers: Numbers, bench: Bench, rules: Rules, sketch: Sketch, how: tuple[Sketch, Floats, bool]) -> bool:
+    """After a change of groups: cuts (anew, or where a stage has no layer), K and shares of every stage; then the
+    cuts once more, as far as the bound can tell. `how`: memory for both, and whether anew."""
+    batch, (spare, pace_s, anew) = numbers.seconds.shape[1] - 1, how
     if sketch.size[0] < 1 or sketch.size[0] > sketch.warmup.size:
         return False
     for p in range(sketch.size[0]):
         if sketch.first[p + 1] - sketch.first[p] > batch:
             return False
         anew |= sketch.edge[p + 1] <= sketch.edge[p]
-    if anew and not balance(numbers, sketch, rules, walk.pace_s):
+    bench.work[0] += BALANCING * sketch.first[sketch.size[0]] if anew else 0
+    if anew and not balance(numbers, sketch, rules, pace_s):
         return False
     give_warmups(numbers, sketch, rules)
     for p in range(sketch.size[0]):
         deal(numbers, sketch, p)
-    hone(numbers, sketch, bench, walk.spare)
+    hone(numbers, sketch, bench, spare)
     return True
 
 

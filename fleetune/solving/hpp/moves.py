@@ -142,24 +142,25 @@ def give_warmups(numbers: Numbers, sketch: Sketch, rules: Rules) -> None:
 
 @inner
 def balance(numbers: Numbers, sketch: Sketch, rules: Rules, pace_s: NDArray[np.float64]) -> bool:
-    """Move the cuts so that stages take about equally long, cuts included, if their groups dealt samples like a fluid,
-    and fit memory where any cuts of these groups do; False where there are fewer layers than stages. `pace_s` is memory
-    for one number per stage and link.
+    """Move the cuts so that no stage takes longer than need be, nor what it sends, if its group dealt samples like a
+    fluid, and so that it fits memory where any cuts of these groups do; False where there are fewer layers than stages.
+    `pace_s` is memory for two numbers per stage.
     """
     stages, layers = sketch.size[0], numbers.seconds.shape[2] - 1
     if stages > layers:
         return False
     if stages == 1:
         return True
-    for p in range(stages - 1):
-        pace_s[p] = _slowest_link(numbers, sketch, p)
-    low, high, widest = 0.0, 0.0, 0.0
-    for edge in range(1, layers):
-        widest = max(widest, _crossing_s(numbers, 1.0 + low, edge))
+    low, high = 0.0, 0.0
     for p in range(stages):
+        pace_s[p, 0] = pace_s[p, 1] = 0.0
         high = max(high, _fluid_s(numbers, sketch, p, sketch.edge[0], layers))
-        if p + 1 < stages:
-            high = max(high, widest * pace_s[p])
+    for p in range(stages - 1):
+        pace_s[p, 0] = _pace_s(numbers, sketch, p, p + 1)
+        pace_s[p + 1, 1] = _pace_s(numbers, sketch, p + 1, p)
+    for edge in range(1, layers):
+        for p in range(stages):
+            high = max(high, _sending_s(numbers, pace_s, p, edge, edge))
     heed = _sweep(numbers, sketch, rules, pace_s, (high, stages > 0))
     for _ in range(14):
         middle = 0.5 * (low + high)
@@ -174,8 +175,8 @@ def balance(numbers: Numbers, sketch: Sketch, rules: Rules, pace_s: NDArray[np.f
 def _sweep(
     numbers: Numbers, sketch: Sketch, rules: Rules, pace_s: NDArray[np.float64], limits: tuple[float, bool]
 ) -> bool:
-    """Give every stage as many layers as it does within the limit, cut where crossing is within it too; whether that
-    was possible. `limits`: seconds, and whether the group must have the memory as well."""
+    """Give every stage as many layers as it does within the limit, cut where it sends within it too; whether that was
+    possible. `limits`: seconds, and whether the group must have the memory as well."""
     stages, layers = sketch.size[0], numbers.seconds.shape[2] - 1
     first, possible = int(sketch.edge[0]), True
     for p in range(stages - 1):
@@ -187,7 +188,10 @@ def _sweep(
             else:
                 high = middle - 1
         cut = low
-        while cut > first and _crossing_s(numbers, pace_s[p], cut) > limits[0]:
+        while cut > first and (
+            _sending_s(numbers, pace_s, p, first, cut) > limits[0]
+            or _sending_s(numbers, pace_s, p + 1, cut, layers) > limits[0]
+        ):
             cut -= 1
         if cut == first:
             cut, possible = low, False
@@ -221,9 +225,10 @@ def _within(
 
 
 @inner
-def _crossing_s(numbers: Numbers, pace_s: float, edge: int) -> float:
-    """A micro-batch across a cut there and back."""
-    return float((numbers.seconds.shape[1] - 1) * pace_s * (numbers.edge[edge, OUTPUT] + numbers.edge[edge, GRADIENT]))
+def _sending_s(numbers: Numbers, pace_s: NDArray[np.float64], p: int, first: int, end: int) -> float:
+    """What stage p, of layers [first, end), sends of a micro-batch: outputs on, gradients back."""
+    batch = numbers.seconds.shape[1] - 1
+    return float(batch * (pace_s[p, 0] * numbers.edge[end, OUTPUT] + pace_s[p, 1] * numbers.edge[first, GRADIENT]))
 
 
 @inner
@@ -239,11 +244,28 @@ def _fluid_s(numbers: Numbers, sketch: Sketch, p: int, first: int, end: int) -> 
 
 
 @inner
-def _slowest_link(numbers: Numbers, sketch: Sketch, p: int) -> float:
-    """Seconds per byte across the cut behind stage p, as many ports in parallel as the smaller group has."""
-    worst = 0.0
-    for g in range(sketch.first[p], sketch.first[p + 1]):
-        for h in range(sketch.first[p + 1], sketch.first[p + 2]):
-            worst = max(worst, 1.0 / numbers.link[sketch.device[g], sketch.device[h], 0])
-    here, there = sketch.first[p + 1] - sketch.first[p], sketch.first[p + 2] - sketch.first[p + 1]
-    return float(worst / min(here, there))
+def _pace_s(numbers: Numbers, sketch: Sketch, a: int, b: int) -> float:
+    """Seconds per byte of a micro-batch from stage a to stage b, dealt like a fluid: the busiest port of either."""
+    most, shares = 0.0, numbers.hand[0]
+    for p in (a, b):
+        total = 0.0
+        for g in range(sketch.first[p], sketch.first[p + 1]):
+            y = max(1, (numbers.seconds.shape[1] - 1) // (sketch.first[p + 1] - sketch.first[p]))
+            table = numbers.seconds[sketch.device[g], y]
+            end = table.shape[0] - 1
+            shares[g] = 1.0 / max(table[end, 0] + table[end, 1], 1e-15)
+            total += shares[g]
+        for g in range(sketch.first[p], sketch.first[p + 1]):
+            shares[g] /= total
+    for here, there in ((a, b), (b, a)):
+        low = 0.0
+        for g in range(sketch.first[here], sketch.first[here + 1]):
+            high, busy, reached = low + shares[g], 0.0, 0.0
+            for h in range(sketch.first[there], sketch.first[there + 1]):
+                shared = min(high, reached + shares[h]) - max(low, reached)
+                reached += shares[h]
+                if shared > 1e-9:
+                    sender, receiver = (g, h) if here == a else (h, g)
+                    busy += shared / numbers.link[sketch.device[sender], sketch.device[receiver], 0]
+            most, low = max(most, busy), high
+    return float(most)

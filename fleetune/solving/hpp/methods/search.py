@@ -7,45 +7,42 @@ and latencies, groups any devices, and leaves out those that slow the round. It 
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
 
 from fleetune.errors import Infeasible
-from fleetune.solving.hpp.anneal import Walk, anneal
 from fleetune.solving.hpp.case import Case, Ints
-from fleetune.solving.hpp.draft import Draft, Stage
+from fleetune.solving.hpp.draft import Draft
 from fleetune.solving.hpp.dynamic import Dynamic, pieces
+from fleetune.solving.hpp.lane import Found, Heat, Lane
 from fleetune.solving.hpp.methods import asteroid, dapple, dp, eddl, pipedream, pp, single
 from fleetune.solving.hpp.moves import Rules
-from fleetune.solving.hpp.sketch import NEVER, SHORT, Bench, draft_of, new_bench, new_sketch, score, sketch_of
+from fleetune.solving.hpp.sketch import NEVER, SHORT, score, sketch_of
+from fleetune.solving.hpp.spread import even_drafts, random_draft
 
-
-class Heat(NamedTuple):
-    """How a share of the work is spent."""
-
-    walks: int
-    share: float
-    """Of all work, for each walk."""
-    hot: float
-    cold: float
-    """Temperatures in shares of the round."""
-
-
+LANES = 2
+"""Walks done beside each other. More would be quicker on more cores, and slower on those that most laptops lend."""
 PIECES = 32
 """Runs of layers that the dynamic program cuts between, for starts."""
-ROUNDS = (Heat(8, 0.07, 0.08, 0.002), Heat(3, 0.08, 0.02, 0.001), Heat(1, 0.2, 0.008, 0.0002))
-AGAIN = Heat(1, 0.0, 0.05, 0.005)
+ROUNDS = (Heat(24, 0.025, 0.06, 0.002), Heat(6, 0.04, 0.02, 0.001), Heat(2, 0.08, 0.008, 0.0002))
+"""Many short walks, then longer ones on from the best. Fewer or longer ones miss more of the best plans of uneven
+devices on slow links, where what is good for 3 stages leads nowhere near what is good for 4."""
+AGAIN = Heat(LANES, 0.0, 0.05, 0.005)
 """While there is time left."""
-WORK, LEAST_WORK, MOST_WORK = 3.4, 1_000_000, 55_000_000
-"""Tasks and transfers simulated, some 1e7 a second: so much times the eighth power of the devices, within limits."""
+WORK, LEAST_WORK, MOST_WORK = 1.35, 2_000_000, 140_000_000
+"""Tasks and transfers simulated, some 1e7 a second: so much times the ninth power of the devices, within limits."""
 WORTH = 1.1
 """Starts whose formula promises a round this many times the best known one are not looked for."""
 MOST_DRAFTS = 24
 """Starts of each order."""
-PARTS = 8
-"""A walk looks at the clock so many times."""
+ANYHOW = 12
+"""Walks of the first round that start from random plans."""
+ABREAST = 4
+"""Best plans of each number of stages that come before any fifth one, where walks start."""
 BASELINES: tuple[Callable[[Case], Draft], ...] = tuple(
     method.plan for method in (single, dp, pp, eddl, dapple, pipedream, asteroid)
 )
@@ -61,24 +58,17 @@ class Effort(NamedTuple):
     now: Callable[[], float] = time.monotonic
 
 
-class Found(NamedTuple):
-    """A plan and its score."""
-
-    score: int
-    draft: Draft
-
-
 class Search:
     """One search."""
 
     def __init__(self, case: Case, effort: Effort, bound_s: float = 0.0) -> None:
         """`bound_s`: no plan is faster; what reaches it ends the search."""
         self.case, self.effort, self.bound_s = case, effort, bound_s
-        self.bench: Bench = new_bench(case)
         self.rules = _rules(case, effort.every_device)
-        self.chance = np.array([(0x9E3779B97F4A7C15 ^ (effort.seed % 2**63 + 1)) or 1], np.uint64)
+        self.lanes = [Lane(case, self.rules, effort.seed * LANES + k) for k in range(LANES)]
         self.ends_s = None if effort.time_limit_s is None else effort.now() + effort.time_limit_s
         self.found: dict[Draft, int] = {}
+        self.given_up = False
 
     def best(self) -> Found:
         """The best plan found; one that lacks memory only where no other was found."""
@@ -86,72 +76,80 @@ class Search:
             self._add(draft)
             if self._late() and min(self.found.values(), default=NEVER) < SHORT:
                 break
-        work = min(max(LEAST_WORK, int(WORK * self.case.devices**8)), MOST_WORK)
-        for heat in ROUNDS:
-            for found in self._leaders(heat.walks):
-                self._walk(found, int(work * heat.share), heat)
-        while self.ends_s is not None and not self._over():
-            for found in self._leaders(1):
-                for heat in (AGAIN, ROUNDS[-1]):
-                    found = self._walk(found, work // 16, heat)
-        return self._leaders(1)[0]
+        work = min(max(LEAST_WORK, int(WORK * self.case.devices**9)), MOST_WORK)
+        with ThreadPoolExecutor(LANES) as threads:
+            try:
+                self._walks(threads, work)
+            except BaseException:
+                self.given_up = True
+                raise
+        return self._leaders()[0]
 
-    def _leaders(self, count: int) -> list[Found]:
-        """The best plans that differ in who works with whom; of those that do not, only the best."""
+    def _walks(self, threads: Executor, work: int) -> None:
+        first, *others = ROUNDS
+        starts = [*self._abreast()[: first.walks - ANYHOW], *self._anyhow()]
+        self._walk(threads, starts, int(work * first.share), first)
+        for heat in others:
+            self._walk(threads, self._leaders()[: heat.walks], int(work * heat.share), heat)
+        while self.ends_s is not None and not self._over():
+            for heat in (AGAIN, ROUNDS[-1]):
+                self._walk(threads, self._leaders()[: heat.walks], work // 16, heat)
+
+    def _walk(self, threads: Executor, leaders: list[Found], work: int, heat: Heat) -> None:
+        """Anneal from all of them, dealt to the lanes in turn; what each ends at is kept."""
+
+        def along(k: int) -> list[Found]:
+            return [self.lanes[k].walk(found, work, heat, self._over) for found in leaders[k :: len(self.lanes)]]
+
+        for walked in list(threads.map(along, range(len(self.lanes)))):
+            self.found.update((draft, value) for value, draft in walked)
+
+    def _leaders(self) -> list[Found]:
+        """The plans found, best first; of those with the same groups only the best."""
         leaders: dict[tuple[frozenset[int], ...], Found] = {}
         for value, draft in sorted((value, draft) for draft, value in self.found.items()):
-            if len(leaders) == count:
-                break
             leaders.setdefault(tuple(frozenset(stage.devices) for stage in draft.stages), Found(value, draft))
         return list(leaders.values())
 
-    def _late(self) -> bool:
-        return self.ends_s is not None and self.effort.now() >= self.ends_s
+    def _abreast(self) -> list[Found]:
+        """The same, a few of each number of stages before the next few of any."""
+        before: Counter[int] = Counter()
+        ranked = []
+        for found in self._leaders():
+            stages = len(found.draft.stages)
+            ranked.append((before[stages] // ABREAST, found))
+            before[stages] += 1
+        return [found for _, found in sorted(ranked, key=lambda pair: pair[0])]
 
-    def _over(self) -> bool:
-        """Whether time is up, or the best plan proven to be one."""
-        return self._late() or self._leaders(1)[0].score <= self.bound_s * 1e9 * (1 + 1e-9)
+    def _anyhow(self) -> list[Found]:
+        """Random plans."""
+        random = np.random.default_rng(self.effort.seed % 2**63)
+        drafts = (random_draft(self.case, random, everybody=self.effort.every_device) for _ in range(ANYHOW))
+        return [Found(self._score(draft), draft) for draft in drafts if self._keeps_rules(draft)]
+
+    def _score(self, draft: Draft) -> int:
+        return int(score(self.case.numbers, sketch_of(self.case, draft), self.lanes[0].bench, NEVER))
+
+    def _late(self) -> bool:
+        return self.given_up or (self.ends_s is not None and self.effort.now() >= self.ends_s)
+
+    def _over(self, least: int = NEVER) -> bool:
+        """Whether time is up, or what is found, or a plan of score `least`, is proven to be the best."""
+        return self._late() or min(least, *self.found.values()) <= self.bound_s * 1e9 * (1 + 1e-9)
 
     def _add(self, draft: Draft) -> None:
         if draft in self.found or not self._keeps_rules(draft):
             return
-        self.found[draft] = int(score(self.case.numbers, sketch_of(self.case, draft), self.bench, NEVER))
+        self.found[draft] = self._score(draft)
 
     def _keeps_rules(self, draft: Draft) -> bool:
         everybody = sum(len(stage.devices) for stage in draft.stages) == self.case.devices
         stages = int(self.rules.flags[1])
         return (everybody or not self.effort.every_device) and stages in (0, len(draft.stages))
 
-    def walk_from(self, draft: Draft, value: int) -> Walk:
-        """The start of a walk at a plan of that score."""
-        return Walk(
-            here=sketch_of(self.case, draft),
-            best=sketch_of(self.case, draft),
-            trial=new_sketch(self.case),
-            spare=new_sketch(self.case),
-            scores=np.array([value, value]),
-            pace_s=np.zeros(self.case.most_stages),
-        )
-
-    def _walk(self, found: Found, work: int, heat: Heat) -> Found:
-        """Anneal from a plan; what it ends at is kept, and handed back."""
-        if self._over():
-            return found
-        walk = self.walk_from(found.draft, found.score)
-        for step in range(PARTS):
-            hot = heat.hot * (heat.cold / heat.hot) ** (step / PARTS)
-            cold = heat.hot * (heat.cold / heat.hot) ** ((step + 1) / PARTS)
-            course = (max(1, work // PARTS), hot, cold)
-            anneal(self.case.numbers, self.bench, self.rules, walk, self.chance, course)
-            if self._late():
-                break
-        best = Found(int(walk.scores[1]), draft_of(walk.best))
-        self.found[best.draft] = best.score
-        return best
-
     def _starts(self) -> Iterator[Draft]:
         """Plain arrangements, the baselines, then the dynamic program on several orders."""
-        yield from _spread(self.case)
+        yield from even_drafts(self.case)
         for method in BASELINES:
             try:
                 yield method(self.case)
@@ -184,20 +182,3 @@ def _orders(case: Case, seed: int) -> list[Ints]:
     speed = np.argsort(case.least_s[:, -1], kind="stable")
     chance = np.random.default_rng(seed % 2**63)
     return [memory, speed, memory[::-1].copy(), speed[::-1].copy(), *(chance.permutation(case.devices) for _ in "ab")]
-
-
-def _spread(case: Case) -> Iterator[Draft]:
-    """Devices by speed dealt evenly to 1, 2, ... stages of equally many layers, samples evenly: plans of any shape."""
-    speed = np.argsort(case.least_s[:, -1], kind="stable").tolist()
-    for stages in range(1, case.most_stages + 1):
-        policy = case.problem.warmup
-        if isinstance(policy, tuple) and len(policy) != stages:
-            continue
-        used = speed[: stages * case.samples]
-        edges = [case.layers * p // stages for p in range(stages + 1)]
-        groups = [used[p::stages] for p in range(stages)]
-        shares = [[case.samples // len(g) + (k < case.samples % len(g)) for k in range(len(g))] for g in groups]
-        yield Draft(
-            tuple(Stage(edges[p], edges[p + 1], tuple(groups[p]), tuple(shares[p])) for p in range(stages)),
-            tuple(case.warmups(stages)),
-        )
