@@ -29,8 +29,8 @@ LANES = 2
 PIECES = 32
 """Runs of layers that the dynamic program cuts between, for starts."""
 ROUNDS = (Heat(24, 0.025, 0.06, 0.002), Heat(6, 0.04, 0.02, 0.001), Heat(2, 0.08, 0.008, 0.0002))
-"""Many short walks, then longer ones on from the best. Fewer or longer ones miss more of the best plans of uneven
-devices on slow links, where what is good for 3 stages leads nowhere near what is good for 4."""
+"""Walks from many starts, half of them good and of any number of stages, half random; then longer ones on from the
+best. Where links are slow, what is good for 3 stages leads nowhere near what is good for 4."""
 AGAIN = Heat(LANES, 0.0, 0.05, 0.005)
 """While there is time left."""
 WORK, LEAST_WORK, MOST_WORK = 1.35, 2_000_000, 140_000_000
