@@ -39,7 +39,7 @@ def parts(draft: Draft) -> tuple[object, object, object]:
     return draft, (groups, tuple(stage.end for stage in draft.stages)), groups
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_keys_tell_plans_apart(data: st.DataObject) -> None:
     """Two plans have the same key just when they are the same: in everything, in groups and cuts, in groups."""
