@@ -1,4 +1,4 @@
-"""Which container engine of this machine answers, asked over its unix socket.
+"""Which container engine of this machine answers, and which images it has, asked over its unix socket.
 
 Without the docker client library, which leaves sockets open where nothing answers, and before anything is installed.
 """
@@ -6,16 +6,18 @@ Without the docker client library, which leaves sockets open where nothing answe
 import json
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
+from typing import Any
 
-__all__ = ["OURS", "Answer", "NoAnswer", "ask", "find", "sockets"]
+__all__ = ["OURS", "Answer", "NoAnswer", "ask", "find", "images", "sockets"]
 
 USUAL = "/var/run/docker.sock"
 OURS = "/run/fleetune-engine/docker.sock"
 """Where the engine that `make engine` starts listens."""
-TIMEOUT_S = 3.0
+TIMEOUT_S = 10.0
 
 
 class NoAnswer(Exception):
@@ -62,19 +64,35 @@ def find(environment: Mapping[str, str] = os.environ) -> Answer:
 
 def ask(place: str) -> Answer:
     """What the engine behind the unix socket `place` says of itself."""
-    try:
-        said = _information(place)
+    with _understood(place):
+        said = _asked(place, "/info")
         return Answer(socket=place, version=str(said["ServerVersion"]), cgroups=str(said.get("CgroupVersion", "")))
+
+
+def images(place: str) -> dict[str, dict[str, str]]:
+    """The labels of every image that the engine behind a socket has, by name (`fleetune-plan:latest`)."""
+    with _understood(place):
+        return {
+            str(name): dict(image["Labels"] or {})
+            for image in _asked(place, "/images/json")
+            for name in image["RepoTags"] or ()
+        }
+
+
+@contextmanager
+def _understood(place: str) -> Iterator[None]:
+    """NoAnswer for whatever does not speak as an engine does."""
+    try:
+        yield
     except (OSError, HTTPException, ValueError, KeyError, TypeError, AttributeError) as error:
         raise NoAnswer(f"at {place} ({getattr(error, 'strerror', None) or type(error).__name__})") from None
 
 
-def _information(place: str) -> dict[str, object]:
+def _asked(place: str, what: str) -> Any:
     with socket.socket(socket.AF_UNIX) as line:
         line.settimeout(TIMEOUT_S)
         line.connect(place)
         connection = HTTPConnection("localhost")
         connection.sock = line
-        connection.request("GET", "/info")
-        said: dict[str, object] = json.loads(connection.getresponse().read())
-        return said
+        connection.request("GET", what)
+        return json.loads(connection.getresponse().read())

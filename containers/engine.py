@@ -5,7 +5,7 @@ is changed, and a machine without a service manager serves as well. An engine th
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from containers.machine import Machine
 from containers.telling import told
 from fleetune.errors import Refused, TryAgain
 
-__all__ = ["Places", "start", "stop"]
+__all__ = ["Places", "check", "start", "stop"]
 
 PATIENCE_S = 60.0
 STEP_S = 0.25
@@ -34,6 +34,11 @@ class Places:
         return self.runtime / "pid"
 
     @property
+    def pid_files(self) -> tuple[Path, ...]:
+        """Written by the engine, and by the containerd that it starts."""
+        return self.pid_file, self.runtime / "exec" / "containerd" / "containerd.pid"
+
+    @property
     def log(self) -> Path:
         """What the engine says."""
         return self.data / "log"
@@ -49,6 +54,14 @@ class Places:
         )
 
 
+def check(machine: Machine, places: Places) -> Iterator[str]:
+    """The engine that answers; TryAgain where none does."""
+    answer = machine.answer()
+    if answer is None:
+        raise TryAgain("no engine answers: make engine starts one")
+    yield answer.words
+
+
 def start(machine: Machine, places: Places) -> Iterator[str]:
     """What was done, sentence by sentence; does nothing where an engine answers. Refused or TryAgain where none can."""
     if answer := machine.answer():
@@ -62,7 +75,25 @@ def start(machine: Machine, places: Places) -> Iterator[str]:
         if answer := machine.answer():
             yield f"{answer.words}: its package started it as the system's service, which make engine-stop leaves alone"
             return
-    ended = machine.spawn(places.command(), places.log)
+    pid = machine.process(places.pid_file, str(places.data))
+    if pid is not None:
+        yield f"the engine that was started here before (process {pid}) gives no answer yet: waiting for it"
+        yield from _awaited(machine, places, lambda: None)
+        return
+    if _put_away(machine, places):
+        yield "the engine that was started here before has crashed: starting it again"
+    yield from _awaited(machine, places, machine.spawn(places.command(), places.log))
+
+
+def _put_away(machine: Machine, places: Places) -> bool:
+    """Whether an engine crashed here before. Numbers of processes that it left are forgotten: an engine takes whatever
+    has such a number by now for its own, and refuses to start."""
+    left = [file for file in places.pid_files if machine.process(file, str(places.runtime)) is None]
+    return any([machine.forget(file) for file in left])
+
+
+def _awaited(machine: Machine, places: Places, ended: Callable[[], int | None]) -> Iterator[str]:
+    """How to reach an engine that is starting, once it answers; TryAgain if it does not."""
     for _ in range(round(PATIENCE_S / STEP_S)):
         if answer := machine.answer():
             yield f"{answer.words}; it keeps images in {places.data}, and make engine-stop ends it"
@@ -71,7 +102,9 @@ def start(machine: Machine, places: Places) -> Iterator[str]:
         if ended() is not None:
             raise TryAgain(f"the engine ended with exit code {ended()} as it started; {places.log} says why")
         machine.wait(STEP_S)
-    raise TryAgain(f"the engine gives no answer {PATIENCE_S:g} s after its start; {places.log} may say why")
+    raise TryAgain(
+        f"the engine gives no answer for {PATIENCE_S:g} s; {places.log} may say why, and make engine-stop ends it"
+    )
 
 
 def stop(machine: Machine, places: Places) -> Iterator[str]:
@@ -97,10 +130,10 @@ def _install(machine: Machine) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """`start` or `stop`, in words; the exit code."""
-    works = {"start": start, "stop": stop}
+    """`start`, `stop` or `check`, in words; the exit code."""
+    works = {"start": start, "stop": stop, "check": check}
     if len(arguments) != 1 or arguments[0] not in works:
-        sys.stderr.write("usage: python -m containers.engine start|stop\n")
+        sys.stderr.write("usage: python -m containers.engine start|stop|check\n")
         return Refused.exit_code
     return told(lambda: works[arguments[0]](Machine(), Places()))
 

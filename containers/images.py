@@ -1,26 +1,27 @@
 """`make images`: builds the images of the Dockerfile on the engine that answers.
 
 The base is BASE_IMAGE where that is set, else the Dockerfile's own where the engine has it or can pull it, else one
-made from this machine's Python (base.py). Tags: fleetune-mounted, fleetune-plan, fleetune-train.
+made from this machine's Python (base.py). Tags: fleetune-mounted, fleetune-plan, fleetune-train. What has not changed
+since it was built (recipe.py) is left as it is.
 """
 
+import hashlib
 import os
 import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from containers import answers, base, wheels
+from containers.recipe import BASE, LABEL, PROJECT, TARGETS, recipe, tag
 from containers.telling import told
 from fleetune.errors import Refused, TryAgain
 
-__all__ = ["TARGETS", "Client", "build", "choose_base", "client"]
+__all__ = ["Client", "build", "choose_base", "client"]
 
-PROJECT = Path(__file__).parents[1]
-TARGETS = ("mounted", "plan", "train")
 CLIENTS = ("docker", "/usr/bin/docker")
 PULL_PATIENCE_S = 120
 NEEDS_BUILDX = 23
@@ -73,38 +74,66 @@ def client(candidates: Sequence[Client]) -> Client:
 def choose_base(docker: Client, asked: str, usual: str) -> str:
     """The image to build on: `asked`, else `usual` where it is to be had, else "" for one from this machine."""
     if asked:
+        if not docker.works("image", "inspect", asked):
+            docker.does("pull", "--quiet", asked)
         return asked
     had = docker.works("image", "inspect", usual)
     return usual if had or docker.works("pull", usual, patience_s=PULL_PATIENCE_S) else ""
 
 
 def build(docker: Client, targets: Sequence[str], asked_base: str, project: Path = PROJECT) -> Iterator[str]:
-    """Builds each target, saying what was built."""
+    """Builds each target that has changed, saying what was done."""
     usual = re.findall(r"^ARG BASE_IMAGE=(\S+)$", (project / "Dockerfile").read_text(), re.M)[0]
     chosen = choose_base(docker, asked_base, usual)
     if not chosen:
         chosen = base.name()
         yield f"{usual} cannot be pulled here: the base is {chosen}, made from this machine's Python"
         _import_base(docker, chosen)
+    number = _inspected(docker, chosen, "{{.Id}}")
     for target in targets:
+        labels = {LABEL: recipe(project, target), BASE: number}
+        if all(
+            _inspected(docker, tag(target), f'{{{{index .Config.Labels "{key}"}}}}') == labels[key] for key in labels
+        ):
+            yield f"{tag(target)}: as it should be; nothing was done"
+            continue
         before = time.monotonic()
         if target != "mounted":
             wheels.gather(project, target)
         gathered = time.monotonic()
-        chosen_base = ("--build-arg", f"BASE_IMAGE={chosen}")
-        tag = f"fleetune-{target}"
-        docker.does("build", "--quiet", "--network=none", *chosen_base, "--target", target, "--tag", tag, str(project))
-        size = int(docker.said("image", "inspect", "--format", "{{.Size}}", tag) or 0)
+        _build(docker, target, {"BASE_IMAGE": chosen}, labels, project)
+        size = int(_inspected(docker, tag(target), "{{.Size}}") or 0)
         spent = f"packages {gathered - before:.0f} s, image {time.monotonic() - gathered:.0f} s"
-        yield f"{tag}: {size / 1e6:.0f} MB ({spent})"
+        yield f"{tag(target)}: {size / 1e6:.0f} MB ({spent})"
+
+
+def _build(docker: Client, target: str, settings: Mapping[str, str], labels: Mapping[str, str], project: Path) -> None:
+    """One image, in place of the one that was called so."""
+    older = _inspected(docker, tag(target), "{{.Id}}")
+    given = [("--build-arg", f"{key}={value}") for key, value in settings.items()]
+    given += [("--label", f"{key}={value}") for key, value in labels.items()]
+    words = [word for pair in given for word in pair]
+    docker.does("build", "--quiet", "--network=none", *words, "--target", target, "--tag", tag(target), str(project))
+    if older and older != _inspected(docker, tag(target), "{{.Id}}"):
+        docker.works("image", "rm", older)  # unless a container or another name still needs it
 
 
 def _import_base(docker: Client, name: str) -> None:
+    """As an image of that name, unless it is there: one imported again would make everything be built again."""
     with tempfile.NamedTemporaryFile(suffix=".tar") as archive:
         base.write(archive)
         archive.flush()
-        changes = [word for setting in base.SETTINGS for word in ("--change", setting)]
-        docker.does("import", *changes, archive.name, name)
+        digest = hashlib.sha256(Path(archive.name).read_bytes()).hexdigest()
+        if _inspected(docker, name, f'{{{{index .Config.Labels "{LABEL}"}}}}') != digest:
+            changes = [
+                word for setting in (*base.SETTINGS, f"LABEL {LABEL}={digest}") for word in ("--change", setting)
+            ]
+            docker.does("import", *changes, archive.name, name)
+
+
+def _inspected(docker: Client, image: str, form: str) -> str:
+    """A fact of an image, `` where there is no such image."""
+    return docker.said("image", "inspect", "--format", form, image).strip()
 
 
 def main(targets: list[str]) -> int:

@@ -43,7 +43,7 @@ class Machine:
         """Start a program that outlives this one; what asks for its exit code (None while it runs)."""
         log.parent.mkdir(parents=True, exist_ok=True)
         environment = {**os.environ, "PATH": _path()}
-        with log.open("wb") as output:
+        with log.open("ab") as output:
             return subprocess.Popen(
                 command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
             ).poll
@@ -55,6 +55,12 @@ class Machine:
             return number if must_say.encode() in Path(f"/proc/{number}/cmdline").read_bytes() else None
         except (OSError, ValueError):
             return None
+
+    def forget(self, file: Path) -> bool:
+        """Remove a file; whether it was there."""
+        there = file.exists()
+        file.unlink(missing_ok=True)
+        return there
 
     def end(self, pid: int, patience_s: float) -> bool:
         """Ask a process to end; whether it has within `patience_s`."""

@@ -1,35 +1,52 @@
-"""Whether links between containers can be shaped on this machine: `tc` for rates, the kernel's netem for delays."""
+"""Whether this machine's kernel can shape the links between containers: htb holds rates, u32 finds destinations.
+
+Only the kernel matters: what shapes runs in a container and speaks netlink itself. Delays are none of the kernel's
+business either: whoever receives holds messages back (many kernels lack netem, which would do it).
+"""
 
 import gzip
 import os
 import re
-import shutil
 from pathlib import Path
 
-__all__ = ["netem", "words"]
+__all__ = ["NEEDED", "lacking", "words"]
 
-OPTION = re.compile(r"^CONFIG_NET_SCH_NETEM=([ym])$", re.M)
-
-
-def words() -> str:
-    """In a few words, for people."""
-    if not shutil.which("tc") and not Path("/sbin/tc").exists():
-        return "no tc, so links cannot be shaped (Debian's iproute2 has it)"
-    known = netem(Path("/"), os.uname().release)
-    if known is None:
-        return "tc is there; whether this kernel has netem for delays cannot be seen"
-    return "tc is there, " + ("with netem for delays" if known else "without netem: rates can be shaped, not delays")
+NEEDED = {"NET_SCH_HTB": "sch_htb", "NET_CLS_U32": "cls_u32"}
+"""Options of the kernel -> the modules that they make."""
+DELAYS = "delays are added by whoever receives"
 
 
-def netem(root: Path, release: str) -> bool | None:
-    """Whether the kernel `release` has netem, by its configuration and modules under `root`; None: nothing tells."""
-    modules = root / "lib/modules" / release / "modules.dep"
-    loadable = modules.is_file() and "/sch_netem.ko" in modules.read_text()
+def words(root: Path = Path("/")) -> tuple[bool, str]:
+    """Whether rates can be shaped, as far as is known, and what to say of it."""
+    missing = lacking(root, os.uname().release)
+    if missing is None:
+        return True, f"whether this kernel can hold links to rates cannot be seen; {DELAYS}"
+    if missing:
+        return False, f"this kernel lacks {' and '.join(missing)}, so links cannot be held to rates; {DELAYS}"
+    return True, f"this kernel can hold links to rates; {DELAYS}"
+
+
+def lacking(root: Path, release: str) -> tuple[str, ...] | None:
+    """Which modules the kernel `release` neither has built in nor can load, by the files under `root`; None: nothing
+    tells."""
+    found = {module: _has(root, release, option, module) for option, module in NEEDED.items()}
+    missing = tuple(module for module, there in found.items() if there is False)
+    return None if not missing and None in found.values() else missing
+
+
+def _has(root: Path, release: str, option: str, module: str) -> bool | None:
+    if (root / "sys/module" / module).exists():
+        return True
+    listed = root / "lib/modules" / release / "modules.dep"
+    if listed.is_file() and f"/{module}.ko" in listed.read_text():
+        return True
     configuration = _configuration(root, release)
     if configuration is None:
-        return loadable if modules.is_file() else None
-    option = OPTION.search(configuration)
-    return option is not None and (option[1] == "y" or loadable)
+        return False if listed.is_file() else None
+    chosen = re.search(rf"^CONFIG_{option}=([ym])$", configuration, re.M)
+    if chosen is None or chosen[1] == "y":
+        return chosen is not None
+    return False if listed.is_file() else None  # in a container the modules of the machine are not to be seen
 
 
 def _configuration(root: Path, release: str) -> str | None:

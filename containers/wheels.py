@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fleetune.errors import Refused, TryAgain
 
-__all__ = ["gather", "requirements"]
+__all__ = ["digest", "gather", "requirements"]
 
 
 def requirements(project: Path, target: str) -> tuple[str, ...]:
@@ -26,23 +26,28 @@ def requirements(project: Path, target: str) -> tuple[str, ...]:
     return tuple(asked[name] for name in images[target])
 
 
+def digest(project: Path, target: str) -> str:
+    """Of all that decides which wheels an image gets; they are for this very Python."""
+    wanted = "\n".join(requirements(project, target)) + "\n"
+    constraints = (project / "constraints.txt").read_text()
+    return hashlib.sha256((wanted + constraints + sys.version).encode()).hexdigest()
+
+
 def gather(project: Path, target: str) -> Path:
     """The folder `build/wheels/TARGET`: wheels, requirements.txt, constraints.txt; made anew only when these change."""
     folder = project / "build" / "wheels" / target
-    wanted = "\n".join(requirements(project, target)) + "\n"
-    constraints = (project / "constraints.txt").read_text()
-    digest = hashlib.sha256((wanted + constraints + sys.version).encode()).hexdigest()
+    current = digest(project, target)
     done = project / "build" / "wheels" / f"{target}.made"
-    if done.is_file() and done.read_text() == digest:
+    if done.is_file() and done.read_text() == current:
         return folder
     done.unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    (folder / "requirements.txt").write_text(wanted)
-    (folder / "constraints.txt").write_text(constraints)
+    (folder / "requirements.txt").write_text("\n".join(requirements(project, target)) + "\n")
+    shutil.copy(project / "constraints.txt", folder / "constraints.txt")
     lists = ["--requirement", str(folder / "requirements.txt"), "--constraint", str(folder / "constraints.txt")]
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     if subprocess.run([*pip, "wheel", "--wheel-dir", str(folder), *lists], check=False).returncode:
         raise TryAgain(f"the packages of image {target} could not be gathered: pip says why above")
-    done.write_text(digest)
+    done.write_text(current)
     return folder

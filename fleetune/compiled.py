@@ -11,7 +11,8 @@ import gc
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -100,11 +101,46 @@ _found: list[Path | None] = []
 def _folder() -> Path | None:
     """Of this version's code, beside the source or in the user's cache; older versions beside it go."""
     if not _found:
-        name = f"compiled-{_digest()}"
-        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        parents = (_HERE / "__pycache__", home / "fleetune")
-        _found.append(next((parent / name for parent in parents if _made(parent / name)), None))
+        _found.append(_choose(f"compiled-{_digest()}", (_HERE / "__pycache__", *_users_cache())))
     return _found[0]
+
+
+def _users_cache() -> tuple[Path, ...]:
+    """Where a user's programs may keep what they can make again; nowhere for a user without a home."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return (Path(cache) / "fleetune",) if os.path.isabs(cache) else ()
+
+
+def _choose(name: str, parents: Sequence[Path]) -> Path | None:
+    """The first folder called so that can be written to, None where none can.
+
+    numba uses no folder that it cannot write to. So where one has been filled but cannot be written (in an image, or
+    mounted read-only), what it holds is copied: in milliseconds, where compiling takes 15 s.
+    """
+    filled: Path | None = None
+    for folder in (parent / name for parent in parents):
+        if filled is not None and not folder.exists():
+            _copy(filled, folder)
+        if _made(folder):
+            return folder
+        if filled is None and folder.is_dir():
+            filled = folder
+    return None
+
+
+def _copy(filled: Path, folder: Path) -> None:
+    """Whole or not at all: other processes may do the same, and the first to be done wins."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix="copying-", ignore_cleanup_errors=True) as aside:
+            copy = Path(aside) / folder.name
+            for file in (path for path in filled.rglob("*") if path.is_file()):
+                place = copy / file.relative_to(filled)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, place)  # without its mode, which may forbid writing
+            copy.rename(folder)
+    except OSError:
+        return  # then it is compiled
 
 
 def _made(folder: Path) -> bool:
@@ -113,10 +149,12 @@ def _made(folder: Path) -> bool:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
         return False
+    if not os.access(folder, os.W_OK):
+        return False
     for old in folder.parent.glob("compiled-*"):
         if old != folder:
             shutil.rmtree(old, ignore_errors=True)
-    return os.access(folder, os.W_OK)
+    return True
 
 
 def _digest() -> str:

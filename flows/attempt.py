@@ -15,13 +15,24 @@ from stages.catalog import StageEntry
 OUTPUT, LOG, TASK = "output", "stage.log", "task.json"
 
 
-def start(row: StageEntry, task: StageTask, launcher: Launcher) -> Job:
-    """Start a stage in its work folder; what an earlier attempt wrote as output is cleared away, its work is not."""
+def start(row: StageEntry, task: StageTask, launcher: Launcher, reads: tuple[Path, ...] = ()) -> Job:
+    """Start a stage in its work folder; what an earlier attempt wrote as output is cleared away, its work is not.
+
+    `reads`: folders outside the store that it reads.
+    """
     work = Path(task.work)
     shutil.rmtree(task.output, ignore_errors=True)
     Path(task.output).mkdir(parents=True)
     wire.write(task, work / TASK)
-    return launcher.start(Command(module=row.module, arguments=("--task", str(work / TASK)), log=work / LOG))
+    return launcher.start(
+        Command(
+            module=row.module,
+            arguments=("--task", str(work / TASK)),
+            log=work / LOG,
+            reads=(*map(Path, task.inputs.values()), *reads),
+            writes=(work,),
+        )
+    )
 
 
 def listen_to_end(row: StageEntry, job: Job, listen: Listen) -> None:

@@ -21,6 +21,7 @@ from flows import yaml_file
 
 FOLDERS = {"fleet": "fleets", "model": "models", "data": "data", "strategy": "strategies", "training": "trainings"}
 DEVICES = "devices"
+LORA_START, JOIN_TOKEN, ENGINE_TLS = "model.lora.start", "fleet.join.token_file", "fleet.engines.tls"
 DATA_FILES = (".jsonl", ".csv", ".parquet")
 
 
@@ -170,12 +171,15 @@ def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 def _find_paths(plain: dict[str, Any], run_file: Path) -> None:
     """Make paths absolute: relative to the run file where such a file exists there, else to the working directory."""
-    model = plain.get("model")
+    model, fleet = plain.get("model"), plain.get("fleet")
     lora = model.get("lora") if isinstance(model, dict) else None
+    join, engines = (fleet.get("join"), fleet.get("engines")) if isinstance(fleet, dict) else (None, None)
     for holder, key, label in (
         (plain.get("data"), "source", "data.source"),
         (model, "source", "model.source"),
-        (lora, "start", "model.lora.start"),
+        (lora, "start", LORA_START),
+        (join, "token_file", JOIN_TOKEN),
+        *((engine, "tls", ENGINE_TLS) for engine in (engines if isinstance(engines, list) else ())),
     ):
         if not isinstance(holder, dict) or not isinstance(holder.get(key), str) or not holder[key]:
             continue
@@ -201,7 +205,7 @@ def _exists(place: Path) -> bool:
 def _is_a_path(given: str, label: str) -> bool:
     """True for what cannot be the name of something on a hub."""
     return (
-        label == "model.lora.start"
+        label in (LORA_START, JOIN_TOKEN, ENGINE_TLS)
         or given.startswith(("/", "./", "../", "~"))
         or (label == "data.source" and given.endswith(DATA_FILES))
     )

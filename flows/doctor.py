@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import psutil
 from packaging.requirements import Requirement
 
-from containers import answers, shaping
+from containers import answers, recipe, shaping
 from fleetune.contracts.record import record
 
 GOOD, LIMITED, MISSING = "good", "limited", "missing"
@@ -50,7 +51,7 @@ def examine(root: Path) -> tuple[Finding, ...]:
         _cores(),
         _memory(),
         _accelerators(),
-        _docker(),
+        *_containers(),
         _disk(root),
         _loopback(),
         _hub(),
@@ -126,18 +127,38 @@ def _accelerators() -> Finding:
     return Finding(topic="Accelerators", state=GOOD, words="none that PyTorch can use; devices compute on the CPU")
 
 
-def _docker() -> Finding:
-    meaning = "devices run as processes, which needs no engine"
+def _containers() -> tuple[Finding, ...]:
+    """An engine, the images it has, and whether links between its containers can be shaped."""
+    meaning = "devices of fleet files without an engine run as processes, which need none"
     places = answers.sockets(os.environ)
     if not places:
-        return Finding(topic="Docker", state=LIMITED, words=f"DOCKER_HOST names another machine, not asked; {meaning}")
+        words = f"DOCKER_HOST names another machine, not asked; {meaning}"
+        return (Finding(topic="Docker", state=LIMITED, words=words),)
     try:
         answer = answers.find()
+        images = _images(answers.images(answer.socket))
     except answers.NoAnswer as error:
         advice = "make engine starts one" if answers.OURS in places else "start it, or unset DOCKER_HOST"
-        return Finding(topic="Docker", state=LIMITED, words=f"no engine {error}: {advice}; {meaning}")
-    words = f"{answer.words}; {shaping.words()}; devices run as processes all the same"
-    return Finding(topic="Docker", state=GOOD, words=words)
+        return (Finding(topic="Docker", state=LIMITED, words=f"no engine {error}: {advice}; {meaning}"),)
+    return (Finding(topic="Docker", state=GOOD, words=answer.words), images, _links())
+
+
+def _links() -> Finding:
+    """Between containers."""
+    can, words = shaping.words()
+    return Finding(topic="Shaped links", state=GOOD if can else LIMITED, words=words)
+
+
+def _images(found: Mapping[str, Mapping[str, str]]) -> Finding:
+    """Of those that make images builds."""
+    lacks = {target: recipe.lacking(found, target) for target in recipe.TARGETS}
+    had = [recipe.tag(target) for target, lack in lacks.items() if not lack]
+    parts = [", ".join(had)] if had else []
+    if missing := [target for target, lack in lacks.items() if lack]:
+        reasons = ", ".join(lacks[target] for target in missing)
+        only = "" if len(missing) == len(lacks) else f" ONLY='{' '.join(missing)}'"
+        parts.append(f"{reasons}: make images{only}")
+    return Finding(topic="Images", state=LIMITED if missing else GOOD, words="; ".join(parts))
 
 
 def _disk(root: Path) -> Finding:

@@ -12,16 +12,18 @@ from typing import Any
 
 from fleetune.contracts import wire
 from fleetune.contracts.config.run import RunConfig
+from fleetune.contracts.fleet import DOCKER
 from fleetune.contracts.record import record
 from fleetune.contracts.task import StageTask
 from fleetune.errors import FleetuneError, Refused, TryAgain
-from fleetune.launching import Job
+from fleetune.launching import Job, open_stages
 from fleetune.store import KeyRecord, RunRecord, StageRecord
 from fleetune.store.runs import new_run_id
 from flows import attempt
 from flows.beside import Leaders
 from flows.decide import Decision, Judge
 from flows.events import StageEvent
+from flows.offline import offline
 from flows.setting import Setting, Wish, version_of
 from stages.catalog import StageEntry, config_slice, entry
 
@@ -60,14 +62,17 @@ class Runner:
         self.error: FleetuneError | None = None
         self._leaders = Leaders(self.rows)
         self._plain = wire.dump(config)
+        self._from_stage = wish.from_stage
         self._change = threading.Lock()
         self._stop = threading.Event()
         self._jobs: dict[str, Job] = {}
         self._verified: set[tuple[str, str]] = set()
         self._open = ExitStack()
+        self._containers = open_stages(lambda text: None)
 
     def __enter__(self) -> "Runner":
         self._open.enter_context(self.setting.store.runs.alive(self.record.id))
+        self._open.enter_context(self._containers)
         self.setting.store.runs.save(self.record)
         return self
 
@@ -166,11 +171,13 @@ class Runner:
             inputs={kind: str(folder.resolve()) for kind, folder in folders.items()},
             output=str((work / attempt.OUTPUT).resolve()),
             work=str(work.resolve()),
+            cache=str(self.setting.store.cache(row.name).resolve()),
+            anew=row.name == self._from_stage,
         )
         if self.record.stage(row.name).state != "running":  # a follower is attempted twice
             self._note(row, state="running", how="ran")
             self._tell(row.name, "started", decision.why)
-        job = attempt.start(row, task, self.setting.launcher)
+        job = self._start(row, task)
         self._jobs[row.name] = job
         try:
             if self._stop.is_set():
@@ -182,6 +189,15 @@ class Runner:
         finally:
             job.stop(GRACE_S)
         return task
+
+    def _start(self, row: StageEntry, task: StageTask) -> Job:
+        """In a container where the config asks for that and the stage conducts no devices."""
+        stages = self.config.stages
+        if stages.launcher != DOCKER or not row.image:
+            return attempt.start(row, task, self.setting.launcher)
+        place = self._containers.launcher(stages.image or row.image)
+        task, reads = offline(row, task, self.config.model)
+        return attempt.start(row, task, place, reads)
 
     def _keep(self, row: StageEntry, decision: Decision, task: StageTask) -> Outcome:
         """Put what a stage made into the store, then its key."""

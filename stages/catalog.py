@@ -30,6 +30,8 @@ class StageEntry:
     """An output that measures the world: one close enough to the stored one is dropped for the stored one."""
     beside: str = ""
     """The stage it runs beside; it then reads that stage's work folder while that runs."""
+    image: str = ""
+    """What it runs in where stages run in containers; empty for one that conducts devices: it runs beside the flow."""
     needs_machines: bool = False
     """It works on the devices themselves, so there is none of it on a simulated fleet."""
 
@@ -68,6 +70,7 @@ PLAN = StageEntry(
     inputs=("fleet", "profile"),
     outputs=("plan",),
     packages=("numpy", "scipy", "numba"),
+    image="fleetune-plan",
 )
 TRAIN = StageEntry(
     name="train",
@@ -88,6 +91,7 @@ MONITOR = StageEntry(
     outputs=("events",),
     always=True,
     beside="train",
+    image="fleetune-plan",
 )
 EVALUATE = StageEntry(
     name="evaluate",
@@ -98,6 +102,7 @@ EVALUATE = StageEntry(
     outputs=("evaluation",),
     content=("model weights",),
     packages=(*TENSORS, "scikit-learn", "jinja2"),
+    image="fleetune-train",
 )
 
 STAGES = (DISCOVER, PROFILE, PLAN, TRAIN, MONITOR, EVALUATE)

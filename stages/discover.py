@@ -1,16 +1,24 @@
 """discover: fleet request -> fleet."""
 
+from pathlib import Path
+
 from fleetune import discovery
 from fleetune.contracts import wire
 from fleetune.contracts.config.fleet import FleetRequest
-from fleetune.launching import ProcessLauncher
+from fleetune.launching import open_sites
+from fleetune.launching.quarters import asked
 from stages.entry import Desk, main
 
 
 def discover(desk: Desk) -> None:
     """Find and measure the devices and links that the config asks for."""
     request = wire.load(FleetRequest, desk.task.config["fleet"], "fleet")
-    fleet = discovery.discover(request, ProcessLauncher(), desk.channel.progress, desk.channel.note)
+    if request.join is not None:
+        from fleetune.discovery.joining import joined_request  # nobody else needs what it imports
+
+        request = joined_request(request, Path(desk.task.cache or desk.task.work) / "joined", desk.channel.note)
+    with open_sites(asked(request), desk.channel.note) as sites:
+        fleet = discovery.discover(request, sites, desk.channel.progress, desk.channel.note)
     wire.write(fleet, desk.output("fleet") / "fleet.json")
 
 

@@ -10,7 +10,8 @@ from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.profile import Profile
 from fleetune.errors import Refused
-from fleetune.launching import ProcessLauncher
+from fleetune.launching import open_sites
+from fleetune.launching.quarters import found
 from stages.entry import Desk, main
 
 
@@ -20,22 +21,23 @@ def train(desk: Desk) -> None:
     if fleet.simulated:
         raise Refused(f"device {fleet.simulated[0]} is simulated: a run with it ends after plan; use --until plan")
     profile_folder = desk.input("profile")
-    training.train(
-        training.TrainingTask(
-            plan=wire.read(PlanResult, desk.input("plan") / "plan.json"),
-            fleet=fleet,
-            profile=wire.read(Profile, profile_folder / "profile.json"),
-            profile_folder=profile_folder,
-            data_folder=desk.input("data"),
-            model=wire.load(ModelRequest, desk.task.config["model"], "model"),
-            training=wire.load(TrainingRequest, desk.task.config["training"], "training"),
-            seed=desk.task.seed,
-            work=desk.work,
-            output=Path(desk.task.output),
-            launcher=ProcessLauncher(),
-            progress=desk.channel.progress,
+    with open_sites(found(fleet), desk.channel.note) as sites:
+        training.train(
+            training.TrainingTask(
+                plan=wire.read(PlanResult, desk.input("plan") / "plan.json"),
+                fleet=fleet,
+                profile=wire.read(Profile, profile_folder / "profile.json"),
+                profile_folder=profile_folder,
+                data_folder=desk.input("data"),
+                model=wire.load(ModelRequest, desk.task.config["model"], "model"),
+                training=wire.load(TrainingRequest, desk.task.config["training"], "training"),
+                seed=desk.task.seed,
+                work=desk.work,
+                output=Path(desk.task.output),
+                sites=sites,
+                progress=desk.channel.progress,
+            )
         )
-    )
 
 
 if __name__ == "__main__":

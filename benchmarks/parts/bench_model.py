@@ -15,7 +15,7 @@ from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.profile import Profile
 from fleetune.contracts.progress import Progress, quiet
 from fleetune.discovery import discover
-from fleetune.launching import Launcher, ProcessLauncher
+from fleetune.launching import Here, Launcher
 from fleetune.planning import solve
 from fleetune.planning.problem import Problem
 from fleetune.profiling.profile import ProfilingTask, profile
@@ -82,7 +82,7 @@ class Measured:
             seed=SEED,
             work=self.folder / name / "work",
             output=self.folder / name / "output",
-            launcher=launcher or ProcessLauncher(),
+            sites=Here(launcher),
             progress=progress,
         )
         return train(task)
@@ -95,7 +95,7 @@ def measured(folder: Path, model: ModelRequest, cores: float | None, say: Callab
         devices=tuple(DeviceRequest(name=name, accelerator="cpu", emulate=emulate) for name in ("left", "right"))
     )
     say("finding the two devices and their links")
-    fleet = discover(asked, ProcessLauncher(), quiet, lambda sentence: None)
+    fleet = discover(asked, Here(), quiet, lambda sentence: None)
     say("profiling the model on both")
     made = profile(
         ProfilingTask(
@@ -107,7 +107,7 @@ def measured(folder: Path, model: ModelRequest, cores: float | None, say: Callab
             folder=folder / "profile",
             data_folder=folder / "data",
             work=folder / "profiling",
-            launcher=ProcessLauncher(),
+            sites=Here(),
             progress=quiet,
         )
     )

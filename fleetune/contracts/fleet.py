@@ -4,11 +4,14 @@ from typing import Annotated
 
 from pydantic import Field
 
+from fleetune.contracts.engine import IMAGE, LOCAL, Engine
 from fleetune.contracts.record import a_name, distinct, not_negative, positive, record
 from fleetune.contracts.simulated import Simulated
+from fleetune.contracts.ways import Links
 from fleetune.errors import Refused
 
-LAUNCHERS = ("process",)
+PROCESS, DOCKER = "process", "docker"
+LAUNCHERS = (PROCESS, DOCKER)
 
 
 @record
@@ -22,7 +25,9 @@ class Device:
     """CPU cores the device computes with; below what the machine has when the device is emulated."""
     accelerator: str = "cpu"
     """Where tensors live: `cpu`, or `cuda:N`."""
-    launcher: str = "process"
+    launcher: str = PROCESS
+    engine: Annotated[str, Field(exclude_if=lambda value: value == LOCAL)] = LOCAL
+    """Name of the engine whose containers do its work."""
     fingerprint: str
     """Changes when the machine, its software or its emulated limits change; part of what profiles are cached by."""
     emulated: bool = False
@@ -62,6 +67,11 @@ class Fleet:
 
     devices: tuple[Device, ...]
     links: tuple[Link, ...] = ()
+    engines: Annotated[tuple[Engine, ...], Field(exclude_if=lambda value: not value)] = ()
+    image: Annotated[str, Field(exclude_if=lambda value: value == IMAGE)] = IMAGE
+    """What containers of its devices are made of."""
+    emulated_links: Annotated[Links | None, Field(exclude_if=lambda value: value is None)] = None
+    """What links between containers are held to; `links` says what was measured then."""
 
     def __post_init__(self) -> None:
         if not self.devices:

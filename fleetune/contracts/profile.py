@@ -62,9 +62,12 @@ class DeviceTimes:
     """[unit][batch size]; 0 for units below the first trainable parameter."""
     simulated: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     """Worked out from FLOPs and the device's stated speed, not measured."""
+    profiling_s: Annotated[float | None, Field(exclude_if=lambda value: value is None)] = None
+    """How long measuring took the device, at its own pace too: by its clock, or where it is emulated its processor
+    time divided by its cores. None where nothing was measured."""
 
     def __post_init__(self) -> None:
-        not_negative(f"times of {self.device}", runtime_bytes=self.runtime_bytes)
+        not_negative(f"times of {self.device}", runtime_bytes=self.runtime_bytes, profiling_s=self.profiling_s or 0.0)
         for name, table in (("forward_s", self.forward_s), ("backward_s", self.backward_s)):
             for row in table:
                 for value in row:

@@ -20,3 +20,8 @@ class StageTask:
     """Folder; the stage writes `output/KIND/...` for each artifact it makes."""
     work: str
     """Folder that outlives an interrupted attempt of the same key (checkpoints to resume from, logs)."""
+    cache: str = ""
+    """Folder that outlives runs and keys, for what a stage can use again under other inputs; not made yet, perhaps.
+    Empty: none."""
+    anew: bool = False
+    """Nothing in the cache counts: what the stage finds now takes its place."""

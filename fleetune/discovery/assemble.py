@@ -3,10 +3,11 @@
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 
 from fleetune.contracts import wire
 from fleetune.contracts.config.fleet import DeviceRequest, FleetRequest
-from fleetune.contracts.fleet import Device
+from fleetune.contracts.fleet import DOCKER, Device
 from fleetune.contracts.record import record
 from fleetune.discovery.facts import Facts
 from fleetune.errors import Refused
@@ -35,6 +36,7 @@ def devices(request: FleetRequest, facts: Mapping[str, Facts]) -> tuple[Device, 
     of its GPU, divided by the number of devices there. Cores are those of the machine unless emulated. Refused names
     a quota above what the machine has.
     """
+    facts = _rooms(request, facts)
     places = _places(request, facts)
     pools = [place.memory_pool for place in places.values()]
     made = []
@@ -52,6 +54,7 @@ def devices(request: FleetRequest, facts: Mapping[str, Facts]) -> tuple[Device, 
                 cores=cores,
                 accelerator=place.accelerator,
                 launcher=asked.launcher,
+                engine=asked.engine,
                 emulated=emulated,
                 fingerprint=fingerprint(found, place.accelerator, cores, memory_bytes),
             )
@@ -68,6 +71,7 @@ def fingerprint(found: Facts, accelerator: str, cores: float, memory_bytes: int)
 
 def crowded(request: FleetRequest, facts: Mapping[str, Facts]) -> list[str]:
     """A sentence for every machine whose devices are promised more cores than it has: no forecast can hold there."""
+    facts = _rooms(request, facts)
     sentences = []
     for machine in sorted({facts[asked.name].machine for asked in request.devices}):
         here = [asked for asked in request.devices if facts[asked.name].machine == machine]
@@ -80,6 +84,17 @@ def crowded(request: FleetRequest, facts: Mapping[str, Facts]) -> list[str]:
                 "they will run slower than forecast; lower emulate.cores"
             )
     return sentences
+
+
+def _rooms(request: FleetRequest, facts: Mapping[str, Facts]) -> dict[str, Facts]:
+    """What each device can be given: of a container the whole machine, since the limits it sees are its own."""
+    return {
+        asked.name: replace(found, cores=found.machine_cores, memory_bytes=found.machine_memory_bytes)
+        if asked.launcher == DOCKER
+        else found
+        for asked in request.devices
+        for found in (facts[asked.name],)
+    }
 
 
 def _places(request: FleetRequest, facts: Mapping[str, Facts]) -> dict[str, Place]:

@@ -11,6 +11,9 @@ import psutil
 from fleetune.contracts.record import positive, record
 from fleetune.discovery.cgroup import cgroup_limits
 
+IMAGE_VARIABLE = "FLEETUNE_IMAGE"
+"""Set by whoever starts containers: `Facts.image`."""
+
 
 @record
 class Accelerator:
@@ -32,14 +35,21 @@ class Facts:
     cpu: str
     architecture: str
     cores: float
+    """What the agent may use of them; of a container whose quota does not bind yet: all."""
     memory_bytes: int
+    machine_cores: float
+    """What the machine has, whatever its containers are held to."""
+    machine_memory_bytes: int
     accelerators: tuple[Accelerator, ...]
     python: str
     torch: str
     """Version; empty where torch is not installed."""
+    image: str = ""
+    """Content of the container's image, where code and packages are part of it."""
 
     def __post_init__(self) -> None:
         positive("facts", cores=self.cores, memory_bytes=self.memory_bytes)
+        positive("facts", machine_cores=self.machine_cores, machine_memory_bytes=self.machine_memory_bytes)
 
 
 def look(wanted: str) -> Facts:
@@ -53,9 +63,12 @@ def look(wanted: str) -> Facts:
         architecture=platform.machine(),
         cores=min(cores, limits.cores or cores),
         memory_bytes=min(memory_bytes, limits.memory_bytes or memory_bytes),
+        machine_cores=cores,
+        machine_memory_bytes=memory_bytes,
         accelerators=() if wanted == "cpu" else _accelerators(),
         python=platform.python_version(),
         torch=_torch_version(),
+        image=os.environ.get(IMAGE_VARIABLE, ""),
     )
 
 

@@ -1,9 +1,10 @@
 """From round trips to one direction's latency and rate.
 
 A round trip with n bytes is one way with n bytes plus one way back with a small answer. Clocks of two machines cannot
-be compared to microseconds, so the small trips there and back are taken to last equally long, half the empty round trip
-each; then one way with n bytes = round trip(n) - round trip(0) / 2. The rate, fitted over differences in size, does not
-depend on that assumption; only a lopsided latency is spread evenly over both directions.
+be compared to microseconds, so between machines the small trips there and back are taken to last equally long, half the
+empty round trip each; then one way with n bytes = round trip(n) - round trip(0) / 2. The rate, fitted over differences
+in size, does not depend on that assumption; only a lopsided latency is spread evenly over both directions. Devices on
+one machine share its clock, and there the way back is known.
 
 Noise on a busy machine only ever adds time, so each size is represented by the lower quartile of its repeats. Through
 these goes the line latency_s + n / bytes_per_s with the least Huber loss of relative residuals: a line fitted to
@@ -35,18 +36,24 @@ class Line:
     error: float
 
 
-def best_fit(probe: Callable[[], Probed]) -> Line:
-    """Probe and fit, again while the line's error is above GOOD_FIT; the best of at most ATTEMPTS."""
+def best_fit(probe: Callable[[], Probed], expected: Callable[[Line], bool] = lambda line: True) -> Line:
+    """Probe and fit, again while the line's error is above GOOD_FIT or it is not as expected; at most ATTEMPTS times.
+
+    Returns the first line that is both; where there is none, that of the least error.
+    """
     lines: list[Line] = []
-    while len(lines) < ATTEMPTS and not any(line.error <= GOOD_FIT for line in lines):
+    while len(lines) < ATTEMPTS:
         lines.append(fit(probe()))
+        if lines[-1].error <= GOOD_FIT and expected(lines[-1]):
+            return lines[-1]
     return min(lines, key=lambda line: line.error)
 
 
 def one_way_s(probed: Probed) -> np.ndarray:
     """Seconds that each size's payload takes one way, shape (sizes,)."""
     typical_s = np.array([np.quantile(times, TYPICAL_QUANTILE) for times in probed.round_trips_s])
-    return np.asarray(typical_s - typical_s[0] / 2)
+    back_s = np.quantile(probed.back_s, TYPICAL_QUANTILE) if probed.back_s else typical_s[0] / 2
+    return np.asarray(typical_s - back_s)
 
 
 def fit(probed: Probed) -> Line:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from fleetune.contracts import wire
 from fleetune.contracts.record import record
 from fleetune.discovery.facts import Facts
+from fleetune.launching import Door
 
 STAGE = "@discover"
 """The stage's name on the links; no device can be called so."""
@@ -29,6 +30,8 @@ class AgentTask:
     allowed: dict[str, bytes]
     """Public keys of the stage and of all devices."""
     stage_address: str
+    door: Door
+    """Where it listens, and for whom."""
     idle_s: float
     """An agent that hears nothing for so long ends by itself."""
 
@@ -51,6 +54,10 @@ class Probe:
 
     peer: str
     budget_s: float
+    most_bytes: int
+    """The largest payload that both ends have room for."""
+    one_clock: bool = False
+    """Whether both ends run on one machine, whose clock can then tell the way there from the way back."""
 
 
 class Trip(NamedTuple):
@@ -60,6 +67,8 @@ class Trip(NamedTuple):
     sender_cpu_s: float
     """Processor time of the sender's whole process."""
     receiver_cpu_s: float
+    back_s: float | None = None
+    """Of `round_trip_s` what the answer took; None where no clock can tell."""
 
 
 @record
@@ -72,3 +81,5 @@ class Probed:
     """Processor time that the sending agent's process spent on each of them; empty where nobody looked."""
     receiver_cpu_s: tuple[tuple[float, ...], ...] = ()
     """The same of the agent that answered."""
+    back_s: tuple[float, ...] = ()
+    """What the answers to empty payloads took; empty where no clock can tell."""

@@ -4,9 +4,10 @@ import hashlib
 from itertools import permutations
 
 from fleetune.contracts import wire
-from fleetune.contracts.config.fleet import BYTES_PER_MBIT, FleetRequest, Links
+from fleetune.contracts.config.fleet import FleetRequest
 from fleetune.contracts.fleet import Device, Fleet, Link
 from fleetune.contracts.simulated import Simulated
+from fleetune.contracts.ways import Links
 
 
 def simulated_fleet(request: FleetRequest) -> Fleet:
@@ -32,4 +33,4 @@ def _device(name: str, simulated: Simulated) -> Device:
 
 def _link(links: Links, source: str, target: str) -> Link:
     way = links.way(source, target)
-    return Link(source=source, target=target, latency_s=way.latency_s, bytes_per_s=way.mbit_per_s * BYTES_PER_MBIT)
+    return Link(source=source, target=target, latency_s=way.latency_s, bytes_per_s=way.bytes_per_s)

@@ -12,11 +12,15 @@ JITTER_S, JITTER_S_PER_BYTE = 1e-3, 1e-9
 def within_tolerance(old: Fleet, new: Fleet, tolerance: float) -> bool:
     """Whether both have the same devices and every link takes the same time, but for a share of `tolerance`.
 
+    What was stated (engines, image, what links are held to) must be the same altogether.
+
     Two fitted latencies of microseconds differ by a multiple from one minute to the next and mean nothing; what a plan
     feels is the time of a message. So the predicted times of a small and a large one (64 KiB, 4 MiB) are compared, with
     the fits' own errors and the jitter of a busy machine allowed for (links below 1 Gbit/s hardly notice that).
     What a byte costs a device's processor is measured too, and compared alike: by share, with the same jitter per byte.
     """
+    if (old.engines, old.image, old.emulated_links) != (new.engines, new.image, new.emulated_links):
+        return False
     if [_lasting(device) for device in old.devices] != [_lasting(device) for device in new.devices]:
         return False
     for device in old.devices:

@@ -48,6 +48,7 @@ def report(content: ReportContent) -> str:
         plan_text=plan_text(content.plan),
         segments=_segment_rows(content),
         memory=_memory(content),
+        profiled={t.device: t.profiling_s for t in content.profile.times if t.profiling_s is not None},
     )
 
 

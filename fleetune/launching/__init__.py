@@ -6,6 +6,19 @@ secrets travel in the command's first line of stdin, never in its arguments or e
 """
 
 from fleetune.launching.job import Command, Job, Launcher, exit_in_words
+from fleetune.launching.opening import open_sites, open_stages
 from fleetune.launching.process import ProcessLauncher
+from fleetune.launching.sites import Door, Here, Sites
 
-__all__ = ["Command", "Job", "Launcher", "ProcessLauncher", "exit_in_words"]
+__all__ = [
+    "Command",
+    "Door",
+    "Here",
+    "Job",
+    "Launcher",
+    "ProcessLauncher",
+    "Sites",
+    "exit_in_words",
+    "open_sites",
+    "open_stages",
+]

@@ -22,6 +22,10 @@ class Command:
     """Written to stdin, which is then closed: the place for secrets."""
     log: Path
     """File that stderr is appended to."""
+    reads: tuple[Path, ...] = ()
+    """Folders that it reads; a container sees these, under the same names, and no others."""
+    writes: tuple[Path, ...] = ()
+    """Folders that it may write to."""
 
 
 class Job(Protocol):
@@ -45,6 +49,16 @@ class Job(Protocol):
 
     def tail(self, lines: int = 10) -> str:
         """The last lines of its log."""
+
+    def hold(self) -> None:
+        """From now on its device's share of processor time binds it; until then starting up may take what is free."""
+
+    def collect(self, folder: Path) -> None:
+        """Make what it has written to one of its folders be there on this machine too."""
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether it is known to have ended because its memory did not suffice."""
 
 
 class Launcher(Protocol):

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import IO
 
 from fleetune.errors import TryAgain
@@ -92,6 +93,17 @@ class ProcessJob:
         with self._log.open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES))
             return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
+
+    def hold(self) -> None:
+        """Nothing to do: an emulated process holds itself (`fleetune.launching.pace`)."""
+
+    def collect(self, folder: Path) -> None:
+        """Nothing to do: it writes on this machine."""
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Not known: the system does not say why it killed a process."""
+        return False
 
     def _say(self, first_line: bytes) -> None:
         if self._process.stdin is None:

@@ -9,14 +9,16 @@ Nothing but memory limits a sender: messages to a peer that does not read are ke
 import queue
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
 import zmq
 
+from fleetune.contracts.record import not_negative
 from fleetune.errors import Refused, TryAgain
-from fleetune.links.inbox import Door, Inbox
+from fleetune.links.held import Held
+from fleetune.links.inbox import Arrived, Door, Inbox
 from fleetune.links.keys import KeyPair, is_key
 from fleetune.links.message import Message, Received, join_parts
 from fleetune.links.peer import Peer
@@ -26,10 +28,18 @@ ZMQ_IO_THREADS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listen:
-    """Where an endpoint listens, and the largest message it takes."""
+    """Where an endpoint listens, and what it does with what comes."""
 
     bind: str = "tcp://127.0.0.1:*"
+    address: str = ""
+    """What others connect to, where that is not what `bind` came to."""
     max_message_bytes: int = 1 << 30
+    delays_s: Mapping[str, float] = field(default_factory=dict)
+    """sender -> seconds its messages are held back after their arrival: the latency of an emulated link."""
+
+    def __post_init__(self) -> None:
+        for sender, delay_s in self.delays_s.items():
+            not_negative(f"link from {sender}", delay_s=delay_s)
 
 
 class Endpoint:
@@ -65,7 +75,9 @@ class Endpoint:
         except Refused:
             self._context.term()
             raise
-        self.address = self._inbox.address
+        self.address = listen.address or self._inbox.address
+        """What others connect to."""
+        self._held = Held(self._inbox.arrived, listen.delays_s) if any(listen.delays_s.values()) else None
 
     def connect(self, peer: str, address: str, server_public: bytes) -> None:
         """Open the way to a peer; returns at once, messages wait until the peer has admitted us."""
@@ -93,9 +105,12 @@ class Endpoint:
         self._peer(peer).send(message, self._run, self._session, self._limit_bytes)
 
     def receive(self, timeout_s: float | None) -> Received | None:
-        """The next message; None when there is none within `timeout_s` (None: wait for ever) or after `close`."""
+        """The next message; None when there is none within `timeout_s` (None: wait for ever) or after `close`.
+
+        A message that is held back (`Listen.delays_s`) is not there before its time, which is then its `at_s`.
+        """
         try:
-            arrived = self._inbox.arrived.get(timeout=timeout_s) if timeout_s != 0 else self._inbox.arrived.get_nowait()
+            arrived = self._held.get(timeout_s) if self._held else self._next(timeout_s)
         except queue.Empty:
             return None
         if arrived is None:
@@ -138,6 +153,9 @@ class Endpoint:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _next(self, timeout_s: float | None) -> Arrived | None:
+        return self._inbox.arrived.get(timeout=timeout_s) if timeout_s != 0 else self._inbox.arrived.get_nowait()
 
     def _peer(self, name: str) -> Peer:
         if name not in self._peers:

@@ -1,5 +1,6 @@
 """Where a model's configuration, tokenizer and pretrained weights come from, and what identifies their content."""
 
+import dataclasses
 import hashlib
 import importlib.util
 import json
@@ -34,6 +35,21 @@ def source_folder(request: ModelRequest) -> Path | None:
     if Path(request.source).is_dir():
         return Path(request.source).resolve()
     return _from_hub(request.source)
+
+
+def settled(request: ModelRequest) -> ModelRequest:
+    """The same model without a name of the hub in it, which a worker without a network could not look up."""
+    folder = source_folder(request)
+    if folder is None or str(request.source).startswith(PACKAGE):
+        return request
+    return dataclasses.replace(request, source=str(folder))
+
+
+def folders(request: ModelRequest) -> tuple[Path, ...]:
+    """Folders of this machine that the model is read from; those of a package come with the package."""
+    start = request.lora.start if request.lora else None
+    source = None if str(request.source).startswith(PACKAGE) else source_folder(request)
+    return tuple(Path(folder).resolve() for folder in (source, start) if folder)
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:

@@ -18,6 +18,7 @@ from fleetune.models.skeleton import base_skeleton, canonical_names, skeleton
 from fleetune.models.source import source_folder, weight_files
 from fleetune.models.weights import Weights, base_name, fill, load_into, provided
 
+READABLE = 0o644
 START = "start.safetensors"
 MODULES_TO_SAVE = ".modules_to_save.default."
 
@@ -41,6 +42,7 @@ def write_start(config: PretrainedConfig, request: ModelRequest, seed: int, path
         tensors.update(_given_adapters(request.lora.start, whole) if request.lora.start else {})
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file({name: t.detach().clone().contiguous() for name, t in tensors.items()}, path)
+    path.chmod(READABLE)  # safetensors keeps its files to their owner; workers may be somebody else
 
 
 def initial_model(config: PretrainedConfig, request: ModelRequest, start: Path, device: str = "cpu") -> nn.Module:

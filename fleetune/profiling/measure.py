@@ -71,6 +71,7 @@ def _measure_window(
     for turn in range(effort.passes + 1):  # the first warms caches up and is not counted
         outputs, done = _forwards(graph, segments, given, size, effort, forward)
         _backwards(segments, done, effort, backward)
+        outputs = {number: value.detach() for number, value in outputs.items()}
         if turn == 0:
             for times in (*forward, *backward):
                 times.clear()
@@ -79,7 +80,7 @@ def _measure_window(
         cost.forward_s.append(min(forward[place]))
         cost.backward_s.append(min(backward[place]))
     _sizes(graph, segments, given, size, costs)
-    return {number: value.detach() for number, value in outputs.items()}
+    return outputs
 
 
 def _forwards(
@@ -88,9 +89,9 @@ def _forwards(
     held, done = dict(given), []
     for place, segment in enumerate(segments):
         inputs = leaves_of(graph, segment, held)
-        start = _now(effort)
+        start = now(effort)
         outputs = segment.run(inputs, size, effort.draws(size))
-        times[place].append(_since(start, effort))
+        times[place].append(since(start, effort))
         held = dict(outputs)
         done.append((inputs, outputs))
     return held, done
@@ -99,16 +100,19 @@ def _forwards(
 def _backwards(
     segments: list[Segment], done: list[tuple[Values, Values]], effort: Effort, times: list[list[float]]
 ) -> None:
-    """Backward through every unit with gradients of ones at the end of the window; shapes are what matters."""
+    """Backward through every unit with gradients of ones at the end of the window; shapes are what matters.
+
+    `done` is emptied on the way, as training lets go of what a unit kept once its backward is done.
+    """
     gradients: Values = {}
     for place in reversed(range(len(segments))):
-        inputs, outputs = done[place]
+        inputs, outputs = done.pop()
         reached = [n for n, v in outputs.items() if v.requires_grad]
         grads = [gradients.get(n, torch.ones_like(outputs[n])) for n in reached]
-        start = _now(effort)
+        start = now(effort)
         if reached:
             torch.autograd.backward([outputs[n] for n in reached], grads)
-        times[place].append(_since(start, effort) if reached else 0.0)
+        times[place].append(since(start, effort) if reached else 0.0)
         gradients = {n: v.grad for n, v in inputs.items() if v.grad is not None}
     # Gradients of weights stay and are added to, as those of most micro-batches are.
 
@@ -152,12 +156,14 @@ def leaves_of(graph: Graph, segment: Segment, held: Values) -> Values:
     }
 
 
-def _now(effort: Effort) -> float:
+def now(effort: Effort) -> float:
+    """The clock that measuring goes by: the wall, or the processor time of this thread where it is emulated."""
     if torch.cuda.is_available():  # kernels run on after the call: wait for them
         torch.cuda.synchronize()
     return time.thread_time() if effort.cores is not None else time.perf_counter()
 
 
-def _since(start: float, effort: Effort) -> float:
-    spent = _now(effort) - start
+def since(start: float, effort: Effort) -> float:
+    """Seconds since `start` at the device's own pace."""
+    spent = now(effort) - start
     return spent / min(1.0, effort.cores) if effort.cores is not None else spent

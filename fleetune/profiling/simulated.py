@@ -72,7 +72,7 @@ def _difference(few: Work, many: Work) -> Work:
 
 def _counted(graph: Graph, skeleton: nn.Module, samples: int) -> Iterator[Work]:
     """Every unit run forward and backward with that many samples."""
-    held = {number: _empty(graph, number, samples) for number in graph.inputs.values()}
+    held = {number: empty(graph, number, samples) for number in graph.inputs.values()}
     kept: dict[int, torch.UntypedStorage] = {}  # none is let go, so that none is taken for another
     for unit in graph.units:
         segment = Segment(graph, (unit.name,), skeleton, NOWHERE)
@@ -93,7 +93,7 @@ def _counted(graph: Graph, skeleton: nn.Module, samples: int) -> Iterator[Work]:
         )
 
 
-def _empty(graph: Graph, number: int, samples: int) -> torch.Tensor:
+def empty(graph: Graph, number: int, samples: int) -> torch.Tensor:
     """An input of that many samples, without data."""
     value = graph.value(number)
     shape = [samples if size == graph.batch else int(size) for size in value.shape]

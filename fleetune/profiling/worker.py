@@ -8,11 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import nn
 from transformers import PretrainedConfig
 
 from fleetune.contracts import wire
-from fleetune.contracts.config.model import ModelRequest
-from fleetune.contracts.record import record
 from fleetune.data import PreparedData
 from fleetune.errors import FleetuneError, TryAgain
 from fleetune.models.graph import Graph, parse_graph
@@ -23,22 +22,9 @@ from fleetune.models.source import source_folder
 from fleetune.models.start import START
 from fleetune.models.tied import state_by_unit
 from fleetune.models.weights import Weights
-from fleetune.profiling.measure import Effort, UnitCost, measure
-
-
-@record
-class MeasureTask:
-    """What a measuring process is given."""
-
-    device: str
-    model: ModelRequest
-    profile_folder: str
-    data_folder: str
-    accelerator: str
-    cores: float | None
-    memory_bytes: int
-    batch_sizes: tuple[int, ...]
-    passes: int
+from fleetune.profiling.answer import ERROR, LOADING, MEASURING, PROGRESS, Answer, UnitAnswer, event_of
+from fleetune.profiling.measure import Effort, UnitCost, measure, now, since
+from fleetune.profiling.task import MeasureTask
 
 
 def main() -> int:
@@ -50,7 +36,7 @@ def main() -> int:
         torch.set_num_threads(1)
         _measure(task)
     except Exception as error:
-        _say({"event": "error", "message": f"{type(error).__name__}: {error}"[:2000]})
+        _say({"event": ERROR, "message": f"{type(error).__name__}: {error}"[:2000]})
         sys.stderr.write(traceback.format_exc())
         return error.exit_code if isinstance(error, FleetuneError) else TryAgain.exit_code
     return 0
@@ -63,53 +49,58 @@ def _measure(task: MeasureTask) -> None:
     place = torch.device(task.accelerator)
     data = PreparedData(Path(task.data_folder))
     runtime_bytes = _resident_bytes()
-    effort = Effort(batch_sizes=task.batch_sizes, passes=task.passes, cores=task.cores)
+    sizes = _unit_bytes(graph, skeleton(config, task.model))
+    windows = _windows(sizes, max(0, task.memory_bytes - runtime_bytes) // 2)
+    _say({"event": LOADING, "runtime_bytes": runtime_bytes, "unit_bytes": max(sizes.values())})
 
     def load(units: list[str]) -> dict[str, Segment]:
         weights = Weights(base_skeleton(config, task.model), source_folder(task.model), folder / START)
-        made = {}
-        for unit in units:
-            made[unit] = Segment(graph, (unit,), skeleton(config, task.model), place)
-            made[unit].load(weights)
-            made[unit].train()
+        whole = skeleton(config, task.model)  # every unit takes its own modules out of it
+        made = {unit: Segment(graph, (unit,), whole, place) for unit in units}
+        for segment in made.values():
+            segment.load(weights)
+            segment.train()
         return made
 
     def inputs(size: int) -> Values:
         rows = data.rows("train", np.arange(size) % data.size("train"))
         return {n: torch.from_numpy(rows[name]).to(place) for name, n in graph.inputs.items() if name in rows}
 
-    windows = _windows(graph, config, task, runtime_bytes)
+    effort = Effort(batch_sizes=task.batch_sizes, passes=task.passes, cores=task.cores)
+    first = load(windows[0])
+    _say({"event": MEASURING})
+    start = now(effort)
     costs: dict[str, UnitCost] = {}
-    for unit, cost in measure(graph, windows, load, inputs, effort):
+    for unit, cost in measure(graph, windows, lambda w: first if w is windows[0] else load(w), inputs, effort):
         costs[unit] = cost
-        _say({"event": "progress", "done": len(costs), "total": len(graph.units)})
-    _say(
-        {
-            "event": "costs",
-            "runtime_bytes": runtime_bytes + _workspace_bytes(graph, config, task, costs, len(windows), runtime_bytes),
-            "units": [
-                {
-                    "name": unit.name,
-                    "forward_s": costs[unit.name].forward_s,
-                    "backward_s": costs[unit.name].backward_s,
-                    "activation_bytes": costs[unit.name].activation_bytes,
-                    "flops": costs[unit.name].flops,
-                }
-                for unit in graph.units
-            ],
-        }
+        _say({"event": PROGRESS, "done": len(costs), "total": len(graph.units)})
+    profiling_s = since(start, effort)
+    workspace_bytes = _workspace_bytes(graph, config, task, costs, len(windows), runtime_bytes)
+    units = tuple(_answer(unit.name, costs[unit.name]) for unit in graph.units)
+    _say(event_of(Answer(runtime_bytes=runtime_bytes + workspace_bytes, profiling_s=profiling_s, units=units)))
+
+
+def _answer(unit: str, cost: UnitCost) -> UnitAnswer:
+    return UnitAnswer(
+        name=unit,
+        forward_s=tuple(cost.forward_s),
+        backward_s=tuple(cost.backward_s),
+        activation_bytes=tuple(cost.activation_bytes),
+        flops=tuple(cost.flops),
     )
 
 
-def _windows(graph: Graph, config: PretrainedConfig, task: MeasureTask, runtime_bytes: int) -> list[list[str]]:
-    """Consecutive units whose weights (twice, for gradients) fill at most half of what the device has left."""
-    module = skeleton(config, task.model)
+def _unit_bytes(graph: Graph, module: nn.Module) -> dict[str, int]:
+    """unit -> weights and buffers, twice, for gradients."""
     sizes = {n: t.numel() * t.element_size() for n, t in (*module.named_parameters(), *module.named_buffers())}
-    budget = max(0, task.memory_bytes - runtime_bytes) // 2
+    return {unit: 2 * sum(sizes[n] for n in names) for unit, names in state_by_unit(graph, module).items()}
+
+
+def _windows(sizes: dict[str, int], budget: int) -> list[list[str]]:
+    """Consecutive units that fit into the budget together; one that alone does not is a window all the same."""
     windows: list[list[str]] = [[]]
     filled = 0
-    for unit, names in state_by_unit(graph, module).items():
-        size = 2 * sum(sizes[n] for n in names)
+    for unit, size in sizes.items():
         if windows[-1] and filled + size > budget:
             windows.append([])
             filled = 0

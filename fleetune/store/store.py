@@ -4,6 +4,7 @@ artifacts/KIND/DIGEST/...  and manifest.json    written whole
 keys/STAGE_KEY.json                             written after the artifacts it names
 runs/RUN_ID/run.json                            see runs.py
 work/STAGE_KEY/                                 outlives an interrupted attempt; local
+cache/STAGE/                                    what a stage keeps from run to run; local
 locks/NAME.lock                                 local
 """
 
@@ -59,6 +60,8 @@ class Store:
                 shutil.rmtree(folder)
                 return digest
             self.place.remove(_path(kind, digest))
+        for path in (folder, *folder.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)  # libraries keep files to their owner; stages may be others
         manifest = Manifest(
             kind=kind, files=files, stage_key=stage_key, inputs=dict(inputs), created=self.clock().isoformat()
         )
@@ -136,6 +139,10 @@ class Store:
     def drop_work(self, key: str) -> None:
         """Delete the folder of an attempt whose outputs are in the store."""
         shutil.rmtree(self.local / "work" / key, ignore_errors=True)
+
+    def cache(self, stage: str) -> Path:
+        """The local folder that a stage keeps things in from run to run; it may not be there yet."""
+        return self.local / "cache" / stage
 
     def lock(self, name: str, pause: Callable[[float], bool], waiting: Callable[[], None] = lambda: None) -> Lock:
         """The lock of a stage key or of anything else with a name; see Lock."""

@@ -21,6 +21,7 @@ from fleetune.errors import Refused
 from fleetune.models.segment import Segment
 from fleetune.training.updates import Updates
 
+CHECKPOINTS = "checkpoints"
 WHOLE = "round.json"
 MODEL, OPTIMIZER = "model|", "optimizer|"  # '|' appears in no parameter name
 
@@ -36,12 +37,12 @@ class CheckpointRound:
 
 def folder_of(work: Path, round: int) -> Path:
     """Where the state after `round` rounds goes."""
-    return work / "checkpoints" / f"round-{round:06d}"
+    return work / CHECKPOINTS / f"round-{round:06d}"
 
 
 def newest_whole(work: Path) -> tuple[Path, CheckpointRound] | None:
     """The newest checkpoint of which every file is there."""
-    for folder in sorted((work / "checkpoints").glob("round-*"), reverse=True):
+    for folder in sorted((work / CHECKPOINTS).glob("round-*"), reverse=True):
         if not (folder / WHOLE).exists():
             continue
         mark = wire.read(CheckpointRound, folder / WHOLE)
@@ -69,7 +70,7 @@ def mark_whole(work: Path, round: int, files: tuple[str, ...]) -> Path:
     """Declare a checkpoint whole, then drop older ones."""
     folder = folder_of(work, round)
     wire.write(CheckpointRound(round=round, files=files), folder / WHOLE)
-    for other in (work / "checkpoints").glob("round-*"):
+    for other in (work / CHECKPOINTS).glob("round-*"):
         if other != folder:
             shutil.rmtree(other)
     return folder

@@ -19,7 +19,7 @@ from fleetune.models.export import copy_tokenizer, export_model
 from fleetune.models.skeleton import saved_configuration
 from fleetune.models.start import START
 from fleetune.monitoring import EventLog
-from fleetune.training.checkpoints import mark_whole, newest_whole, trained_tensors
+from fleetune.training.checkpoints import folder_of, mark_whole, newest_whole, trained_tensors
 from fleetune.training.commits import CommitLog, read_commits
 from fleetune.training.crew import Crew
 from fleetune.training.task import TrainingTask
@@ -74,6 +74,7 @@ def _run_rounds(task: TrainingTask, first_round: int, events: EventLog, seen: _S
             events.committed(round)
             if checkpoint:
                 saved = crew.gather("saved", leaders, SAVING_S)
+                crew.collect(leaders, folder_of(task.work, round + 1))
                 mark_whole(task.work, round + 1, tuple(str(h["file"]) for h in saved.values()))
             samples = task.plan.plan.batch_samples
             task.progress("training", (round + 1) * samples, task.training.rounds * samples, "samples")

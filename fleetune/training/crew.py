@@ -5,17 +5,22 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
+from fleetune.clock import Clock
 from fleetune.contracts import wire
-from fleetune.errors import TryAgain, by_exit_code
+from fleetune.contracts.fleet import PROCESS
+from fleetune.errors import Infeasible, TryAgain, by_exit_code
 from fleetune.launching import Command, Job, exit_in_words
-from fleetune.links.endpoint import Endpoint
+from fleetune.links.endpoint import Endpoint, Listen
 from fleetune.links.keys import KeyPair, new_key_pair
 from fleetune.links.message import Message
+from fleetune.models.source import folders, settled
 from fleetune.monitoring import EventLog, Watch
-from fleetune.training.checkpoints import newest_whole
+from fleetune.training.checkpoints import CHECKPOINTS, newest_whole
+from fleetune.training.place import place_of
 from fleetune.training.task import Secrets, TrainingTask, WorkerTask
 from fleetune.training.worker import COORDINATOR
 
+TASK = "task.json"
 STARTING_S = 120.0
 LOADING_S = 900.0  # weights of a large model come from a disk
 SILENCE_S = 10.0
@@ -38,7 +43,10 @@ class Crew:
         self._keys = new_key_pair()
         self._public = {device: pair.public for device, pair in keys.items()}
         self._known: set[str] = set()
-        self._endpoint = Endpoint(COORDINATOR, self._keys, self._public, run=self._run, note=self._refused)
+        listen = Listen(bind=task.sites.listen)
+        self._endpoint = Endpoint(
+            COORDINATOR, self._keys, self._public, run=self._run, listen=listen, note=self._refused
+        )
         try:
             self._start(keys)
         except BaseException:
@@ -65,6 +73,11 @@ class Crew:
                 raise self._lost(late[0], f"did not say {kind!r} within {patience_s:.0f} s")
         return found
 
+    def collect(self, devices: tuple[str, ...], folder: Path) -> None:
+        """Have what these devices have written to a folder here."""
+        for device in devices:
+            self._jobs[device].collect(folder)
+
     def tell(self, kind: str, header: dict[str, Any]) -> None:
         """Send a control message to every worker."""
         for device in self.devices:
@@ -90,25 +103,12 @@ class Crew:
     def _start(self, keys: dict[str, KeyPair]) -> None:
         task = self._task
         found = newest_whole(task.work)
+        state = found[0] if found else None
+        read = [task.profile_folder, task.data_folder, *folders(task.model), *([state] if state else [])]
+        task.work.joinpath(CHECKPOINTS).mkdir(parents=True, exist_ok=True)
         for device in self.devices:
-            facts = task.fleet.device(device)
-            worker = WorkerTask(
-                device=device,
-                run=self._run,
-                plan=task.plan.plan,
-                model=task.model,
-                training=task.training,
-                seed=task.seed,
-                profile_folder=str(task.profile_folder),
-                data_folder=str(task.data_folder),
-                work=str(task.work),
-                accelerator=facts.accelerator,
-                cores=facts.cores if facts.emulated else None,
-                first_round=self._first_round,
-                state=str(found[0]) if found else None,
-            )
-            path = task.work / "workers" / f"{device}.json"
-            wire.write(worker, path)
+            folder = task.work / "workers" / device
+            wire.write(self._worker_task(device, state), folder / TASK)
             others = {name: pair.public.decode() for name, pair in keys.items() if name != device}
             line = Secrets(
                 public=keys[device].public.decode(),
@@ -117,22 +117,45 @@ class Crew:
                 coordinator_public=self._keys.public.decode(),
                 peers=others,
             )
-            first_line = wire.text(line).replace("\n", " ").encode()
-            self._jobs[device] = task.launcher.start(
-                Command(
-                    module="fleetune.training.worker",
-                    arguments=("--task", str(path)),
-                    first_line=first_line,
-                    log=task.work / "workers" / f"{device}.log",
-                )
+            command = Command(
+                module="fleetune.training.worker",
+                arguments=("--task", str(folder / TASK)),
+                first_line=wire.text(line).replace("\n", " ").encode(),
+                log=self._log(device),
+                reads=(folder, *read),
+                writes=(task.work / CHECKPOINTS,),
             )
+            self._jobs[device] = task.sites.launcher(device).start(command)
         self._introduce()
+
+    def _worker_task(self, device: str, state: Path | None) -> WorkerTask:
+        task, facts, door = self._task, self._task.fleet.device(device), self._task.sites.door(device)
+        return WorkerTask(
+            device=device,
+            run=self._run,
+            plan=task.plan.plan,
+            model=settled(task.model),
+            training=task.training,
+            seed=task.seed,
+            profile_folder=str(task.profile_folder),
+            data_folder=str(task.data_folder),
+            work=str(task.work),
+            accelerator=facts.accelerator,
+            cores=facts.cores if facts.emulated and facts.launcher == PROCESS else None,
+            first_round=self._first_round,
+            state=str(state) if state else None,
+            bind=door.bind,
+            address=door.address,
+            delays_s=dict(door.delays_s),
+        )
 
     def _introduce(self) -> None:
         """Tell every worker where the others are."""
         addresses = {d: str(h["address"]) for d, h in self.gather("hello", self.devices, STARTING_S).items()}
         self.tell("welcome", {"addresses": addresses})
         self.gather("loaded", self.devices, LOADING_S)
+        for job in self._jobs.values():
+            job.hold()
         self.tell("begin", {"round": self._first_round})
 
     def _hear(self) -> bool:
@@ -170,9 +193,21 @@ class Crew:
             if code is not None:
                 while self._hear():  # its own explanation may still be on its way
                     pass
-                raise self._lost(device, exit_in_words(code))
+                raise self._too_small(device) if job.out_of_memory else self._lost(device, exit_in_words(code))
         for concern in self._watch.concerns():
             raise self._lost(concern.device, f"is {concern.kind} for {concern.since_s:.0f} s")
+
+    def _too_small(self, device: str) -> Infeasible:
+        """What ran out, of what, and for what."""
+        task, place = self._task, place_of(self._task.plan.plan, device)
+        needed = Clock(task.fleet, task.profile).memory_bytes(task.plan.plan, place.segment, device)
+        why = (
+            f"ran out of its {task.fleet.device(device).memory_bytes / 1e9:.2f} GB while training segment "
+            f"{place.index} ({len(place.segment.units)} units): by its profile it needs {needed / 1e9:.2f} GB; "
+            "lower training.micro_batch_samples, give it more memory or leave it out"
+        )
+        self._events.lost(device, why)
+        return Infeasible(f"device {device} {why}; log: {self._log(device)}")
 
     def _lost(self, device: str, why: str) -> TryAgain:
         self._events.lost(device, why)
@@ -181,7 +216,7 @@ class Crew:
         )
 
     def _log(self, device: str) -> Path:
-        return self._task.work / "workers" / f"{device}.log"
+        return self._task.work / "workers" / device / "log"
 
     def _refused(self, sentence: str) -> None:
         with (self._task.work / "refused.log").open("a", encoding="utf-8") as log:

@@ -1,6 +1,6 @@
 """What training is given: by the stage to the coordinator, and by the coordinator to each worker."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fleetune.contracts.config.model import ModelRequest
@@ -10,7 +10,7 @@ from fleetune.contracts.plan import Plan, PlanResult
 from fleetune.contracts.profile import Profile
 from fleetune.contracts.progress import Progress, quiet
 from fleetune.contracts.record import record
-from fleetune.launching import Launcher
+from fleetune.launching import Sites
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,8 @@ class TrainingTask:
     """Outlives an interrupted attempt: checkpoints, commit log, worker logs."""
     output: Path
     """Gets checkpoint/ and metrics/."""
-    launcher: Launcher
+    sites: Sites
+    """Where the workers run; entered already."""
     progress: Progress = quiet
 
 
@@ -53,6 +54,12 @@ class WorkerTask:
     first_round: int
     state: str | None
     """Folder of the checkpoint to go on from."""
+    bind: str
+    """Where the worker listens."""
+    address: str = ""
+    """What others connect to; empty: whatever `bind` came to."""
+    delays_s: dict[str, float] = field(default_factory=dict)
+    """sender -> latency of an emulated link, added where its messages arrive."""
 
 
 @record

@@ -23,7 +23,7 @@ import torch
 from fleetune.contracts import wire
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.launching.pace import Pace
-from fleetune.links.endpoint import Endpoint
+from fleetune.links.endpoint import Endpoint, Listen
 from fleetune.links.keys import KeyPair
 from fleetune.models.graph import parse_graph
 from fleetune.models.memory import peak_memory_bytes
@@ -56,7 +56,8 @@ def main() -> int:
     keys = KeyPair(public=secrets.public.encode(), secret=secrets.secret.encode())
     allowed = {name: key.encode() for name, key in secrets.peers.items()}
     allowed[COORDINATOR] = secrets.coordinator_public.encode()
-    with Endpoint(task.device, keys, allowed, run=task.run, note=_note) as endpoint:
+    listen = Listen(bind=task.bind, address=task.address, delays_s=task.delays_s)
+    with Endpoint(task.device, keys, allowed, run=task.run, listen=listen, note=_note) as endpoint:
         endpoint.connect(COORDINATOR, secrets.coordinator_address, allowed[COORDINATOR])
         return _serve(task, endpoint, allowed)
 

@@ -14,6 +14,7 @@ from flows.cli import tables
 from flows.cli.asked import Asked, with_common
 from flows.cli.compare import compare
 from flows.cli.ending import Commands
+from flows.cli.join import join
 from flows.cli.results import answer, answer_stage, plan_of, results_of
 from flows.cli.solve import solve
 from flows.cli.watch import watching
@@ -137,6 +138,7 @@ def doctor(asked: Asked) -> None:
 
 
 app.command()(solve)
+app.command()(join)
 
 
 def _conduct(asked: Asked, config: RunConfig, wish: Wish, dry_run: bool) -> None:

@@ -131,7 +131,7 @@ def test_changed_again(run_file: Path) -> None:
         ("fleet.devices.slow.simulated=bored", "fleet.devices.slow.simulated: there is no bored.yaml in"),
         ("fleet.devices.slow.simulated=bored", "its names are board, card"),
         ("fleet.devices.slow={name: slow, simulated: board}", "slow are simulated and fast are real"),
-        ("fleet.links.mbit_per_s=10", "links are given, but its devices are real"),
+        ("fleet.links.mbit_per_s=10", "links are given, but fast, slow run as processes"),
         ("fleet=../fleets/two", "'../fleets/two' is not a name"),
         ("fleet=7", "fleet: it is 7; allowed are a mapping or the name of a file in fleets/"),
         ("strategy=fast", "its names are dp, pp"),
@@ -152,7 +152,7 @@ def test_refusal_names_the_file_of_the_section(run_file: Path) -> None:
     fleet = run_file.parents[1] / "fleets" / "two.yaml"
     fleet.write_text("devices: [{name: fast, cores: 2}]\n")
     said = refusal(run_file)
-    assert "fleet.devices.0.cores: unknown key; allowed are name, launcher, accelerator, emulate, simulated" in said
+    assert "fleet.devices.0.cores: unknown key; allowed are name, launcher, engine, accelerator, emulate, simulated" in said
     assert str(fleet) in said
 
 

@@ -1,5 +1,6 @@
 """The doctor says in words what this machine can do."""
 
+import json
 import socket
 import threading
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from containers import answers
+from containers import answers, recipe, shaping
 from flows import doctor
 from tests.cli.conftest import Call, document
 
@@ -23,7 +24,7 @@ def test_doctor(call: Call, root: Path) -> None:
     assert all(finding["words"] and finding["state"] in ("good", "limited") for finding in found.values())
     assert "==2.13.0" in found["torch"]["words"] and "3.11" in found["Python"]["words"]
     assert str(root) in found["Disk"]["words"]
-    assert "devices run as processes" in found["Docker"]["words"]
+    assert "engine" in found["Docker"]["words"]
     assert not root.exists()
 
 
@@ -82,18 +83,56 @@ def test_other_engine_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_torch")
-def test_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ([INFORMATION, b"[]"], "engine 20.10 answers at"),
+        ([b"[]"], "no engine at"),
+        ([INFORMATION, b"[1]"], "no engine at"),
+    ],
+)
+def test_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[bytes], words: str) -> None:
     """An engine that answers is named with its version; one that talks nonsense counts as none."""
-    for answer, words in ((INFORMATION, "engine 20.10 answers at"), (b"[]", "no engine at")):
-        place = tmp_path / str(len(answer))
-        with socket.create_server(str(place), family=socket.AF_UNIX) as server:
-            served = threading.Thread(target=_serve, args=(server, answer))
-            served.start()
-            monkeypatch.setenv("DOCKER_HOST", f"unix://{place}")
-            found = {finding.topic: finding for finding in doctor.examine(tmp_path)}
-            served.join()
-        assert words in found["Docker"].words
-    assert "unset DOCKER_HOST" in found["Docker"].words
+    found = _examined(tmp_path, monkeypatch, said)["Docker"]
+    assert words in found.words
+    assert ("unset DOCKER_HOST" in found.words) is (found.state == doctor.LIMITED)
+
+
+@pytest.mark.usefixtures("no_torch")
+def test_images_of_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images that can serve are named, the others with what is wrong with them and the command that builds them."""
+    images = json.dumps([_image("mounted"), _image("train", **{recipe.LABEL: "another"})]).encode()
+    found = _examined(tmp_path, monkeypatch, [INFORMATION, images])["Images"]
+    assert found.state == doctor.LIMITED
+    assert found.words == (
+        "fleetune-mounted; fleetune-plan is not built, fleetune-train is older than the code: "
+        "make images ONLY='plan train'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "state", "words"),
+    [
+        (sorted(recipe.TARGETS), doctor.GOOD, "fleetune-mounted, fleetune-plan, fleetune-train"),
+        ([], doctor.LIMITED, "fleetune-mounted is not built"),
+    ],
+)
+def test_images(monkeypatch: pytest.MonkeyPatch, said: list[str], state: str, words: str) -> None:
+    """All that are built are listed; where none is, one command builds all."""
+    monkeypatch.setattr(
+        recipe, "lacking", lambda found, target: "" if target in said else f"{recipe.tag(target)} is not built"
+    )
+    found = doctor._images({})
+    assert found.state == state and words in found.words
+    assert found.words.endswith(": make images") is not bool(said)
+
+
+def test_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that cannot shape limits what a fleet may emulate, and what it lacks is named."""
+    monkeypatch.setattr(shaping, "lacking", lambda root, release: ("cls_u32",))
+    found = doctor._links()
+    assert found.state == doctor.LIMITED and "lacks cls_u32" in found.words
+    assert "delays are added by whoever receives" in found.words
 
 
 @pytest.mark.usefixtures("no_torch")
@@ -107,8 +146,29 @@ def test_no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "make engine" in words
 
 
-def _serve(server: socket.socket, answer: bytes) -> None:
-    line, _ = server.accept()
-    with line:
-        line.recv(4096)
-        line.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(answer), answer))
+def _examined(folder: Path, monkeypatch: pytest.MonkeyPatch, said: list[bytes]) -> dict[str, doctor.Finding]:
+    """What is found where the engine says that, one answer for each question."""
+    place = folder / "socket"
+    with socket.create_server(str(place), family=socket.AF_UNIX) as server:
+        server.settimeout(60)
+        served = threading.Thread(target=_serve, args=(server, said))
+        served.start()
+        monkeypatch.setenv("DOCKER_HOST", f"unix://{place}")
+        found = {finding.topic: finding for finding in doctor.examine(folder)}
+        served.join()
+    return found
+
+
+def _image(target: str, **labels: str) -> dict[str, Any]:
+    """An image as an engine tells it, built from what is here unless `labels` say otherwise."""
+    given = {recipe.LABEL: recipe.recipe(recipe.PROJECT, target), **labels}
+    return {"RepoTags": [f"{recipe.tag(target)}:latest"], "Labels": given}
+
+
+def _serve(server: socket.socket, said: list[bytes]) -> None:
+    """One answer for each connection."""
+    for answer in said:
+        line, _ = server.accept()
+        with line:
+            line.recv(4096)
+            line.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(answer), answer))

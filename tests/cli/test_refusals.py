@@ -37,7 +37,7 @@ DEMO = CONFIGS / "runs" / "demo.yaml"
         (["run", DEMO, "--set", "strategy.name=magic"], "strategy.name is 'magic'; allowed are asteroid, dp"),
         (["run", DEMO, "--set", "training.rounds"], "write KEY=VALUE such as training.rounds=10"),
         (["run", DEMO, "--set", "seed={"], "--set seed={: line 1"),
-        (["run", DEMO, "--set", "fleet=many"], "asteroid-d, here, three-emulated"),
+        (["run", DEMO, "--set", "fleet=many"], "asteroid-d, edge-docker, here"),
         (["run", DEMO, "--set", "data.source=none.csv", "--dry-run"], "data.source: 'none.csv' does not exist"),
         (["show", "nothing"], "run 'nothing': there is none"),
         (["show", "latest"], "run 'latest': there is none"),

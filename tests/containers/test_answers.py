@@ -1,10 +1,15 @@
-"""Where engines are looked for."""
+"""Where engines are looked for, and what they say."""
 
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from containers import answers, shaping
+from containers import answers
 
 
 def test_sockets() -> None:
@@ -22,21 +27,41 @@ def test_no_answer(tmp_path: Path) -> None:
         answers.find({"DOCKER_HOST": "ssh://192.0.2.1"})
 
 
-@pytest.mark.parametrize(
-    ("option", "module", "there"),
-    [("=y", False, True), ("=m", True, True), ("=m", False, False), (" is not set", True, False), (None, True, True)],
-)
-def test_netem(tmp_path: Path, option: str | None, module: bool, there: bool) -> None:
-    """A kernel has netem if it was built in, or as a module that is installed."""
-    (tmp_path / "boot").mkdir()
-    if option is not None:
-        (tmp_path / "boot" / "config-6.1").write_text(f"CONFIG_NET=y\nCONFIG_NET_SCH_NETEM{option}\n")
-    modules = tmp_path / "lib" / "modules" / "6.1"
-    modules.mkdir(parents=True)
-    (modules / "modules.dep").write_text("kernel/net/sched/sch_netem.ko.xz:\n" if module else "kernel/other.ko:\n")
-    assert shaping.netem(tmp_path, "6.1") is there
+@contextmanager
+def _engine(place: Path, answer: bytes) -> Iterator[Callable[[], bytes]]:
+    """An engine that gives one answer to whatever it is asked first; what gives the question."""
+    heard: list[bytes] = []
+
+    def serve() -> None:
+        line, _ = server.accept()
+        with line:
+            heard.append(line.recv(4096))
+            line.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(answer), answer))
+
+    with socket.create_server(str(place), family=socket.AF_UNIX) as server:
+        server.settimeout(5)
+        served = threading.Thread(target=serve)
+        served.start()
+        yield lambda: heard[0]
+        served.join()
 
 
-def test_netem_unknown(tmp_path: Path) -> None:
-    """Where nothing tells, netem is neither there nor missing."""
-    assert shaping.netem(tmp_path, "6.1") is None
+def test_images(tmp_path: Path) -> None:
+    """Images are told by each of their names, with their labels; those without a name are not."""
+    said = [
+        {"RepoTags": ["one:latest", "uno:2"], "Labels": {"key": "value"}},
+        {"RepoTags": None, "Labels": {"key": "other"}},
+        {"RepoTags": ["bare:1"], "Labels": None},
+    ]
+    with _engine(tmp_path / "s", json.dumps(said).encode()) as question:
+        found = answers.images(str(tmp_path / "s"))
+    assert found == {"one:latest": {"key": "value"}, "uno:2": {"key": "value"}, "bare:1": {}}
+    assert question().startswith(b"GET /images/json ")
+
+
+def test_nonsense(tmp_path: Path) -> None:
+    """Whatever answers, but not as an engine does, is no engine."""
+    for number, nonsense in enumerate((b"[1]", b"{", b'{"message": "no"}')):
+        place = tmp_path / str(number)
+        with _engine(place, nonsense), pytest.raises(answers.NoAnswer, match=str(place)):
+            answers.images(str(place))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from containers.answers import Answer
-from containers.engine import INSTALL, Places, start, stop
+from containers.engine import INSTALL, Places, check, main, start, stop
 from containers.machine import Machine
 from fleetune.errors import Refused, TryAgain
 
@@ -25,6 +25,7 @@ class Fake(Machine):
         self.installing_starts_it = self.ends_at_once = False
         self.waited_s = 0.0
         self.running: int | None = None
+        self.crashed = False
 
     def answer(self) -> Answer | None:
         """As if asked over the socket."""
@@ -45,8 +46,9 @@ class Fake(Machine):
         return 1 if command in self.fails else 0
 
     def spawn(self, command: Sequence[str], log: Path) -> Callable[[], int | None]:
-        """Notes it; the engine answers, unless told that it ends at once."""
+        """Notes it; the engine answers, unless told that it ends at once, or that a number was left in its way."""
         self.done.append(command)
+        self.ends_at_once |= self.crashed
         self.answers = not self.ends_at_once
         return lambda: 1 if self.ends_at_once else None
 
@@ -54,14 +56,20 @@ class Fake(Machine):
         """As told."""
         return self.running
 
+    def forget(self, file: Path) -> bool:
+        """As told."""
+        was, self.crashed = self.crashed, False
+        return was
+
     def end(self, pid: int, patience_s: float) -> bool:
         """It ends."""
         self.done.append(("end", str(pid)))
         return True
 
     def wait(self, seconds: float) -> None:
-        """No time passes."""
+        """No time passes; an engine that runs is slow to answer."""
         self.waited_s += seconds
+        self.answers |= self.running is not None and self.waited_s > 1
 
 
 def test_an_engine_that_answers_is_left_alone() -> None:
@@ -132,6 +140,44 @@ def test_engine_that_ends() -> None:
     with pytest.raises(TryAgain, match="exit code 1 as it started; data/log says why"):
         list(start(machine, PLACES))
     assert machine.waited_s == 0
+
+
+def test_a_crashed_engine_is_started_again() -> None:
+    """What a crashed engine left does not keep the next from starting, and is told."""
+    machine = Fake("dockerd")
+    machine.crashed = True
+    told = list(start(machine, PLACES))
+    assert "has crashed: starting it again" in told[0]
+    assert machine.done == [PLACES.command()] and machine.answers
+
+
+def test_a_slow_engine_is_waited_for() -> None:
+    """Beside an engine of ours that runs but gives no answer yet, no second one is started."""
+    machine = Fake("dockerd")
+    machine.running = 7
+    told = list(start(machine, PLACES))
+    assert "(process 7) gives no answer yet" in told[0] and "answers at" in told[1]
+    assert machine.done == []
+
+
+def test_numbers_of_processes_that_are_no_engine_are_forgotten(tmp_path: Path) -> None:
+    """A file with the number of another process goes; one with the number of a process of ours stays."""
+    machine = Machine()
+    place = tmp_path / "pid"
+    place.write_text(str(os.getpid()))
+    assert machine.process(place, str(tmp_path)) is None
+    assert machine.forget(place) and not place.exists()
+    assert not machine.forget(place)
+
+
+def test_check(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whether an engine answers is told without starting one; a word that is unknown is refused."""
+    machine = Fake("dockerd", answers=True)
+    assert list(check(machine, PLACES)) == [ANSWER.words]
+    with pytest.raises(TryAgain, match="make engine starts one"):
+        list(check(Fake("dockerd"), PLACES))
+    assert machine.done == []
+    assert main(["begin"]) == 64 and "start|stop|check" in capsys.readouterr().err
 
 
 def test_stop() -> None:

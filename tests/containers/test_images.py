@@ -9,7 +9,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from containers import images, wheels
+from containers import images, recipe, wheels
 from fleetune.errors import Refused
 
 ROOT = Path(__file__).parents[2]
@@ -20,7 +20,7 @@ DISTRIBUTIONS = {"jinja2": "jinja2", "zmq": "pyzmq"}
 
 def test_targets() -> None:
     """Each image that is built is a target of the Dockerfile."""
-    assert set(images.TARGETS) <= set(re.findall(r" AS (\S+)$", DOCKERFILE, re.M))
+    assert set(recipe.TARGETS) <= set(re.findall(r" AS (\S+)$", DOCKERFILE, re.M))
 
 
 def test_no_address_and_no_network() -> None:
@@ -33,14 +33,19 @@ def test_no_address_and_no_network() -> None:
 def test_nobody_is_root() -> None:
     """Whatever image is run, its user is a number other than root's, set once, in the stage all images come from."""
     assert re.findall(r"^USER (.*)$", DOCKERFILE, re.M) == ["10001:10001"]
-    stages = dict(re.findall(r"^FROM (\S+) AS (mounted|plan|train)$", DOCKERFILE, re.M))
-    assert stages == {"${BASE_IMAGE}": "mounted", "mounted": "train"}
-    assert re.search(r"^FROM mounted AS plan$", DOCKERFILE, re.M)
+    assert dict(re.findall(r"^FROM thin AS (\S+)$()", DOCKERFILE, re.M)).keys() == set(recipe.TARGETS)
+
+
+def test_only_the_mounted_image_says_so() -> None:
+    """What makes a launcher mount code and packages is said by no image that has its own."""
+    stage = re.search(r"^FROM thin AS mounted\n(.*?)\n\n", DOCKERFILE, re.M | re.S)
+    assert stage is not None and stage[1] == "LABEL fleetune.mounted=1"
+    assert DOCKERFILE.count("LABEL") == 1
 
 
 def test_no_step_needs_a_shell() -> None:
     """Every step is a list of words, so that a base without a shell serves."""
-    steps = re.findall(r"^RUN (?:--mount\S+ \\\n +)?(.*)$", DOCKERFILE, re.M)
+    steps = re.findall(r"^RUN (?:--mount\S+ \\\n +)*(.*)$", DOCKERFILE, re.M)
     assert len(steps) == DOCKERFILE.count("\nRUN ")
     assert all(isinstance(ast.literal_eval(step), list) for step in steps)
 
@@ -86,11 +91,69 @@ def test_unknown_packages(tmp_path: Path) -> None:
         wheels.requirements(tmp_path, "other")
 
 
+PYPROJECT = """
+[project]
+dependencies = ["one>=1"]
+[tool.fleetune.images]
+plan = ["one"]
+train = ["one"]
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project of a few files, for which wheels have been gathered."""
+    (tmp_path / "pyproject.toml").write_text(PYPROJECT)
+    (tmp_path / "constraints.txt").write_text("one==1.0\n")
+    (tmp_path / "Dockerfile").write_text("ARG BASE_IMAGE=usual\nFROM ${BASE_IMAGE} AS mounted\n")
+    for folder in recipe.CARRIED:
+        (tmp_path / folder / "__pycache__").mkdir(parents=True)
+    (tmp_path / "fleetune" / "code.py").write_text("")
+    wheels_folder = tmp_path / "build" / "wheels"
+    wheels_folder.mkdir(parents=True)
+    for target in ("plan", "train"):
+        (wheels_folder / f"{target}.made").write_text(wheels.digest(tmp_path, target))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("file", "changed"),
+    [
+        ("Dockerfile", {"mounted", "plan", "train"}),
+        ("constraints.txt", {"plan", "train"}),
+        ("fleetune/code.py", {"plan", "train"}),
+        ("stages/page.html", {"plan", "train"}),
+        ("fleetune/__pycache__/code.pyc", set()),
+        ("README.md", set()),
+    ],
+)
+def test_recipe(project: Path, file: str, changed: set[str]) -> None:
+    """An image is another one when something that it is made of has changed, and only then."""
+    before = {target: recipe.recipe(project, target) for target in recipe.TARGETS}
+    with (project / file).open("a") as text:
+        text.write("# more\n")
+    assert {target for target in before if recipe.recipe(project, target) != before[target]} == changed
+
+
+def test_lacking(project: Path) -> None:
+    """An engine can serve with an image built from what is here now; where it has none, or an older one, it is said."""
+    labels = {recipe.LABEL: recipe.recipe(project, "plan")}
+    found = {"fleetune-plan:latest": labels, "fleetune-train:latest": {}}
+    assert recipe.lacking(found, "plan", project) == ""
+    assert recipe.lacking(found, "train", project) == "fleetune-train is older than the code"
+    assert recipe.lacking(found, "mounted", project) == "fleetune-mounted is not built"
+
+
 class Fake(images.Client):
     """A docker command that does as told."""
 
     def __init__(self, version: str = "", *works: str) -> None:
         self.version, self.working = version, works
+        self.done: list[tuple[str, ...]] = []
+
+    def does(self, *arguments: str) -> None:
+        """Notes it."""
+        self.done.append(arguments)
 
     def works(self, *arguments: str, patience_s: float | None = None) -> bool:
         """As told, by the first word."""
@@ -99,6 +162,61 @@ class Fake(images.Client):
     def said(self, *arguments: str) -> str:
         """Its version."""
         return self.version
+
+
+class Engine(images.Client):
+    """A docker command whose engine builds in memory, and notes what it was told to do."""
+
+    def __init__(self) -> None:
+        self.labels: dict[str, dict[str, str]] = {"usual": {}}
+        self.done: list[str] = []
+
+    def works(self, *arguments: str, patience_s: float | None = None) -> bool:
+        """Whether an image is there; removing always goes well."""
+        if arguments[1] == "rm":
+            self.done.append(f"rm {arguments[2]}")
+            return True
+        return arguments[:2] == ("image", "inspect") and arguments[2] in self.labels
+
+    def does(self, *arguments: str) -> None:
+        """Builds an image."""
+        tag = arguments[arguments.index("--tag") + 1]
+        labels = [arguments[i + 1] for i, word in enumerate(arguments) if word == "--label"]
+        self.labels[tag] = dict(label.split("=", 1) for label in labels)
+        self.done.append(f"{arguments[0]} {tag}")
+
+    def said(self, *arguments: str) -> str:
+        """A label, a number or a size."""
+        form, image = arguments[3:]
+        if image not in self.labels:
+            return ""
+        if form == "{{.Id}}":
+            return f"{image}{sorted(self.labels[image].items())}\n"
+        label = re.search('"(.*)"', form)
+        return f"{self.labels[image].get(label[1], '')}\n" if label else "1000000\n"
+
+
+def test_only_what_has_changed_is_built(project: Path) -> None:
+    """The second time nothing is; after a change of the code the images with code are, and what they replace goes."""
+    docker = Engine()
+    told = list(images.build(docker, recipe.TARGETS, "", project))
+    assert [sentence.split(":")[0] for sentence in told] == ["fleetune-mounted", "fleetune-plan", "fleetune-train"]
+    docker.done.clear()
+    told = list(images.build(docker, recipe.TARGETS, "", project))
+    assert docker.done == [] and all("nothing was done" in sentence for sentence in told)
+    (project / "fleetune" / "code.py").write_text("more = 1\n")
+    list(images.build(docker, recipe.TARGETS, "", project))
+    assert [done for done in docker.done if "build" in done] == ["build fleetune-plan", "build fleetune-train"]
+    assert sum(done.startswith("rm") for done in docker.done) == 2
+
+
+def test_another_base_makes_other_images(project: Path) -> None:
+    """Images are built anew on a base that has another number."""
+    docker = Engine()
+    list(images.build(docker, ["mounted"], "", project))
+    docker.labels["mine"] = {}
+    list(images.build(docker, ["mounted"], "mine", project))
+    assert [done for done in docker.done if "build" in done] == ["build fleetune-mounted"] * 2
 
 
 def test_client() -> None:
@@ -111,8 +229,11 @@ def test_client() -> None:
 
 
 def test_choice_of_the_base() -> None:
-    """What was asked for wins; then an image that is there or can be pulled; else one of this machine."""
-    assert images.choose_base(Fake(), "mine", "usual") == "mine"
-    assert images.choose_base(Fake("", "image"), "", "usual") == "usual"
+    """What was asked for wins, and is pulled unless it is there; then an image that is there or can be pulled; else one
+    of this machine."""
+    away, there = Fake(), Fake("", "image")
+    assert images.choose_base(away, "mine", "usual") == images.choose_base(there, "mine", "usual") == "mine"
+    assert away.done == [("pull", "--quiet", "mine")] and there.done == []
+    assert images.choose_base(there, "", "usual") == "usual"
     assert images.choose_base(Fake("", "pull"), "", "usual") == "usual"
     assert images.choose_base(Fake(), "", "usual") == ""

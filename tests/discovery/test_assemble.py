@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from fleetune.contracts.config.fleet import DeviceRequest, Emulate, FleetRequest
+from fleetune.contracts.engine import Engine
+from fleetune.contracts.fleet import DOCKER
 from fleetune.contracts.record import record
 from fleetune.discovery.assemble import crowded, devices
 from fleetune.discovery.facts import Accelerator, Facts
@@ -16,7 +18,8 @@ GPU = Accelerator(name="H", memory_bytes=80)
 def facts(**changes: Any) -> Facts:
     """A machine of 4 cores and 1000 bytes, with changes."""
     usual = {"machine": "m", "cpu": "c", "architecture": "x", "cores": 4.0, "memory_bytes": 1000, "accelerators": ()}
-    return Facts(**{**usual, "python": "3.11", "torch": "2", **changes})
+    machine = {"machine_cores": 4.0, "machine_memory_bytes": 1000}
+    return Facts(**{**usual, **machine, "python": "3.11", "torch": "2", **changes})
 
 
 def asked(name: str, accelerator: str = "auto", **emulate: Any) -> DeviceRequest:
@@ -87,6 +90,7 @@ class Change:
         Change(facts={"python": "3.12"}),
         Change(facts={"torch": "3"}),
         Change(facts={"accelerators": (GPU,)}),
+        Change(facts={"image": "sha256:1"}),
         Change(facts={}, request=asked("a", cores=1.0)),
         Change(facts={}, request=asked("a", memory_bytes=10)),
         Change(facts={"machine": "after a reboot"}, matters=False),
@@ -100,6 +104,35 @@ def test_a_fingerprint_changes_with_what_lasts(change: Change) -> None:
     assert (before.fingerprint != after.fingerprint) == change.matters
 
 
+def boxed(name: str, **emulate: Any) -> DeviceRequest:
+    """A request for containers."""
+    return DeviceRequest(name=name, launcher=DOCKER, emulate=Emulate(**emulate))
+
+
+def test_a_container_is_given_of_the_whole_machine() -> None:
+    """What it sees of its own limits neither bounds what may be asked for nor changes what it is.
+
+    The kernel rounds a limit of memory down to pages, so exactly what was asked for would look like too much.
+    """
+    request = fleet(boxed("a", cores=2, memory_bytes=600), boxed("b", cores=2, memory_bytes=600), boxed("c"))
+    within = {"a": facts(memory_bytes=599), "b": facts(memory_bytes=600, cores=2.0), "c": facts()}
+    found = devices(request, within)
+    assert [(d.cores, d.memory_bytes, d.launcher) for d in found[:2]] == [(2, 600, DOCKER)] * 2
+    assert found[0].fingerprint == found[1].fingerprint != found[2].fingerprint
+    assert (found[2].cores, found[2].memory_bytes) == (4.0, 333)
+    for emulate, words in (({"cores": 5}, "cores is 5 .* has 4"), ({"memory_bytes": 1001}, "is 1001 .* has 1000")):
+        with pytest.raises(Refused, match=words):
+            devices(fleet(boxed("a", **emulate)), {"a": facts(cores=9.0, memory_bytes=9000)})
+
+
+def test_a_device_says_whose_containers_it_is() -> None:
+    """The engine of the request is that of the device."""
+    shed = Engine(name="shed", address="ssh://me@shed")
+    request = FleetRequest(devices=(DeviceRequest(name="a", launcher=DOCKER, engine="shed"),), engines=(shed,))
+    (found,) = devices(request, {"a": facts()})
+    assert found.engine == "shed"
+
+
 def test_promising_more_cores_than_there_are_is_said() -> None:
     """Quotas that fit one by one but not together get a sentence per machine."""
     request = fleet(asked("a", cores=3), asked("b", cores=2), asked("c", cores=3))
@@ -107,3 +140,10 @@ def test_promising_more_cores_than_there_are_is_said() -> None:
     (sentence,) = crowded(request, there)
     assert sentence.startswith("devices a, b share a machine of 4 cores but are promised 5")
     assert crowded(fleet(asked("a", cores=2), asked("b", cores=2)), there) == []
+
+
+def test_containers_share_the_cores_of_their_machine() -> None:
+    """What containers are promised is compared with the machine, not with what one of them sees."""
+    request = fleet(boxed("a", cores=3), boxed("b", cores=2))
+    (sentence,) = crowded(request, {name: facts(cores=1.0) for name in "ab"})
+    assert "share a machine of 4 cores but are promised 5" in sentence

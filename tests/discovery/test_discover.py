@@ -7,10 +7,13 @@ import psutil
 import pytest
 
 from fleetune.contracts.config.fleet import DeviceRequest, Emulate, FleetRequest
+from fleetune.contracts.fleet import DOCKER
 from fleetune.contracts.progress import quiet
+from fleetune.contracts.ways import Links
 from fleetune.discovery import Limits, discover
 from fleetune.errors import Refused, TryAgain
-from fleetune.launching import Command, Job, ProcessLauncher
+from fleetune.launching import Command, Door, Here, Job, ProcessLauncher
+from fleetune.launching.process import ProcessJob
 
 TWO = FleetRequest(devices=(DeviceRequest(name="a", accelerator="cpu"), DeviceRequest(name="b", accelerator="cpu")))
 
@@ -44,7 +47,9 @@ def test_two_devices_and_their_links(launcher: Watched) -> None:
     """Facts and links of two agents on this machine are plausible, and all progress is told."""
     told: list[tuple[str, float, float]] = []
     notes: list[str] = []
-    fleet = discover(TWO, launcher, lambda what, done, total, unit="": told.append((what, done, total)), notes.append)
+    fleet = discover(
+        TWO, Here(launcher), lambda what, done, total, unit="": told.append((what, done, total)), notes.append
+    )
     assert [device.name for device in fleet.devices] == ["a", "b"]
     assert fleet.devices[0].fingerprint == fleet.devices[1].fingerprint
     assert sum(device.memory_bytes for device in fleet.devices) <= psutil.virtual_memory().total
@@ -56,10 +61,48 @@ def test_two_devices_and_their_links(launcher: Watched) -> None:
     assert [job.poll() for job in launcher.jobs] == [0, 0]
 
 
+class Far(Here):
+    """Sites where what a sends arrives at b a little late."""
+
+    def door(self, device: str) -> Door:
+        """Only b holds anything back."""
+        return Door(delays_s={"a": 0.02} if device == "b" else {})
+
+
+@pytest.mark.slow
+def test_emulated_links_are_compared_with_what_was_asked(launcher: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site's delay is found in its own direction alone; a link that is not as asked is probed again and told.
+
+    Every job is held to its limits once, after all have been heard; the fleet says what was asked.
+    """
+    held: list[int] = []
+    monkeypatch.setattr(ProcessJob, "hold", lambda self: held.append(self.pid))
+    devices = tuple(DeviceRequest(name=name, accelerator="cpu", launcher=DOCKER) for name in "ab")
+    request = FleetRequest(devices=devices, links=Links(mbit_per_s=1e-3), image="own")
+    notes: list[str] = []
+    fleet = discover(request, Far(launcher), quiet, notes.append, Limits(probe_s=0.1))
+    there, back = fleet.link("a", "b"), fleet.link("b", "a")
+    assert 0.02 <= there.latency_s and back.latency_s < there.latency_s - 0.01
+    off = [note for note in notes if "asked 0.001 Mbit/s and 0 ms, measured" in note]
+    assert [note.split(":")[0] for note in off] == ["link a -> b", "link b -> a"]
+    assert sorted(held) == sorted(job.pid for job in launcher.jobs)
+    assert (fleet.emulated_links, fleet.image, fleet.engines) == (request.links, "own", ())
+    assert [device.launcher for device in fleet.devices] == [DOCKER, DOCKER]
+
+
+def test_an_agent_without_memory_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the engine knows that memory ran out, the message says so and what to do."""
+    monkeypatch.setattr(ProcessJob, "out_of_memory", property(lambda self: True))
+    launcher = Watched({0: "no_such_module_at_all"})
+    request = FleetRequest(devices=(DeviceRequest(name="tiny"),))
+    with pytest.raises(TryAgain, match="device tiny: its discovery agent ran out of the device's memory"):
+        discover(request, Here(launcher), quiet, lambda _: None)
+
+
 def test_one_device_has_no_links(launcher: Watched) -> None:
     """A fleet of one is found without any probing."""
     request = FleetRequest(devices=(DeviceRequest(name="only", accelerator="cpu", emulate=Emulate(memory_bytes=1000)),))
-    fleet = discover(request, launcher, quiet, lambda _: None)
+    fleet = discover(request, Here(launcher), quiet, lambda _: None)
     assert (fleet.links, fleet.devices[0].memory_bytes, fleet.devices[0].emulated) == ((), 1000, True)
 
 
@@ -67,7 +110,7 @@ def test_a_quota_above_the_machine_is_refused_and_all_agents_end(launcher: Watch
     """The refusal of an impossible request leaves no agent behind."""
     request = FleetRequest(devices=(DeviceRequest(name="a", accelerator="cpu", emulate=Emulate(cores=1e6)),))
     with pytest.raises(Refused, match="device a: emulate.cores is 1000000 but its machine has"):
-        discover(request, launcher, quiet, lambda _: None)
+        discover(request, Here(launcher), quiet, lambda _: None)
 
 
 def test_an_agent_that_dies_is_named_with_its_last_words() -> None:
@@ -75,7 +118,7 @@ def test_an_agent_that_dies_is_named_with_its_last_words() -> None:
     launcher = Watched({1: "no_such_module_at_all"})
     notes: list[str] = []
     with pytest.raises(TryAgain, match="device b: .* ended with exit code 1.*No module named no_such_module_at_all"):
-        discover(TWO, launcher, quiet, notes.append)
+        discover(TWO, Here(launcher), quiet, notes.append)
     assert any(note.startswith("end of the log of device b:\n") for note in notes)
     assert all(job.poll() is not None for job in launcher.jobs)
 
@@ -87,5 +130,5 @@ def test_an_agent_that_says_nothing_is_given_up(tmp_path: Path, monkeypatch: pyt
     launcher = Watched({0: "silent"})
     request = FleetRequest(devices=(DeviceRequest(name="mute"),))
     with pytest.raises(TryAgain, match="device mute: its discovery agent did not say 'here' within 0.2 s"):
-        discover(request, launcher, quiet, lambda _: None, Limits(answer_s=0.2))
+        discover(request, Here(launcher), quiet, lambda _: None, Limits(answer_s=0.2))
     assert all(job.poll() is not None for job in launcher.jobs)

@@ -11,6 +11,7 @@ from fleetune.contracts.fleet import Device, Fleet
 from fleetune.contracts.progress import quiet
 from fleetune.discovery import discover
 from fleetune.errors import Refused
+from fleetune.launching import Here
 from flows.setting import same_fleet
 from tests.profiling.instances import Scripted
 
@@ -32,7 +33,7 @@ def request(**changes: Any) -> FleetRequest:
 
 def found(asked: FleetRequest) -> Fleet:
     """What discovery makes of it with a launcher that can start nothing."""
-    return discover(asked, Scripted({}), quiet, lambda sentence: None)
+    return discover(asked, Here(Scripted({})), quiet, lambda sentence: None)
 
 
 def test_a_simulated_fleet_is_what_its_file_says() -> None:
@@ -60,7 +61,7 @@ def test_a_real_device_is_written_as_before() -> None:
             {"devices": [REQUEST["devices"][0], {"name": "b"}]},
             "a are simulated and b are real; nothing can be measured",
         ),
-        ({"devices": [{"name": "b"}]}, "its devices are real and their links are measured"),
+        ({"devices": [{"name": "b"}]}, "links are given, but b run as processes"),
         ({"devices": [{**REQUEST["devices"][0], "emulate": {"cores": 1}}]}, "device a: it is simulated, so emulate"),
         ({"devices": [{**REQUEST["devices"][0], "accelerator": "cuda:0"}]}, "device a: it is simulated, so emulate"),
         ({"devices": [{"name": "a", "simulated": {**BOARD, "speeds": []}}]}, "speeds is empty"),

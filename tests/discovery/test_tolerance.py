@@ -1,10 +1,13 @@
 """When a stored fleet is kept."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from fleetune.contracts.engine import Engine
 from fleetune.contracts.fleet import Device, Fleet, Link
+from fleetune.contracts.ways import Links
 from fleetune.discovery import within_tolerance
 
 
@@ -59,3 +62,16 @@ def test_fast_links_may_jitter() -> None:
 def test_what_a_byte_costs_the_processor_may_jitter(old: float, new: float, same: bool) -> None:
     """A nanosecond per byte is a busy machine's jitter; three times as much is felt by a device of one core."""
     assert within_tolerance(fleet(link_cpu_s_per_byte=old), fleet(link_cpu_s_per_byte=new), 0.1) is same
+
+
+def test_what_was_stated_must_be_the_same() -> None:
+    """Another image, engine or wish for links makes another fleet, however alike the measurements."""
+    old = fleet()
+    changes: tuple[dict[str, Any], ...] = (
+        {"image": "own"},
+        {"engines": (Engine(name="shed", address="ssh://shed"),)},
+        {"emulated_links": Links(mbit_per_s=80)},
+    )
+    for change in changes:
+        assert not within_tolerance(old, replace(old, **change), 0.1)
+        assert within_tolerance(replace(old, **change), replace(old, **change), 0.1)

@@ -104,6 +104,16 @@ def test_a_report_tells_everything() -> None:
     assert len(bars(chart(page, "forecast"))) == len(made.forecast.rows)
 
 
+def test_a_report_tells_how_long_profiling_took() -> None:
+    """Of every device that was measured; the column is left out where none was."""
+    made = content()
+    first, *rest = made.profile.times
+    timed = replace(made.profile, times=(replace(first, profiling_s=150.0), *rest))
+    assert "profiled in" not in report(made)
+    page = report(replace(made, profile=timed))
+    assert page.count("profiled in") == 1 and page.count("2 min 30 s") == 1
+
+
 def test_both_timelines_have_the_same_scale_and_tracks() -> None:
     """A measured round that is 8 % longer has bars 8 % wider on the same lines."""
     page = report(content())

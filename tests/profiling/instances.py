@@ -11,11 +11,10 @@ from fleetune.contracts import wire
 from fleetune.contracts.config.training import TrainingRequest
 from fleetune.contracts.fleet import Device, Fleet, Link
 from fleetune.contracts.progress import quiet
-from fleetune.launching import Command
+from fleetune.launching import Command, Here
 from fleetune.models.graph import Graph
 from fleetune.profiling.preparation import Folders, prepare_all
-from fleetune.profiling.profile import ProfilingTask
-from fleetune.profiling.worker import MeasureTask
+from fleetune.profiling.task import MeasureTask, ProfilingTask
 from tests.training.families import BY_NAME, data_request, model_request
 
 FAMILY = BY_NAME["bert"]
@@ -63,7 +62,7 @@ def profiling_task(folder: Path, launcher: "Scripted", devices: tuple[str, ...])
         folder=folder / "profile",
         data_folder=folder / "data",
         work=folder / "work",
-        launcher=launcher,
+        sites=Here(launcher),
         progress=quiet,
     )
 
@@ -75,14 +74,21 @@ class ScriptedJob:
     said: list[dict[str, Any]]
     code: int
     pid: int = 0
+    out_of_memory: bool = False
     stopped: threading.Event = field(default_factory=threading.Event)
+    read: int = 0
+    """Lines that were asked for so far."""
+    held_after: int | None = None
+    """The number of lines after which it was held."""
 
     def lines(self) -> Iterator[str]:
         """What it prints."""
         if not self.said and self.code == 0:
             assert self.stopped.wait(20), "nobody stopped a device that had nothing to say"
             return
-        yield from (json.dumps(line) for line in self.said)
+        for line in self.said:
+            self.read += 1
+            yield json.dumps(line)
 
     def poll(self) -> int | None:
         """It has always ended."""
@@ -97,6 +103,14 @@ class ScriptedJob:
         self.stopped.set()
         return -15
 
+    def hold(self) -> None:
+        """Remembers when."""
+        assert self.held_after is None, "held twice"
+        self.held_after = self.read
+
+    def collect(self, folder: Path) -> None:
+        """It writes nothing."""
+
     def tail(self, lines: int = 10) -> str:
         """It has written nothing."""
         return ""
@@ -108,10 +122,30 @@ class Scripted:
     def __init__(self, jobs: dict[str, ScriptedJob]) -> None:
         self.jobs = jobs
         self.given: dict[str, MeasureTask] = {}
+        self.commands: dict[str, Command] = {}
 
     def start(self, command: Command) -> ScriptedJob:
         """The job of the device whose task file is in the arguments."""
         assert command.module == "fleetune.profiling.worker"
-        path = Path(command.arguments[-1])
-        self.given[path.stem] = wire.read(MeasureTask, path)
-        return self.jobs[path.stem]
+        task = wire.read(MeasureTask, Path(command.arguments[-1]))
+        self.given[task.device], self.commands[task.device] = task, command
+        return self.jobs[task.device]
+
+
+def costs(units: int, pace: float, sizes: tuple[int, ...] = (1, 2, 4, 6)) -> dict[str, Any]:
+    """The answer of a device."""
+    return {
+        "event": "costs",
+        "runtime_bytes": 1000,
+        "profiling_s": 7.0 * pace,
+        "units": [
+            {
+                "name": f"unit {number}",
+                "forward_s": [pace * (1 + number)] * len(sizes),
+                "backward_s": [pace * 2 * (1 + number)] * len(sizes),
+                "activation_bytes": [100 + 10 * size for size in sizes],
+                "flops": [7 * size for size in sizes],
+            }
+            for number in range(units)
+        ],
+    }

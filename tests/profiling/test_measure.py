@@ -128,16 +128,20 @@ def answer(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
 def test_a_measuring_process_answers_in_lines_of_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Progress unit by unit, then all costs in the order of units; a small device works in windows."""
+    """What it needs, that it begins, progress unit by unit, then all costs in the order of units; a small device works
+    in windows."""
     graph, _ = prepared(tmp_path)
     code, lines = answer(tmp_path, capsys, monkeypatch, memory_bytes=1)
-    *progress, last = lines
+    loading, measuring, *progress, last = lines
     assert code == 0
+    assert loading["event"] == "loading" and loading["runtime_bytes"] > 1 << 20 and loading["unit_bytes"] > 1 << 10
+    assert measuring == {"event": "measuring"}
     assert [line["done"] for line in progress] == list(range(1, len(graph.units) + 1))
     assert last["event"] == "costs"
     assert [unit["name"] for unit in last["units"]] == [unit.name for unit in graph.units]
     assert all(len(unit["forward_s"]) == 3 for unit in last["units"])
     assert last["runtime_bytes"] > 1 << 20
+    assert last["profiling_s"] >= sum(sum(unit["forward_s"]) + sum(unit["backward_s"]) for unit in last["units"]) > 0
 
 
 def test_a_measuring_process_that_fails_says_why(

@@ -1,5 +1,6 @@
 """The profile of a model on a fleet, put together from what its devices answer."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,27 +10,11 @@ from hypothesis import strategies as st
 
 from fleetune.contracts import wire
 from fleetune.contracts.profile import Profile
-from fleetune.errors import FleetuneError, Refused, TryAgain
+from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain
+from fleetune.launching import Here
+from fleetune.models.skeleton import saved_configuration, skeleton
 from fleetune.profiling.profile import _per_sample, batch_sizes, profile
-from tests.profiling.instances import Scripted, ScriptedJob, prepared, profiling_task
-
-
-def costs(units: int, pace: float) -> dict[str, Any]:
-    """The answer of a device: batch sizes are 1, 2, 4 and 6."""
-    return {
-        "event": "costs",
-        "runtime_bytes": 1000,
-        "units": [
-            {
-                "name": f"unit {number}",
-                "forward_s": [pace * (1 + number)] * 4,
-                "backward_s": [pace * 2 * (1 + number)] * 4,
-                "activation_bytes": [100 + 10 * size for size in (1, 2, 4, 6)],
-                "flops": [7 * size for size in (1, 2, 4, 6)],
-            }
-            for number in range(units)
-        ],
-    }
+from tests.profiling.instances import MODEL, Scripted, ScriptedJob, costs, prepared, profiling_task
 
 
 @pytest.mark.parametrize(
@@ -76,6 +61,7 @@ def test_the_profile_has_every_device_in_the_order_of_the_fleet(tmp_path: Path) 
     assert [times.device for times in made.times] == ["ann", "bob"]
     assert made.of("bob").forward_s[1] == (6.0,) * 4
     assert made.of("ann").backward_s[1] == (4.0,) * 4
+    assert [times.profiling_s for times in made.times] == [7.0, 21.0]
     assert {name: task.cores for name, task in launcher.given.items()} == {"ann": None, "bob": 0.5}
 
 
@@ -99,3 +85,69 @@ def test_a_device_that_fails_is_named_and_ends_the_others(
     assert failure.type is kind
     assert patient.stopped.is_set()
     assert not (tmp_path / "profile" / "profile.json").exists()
+
+
+def test_a_device_is_held_once_it_measures_and_sees_what_it_reads(tmp_path: Path) -> None:
+    """Starting up takes what is free; each device has a folder of its own for its task, and its log is beside it."""
+    graph, folders = prepared(tmp_path)
+    before: list[dict[str, Any]] = [{"event": "loading", "runtime_bytes": 1, "unit_bytes": 1}, {"event": "measuring"}]
+    after = [{"event": "progress", "done": 1, "total": 6}, costs(len(graph.units), 1.0)]
+    launcher = Scripted({name: ScriptedJob([*before, *after], 0) for name in ("ann", "bob")})
+    profile(profiling_task(tmp_path, launcher, ("ann", "bob")))
+    for name, command in launcher.commands.items():
+        assert launcher.jobs[name].held_after == 2
+        own = tmp_path / "work" / "profiling" / name
+        assert command.arguments == ("--task", str(own / "task.json"))
+        assert command.log.parent == own
+        assert command.reads == (own, folders.profile, folders.data)
+        assert command.writes == ()
+
+
+def test_what_devices_read_of_a_model_is_told_by_folder(tmp_path: Path) -> None:
+    """A device without a network is given the model's folder, and may read it; the profile keeps the name."""
+    task = profiling_task(tmp_path, Scripted({}), ("ann",))
+    graph, _ = prepared(tmp_path)
+    source = tmp_path / "here" / ".." / "model"
+    (tmp_path / "here").mkdir()
+    module = skeleton(saved_configuration(tmp_path / "profile" / "model"), MODEL)
+    module.to_empty(device="cpu").save_pretrained(source)
+    model = replace(MODEL, source=str(source), config={})
+    launcher = Scripted({"ann": ScriptedJob([costs(len(graph.units), 1.0)], 0)})
+    made = profile(replace(task, model=model, sites=Here(launcher)))
+    assert launcher.given["ann"].model == replace(model, source=str(tmp_path / "model"))
+    assert launcher.commands["ann"].reads[3:] == (tmp_path / "model",)
+    assert made.model == str(source)
+
+
+LOADING = {"event": "loading", "runtime_bytes": 390_000_000, "unit_bytes": 120_000_000}
+
+
+@pytest.mark.parametrize(
+    ("job", "kind", "said"),
+    [
+        (
+            ScriptedJob([LOADING], 137, out_of_memory=True),
+            Infeasible,
+            r"device bob ran out of its 8\.59 GB while profiling bert: a worker needs about 0\.39 GB before it holds "
+            r"any unit and 0\.12 GB for the largest, activations aside; give it more memory, lower "
+            r"training\.micro_batch_samples or leave it out; log: .*/profiling/bob/log",
+        ),
+        (
+            ScriptedJob([], 137, out_of_memory=True),
+            Infeasible,
+            r"device bob ran out of its 8\.59 GB .* about 0\.40 GB before it holds any unit, activations aside",
+        ),
+        (
+            ScriptedJob([LOADING, {"event": "measuring"}], -9),
+            TryAgain,
+            r"device bob: profiling was killed by signal 9 .*; it may have run out of its 8\.59 GB while profiling",
+        ),
+    ],
+)
+def test_a_device_whose_memory_is_too_small_is_told_what_it_takes(
+    job: ScriptedJob, kind: type[FleetuneError], said: str, tmp_path: Path
+) -> None:
+    """Trying again is pointless where the engine says so, and may help where a process was killed by somebody."""
+    with pytest.raises(kind, match=said) as failure:
+        profile(profiling_task(tmp_path, Scripted({"bob": job}), ("bob",)))
+    assert failure.type is kind

@@ -15,7 +15,7 @@ from fleetune.contracts.metrics import TrainingMetrics
 from fleetune.contracts.plan import Lane, Plan, PlanResult, Segment, Share
 from fleetune.contracts.profile import DeviceTimes, Profile, Unit
 from fleetune.contracts.progress import quiet
-from fleetune.launching import ProcessLauncher
+from fleetune.launching import Here
 from fleetune.models.graph import Graph
 from fleetune.profiling.preparation import Folders, prepare_all
 from fleetune.training import TrainingTask, train
@@ -94,7 +94,7 @@ def run_plan(ready: Prepared, made: Plan, training: TrainingRequest, folder: Pat
         seed=ready.seed,
         work=folder / "work",
         output=folder / "output",
-        launcher=changes.pop("launcher", ProcessLauncher()),
+        sites=Here(changes.pop("launcher", None)),
         **changes,
     )
     return train(task)

@@ -1,11 +1,11 @@
 """Which devices are asked for (what is found is `contracts.fleet`)."""
 
-from fleetune.contracts.fleet import LAUNCHERS
-from fleetune.contracts.record import a_name, distinct, not_negative, one_of, positive, record
+from fleetune.contracts.engine import IMAGE, LOCAL, Engine
+from fleetune.contracts.fleet import DOCKER, LAUNCHERS
+from fleetune.contracts.record import a_name, distinct, one_of, positive, record
 from fleetune.contracts.simulated import Simulated
+from fleetune.contracts.ways import Links
 from fleetune.errors import Refused
-
-BYTES_PER_MBIT = 125_000
 
 
 @record
@@ -29,6 +29,9 @@ class DeviceRequest:
 
     name: str
     launcher: str = "process"
+    """`process` runs what it does on this machine, `docker` in containers of its engine."""
+    engine: str = LOCAL
+    """Name of one of the fleet's engines; `local` is that of this machine."""
     accelerator: str = "auto"
     """`auto` takes an accelerator where there is one; else `cpu` or `cuda:N`."""
     emulate: Emulate = Emulate()
@@ -40,6 +43,8 @@ class DeviceRequest:
         one_of(f"device {self.name}", "launcher", self.launcher, LAUNCHERS)
         if self.accelerator not in ("auto", "cpu") and not self.accelerator.startswith("cuda:"):
             raise Refused(f"device {self.name}: accelerator is {self.accelerator!r}; allowed are auto, cpu, cuda:N")
+        if self.launcher != DOCKER and self.engine != LOCAL:
+            raise Refused(f"device {self.name}: engine {self.engine} needs launcher: docker")
         if self.simulated is not None and (self.emulate != Emulate() or self.accelerator != "auto"):
             raise Refused(
                 f"device {self.name}: it is simulated, so emulate and accelerator say nothing about it; leave them out"
@@ -47,41 +52,16 @@ class DeviceRequest:
 
 
 @record
-class Way:
-    """One direction between two simulated devices, where it differs from the others."""
+class Join:
+    """Devices that are not in the file: those that join by `fleetune join` while discovery listens."""
 
-    source: str
-    target: str
-    mbit_per_s: float
-    latency_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        owner = f"links: pair {self.source} -> {self.target}"
-        positive(owner, mbit_per_s=self.mbit_per_s)
-        not_negative(owner, latency_s=self.latency_s)
-        if self.source == self.target:
-            raise Refused(f"{owner}: a link joins two different devices")
-
-
-@record
-class Links:
-    """Links of a simulated fleet; those of real devices are measured."""
-
-    mbit_per_s: float
-    latency_s: float = 0.0
-    pairs: tuple[Way, ...] = ()
+    token_file: str
+    """File that holds the token; every device must give the same."""
+    wait_s: float = 10.0
+    """How long to listen for them."""
 
     def __post_init__(self) -> None:
-        positive("links", mbit_per_s=self.mbit_per_s)
-        not_negative("links", latency_s=self.latency_s)
-        distinct("links", "pair", (f"{way.source} -> {way.target}" for way in self.pairs))
-
-    def way(self, source: str, target: str) -> Way:
-        """What is said of one direction."""
-        for way in self.pairs:
-            if (way.source, way.target) == (source, target):
-                return way
-        return Way(source=source, target=target, mbit_per_s=self.mbit_per_s, latency_s=self.latency_s)
+        positive("join", wait_s=self.wait_s)
 
 
 @record
@@ -92,14 +72,24 @@ class FleetRequest:
     tolerance: float = 0.1
     """A new measurement within this share of the stored one keeps the stored fleet."""
     links: Links | None = None
-    """Of a simulated fleet, which needs them; None where they are measured."""
+    """Of a simulated fleet, which needs them; of containers of one engine: what their links are held to. None where
+    they are measured as they are."""
+    engines: tuple[Engine, ...] = ()
+    """Engines that devices name; that of this machine needs no entry."""
+    image: str = IMAGE
+    """What the containers of devices are made of; `fleetune-mounted` uses code and packages of this machine."""
+    join: Join | None = None
 
     def __post_init__(self) -> None:
-        if not self.devices:
+        if not self.devices and self.join is None:
             raise Refused("fleet: devices is empty; name at least one")
         distinct("fleet", "device name", (device.name for device in self.devices))
         positive("fleet", tolerance=self.tolerance)
         self._prove_one_kind()
+        distinct("fleet", "engine name", (engine.name for engine in self.engines))
+        engines = [LOCAL, *(engine.name for engine in self.engines)]
+        for device in self.devices:
+            one_of(f"device {device.name}", "engine", device.engine, engines)
         names = [device.name for device in self.devices]
         for way in self.links.pairs if self.links else ():
             for name in (way.source, way.target):
@@ -121,7 +111,16 @@ class FleetRequest:
             )
         if simulated and self.links is None:
             raise Refused("fleet: its devices are simulated, so links cannot be measured; give links.mbit_per_s")
-        if real and self.links is not None:
+        plain = [device.name for device in self.devices if device.launcher != DOCKER]
+        away = [engine.name for engine in self.engines if not engine.is_here]
+        used = sorted({device.engine for device in self.devices})
+        if real and self.links is not None and (len(used) > 1 or set(used) & set(away)):
             raise Refused(
-                "fleet: links are given, but its devices are real and their links are measured; leave them out"
+                f"fleet: links are given, but devices are on engines {', '.join(used)}; only links between containers "
+                "of one engine of this machine can be held to a rate: leave links out"
+            )
+        if real and plain and self.links is not None:
+            raise Refused(
+                f"fleet: links are given, but {', '.join(plain)} run as processes, whose links are measured as they "
+                "are; make all devices launcher: docker or leave links out"
             )

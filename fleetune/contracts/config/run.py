@@ -1,13 +1,16 @@
 """The whole config of a run."""
 
 from dataclasses import field
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from fleetune.contracts.config.data import DataRequest
 from fleetune.contracts.config.fleet import FleetRequest
 from fleetune.contracts.config.model import ModelRequest
 from fleetune.contracts.config.training import TrainingRequest
-from fleetune.contracts.record import a_name, not_negative, record
+from fleetune.contracts.fleet import LAUNCHERS, PROCESS
+from fleetune.contracts.record import a_name, not_negative, one_of, record
 
 
 @record
@@ -16,6 +19,19 @@ class StrategyRequest:
 
     name: str = "asteroid"
     options: dict[str, Any] = field(default_factory=dict)
+
+
+@record
+class StagesRequest:
+    """Where the stages run that conduct no devices: plan, monitor and evaluate."""
+
+    launcher: str = PROCESS
+    """`docker` runs each in a container of this machine's engine, without a network."""
+    image: str | None = None
+    """Instead of fleetune-plan and fleetune-train, one for all of them."""
+
+    def __post_init__(self) -> None:
+        one_of("stages", "launcher", self.launcher, LAUNCHERS)
 
 
 @record
@@ -29,6 +45,7 @@ class RunConfig:
     data: DataRequest
     training: TrainingRequest
     strategy: StrategyRequest = StrategyRequest()
+    stages: Annotated[StagesRequest, Field(exclude_if=lambda value: value == StagesRequest())] = StagesRequest()
 
     def __post_init__(self) -> None:
         a_name("run", self.name)

@@ -1,0 +1,1 @@
+"""Parts of `benchmarks.fleet`: fleets of containers, runs on them, and what came of it."""

@@ -1,0 +1,81 @@
+"""Runs the pipeline as `fleetune run` does, up to training, and reads what was forecast and what was measured."""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from benchmarks.parts.fleet.setting import Setting
+from fleetune.contracts import wire
+from fleetune.contracts.metrics import TrainingMetrics
+from fleetune.contracts.timeline import Forecast
+from fleetune.store import RunRecord, Store
+from flows import configs
+from flows.conduct import conduct
+from flows.runner import Runner
+from flows.setting import Setting as Around
+from flows.setting import Wish
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+EVENTS = "events.jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """One run of the list."""
+
+    fleet: str
+    strategy: str
+    forecast_s: float
+    measured_s: tuple[float, ...]
+    """Every round."""
+    median_s: float
+    load: float
+    """Of the machine, over the minute before the training."""
+    ready_s: float
+    """From the start of the training to the first word of its last worker; workers start all at once."""
+    workers: int
+
+    @property
+    def error(self) -> float:
+        """(forecast - measured) / measured."""
+        return (self.forecast_s - self.median_s) / self.median_s
+
+
+def run_all(setting: Setting, image: str, folder: Path, say: Callable[[str], None]) -> list[Ran]:
+    """Every strategy on one fleet: it is found and profiled once, planned and trained on for each."""
+    store = Store(folder / "store")
+    found = []
+    for place, strategy in enumerate(setting.strategies):
+        say(f"{setting.name}: {strategy}")
+        path = folder / "runs" / f"{setting.name}-{strategy}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not (folder / "models").exists():
+            for kind in ("models", "data"):
+                (folder / kind).symlink_to(CONFIGS / kind)
+        path.write_text(yaml.safe_dump(setting.config(strategy, image)), encoding="utf-8")
+        wish = Wish(until="train") if place == 0 else Wish(from_stage="plan", until="train")
+        runner = Runner(Around(store=store), configs.load(path), wish)
+        load = os.getloadavg()[0]
+        found.append(_read(store, conduct(runner), (setting.name, strategy), load))
+    return found
+
+
+def _read(store: Store, record: RunRecord, names: tuple[str, str], load: float) -> Ran:
+    metrics = store.folder("metrics", record.outputs["metrics"])
+    training = wire.read(TrainingMetrics, metrics / "training.json")
+    events = [json.loads(line) for line in (metrics / EVENTS).read_text(encoding="utf-8").splitlines()]
+    joined = [event["at_s"] for event in events if event["event"] == "joined"]
+    return Ran(
+        fleet=names[0],
+        strategy=names[1],
+        forecast_s=wire.read(Forecast, store.folder("plan", record.outputs["plan"]) / "forecast.json").round_s,
+        measured_s=tuple(each.round_s for each in training.rounds),
+        median_s=training.median_round_s,
+        load=load,
+        ready_s=max(joined) - events[0]["at_s"],
+        workers=len(joined),
+    )

@@ -1,0 +1,96 @@
+"""What was promised beside what was measured."""
+
+import statistics
+from collections.abc import Sequence
+
+from benchmarks.parts.asteroid.sheet import Sheet
+from benchmarks.parts.fleet.runs import Ran
+from benchmarks.parts.fleet.setting import Setting
+from benchmarks.report import Figure
+
+MEDIAN_ERROR, WORST_ERROR, READY_S = 0.10, 0.20, 5.0
+
+
+def table(settings: Sequence[Setting], runs: Sequence[Ran]) -> Sheet:
+    """Every run of the list, none dropped."""
+    sheet = Sheet(
+        title="Rounds on fleets of containers: what the clock forecast before training, and what was measured",
+        columns=("fleet", "plan", "forecast s", "measured s", "rounds from - to", "error", "load before", "ready s"),
+    )
+    for ran in runs:
+        sheet.rows.append(
+            (
+                ran.fleet,
+                ran.strategy,
+                f"{ran.forecast_s:.3f}",
+                f"{ran.median_s:.3f}",
+                f"{min(ran.measured_s):.3f} - {max(ran.measured_s):.3f}",
+                f"{ran.error:+.1%}",
+                f"{ran.load:.2f}",
+                f"{ran.ready_s:.1f} ({ran.workers})",
+            )
+        )
+    sheet.remarks = [f"{setting.name}: {setting.about}" for setting in settings]
+    sheet.remarks.append("ready: from start to the word of the last worker, of how many that start all at once")
+    sheet.figures = [*_errors(runs), *_speedups(runs), _ready(runs)]
+    return sheet
+
+
+def _errors(runs: Sequence[Ran]) -> list[Figure]:
+    errors = [abs(ran.error) for ran in runs]
+    worst = max(runs, key=lambda ran: abs(ran.error))
+    return [
+        Figure(
+            name="forecast_error_median",
+            value=statistics.median(errors),
+            unit="of measured",
+            target=MEDIAN_ERROR,
+            better="lower",
+            spread=(min(errors), max(errors)),
+            about=f"over all {len(runs)} runs of the list",
+        ),
+        Figure(
+            name="forecast_error_worst",
+            value=max(errors),
+            unit="of measured",
+            target=WORST_ERROR,
+            better="lower",
+            about=f"{worst.fleet}, {worst.strategy}",
+        ),
+    ]
+
+
+def _speedups(runs: Sequence[Ran]) -> list[Figure]:
+    """Measured, and in words what the clock promised; the spread is that of rounds against the other's median."""
+    found = []
+    by = {(ran.fleet, ran.strategy): ran for ran in runs}
+    for (fleet, strategy), ran in by.items():
+        ours = by[fleet, "search"]
+        if strategy != "search":
+            ratios = [ran.median_s / round_s for round_s in ours.measured_s]
+            found.append(
+                Figure(
+                    name=f"{fleet}_search_over_{strategy}",
+                    value=ran.median_s / ours.median_s,
+                    unit="x",
+                    better="higher",
+                    spread=(min(ratios), max(ratios)),
+                    about=f"the clock promised {ran.forecast_s / ours.forecast_s:.2f} x",
+                )
+            )
+    return found
+
+
+def _ready(runs: Sequence[Ran]) -> Figure:
+    alone = [ran.ready_s for ran in runs if ran.workers == 1]
+    if not alone:
+        return Figure(name="worker_ready", value=None, unit="s", better="lower", why="no run had one worker alone")
+    return Figure(
+        name="worker_ready",
+        value=statistics.median(alone),
+        unit="s",
+        target=READY_S,
+        better="lower",
+        spread=(min(alone), max(alone)),
+        about="one worker's container, from its start to its first word",
+    )

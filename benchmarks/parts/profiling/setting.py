@@ -1,0 +1,68 @@
+"""The paper's four models with data to measure them on, and three uneven devices held to shares of a core."""
+
+from dataclasses import dataclass
+from itertools import permutations
+from pathlib import Path
+
+from fleetune.contracts import wire
+from fleetune.contracts.config.data import DataRequest
+from fleetune.contracts.config.model import ModelRequest
+from fleetune.contracts.engine import IMAGE
+from fleetune.contracts.fleet import PROCESS, Device, Fleet, Link
+from flows import yaml_file
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+MEMORY_BYTES = 6_000_000_000
+CORES = {"edge-1.0": 1.0, "edge-0.6": 0.6, "edge-0.3": 0.3}
+QUICK_CORES = {"edge-0.6": 0.6}
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model of the paper, and how we profile it."""
+
+    name: str
+    """As in the paper."""
+    file: str
+    """Of configs/models."""
+    data: DataRequest
+    largest: int
+    """Batch size; below it powers of two are measured."""
+
+    @property
+    def request(self) -> ModelRequest:
+        """The model section of a run."""
+        path = CONFIGS / "models" / f"{self.file}.yaml"
+        return wire.load(ModelRequest, yaml_file.read(path), str(path))
+
+
+SMALL_IMAGES = DataRequest(source="digits", train_samples=256, test_samples=10)
+LARGE_IMAGES = DataRequest(source="digits", image_size=224, train_samples=32, test_samples=10)
+TEXTS = DataRequest(source="docstrings", max_length=32, train_samples=256, test_samples=16)
+
+MODELS = (
+    Model("EfficientNet-B1", "efficientnet-b1", SMALL_IMAGES, 256),
+    Model("MobileNetV2", "mobilenet-v2", SMALL_IMAGES, 256),
+    Model("Bert-small", "bert-small", TEXTS, 64),
+    Model("ResNet50", "resnet-50", LARGE_IMAGES, 8),
+)
+QUICK_MODELS = (Model("MobileNetV2", "mobilenet-v2", SMALL_IMAGES, 16),)
+
+
+def fleet(cores: dict[str, float], launcher: str = PROCESS, image: str = IMAGE) -> Fleet:
+    """Emulated devices; no link is used here."""
+    return Fleet(
+        devices=tuple(
+            Device(
+                name=name,
+                memory_bytes=MEMORY_BYTES,
+                cores=share,
+                launcher=launcher,
+                fingerprint="benchmark",
+                emulated=True,
+            )
+            for name, share in cores.items()
+        ),
+        links=tuple(Link(source=a, target=b, latency_s=0.0, bytes_per_s=1.0) for a, b in permutations(cores, 2)),
+        image=image,
+    )

@@ -1,0 +1,79 @@
+"""What decides where devices' commands run: their launchers, engines, limits and links, as asked or as found."""
+
+from fleetune.contracts.config.fleet import FleetRequest
+from fleetune.contracts.engine import LOCAL, Engine
+from fleetune.contracts.fleet import DOCKER, Fleet
+from fleetune.contracts.record import record
+from fleetune.contracts.ways import Links
+
+
+@record
+class Quarters:
+    """One device; limits that are None do not bind."""
+
+    device: str
+    launcher: str
+    engine: str
+    cores: float | None = None
+    memory_bytes: int | None = None
+    gpu: bool = False
+    """Whether it may use the GPUs of its machine."""
+
+
+@record
+class Grounds:
+    """All devices of a fleet."""
+
+    quarters: tuple[Quarters, ...]
+    engines: tuple[Engine, ...] = ()
+    image: str
+    links: Links | None = None
+
+    @property
+    def contained(self) -> tuple[Quarters, ...]:
+        """Those whose commands run in containers."""
+        return tuple(each for each in self.quarters if each.launcher == DOCKER)
+
+    def engine(self, name: str) -> Engine | None:
+        """An engine by name; None for that of this machine."""
+        return None if name == LOCAL else next(engine for engine in self.engines if engine.name == name)
+
+
+def asked(request: FleetRequest) -> Grounds:
+    """As the fleet file asks."""
+    return Grounds(
+        quarters=tuple(
+            Quarters(
+                device=each.name,
+                launcher=each.launcher,
+                engine=each.engine,
+                cores=each.emulate.cores,
+                memory_bytes=each.emulate.memory_bytes,
+                gpu=each.accelerator != "cpu",
+            )
+            for each in request.devices
+        ),
+        engines=request.engines,
+        image=request.image,
+        links=request.links,
+    )
+
+
+def found(fleet: Fleet) -> Grounds:
+    """As the fleet was found: with its memory divided among devices, and a quota where one was asked for."""
+    return Grounds(
+        quarters=tuple(
+            Quarters(
+                device=each.name,
+                launcher=each.launcher,
+                engine=each.engine,
+                cores=each.cores if each.emulated else None,
+                memory_bytes=each.memory_bytes if each.accelerator == "cpu" else None,
+                gpu=each.accelerator != "cpu",
+            )
+            for each in fleet.devices
+        ),
+        engines=fleet.engines,
+        image=fleet.image,
+        links=fleet.emulated_links,
+    )

@@ -1,0 +1,56 @@
+"""What a measuring process says, line by line: `loading`, `measuring`, `progress`, then `costs`, which is an Answer."""
+
+from typing import Any
+
+from fleetune.contracts import wire
+from fleetune.contracts.record import record
+
+LOADING, MEASURING, PROGRESS, COSTS, ERROR = "loading", "measuring", "progress", "costs", "error"
+
+
+@record
+class UnitAnswer:
+    """What one unit was seen to cost; lists follow the batch sizes."""
+
+    name: str
+    forward_s: tuple[float, ...]
+    backward_s: tuple[float, ...]
+    activation_bytes: tuple[int, ...]
+    flops: tuple[int, ...]
+
+
+@record
+class Answer:
+    """All that one device found out."""
+
+    runtime_bytes: int
+    """Memory of the process before it held any unit, and what computing took beyond weights and kept activations."""
+    profiling_s: float
+    """From the first unit in memory to the last one measured, at the device's own pace."""
+    units: tuple[UnitAnswer, ...]
+    """In the order of the graph."""
+
+
+def event_of(answer: Answer) -> dict[str, Any]:
+    """The line that carries it."""
+    return {"event": COSTS, **wire.dump(answer)}
+
+
+def answer_of(event: dict[str, Any], owner: str) -> Answer:
+    """The answer of a line; Refused where it is none."""
+    return wire.load(Answer, {key: value for key, value in event.items() if key != "event"}, owner)
+
+
+def quickest(one: Answer, other: Answer) -> Answer:
+    """`one` with the shorter of both times of every unit: noise only ever adds time."""
+    units = (
+        UnitAnswer(
+            name=mine.name,
+            forward_s=tuple(map(min, mine.forward_s, yours.forward_s)),
+            backward_s=tuple(map(min, mine.backward_s, yours.backward_s)),
+            activation_bytes=mine.activation_bytes,
+            flops=mine.flops,
+        )
+        for mine, yours in zip(one.units, other.units, strict=True)
+    )
+    return Answer(runtime_bytes=one.runtime_bytes, profiling_s=one.profiling_s, units=tuple(units))

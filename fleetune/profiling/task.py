@@ -1,0 +1,55 @@
+"""What profiling is given: by the stage to the conductor, and by the conductor to each measuring process."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fleetune.contracts.config.data import DataRequest
+from fleetune.contracts.config.model import ModelRequest
+from fleetune.contracts.config.training import TrainingRequest
+from fleetune.contracts.fleet import Fleet
+from fleetune.contracts.progress import Progress
+from fleetune.contracts.record import record
+from fleetune.launching import Sites
+from fleetune.profiling.kept import Kept
+
+
+def unheard(sentence: str) -> None:
+    """A listener to notes that is not there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfilingTask:
+    """The whole input of the profile stage."""
+
+    fleet: Fleet
+    model: ModelRequest
+    data: DataRequest
+    training: TrainingRequest
+    seed: int
+    folder: Path
+    """Gets profile.json, graph.json, start.safetensors and model/config.json."""
+    data_folder: Path
+    """Gets the prepared data."""
+    work: Path
+    sites: Sites
+    """Where the measuring processes run; entered already."""
+    progress: Progress
+    note: Callable[[str], None] = unheard
+    kept: Kept | None = None
+    """Answers of earlier runs; None measures every device and keeps nothing."""
+
+
+@record
+class MeasureTask:
+    """What a measuring process is given."""
+
+    device: str
+    model: ModelRequest
+    profile_folder: str
+    data_folder: str
+    accelerator: str
+    cores: float | None
+    memory_bytes: int
+    batch_sizes: tuple[int, ...]
+    passes: int

@@ -1,0 +1,91 @@
+"""Where compiled code is kept."""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from fleetune import compiled
+
+NAME = "compiled-now"
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Path:
+    """A folder beside the source that holds compiled code of this version and of one before."""
+    for name in (NAME, "compiled-before"):
+        inner = tmp_path / "beside" / name / "clock_1"
+        inner.mkdir(parents=True)
+        (inner / "play.nbc").write_bytes(b"machine code")
+    return tmp_path / "beside"
+
+
+@pytest.fixture
+def lock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Makes a folder one that cannot be written to, for whoever runs the test."""
+    locked: list[Path] = []
+    real = os.access
+
+    def access(path: Path, mode: int) -> bool:
+        return not any(folder in (path, *Path(path).parents) for folder in locked) and real(path, mode)
+
+    monkeypatch.setattr(os, "access", access)
+    return locked.append
+
+
+def test_beside_the_source(beside: Path, tmp_path: Path) -> None:
+    """A folder that can be written to is used as it is; what an older version left there goes."""
+    assert compiled._choose(NAME, (beside, tmp_path / "cache")) == beside / NAME
+    assert [path.name for path in beside.iterdir()] == [NAME]
+    assert not (tmp_path / "cache").exists()
+
+
+def test_what_cannot_be_written_is_copied(beside: Path, tmp_path: Path, lock: Callable[[Path], None]) -> None:
+    """What is compiled already serves from a folder that can be written to, and the first one stays as it was."""
+    lock(beside)
+    chosen = compiled._choose(NAME, (beside, tmp_path / "cache"))
+    assert chosen == tmp_path / "cache" / NAME
+    assert (chosen / "clock_1" / "play.nbc").read_bytes() == b"machine code"
+    assert {path.name for path in beside.iterdir()} == {NAME, "compiled-before"}
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == [NAME]
+
+
+def test_copied_once(beside: Path, tmp_path: Path, lock: Callable[[Path], None]) -> None:
+    """What was compiled since stays: a second process does not copy again."""
+    lock(beside)
+    places = (beside, tmp_path / "cache")
+    (tmp_path / "cache" / NAME).mkdir(parents=True)
+    (tmp_path / "cache" / NAME / "new.nbc").write_bytes(b"compiled since")
+    chosen = compiled._choose(NAME, places)
+    assert chosen is not None and [path.name for path in chosen.iterdir()] == ["new.nbc"]
+
+
+def test_copied_by_many_at_once(beside: Path, tmp_path: Path, lock: Callable[[Path], None]) -> None:
+    """Processes that start together get one whole folder, and leave nothing beside it."""
+    lock(beside)
+    with ThreadPoolExecutor(8) as pool:
+        chosen = set(pool.map(lambda _: compiled._choose(NAME, (beside, tmp_path / "cache")), range(8)))
+    assert chosen == {tmp_path / "cache" / NAME}
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == [NAME]
+    assert [path.name for path in (tmp_path / "cache" / NAME).rglob("*.nbc")] == ["play.nbc"]
+
+
+def test_nowhere(beside: Path, tmp_path: Path, lock: Callable[[Path], None]) -> None:
+    """Where no folder can be written to there is none."""
+    (tmp_path / "file").write_text("")
+    lock(beside)
+    assert compiled._choose(NAME, (beside, tmp_path / "file")) is None
+    assert compiled._choose(NAME, (beside,)) is None
+
+
+@pytest.mark.parametrize(
+    ("cache", "home", "found"),
+    [("/cache", "/home/a", ("/cache/fleetune",)), ("", "/home/a", ("/home/a/.cache/fleetune",)), ("here", "", ())],
+)
+def test_users_cache(monkeypatch: pytest.MonkeyPatch, cache: str, home: str, found: tuple[str, ...]) -> None:
+    """The user's cache is where the system says; a folder that is not whole is not used."""
+    monkeypatch.setenv("XDG_CACHE_HOME", cache)
+    monkeypatch.setenv("HOME", home)
+    assert tuple(map(str, compiled._users_cache())) == found

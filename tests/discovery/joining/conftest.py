@@ -1,0 +1,51 @@
+"""An engine and devices that have ended after each test, and left neither a thread nor a file."""
+
+import os
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fleetune.discovery.joining import announcing
+from tests.discovery.joining.fake_engine import fake_engine
+from tests.discovery.joining.sides import Devices, token_file
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No thread and no temporary file outlives a test."""
+    private = tempfile.mkdtemp(prefix="private-")
+    monkeypatch.setattr(tempfile, "tempdir", private)
+    before = set(threading.enumerate())
+    yield
+    assert set(threading.enumerate()) <= before
+    os.rmdir(private)  # fails where something is in it
+
+
+@pytest.fixture(autouse=True)
+def a_network_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests of other processes on this machine, and real hosts near it, are not heard."""
+    monkeypatch.setattr(announcing, "SERVICE", f"_ft{os.getpid()}._tcp.local.")
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> Path:
+    """A token that host and devices share."""
+    return token_file(tmp_path)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[str]:
+    """Socket of an engine."""
+    with fake_engine(tmp_path) as place:
+        yield place
+
+
+@pytest.fixture
+def devices(engine: str, token: Path) -> Iterator[Devices]:
+    """Devices with that engine."""
+    made = Devices(engine, token)
+    yield made
+    made.end()

@@ -1,0 +1,64 @@
+"""An engine for the tests: it answers `/info`, and echoes on a connection that was taken over from HTTP."""
+
+import json
+import os
+import socketserver
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+INFORMATION = {"ServerVersion": "9.9", "NCPU": 3, "MemTotal": 4_000_000_000, "Runtimes": {"runc": {}, "nvidia": {}}}
+ECHO = b"POST /echo HTTP/1.1\r\nHost: engine\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n"
+TAKEN_OVER = b"HTTP/1.1 101 UPGRADED\r\n\r\n"
+LAST_WORDS = b"that was all"
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection."""
+
+    protocol_version = "HTTP/1.1"
+    timeout = 60
+
+    def do_GET(self) -> None:
+        """What it is, whatever version of the API is asked."""
+        body = json.dumps(INFORMATION).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_POST(self) -> None:
+        """Echo what comes; at its end say some last words."""
+        self.close_connection = True
+        self.wfile.write(TAKEN_OVER)
+        with suppress(ConnectionError):
+            while data := self.rfile.read1(1 << 16):
+                self.wfile.write(data)
+            self.wfile.write(LAST_WORDS)
+
+    def address_string(self) -> str:
+        """Unix sockets have none."""
+        return "client"
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    """A thread per connection; all have ended when it is closed."""
+
+
+@contextmanager
+def fake_engine(folder: Path) -> Iterator[str]:
+    """An engine that runs until the block ends; yields its socket."""
+    place = os.path.relpath(folder / "engine.sock")
+    with Server(place, Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield place
+        finally:
+            server.shutdown()
+            thread.join()

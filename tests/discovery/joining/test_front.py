@@ -1,0 +1,184 @@
+"""What the front hands on, and to whom."""
+
+import asyncio
+import queue
+import socket
+import ssl
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+
+from fleetune.discovery.joining import front as of_front
+from fleetune.discovery.joining.certificates import client_context, issue, server_context
+from fleetune.discovery.joining.front import Front, Passed
+from fleetune.discovery.joining.streams import Plain, Stream, Tls
+from fleetune.discovery.joining.surroundings import LOOPBACK, Surroundings, listening
+from tests.discovery.joining.fake_engine import ECHO, LAST_WORDS, TAKEN_OVER
+
+SERVER, CLIENT = issue([LOOPBACK], datetime.now(UTC))
+HERE = Surroundings(addresses=(LOOPBACK,))
+PATIENCE_S = 30.0
+
+
+@pytest.fixture
+def ended() -> "queue.SimpleQueue[Passed]":
+    """Connections that have ended."""
+    return queue.SimpleQueue()
+
+
+@pytest.fixture(params=["plain", "tls"])
+def front(request: pytest.FixtureRequest, engine: str, ended: "queue.SimpleQueue[Passed]") -> Iterator[Front]:
+    """A front before the engine."""
+    context = server_context(SERVER) if request.param == "tls" else None
+    with Front(listening(HERE), engine, context, ended.put) as made:
+        yield made
+
+
+@pytest.fixture
+def tls_front(engine: str, ended: "queue.SimpleQueue[Passed]") -> Iterator[Front]:
+    """One with TLS."""
+    with Front(listening(HERE), engine, server_context(SERVER), ended.put) as made:
+        yield made
+
+
+async def reached(front: Front, is_tls: bool) -> Stream:
+    """A connection to the front."""
+    stream: Stream = Plain(*await asyncio.open_connection(LOOPBACK, front.port))
+    if is_tls:
+        stream = Tls(stream, client_context(CLIENT), LOOPBACK)
+    await stream.open()
+    return stream
+
+
+async def until_end(stream: Stream) -> bytes:
+    """All that comes."""
+    data = bytearray()
+    while piece := await stream.read():
+        data += piece
+    return bytes(data)
+
+
+def test_a_stream_that_was_taken_over(
+    front: Front, ended: "queue.SimpleQueue[Passed]", request: pytest.FixtureRequest
+) -> None:
+    """Bytes go both ways at once and stay what they are; the end of one direction leaves the other open."""
+    payload = bytes(range(256)) * 20_000
+
+    async def talk() -> bytes:
+        stream = await reached(front, "tls" in request.node.name)
+        answer = asyncio.ensure_future(until_end(stream))
+        await stream.write(ECHO + payload)
+        await stream.end()
+        try:
+            return await asyncio.wait_for(answer, PATIENCE_S)
+        finally:
+            stream.abort()
+
+    assert asyncio.run(talk()) == TAKEN_OVER + payload + LAST_WORDS
+    passed = ended.get(timeout=PATIENCE_S)
+    assert (passed.remote, passed.inward_bytes) == (LOOPBACK, len(ECHO + payload))
+    assert passed.outward_bytes == len(TAKEN_OVER + payload + LAST_WORDS)
+
+
+def test_an_end_by_the_engine_leaves_the_other_direction_open(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """An engine that has said all still hears what comes after its own end."""
+    place = str(tmp_path_factory.mktemp("s") / "s")
+
+    async def talk() -> bytes:
+        heard: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+        async def say_and_listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"all")
+            writer.write_eof()
+            heard.set_result(await reader.read())
+            writer.close()
+            await writer.wait_closed()
+
+        async with await asyncio.start_unix_server(say_and_listen, place):
+            with_front = Front(listening(HERE), place, server_context(SERVER))
+            try:
+                stream = await reached(with_front, True)
+                said = await until_end(stream)
+                await stream.write(said + b" heard")
+                await stream.end()
+                return await asyncio.wait_for(heard, PATIENCE_S)
+            finally:
+                stream.abort()
+                await asyncio.to_thread(with_front.close)
+
+    assert asyncio.run(talk()) == b"all heard"
+
+
+def test_a_farewell_of_another_tls(tls_front: Front) -> None:
+    """Python's own TLS client ends its direction and hears the end of the other."""
+    context = client_context(CLIENT)
+    with socket.create_connection((LOOPBACK, tls_front.port), timeout=PATIENCE_S) as line:
+        tls = context.wrap_socket(line, server_hostname=LOOPBACK)
+        tls.sendall(b"GET /info HTTP/1.1\r\nHost: engine\r\nConnection: close\r\n\r\n")
+        assert tls.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        while tls.recv(1 << 16):
+            pass
+        tls.unwrap().close()
+
+
+@pytest.mark.parametrize("words", [b"", b"GET / HTTP/1.1\r\n\r\n"], ids=["silent", "plain"])
+def test_who_does_not_prove_itself_is_cut_off(
+    tls_front: Front, ended: "queue.SimpleQueue[Passed]", words: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that says nothing in time, or does not speak TLS, gets nothing from the engine."""
+    monkeypatch.setattr(of_front, "HANDSHAKE_S", 0.2)
+    with socket.create_connection((LOOPBACK, tls_front.port), timeout=PATIENCE_S) as line:
+        line.sendall(words)
+        try:
+            assert b"HTTP" not in line.recv(1 << 16)
+        except ConnectionResetError:
+            pass
+    passed = ended.get(timeout=PATIENCE_S)
+    assert (passed.inward_bytes, passed.outward_bytes) == (0, 0)
+
+
+def test_older_tls_is_refused(tls_front: Front) -> None:
+    """Nothing before TLS 1.3, whose certificates are never in the clear."""
+    context = client_context(CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with socket.create_connection((LOOPBACK, tls_front.port), timeout=PATIENCE_S) as line:
+        with pytest.raises(ssl.SSLError):
+            context.wrap_socket(line, server_hostname=LOOPBACK)
+
+
+def test_too_many_connections(front: Front, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """One more than the most is cut off; the others go on, and a place that became free can be taken."""
+    monkeypatch.setattr(of_front, "MOST_CONNECTIONS", 1)
+
+    async def talk() -> bytes:
+        first = await reached(front, "tls" in request.node.name)
+        await first.write(ECHO)
+        begun = await first.read()
+        reader, writer = await asyncio.open_connection(LOOPBACK, front.port)
+        try:
+            refused = await asyncio.wait_for(reader.read(), PATIENCE_S)
+        except ConnectionResetError:
+            refused = b""
+        writer.close()
+        await first.end()
+        whole = begun + refused + await until_end(first)
+        first.abort()
+        return whole
+
+    assert asyncio.run(talk()) == TAKEN_OVER + LAST_WORDS
+
+
+def test_an_engine_that_has_gone(tmp_path_factory: pytest.TempPathFactory, ended: "queue.SimpleQueue[Passed]") -> None:
+    """Clients are cut off; the front goes on."""
+    place = str(tmp_path_factory.mktemp("s") / "none")
+    with Front(listening(HERE), place, ended=ended.put) as made:
+        for _ in range(2):
+            with socket.create_connection((LOOPBACK, made.port), timeout=PATIENCE_S) as line:
+                try:
+                    assert line.recv(1) == b""
+                except ConnectionResetError:
+                    pass
+            assert ended.get(timeout=PATIENCE_S).outward_bytes == 0
+        made.close()

@@ -1,0 +1,93 @@
+"""The fleet request that discovery goes on with."""
+
+from pathlib import Path
+
+import pytest
+
+from fleetune.contracts.config.fleet import DeviceRequest, Emulate, FleetRequest, Join
+from fleetune.contracts.engine import Engine
+from fleetune.contracts.simulated import Simulated, Speed
+from fleetune.contracts.ways import Links
+from fleetune.discovery.joining import Joined, joined_request
+from fleetune.discovery.joining.engine_facts import EngineFacts
+from fleetune.discovery.joining.request import with_joined
+from fleetune.discovery.joining.surroundings import LOOPBACK, Surroundings
+from fleetune.errors import Refused, TryAgain
+from tests.discovery.joining.sides import Devices, Said
+
+ASKED = Join(token_file="token")
+
+
+def joined(name: str, port: int = 2376) -> Joined:
+    """A device that has joined."""
+    engine = Engine(name=name, address=f"tcp://192.0.2.7:{port}", tls=f"/kept/{name}")
+    return Joined(name=name, engine=engine, facts=EngineFacts(version="9.9", cores=4, memory_bytes=8))
+
+
+def test_who_joined_is_added() -> None:
+    """Each comes with its engine, in containers of which its work is done; the file's own devices stay as they are."""
+    here = DeviceRequest(name="here")
+    request = FleetRequest(devices=(here,), engines=(joined("box").engine,), join=ASKED)
+    made = with_joined(request, (joined("a"), joined("b")))
+    assert made.devices == (
+        here,
+        DeviceRequest(name="a", launcher="docker", engine="a"),
+        DeviceRequest(name="b", launcher="docker", engine="b"),
+    )
+    assert [engine.name for engine in made.engines] == ["box", "a", "b"]
+    assert with_joined(request, ()) == request
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["with an engine", "without"])
+def test_a_device_of_the_file(given: bool) -> None:
+    """It keeps what the file says of it; the engine that joined takes the place of one of that name."""
+    engines = (joined("a", port=1).engine,) if given else ()
+    asked = DeviceRequest(name="a", launcher="docker", engine="a" if given else "local", emulate=Emulate(cores=0.5))
+    made = with_joined(FleetRequest(devices=(asked,), engines=engines, join=ASKED), (joined("a"),))
+    assert made.devices == (DeviceRequest(name="a", launcher="docker", engine="a", emulate=Emulate(cores=0.5)),)
+    assert made.engines == (joined("a").engine,)
+
+
+@pytest.mark.parametrize(
+    ("device", "where"),
+    [
+        (DeviceRequest(name="a"), "processes of this machine"),
+        (DeviceRequest(name="a", launcher="docker", engine="box"), "engine box"),
+    ],
+)
+def test_a_name_that_another_device_has(device: DeviceRequest, where: str) -> None:
+    """A machine of the file is not taken for the one that joined."""
+    request = FleetRequest(devices=(device,), engines=(joined("box").engine,), join=ASKED)
+    with pytest.raises(Refused, match=f"device a: it is in the fleet file, with {where}, and another device"):
+        with_joined(request, (joined("a"),))
+
+
+def test_nobody() -> None:
+    """A fleet without any device says what to run on one."""
+    with pytest.raises(TryAgain, match="none has joined within 10 s; run fleetune join"):
+        with_joined(FleetRequest(devices=(), join=ASKED), ())
+
+
+def test_nothing_is_listened_for(tmp_path: Path) -> None:
+    """Not where the file does not ask for it, and never for devices that exist only as numbers."""
+    request = FleetRequest()
+    assert joined_request(request, tmp_path / "kept", print) is request
+    number = Simulated(memory_bytes=1, speeds=(Speed(flops_per_s=1e9),))
+    of_numbers = FleetRequest(
+        devices=(DeviceRequest(name="n", simulated=number),), links=Links(mbit_per_s=1), join=ASKED
+    )
+    with pytest.raises(Refused, match="simulated, so none can join"):
+        joined_request(of_numbers, tmp_path / "kept", print)
+    assert not (tmp_path / "kept").exists()
+
+
+def test_the_whole(devices: Devices, token: Path, tmp_path: Path) -> None:
+    """The fleet's file asks, a device joins, and the request has it."""
+    said = Said()
+    request = FleetRequest(devices=(), join=Join(token_file=str(token), wait_s=1))
+    here = Surroundings(addresses=(LOOPBACK,), port=0, clock=lambda: 2.0 if (tmp_path / "kept" / "b").exists() else 0.0)
+    devices.start("b")
+    made = joined_request(request, tmp_path / "kept", said.sentences.put, here)
+    assert made.devices == (DeviceRequest(name="b", launcher="docker", engine="b"),)
+    assert [(engine.name, engine.tls) for engine in made.engines] == [("b", str(tmp_path / "kept" / "b"))]
+    said.wait("listening 1 s for devices that join")

@@ -1,0 +1,18 @@
+"""What an agent finds out about its machine."""
+
+import os
+
+import pytest
+
+from fleetune.discovery.facts import look
+
+
+def test_a_machine_has_at_least_what_the_agent_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits are never above the machine; a process has no image, a container says which it is made of."""
+    monkeypatch.delenv("FLEETUNE_IMAGE", raising=False)
+    found = look("cpu")
+    assert 0 < found.cores <= found.machine_cores == len(os.sched_getaffinity(0))
+    assert 0 < found.memory_bytes <= found.machine_memory_bytes
+    assert (found.image, found.accelerators) == ("", ())
+    monkeypatch.setenv("FLEETUNE_IMAGE", "sha256:7")
+    assert look("cpu").image == "sha256:7"

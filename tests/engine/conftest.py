@@ -1,0 +1,126 @@
+"""Tests that need a container engine: left out in one line where none can serve, and never unnoticed.
+
+All of them carry the marker `engine` and need the image fleetune-mounted; `@pytest.mark.image("plan")` on a test says
+that it needs another. With FLEETUNE_ENGINE_TESTS=required it is an error to leave one out.
+"""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import docker
+import psutil
+import pytest
+
+from containers import answers, recipe
+from fleetune.launching.docker import leftovers
+from tests.engine.second import second as second
+
+HERE = Path(__file__).parent
+REQUIRED = "required"
+USUAL = "mounted"
+LEFT_OUT = pytest.StashKey[str]()
+LABELS = ("fleetune.run", "fleetune.test")
+"""What everything carries that we make on an engine, or that a test does."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests of this folder, and leave out those that nothing here can serve."""
+    ours = [item for item in items if HERE in item.path.parents]
+    for item in ours:
+        item.add_marker("engine")
+    needs = {item: _needs(item) for item in ours}
+    lacks = _lacks(set().union(*needs.values()))
+    left_out = [item for item in ours if needs[item] & set(lacks)]
+    if not left_out:
+        return
+    sentence = _sentence(len(left_out), len(ours), lacks)
+    if os.environ.get("FLEETUNE_ENGINE_TESTS") == REQUIRED:
+        raise pytest.UsageError(f"FLEETUNE_ENGINE_TESTS=required, but {sentence}")
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+    config.stash[LEFT_OUT] = sentence
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """To have left everything out is no failure where it is allowed."""
+    if LEFT_OUT in session.config.stash and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+        session.exitstatus = pytest.ExitCode.OK
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The last line."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if LEFT_OUT in config.stash and reporter is not None:
+        reporter.write_line(config.stash[LEFT_OUT])
+
+
+def _needs(item: pytest.Item) -> set[str]:
+    return {USUAL, *(target for mark in item.iter_markers("image") for target in mark.args)}
+
+
+def _lacks(needed: set[str]) -> dict[str, str]:
+    """Of the images needed: why there is none to use."""
+    try:
+        images = answers.images(answers.find().socket)
+    except answers.NoAnswer as error:
+        return dict.fromkeys(sorted(needed), f"no engine answers {error}")
+    lacks = {target: recipe.lacking(images, target) for target in sorted(needed)}
+    return {target: lack for target, lack in lacks.items() if lack}
+
+
+def _sentence(left_out: int, of_all: int, lacks: dict[str, str]) -> str:
+    reasons = ", ".join(dict.fromkeys(lacks.values()))
+    engine = "engine " if "no engine" in reasons else ""
+    only = " ".join(lacks)
+    return (
+        f"{left_out} of {of_all} container tests are left out ({reasons}): "
+        f"make {engine}images ONLY='{only}', then make test, includes them"
+    )
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[Any]:
+    """The client of the engine that answers here."""
+    client = docker.DockerClient(base_url=f"unix://{answers.find().socket}", version="auto")
+    yield client
+    client.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(engine: Any) -> Iterator[None]:
+    """Whatever a test makes on the engine is gone after it: containers, also ended ones, networks and volumes."""
+    before = _ours(engine)
+    yield
+    left = _ours(engine) - before
+    assert not left, f"left on the engine: {', '.join(sorted(left))}"
+
+
+def _ours(engine: Any) -> Counter[str]:
+    """All that carries one of our labels, by kind and name; what another run on this engine needs is its own."""
+    return Counter(
+        f"{kind} {thing.name}"
+        for label in LABELS
+        for kind, things in (
+            ("container", engine.containers.list(all=True, filters={"label": label}, ignore_removed=True)),
+            ("network", engine.networks.list(filters={"label": label})),
+            ("volume", engine.volumes.list(filters={"label": label})),
+        )
+        for thing in things
+        if not _is_of_another(thing)
+    )
+
+
+def _is_of_another(thing: Any) -> bool:
+    """Whether whoever made it runs, and is no process of this test run."""
+    labels = thing.attrs.get("Labels") or thing.attrs.get("Config", {}).get("Labels") or {}
+    owner = re.fullmatch(r"[^/]+/(\d+)/\d+", labels.get(leftovers.OWNER, ""))
+    try:
+        line = psutil.Process(int(owner[1])).parents() if owner else []
+    except psutil.NoSuchProcess:
+        return False
+    return owner is not None and int(owner[1]) != os.getpid() and os.getpid() not in {each.pid for each in line}

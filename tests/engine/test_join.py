@@ -1,0 +1,37 @@
+"""An engine that joins, asked from the host's side."""
+
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+from docker.tls import TLSConfig
+
+from containers import answers
+from tests.discovery.joining.sides import Devices, host, token_file
+
+
+def test_the_engine_of_this_machine_joins(engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the papers that were handed out, a docker client finds the same engine through the front."""
+    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):  # would be asked instead of ours
+        monkeypatch.delenv(name, raising=False)
+    token = token_file(tmp_path)
+    devices = Devices(answers.find().socket, token)
+    try:
+        with host(token, tmp_path / "kept") as listening:
+            devices.start(host_port=listening.port)
+            listening.said.wait("device nano-1 has joined")
+            (joined,) = listening.end()
+        folder = joined.engine.tls
+        own = (f"{folder}/cert.pem", f"{folder}/key.pem")
+        papers = TLSConfig(client_cert=own, ca_cert=f"{folder}/ca.pem", verify=True)
+        there = docker.DockerClient(base_url=joined.engine.address, version="auto", tls=papers)
+        here = engine.info()
+        try:
+            assert there.info()["ID"] == here["ID"]
+        finally:
+            there.close()
+    finally:
+        devices.end()
+    facts = joined.facts
+    assert (facts.version, facts.cores, facts.memory_bytes) == (here["ServerVersion"], here["NCPU"], here["MemTotal"])

@@ -1,0 +1,53 @@
+"""What a stage is told of the folder that outlives runs."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from fleetune.contracts import wire
+from fleetune.contracts.config.run import RunConfig
+from fleetune.contracts.task import StageTask
+from fleetune.launching import Command, Job, ProcessLauncher
+from flows.conduct import conduct
+from flows.runner import Runner
+from flows.setting import Wish
+from tests.flows.toy import World, setting
+
+
+class Told:
+    """A launcher that remembers the tasks of the stages it starts."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[str, StageTask] = {}
+
+    def start(self, command: Command) -> Job:
+        """Start a stage as a process."""
+        task = wire.read(StageTask, Path(command.arguments[-1]))
+        self.tasks[task.stage] = task
+        return ProcessLauncher().start(command)
+
+
+def told(root: Path, config: RunConfig, **wish: str) -> dict[str, StageTask]:
+    """The tasks of one run, by stage."""
+    launcher = Told()
+    conduct(Runner(replace(setting(root), launcher=launcher), config, Wish(**wish)))
+    return launcher.tasks
+
+
+def test_every_stage_has_a_folder_of_its_own_in_all_runs(world: World, root: Path) -> None:
+    """In the store, whatever the key; nobody makes it who has nothing to keep."""
+    first = told(root, world.config())
+    second = told(root, world.config(learning_rate=0.5))
+    assert first["learn"].work != second["learn"].work
+    for tasks in (first, second):
+        assert {name: task.cache for name, task in tasks.items()} == {
+            name: str(root.resolve() / "cache" / name) for name in tasks
+        }
+    assert not (root / "cache").exists()
+
+
+def test_only_a_stage_that_is_asked_for_starts_anew(world: World, root: Path) -> None:
+    """Those after it take what is known, as in any run."""
+    assert not any(task.anew for task in told(root, world.config()).values())
+    forced = told(root, world.config(learning_rate=0.5), from_stage="shape")
+    assert {name for name, task in forced.items() if task.anew} == {"shape"}
+    assert "learn" in forced

@@ -1,0 +1,64 @@
+"""The profile stage hands on what its task says of the folder that outlives runs."""
+
+from pathlib import Path
+
+import pytest
+
+from fleetune.contracts import wire
+from fleetune.contracts.task import StageTask
+from fleetune.profiling import ProfilingTask
+from fleetune.profiling.answer import Answer
+from stages import profile as stage
+from stages.entry import Channel, Desk
+from tests.profiling.instances import MODEL, Scripted, profiling_task
+
+KEY = "0" * 64
+ANSWER = Answer(runtime_bytes=1, profiling_s=1.0, units=())
+
+
+def given(folder: Path, monkeypatch: pytest.MonkeyPatch, **task: object) -> ProfilingTask:
+    """What profiling is given by a stage with this task."""
+    found: list[ProfilingTask] = []
+    monkeypatch.setattr("stages.profile.profiling.profile", found.append)
+    usual = profiling_task(folder, Scripted({}), ("ann", "bob"))
+    wire.write(usual.fleet, folder / "fleet" / "fleet.json")
+    training = {name: getattr(usual.training, name) for name in ("batch_samples", "micro_batch_samples")}
+    fields = {
+        "stage": "profile",
+        "run": "run-7",
+        "seed": 3,
+        "config": {"model": wire.dump(MODEL), "data": wire.dump(usual.data), "training": training},
+        "inputs": {"fleet": str(folder / "fleet")},
+        "output": str(folder / "output"),
+        "work": str(folder / "work"),
+        **task,
+    }
+    with (folder / "said").open("w") as said:
+        stage.profile(Desk(task=StageTask(**fields), channel=Channel(said)))  # type: ignore[arg-type]
+    return found[0]
+
+
+def test_answers_are_kept_in_the_task_s_folder_by_the_run_s_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which is made with the first of them."""
+    kept = given(tmp_path, monkeypatch, cache=str(tmp_path / "cache")).kept
+    assert kept is not None and not (tmp_path / "cache").exists()
+    assert kept.find(KEY) is None
+    kept.keep(KEY, ANSWER)
+    entry = kept.find(KEY)
+    assert entry is not None and (entry.run, entry.answer) == ("run-7", ANSWER)
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == [f"{KEY}.json"]
+
+
+def test_a_stage_that_is_to_measure_anew_finds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But what it measures is kept."""
+    kept = given(tmp_path, monkeypatch, cache=str(tmp_path / "cache"), anew=True).kept
+    assert kept is not None
+    kept.keep(KEY, ANSWER)
+    assert kept.find(KEY) is None and list((tmp_path / "cache").iterdir())
+
+
+def test_without_a_folder_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in tasks that were written before there was one."""
+    assert given(tmp_path, monkeypatch).kept is None
