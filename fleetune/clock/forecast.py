@@ -40,14 +40,19 @@ class Clock:
         self._times: dict[tuple[str, int], tuple[list[float], list[float]]] = {}
 
     def unit_times(self, device: str, samples: int) -> tuple[list[float], list[float]]:
-        """Forward and backward seconds of every unit on `device` with `samples` samples, in whole GRAINs."""
+        """Seconds of a usual forward and backward of every unit on `device` with `samples` samples, in whole GRAINs."""
         key = (device, samples)
         if key not in self._times:
             measured = self.profile.of(device)
             sizes = self.profile.batch_sizes
             try:
-                forward = [grained(interpolate(sizes, row, samples)) for row in measured.forward_s]
-                backward = [grained(interpolate(sizes, row, samples)) for row in measured.backward_s]
+                forward, backward = (
+                    [
+                        grained(interpolate(sizes, row, samples) * usual)
+                        for row, usual in zip(table, usuals, strict=True)
+                    ]
+                    for table, usuals in zip((measured.forward_s, measured.backward_s), measured.usual(), strict=True)
+                )
             except Refused as error:
                 raise Refused(f"profile of {device}: {error}") from None
             self._times[key] = (forward, backward)

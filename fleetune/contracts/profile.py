@@ -60,6 +60,10 @@ class DeviceTimes:
     """[unit][batch size]"""
     backward_s: tuple[tuple[float, ...], ...]
     """[unit][batch size]; 0 for units below the first trainable parameter."""
+    forward_usual: Annotated[tuple[float, ...], Field(exclude_if=lambda value: not value)] = ()
+    """[unit] How many times the minimum over passes, which the times are, a usual pass takes: what else the machine
+    does, and the memory that devices share. Empty: once."""
+    backward_usual: Annotated[tuple[float, ...], Field(exclude_if=lambda value: not value)] = ()
     simulated: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     """Worked out from FLOPs and the device's stated speed, not measured."""
     profiling_s: Annotated[float | None, Field(exclude_if=lambda value: value is None)] = None
@@ -73,6 +77,18 @@ class DeviceTimes:
                 for value in row:
                     finite(f"times of {self.device}", **{name: value})
                     not_negative(f"times of {self.device}", **{name: value})
+        for name, ratios in (("forward_usual", self.forward_usual), ("backward_usual", self.backward_usual)):
+            if ratios and len(ratios) != len(self.forward_s):
+                raise Refused(
+                    f"times of {self.device}: {name} needs one number for each of {len(self.forward_s)} units"
+                )
+            for ratio in ratios:
+                positive(f"times of {self.device}", **{name: ratio})
+
+    def usual(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """[unit] of forward and of backward: what times are to be multiplied by to be those of a usual pass."""
+        once = (1.0,) * len(self.forward_s)
+        return self.forward_usual or once, self.backward_usual or once
 
 
 @record

@@ -56,7 +56,9 @@ def devices(request: FleetRequest, facts: Mapping[str, Facts]) -> tuple[Device, 
                 launcher=asked.launcher,
                 engine=asked.engine,
                 emulated=emulated,
-                fingerprint=fingerprint(found, place.accelerator, cores, memory_bytes),
+                fingerprint=fingerprint(
+                    found, place.accelerator, cores, asked.emulate.memory_bytes or place.memory_bytes
+                ),
             )
         )
     return tuple(made)

@@ -15,6 +15,9 @@ class UnitAnswer:
     name: str
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
+    forward_usual: float = 1.0
+    """How many times the minimum over the passes their median is."""
+    backward_usual: float = 1.0
     activation_bytes: tuple[int, ...]
     flops: tuple[int, ...]
 
@@ -48,6 +51,8 @@ def quickest(one: Answer, other: Answer) -> Answer:
             name=mine.name,
             forward_s=tuple(map(min, mine.forward_s, yours.forward_s)),
             backward_s=tuple(map(min, mine.backward_s, yours.backward_s)),
+            forward_usual=mine.forward_usual,
+            backward_usual=mine.backward_usual,
             activation_bytes=mine.activation_bytes,
             flops=mine.flops,
         )

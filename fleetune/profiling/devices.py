@@ -20,6 +20,9 @@ from fleetune.profiling.task import MeasureTask, ProfilingTask
 
 PASSES = 5
 TASK, LOG = "task.json", "log"
+WITHOUT_EFFECT = ("device", "profile_folder", "data_folder", "memory_bytes")
+"""Of a MeasureTask, on times. Memory that binds is part of a device's fingerprint; its share of a machine's memory
+shrinks with every device that joins it."""
 WORKER_BYTES = 400_000_000
 """What a process takes that has imported torch and transformers, where it did not live to say it itself."""
 
@@ -105,8 +108,7 @@ def _asked(task: ProfilingTask, device: Device, model: ModelRequest, sizes: tupl
     )
     if task.kept is None:
         return _Asked(device=device, given=given, key="")
-    places = ("device", "profile_folder", "data_folder")  # change nothing
-    plain = {name: value for name, value in wire.dump(given).items() if name not in places}
+    plain = {name: value for name, value in wire.dump(given).items() if name not in WITHOUT_EFFECT}
     plain["model"] = wire.dump(task.model)
     return _Asked(device=device, given=given, key=key_of(plain, device.fingerprint, task.folder))
 

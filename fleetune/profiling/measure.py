@@ -1,8 +1,10 @@
 """Times units on this device: one-unit segments, forward in order and backward in reverse, several passes.
 
-Minimum per unit over interleaved passes: noise only ever adds time.
+Minimum per unit over interleaved passes: noise only ever adds time. Training meets the noise all the same, so the
+median is told beside it.
 """
 
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +25,9 @@ class UnitCost:
 
     forward_s: list[float] = field(default_factory=list)
     backward_s: list[float] = field(default_factory=list)
+    forward_usual_s: list[float] = field(default_factory=list)
+    """Median of the passes, where the others are their minimum."""
+    backward_usual_s: list[float] = field(default_factory=list)
     activation_bytes: list[int] = field(default_factory=list)
     flops: list[int] = field(default_factory=list)
 
@@ -79,6 +84,8 @@ def _measure_window(
         cost = costs[segment.units[0].name]
         cost.forward_s.append(min(forward[place]))
         cost.backward_s.append(min(backward[place]))
+        cost.forward_usual_s.append(statistics.median(forward[place]))
+        cost.backward_usual_s.append(statistics.median(backward[place]))
     _sizes(graph, segments, given, size, costs)
     return outputs
 

@@ -93,6 +93,8 @@ def _times(device: str, answer: Answer) -> DeviceTimes:
         runtime_bytes=answer.runtime_bytes,
         forward_s=tuple(unit.forward_s for unit in answer.units),
         backward_s=tuple(unit.backward_s for unit in answer.units),
+        forward_usual=tuple(unit.forward_usual for unit in answer.units),
+        backward_usual=tuple(unit.backward_usual for unit in answer.units),
         profiling_s=answer.profiling_s,
     )
 

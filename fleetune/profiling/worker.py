@@ -85,9 +85,16 @@ def _answer(unit: str, cost: UnitCost) -> UnitAnswer:
         name=unit,
         forward_s=tuple(cost.forward_s),
         backward_s=tuple(cost.backward_s),
+        forward_usual=ratio(cost.forward_usual_s, cost.forward_s),
+        backward_usual=ratio(cost.backward_usual_s, cost.backward_s),
         activation_bytes=tuple(cost.activation_bytes),
         flops=tuple(cost.flops),
     )
+
+
+def ratio(usual_s: list[float], least_s: list[float]) -> float:
+    """How many times the minimum a usual pass takes, over all batch sizes; 1 for what takes no time."""
+    return max(1.0, sum(usual_s) / sum(least_s)) if sum(least_s) > 0 else 1.0
 
 
 def _unit_bytes(graph: Graph, module: nn.Module) -> dict[str, int]:

@@ -173,6 +173,17 @@ def test_the_names_of_devices_and_folders_do_not_count(runs: Runs, tmp_path: Pat
     assert runs.run("run-2", {"zoe": 1.0}, elsewhere)[1] == []
 
 
+def test_a_device_that_shares_its_memory_with_a_new_one_is_known(runs: Runs) -> None:
+    """Less of the machine's memory is left to it, which changes none of its times."""
+    runs.run("run-1", {"ann": 1.0})
+
+    def halved(task: ProfilingTask) -> ProfilingTask:
+        devices = tuple(replace(d, memory_bytes=d.memory_bytes // 2) for d in task.fleet.devices)
+        return replace(task, fleet=replace(task.fleet, devices=devices))
+
+    assert runs.run("run-2", {"ann": 1.0, "bob": 1.0}, halved)[1] == ["bob"]
+
+
 @pytest.mark.parametrize("name", ["graph.json", "model/config.json"])
 def test_another_recorded_model_is_measured_again(name: str, runs: Runs, tmp_path: Path) -> None:
     """Whatever made it another: shapes of the data, another version of what recorded it."""

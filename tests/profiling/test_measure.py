@@ -1,6 +1,7 @@
 """Measuring a tiny model unit by unit."""
 
 import json
+import weakref
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -107,6 +108,25 @@ def test_the_quickest_of_several_passes_counts(tmp_path: Path, monkeypatch: pyte
     effort = Effort(batch_sizes=(2,), passes=2)
     for cost in dict(measure(ready.graph, [list(ready.units)], loader(ready), lambda _: given, effort)).values():
         assert cost.forward_s == cost.backward_s == [5.0]
+
+
+def test_a_pass_is_let_go_before_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one pass keeps for its backward is gone when the next begins, so that measuring takes no more memory than
+    training."""
+    ready = recorded(FAMILY, tmp_path)
+    alive: list[weakref.ref[Any]] = []
+    forwards, passes = module._forwards, count()
+
+    def watched(*given: Any) -> Any:
+        assert not [ref for ref in alive if ref() is not None]
+        next(passes)
+        outputs, done = forwards(*given)
+        alive[:] = [weakref.ref(value) for _, made in done for value in made.values()]
+        return outputs, done
+
+    monkeypatch.setattr(module, "_forwards", watched)
+    costs(ready, [list(ready.units)])
+    assert next(passes) == 3 * len(SIZES) and alive
 
 
 def test_units_without_a_gradient_have_no_backward(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ HELD = {
 def table8(found: Sequence[Timed], fleet: Fleet) -> Sheet:
     """A row for every model, then all of them with the paper's devices beside; what nobody measured is left empty."""
     names = [device.name for device in fleet.devices]
-    paper = [f"{name} (paper)" for name in PROFILING_S]
-    columns = ("model", "units", "batch sizes (paper)", *names, "wall, all at once", *paper)
+    paper = [f"{name.removeprefix('Jetson ')} (paper)" for name in PROFILING_S]
+    columns = ("model", "units", "batches (paper)", *names, "wall", *paper)
     sheet = Sheet("Table 8: profiling time of a device", columns, remarks=_remarks(found, fleet))
     nothing = [""] * len(paper)
     for one in found:
@@ -66,6 +66,7 @@ def _remarks(found: Sequence[Timed], fleet: Fleet) -> list[str]:
         "their order of magnitude. It prints only all four models together.",
         "We measure powers of two, each in 5 passes after one that warms up; which sizes the paper measures between "
         "the ends, and how often, it does not print.",
+        "Wall is what all devices at once took on this machine, with data, recording and starting.",
         "Units are modules without children. Weights are random; images are digits enlarged to the paper's sizes, "
         "texts are docstrings of 32 tokens.",
     ]

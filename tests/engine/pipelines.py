@@ -1,0 +1,66 @@
+"""Run files for small pipelines on containers, and the pipeline itself in this process."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fleetune.store import RunRecord, Store
+from flows import configs
+from flows.conduct import conduct
+from flows.events import StageEvent
+from flows.runner import Runner
+from flows.setting import Setting, Wish
+
+MODEL = {
+    "task": "image-classification",
+    "config": {
+        "model_type": "vit", "image_size": 16, "patch_size": 8, "num_channels": 1, "hidden_size": 32,
+        "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
+    },
+}  # fmt: skip
+LINKS = {"mbit_per_s": 50.0, "latency_s": 0.005}
+
+
+def config(folder: Path, count: int = 2, **changes: Any) -> Path:
+    """So many containers of one engine with shaped links between them, and a tiny model."""
+    devices = [
+        {
+            "name": name,
+            "launcher": "docker",
+            "accelerator": "cpu",
+            "emulate": {"cores": cores, "memory_bytes": 1_000_000_000},
+        }
+        for name, cores in (("desk", 0.6), ("nano", 0.4), ("shed", 0.3))[:count]
+    ]
+    plain: dict[str, Any] = {
+        "name": "small",
+        "seed": 3,
+        "fleet": {"devices": devices, "links": LINKS, "image": "fleetune-mounted"},
+        "model": MODEL,
+        "data": {"source": "digits"},
+        "training": {"rounds": 6, "batch_samples": 32, "micro_batch_samples": 8, "checkpoint_every_rounds": 2},
+        "strategy": {"name": "pp"},
+        "stages": {"launcher": "docker", "image": "fleetune-mounted"},
+    }
+    path = folder / "small.yaml"
+    path.write_text(yaml.safe_dump({**plain, **changes}), encoding="utf-8")
+    return path
+
+
+@dataclasses.dataclass
+class Told:
+    """A run that has ended, and all that it said."""
+
+    record: RunRecord
+    store: Store
+    events: list[StageEvent]
+
+
+def run(path: Path, root: Path, *sets: str, until: str | None = None) -> Told:
+    """The pipeline, as `fleetune run` conducts it."""
+    events: list[StageEvent] = []
+    store = Store(root)
+    runner = Runner(Setting(store=store, listen=events.append), configs.load(path, sets), Wish(until=until))
+    return Told(conduct(runner), store, events)

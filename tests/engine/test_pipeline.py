@@ -1,0 +1,147 @@
+"""The whole pipeline on containers, here and on another engine, and what is left when it breaks."""
+
+import dataclasses
+import os
+import select
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fleetune import training
+from fleetune.contracts import wire
+from fleetune.contracts.fleet import Fleet
+from fleetune.contracts.metrics import TrainingMetrics
+from fleetune.contracts.plan import PlanResult
+from fleetune.contracts.profile import Profile
+from fleetune.discovery.emulation import holds
+from fleetune.errors import Infeasible
+from fleetune.launching.docker.sites import DockerSites
+from fleetune.launching.quarters import found
+from tests.engine.pipelines import Told, config, run
+from tests.engine.places import ignored
+from tests.engine.second import Second
+
+REAPER = "fleetune.launching.docker.reaper"
+
+
+def fleet_of(told: Told) -> Fleet:
+    """As it was found."""
+    return wire.read(Fleet, told.store.folder("fleet", told.record.outputs["fleet"]) / "fleet.json")
+
+
+def test_a_run_in_containers_and_what_a_second_one_keeps(tmp_path: Path) -> None:
+    """Links come out as asked, every stage ends well, both devices train; a run again trains nothing and a new device
+    is the only one that is profiled."""
+    first = run(config(tmp_path), tmp_path / "store")
+    fleet = fleet_of(first)
+    assert fleet.emulated_links is not None
+    off = [x for x in fleet.links if not holds(fleet.emulated_links.way(x.source, x.target), x)]
+    assert not off and all(device.launcher == "docker" for device in fleet.devices)
+    metrics = first.store.folder("metrics", first.record.outputs["metrics"]) / "training.json"
+    trained = wire.read(TrainingMetrics, metrics)
+    assert len(trained.rounds) == 6 and {each.device for each in trained.busy_s} == {"desk", "nano"}
+    assert first.record.stage("evaluate").state == "done"
+    second = run(config(tmp_path, count=3), tmp_path / "store", until="profile")
+    said = " ".join(event.text for event in second.events if event.stage == "profile" and event.kind == "note")
+    assert "desk: times of" in said and "nano: times of" in said and "shed: times of" not in said
+
+
+def test_a_device_that_runs_out_of_memory_is_named(tmp_path: Path) -> None:
+    """The engine says that a container hit its limit; the sentence says which device, of what, and what it needs."""
+    told = run(config(tmp_path), tmp_path / "store", until="plan")
+    folder = {kind: told.store.folder(kind, digest) for kind, digest in told.record.outputs.items()}
+    whole = fleet_of(told)
+    small = tuple(dataclasses.replace(each, memory_bytes=96 << 20) for each in whole.devices)
+    fleet = dataclasses.replace(whole, devices=(small[0], *whole.devices[1:]))
+    given = configured(told)
+    with (
+        DockerSites(found(fleet), ignored) as sites,
+        pytest.raises(Infeasible, match=r"device desk ran out of its 0\.10 GB while training segment \d .* needs 0\."),
+    ):
+        training.train(
+            training.TrainingTask(
+                plan=wire.read(PlanResult, folder["plan"] / "plan.json"),
+                fleet=fleet,
+                profile=wire.read(Profile, folder["profile"] / "profile.json"),
+                profile_folder=folder["profile"],
+                data_folder=folder["data"],
+                model=given.model,
+                training=given.training,
+                seed=3,
+                work=tmp_path / "work",
+                output=tmp_path / "output",
+                sites=sites,
+            )
+        )
+
+
+def test_a_killed_run_leaves_nothing_and_goes_on(tmp_path: Path) -> None:
+    """kill -9 of the flow in the middle of training: no container, network or process stays; the next run ends it."""
+    path, root = config(tmp_path), tmp_path / "store"
+    arguments = ["run", str(path), "--root", str(root), "--set", "training.rounds=400"]
+    flow = subprocess.Popen(
+        [sys.executable, "-c", "from flows.cli import main; main()", *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    with ExitStack() as stack:
+        stack.callback(flow.wait)
+        stack.callback(flow.kill)
+        _until_trained(root, flow)
+        reapers = [each.pid for each in _below(flow.pid) if REAPER in " ".join(each.cmdline())]
+        handles = [os.pidfd_open(pid) for pid in reapers]
+        assert handles
+        flow.send_signal(signal.SIGKILL)
+        for handle in handles:
+            assert select.select([handle], [], [], 60)[0]
+            os.close(handle)
+    again = run(path, root, "training.rounds=400", until="profile")
+    assert again.record.stage("profile").how == "reused"
+
+
+@pytest.mark.image("train")
+def test_two_engines_train_together(tmp_path: Path, second: Second) -> None:
+    """A device of this machine's engine and one of another, over mutual TLS: inputs are carried there, and what it
+    has trained comes back."""
+    second.load("fleetune-train")
+    engine = {"name": "garage", **{key: getattr(second.engine, key) for key in ("address", "tls", "reach")}}
+    fleet = {
+        "image": "fleetune-train",
+        "engines": [engine],
+        "devices": [
+            {"name": "desk", "launcher": "docker", "accelerator": "cpu", "emulate": {"cores": 0.6}},
+            {"name": "far", "launcher": "docker", "engine": "garage", "accelerator": "cpu", "emulate": {"cores": 0.6}},
+        ],
+    }
+    told = run(config(tmp_path, fleet=fleet), tmp_path / "store", until="train")
+    assert {device.name: device.engine for device in fleet_of(told).devices} == {"desk": "local", "far": "garage"}
+    checkpoint = told.store.folder("checkpoint", told.record.outputs["checkpoint"])
+    assert {path.name for path in (checkpoint / "state").glob("*.safetensors")} == {
+        "segment-0.safetensors",
+        "segment-1.safetensors",
+    }
+
+
+def configured(told: Told):  # type: ignore[no-untyped-def]
+    """The config it ran with."""
+    return told.record.config
+
+
+def _below(process: int) -> list[psutil.Process]:
+    return psutil.Process(process).children(recursive=True)
+
+
+def _until_trained(root: Path, flow: subprocess.Popen[bytes]) -> None:
+    """Wait until a round has been committed."""
+    import threading
+    import time
+
+    give_up_s = time.monotonic() + 300
+    while not any(b'"committed"' in path.read_bytes() for path in root.glob("work/*/events.jsonl")):
+        assert flow.poll() is None and time.monotonic() < give_up_s
+        threading.Event().wait(0.05)
