@@ -11,7 +11,7 @@ from fleetune.contracts import wire
 from fleetune.contracts.config.model import ModelRequest
 from fleetune.contracts.fleet import Device
 from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain, by_exit_code
-from fleetune.launching import Command, Job, exit_in_words
+from fleetune.launching import KEEPS_MEMORY, Command, Job, exit_in_words
 from fleetune.launching.job import OUT_OF_MEMORY_CODES
 from fleetune.models.source import folders, settled
 from fleetune.profiling.answer import COSTS, ERROR, LOADING, MEASURING, PROGRESS, Answer, answer_of
@@ -136,6 +136,7 @@ def _measure_one(
     command = Command(
         module="fleetune.profiling.worker",
         arguments=("--task", str(folder / TASK)),
+        environment=KEEPS_MEMORY,
         log=folder / LOG,
         reads=(folder, task.folder, task.data_folder, *folders(asked.given.model)),
     )

@@ -9,7 +9,7 @@ from fleetune.clock import Clock
 from fleetune.contracts import wire
 from fleetune.contracts.fleet import PROCESS
 from fleetune.errors import Infeasible, TryAgain, by_exit_code
-from fleetune.launching import Command, Job, exit_in_words
+from fleetune.launching import KEEPS_MEMORY, Command, Job, exit_in_words
 from fleetune.links.endpoint import Endpoint, Listen
 from fleetune.links.keys import KeyPair, new_key_pair
 from fleetune.links.message import Message
@@ -121,6 +121,7 @@ class Crew:
                 module="fleetune.training.worker",
                 arguments=("--task", str(folder / TASK)),
                 first_line=wire.text(line).replace("\n", " ").encode(),
+                environment=KEEPS_MEMORY,
                 log=self._log(device),
                 reads=(folder, *read),
                 writes=(task.work / CHECKPOINTS,),

@@ -13,7 +13,7 @@ from docker.errors import APIError, DockerException, NotFound
 from fleetune.launching.job import Command
 
 GRACE_S = 2.0
-SHORTEST_PERIOD_US, LEAST_QUOTA_US = 10_000, 1_000
+SHORTEST_PERIOD_US, LEAST_QUOTA_US = 10000, 1_000
 """Short periods make a quota smooth; the kernel takes no quota below a millisecond."""
 LOST = 255
 """Exit code of a container that its engine no longer knows."""
