@@ -2,7 +2,7 @@
 
 import os
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -141,8 +141,9 @@ class Carried:
         if self._yard.here:
             open_ones = set(command.writes)  # what lies inside is there with them
             reads = [folder for folder in dict.fromkeys(command.reads) if not open_ones & {folder, *folder.parents}]
+            linked = dict.fromkeys(place for folder in reads for place in _linked(folder))
             return [
-                *(_bind(folder, read_only=True) for folder in reads),
+                *(_bind(folder, read_only=True) for folder in (*reads, *linked)),
                 *(_bind(folder, read_only=False) for folder in command.writes),
             ]
         yard, labels = self._yard, dict(self._yard.labels)
@@ -157,6 +158,13 @@ class Carried:
     def collect(self, container: Any, folder: Path) -> None:
         """Bring a folder that a container wrote over to this machine."""
         carry.fetch(container, folder)
+
+
+def _linked(folder: Path) -> Iterator[Path]:
+    """Folders elsewhere that its files are links into, as those of the hub's cache are."""
+    for path in folder.rglob("*"):
+        if path.is_symlink() and path.exists() and folder.resolve() not in path.resolve().parents:
+            yield path.resolve().parent
 
 
 def _bind(folder: Path, *, read_only: bool) -> Mount:
