@@ -85,7 +85,9 @@ def _understood(place: str) -> Iterator[None]:
     try:
         yield
     except (OSError, HTTPException, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise NoAnswer(f"at {place} ({getattr(error, 'strerror', None) or type(error).__name__})") from None
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        advice = f"; be a member of the group of {place}" if isinstance(error, PermissionError) else ""
+        raise NoAnswer(f"at {place} ({reason}{advice})") from None
 
 
 def _asked(place: str, what: str) -> Any:

@@ -25,6 +25,7 @@ from fleetune.contracts.task import StageTask
 from fleetune.errors import FleetuneError, Refused, TryAgain
 
 END_CHILDREN_S = 2.0
+REAPER = "fleetune.launching.docker.reaper"
 
 
 class Channel:
@@ -142,11 +143,19 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 def _end_children() -> None:
     """End whatever the stage started and did not end itself."""
-    children = psutil.Process().children(recursive=True)
+    children = [each for each in psutil.Process().children(recursive=True) if not _outlives(each)]
     for child in children:
         _signal(child, signal.SIGTERM)
     for child in psutil.wait_procs(children, timeout=END_CHILDREN_S)[1]:
         _signal(child, signal.SIGKILL)
+
+
+def _outlives(process: psutil.Process) -> bool:
+    """A reaper ends by itself once this process has ended and all it left on engines is gone."""
+    try:
+        return REAPER in process.cmdline()
+    except psutil.Error:
+        return False
 
 
 def _signal(process: psutil.Process, number: signal.Signals) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from fleetune.contracts.record import record
 from fleetune.discovery.link_work import LinkProbe
-from fleetune.errors import TryAgain
+from fleetune.errors import FleetuneError, Infeasible, TryAgain
 from fleetune.launching import Job, exit_in_words
 from fleetune.links.endpoint import Endpoint
 from fleetune.links.message import Message, Received
@@ -66,9 +66,11 @@ class Conversation:
             return "ran out of the device's memory (give it more by emulate.memory_bytes)"
         return exit_in_words(code)
 
-    def _failure(self, device: str, what: str) -> TryAgain:
+    def _failure(self, device: str, what: str) -> FleetuneError:
         log = self.jobs[device].tail(20).strip()
         if log:
             self.note(f"end of the log of device {device}:\n{log}")
         last_words = (log.splitlines() or [""])[-1]
+        if self.jobs[device].out_of_memory:
+            return Infeasible(f"device {device}: {what}")
         return TryAgain(f"device {device}: {what}; its last words were {last_words!r}; try again")

@@ -2,6 +2,7 @@
 
 from importlib.metadata import version
 
+import torch
 from torch import nn
 
 from fleetune.contracts import wire
@@ -30,7 +31,7 @@ def evaluate(task: EvaluationTask) -> EvaluationMetrics:
     data = PreparedData(task.data_folder)
     if data.task != task.model.task:
         raise Refused(f"{task.data_folder}: prepared for {data.task}, but the model's task is {task.model.task}")
-    scoring = Scoring(batch_samples=task.batch_samples, accelerator=task.accelerator, progress=task.progress)
+    scoring = Scoring(batch_samples=task.batch_samples, accelerator=_here(task.accelerator), progress=task.progress)
     after = score(_after(task), data, scoring, "trained model")
     before = score(_before(task), data, scoring, "untrained model")
     metrics = compare(task, before, after, data.size(scoring.split))
@@ -95,3 +96,8 @@ def _content(task: EvaluationTask, metrics: EvaluationMetrics, data: PreparedDat
             **task.facts,
         },
     )
+
+
+def _here(accelerator: str) -> str:
+    """The accelerator where this process has it: a device's GPU may be in another machine, or outside a container."""
+    return accelerator if accelerator == "cpu" or torch.cuda.is_available() else "cpu"

@@ -172,7 +172,7 @@ def _from_hub(name: str) -> Path:
 
     patterns = ["*.json", "*.safetensors", "*.txt", "*.model"]
     try:
-        return Path(snapshot_download(name, allow_patterns=patterns))
+        return Path(snapshot_download(name, allow_patterns=patterns)).resolve()
     except Exception as error:  # the client raises many kinds: no such name, no network, no permission
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise Refused(

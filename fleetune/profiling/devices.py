@@ -155,7 +155,10 @@ def _listen(job: Job, progress: Callable[[float], None]) -> _Heard:
     """Everything until it ends; its share of the processor binds it from the moment it measures."""
     heard = _Heard()
     for line in job.lines():
-        heard.last = json.loads(line)
+        try:
+            heard.last = json.loads(line)
+        except ValueError:  # it was killed in the middle of a line
+            continue
         event = heard.last["event"]
         if event == LOADING:
             heard.worker_bytes, heard.unit_bytes = heard.last["runtime_bytes"], heard.last["unit_bytes"]

@@ -25,6 +25,7 @@ STARTING_S = 120.0
 LOADING_S = 900.0  # weights of a large model come from a disk
 SILENCE_S = 10.0
 POLL_S = 0.2
+LAST_WORDS_S = 1.0
 
 
 class Crew:
@@ -192,7 +193,8 @@ class Crew:
         for device, job in self._jobs.items():
             code = job.poll()
             if code is not None:
-                while self._hear():  # its own explanation may still be on its way
+                until_s = time.monotonic() + LAST_WORDS_S  # its own explanation may still be on its way
+                while time.monotonic() < until_s and self._hear():
                     pass
                 raise self._too_small(device) if job.out_of_memory else self._lost(device, exit_in_words(code))
         for concern in self._watch.concerns():

@@ -82,7 +82,11 @@ def test_nowhere(beside: Path, tmp_path: Path, lock: Callable[[Path], None]) -> 
 
 @pytest.mark.parametrize(
     ("cache", "home", "found"),
-    [("/cache", "/home/a", ("/cache/fleetune",)), ("", "/home/a", ("/home/a/.cache/fleetune",)), ("here", "", ())],
+    [
+        ("/cache", "/folder/a", ("/cache/fleetune",)),
+        ("", "/folder/a", ("/folder/a/.cache/fleetune",)),
+        ("here", "", ()),
+    ],
 )
 def test_users_cache(monkeypatch: pytest.MonkeyPatch, cache: str, home: str, found: tuple[str, ...]) -> None:
     """The user's cache is where the system says; a folder that is not whole is not used."""

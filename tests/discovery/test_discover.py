@@ -11,7 +11,7 @@ from fleetune.contracts.fleet import DOCKER
 from fleetune.contracts.progress import quiet
 from fleetune.contracts.ways import Links
 from fleetune.discovery import Limits, discover
-from fleetune.errors import Refused, TryAgain
+from fleetune.errors import Infeasible, Refused, TryAgain
 from fleetune.launching import Command, Door, Here, Job, ProcessLauncher
 from fleetune.launching.process import ProcessJob
 
@@ -95,7 +95,7 @@ def test_an_agent_without_memory_is_told_apart(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(ProcessJob, "out_of_memory", property(lambda self: True))
     launcher = Watched({0: "no_such_module_at_all"})
     request = FleetRequest(devices=(DeviceRequest(name="tiny"),))
-    with pytest.raises(TryAgain, match="device tiny: its discovery agent ran out of the device's memory"):
+    with pytest.raises(Infeasible, match="device tiny: its discovery agent ran out of the device's memory"):
         discover(request, Here(launcher), quiet, lambda _: None)
 
 

@@ -26,6 +26,7 @@ from tests.engine.pipelines import Told, config, run
 from tests.engine.places import ignored
 from tests.engine.second import Second
 
+EDGE = Path(__file__).parents[2] / "configs" / "runs" / "edge-docker.yaml"
 REAPER = "fleetune.launching.docker.reaper"
 
 
@@ -80,8 +81,8 @@ def test_a_device_that_runs_out_of_memory_is_named(tmp_path: Path) -> None:
         )
 
 
-def test_a_killed_run_leaves_nothing_and_goes_on(tmp_path: Path) -> None:
-    """kill -9 of the flow in the middle of training: no container, network or process stays; the next run ends it."""
+def test_a_killed_run_leaves_nothing(tmp_path: Path) -> None:
+    """kill -9 of the flow in the middle of training: no container, network or process stays; the next run works."""
     path, root = config(tmp_path), tmp_path / "store"
     arguments = ["run", str(path), "--root", str(root), "--set", "training.rounds=400"]
     flow = subprocess.Popen(
@@ -100,8 +101,17 @@ def test_a_killed_run_leaves_nothing_and_goes_on(tmp_path: Path) -> None:
         for handle in handles:
             assert select.select([handle], [], [], 60)[0]
             os.close(handle)
-    again = run(path, root, "training.rounds=400", until="profile")
-    assert again.record.stage("profile").how == "reused"
+    assert run(path, root, until="profile").record.state == "done"
+
+
+def test_the_edge_fleet_in_a_small_form(tmp_path: Path) -> None:
+    """The run file that comes with the project: four uneven containers, planned by search, every stage to its end."""
+    mounted = ("fleet.image=fleetune-mounted", "stages.image=fleetune-mounted")
+    told = run(EDGE, tmp_path / "store", "training.rounds=2", *mounted)
+    assert {stage.state for stage in told.record.stages} == {"done"}
+    assert len(fleet_of(told).devices) == 4
+    plan = wire.read(PlanResult, told.store.folder("plan", told.record.outputs["plan"]) / "plan.json")
+    assert plan.plan.strategy == "asteroid"
 
 
 @pytest.mark.image("train")

@@ -12,9 +12,11 @@ from benchmarks.parts.fleet.setting import Setting
 from fleetune.contracts import wire
 from fleetune.contracts.metrics import TrainingMetrics
 from fleetune.contracts.timeline import Forecast
+from fleetune.errors import FleetuneError
 from fleetune.store import RunRecord, Store
 from flows import configs
 from flows.conduct import conduct
+from flows.events import StageEvent
 from flows.runner import Runner
 from flows.setting import Setting as Around
 from flows.setting import Wish
@@ -34,7 +36,7 @@ class Ran:
     """Every round."""
     median_s: float
     load: float
-    """Of the machine, over the minute before the training."""
+    """Of the machine, over the minute before the training started."""
     ready_s: float
     """From the start of the training to the first word of its last worker; workers start all at once."""
     workers: int
@@ -45,10 +47,19 @@ class Ran:
         return (self.forecast_s - self.median_s) / self.median_s
 
 
-def run_all(setting: Setting, image: str, folder: Path, say: Callable[[str], None]) -> list[Ran]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """A run of the list that did not come to its end."""
+
+    fleet: str
+    strategy: str
+    why: str
+
+
+def run_all(setting: Setting, image: str, folder: Path, say: Callable[[str], None]) -> list[Ran | Failed]:
     """Every strategy on one fleet: it is found and profiled once, planned and trained on for each."""
     store = Store(folder / "store")
-    found = []
+    found: list[Ran | Failed] = []
     for place, strategy in enumerate(setting.strategies):
         say(f"{setting.name}: {strategy}")
         path = folder / "runs" / f"{setting.name}-{strategy}.yaml"
@@ -57,10 +68,20 @@ def run_all(setting: Setting, image: str, folder: Path, say: Callable[[str], Non
             for kind in ("models", "data"):
                 (folder / kind).symlink_to(CONFIGS / kind)
         path.write_text(yaml.safe_dump(setting.config(strategy, image)), encoding="utf-8")
+        loads: list[float] = []
+
+        def listen(event: StageEvent, loads: list[float] = loads) -> None:
+            if event.stage == "train" and event.kind == "started":
+                loads.append(os.getloadavg()[0])
+
         wish = Wish(until="train") if place == 0 else Wish(from_stage="plan", until="train")
-        runner = Runner(Around(store=store), configs.load(path), wish)
-        load = os.getloadavg()[0]
-        found.append(_read(store, conduct(runner), (setting.name, strategy), load))
+        runner = Runner(Around(store=store, listen=listen), configs.load(path), wish)
+        try:
+            record = conduct(runner)
+        except FleetuneError as error:
+            found.append(Failed(fleet=setting.name, strategy=strategy, why=str(error)))
+        else:
+            found.append(_read(store, record, (setting.name, strategy), loads[0]))
     return found
 
 

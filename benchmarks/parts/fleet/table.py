@@ -4,19 +4,23 @@ import statistics
 from collections.abc import Sequence
 
 from benchmarks.parts.asteroid.sheet import Sheet
-from benchmarks.parts.fleet.runs import Ran
+from benchmarks.parts.fleet.runs import Failed, Ran
 from benchmarks.parts.fleet.setting import Setting
 from benchmarks.report import Figure
 
 MEDIAN_ERROR, WORST_ERROR, READY_S = 0.10, 0.20, 5.0
 
 
-def table(settings: Sequence[Setting], runs: Sequence[Ran]) -> Sheet:
+def table(settings: Sequence[Setting], listed: Sequence[Ran | Failed]) -> Sheet:
     """Every run of the list, none dropped."""
     sheet = Sheet(
         title="Rounds on fleets of containers: what the clock forecast before training, and what was measured",
         columns=("fleet", "plan", "forecast s", "measured s", "rounds from - to", "error", "load before", "ready s"),
     )
+    runs = [each for each in listed if isinstance(each, Ran)]
+    failed = [each for each in listed if isinstance(each, Failed)]
+    for each in failed:
+        sheet.rows.append((each.fleet, each.strategy, *[""] * 5, f"failed: {each.why}"))
     for ran in runs:
         sheet.rows.append(
             (
@@ -32,11 +36,16 @@ def table(settings: Sequence[Setting], runs: Sequence[Ran]) -> Sheet:
         )
     sheet.remarks = [f"{setting.name}: {setting.about}" for setting in settings]
     sheet.remarks.append("ready: from start to the word of the last worker, of how many that start all at once")
-    sheet.figures = [*_errors(runs), *_speedups(runs), _ready(runs)]
+    sheet.figures = [*_errors(runs, failed), *_speedups(runs), _ready(runs)]
     return sheet
 
 
-def _errors(runs: Sequence[Ran]) -> list[Figure]:
+def _errors(runs: Sequence[Ran], failed: Sequence[Failed]) -> list[Figure]:
+    if failed or not runs:
+        lost = ", ".join(f"{each.fleet}/{each.strategy}" for each in failed) or "all"
+        why = f"runs of the list failed, and none may be left out: {lost}"
+        names = ("forecast_error_median", "forecast_error_worst")
+        return [Figure(name=name, value=None, unit="of measured", better="lower", why=why) for name in names]
     errors = [abs(ran.error) for ran in runs]
     worst = max(runs, key=lambda ran: abs(ran.error))
     return [
@@ -65,8 +74,8 @@ def _speedups(runs: Sequence[Ran]) -> list[Figure]:
     found = []
     by = {(ran.fleet, ran.strategy): ran for ran in runs}
     for (fleet, strategy), ran in by.items():
-        ours = by[fleet, "search"]
-        if strategy != "search":
+        ours = by.get((fleet, "search"))
+        if ours is not None and strategy != "search":
             ratios = [ran.median_s / round_s for round_s in ours.measured_s]
             found.append(
                 Figure(

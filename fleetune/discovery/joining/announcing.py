@@ -16,6 +16,8 @@ from fleetune.errors import TryAgain
 
 SERVICE = "_fleetune._tcp.local."
 ASK_MS = 3000
+MOST_PLACES = 8
+"""Addresses of one host that are tried: an answer may list any number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ def heard(addresses: Sequence[str]) -> Iterator["queue.SimpleQueue[Announced]"]:
             info = zeroconf.get_service_info(service_type, name, timeout=ASK_MS)
             if info is None or not info.port:
                 return
-            places = tuple((address, info.port) for address in info.parsed_addresses(IPVersion.V4Only))
+            places = tuple((address, info.port) for address in info.parsed_addresses(IPVersion.V4Only)[:MOST_PLACES])
         hosts.put(Announced(name.removesuffix(f".{SERVICE}"), places))
 
     with _spoken(addresses) as zeroconf:

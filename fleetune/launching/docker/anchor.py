@@ -1,7 +1,6 @@
 """A device's place on the network: a container that only sleeps, whose address and links are those of the device."""
 
 import json
-from ipaddress import ip_address
 from typing import Any
 
 from fleetune.errors import TryAgain
@@ -21,12 +20,12 @@ class Anchor:
     def __init__(self, yard: Yard, device: str, network: Any, reach: str) -> None:
         """`reach`: the address its port is published at; empty where its own address can be reached."""
         self._yard, self._device, self._reach = yard, device, reach
-        ports = {f"{PORT}/tcp": (reach if _is_address(reach) else "0.0.0.0", None)} if reach else {}
+        ports = {f"{PORT}/tcp": None} if reach else {}  # on every interface: reach may be that of a router before it
         try:
             self._container = create(
                 yard,
                 SLEEP,
-                network=network.name,
+                network=network.id,
                 ports=ports,
                 mem_limit=MEMORY_BYTES,
                 environment={"FLEETUNE_DEVICE": device},
@@ -78,11 +77,3 @@ class Anchor:
         if code:
             last = (said.splitlines() or ["no reason given"])[-1]
             raise TryAgain(f"device {self._device}: its links could not be shaped ({last})")
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ip_address(text)
-    except ValueError:
-        return False
-    return True

@@ -2,6 +2,7 @@
 
 import os
 import sysconfig
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -135,20 +136,23 @@ class Carried:
     def __init__(self, yard: Yard) -> None:
         self._yard = yard
         self._volumes: dict[Path, str] = {}
+        self._lock = threading.Lock()
 
     def mounts(self, command: Command) -> list[Mount]:
         """Folders at the same places as here; those it reads cannot be written to."""
         if self._yard.here:
             open_ones = set(command.writes)  # what lies inside is there with them
             reads = [folder for folder in dict.fromkeys(command.reads) if not open_ones & {folder, *folder.parents}]
-            linked = dict.fromkeys(place for folder in reads for place in _linked(folder))
+            seen = {*reads, *command.writes}
+            linked = {place for folder in reads for place in _linked(folder) if not seen & set(place.parents)}
             return [
-                *(_bind(folder, read_only=True) for folder in (*reads, *linked)),
+                *(_bind(place, read_only=True) for place in (*reads, *sorted(linked))),
                 *(_bind(folder, read_only=False) for folder in command.writes),
             ]
         yard, labels = self._yard, dict(self._yard.labels)
-        new = [folder for folder in command.reads if folder not in self._volumes]
-        self._volumes.update(carry.put(yard.client, yard.image_id, new, labels))
+        with self._lock:  # what several devices of an engine read is carried once
+            new = [folder for folder in command.reads if folder not in self._volumes]
+            self._volumes.update(carry.put(yard.client, yard.image_id, new, labels))
         rooms = {folder: carry.room(yard.client, yard.image_id, folder, labels) for folder in command.writes}
         return [
             *(_volume(folder, self._volumes[folder], read_only=True) for folder in command.reads),
@@ -161,10 +165,10 @@ class Carried:
 
 
 def _linked(folder: Path) -> Iterator[Path]:
-    """Folders elsewhere that its files are links into, as those of the hub's cache are."""
+    """Files elsewhere that its links lead to, as those of the hub's cache do."""
     for path in folder.rglob("*"):
         if path.is_symlink() and path.exists() and folder.resolve() not in path.resolve().parents:
-            yield path.resolve().parent
+            yield path.resolve()
 
 
 def _bind(folder: Path, *, read_only: bool) -> Mount:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import requests
-from docker.errors import APIError, DockerException, NotFound
+from docker.errors import DockerException
 
+from fleetune.errors import TryAgain
 from fleetune.launching.job import Command
 
 GRACE_S = 2.0
@@ -91,8 +92,14 @@ class ContainerJob:
         if self._cores is None:
             return
         period_us, quota_us = quota(self._cores)
-        with suppress(APIError, NotFound):  # it has ended: whoever waits for it says so
+        try:
             self._container.update(cpu_period=period_us, cpu_quota=quota_us)
+        except SILENT as error:
+            if self._ended.wait(GRACE_S):
+                return  # whoever waits for it says why
+            raise TryAgain(
+                f"{self._command.module}: its container could not be held to {self._cores:g} cores ({error})"
+            ) from None
 
     def collect(self, folder: Path) -> None:
         """Bring over what it has written, where its engine is elsewhere."""

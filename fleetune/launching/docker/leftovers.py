@@ -11,7 +11,7 @@ from typing import Any
 from fleetune.launching.docker.job import SILENT
 
 RUN, OWNER = "fleetune.run", "fleetune.owner"
-"""Labels: a token of whoever set it up, and that process (`boot/number/start`)."""
+"""Labels: a token of whoever set it up, and that process (`machine:boot:namespace/number/start`)."""
 AT_ONCE = 8
 ATTEMPTS = 5
 
@@ -24,7 +24,7 @@ def labels(token: str) -> dict[str, str]:
 def owner(process: int) -> str:
     """A process so that none that comes later has the same name: numbers are used again."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot}/{process}/{_start(process)}"
+    return f"{_machine()}:{boot}:{os.readlink('/proc/self/ns/pid')}/{process}/{_start(process)}"
 
 
 def remove(client: Any, token: str) -> None:
@@ -69,11 +69,22 @@ def _labels(thing: Any) -> dict[str, str]:
 
 
 def _is_orphan(found: dict[str, str]) -> bool:
-    """Whether its owner was a process of this machine, since its last start, that is no more."""
-    parts = re.fullmatch(r"([^/]+)/(\d+)/(\d+)", found.get(OWNER, ""))
-    if parts is None or parts[1] != owner(os.getpid()).split("/")[0]:
-        return False
-    return _start(int(parts[2])) != parts[3]
+    """Whether its owner was a process of this machine, that is no more: one whose number this process could see."""
+    parts = re.fullmatch(r"(([^/:]+):[^/:]+:[^/]+)/(\d+)/(\d+)", found.get(OWNER, ""))
+    if parts is None or parts[2] != _machine():
+        return False  # of another machine
+    here, boot = owner(os.getpid()).split("/")[0], parts[1].split(":")[1]
+    if boot not in here:
+        return True  # this machine has been started again since
+    return parts[1] == here and bool(_start(1)) and _start(int(parts[3])) != parts[4]
+
+
+def _machine() -> str:
+    """The same for all processes of a machine, also after it was started again."""
+    try:
+        return Path("/etc/machine-id").read_text().strip() or "unknown"
+    except OSError:
+        return "unknown"
 
 
 def _start(process: int) -> str:

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Self
 
+from fleetune.contracts.engine import Engine
 from fleetune.errors import Refused, TryAgain
 from fleetune.launching.docker.anchor import PORT, Anchor
 from fleetune.launching.docker.engines import EngineFacts
@@ -74,7 +75,7 @@ class DockerSites:
 
         def place(each: Quarters) -> None:
             yard, engine = yards[each.engine], engines[each.engine]
-            reach = own if yard.here or engine is None else engine.host
+            reach = own if yard.here or engine is None else _address_of(engine)
             anchor = Anchor(yard, each.device, networks[each.engine], reach)
             self._anchors[each.device] = anchor
             limits = Limits(cores=each.cores, memory_bytes=each.memory_bytes, gpu=each.gpu)
@@ -105,12 +106,23 @@ def _network(yard: Yard, token: str, *, internal: bool) -> Any:
     """A network of this run's own; one of a single engine of this machine leads nowhere else."""
     try:
         network = yard.client.networks.create(
-            f"fleetune-{token}", driver="bridge", internal=internal, labels=dict(yard.labels)
+            f"fleetune-{token}-{yard.name}", driver="bridge", internal=internal, labels=dict(yard.labels)
         )
         network.reload()
     except SILENT as error:
         raise TryAgain(f"engine {yard.name} could not make a network ({why(error)})") from None
     return network
+
+
+def _address_of(engine: Engine) -> str:
+    """Where the other devices find an engine's machine: containers know no names but those of a name server."""
+    try:
+        return socket.gethostbyname(engine.host)
+    except OSError as error:
+        raise Refused(
+            f"engine {engine.name}: {engine.host!r} is no address and cannot be looked up ({error.strerror}); "
+            "give it a reach: the address at which the other devices find its machine"
+        ) from None
 
 
 def _gateway(network: Any) -> str:
