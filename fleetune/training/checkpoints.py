@@ -72,8 +72,15 @@ def mark_whole(work: Path, round: int, files: tuple[str, ...]) -> Path:
     wire.write(CheckpointRound(round=round, files=files), folder / WHOLE)
     for other in (work / CHECKPOINTS).glob("round-*"):
         if other != folder:
-            shutil.rmtree(other)
+            shutil.rmtree(other, ignore_errors=True)  # a worker that shares the folder may be at it, too
     return folder
+
+
+def drop_older(work: Path, round: int) -> None:
+    """Drop what was saved before `round`, on a device whose folder nobody else tidies."""
+    for other in (work / CHECKPOINTS).glob("round-*"):
+        if other.name < folder_of(work, round).name:
+            shutil.rmtree(other, ignore_errors=True)
 
 
 def restore(folder: Path, segment: Segment, updates: Updates) -> None:

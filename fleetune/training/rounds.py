@@ -211,7 +211,8 @@ class Rounds:
         return bool(self._tools.segment.graph.batched(number))
 
     def _row(self, action: Action, start_s: float, end_s: float) -> None:
-        self._add(self._place.device, action, start_s, end_s, 0)
+        """A start that another device has told may lie in this one's future by what their clocks differ."""
+        self._add(self._place.device, action, start_s, max(start_s, end_s), 0)
 
     def _add(self, device: str, action: Action, start_s: float, end_s: float, size_bytes: int) -> None:
         short = f"{action.segment}{action.letter}{action.micro_batch}"

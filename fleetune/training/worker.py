@@ -34,7 +34,7 @@ from fleetune.models.start import START
 from fleetune.models.tied import tied_by_unit
 from fleetune.models.weights import Weights
 from fleetune.training.batches import Batches
-from fleetune.training.checkpoints import folder_of, restore, write_shard
+from fleetune.training.checkpoints import drop_older, folder_of, restore, write_shard
 from fleetune.training.exchange import Exchange, Stopped
 from fleetune.training.place import Place, place_of, talks_to
 from fleetune.training.reduction import tied_holders
@@ -105,6 +105,7 @@ class _Worker:
             restore(Path(task.state), self._segment, self._updates)
         self._tied = tied_holders(tied, self._place.lane)
         self._sent_before: dict[str, int] = {}
+        self._saved = 0
         tools = Tools(
             segment=self._segment,
             exchange=exchange,
@@ -139,12 +140,15 @@ class _Worker:
                 },
             )
             commit = self._commit(round)
+            if self._saved:  # it is whole, since all were asked before this commit
+                drop_older(Path(self._task.work), self._saved)
             with self._pace.hold():
                 self._updates.apply(round, float(commit["scale"]))
             if commit["checkpoint"] and self._place.leads:
                 folder = folder_of(Path(self._task.work), round + 1)
                 file = write_shard(folder, f"segment-{self._place.index}", self._segment, self._updates)
                 self._exchange.tell("saved", {"round": round + 1, "file": file})
+                self._saved = round + 1
         self._exchange.hear("nothing but stop")
 
     def _commit(self, round: int) -> dict[str, Any]:

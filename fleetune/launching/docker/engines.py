@@ -68,7 +68,7 @@ class EngineFacts:
         more = f", {', '.join(self.accelerators)}" if self.accelerators else ""
         return (
             f"{self.version} on {self.os} ({self.architecture}), "
-            f"{self.cores} cores, {self.memory_bytes / 1e9:.1f} GB{more}"
+            f"{self.cores} cores, {self.memory_bytes / 1e9:.1f} GB{more}; runtimes {', '.join(self.runtimes) or 'none'}"
         )
 
 
