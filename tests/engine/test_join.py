@@ -1,5 +1,6 @@
 """An engine that joins, asked from the host's side."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from docker.tls import TLSConfig
 
 from containers import answers
+from fleetune.discovery.joining.acquaintance import ADMIT_S
 from tests.discovery.joining.sides import Devices, host, token_file
 
 
@@ -35,3 +37,20 @@ def test_the_engine_of_this_machine_joins(engine: Any, tmp_path: Path, monkeypat
         devices.end()
     facts = joined.facts
     assert (facts.version, facts.cores, facts.memory_bytes) == (here["ServerVersion"], here["NCPU"], here["MemTotal"])
+
+
+def test_a_device_with_a_bad_token_gets_nothing_of_this_engine(tmp_path: Path) -> None:
+    """It is refused on both sides and written down; no container or network is there for it."""
+    token, other = token_file(tmp_path), token_file(tmp_path, "another horse, another battery")
+    devices = Devices(answers.find().socket, token)
+    try:
+        with host(token, tmp_path / "kept") as listening:
+            stranger = devices.start(
+                name="eve", token=other, host_port=listening.port, clock=lambda: time.monotonic() * 2 * ADMIT_S
+            )
+            listening.said.wait("may not join: turned away: its token is another")
+            stranger.wait("does not admit this device: is its token another?")
+            assert listening.end() == ()
+    finally:
+        devices.end()
+    assert "turned away" in (tmp_path / "kept" / "refused.log").read_text()

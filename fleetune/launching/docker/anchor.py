@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 from fleetune.errors import TryAgain
-from fleetune.launching.docker.housing import Yard, create, tell, why
-from fleetune.launching.docker.job import SILENT
+from fleetune.launching.docker.housing import Yard, create, tell
+from fleetune.launching.docker.trouble import SILENT, why
 
 PORT = 7700
 """Where what runs at a device listens; a device runs one such command at a time."""

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import docker
-from docker.errors import APIError, DockerException, NotFound
+from docker.errors import DockerException, NotFound
 from docker.types import Mount
 from requests.exceptions import RequestException
 
 from fleetune.errors import TryAgain
 from fleetune.launching.docker.archive import END, entries, folder_head, pack, unpack
+from fleetune.launching.docker.trouble import why
 
 __all__ = ["fetch", "put", "room"]
 
@@ -76,7 +77,7 @@ def _pieces(container: Any, folder: Path) -> Generator[bytes, None, None]:
     except NotFound:
         raise TryAgain(f"{folder} cannot be fetched: it, or the container that wrote it, is gone") from None
     except TROUBLE as error:
-        raise TryAgain(f"{folder} could not be fetched from its container ({_why(error)})") from None
+        raise TryAgain(f"{folder} could not be fetched from its container ({why(error)})") from None
 
 
 def _filled(
@@ -105,7 +106,7 @@ def _filled(
         _remove(reversed(made))
         if isinstance(error, TROUBLE):
             names = ", ".join(map(str, folders))
-            raise TryAgain(f"{names} could not be carried to the engine ({_why(error)})") from None
+            raise TryAgain(f"{names} could not be carried to the engine ({why(error)})") from None
         raise
 
 
@@ -114,8 +115,3 @@ def _remove(made: Iterable[Any]) -> None:
     for each in made:
         with suppress(*TROUBLE):
             each.remove(force=True)
-
-
-def _why(error: BaseException) -> str:
-    said = error.explanation if isinstance(error, APIError) else None
-    return " ".join(str(said or error or type(error).__name__).split())[:300]

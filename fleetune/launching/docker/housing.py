@@ -14,11 +14,12 @@ import fleetune
 from fleetune.contracts.record import record
 from fleetune.errors import TryAgain
 from fleetune.launching.docker import carry
-from fleetune.launching.docker.job import SILENT, ContainerJob
+from fleetune.launching.docker.archive import OWNER
+from fleetune.launching.docker.job import ContainerJob
+from fleetune.launching.docker.trouble import SILENT, why
 from fleetune.launching.job import Command
 from fleetune.launching.process import EVERY_CHILD
 
-USER = 10001
 PACKAGES = ("fleetune", "stages", "containers")
 PROJECT = Path(fleetune.__file__).parents[1]
 TEMPORARY = "rw,nosuid,nodev,mode=1777,size=512m"
@@ -113,7 +114,7 @@ def create(yard: Yard, command: list[str], **settings: Any) -> Any:
 
 def user(yard: Yard) -> str:
     """Never root: the caller, so that both can write to shared folders, or the image's own user."""
-    return f"{os.getuid()}:{os.getgid()}" if yard.here and os.getuid() else f"{USER}:{USER}"
+    return f"{os.getuid()}:{os.getgid()}" if yard.here and os.getuid() else f"{OWNER}:{OWNER}"
 
 
 def writable(folder: Path) -> None:
@@ -121,13 +122,7 @@ def writable(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if os.getuid() == 0:
         for path in (folder, *folder.rglob("*")):
-            os.chown(path, USER, USER, follow_symlinks=False)
-
-
-def why(error: BaseException) -> str:
-    """An engine's complaint in one line."""
-    said = getattr(error, "explanation", None) or str(error) or type(error).__name__
-    return " ".join(str(said).split())[:300]
+            os.chown(path, OWNER, OWNER, follow_symlinks=False)
 
 
 class Carried:

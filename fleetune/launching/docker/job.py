@@ -7,20 +7,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import requests
-from docker.errors import DockerException
-
 from fleetune.errors import TryAgain
+from fleetune.launching.docker.trouble import SILENT, why
 from fleetune.launching.job import Command
 
 GRACE_S = 2.0
-SHORTEST_PERIOD_US, LEAST_QUOTA_US = 10000, 1_000
+SHORTEST_PERIOD_US, LEAST_QUOTA_US = 10_000, 1_000
 """Short periods make a quota smooth; the kernel takes no quota below a millisecond."""
 LOST = 255
 """Exit code of a container that its engine no longer knows."""
 TAIL_BYTES = 1 << 16
-SILENT = (DockerException, requests.RequestException, OSError)
-"""What an engine that has gone away raises."""
 
 
 class ContainerJob:
@@ -98,7 +94,7 @@ class ContainerJob:
             if self._ended.wait(GRACE_S):
                 return  # whoever waits for it says why
             raise TryAgain(
-                f"{self._command.module}: its container could not be held to {self._cores:g} cores ({error})"
+                f"{self._command.module}: its container could not be held to {self._cores:g} cores ({why(error)})"
             ) from None
 
     def collect(self, folder: Path) -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fleetune.launching.docker.job import SILENT
+from fleetune.launching.docker.trouble import SILENT
 
 RUN, OWNER = "fleetune.run", "fleetune.owner"
 """Labels: a token of whoever set it up, and that process (`machine:boot:namespace/number/start`)."""

@@ -10,9 +10,9 @@ from fleetune.contracts.engine import Engine
 from fleetune.errors import Refused, TryAgain
 from fleetune.launching.docker.anchor import PORT, Anchor
 from fleetune.launching.docker.engines import EngineFacts
-from fleetune.launching.docker.housing import Carried, Housing, Limits, Yard, why
-from fleetune.launching.docker.job import SILENT
+from fleetune.launching.docker.housing import Carried, Housing, Limits, Yard
 from fleetune.launching.docker.tenancy import Tenancy
+from fleetune.launching.docker.trouble import SILENT, why
 from fleetune.launching.job import Launcher
 from fleetune.launching.process import ProcessLauncher
 from fleetune.launching.quarters import Grounds, Quarters

@@ -9,9 +9,9 @@ from fleetune.contracts.engine import Engine
 from fleetune.errors import Refused, TryAgain
 from fleetune.launching.docker import leftovers
 from fleetune.launching.docker.engines import EngineFacts, connect, engine_facts, image_of, local
-from fleetune.launching.docker.housing import Yard, why
-from fleetune.launching.docker.job import SILENT
+from fleetune.launching.docker.housing import Yard
 from fleetune.launching.docker.reaper import Charge, Reaper
+from fleetune.launching.docker.trouble import SILENT, why
 
 
 class Tenancy:
