@@ -5,8 +5,8 @@ problem knows no fleet, model or run: `fleetune.planning` turns those into one. 
 seed, and cites the paper it follows. One solver for all kinds was set aside: the problems share no mathematics beyond
 their door.
 
-May import: fleetune.clock, fleetune.contracts, fleetune.errors, numpy, numba, scipy, networkx, pydantic (types of
-fields). No torch or files.
+May import: fleetune.clock, fleetune.contracts, fleetune.errors, numpy, numba, scipy, networkx, ortools, pydantic (types
+of fields). No torch or files.
 """
 
 from fleetune.solving.door import document, kinds, read, solve

@@ -15,7 +15,10 @@ MOST_SEED = 2**32 - 1
 
 def kinds() -> dict[str, Kind]:
     """Every kind by the name that problem files give."""
-    return {kind.name: kind for kind in (HPP,)}
+    known = (
+        HPP,
+    )  # fmt: skip
+    return {kind.name: kind for kind in known}
 
 
 def read(source: str | bytes, owner: str, known: Mapping[str, Kind]) -> tuple[Kind, Any]:
@@ -35,13 +38,14 @@ def read(source: str | bytes, owner: str, known: Mapping[str, Kind]) -> tuple[Ki
 def solve(
     kind: Kind, problem: Any, *, method: str | None = None, time_limit_s: float | None = None, seed: int = 0
 ) -> Solved:
-    """A plan by one of the kind's methods, its first where none is named.
+    """A plan by one of the kind's methods, its default where none is named.
 
     time_limit_s: None leaves the method its own. Refused: an unknown method, a time limit not above 0, a seed outside
     0..2^32-1. Infeasible: nothing satisfies the problem.
     """
     methods = kind.methods()
-    method = next(iter(methods)) if method is None else method
+    if method is None:
+        method = next(iter(methods)) if kind.default is None else kind.default(problem)
     if method not in methods:
         raise Refused(f"method {method!r} is not known for kind {kind.name}; allowed are {', '.join(methods)}")
     if time_limit_s is not None and not 0 < time_limit_s < float("inf"):

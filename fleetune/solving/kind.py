@@ -56,3 +56,5 @@ class Kind(NamedTuple):
     solve: Solve
     in_short: Callable[[Any], str]
     """What a plan decided, in a few words: `3 stages: nano-0+nano-1 | tx2 | nx`."""
+    default: Callable[[Any], str] | None = None
+    """The method for a problem where it is not always the first."""

@@ -1,0 +1,1 @@
+"""What `benchmarks.solvers` measures, one file per kind of problem."""
