@@ -92,6 +92,44 @@ class DeviceTimes:
 
 
 @record
+class Part:
+    """What of a unit belongs to a subnet."""
+
+    unit: str
+    share: float
+    """Of the unit's work and bytes, in (0, 1]."""
+
+    def __post_init__(self) -> None:
+        positive(f"part of unit {self.unit}", share=self.share)
+        if self.share > 1:
+            raise Refused(f"part of unit {self.unit}: share {self.share} is above 1; give the part of the unit")
+
+
+@record
+class Subnet:
+    """A head of a block and as large a part of its feed-forward layer: what D2FT (§2) trains, runs or skips."""
+
+    name: str
+    """`encoder.layer.3#2`: block and head."""
+    parts: tuple[Part, ...]
+    weight_magnitude: float
+    """Sum of |w| of its weights, D2FT eq. (3)."""
+    gradient_magnitude: float
+    """Sum of |gradient|, over the micro-batches that were scored."""
+    fisher: tuple[float, ...]
+    """[micro-batch] Sum of squared gradients, D2FT eq. (2)."""
+
+    def __post_init__(self) -> None:
+        if not self.parts:
+            raise Refused(f"subnet {self.name}: it needs a part of at least one unit")
+        distinct(f"subnet {self.name}", "unit", (part.unit for part in self.parts))
+        scores = {"weight_magnitude": self.weight_magnitude, "gradient_magnitude": self.gradient_magnitude}
+        for name, value in (*scores.items(), *(("fisher", value) for value in self.fisher)):
+            finite(f"subnet {self.name}", **{name: value})
+            not_negative(f"subnet {self.name}", **{name: value})
+
+
+@record
 class Profile:
     """The `profile` artifact's numbers; `graph.json` beside it holds the model's graph."""
 
@@ -100,6 +138,8 @@ class Profile:
     batch_sizes: tuple[int, ...]
     times: tuple[DeviceTimes, ...]
     optimizer_bytes_per_param_byte: float = 2.0
+    subnets: Annotated[tuple[Subnet, ...], Field(exclude_if=lambda value: not value)] = ()
+    """Blocks' heads with their scores, block by block; empty where the run did not ask for scores."""
 
     def __post_init__(self) -> None:
         if not self.units:
@@ -110,6 +150,7 @@ class Profile:
         if not self.batch_sizes or list(self.batch_sizes) != sorted(set(self.batch_sizes)):
             raise Refused(f"profile: batch_sizes must ascend without repeats (got {list(self.batch_sizes)})")
         positive("profile", first_batch_size=self.batch_sizes[0])
+        self._prove_subnets()
         shape = (len(self.units), len(self.batch_sizes))
         for times in self.times:
             for name, table in (("forward_s", times.forward_s), ("backward_s", times.backward_s)):
@@ -117,6 +158,19 @@ class Profile:
                     raise Refused(
                         f"profile: {name} of {times.device} must be {shape[0]} units x {shape[1]} batch sizes"
                     )
+
+    def _prove_subnets(self) -> None:
+        distinct("profile", "subnet", (subnet.name for subnet in self.subnets))
+        if len({len(subnet.fisher) for subnet in self.subnets}) > 1:
+            raise Refused("profile: every subnet must be scored on the same micro-batches")
+        known, taken = {unit.name for unit in self.units}, dict.fromkeys((unit.name for unit in self.units), 0.0)
+        for part in (part for subnet in self.subnets for part in subnet.parts):
+            if part.unit not in known:
+                raise Refused(f"profile: a subnet has a part of unit {part.unit}, which the model does not have")
+            taken[part.unit] += part.share
+        for unit, share in taken.items():
+            if share > 1 + 1e-9:
+                raise Refused(f"profile: subnets have {share:.6f} of unit {unit}; together at most all of it")
 
     def unit(self, name: str) -> Unit:
         """The unit of that name."""
