@@ -11,18 +11,33 @@ from fleetune.contracts.profile import Profile
 def over_memory(plan: Plan, fleet: Fleet, profile: Profile) -> Iterator[str]:
     """Devices whose peak exceeds their budget; a peak equal to the budget fits."""
     clock = Clock(fleet, profile)
-    for lane in plan.lanes:
-        for index, segment in enumerate(lane.segments):
-            for share in segment.shares:
-                needed = clock.memory_bytes(plan, segment, share.device)
-                missing = needed - fleet.device(share.device).memory_bytes
-                if missing > 0:
-                    kept = min(segment.warmup, plan.micro_batches)
-                    yield (
-                        f"device {share.device} lacks {_amount(missing)} for segment {lane.name}/{index} "
-                        f"({segment.units[0]} .. {segment.units[-1]}, {share.samples} samples, {kept} micro-batches "
-                        f"kept): it needs {_amount(needed)}; give it fewer units or samples, or a lower warm-up"
-                    )
+    for device in plan.devices:
+        needed = clock.memory_bytes(plan, device)
+        missing = needed - fleet.device(device).memory_bytes
+        if missing > 0:
+            yield (
+                f"device {device} lacks {_amount(missing)} for {_what(plan, device)}: it needs {_amount(needed)}; give "
+                "it fewer units or samples, or a lower warm-up"
+            )
+
+
+def _what(plan: Plan, device: str) -> str:
+    """What it has to hold, in words."""
+    seats = [
+        (f"{lane.name}/{index}", segment)
+        for lane in plan.lanes
+        for index, segment in enumerate(lane.segments)
+        if device in segment.devices
+    ]
+    if len(seats) != 1:
+        names = ", ".join(name for name, _ in seats[:5]) + (" ..." if len(seats) > 5 else "")
+        return f"segments {names}" if seats else "the parameters that it collects"
+    name, segment = seats[0]
+    first, end = segment.span(device)
+    kept = min(segment.warmup, plan.micro_batches)
+    return (
+        f"segment {name} ({segment.units[0]} .. {segment.units[-1]}, {end - first} samples, {kept} micro-batches kept)"
+    )
 
 
 def _amount(size: int) -> str:

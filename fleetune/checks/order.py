@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from fleetune.clock import Clock, simulate
+from fleetune.clock import Clock
 from fleetune.contracts.action import BACKWARD, FORWARD, REDUCE, Action, parse_action
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import Plan, actions_of
@@ -19,8 +19,8 @@ def misordered(plan: Plan) -> Iterator[str]:
         if times > 1:
             yield f"device {device} has {times} orders; give it one"
     for order in plan.order:
-        mine = _segment_of(plan, order.device)
-        if mine is None:
+        mine = _segments_of(plan, order.device)
+        if not mine:
             yield f"device {order.device} has an order but no segment"
             continue
         yield from _faults(plan, order.device, [parse_action(spelling) for spelling in order.actions], mine)
@@ -28,10 +28,8 @@ def misordered(plan: Plan) -> Iterator[str]:
 
 def stuck(plan: Plan, fleet: Fleet, profile: Profile) -> Iterator[str]:
     """An order (or warm-ups) by which devices wait for each other for ever, drawn with the blocking actions marked."""
-    played = simulate(Clock(fleet, profile).pipeline(plan))
-    if played.stuck:
-        segments = plan.lanes[0].segments
-        waiting = {segments[stage].devices[place]: position for stage, place, position in played.stuck}
+    waiting = Clock(fleet, profile).stuck(plan)
+    if waiting:
         yield f"its order deadlocks, {', '.join(waiting)} wait for ever:\n{grid(plan, waiting)}"
 
 
@@ -47,31 +45,36 @@ def grid(plan: Plan, waiting: Mapping[str, int]) -> str:
     return "\n".join(lines)
 
 
-def _segment_of(plan: Plan, device: str) -> tuple[str, int] | None:
-    for lane in plan.lanes:
-        for index, segment in enumerate(lane.segments):
-            if device in segment.devices:
-                return lane.name, index
-    return None
+def _segments_of(plan: Plan, device: str) -> list[tuple[str, int]]:
+    return [
+        (lane.name, index)
+        for lane in plan.lanes
+        for index, segment in enumerate(lane.segments)
+        if device in segment.devices
+    ]
 
 
-def _faults(plan: Plan, device: str, actions: list[Action], mine: tuple[str, int]) -> Iterator[str]:
+def _faults(plan: Plan, device: str, actions: list[Action], mine: list[tuple[str, int]]) -> Iterator[str]:
     """What is wrong with one device's order; the first fault of each kind."""
-    lane, index = mine
     given = Counter(str(action) for action in actions)
     wanted = [
         str(Action(lane=lane, segment=index, letter=letter, micro_batch=m))
+        for lane, index in mine
         for letter in (FORWARD, BACKWARD)
         for m in range(plan.micro_batches)
     ]
-    allowed = {*wanted, str(Action(lane=lane, segment=index, letter=REDUCE, micro_batch=0))}
+    reduces = {str(Action(lane=lane, segment=index, letter=REDUCE, micro_batch=0)) for lane, index in mine}
     missing = [spelling for spelling in wanted if spelling not in given]
-    foreign = [spelling for spelling in given if spelling not in allowed]
+    foreign = [spelling for spelling in given if spelling not in {*wanted, *reduces}]
     repeated = [spelling for spelling, times in given.items() if times > 1]
     if missing:
         yield f"the order of {device} misses {', '.join(missing[:5])}{' ...' if len(missing) > 5 else ''}"
     if foreign:
-        yield f"the order of {device} has {foreign[0]}, which is not of its segment {lane}/{index} in this round"
+        places = ", ".join(f"{lane}/{index}" for lane, index in mine)
+        yield (
+            f"the order of {device} has {foreign[0]}, which is not of its segment{'s' * (len(mine) > 1)} {places} in "
+            "this round"
+        )
     if repeated:
         yield f"the order of {device} has {repeated[0]} {given[repeated[0]]} times; every action is done once"
     if not (missing or foreign or repeated):
@@ -79,11 +82,15 @@ def _faults(plan: Plan, device: str, actions: list[Action], mine: tuple[str, int
 
 
 def _too_early(device: str, actions: list[Action]) -> Iterator[str]:
-    """A backward before its own forward, or an all-reduce before the last backward."""
-    place = {(action.letter, action.micro_batch): index for index, action in enumerate(actions)}
+    """A backward before its own forward, or an all-reduce before its segment's last backward."""
+    place = {(a.lane, a.segment, a.letter, a.micro_batch): index for index, a in enumerate(actions)}
     for action in actions:
-        if action.letter == BACKWARD and place[BACKWARD, action.micro_batch] < place[FORWARD, action.micro_batch]:
+        seat = (action.lane, action.segment)
+        own = place[*seat, action.letter, action.micro_batch]
+        if action.letter == BACKWARD and own < place[*seat, FORWARD, action.micro_batch]:
             yield f"the order of {device} has {action} before its forward"
             return
-    if (REDUCE, 0) in place and place[REDUCE, 0] != len(actions) - 1:
-        yield f"the order of {device} has {actions[place[REDUCE, 0]]} before its last backward"
+        after = [at for (lane, index, letter, _), at in place.items() if (lane, index) == seat and letter == BACKWARD]
+        if action.letter == REDUCE and own < max(after):
+            yield f"the order of {device} has {action} before its last backward"
+            return

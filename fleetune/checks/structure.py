@@ -8,10 +8,7 @@ from fleetune.contracts.profile import Profile
 
 
 def unknown(plan: Plan, fleet: Fleet, profile: Profile) -> Iterator[str]:
-    """Several lanes; devices and units that fleet or profile do not know."""
-    if len(plan.lanes) > 1:
-        names = ", ".join(lane.name for lane in plan.lanes)
-        yield f"it has {len(plan.lanes)} lanes ({names}); only plans of one lane can be run"
+    """Devices, units, links and subnets that fleet or profile do not know."""
     in_fleet = [device.name for device in fleet.devices]
     profiled = [times.device for times in profile.times]
     for device in plan.devices:
@@ -19,6 +16,13 @@ def unknown(plan: Plan, fleet: Fleet, profile: Profile) -> Iterator[str]:
             yield f"device {device} is not in the fleet; it has {', '.join(in_fleet)}"
         elif device not in profiled:
             yield f"device {device} has no measured times; profile the fleet again"
+    for use in plan.links:
+        if use.source not in plan.devices or use.target not in plan.devices:
+            yield f"link {use.source}>{use.target} joins a device that has no part in it"
+    subnets = {subnet.name for subnet in profile.subnets}
+    for gate in plan.gates:
+        if gate.subnet not in subnets:
+            yield f"gate of {gate.subnet}: the profile has no such subnet; profile with scores (profile.scores=true)"
     units = {unit.name for unit in profile.units}
     for lane in plan.lanes:
         for index, segment in enumerate(lane.segments):

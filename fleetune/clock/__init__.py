@@ -2,14 +2,15 @@
 
 The exact event simulation by which every plan is judged, ours or anybody's: tasks in order, one transfer per port,
 link latency, ring all-reduce, on whole nanoseconds. `forecast(plan, fleet, profile)` is the door; `Clock` is the same
-for a planner that asks about many plans; `pipeline.py` and `simulation.py` know nothing of plans, only of numbers.
+for a planner that asks about many plans. Chains of segments are played compiled (`pipeline.py`, `simulation.py`), all
+else by the same rules in plain Python (`woven.py`, `events.py`).
 A closed formula (Asteroid eq. (4)-(6)) was set aside as the judge: it is off by up to a third on uneven links.
 
 May import: fleetune.contracts, fleetune.errors.
 """
 
 from fleetune.clock.forecast import Clock, forecast
-from fleetune.clock.memory import segment_bytes
+from fleetune.clock.memory import device_bytes
 from fleetune.clock.pipeline import Member, Pipeline, Stage
 from fleetune.clock.simulation import Simulation, simulate
 from fleetune.clock.times import interpolate
@@ -20,8 +21,8 @@ __all__ = [
     "Pipeline",
     "Simulation",
     "Stage",
+    "device_bytes",
     "forecast",
     "interpolate",
-    "segment_bytes",
     "simulate",
 ]

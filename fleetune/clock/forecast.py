@@ -1,17 +1,23 @@
-"""A plan on a fleet with a profile, as the numbers of a pipeline; and what came out, as rows people can read."""
+"""A plan on a fleet with a profile: how long a round takes, and all that it does, as rows people can read.
 
-import math
+Chains of segments, which planners ask about by the million, are played compiled (`simulation`); every other plan event
+by event in plain Python (`woven`, `events`), by the same rules.
+"""
 
+from fleetune.clock.events import Story, play
+from fleetune.clock.gates import parts_left
 from fleetune.clock.links import lost_s_per_byte
-from fleetune.clock.memory import segment_bytes
+from fleetune.clock.memory import device_bytes
 from fleetune.clock.pipeline import Member, Order, Pipeline, Stage
+from fleetune.clock.rows import Reduced, chain_rows, link_bytes, woven_rows
 from fleetune.clock.simulation import Simulation, simulate
 from fleetune.clock.times import interpolate, nanoseconds
-from fleetune.contracts.action import REDUCE, Action, parse_action
+from fleetune.clock.woven import Cost, Loom, Woven
+from fleetune.contracts.action import BACKWARD, REDUCE, parse_action
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import Lane, Plan, Segment
 from fleetune.contracts.profile import Profile
-from fleetune.contracts.timeline import DeviceAmount, Forecast, LinkBytes, Row
+from fleetune.contracts.timeline import DeviceAmount, Forecast, Row
 from fleetune.errors import Refused
 
 GRAIN_S = 2.0**-40
@@ -22,8 +28,8 @@ in every order and however units are joined."""
 def forecast(plan: Plan, fleet: Fleet, profile: Profile) -> Forecast:
     """One round of `plan` by the exact event simulation.
 
-    Refused: several lanes, a device or unit that fleet or profile lacks, an order in which devices wait for ever.
-    Whether the plan fits memories is not judged here (`fleetune.checks` does), only told.
+    Refused: a device, unit or subnet that fleet or profile lacks, an order in which devices wait for ever. Whether the
+    plan fits memories is not judged here (`fleetune.checks` does), only told.
     """
     return Clock(fleet, profile).forecast(plan)
 
@@ -59,9 +65,8 @@ class Clock:
         return self._times[key]
 
     def pipeline(self, plan: Plan) -> Pipeline:
-        """The plan in numbers; members stand in the order of `plan.devices`."""
-        lane = only_lane(plan)
-        names = plan.devices
+        """A chain in numbers; members stand in the order of `plan.devices`."""
+        lane, names = plan.lanes[0], plan.devices
         for name in names:
             self.fleet.device(name)
         links = [[None if a == b else self._links[a, b] for b in names] for a in names]
@@ -72,54 +77,109 @@ class Clock:
             latency_s=tuple(tuple(link.latency_s if link else 0.0 for link in row) for row in links),
         )
 
+    def woven(self, plan: Plan) -> Woven:
+        """Any plan as work of devices and links."""
+        for name in plan.devices:
+            self.fleet.device(name)
+        names = [name for lane in plan.lanes for segment in lane.segments for name in segment.units]
+        units = {name: self.profile.units[self._position(name)] for name in names}
+        return Loom(plan, self.fleet, units, self._costs(plan)).weave()
+
     def round_s(self, plan: Plan) -> float:
         """Seconds of one round, nothing else: for comparing many plans."""
-        return self._played(plan).round_ns / 1e9
+        return self._played(plan).round_ns / 1e9 if plan.is_chain else self._told(plan)[1]
 
     def forecast(self, plan: Plan) -> Forecast:
         """The whole of what the clock can say."""
-        lane = only_lane(plan)
-        played = self._played(plan)
-        rows = _rows(lane, played, [self.trainable_bytes(segment) for segment in lane.segments])
-        busy = dict.fromkeys(plan.devices, 0)
-        for task in played.tasks:
-            busy[lane.segments[task.stage].devices[task.place]] += task.end_ns - task.start_ns
+        if plan.is_chain:
+            played, lane = self._played(plan), plan.lanes[0]
+            rows = chain_rows(lane, played, [self.trainable_bytes(segment) for segment in lane.segments])
+            round_s = played.round_ns / 1e9
+        else:
+            rows, round_s = self._told(plan)
+        busy_ns = dict.fromkeys(plan.devices, 0)
+        for row in rows:
+            if not row.is_transfer and parse_action(row.action).letter != REDUCE:
+                busy_ns[row.device] += nanoseconds(row.end_s) - nanoseconds(row.start_s)
         return Forecast(
-            round_s=played.round_ns / 1e9,
+            round_s=round_s,
             rows=rows,
-            busy_s=tuple(DeviceAmount(device=device, amount=ns / 1e9) for device, ns in busy.items()),
-            memory_bytes=tuple(
-                DeviceAmount(device=share.device, amount=self.memory_bytes(plan, segment, share.device))
-                for segment in lane.segments
-                for share in segment.shares
-            ),
-            link_bytes=_link_bytes(lane, rows),
+            busy_s=tuple(DeviceAmount(device=device, amount=ns / 1e9) for device, ns in busy_ns.items()),
+            memory_bytes=tuple(DeviceAmount(device=d, amount=self.memory_bytes(plan, d)) for d in plan.devices),
+            link_bytes=link_bytes(plan, rows),
         )
 
-    def memory_bytes(self, plan: Plan, segment: Segment, device: str) -> int:
-        """Peak bytes of `device` while it runs its share of `segment`, the runtime's own included."""
-        first, end = segment.span(device)
-        return segment_bytes(
-            (self.profile.units[self._position(name)] for name in segment.units),
-            runtime_bytes=self.profile.of(device).runtime_bytes,
-            optimizer_bytes_per_param_byte=self.profile.optimizer_bytes_per_param_byte,
-            kept_samples=min(segment.warmup, plan.micro_batches) * (end - first),
-        )
+    def stuck(self, plan: Plan) -> dict[str, int]:
+        """Devices that wait for ever by the plan's orders, and at which of their forwards and backwards."""
+        if not plan.is_chain:
+            woven = self.woven(plan)
+            return {woven.devices[device]: at for device, at in play(woven.work).waiting.items()}
+        segments = plan.lanes[0].segments
+        return {segments[p].devices[place]: at for p, place, at in simulate(self.pipeline(plan)).stuck}
+
+    def memory_bytes(self, plan: Plan, device: str) -> int:
+        """Peak bytes of `device` in this plan, the runtime's own included."""
+        return device_bytes(plan, device, self.profile)
 
     def trainable_bytes(self, segment: Segment) -> int:
         """What a group's all-reduce sums."""
-        return sum(self.profile.units[self._position(name)].trainable_bytes for name in segment.units)
+        names = segment.trains or segment.units
+        return sum(self.profile.units[self._position(name)].trainable_bytes for name in names)
 
     def _played(self, plan: Plan) -> Simulation:
         played = simulate(self.pipeline(plan))
         if played.stuck:
             stage, place, position = played.stuck[0]
-            device = only_lane(plan).segments[stage].devices[place]
-            raise Refused(
-                f"plan: the order deadlocks; {device} waits for ever at action {position + 1} of its order "
-                "(`checks.findings` draws it)"
-            )
+            raise _deadlock(plan.lanes[0].segments[stage].devices[place], position)
         return played
+
+    def _told(self, plan: Plan) -> tuple[tuple[Row, ...], float]:
+        """Rows and seconds of a round of any plan."""
+        woven = self.woven(plan)
+        story = play(woven.work)
+        for device, position in story.waiting.items():
+            raise _deadlock(woven.devices[device], position)
+        reduced = self._reduced(plan, woven, story)
+        ends_ns = [story.end_ns, *(one.end_ns for one in reduced)]
+        return woven_rows(plan, woven, story, reduced), max(ends_ns) / 1e9
+
+    def _reduced(self, plan: Plan, woven: Woven, story: Story) -> list[Reduced]:
+        """The all-reduce of each group, from the end of its slowest member; a collector makes them needless."""
+        ends: dict[tuple[int, int], int] = {}
+        for number, (at, index, _, letter, _) in enumerate(woven.tasks):
+            if letter == BACKWARD:
+                ends[at, index] = max(ends.get((at, index), 0), story.tasks[number][1])
+        found = []
+        for (at, index), end_ns in ends.items():
+            segment = plan.lanes[at].segments[index]
+            if len(segment.devices) > 1 and not plan.collector:
+                found.append(Reduced(at, index, end_ns, end_ns + self._ring_ns(segment), self.trainable_bytes(segment)))
+        return found
+
+    def _ring_ns(self, segment: Segment) -> int:
+        """2(|G|-1) · (largest latency + w / (|G| · smallest bandwidth)), as `layout.reduce_ns` has it."""
+        links = [self._links[a, b] for a in segment.devices for b in segment.devices if a != b]
+        count, slowest = len(segment.devices), min(link.bytes_per_s for link in links)
+        latency_s = max(link.latency_s for link in links)
+        return nanoseconds(2 * (count - 1) * (latency_s + self.trainable_bytes(segment) / (count * slowest)))
+
+    def _costs(self, plan: Plan) -> dict[tuple[int, int, str, int], Cost]:
+        """[lane, segment, device, micro-batch]; backwards end at the first unit that a segment trains."""
+        left = parts_left(plan.gates, self.profile)
+        costs = {}
+        for at, lane in enumerate(plan.lanes):
+            for index, segment in enumerate(lane.segments):
+                first = min((segment.units.index(name) for name in segment.trains), default=0)
+                for share in segment.shares:
+                    forward, backward = self.unit_times(share.device, share.samples)
+                    for m in range(plan.micro_batches):
+                        parts = [left[name][m] if name in left else (1.0, 1.0) for name in segment.units]
+                        at_work = list(zip([self._position(name) for name in segment.units], parts, strict=True))
+                        costs[at, index, share.device, m] = Cost(
+                            sum(forward[k] * part[0] for k, part in at_work),
+                            sum(backward[k] * part[1] for k, part in at_work[first:]),
+                        )
+        return costs
 
     def _stage(self, plan: Plan, lane: Lane, index: int) -> Stage:
         segment = lane.segments[index]
@@ -164,19 +224,11 @@ def grained(seconds: float) -> float:
     return round(seconds / GRAIN_S) * GRAIN_S
 
 
-def only_lane(plan: Plan) -> Lane:
-    """The one lane of a plan."""
-    if len(plan.lanes) != 1:
-        raise Refused(
-            f"plan: it has {len(plan.lanes)} lanes ({', '.join(lane.name for lane in plan.lanes)}); "
-            "only plans of one lane can be timed and run"
-        )
-    return plan.lanes[0]
-
-
-def ring_bytes(trainable_bytes: int, members: int) -> int:
-    """What each member of a ring all-reduce sends to the next one."""
-    return math.ceil(2 * (members - 1) * trainable_bytes / members)
+def _deadlock(device: str, position: int) -> Refused:
+    return Refused(
+        f"plan: the order deadlocks; {device} waits for ever at action {position + 1} of its order "
+        "(`checks.findings` draws it)"
+    )
 
 
 def _given_order(plan: Plan, device: str) -> Order | None:
@@ -186,45 +238,3 @@ def _given_order(plan: Plan, device: str) -> Order | None:
             actions = [parse_action(spelling) for spelling in order.actions]
             return tuple((a.letter, a.micro_batch) for a in actions if a.letter != REDUCE)
     return None
-
-
-def _rows(lane: Lane, played: Simulation, trainable_bytes: list[int]) -> tuple[Row, ...]:
-    """Work, transfers and all-reduces by start time; a transfer's row spans the time it holds its ports."""
-
-    def row(device: str, action: tuple[int, str, int], span_ns: tuple[int, int], size: int = 0) -> Row:
-        spelled = str(Action(lane=lane.name, segment=action[0], letter=action[1], micro_batch=action[2]))
-        start_s, end_s = span_ns[0] / 1e9, span_ns[1] / 1e9
-        return Row(device=device, lane=lane.name, action=spelled, start_s=start_s, end_s=end_s, bytes=size)
-
-    def name(seat: tuple[int, int]) -> str:
-        return lane.segments[seat[0]].devices[seat[1]]
-
-    rows = [
-        row(name((t.stage, t.place)), (t.stage, t.letter, t.micro_batch), (t.start_ns, t.end_ns)) for t in played.tasks
-    ]
-    for t in played.transfers:
-        link = f"{name(t.sender)}>{name(t.receiver)}"
-        rows.append(row(link, (t.sender[0], t.letter, t.micro_batch), (t.start_ns, t.end_ns), t.bytes))
-    for reduce in played.reduces:
-        group = lane.segments[reduce.stage].devices
-        size = ring_bytes(trainable_bytes[reduce.stage], len(group))
-        rows += [row(device, (reduce.stage, REDUCE, 0), (reduce.start_ns, reduce.end_ns), size) for device in group]
-    return tuple(sorted(rows, key=lambda r: (r.start_s, r.end_s, r.is_transfer)))
-
-
-def _link_bytes(lane: Lane, rows: tuple[Row, ...]) -> tuple[LinkBytes, ...]:
-    """Per directed link: what crosses cuts, and the ring of each group in the order of its shares."""
-    after = {}
-    for segment in lane.segments:
-        group = segment.devices
-        after.update({device: group[(place + 1) % len(group)] for place, device in enumerate(group)})
-    amounts: dict[tuple[str, str], int] = {}
-    for row in rows:
-        if row.is_transfer:
-            source, target = row.device.split(">")
-        elif parse_action(row.action).letter == REDUCE:
-            source, target = row.device, after[row.device]
-        else:
-            continue
-        amounts[source, target] = amounts.get((source, target), 0) + row.bytes
-    return tuple(LinkBytes(source=a, target=b, bytes=size) for (a, b), size in sorted(amounts.items()))

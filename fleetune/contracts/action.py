@@ -1,7 +1,8 @@
 """What a device does next, in a spelling that prints and parses back: `main/2F0`.
 
 Lane `main`, segment 2, Forward of micro-batch 0. Letters: F forward, B backward, R all-reduce of the round's
-gradients inside a group (micro-batch 0). The idea is that of torch.distributed.pipelining's schedules.
+gradients inside a group, U update: gradients to the collector and new parameters back (both of micro-batch 0). The idea
+is that of torch.distributed.pipelining's schedules.
 """
 
 import re
@@ -9,8 +10,8 @@ import re
 from fleetune.contracts.record import record
 from fleetune.errors import Refused
 
-FORWARD, BACKWARD, REDUCE = "F", "B", "R"
-SPELLING = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*)/(\d+)([FBR])(\d+)")
+FORWARD, BACKWARD, REDUCE, UPDATE = "F", "B", "R", "U"
+SPELLING = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*)/(\d+)([FBRU])(\d+)")
 
 
 @record
@@ -30,6 +31,8 @@ def parse_action(spelling: str) -> Action:
     """`main/2F0` as an Action; anything else is refused with an example."""
     found = SPELLING.fullmatch(spelling)
     if not found:
-        raise Refused(f"action {spelling!r}: write LANE/SEGMENT LETTER MICRO-BATCH such as main/2F0, letters F, B, R")
+        raise Refused(
+            f"action {spelling!r}: write LANE/SEGMENT LETTER MICRO-BATCH such as main/2F0, letters F, B, R, U"
+        )
     lane, segment, letter, micro_batch = found.groups()
     return Action(lane=lane, segment=int(segment), letter=letter, micro_batch=int(micro_batch))

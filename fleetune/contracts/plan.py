@@ -4,9 +4,22 @@ One language for every strategy. Fields that only some strategies decide have a 
 neutral values behaves as if the field did not exist.
 """
 
+from typing import Annotated, Any
+
+from pydantic import Field
+
 from fleetune.contracts.action import BACKWARD, FORWARD, Action, parse_action
-from fleetune.contracts.record import a_name, distinct, not_negative, positive, record
+from fleetune.contracts.codecs import CODECS, DENSE
+from fleetune.contracts.record import a_name, distinct, not_negative, one_of, positive, record
 from fleetune.errors import Refused
+
+FULL, FORWARD_ONLY, SKIP = "123"
+"""Operations of a gate, as D2FT's tables number them."""
+
+
+def _neutral(value: Any) -> bool:
+    """Whether a field says nothing: then it is not written, and older plans read as they were."""
+    return not value
 
 
 @record
@@ -29,8 +42,13 @@ class Segment:
     shares: tuple[Share, ...]
     warmup: int
     """Forwards before the first backward (K_p of Asteroid); more than micro_batches counts as all."""
+    trains: Annotated[tuple[str, ...], Field(exclude_if=_neutral)] = ()
+    """Units whose trainable parameters are trained here; backwards end at the first of them. Neutral: empty, all."""
 
     def __post_init__(self) -> None:
+        for name in self.trains:
+            if name not in self.units:
+                raise Refused(f"segment {self.units[0]}: it trains unit {name!r}, which it does not run")
         if not self.units or not self.shares:
             raise Refused("segment: it needs at least one unit and one device")
         distinct("segment", "device", (share.device for share in self.shares))
@@ -62,7 +80,13 @@ class Lane:
         a_name("lane", self.name)
         if not self.segments:
             raise Refused(f"lane {self.name}: it needs at least one segment")
-        distinct(f"lane {self.name}", "device", (d for segment in self.segments for d in segment.devices))
+        for index, (before, after) in enumerate(zip(self.segments, self.segments[1:], strict=False)):
+            both = set(before.devices) & set(after.devices)
+            if both:
+                raise Refused(
+                    f"lane {self.name}: device {min(both)!r} is used twice, in segments {index} and {index + 1}; a "
+                    "device may come back later, but not in the next segment"
+                )
         distinct(f"lane {self.name}", "unit", (u for segment in self.segments for u in segment.units))
 
 
@@ -79,6 +103,42 @@ class DeviceOrder:
 
 
 @record
+class LinkUse:
+    """How a directed link is used, where not as it is."""
+
+    source: str
+    target: str
+    codec: str = DENSE
+    """What tensors are sent as (`contracts.codecs`)."""
+    ratio: float = 1.0
+    """Of a sparsifying codec: one of so many elements is sent."""
+    share: float = 1.0
+    """Of the medium that it shares with others: it runs at this part of its rate, and waits for no other link."""
+
+    def __post_init__(self) -> None:
+        owner = f"link {self.source}>{self.target}"
+        one_of(owner, "codec", self.codec, CODECS)
+        positive(owner, ratio=self.ratio, share=self.share)
+        if self.ratio < 1 or self.share > 1:
+            raise Refused(f"{owner}: ratio must be at least 1 and share at most 1 (got {self.ratio}, {self.share})")
+        if self.ratio > 1 and self.codec == DENSE:
+            raise Refused(f"{owner}: ratio {self.ratio} needs a codec that leaves elements out, not {self.codec}")
+
+
+@record
+class Gate:
+    """What happens to a subnet (a head of a block) in every micro-batch of a round."""
+
+    subnet: str
+    operations: str
+    """One digit per micro-batch: 1 full, 2 forward-only, 3 skip (D2FT §2)."""
+
+    def __post_init__(self) -> None:
+        if not self.operations or set(self.operations) - {FULL, FORWARD_ONLY, SKIP}:
+            raise Refused(f"gate of {self.subnet}: {self.operations!r}; give a digit 1, 2 or 3 per micro-batch")
+
+
+@record
 class Plan:
     """The `plan` artifact's core. Relations to fleet and profile are checked in `fleetune.checks`."""
 
@@ -89,8 +149,23 @@ class Plan:
     order: tuple[DeviceOrder, ...] = ()
     """Neutral: empty, each device runs one-forward-one-backward with its segment's warm-up."""
     revision: int = 0
+    links: Annotated[tuple[LinkUse, ...], Field(exclude_if=_neutral)] = ()
+    """Neutral: empty, every link dense and whole."""
+    gates: Annotated[tuple[Gate, ...], Field(exclude_if=_neutral)] = ()
+    """Neutral: empty, every subnet full."""
+    collector: Annotated[str, Field(exclude_if=_neutral)] = ""
+    """Device that sums the gradients of all lanes, steps the optimizer and hands out the new parameters. Neutral:
+    empty, every holder steps its own."""
 
     def __post_init__(self) -> None:
+        distinct("plan", "link", (f"{use.source}>{use.target}" for use in self.links))
+        distinct("plan", "gate of subnet", (gate.subnet for gate in self.gates))
+        for gate in self.gates:
+            if len(gate.operations) != self.micro_batches:
+                raise Refused(
+                    f"plan: gate of {gate.subnet} has {len(gate.operations)} operations for {self.micro_batches} "
+                    "micro-batches; give one for each"
+                )
         positive("plan", micro_batch_samples=self.micro_batch_samples, micro_batches=self.micro_batches)
         not_negative("plan", revision=self.revision)
         if not self.lanes:
@@ -107,9 +182,17 @@ class Plan:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Every device that takes part, in the order of lanes, segments and shares."""
-        names = (d for lane in self.lanes for segment in lane.segments for d in segment.devices)
-        return tuple(dict.fromkeys(names))
+        """Every device that takes part, in the order of lanes, segments and shares; a collector without units last."""
+        names = [d for lane in self.lanes for segment in lane.segments for d in segment.devices]
+        return tuple(dict.fromkeys([*names, *([self.collector] if self.collector else [])]))
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether it is one lane of segments, each on devices of its own, and nothing else is decided."""
+        names = [d for lane in self.lanes for segment in lane.segments for d in segment.devices]
+        trains = any(segment.trains for lane in self.lanes for segment in lane.segments)
+        extra = trains or self.links or self.gates or self.collector
+        return len(self.lanes) == 1 and not extra and len(set(names)) == len(names)
 
     @property
     def batch_samples(self) -> int:

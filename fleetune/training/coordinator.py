@@ -19,6 +19,7 @@ from fleetune.models.export import copy_tokenizer, export_model
 from fleetune.models.skeleton import saved_configuration
 from fleetune.models.start import START
 from fleetune.monitoring import EventLog
+from fleetune.training.able import prove_able
 from fleetune.training.checkpoints import folder_of, mark_whole, newest_whole, trained_tensors
 from fleetune.training.commits import CommitLog, read_commits
 from fleetune.training.crew import Crew
@@ -45,6 +46,7 @@ def train(task: TrainingTask) -> TrainingMetrics:
     newest checkpoint is kept, and the next call goes on from there.
     """
     started_s = time.monotonic()
+    prove_able(task.plan.plan)
     found = newest_whole(task.work)
     first_round = found[1].round if found else 0
     seen = _Seen()

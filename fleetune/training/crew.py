@@ -203,7 +203,7 @@ class Crew:
     def _too_small(self, device: str) -> Infeasible:
         """What ran out, of what, and for what."""
         task, place = self._task, place_of(self._task.plan.plan, device)
-        needed = Clock(task.fleet, task.profile).memory_bytes(task.plan.plan, place.segment, device)
+        needed = Clock(task.fleet, task.profile).memory_bytes(task.plan.plan, device)
         why = (
             f"ran out of its {task.fleet.device(device).memory_bytes / 1e9:.2f} GB while training segment "
             f"{place.index} ({len(place.segment.units)} units): by its profile it needs {needed / 1e9:.2f} GB; "

@@ -91,12 +91,15 @@ def test_forecast_survives_json() -> None:
     assert wire.parse(Forecast, wire.text(said), "forecast") == said
 
 
-def test_several_lanes_are_refused_by_name() -> None:
-    """What the clock cannot time it does not time wrongly."""
+def test_lanes_of_one_device_take_turns() -> None:
+    """Twice the work on one device takes twice as long."""
     segment = Segment(units=("u0",), shares=(Share(device="a", samples=4),), warmup=1)
-    plan = replace(fleets.PLAN, lanes=tuple(Lane(name=name, segments=(segment,)) for name in ("left", "right")))
-    with pytest.raises(Refused, match="2 lanes \\(left, right\\)"):
-        forecast(plan, fleets.FLEET, fleets.PROFILE)
+    once, twice = (
+        replace(fleets.PLAN, lanes=tuple(Lane(name=name, segments=(segment,)) for name in names))
+        for names in (("left",), ("left", "right"))
+    )
+    rounds = [forecast(plan, fleets.FLEET, fleets.PROFILE).round_s for plan in (once, twice)]
+    assert rounds[1] == pytest.approx(2 * rounds[0], abs=1e-9)
 
 
 def test_an_order_that_deadlocks_is_refused() -> None:

@@ -108,7 +108,7 @@ def test_room_for_snapshots_and_backups_is_there(problem: Problem) -> None:
         found = result.plan.lanes[0].segments
         for segment in found:
             for device in segment.devices:
-                needed = clock.memory_bytes(result.plan, segment, device)
+                needed = clock.memory_bytes(result.plan, device)
                 needed += options.get("snapshots", 0) * trained_bytes(problem.profile, segment)
                 room[device] = problem.fleet.device(device).memory_bytes - needed
         assert min(room.values()) >= 0

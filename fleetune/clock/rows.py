@@ -1,0 +1,98 @@
+"""What happened in a round as timeline rows, and what links carried."""
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from fleetune.clock.events import Story
+from fleetune.clock.simulation import Simulation
+from fleetune.clock.woven import Woven
+from fleetune.contracts.action import REDUCE, Action, parse_action
+from fleetune.contracts.plan import Lane, Plan
+from fleetune.contracts.timeline import LinkBytes, Row
+
+Span = tuple[int, int]
+"""[start, end) in ns."""
+
+
+class Reduced(NamedTuple):
+    """An all-reduce of a segment's group."""
+
+    lane: int
+    segment: int
+    start_ns: int
+    end_ns: int
+    trainable_bytes: int
+
+
+def chain_rows(lane: Lane, played: Simulation, trainable_bytes: list[int]) -> tuple[Row, ...]:
+    """Work, transfers and all-reduces by start time; a transfer's row spans the time it holds its ports."""
+
+    def name(seat: tuple[int, int]) -> str:
+        return lane.segments[seat[0]].devices[seat[1]]
+
+    rows = [
+        _row(name((t.stage, t.place)), (lane.name, t.stage, t.letter, t.micro_batch), (t.start_ns, t.end_ns))
+        for t in played.tasks
+    ]
+    for t in played.transfers:
+        link = f"{name(t.sender)}>{name(t.receiver)}"
+        rows.append(_row(link, (lane.name, t.sender[0], t.letter, t.micro_batch), (t.start_ns, t.end_ns), t.bytes))
+    for reduce in played.reduces:
+        group = lane.segments[reduce.stage].devices
+        rows += _reduce_rows(lane, Reduced(0, *reduce, trainable_bytes[reduce.stage]), group)
+    return _sorted(rows)
+
+
+def woven_rows(plan: Plan, woven: Woven, story: Story, reduced: list[Reduced]) -> tuple[Row, ...]:
+    """The same of any plan; updates to and from the collector stand on their links."""
+    rows = []
+    for number, span in story.tasks.items():
+        at, index, device, letter, m = woven.tasks[number]
+        rows.append(_row(device, (plan.lanes[at].name, index, letter, m), span))
+    for number, span in story.transfers.items():
+        t = woven.transfers[number]
+        action = (plan.lanes[t.lane].name, t.segment, t.letter, t.micro_batch)
+        rows.append(_row(f"{t.source}>{t.target}", action, span, t.bytes))
+    for one in reduced:
+        lane = plan.lanes[one.lane]
+        rows += _reduce_rows(lane, one, lane.segments[one.segment].devices)
+    return _sorted(rows)
+
+
+def link_bytes(plan: Plan, rows: Iterable[Row]) -> tuple[LinkBytes, ...]:
+    """Per directed link: what crosses cuts, updates, and the ring of each group in the order of its shares."""
+    lanes = {lane.name: lane for lane in plan.lanes}
+    amounts: dict[tuple[str, str], int] = {}
+    for row in rows:
+        action = parse_action(row.action)
+        if row.is_transfer:
+            source, target = row.device.split(">")
+        elif action.letter == REDUCE:
+            group = lanes[action.lane].segments[action.segment].devices
+            source, target = row.device, group[(group.index(row.device) + 1) % len(group)]
+        else:
+            continue
+        amounts[source, target] = amounts.get((source, target), 0) + row.bytes
+    return tuple(LinkBytes(source=a, target=b, bytes=size) for (a, b), size in sorted(amounts.items()))
+
+
+def ring_bytes(trainable_bytes: int, members: int) -> int:
+    """What each member of a ring all-reduce sends to the next one."""
+    return math.ceil(2 * (members - 1) * trainable_bytes / members)
+
+
+def _reduce_rows(lane: Lane, one: Reduced, group: tuple[str, ...]) -> list[Row]:
+    size = ring_bytes(one.trainable_bytes, len(group))
+    return [_row(d, (lane.name, one.segment, REDUCE, 0), (one.start_ns, one.end_ns), size) for d in group]
+
+
+def _row(device: str, action: tuple[str, int, str, int], span_ns: Span, size: int = 0) -> Row:
+    lane, segment, letter, micro_batch = action
+    spelled = str(Action(lane=lane, segment=segment, letter=letter, micro_batch=micro_batch))
+    start_s, end_s = span_ns[0] / 1e9, span_ns[1] / 1e9
+    return Row(device=device, lane=lane, action=spelled, start_s=start_s, end_s=end_s, bytes=size)
+
+
+def _sorted(rows: list[Row]) -> tuple[Row, ...]:
+    return tuple(sorted(rows, key=lambda r: (r.start_s, r.end_s, r.is_transfer)))
