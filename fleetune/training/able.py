@@ -16,10 +16,10 @@ def prove_able(plan: Plan) -> None:
         "gates": bool(plan.gates),
         f"a collector ({plan.collector})": bool(plan.collector),
     }
+    found = ", ".join(what for what, given in has.items() if given)
     raise Refused(
-        f"plan: strategy {plan.strategy} made it with {', '.join(what for what, given in has.items() if given)}; training "
-        "runs one lane of segments, each on devices of its own, on whole and dense links; look at this plan with --until "
-        "plan, or train with another strategy"
+        f"plan: strategy {plan.strategy} made it with {found}; training runs one lane of segments, each on devices of its "
+        "own, over whole and dense links; look at this plan with --until plan, or train with another strategy"
     )
 
 
