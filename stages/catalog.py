@@ -40,6 +40,8 @@ class StageEntry:
 
 
 TENSORS = ("torch", "transformers", "peft", "numpy")
+OPTIONAL = ("profile",)
+"""Sections that a config's plain values leave out where they say nothing."""
 BATCH = ("training.batch_samples", "training.micro_batch_samples")
 
 DISCOVER = StageEntry(
@@ -56,7 +58,7 @@ PROFILE = StageEntry(
     name="profile",
     version=1,
     module="stages.profile",
-    config=("model", "data", *BATCH, "training.optimizer", "training.momentum"),
+    config=("model", "data", *BATCH, "training.optimizer", "training.momentum", "profile"),
     inputs=("fleet",),
     outputs=("profile", "data"),
     content=("data", "model weights"),
@@ -131,9 +133,14 @@ def waves(catalog: Sequence[StageEntry]) -> tuple[tuple[StageEntry, ...], ...]:
 
 
 def config_slice(row: StageEntry, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a run's config (as plain values) that a stage reads, nested as it was."""
+    """The part of a run's config (as plain values) that a stage reads, nested as it was.
+
+    A section that plain values leave out is as if it were not there: a setting that is not used changes no key.
+    """
     cut: dict[str, Any] = {}
     for path in row.config:
+        if path in OPTIONAL and path not in config:
+            continue
         *sections, last = path.split(".")
         source, target = config, cut
         for section in sections:

@@ -6,6 +6,7 @@ from fleetune import profiling
 from fleetune.contracts import wire
 from fleetune.contracts.config.data import DataRequest
 from fleetune.contracts.config.model import ModelRequest
+from fleetune.contracts.config.run import ProfileRequest
 from fleetune.contracts.config.training import TrainingRequest
 from fleetune.contracts.fleet import Fleet
 from fleetune.launching import open_sites
@@ -31,6 +32,7 @@ def profile(desk: Desk) -> None:
                 sites=sites,
                 progress=desk.channel.progress,
                 note=desk.channel.note,
+                scores=wire.load(ProfileRequest, config.get("profile", {}), "profile").scores,
                 kept=profiling.Kept(Path(task.cache), task.run, anew=task.anew) if task.cache else None,
             )
         )

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 
+from fleetune.checks.links import crossed_by_nothing, given_away_twice
 from fleetune.checks.memory import over_memory
 from fleetune.checks.order import misordered, stuck
 from fleetune.checks.structure import cut_where_none_may_be, units_at_fault, unknown
+from fleetune.checks.trained import gradients_cut_off, nothing_to_train
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import Plan
 from fleetune.contracts.profile import Profile
@@ -34,6 +36,10 @@ def _malformed(plan: Plan, fleet: Fleet, profile: Profile) -> Iterator[str]:
         return
     yield from units_at_fault(plan, profile)
     yield from cut_where_none_may_be(plan, profile)
+    yield from nothing_to_train(plan, profile)
+    yield from gradients_cut_off(plan, profile)
+    yield from crossed_by_nothing(plan)
+    yield from given_away_twice(plan)
     faults = list(misordered(plan))
     yield from faults
     if not faults:

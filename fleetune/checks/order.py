@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from fleetune.checks.structure import some
 from fleetune.clock import Clock
 from fleetune.contracts.action import BACKWARD, FORWARD, REDUCE, Action, parse_action
 from fleetune.contracts.fleet import Fleet
@@ -30,7 +31,7 @@ def stuck(plan: Plan, fleet: Fleet, profile: Profile) -> Iterator[str]:
     """An order (or warm-ups) by which devices wait for each other for ever, drawn with the blocking actions marked."""
     waiting = Clock(fleet, profile).stuck(plan)
     if waiting:
-        yield f"its order deadlocks, {', '.join(waiting)} wait for ever:\n{grid(plan, waiting)}"
+        yield f"its order deadlocks, {', '.join(waiting)} wait for ever{_hint(plan, waiting)}:\n{grid(plan, waiting)}"
 
 
 def grid(plan: Plan, waiting: Mapping[str, int]) -> str:
@@ -43,6 +44,18 @@ def grid(plan: Plan, waiting: Mapping[str, int]) -> str:
             spelled.insert(waiting[device] + 1, MARK)
         lines.append(f"  {device:<{width}}  {' '.join(spelled)}")
     return "\n".join(lines)
+
+
+def _hint(plan: Plan, waiting: Mapping[str, int]) -> str:
+    """Who came back without an order: segment after segment, it would end its first one before it begins the next."""
+    ordered = {order.device for order in plan.order}
+    lost = [d for d in waiting if d not in ordered and _comes_back(plan, d)]
+    return f" ({some(lost)}: several segments of a lane need an explicit order)" if lost else ""
+
+
+def _comes_back(plan: Plan, device: str) -> bool:
+    lanes = [lane for lane, _ in _segments_of(plan, device)]
+    return len(set(lanes)) < len(lanes)
 
 
 def _segments_of(plan: Plan, device: str) -> list[tuple[str, int]]:
@@ -68,7 +81,7 @@ def _faults(plan: Plan, device: str, actions: list[Action], mine: list[tuple[str
     foreign = [spelling for spelling in given if spelling not in {*wanted, *reduces}]
     repeated = [spelling for spelling, times in given.items() if times > 1]
     if missing:
-        yield f"the order of {device} misses {', '.join(missing[:5])}{' ...' if len(missing) > 5 else ''}"
+        yield f"the order of {device} misses {some(missing)}"
     if foreign:
         places = ", ".join(f"{lane}/{index}" for lane, index in mine)
         yield (
@@ -90,7 +103,6 @@ def _too_early(device: str, actions: list[Action]) -> Iterator[str]:
         if action.letter == BACKWARD and own < place[*seat, FORWARD, action.micro_batch]:
             yield f"the order of {device} has {action} before its forward"
             return
-        after = [at for (lane, index, letter, _), at in place.items() if (lane, index) == seat and letter == BACKWARD]
-        if action.letter == REDUCE and own < max(after):
+        if action.letter == REDUCE and own < max(at for key, at in place.items() if key[:3] == (*seat, BACKWARD)):
             yield f"the order of {device} has {action} before its last backward"
             return

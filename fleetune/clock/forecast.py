@@ -13,7 +13,7 @@ from fleetune.clock.rows import Reduced, chain_rows, link_bytes, woven_rows
 from fleetune.clock.simulation import Simulation, simulate
 from fleetune.clock.times import interpolate, nanoseconds
 from fleetune.clock.woven import Cost, Loom, Woven
-from fleetune.contracts.action import BACKWARD, REDUCE, parse_action
+from fleetune.contracts.action import BACKWARD, FORWARD, REDUCE, parse_action
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import Lane, Plan, Segment
 from fleetune.contracts.profile import Profile
@@ -123,8 +123,7 @@ class Clock:
 
     def trainable_bytes(self, segment: Segment) -> int:
         """What a group's all-reduce sums."""
-        names = segment.trains or segment.units
-        return sum(self.profile.units[self._position(name)].trainable_bytes for name in names)
+        return sum(self.profile.units[self._position(name)].trainable_bytes for name in segment.trained)
 
     def _played(self, plan: Plan) -> Simulation:
         played = simulate(self.pipeline(plan))
@@ -232,9 +231,9 @@ def _deadlock(device: str, position: int) -> Refused:
 
 
 def _given_order(plan: Plan, device: str) -> Order | None:
-    """The forwards and backwards of an explicit order; the all-reduce follows the last backward by itself."""
+    """The forwards and backwards of an explicit order; all-reduce and update follow the last backward by themselves."""
     for order in plan.order:
         if order.device == device:
             actions = [parse_action(spelling) for spelling in order.actions]
-            return tuple((a.letter, a.micro_batch) for a in actions if a.letter != REDUCE)
+            return tuple((a.letter, a.micro_batch) for a in actions if a.letter in (FORWARD, BACKWARD))
     return None

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 
+from fleetune.contracts.action import BACKWARD, FORWARD, parse_action
 from fleetune.contracts.plan import Plan, Segment
 from fleetune.contracts.profile import Profile, Unit
 
@@ -10,23 +11,29 @@ from fleetune.contracts.profile import Profile, Unit
 def device_bytes(plan: Plan, device: str, profile: Profile) -> int:
     """Peak bytes of a device, after Asteroid eq. (3): the idle runtime, and of each segment that it runs (a client's
     first and last, a helper's copy for every client) weights, buffers, gradients, optimizer state, and the activations
-    of min(K, M) micro-batches of its share. Where a collector steps the optimizer, its state is there and nowhere else.
+    of the micro-batches of its share that it keeps. Where a collector steps the optimizer, its state is there and
+    nowhere else. Gates and codecs save none of it: what they leave out differs from one micro-batch to the next.
     """
-    seats = [s for lane in plan.lanes for s in lane.segments if device in s.devices]
+    seats = [
+        _seat_bytes(plan, device, (lane.name, index), segment, profile)
+        for lane in plan.lanes
+        for index, segment in enumerate(lane.segments)
+        if device in segment.devices
+    ]
     collected = _collected_bytes(plan, profile) if device == plan.collector else 0
-    return profile.of(device).runtime_bytes + collected + sum(seat_bytes(plan, s, device, profile) for s in seats)
+    return profile.of(device).runtime_bytes + collected + sum(seats)
 
 
-def seat_bytes(plan: Plan, segment: Segment, device: str, profile: Profile) -> int:
-    """What one segment needs on a device of its group, without the runtime."""
-    first, end = segment.span(device)
-    units = [profile.unit(name) for name in segment.units]
-    return segment_bytes(
-        units,
-        trained=[unit for unit in units if unit.name in segment.trains] if segment.trains else units,
-        state_per_param_byte=1 + (0.0 if plan.collector else profile.optimizer_bytes_per_param_byte),
-        kept_samples=min(segment.warmup, plan.micro_batches) * (end - first),
-    )
+def kept_micro_batches(plan: Plan, device: str, seat: tuple[str, int], warmup: int) -> int:
+    """Most micro-batches between forward and backward at once on a seat (lane, segment): min(K, M) by the usual order,
+    whatever an explicit one makes of it."""
+    given = next((order.actions for order in plan.order if order.device == device), ())
+    kept = most = 0
+    for action in map(parse_action, given):
+        if (action.lane, action.segment) == seat:
+            kept += (action.letter == FORWARD) - (action.letter == BACKWARD)
+            most = max(most, kept)
+    return most or min(warmup, plan.micro_batches)
 
 
 def segment_bytes(
@@ -42,8 +49,18 @@ def segment_bytes(
 
 def trained_units(plan: Plan) -> Iterable[str]:
     """Names of the units that somebody trains, each once."""
-    segments = [segment for lane in plan.lanes for segment in lane.segments]
-    return dict.fromkeys(name for segment in segments for name in segment.trains or segment.units)
+    return dict.fromkeys(name for lane in plan.lanes for segment in lane.segments for name in segment.trained)
+
+
+def _seat_bytes(plan: Plan, device: str, seat: tuple[str, int], segment: Segment, profile: Profile) -> int:
+    """What one segment needs on a device of its group, without the runtime."""
+    first, end = segment.span(device)
+    return segment_bytes(
+        [profile.unit(name) for name in segment.units],
+        trained=[profile.unit(name) for name in segment.trained],
+        state_per_param_byte=1 + (0.0 if plan.collector else profile.optimizer_bytes_per_param_byte),
+        kept_samples=kept_micro_batches(plan, device, seat, segment.warmup) * (end - first),
+    )
 
 
 def _collected_bytes(plan: Plan, profile: Profile) -> int:

@@ -1,7 +1,7 @@
 """What happened in a round as timeline rows, and what links carried."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from fleetune.clock.events import Story
@@ -41,7 +41,7 @@ def chain_rows(lane: Lane, played: Simulation, trainable_bytes: list[int]) -> tu
     for reduce in played.reduces:
         group = lane.segments[reduce.stage].devices
         rows += _reduce_rows(lane, Reduced(0, *reduce, trainable_bytes[reduce.stage]), group)
-    return _sorted(rows)
+    return _sorted(rows, [device for segment in lane.segments for device in segment.devices])
 
 
 def woven_rows(plan: Plan, woven: Woven, story: Story, reduced: list[Reduced]) -> tuple[Row, ...]:
@@ -57,7 +57,7 @@ def woven_rows(plan: Plan, woven: Woven, story: Story, reduced: list[Reduced]) -
     for one in reduced:
         lane = plan.lanes[one.lane]
         rows += _reduce_rows(lane, one, lane.segments[one.segment].devices)
-    return _sorted(rows)
+    return _sorted(rows, plan.devices)
 
 
 def link_bytes(plan: Plan, rows: Iterable[Row]) -> tuple[LinkBytes, ...]:
@@ -94,5 +94,7 @@ def _row(device: str, action: tuple[str, int, str, int], span_ns: Span, size: in
     return Row(device=device, lane=lane, action=spelled, start_s=start_s, end_s=end_s, bytes=size)
 
 
-def _sorted(rows: list[Row]) -> tuple[Row, ...]:
-    return tuple(sorted(rows, key=lambda r: (r.start_s, r.end_s, r.is_transfer)))
+def _sorted(rows: list[Row], devices: Sequence[str]) -> tuple[Row, ...]:
+    """By time; what starts and ends together in the order of devices, and links after them in the order of starting."""
+    place = {device: k for k, device in enumerate(devices)}
+    return tuple(sorted(rows, key=lambda r: (r.start_s, r.end_s, place.get(r.device, len(place)))))

@@ -12,9 +12,11 @@ from fleetune.contracts.codecs import wire_bytes
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import Lane, LinkUse, Plan, Segment, actions_of
 from fleetune.contracts.profile import Unit
+from fleetune.errors import Refused
 
 Key = tuple[int, int, str, str, int]
 """Lane, segment, device, letter, micro-batch."""
+_AS_IT_IS = LinkUse(source="any", target="other")
 
 
 class Cost(NamedTuple):
@@ -50,8 +52,9 @@ class Loom:
     """Makes the work of one plan. Costs: [lane, segment, device, micro-batch] -> seconds, links aside."""
 
     def __init__(self, plan: Plan, fleet: Fleet, units: dict[str, Unit], costs: dict[tuple[int, int, str, int], Cost]):
-        self.plan, self.fleet, self.units, self.costs = plan, fleet, units, costs
+        self.plan, self.units, self.costs = plan, units, costs
         self.uses = {(use.source, use.target): use for use in plan.links}
+        self.links = {(link.source, link.target): link for link in fleet.links}
         self.lost = {name: lost_s_per_byte(fleet.device(name)) for name in plan.devices}
         self.numbers = {name: k for k, name in enumerate(plan.devices)}
         self.lanes = {lane.name: index for index, lane in enumerate(plan.lanes)}
@@ -77,8 +80,16 @@ class Loom:
         return Woven(Work(tasks, transfers, orders, ready), keys, tuple(self.carried), tuple(self.orders))
 
     def _order(self, device: str) -> list[Key]:
-        actions = [action for action in actions_of(self.plan, device) if action.letter in (FORWARD, BACKWARD)]
-        return [(self.lanes[a.lane], a.segment, device, a.letter, a.micro_batch) for a in actions]
+        """A device's forwards and backwards; refused where they are not its own, or given twice."""
+        keys: dict[Key, None] = {}
+        for action in actions_of(self.plan, device):
+            if action.letter not in (FORWARD, BACKWARD):
+                continue
+            key = (self.lanes.get(action.lane, -1), action.segment, device, action.letter, action.micro_batch)
+            if (*key[:3], action.micro_batch) not in self.costs or key in keys:
+                raise Refused(f"plan: the order of {device} has {action}, which is not its own or is there twice")
+            keys[key] = None
+        return list(keys)
 
     def _cut(self, at: int, lane: Lane, index: int) -> None:
         """Both directions across the cut after a segment, wherever samples of two devices overlap."""
@@ -117,7 +128,7 @@ class Loom:
     def _collect(self) -> None:
         """Gradients of what a seat trained to the collector, after its last backward."""
         for at, index, segment, device in self._seats():
-            size = sum(self.units[name].trainable_bytes for name in segment.trains or segment.units)
+            size = sum(self.units[name].trainable_bytes for name in segment.trained)
             mine = [key for key in self.orders[device] if key[:2] == (at, index) and key[3] == BACKWARD]
             if device != self.plan.collector and size and mine:
                 self.sends.setdefault(mine[-1], []).append(len(self.carried))
@@ -134,7 +145,9 @@ class Loom:
         at, index, device, letter, m = key
         cost = self.costs[at, index, device, m]
         seconds = cost.forward_s if letter == FORWARD else cost.backward_s
-        return nanoseconds(seconds + self.lost[device] * self._moved_bytes(key))
+        first, end = self.plan.lanes[at].segments[index].span(device)
+        per_sample = self._moved_bytes(key) / (end - first)  # in the order in which `Clock` counts chains: no ulp apart
+        return nanoseconds(seconds + self.lost[device] * (end - first) * per_sample)
 
     def _moved_bytes(self, key: Key) -> int:
         """What a task's inputs and outputs are on the wire, updates aside."""
@@ -154,7 +167,7 @@ class Loom:
         return total
 
     def _transfer(self, k: int, carried: Carried, place: dict[Key, int]) -> Transfer:
-        link, use = self.fleet.link(carried.source, carried.target), self._use(carried.source, carried.target)
+        link, use = self.links[carried.source, carried.target], self._use(carried.source, carried.target)
         a, b = self.numbers[carried.source], self.numbers[carried.target]
         shared = len(self.numbers) * (1 + a) + b  # a share of a medium is a port of its own
         return Transfer(
@@ -176,4 +189,4 @@ class Loom:
         return min(carried.segment, other), sender.index(carried.source), receiver.index(carried.target)
 
     def _use(self, source: str, target: str) -> LinkUse:
-        return self.uses.get((source, target)) or LinkUse(source=source, target=target)
+        return self.uses.get((source, target), _AS_IT_IS)

@@ -46,11 +46,12 @@ class Segment:
     """Units whose trainable parameters are trained here; backwards end at the first of them. Neutral: empty, all."""
 
     def __post_init__(self) -> None:
+        if not self.units or not self.shares:
+            raise Refused("segment: it needs at least one unit and one device")
+        distinct(f"segment {self.units[0]}", "trained unit", self.trains)
         for name in self.trains:
             if name not in self.units:
                 raise Refused(f"segment {self.units[0]}: it trains unit {name!r}, which it does not run")
-        if not self.units or not self.shares:
-            raise Refused("segment: it needs at least one unit and one device")
         distinct("segment", "device", (share.device for share in self.shares))
         positive(f"segment {self.units[0]}", warmup=self.warmup)
 
@@ -58,6 +59,11 @@ class Segment:
     def devices(self) -> tuple[str, ...]:
         """Names of the group, in the order in which samples are dealt."""
         return tuple(share.device for share in self.shares)
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """Units whose trainable parameters are trained here, in their order."""
+        return tuple(name for name in self.units if not self.trains or name in self.trains)
 
     def span(self, device: str) -> tuple[int, int]:
         """[first, end) of the samples of each micro-batch that the device takes."""
@@ -109,7 +115,7 @@ class LinkUse:
     source: str
     target: str
     codec: str = DENSE
-    """What tensors are sent as (`contracts.codecs`)."""
+    """What crosses cuts is sent as (`contracts.codecs`); parameters and gradients of a collector stay dense."""
     ratio: float = 1.0
     """Of a sparsifying codec: one of so many elements is sent."""
     share: float = 1.0
@@ -117,12 +123,21 @@ class LinkUse:
 
     def __post_init__(self) -> None:
         owner = f"link {self.source}>{self.target}"
+        a_name(owner, self.source)
+        a_name(owner, self.target)
+        if self.source == self.target:
+            raise Refused(f"{owner}: a link joins two different devices")
         one_of(owner, "codec", self.codec, CODECS)
         positive(owner, ratio=self.ratio, share=self.share)
         if self.ratio < 1 or self.share > 1:
             raise Refused(f"{owner}: ratio must be at least 1 and share at most 1 (got {self.ratio}, {self.share})")
         if self.ratio > 1 and self.codec == DENSE:
             raise Refused(f"{owner}: ratio {self.ratio} needs a codec that leaves elements out, not {self.codec}")
+
+    @property
+    def is_neutral(self) -> bool:
+        """Whether the link is used as it is."""
+        return self.ratio == 1.0 and self.share == 1.0
 
 
 @record
@@ -136,6 +151,11 @@ class Gate:
     def __post_init__(self) -> None:
         if not self.operations or set(self.operations) - {FULL, FORWARD_ONLY, SKIP}:
             raise Refused(f"gate of {self.subnet}: {self.operations!r}; give a digit 1, 2 or 3 per micro-batch")
+
+    @property
+    def is_neutral(self) -> bool:
+        """Whether the subnet runs in full all the time."""
+        return set(self.operations) == {FULL}
 
 
 @record
@@ -158,6 +178,8 @@ class Plan:
     empty, every holder steps its own."""
 
     def __post_init__(self) -> None:
+        if self.collector:
+            a_name("plan: collector", self.collector)
         distinct("plan", "link", (f"{use.source}>{use.target}" for use in self.links))
         distinct("plan", "gate of subnet", (gate.subnet for gate in self.gates))
         for gate in self.gates:

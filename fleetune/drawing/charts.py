@@ -1,24 +1,24 @@
-"""The report's other pictures: fleet, model, loss, and bars of amounts."""
+"""The report's other pictures: fleet, loss, and bars of amounts."""
 
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fleetune.clock import Clock
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.metrics import RoundMetrics
-from fleetune.contracts.plan import Plan, Segment
-from fleetune.contracts.profile import Profile
+from fleetune.contracts.plan import Plan
+from fleetune.drawing.colours import SEVERAL, colours_of_devices
 from fleetune.drawing.quantities import number, rate, seconds, size, steps
-from fleetune.drawing.svg import SEGMENT_COLOURS, WIDTH, bar, canvas, element, label, line, tooltip
+from fleetune.drawing.svg import WIDTH, bar, canvas, element, label, line, tooltip
 
 LABELLED_LINKS_UP_TO = 5
 RING_WIDTH = 560.0
 
 
-def fleet_chart(fleet: Fleet, segment_of: dict[str, int]) -> str:
-    """Devices on a ring in the colours of their segments, a line per pair with the speed of its slower direction."""
-    count = len(fleet.devices)
+def fleet_chart(fleet: Fleet, plan: Plan) -> str:
+    """Devices on a ring in the colours of what they run, the collector with a rim; a line per pair with the speed of
+    its slower direction."""
+    count, colours = len(fleet.devices), colours_of_devices(plan)
     wide, tall = (215.0, 90.0) if count > 1 else (0.0, 0.0)
     places = {}
     for k, device in enumerate(fleet.devices):
@@ -33,9 +33,11 @@ def fleet_chart(fleet: Fleet, segment_of: dict[str, int]) -> str:
                 labels.append(_link_label(fleet, (a.name, b.name), ends))
     for device in fleet.devices:
         x, y = places[device.name]
-        fill = f"var(--s{segment_of[device.name] % SEGMENT_COLOURS})" if device.name in segment_of else "var(--other)"
+        collects = device.name == plan.collector
         hint = f"{device.name}: {number(device.cores)} cores, {size(device.memory_bytes)}, {device.accelerator}"
-        parts.append(element("circle", tooltip(hint), cx=x, cy=y, r=15, style=f"fill:{fill}"))
+        hint += ", collects what the others train" if collects else ""
+        style = f"fill:{colours.get(device.name, SEVERAL)}" + (";stroke:var(--ink);stroke-width:3" if collects else "")
+        parts.append(element("circle", tooltip(hint), cx=x, cy=y, r=15, style=style))
         labels.append(label(x, y + 31, device.name, class_="halo", text_anchor="middle", font_weight="600"))
     height = max(y for _, y in places.values()) + 40
     return canvas(parts + labels, height, "the fleet", RING_WIDTH)
@@ -47,41 +49,6 @@ def _link_label(fleet: Fleet, names: tuple[str, str], ends: tuple[tuple[float, f
     slower_bytes_per_s = min(there.bytes_per_s, back.bytes_per_s)
     text = f"{rate(slower_bytes_per_s)}, {seconds(max(there.latency_s, back.latency_s))}"
     return label((x1 + x2) / 2, (y1 + y2) / 2 + 4, text, class_="muted halo", text_anchor="middle")
-
-
-def model_chart(plan: Plan, fleet: Fleet, profile: Profile) -> str:
-    """Units side by side, as wide as their time in the plan, in the colour of their segment; devices below."""
-    clock = Clock(fleet, profile)
-    segments = [segment for lane in plan.lanes for segment in lane.segments]
-    times = [_unit_seconds(clock, segment) for segment in segments]
-    scale = WIDTH / (sum(map(sum, times)) or 1.0)
-    parts, x = [], 0.0
-    for index, (segment, unit_s) in enumerate(zip(segments, times, strict=True)):
-        begin, colour = x, f"fill:var(--s{index % SEGMENT_COLOURS})"
-        for name, value in zip(segment.units, unit_s, strict=True):
-            hint = f"{name}: {seconds(value)} forward and backward of one micro-batch"
-            parts.append(bar(x, 0, (max(value * scale - 1, 0.6), 34), hint, class_="bar", style=colour))
-            x += value * scale
-        parts += _caption(index, segment, begin, x)
-    return canvas(parts, 58 + 16 * (len(segments) > 1), "the model cut into segments")
-
-
-def _caption(index: int, segment: Segment, begin: float, end: float) -> list[str]:
-    """Who runs the segment; on two lines in turn so that narrow neighbours do not meet."""
-    text = f"{index}: " + ", ".join(f"{share.device} ({share.samples})" for share in segment.shares)
-    wide = 6.4 * len(text)
-    x = min(max((begin + end) / 2, wide / 2), WIDTH - wide / 2)
-    return [label(x, 50 + 16 * (index % 2), text, text_anchor="middle")]
-
-
-def _unit_seconds(clock: Clock, segment: Segment) -> list[float]:
-    """Forward and backward of every unit on the group's slowest member."""
-    positions = [clock.profile.position(name) for name in segment.units]
-    members = []
-    for share in segment.shares:
-        forward, backward = clock.unit_times(share.device, share.samples)
-        members.append([forward[k] + backward[k] for k in positions])
-    return max(members, key=sum)
 
 
 def loss_chart(rounds: Sequence[RoundMetrics]) -> str:

@@ -1,54 +1,111 @@
 """A timeline as a Gantt chart: devices and links as tracks, work and transfers as bars."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from fleetune.contracts.timeline import Row
-from fleetune.drawing.marks import WORDS, Mark, mark, tracks
+from fleetune.drawing.colours import colour
+from fleetune.drawing.marks import WORDS, Mark, lanes, mark, tracks, without_common_start
 from fleetune.drawing.quantities import seconds, size, steps
-from fleetune.drawing.svg import WIDTH, alone, bar, canvas, label, line
+from fleetune.drawing.svg import SEGMENT_COLOURS, WIDTH, alone, bar, canvas, label, line
 
 TRACK, BAR, TOP, BOTTOM = 24, 17, 30, 24
 LETTER_WIDTH = 6.6
+LIGHT = 0.62
+"""Opacity of backwards where colours tell lanes."""
 
 
 def gantt(rows: Sequence[Row], title: str) -> str:
-    """Rows of one round as an SVG file: colours for forward, backward and all-reduce, a time axis, tooltips."""
+    """Rows of one round as an SVG file: colours for forward, backward, all-reduce and update, or for lanes where there
+    are several; a time axis, tooltips."""
     return alone(gantt_chart(rows, title))
 
 
-def gantt_chart(rows: Sequence[Row], title: str, *, until_s: float | None = None, order: Sequence[str] = ()) -> str:
-    """The same for a page that has the colours. `until_s` and `order` (names of tracks) let charts share their scale
-    and their lines."""
+def gantt_chart(
+    rows: Sequence[Row],
+    title: str,
+    *,
+    until_s: float | None = None,
+    order: Sequence[str] = (),
+    streams: Sequence[str] = (),
+) -> str:
+    """The same for a page that has the colours. `until_s`, `order` (names of tracks) and `streams` (of lanes) let
+    charts share their scale, their lines and their colours."""
     rows = tuple(rows)
     names = list(dict.fromkeys((*order, *tracks(rows))))
     until_s = until_s or max((row.end_s for row in rows), default=0.0) or 1e-9
+    told = _streams(rows, streams)
     left = 16 + LETTER_WIDTH * max((len(name) for name in names), default=0)
     scale = (WIDTH - left - 12) / until_s
-    bottom = TOP + TRACK * len(names)
-    parts = [label(0, 14, title, font_weight="600"), *_legend(rows)]
+    top = TOP + 20 * (0 < len(told) <= SEGMENT_COLOURS)
+    bottom = top + TRACK * len(names)
+    parts = [label(0, 14, title, font_weight="600"), *_legend(_letters_used(rows, told))]
+    parts += _legend(_lanes_used(told), y=20) if top > TOP else []
     for place, name in enumerate(names):
-        y = TOP + TRACK * place
+        y = top + TRACK * place
         if place % 2 == 0:
             parts.append(bar(0, y, (WIDTH, TRACK), name, class_="soft"))
         parts.append(label(4, y + 16, name, class_="muted" if ">" in name else ""))
     for tick_s in steps(until_s):
         x = left + tick_s * scale
-        parts.append(line(x, TOP, x, bottom, class_="rule"))
+        parts.append(line(x, top, x, bottom, class_="rule"))
         parts.append(label(x, bottom + 16, seconds(tick_s), class_="muted", text_anchor="middle"))
     for row in rows:
-        parts += _bar(row, left + row.start_s * scale, TOP + TRACK * names.index(row.device), scale)
+        parts += _bar(row, left + row.start_s * scale, top + TRACK * names.index(row.device), scale, told)
     return canvas(parts, bottom + BOTTOM, title)
 
 
-def _bar(row: Row, x: float, y: float, scale: float) -> list[str]:
-    shown = mark(row)
+class _Stream(NamedTuple):
+    """A lane where there are several."""
+
+    number: int
+    name: str
+    short: str
+    alone: bool
+    """Whether it has one micro-batch only, which need not be told."""
+
+
+def _streams(rows: tuple[Row, ...], order: Sequence[str]) -> dict[str, _Stream]:
+    """By name; empty where there is one."""
+    names = list(dict.fromkeys((*order, *lanes(rows))))
+    if len(names) < 2:
+        return {}
+    several = {row.lane for row in rows if mark(row).micro_batch > 0}
+    shorts = without_common_start(names)
+    return {n: _Stream(k, n, short, n not in several) for k, (n, short) in enumerate(zip(names, shorts, strict=True))}
+
+
+def _bar(row: Row, x: float, y: float, scale: float, streams: dict[str, _Stream]) -> list[str]:
+    shown, stream = mark(row), streams.get(row.lane)
     wide = (row.end_s - row.start_s) * scale
     y += (TRACK - BAR) / 2
-    parts = [bar(x, y, (wide, BAR), _hint(row, shown), class_=f"bar {shown.letter}{' link' * row.is_transfer}")]
-    text = "R" if shown.letter == "R" else str(shown.micro_batch)
-    if shown.letter != "O" and wide > LETTER_WIDTH * len(text) + 3:
-        parts.append(label(x + wide / 2, y + 12.5, text, class_="on", text_anchor="middle", pointer_events="none"))
+    class_ = f"bar {shown.letter}{' link' * row.is_transfer}"
+    hint, style = _hint(row, shown), _style(shown.letter, stream)
+    parts = [bar(x, y, (wide, BAR), hint, class_=class_, style=style)]
+    fitting = (text for text in _texts(shown, stream) if wide > LETTER_WIDTH * len(text) + 3)
+    for text in list(fitting)[:1]:
+        ink = "" if stream and shown.letter == "B" else "on"
+        place = x + wide / 2, y + 12.5
+        parts.append(label(*place, text, class_=ink, font_size=10, text_anchor="middle", pointer_events="none"))
     return parts
+
+
+def _style(letter: str, stream: _Stream | None) -> str:
+    """The lane's colour, light for backwards; all-reduces and updates have one of their own."""
+    if stream is None or letter not in "FB":
+        return ""
+    return f"fill:{colour(stream.number)}" + (f";opacity:{LIGHT}" if letter == "B" else "")
+
+
+def _texts(shown: Mark, stream: _Stream | None) -> list[str]:
+    """What a bar may say, the longest first."""
+    if shown.letter == "O":
+        return []
+    if stream is None:
+        return [shown.letter if shown.letter in "RU" else str(shown.micro_batch)]
+    what = shown.letter if shown.letter in "RU" else "" if stream.alone else str(shown.micro_batch)
+    names = dict.fromkeys((stream.name, stream.short))
+    return [f"{name} {what}".strip() for name in names]
 
 
 def _hint(row: Row, shown: Mark) -> str:
@@ -57,14 +114,31 @@ def _hint(row: Row, shown: Mark) -> str:
     return f"{what}\n{when}" + (f"\n{size(row.bytes)}" if row.bytes else "")
 
 
-def _legend(rows: tuple[Row, ...]) -> list[str]:
-    """The colours in use, at the right of the title."""
+class _Key(NamedTuple):
+    """A colour and what it stands for."""
+
+    words: str
+    class_: str
+    style: str = ""
+
+
+def _letters_used(rows: tuple[Row, ...], streams: dict[str, _Stream]) -> list[_Key]:
     used = [letter for letter in WORDS if any(mark(row).letter == letter for row in rows)]
+    plain = {"F": "fill:var(--ink)", "B": f"fill:var(--ink);opacity:{LIGHT / 2}"} if streams else {}
+    return [_Key(WORDS[letter], letter, plain.get(letter, "")) for letter in used]
+
+
+def _lanes_used(streams: dict[str, _Stream]) -> list[_Key]:
+    return [_Key(stream.name, "F", _style("F", stream)) for stream in streams.values()]
+
+
+def _legend(keys: list[_Key], y: float = 0.0) -> list[str]:
+    """The colours in use, at the right."""
     parts, x = [], float(WIDTH - 12)
-    for letter in reversed(used):
-        x -= LETTER_WIDTH * len(WORDS[letter]) + 8
-        parts.append(label(x, 14, WORDS[letter], class_="muted"))
+    for key in reversed(keys):
+        x -= LETTER_WIDTH * len(key.words) + 8
+        parts.append(label(x, y + 14, key.words, class_="muted"))
         x -= 16
-        parts.append(bar(x, 4, (11, 11), WORDS[letter], class_=letter))
+        parts.append(bar(x, y + 4, (11, 11), key.words, class_=key.class_, style=key.style))
         x -= 8
     return parts

@@ -3,14 +3,15 @@
 from collections.abc import Sequence
 
 from fleetune.contracts.timeline import Row
-from fleetune.drawing.marks import mark, tracks
+from fleetune.drawing.marks import lanes, mark, tracks
 from fleetune.drawing.quantities import seconds
 
-LEGEND = "0-9 forward of a micro-batch (its last digit), a-j its backward (a is 0), = all-reduce, * other, . idle"
+_NAMED_LANES = 10
 
 
 def grid(rows: Sequence[Row], width: int = 80) -> str:
-    """Rows of one round drawn over `width` columns of equal time, a legend below.
+    """Rows of one round drawn over `width` columns of equal time, a legend below. Signs tell micro-batches; where there
+    are several lanes, which are the more confusing, they tell these.
 
     A column shows what runs at its middle; what is too short to be seen there takes the column where it starts, if
     that is free.
@@ -19,37 +20,47 @@ def grid(rows: Sequence[Row], width: int = 80) -> str:
     if not rows:
         return "(nothing ran)\n"
     until_s = max(row.end_s for row in rows) or 1e-9
-    names = tracks(rows)
+    names, streams = tracks(rows), lanes(rows)
     margin = max(len(name) for name in names)
     lines = []
     for name in names:
-        cells = _cells([row for row in rows if row.device == name], width, until_s)
+        mine = [(row, _sign(row, streams)) for row in rows if row.device == name]
+        cells = _cells(mine, width, until_s)
         lines.append(f"{name:>{margin}} {cells}")
     scale = f"{'':>{margin}} 0{seconds(until_s):>{width - 1}}"
-    return "\n".join([scale, *lines, f"{'':>{margin}} {LEGEND}"]) + "\n"
+    return "\n".join([scale, *lines, f"{'':>{margin}} {_legend(rows, streams)}"]) + "\n"
 
 
-def _cells(rows: list[Row], width: int, until_s: float) -> str:
+def _cells(rows: list[tuple[Row, str]], width: int, until_s: float) -> str:
     cells = ["."] * width
     unseen = []
-    for row in rows:
+    for row, sign in rows:
         first = int(row.start_s / until_s * width + 0.5)
         end = int(row.end_s / until_s * width + 0.5)
         if end > first:
-            cells[first:end] = _sign(row) * (end - first)
+            cells[first:end] = sign * (end - first)
         else:
-            unseen.append(row)
-    for row in unseen:
+            unseen.append((row, sign))
+    for row, sign in unseen:
         place = min(int(row.start_s / until_s * width), width - 1)
         if cells[place] == ".":
-            cells[place] = _sign(row)
+            cells[place] = sign
     return "".join(cells)
 
 
-def _sign(row: Row) -> str:
+def _sign(row: Row, streams: list[str]) -> str:
     letter, micro_batch = mark(row)
-    if letter == "F":
-        return str(micro_batch % 10)
-    if letter == "B":
-        return "abcdefghij"[micro_batch % 10]
-    return "=" if letter == "R" else "*"
+    number = (streams.index(row.lane) if len(streams) > 1 else micro_batch) % 10
+    signs = {"F": str(number), "B": "abcdefghij"[number], "R": "=", "U": "^"}
+    return signs.get(letter, "*")
+
+
+def _legend(rows: tuple[Row, ...], streams: list[str]) -> str:
+    what, which = "a micro-batch", ""
+    if len(streams) > 1:
+        what = "a lane"
+        if len(streams) <= _NAMED_LANES:
+            which = " (" + ", ".join(f"{number} {name}" for number, name in enumerate(streams)) + ")"
+    digit = which or " (its last digit)"
+    update = ", ^ update" if any(mark(row).letter == "U" for row in rows) else ""
+    return f"0-9 forward of {what}{digit}, a-j its backward (a is 0), = all-reduce{update}, * other, . idle"

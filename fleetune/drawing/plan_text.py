@@ -1,38 +1,107 @@
 """A plan as text: for terminals, and for golden files whose diff is the review."""
 
-from fleetune.contracts.plan import Plan, PlanResult
-from fleetune.drawing.quantities import seconds
+from collections.abc import Iterator, Sequence
+
+from fleetune.contracts.codecs import DENSE
+from fleetune.contracts.plan import FORWARD_ONLY, FULL, SKIP, LinkUse, Plan, PlanResult, Segment
+from fleetune.drawing.quantities import number, seconds
+
+OPERATIONS = {FULL: "full", FORWARD_ONLY: "forward-only", SKIP: "skip"}
+_RUNS, _DIGITS = 3, 5
+"""Stretches of trained units that are written out; digits of a gate that stand together."""
 
 
 def plan_text(plan: Plan | PlanResult) -> str:
-    """A headline, then a line per segment: units, warm-up, samples of each device; explicit orders after that."""
-    result = plan if isinstance(plan, PlanResult) else None
+    """A headline; a line per segment: units, warm-up, what it trains if not all, samples of each device; then links
+    that are thin or shared, the collector, gates as a table of digits, and explicit orders."""
     core = plan.plan if isinstance(plan, PlanResult) else plan
-    lines = [f"{core.strategy}: {core.micro_batches} micro-batches of {core.micro_batch_samples} samples"]
-    if result is not None:
-        lines[0] += f", a round takes {seconds(result.objective)}"
-        if result.lower_bound is not None:
-            lines[0] += f" (no plan takes less than {seconds(result.lower_bound)})"
-    table = [
-        (
-            f"{lane.name}/{index}",
-            span_text(segment.units),
-            f"warm-up {segment.warmup}",
-            ", ".join(f"{share.device} {share.samples}" for share in segment.shares),
-        )
-        for lane in core.lanes
-        for index, segment in enumerate(lane.segments)
-    ]
-    widths = [max(len(row[k]) for row in table) for k in range(3)]
-    lines += [
-        "  " + "  ".join([*(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=False)), row[3]]) for row in table
-    ]
+    lines = [_headline(core) + (_times(plan) if isinstance(plan, PlanResult) else "")]
+    lines += _segments(core)
+    lines += _columns([(f"link {use.source}>{use.target}", link_text(use)) for use in core.links])
+    if core.collector:
+        lines.append(f"  collector {core.collector} (gradients in, new parameters out)")
+    lines += _gates(core)
     lines += [f"  order of {order.device}: {' '.join(order.actions)}" for order in core.order]
     return "\n".join(lines) + "\n"
 
 
-def span_text(units: tuple[str, ...]) -> str:
+def span_text(units: Sequence[str]) -> str:
     """`embed .. layer.3 (5 units)`"""
-    if len(units) == 1:
-        return f"{units[0]} (1 unit)"
-    return f"{units[0]} .. {units[-1]} ({len(units)} units)"
+    return f"{_span(units)} ({_count(len(units), 'unit')})"
+
+
+def trained_text(segment: Segment) -> str:
+    """What a segment trains, in stretches of its units: `u1 .. u3, u5 (4 units)`."""
+    runs: list[list[str]] = []
+    before = -2
+    for place, name in enumerate(segment.units):
+        if name in segment.trained:
+            if place > before + 1:
+                runs.append([])
+            runs[-1].append(name)
+            before = place
+    spans = ", ".join(_span(run) for run in runs[:_RUNS]) + (", ..." if len(runs) > _RUNS else "")
+    return f"{spans} ({_count(len(segment.trained), 'unit')})"
+
+
+def link_text(use: LinkUse) -> str:
+    """`top-k 1/100, 0.25 of the medium`"""
+    said = [] if use.codec == DENSE else [f"{use.codec} 1/{number(use.ratio)}"]
+    said += [f"{number(use.share)} of the medium"] if use.share != 1.0 else []
+    return ", ".join(said) or "dense and whole"
+
+
+def operations_text(operations: str) -> str:
+    """A gate's digits in fives: `11223 11223`."""
+    return " ".join(operations[k : k + _DIGITS] for k in range(0, len(operations), _DIGITS))
+
+
+def _headline(plan: Plan) -> str:
+    each = f"{_count(plan.micro_batches, 'micro-batch')} of {_count(plan.micro_batch_samples, 'sample')}"
+    return f"{plan.strategy}: {each}" if len(plan.lanes) == 1 else f"{plan.strategy}: {len(plan.lanes)} lanes of {each}"
+
+
+def _times(result: PlanResult) -> str:
+    said = f", a round takes {seconds(result.objective)}"
+    if result.lower_bound is not None:
+        said += f" (no plan takes less than {seconds(result.lower_bound)})"
+    return said
+
+
+def _segments(plan: Plan) -> list[str]:
+    partly = any(segment.trains for lane in plan.lanes for segment in lane.segments)
+    rows = []
+    for lane in plan.lanes:
+        for index, segment in enumerate(lane.segments):
+            trains = (f"trains {trained_text(segment)}" if segment.trains else "trains all",) if partly else ()
+            shares = ", ".join(f"{share.device} {share.samples}" for share in segment.shares)
+            rows.append(
+                (f"{lane.name}/{index}", span_text(segment.units), f"warm-up {segment.warmup}", *trains, shares)
+            )
+    return _columns(rows)
+
+
+def _gates(plan: Plan) -> Iterator[str]:
+    if not plan.gates:
+        return
+    every = "".join(gate.operations for gate in plan.gates)
+    parts = (f"{digit} {word} {every.count(digit) / len(every):.0%}" for digit, word in OPERATIONS.items())
+    yield f"  gates, a digit per micro-batch: {', '.join(parts)}".replace("%", " %")
+    for line in _columns([(gate.subnet, operations_text(gate.operations)) for gate in plan.gates]):
+        yield "  " + line
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Cells of a column are as wide as its widest, the last column aside."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
+    padded = ([*(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=False)), row[-1]] for row in rows)
+    return ["  " + "  ".join(cells) for cells in padded]
+
+
+def _span(units: Sequence[str]) -> str:
+    return units[0] if len(units) == 1 else f"{units[0]} .. {units[-1]}"
+
+
+def _count(many: int, what: str) -> str:
+    plural = f"{what}es" if what.endswith("ch") else f"{what}s"
+    return f"{many} {what if many == 1 else plural}"

@@ -8,11 +8,14 @@ from markupsafe import Markup
 
 from fleetune.contracts.timeline import DeviceAmount, LinkBytes
 from fleetune.drawing import quantities
-from fleetune.drawing.charts import Amounts, amounts_chart, fleet_chart, loss_chart, model_chart
+from fleetune.drawing.charts import Amounts, amounts_chart, fleet_chart, loss_chart
+from fleetune.drawing.colours import colour_of_segment
 from fleetune.drawing.content import ReportContent
+from fleetune.drawing.cut import model_chart
 from fleetune.drawing.gantt import gantt_chart
+from fleetune.drawing.gates import gates_chart
 from fleetune.drawing.marks import tracks
-from fleetune.drawing.plan_text import plan_text, span_text
+from fleetune.drawing.plan_text import link_text, plan_text, span_text, trained_text
 from fleetune.drawing.svg import STYLE
 
 _PAGES = Environment(
@@ -34,8 +37,9 @@ _PAGES.filters.update(
 def report(content: ReportContent) -> str:
     """The page: scores, fleet, the model's cut, both timelines on one scale, loss, memory, links, citation, facts."""
     charts = {
-        "fleet": fleet_chart(content.fleet, _segments(content)),
+        "fleet": fleet_chart(content.fleet, content.plan.plan),
         "model": model_chart(content.plan.plan, content.fleet, content.profile),
+        "gates": gates_chart(content.plan.plan),
         "loss": loss_chart(content.training.rounds),
         "memory": amounts_chart(_memory(content), "memory of each device"),
         "links": amounts_chart(_links(content), "bytes of each link in a round"),
@@ -47,6 +51,7 @@ def report(content: ReportContent) -> str:
         charts={name: Markup(chart) for name, chart in charts.items()},
         plan_text=plan_text(content.plan),
         segments=_segment_rows(content),
+        uses={(use.source, use.target): link_text(use) for use in content.plan.plan.links if not use.is_neutral},
         memory=_memory(content),
         profiled={t.device: t.profiling_s for t in content.profile.times if t.profiling_s is not None},
     )
@@ -57,16 +62,14 @@ def _timelines(content: ReportContent) -> dict[str, str]:
     forecast, measured = content.forecast.rows, content.training.timeline
     until_s = max((row.end_s for row in (*forecast, *measured)), default=0.0)
     order = [*content.plan.plan.devices, *sorted(n for n in tracks((*forecast, *measured)) if ">" in n)]
+    streams = [lane.name for lane in content.plan.plan.lanes]
     return {
-        "forecast": gantt_chart(forecast, "forecast", until_s=until_s, order=order),
-        "measured": gantt_chart(measured, "measured, a typical round", until_s=until_s, order=order),
+        name: gantt_chart(rows, title, until_s=until_s, order=order, streams=streams)
+        for name, title, rows in (
+            ("forecast", "forecast", forecast),
+            ("measured", "measured, a typical round", measured),
+        )
     }
-
-
-def _segments(content: ReportContent) -> dict[str, int]:
-    """Number of the segment that each device runs."""
-    lanes = content.plan.plan.lanes
-    return {device: k for lane in lanes for k, segment in enumerate(lane.segments) for device in segment.devices}
 
 
 def _segment_rows(content: ReportContent) -> list[dict[str, Any]]:
@@ -74,14 +77,15 @@ def _segment_rows(content: ReportContent) -> list[dict[str, Any]]:
     return [
         {
             "name": f"{lane.name}/{index}",
-            "colour": f"var(--s{index % 8})",
+            "colour": colour_of_segment(content.plan.plan, at, index),
             "units": span_text(segment.units),
             "devices": ", ".join(f"{share.device} ({share.samples})" for share in segment.shares),
+            "trains": trained_text(segment) if segment.trains else "all",
             "warmup": segment.warmup,
             "params": sum(content.profile.unit(name).param_bytes for name in segment.units),
-            "trained": sum(content.profile.unit(name).trainable_bytes for name in segment.units),
+            "trained": sum(content.profile.unit(name).trainable_bytes for name in segment.trained),
         }
-        for lane in content.plan.plan.lanes
+        for at, lane in enumerate(content.plan.plan.lanes)
         for index, segment in enumerate(lane.segments)
     ]
 

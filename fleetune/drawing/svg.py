@@ -7,10 +7,10 @@ WIDTH = 960
 
 STYLE = """
 :root{--paper:#ffffff;--ink:#1d2430;--muted:#667085;--line:#e3e7ee;--soft:#f5f7fa;
---forward:#3b74d6;--backward:#e08a2c;--reduce:#8a5cc7;--other:#8b95a5;--good:#23875b;--on:#ffffff;
+--forward:#3b74d6;--backward:#e08a2c;--reduce:#8a5cc7;--update:#8a5a2b;--other:#8b95a5;--good:#23875b;--on:#ffffff;
 --s0:#3b74d6;--s1:#e08a2c;--s2:#2f9e77;--s3:#8a5cc7;--s4:#cf4f6d;--s5:#2a93b0;--s6:#8c8a2f;--s7:#77808f}
 @media (prefers-color-scheme:dark){:root{--paper:#12161d;--ink:#e6eaf1;--muted:#9aa5b6;--line:#2a323f;--soft:#1a202a;
---forward:#6a9cf0;--backward:#f0a95a;--reduce:#b18ae6;--other:#7d8899;--good:#5cc597;--on:#10141a;
+--forward:#6a9cf0;--backward:#f0a95a;--reduce:#b18ae6;--update:#c99a66;--other:#7d8899;--good:#5cc597;--on:#10141a;
 --s0:#6a9cf0;--s1:#f0a95a;--s2:#5cc597;--s3:#b18ae6;--s4:#ee8199;--s5:#62bfd8;--s6:#c4c25f;--s7:#9aa5b6}}
 svg.chart{font:12px system-ui,-apple-system,"Segoe UI",sans-serif;display:block;width:100%;height:auto}
 svg.chart text{fill:var(--ink)}
@@ -18,7 +18,8 @@ svg.chart .halo{stroke:var(--paper);stroke-width:8;stroke-linejoin:round;paint-o
 svg.chart .muted{fill:var(--muted)}svg.chart .on{fill:var(--on);font-size:10px}
 svg.chart .rule{stroke:var(--line);stroke-width:1}svg.chart .soft{fill:var(--soft)}
 svg.chart .F{fill:var(--forward)}svg.chart .B{fill:var(--backward)}
-svg.chart .R{fill:var(--reduce)}svg.chart .O{fill:var(--other)}svg.chart .link{opacity:.72}
+svg.chart .R{fill:var(--reduce)}svg.chart .U{fill:var(--update)}
+svg.chart .O{fill:var(--other)}svg.chart .link{opacity:.72}
 svg.chart .bar:hover{stroke:var(--ink);stroke-width:1.5}
 svg.chart .curve{fill:none;stroke:var(--forward);stroke-width:2;stroke-linejoin:round}
 svg.chart .area{fill:var(--forward);opacity:.1}svg.chart .node{fill:var(--forward)}

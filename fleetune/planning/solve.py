@@ -9,15 +9,28 @@ from fleetune.contracts.plan import PlanResult
 from fleetune.errors import Refused
 from fleetune.planning.problem import Problem
 from fleetune.planning.strategies.asteroid import Asteroid
+from fleetune.planning.strategies.d2ft import D2FT
 from fleetune.planning.strategies.dp import DataParallel
+from fleetune.planning.strategies.fusionllm import FusionLLM
+from fleetune.planning.strategies.lola_deft import LolaDeft
 from fleetune.planning.strategies.pp import PipelineParallel
 from fleetune.planning.strategies.single import Single
+from fleetune.planning.strategies.split_learning import SplitLearning
 from fleetune.planning.strategy import Strategy
 
 
 def strategies() -> dict[str, Strategy]:
     """Every strategy by its name."""
-    known: tuple[Strategy, ...] = (Asteroid(), Single(), DataParallel(), PipelineParallel())
+    known: tuple[Strategy, ...] = (
+        Asteroid(),
+        Single(),
+        DataParallel(),
+        PipelineParallel(),
+        FusionLLM(),
+        LolaDeft(),
+        SplitLearning(),
+        D2FT(),
+    )
     return {strategy.name: strategy for strategy in known}
 
 

@@ -3,7 +3,8 @@
 `profile` prepares data and starting weights, records the model, and starts one measuring process per device, all at
 once, each at its device's site and within its limits; devices that an earlier run has measured are not measured again
 (`kept`). `measure` runs units in order, forward and backward, in interleaved passes and keeps the minimum of each; a
-device too small for the whole model measures it window by window.
+device too small for the whole model measures it window by window. `scores` are of attention heads, for strategies that
+choose among them, and computed only where the run asks for them.
 
 Timing units in isolated loops was set aside: it is off by a third, where the sum over passes is within 5 % of a real
 step.

@@ -1,11 +1,12 @@
-"""What a measuring process says, line by line: `loading`, `measuring`, `progress`, then `costs`, which is an Answer."""
+"""What a measuring process says, line by line: `loading`, `measuring`, `progress`, then `costs`, which is an Answer, or
+`scores`, which is Scores."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 from fleetune.contracts import wire
 from fleetune.contracts.record import record
 
-LOADING, MEASURING, PROGRESS, COSTS, ERROR = "loading", "measuring", "progress", "costs", "error"
+LOADING, MEASURING, PROGRESS, COSTS, SCORES, ERROR = "loading", "measuring", "progress", "costs", "scores", "error"
 
 
 @record
@@ -34,14 +35,39 @@ class Answer:
     """In the order of the graph."""
 
 
-def event_of(answer: Answer) -> dict[str, Any]:
+@record
+class HeadScores:
+    """One head's (see contracts.profile.Subnet)."""
+
+    name: str
+    weight_magnitude: float
+    gradient_magnitude: float
+    fisher: tuple[float, ...]
+
+
+@record
+class Scores:
+    """Those of all heads, in the order of models.heads."""
+
+    heads: tuple[HeadScores, ...]
+
+
+T = TypeVar("T", Answer, Scores)
+
+
+def event_of(answer: Answer | Scores) -> dict[str, Any]:
     """The line that carries it."""
-    return {"event": COSTS, **wire.dump(answer)}
+    return {"event": COSTS if isinstance(answer, Answer) else SCORES, **wire.dump(answer)}
 
 
 def answer_of(event: dict[str, Any], owner: str) -> Answer:
     """The answer of a line; Refused where it is none."""
-    return wire.load(Answer, {key: value for key, value in event.items() if key != "event"}, owner)
+    return _of(Answer, event, owner)
+
+
+def scores_of(event: dict[str, Any], owner: str) -> Scores:
+    """The scores of a line; Refused where it has none."""
+    return _of(Scores, event, owner)
 
 
 def quickest(one: Answer, other: Answer) -> Answer:
@@ -59,3 +85,7 @@ def quickest(one: Answer, other: Answer) -> Answer:
         for mine, yours in zip(one.units, other.units, strict=True)
     )
     return Answer(runtime_bytes=one.runtime_bytes, profiling_s=one.profiling_s, units=tuple(units))
+
+
+def _of(kind: type[T], event: dict[str, Any], owner: str) -> T:
+    return wire.load(kind, {key: value for key, value in event.items() if key != "event"}, owner)

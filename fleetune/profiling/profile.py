@@ -1,5 +1,5 @@
 """The profile of a model on a fleet: prepares what training will read, then measures on all devices at once (or, for
-devices that are not there, works out what they would have measured)."""
+devices that are not there, works out what they would have measured), and scores heads where that is asked for."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from fleetune.profiling.answer import Answer
 from fleetune.profiling.devices import answers
 from fleetune.profiling.least import least_samples
 from fleetune.profiling.preparation import Folders, prepare_all
+from fleetune.profiling.scores import subnets, to_score
 from fleetune.profiling.simulated import simulated_times, works
 from fleetune.profiling.task import ProfilingTask
 from fleetune.profiling.units import unit_sizes
@@ -24,6 +25,7 @@ def profile(task: ProfilingTask) -> Profile:
     """Prepare data, starting weights and the graph, then measure; the profile is written and returned."""
     folders = Folders(profile=task.folder, data=task.data_folder)
     graph, module = prepare_all(task.model, task.data, task.seed, folders, task.progress)
+    scored = to_score(task, graph, module) if task.scores else ()
     found = (_simulate if task.fleet.simulated else _measure)(task, graph, module)
     made = Profile(
         model=task.model.source or str((task.model.config or {}).get("model_type")),
@@ -31,6 +33,7 @@ def profile(task: ProfilingTask) -> Profile:
         batch_sizes=found.sizes,
         times=found.times,
         optimizer_bytes_per_param_byte=task.training.optimizer_bytes_per_param_byte,
+        subnets=subnets(task, graph, module, scored) if scored else (),
     )
     wire.write(made, task.folder / "profile.json")
     return made

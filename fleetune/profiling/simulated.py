@@ -14,12 +14,12 @@ from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 
 from fleetune.contracts.fleet import Device
 from fleetune.contracts.profile import DeviceTimes
-from fleetune.models.graph import Graph, graph_text, parse_graph
+from fleetune.models.dry import FEW, NOWHERE, empty, placeless
+from fleetune.models.graph import Graph
 from fleetune.models.segment import Segment
 from fleetune.profiling.measure import leaves_of, run_watched
 
-NOWHERE = torch.device("meta")
-FEW, MANY = 2, 4
+MANY = 2 * FEW
 """Samples. Everything is counted for both: what a sample costs is the difference, divided by the samples it is of."""
 
 
@@ -39,7 +39,7 @@ class Work:
 
 def works(recorded: Graph, skeleton: nn.Module) -> list[Work]:
     """The work of one sample in every unit; `skeleton` is the whole model on the meta device."""
-    graph = parse_graph(graph_text(recorded), "graph")  # as devices read it: free of the place it was recorded on
+    graph = placeless(recorded)
     return [_difference(*both) for both in zip(*(_counted(graph, skeleton, n) for n in (FEW, MANY)), strict=True)]
 
 
@@ -91,13 +91,6 @@ def _counted(graph: Graph, skeleton: nn.Module, samples: int) -> Iterator[Work]:
             layers=len(layers),
             backward=bool(reached),
         )
-
-
-def empty(graph: Graph, number: int, samples: int) -> torch.Tensor:
-    """An input of that many samples, without data."""
-    value = graph.value(number)
-    shape = [samples if size == graph.batch else int(size) for size in value.shape]
-    return torch.empty(shape, dtype=getattr(torch, value.dtype), device=NOWHERE)
 
 
 def _counter() -> Any:

@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from fleetune.contracts.config.data import DataRequest
 from fleetune.contracts.config.model import ModelRequest
@@ -38,11 +41,27 @@ class ProfilingTask:
     note: Callable[[str], None] = unheard
     kept: Kept | None = None
     """Answers of earlier runs; None measures every device and keeps nothing."""
+    scores: bool = False
+    """Whether heads of attention are scored, too."""
+
+
+@record
+class ScoringTask:
+    """What is scored: the first round's micro-batches, as training will deal them."""
+
+    seed: int
+    batch_samples: int
+    micro_batch_samples: int
+
+    @property
+    def micro_batches(self) -> int:
+        """M of the papers."""
+        return self.batch_samples // self.micro_batch_samples
 
 
 @record
 class MeasureTask:
-    """What a measuring process is given."""
+    """What a measuring process is given; with `scoring` it scores and measures nothing."""
 
     device: str
     model: ModelRequest
@@ -53,3 +72,4 @@ class MeasureTask:
     memory_bytes: int
     batch_sizes: tuple[int, ...]
     passes: int
+    scoring: Annotated[ScoringTask | None, Field(exclude_if=lambda value: value is None)] = None

@@ -24,17 +24,21 @@ from fleetune.models.tied import state_by_unit
 from fleetune.models.weights import Weights
 from fleetune.profiling.answer import ERROR, LOADING, MEASURING, PROGRESS, Answer, UnitAnswer, event_of
 from fleetune.profiling.measure import Effort, UnitCost, measure, now, since
+from fleetune.profiling.scoring import score
 from fleetune.profiling.task import MeasureTask
 
 
 def main() -> int:
-    """Measure every unit, tell progress line by line, and print the costs."""
+    """Measure every unit (or score every head), tell progress line by line, and print the answer."""
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--task", type=Path, required=True)
     try:
         task = wire.read(MeasureTask, arguments.parse_args().task)
         torch.set_num_threads(1)
-        _measure(task)
+        if task.scoring is None:
+            _measure(task)
+        else:
+            _say(event_of(score(task, task.scoring, _resident_bytes(), _say)))
     except Exception as error:
         _say({"event": ERROR, "message": f"{type(error).__name__}: {error}"[:2000]})
         sys.stderr.write(traceback.format_exc())

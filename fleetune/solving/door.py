@@ -5,9 +5,13 @@ from typing import Any
 
 from fleetune.contracts import wire
 from fleetune.errors import Refused
+from fleetune.solving.d2ft.kind import D2FT
+from fleetune.solving.deft.kind import DEFT
 from fleetune.solving.hpp.kind import HPP
 from fleetune.solving.kind import Kind, Solved
+from fleetune.solving.opfence.kind import OPFENCE
 from fleetune.solving.proofs import at_least
+from fleetune.solving.split.kind import SPLIT
 
 MOST_SEED = 2**32 - 1
 """What every generator takes."""
@@ -17,6 +21,10 @@ def kinds() -> dict[str, Kind]:
     """Every kind by the name that problem files give."""
     known = (
         HPP,
+        DEFT,
+        SPLIT,
+        D2FT,
+        OPFENCE,
     )  # fmt: skip
     return {kind.name: kind for kind in known}
 

@@ -90,8 +90,8 @@ def ascending(field: str, values: Sequence[int], least: int) -> None:
 
 
 def counted(count: int, noun: str) -> str:
-    """`1 layer`, `2 layers`"""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    """`1 layer`, `2 layers`, `2 micro-batches`"""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}{'es' if noun.endswith('ch') else 's'}"
 
 
 def _shape(field: str, values: Sequence[Any], axes: Sequence[Axis], at: list[str]) -> None:

@@ -3,18 +3,36 @@
 from dataclasses import replace
 
 from fleetune.clock import forecast
+from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.metrics import EvaluationMetrics, RoundMetrics, Score, TrainingMetrics
+from fleetune.contracts.plan import PlanResult
+from fleetune.contracts.profile import Profile
 from fleetune.contracts.timeline import DeviceAmount, LinkBytes, Row
 from fleetune.drawing import ReportContent
 from fleetune.planning import solve
+from tests.drawing import hand_made
 from tests.planning.instances import small
 
 
 def content() -> ReportContent:
     """Strategy pp on a, then b and c together."""
     problem = small(micro_batch_samples=4, micro_batches=6, groups=[["a"], ["b", "c"]])
-    result = solve("pp", problem, now=lambda: 0.0)
-    said = forecast(result.plan, problem.fleet, problem.profile)
+    return content_of(solve("pp", problem, now=lambda: 0.0), problem.fleet, problem.profile)
+
+
+def by_hand(name: str) -> ReportContent:
+    """One of the plans made by hand."""
+    plan = hand_made.PLANS[name]
+    said = forecast(plan, hand_made.FLEET, hand_made.PROFILE)
+    result = PlanResult(
+        plan=plan, objective=said.round_s, lower_bound=None, status="feasible", solve_s=0.0, method="by hand"
+    )
+    return content_of(result, hand_made.FLEET, hand_made.PROFILE)
+
+
+def content_of(result: PlanResult, fleet: Fleet, profile: Profile) -> ReportContent:
+    """A run of a plan."""
+    said = forecast(result.plan, fleet, profile)
     rounds = tuple(
         RoundMetrics(
             round=k, loss=0.7 / (1 + k / 10) + 0.02 * (k % 3), gradient_norm=1.0, learning_rate=5e-4, round_s=0.2
@@ -44,8 +62,8 @@ def content() -> ReportContent:
     )
     return ReportContent(
         title="demo: a small model <on> three devices",
-        fleet=problem.fleet,
-        profile=problem.profile,
+        fleet=fleet,
+        profile=profile,
         plan=result,
         forecast=said,
         training=training,

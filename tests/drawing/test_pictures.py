@@ -10,12 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleetune.clock import forecast
+from fleetune.contracts.plan import DeviceOrder
 from fleetune.contracts.timeline import Row
 from fleetune.drawing import ReportContent, gantt, report
+from fleetune.drawing.charts import fleet_chart
+from fleetune.drawing.colours import colours_of_devices
+from fleetune.drawing.cut import model_chart
+from fleetune.drawing.gates import gates_chart
+from fleetune.drawing.marks import without_common_start
 from fleetune.drawing.quantities import percent, rate, seconds, size, steps
 from fleetune.planning import solve
 from tests.clock import fleets
-from tests.drawing.contents import content
+from tests.drawing import hand_made
+from tests.drawing.contents import by_hand, content, content_of
 from tests.planning.instances import small
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -145,6 +152,135 @@ def test_one_device_and_no_rounds_make_a_report_too() -> None:
     parser = Balanced()
     parser.feed(page)
     assert parser.open == [] and "Bytes of each link" not in page
+
+
+@pytest.mark.parametrize("name", hand_made.PLANS)
+def test_plans_made_by_hand_make_whole_reports(name: str) -> None:
+    """Tags close in turn, a bar for every row, gates only where there are some."""
+    made = by_hand(name)
+    page = report(made)
+    parser = Balanced()
+    parser.feed(page)
+    assert parser.open == []
+    assert len(bars(chart(page, "forecast"))) == len(made.forecast.rows)
+    assert page.count("<svg") == 7 + (name == "gates")
+    assert "<details>" in page  # 30 links are folded
+
+
+def test_reports_tell_what_plans_decide_beyond_a_chain() -> None:
+    """Trained units, links, the collector, lanes, gates."""
+    pages = {name: report(by_hand(name)) for name in hand_made.PLANS}
+    assert "rounds of\n8 samples in each of 4 lanes." in pages["lanes"]
+    assert "Gradients go to tower-1, which hands out new parameters." in pages["deft"]
+    for words in ("<th>trains</th>", "<td>layer.3 .. layer.4 (2 units)</td>", "<td>0.125 of the medium</td>"):
+        assert words in pages["deft"] and words not in pages["lanes"]
+    assert "<summary>30 links between them, 4 of them thin or shared</summary>" in pages["links"]
+    assert "<td>top-k 1/100, 0.25 of the medium</td>" in pages["links"]
+    assert "<h2>Gates</h2>" in pages["gates"] and "<h2>Gates</h2>" not in pages["links"]
+
+
+def test_what_a_segment_trains_is_what_is_counted_as_trained() -> None:
+    """phone-1 hosts nine units of 1 kB and trains three of them."""
+    page = " ".join(report(by_hand("deft")).split())
+    assert '<td class="n">9 kB</td> <td class="n">3 kB</td>' in page
+
+
+def test_lanes_have_colours_of_their_own_in_every_picture() -> None:
+    """The second lane is s1 in the Gantt chart, on its client and in the cut; helpers of both have no lane's colour."""
+    made = by_hand("lanes")
+    second = [r for r in bars(chart(report(made), "forecast")) if "phone-2/" in (r.findtext(f"{SVG}title") or "")]
+    assert {(r.get("style") or "").split(";")[0] for r in second} == {"fill:var(--s1)"}
+    assert {(r.get("class") or "").split()[1] for r in second if "opacity" in (r.get("style") or "")} == {"B"}
+    colours = colours_of_devices(made.plan.plan)
+    assert colours["phone-2"] == "var(--s1)" and colours["tower-1"] == "var(--other)"
+    assert model_chart(made.plan.plan, made.fleet, made.profile).count("fill:var(--s1)") == 9
+
+
+def test_bars_of_lanes_say_as_much_as_fits() -> None:
+    """Lane and micro-batch, or what tells the lane apart; micro-batches only where there are several."""
+    rows = [
+        Row(device="a", lane="client-1", action="client-1/0F0", start_s=0, end_s=60),
+        Row(device="a", lane="client-2", action="client-2/0F0", start_s=60, end_s=160),
+        Row(device="b", lane="client-2", action="client-2/0F1", start_s=0, end_s=4),
+        Row(device="b", lane="client-1", action="client-1/0U0", start_s=20, end_s=26),
+    ]
+    drawn = ElementTree.fromstring(gantt(rows, "t"))
+    texts = [text.text for text in drawn.iter(f"{SVG}text") if text.get("font-size") == "10"]
+    assert texts == ["client-1", "client-2 0", "2 1", "1 U"]
+
+
+def test_names_are_cut_to_what_tells_them_apart() -> None:
+    """Numbers at their ends; nothing is cut off from words."""
+    assert without_common_start(["client-1", "client-12"]) == ["1", "12"]
+    assert without_common_start(["c10", "c11"]) == ["10", "11"]
+    for names in (["c", "c1"], ["alpha", "alps"], ["phone-1", "laptop-1"]):
+        assert without_common_start(names) == names
+    assert without_common_start(["main"]) == ["main"]
+
+
+def test_an_update_has_a_class_and_a_word() -> None:
+    """On the links to and from the collector."""
+    drawn = [r for r in bars(chart(report(by_hand("deft")), "forecast")) if "bar U" in (r.get("class") or "")]
+    assert len(drawn) == 8
+    assert "(update) on tower-1>phone-1" in (drawn[0].findtext(f"{SVG}title") or "")
+
+
+def test_the_cut_shows_what_is_not_trained_in_light() -> None:
+    """A row per lane on one scale; backwards end at the first trained unit, so what is below takes a third."""
+    made = by_hand("deft")
+    rects = list(ElementTree.fromstring(model_chart(made.plan.plan, made.fleet, made.profile)).iter(f"{SVG}rect"))
+    light = ["opacity" in (rect.get("style") or "") for rect in rects]
+    assert [light[9 * k : 9 * k + 9].count(False) for k in range(4)] == [3, 2, 1, 2]
+    widths = [float(rect.get("width") or 0) for rect in rects[:9]]
+    assert widths[8] / widths[0] == pytest.approx(3, rel=0.05)
+
+
+def test_gates_leave_units_as_wide_as_what_is_left_of_them() -> None:
+    """Half of the operations are full, a third forward-only: of 1 + 2 parts of time 5/6 + 2·1/2 run."""
+    plan = hand_made.PLANS["gates"]
+    rects = list(ElementTree.fromstring(model_chart(plan, hand_made.FLEET, hand_made.PROFILE)).iter(f"{SVG}rect"))
+    widths = [float(rect.get("width") or 0) + 1 for rect in rects[:5]]
+    assert widths[1] / widths[0] == pytest.approx((5 / 6 + 1) / 3, rel=0.01)
+
+
+def test_gates_are_drawn_head_by_head_with_their_digits() -> None:
+    """36 heads of six blocks; equal neighbours are one rectangle; nothing where there are no gates."""
+    plan = hand_made.PLANS["gates"]
+    groups = list(ElementTree.fromstring(gates_chart(plan)).iter(f"{SVG}g"))
+    assert len(groups) == 36
+    assert groups[0].findtext(f"{SVG}title") == "layer.0#0\n11223 11223 11223 11223"
+    assert len(list(groups[0].iter(f"{SVG}rect"))) == 12  # 11 22 3, four times
+    assert len(list(groups[5].iter(f"{SVG}rect"))) == 1  # always full
+    assert gates_chart(hand_made.PLANS["links"]) == ""
+
+
+def test_the_collector_has_a_rim() -> None:
+    """And says what it does."""
+    made = by_hand("deft")
+    circles = list(ElementTree.fromstring(fleet_chart(made.fleet, made.plan.plan)).iter(f"{SVG}circle"))
+    rims = [circle for circle in circles if "stroke-width:3" in (circle.get("style") or "")]
+    assert [(rim.findtext(f"{SVG}title") or "").split(":")[0] for rim in rims] == ["tower-1"]
+
+
+def test_many_lanes_are_drawn_low_and_their_segments_folded() -> None:
+    """Twelve clients: no captions in the cut, a table that opens, and no legend of twelve colours."""
+    clients = [f"client-{k}" for k in range(12)]
+    fleet = fleets.fleet(*(fleets.device(name) for name in (*clients, "tower")))
+    profile = fleets.profile(hand_made.UNITS, dict.fromkeys((*clients, "tower"), 0.001))
+    lanes = {
+        name: (hand_made.segment(0, 2, name), hand_made.segment(2, 7, "tower"), hand_made.segment(7, 9, name))
+        for name in clients
+    }
+    orders = [DeviceOrder(device=c, actions=(f"{c}/0F0", f"{c}/2F0", f"{c}/2B0", f"{c}/0B0")) for c in clients]
+    orders.append(DeviceOrder(device="tower", actions=tuple(f"{c}/1{letter}0" for letter in "FB" for c in clients)))
+    plan = replace(hand_made.plan("many", lanes, 1), order=tuple(orders))
+    result = replace(by_hand("lanes").plan, plan=plan)
+    page = report(content_of(result, fleet, profile))
+    assert "<summary>36 segments</summary>" in page and "<summary>156 links between them</summary>" in page
+    cut = ElementTree.fromstring(chart(page, "the model cut into segments"))
+    assert [text.text for text in cut.iter(f"{SVG}text")] == clients
+    legend = [text.text for text in ElementTree.fromstring(chart(page, "forecast")).iter(f"{SVG}text")][:3]
+    assert legend == ["forecast", "backward", "forward"]
 
 
 @pytest.mark.parametrize(

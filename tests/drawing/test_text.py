@@ -2,17 +2,21 @@
 
 from dataclasses import replace
 
-from fleetune.contracts.plan import DeviceOrder
+import pytest
+
+from fleetune.contracts.plan import DeviceOrder, LinkUse
 from fleetune.contracts.timeline import Row
 from fleetune.drawing import grid, plan_text
-from tests.clock import fleets
+from fleetune.drawing.plan_text import link_text, operations_text, trained_text
+from tests.clock import fleets, ticks
+from tests.drawing import hand_made
 from tests.drawing.contents import content
 from tests.golden import same_as_golden
 
 
 def row(device: str, action: str, start_s: float, end_s: float) -> Row:
-    """A row of lane main."""
-    return Row(device=device, lane="main", action=action, start_s=start_s, end_s=end_s)
+    """A row of the lane that the action names."""
+    return Row(device=device, lane=action.split("/")[0], action=action, start_s=start_s, end_s=end_s)
 
 
 def test_a_timeline_as_a_grid_drawn_by_hand() -> None:
@@ -60,3 +64,77 @@ def test_a_plan_with_an_explicit_order_prints_it() -> None:
         "  main/1  u2 .. u3 (2 units)  warm-up 1  b 3, c 1\n"
         "  order of c: main/1F0 main/1B0\n"
     )
+
+
+@pytest.mark.parametrize("name", hand_made.PLANS)
+def test_a_plan_made_by_hand_reads_as_it_did(name: str) -> None:
+    """Clients through helpers, blocks of a collector, gates of heads, thin links."""
+    same_as_golden(f"plan-hand-{name}.txt", plan_text(hand_made.PLANS[name]))
+
+
+def test_one_of_something_is_told_in_the_singular() -> None:
+    """1 micro-batch of 1 sample."""
+    plan = ticks.plan({"main": [ticks.segment("u0", "a")]})
+    assert plan_text(plan).splitlines()[0] == "by hand: 1 micro-batch of 1 sample"
+
+
+@pytest.mark.parametrize(
+    ("trains", "words"),
+    [
+        ("", "u0 .. u9 (10 units)"),
+        ("u3", "u3 (1 unit)"),
+        ("u5 u3 u4", "u3 .. u5 (3 units)"),
+        ("u0 u3 u4 u9", "u0, u3 .. u4, u9 (4 units)"),
+        ("u0 u2 u4 u6 u8", "u0, u2, u4, ... (5 units)"),
+    ],
+)
+def test_trained_units_are_told_in_stretches(trains: str, words: str) -> None:
+    """In the model's order; at most three of them."""
+    names = " ".join(f"u{k}" for k in range(10))
+    assert trained_text(ticks.segment(names, "a", trains=trains)) == words
+
+
+@pytest.mark.parametrize(
+    ("codec", "ratio", "share", "words"),
+    [
+        ("dense", 1.0, 1.0, "dense and whole"),
+        ("top-k", 100.0, 1.0, "top-k 1/100"),
+        ("top-k", 12.5, 0.25, "top-k 1/12.5, 0.25 of the medium"),
+        ("dense", 1.0, 1 / 3, "0.3333 of the medium"),
+    ],
+)
+def test_what_a_link_carries_in_words(codec: str, ratio: float, share: float, words: str) -> None:
+    """Only what is not neutral is told."""
+    assert link_text(LinkUse(source="a", target="b", codec=codec, ratio=ratio, share=share)) == words
+
+
+def test_digits_of_gates_stand_in_fives() -> None:
+    """So that the 13th micro-batch is found."""
+    assert operations_text("1123211232113") == "11232 11232 113"
+
+
+def test_a_timeline_of_lanes_as_a_grid_drawn_by_hand() -> None:
+    """Signs tell lanes, named below; the update is ^ on its link."""
+    rows = [
+        row("s>a", "left/0U0", 0, 1),
+        row("a", "left/0F0", 1, 3),
+        row("a", "right/0F0", 3, 4),
+        row("a", "right/0B0", 4, 6),
+        row("a", "left/0F1", 6, 8),
+        row("a", "left/0B0", 8, 10),
+    ]
+    assert grid(rows, width=10).splitlines() == [
+        "    0     10 s",
+        "  a .001bb00aa",
+        "s>a ^.........",
+        "    0-9 forward of a lane (0 left, 1 right), a-j its backward (a is 0), = all-reduce, ^ update, * other, "
+        ". idle",
+    ]
+
+
+def test_many_lanes_are_told_by_their_last_digit() -> None:
+    """Twelve lanes, of which the first and the eleventh look alike; short names stand before long ones."""
+    rows = [row("a", f"c{k}/0F0", k, k + 1) for k in range(12)]
+    drawn = grid(rows, width=12).splitlines()
+    assert drawn[1] == "a 012345678901"
+    assert drawn[2].startswith("  0-9 forward of a lane (its last digit), a-j its backward")

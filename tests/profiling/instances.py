@@ -117,17 +117,22 @@ class ScriptedJob:
 
 
 class Scripted:
-    """A launcher of ScriptedJobs, by the device that the task file names."""
+    """A launcher of ScriptedJobs, by the device that the task file names; `scorer` is the one that scores."""
 
-    def __init__(self, jobs: dict[str, ScriptedJob]) -> None:
-        self.jobs = jobs
+    def __init__(self, jobs: dict[str, ScriptedJob], scorer: ScriptedJob | None = None) -> None:
+        self.jobs, self.scorer = jobs, scorer
         self.given: dict[str, MeasureTask] = {}
+        self.scored: list[MeasureTask] = []
         self.commands: dict[str, Command] = {}
 
     def start(self, command: Command) -> ScriptedJob:
         """The job of the device whose task file is in the arguments."""
         assert command.module == "fleetune.profiling.worker"
         task = wire.read(MeasureTask, Path(command.arguments[-1]))
+        if task.scoring is not None:
+            assert self.scorer is not None, "nobody asked for scores"
+            self.scored.append(task)
+            return self.scorer
         self.given[task.device], self.commands[task.device] = task, command
         return self.jobs[task.device]
 

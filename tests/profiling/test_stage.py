@@ -6,6 +6,7 @@ import pytest
 
 from fleetune.contracts import wire
 from fleetune.contracts.task import StageTask
+from fleetune.errors import Refused
 from fleetune.profiling import ProfilingTask
 from fleetune.profiling.answer import Answer
 from stages import profile as stage
@@ -62,3 +63,15 @@ def test_a_stage_that_is_to_measure_anew_finds_nothing(tmp_path: Path, monkeypat
 def test_without_a_folder_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in tasks that were written before there was one."""
     assert given(tmp_path, monkeypatch).kept is None
+
+
+def test_scores_are_asked_for_by_a_section_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which most configs do not have."""
+    assert not given(tmp_path, monkeypatch).scores
+    usual = profiling_task(tmp_path, Scripted({}), ("ann", "bob"))
+    training = {"batch_samples": 12, "micro_batch_samples": 6}
+    config = {"model": wire.dump(MODEL), "data": wire.dump(usual.data), "training": training}
+    assert given(tmp_path, monkeypatch, config={**config, "profile": {"scores": True}}).scores
+    assert not given(tmp_path, monkeypatch, config={**config, "profile": {"scores": False}}).scores
+    with pytest.raises(Refused, match="profile: score: unknown key; allowed are scores"):
+        given(tmp_path, monkeypatch, config={**config, "profile": {"score": True}})

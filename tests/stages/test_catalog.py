@@ -76,6 +76,16 @@ def test_the_slice_is_all_that_a_stage_gets() -> None:
     }
 
 
+def test_a_section_that_says_nothing_is_no_part_of_any_slice() -> None:
+    """So keys are what they were before there was such a section; where it says something, its one reader has it."""
+    assert "profile" not in PLAIN and "profile" not in config_slice(entry(STAGES, "profile"), PLAIN)
+    asked = {**PLAIN, "profile": {"scores": True}}
+    assert wire.dump(wire.load(RunConfig, asked, "run")) == asked
+    assert [row.name for row in STAGES if "profile" in config_slice(row, asked)] == ["profile"]
+    assert config_slice(entry(STAGES, "profile"), asked)["profile"] == {"scores": True}
+    assert wire.dump(wire.load(RunConfig, {**PLAIN, "profile": {}}, "run")) == PLAIN
+
+
 def test_monitor_shares_the_wave_of_train() -> None:
     """The order of a run, with what runs beside each other together."""
     assert [[row.name for row in wave] for wave in waves(STAGES)] == [

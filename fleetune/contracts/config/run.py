@@ -35,6 +35,15 @@ class StagesRequest:
 
 
 @record
+class ProfileRequest:
+    """What is measured beyond the costs of units."""
+
+    scores: bool = False
+    """How much every head of attention matters, by passes over the first round's micro-batches: what D2FT chooses by.
+    For transformers only."""
+
+
+@record
 class RunConfig:
     """A run file: fleet, model, data, training, strategy. Sections may be the name of a file in configs/."""
 
@@ -46,6 +55,7 @@ class RunConfig:
     training: TrainingRequest
     strategy: StrategyRequest = StrategyRequest()
     stages: Annotated[StagesRequest, Field(exclude_if=lambda value: value == StagesRequest())] = StagesRequest()
+    profile: Annotated[ProfileRequest, Field(exclude_if=lambda value: value == ProfileRequest())] = ProfileRequest()
 
     def __post_init__(self) -> None:
         a_name("run", self.name)

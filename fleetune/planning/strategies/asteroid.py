@@ -20,6 +20,7 @@ from fleetune.planning.parts.devices import not_profiled, taking_part
 from fleetune.planning.parts.finish import answer
 from fleetune.planning.parts.hpp import Posed, plan_of, problem_of, with_reserves
 from fleetune.planning.parts.shortage import amount
+from fleetune.planning.parts.top_k import prove_ratio, with_top_k
 from fleetune.planning.problem import Problem
 from fleetune.solving.hpp.solution import Solution
 from fleetune.solving.hpp.solve import solve
@@ -47,12 +48,16 @@ class Options:
     backups: int = 0
     """1: a device of the next segment has room for what a segment of one device trains and its optimizer state (the
     first segment is next to the last). Frozen weights need no backup: every device can read them again."""
+    compression_ratio: float | None = None
+    """Top-k on links between segments as FusionLLM's, on top of the plan: the slowest sends one of about so many
+    elements (lossy); None: everything is sent dense."""
     time_limit_s: float | None = None
     """None: a fixed amount of work; else `search` goes on until then, and may answer differently from run to run."""
 
     def __post_init__(self) -> None:
         one_of("asteroid", "snapshots", self.snapshots, (0, 1))
         one_of("asteroid", "backups", self.backups, (0, 1))
+        prove_ratio("asteroid", self.compression_ratio)
         if self.time_limit_s is not None:
             positive("asteroid", time_limit_s=self.time_limit_s)
         if self.method == "hetpipe":
@@ -83,9 +88,11 @@ class Asteroid:
             raise Infeasible(f"every_device: {min(idle)} lacks memory even for an idle worker; give it more")
         ask = _with_backups if options.backups else _solve
         solution = ask(posed, options, problem.seed)
-        plan = plan_of(self.name, problem, posed, solution)
         clock = Clock(problem.fleet, problem.profile)
-        found = answer(plan, problem, clock, self.citation, bound_s=solution.lower_bound)
+        dense = plan_of(self.name, problem, posed, solution)
+        plan = with_top_k(dense, clock, options.compression_ratio)
+        bound_s = solution.lower_bound if plan is dense else None  # that of dense links is none of thin ones
+        found = answer(plan, problem, clock, self.citation, bound_s=bound_s)
         return replace(found, method=options.method)
 
 

@@ -1,0 +1,56 @@
+"""Adaptive top-k on the links of any plan: the slower a link, the fewer elements it sends (FusionLLM eq. (7))."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from fleetune.clock import Clock
+from fleetune.contracts.action import BACKWARD, FORWARD
+from fleetune.contracts.codecs import BYTES_PER_KEPT_ELEMENT, ELEMENT_BYTES, TOP_K, wire_bytes
+from fleetune.contracts.plan import LinkUse, Plan
+from fleetune.contracts.record import positive
+from fleetune.errors import Refused
+from fleetune.solving.opfence.wires import Codec
+
+
+def prove_ratio(owner: str, ratio: float | None) -> None:
+    """Refuse ratios below 1; None is dense."""
+    if ratio is not None:
+        positive(owner, compression_ratio=ratio)
+        if ratio < 1:
+            raise Refused(f"{owner}: compression_ratio {ratio} is below 1; 100 sends one of 100 elements")
+
+
+def with_top_k(plan: Plan, clock: Clock, ratio: float | None) -> Plan:
+    """The plan with top-k on every link between segments that it makes faster.
+
+    `ratio` is that of the slowest link, before what a kept element's index costs (8 of 4 bytes here, not the paper's
+    12) is counted: r_i = max(1, c/4 · ratio · R_i / max R), R_i a link's dense seconds per micro-batch. None: dense.
+    """
+    if ratio is None:
+        return plan
+    dense_s, dense_bytes = _carried(plan, clock)
+    if not dense_s:
+        return plan
+    codec = Codec(ratio, BYTES_PER_KEPT_ELEMENT[TOP_K], ELEMENT_BYTES)
+    ratios = codec.ratios(np.array(list(dense_s.values())), max(dense_s.values()))
+    uses = {(use.source, use.target): use for use in plan.links}
+    for (source, target), found in zip(dense_s, ratios.tolist(), strict=True):
+        if found > 1 and wire_bytes(dense_bytes[source, target], TOP_K, found) < dense_bytes[source, target]:
+            use = uses.get((source, target)) or LinkUse(source=source, target=target)
+            uses[source, target] = replace(use, codec=TOP_K, ratio=found)
+    return replace(plan, links=tuple(uses.values())) if uses else plan
+
+
+def _carried(plan: Plan, clock: Clock) -> tuple[Mapping[tuple[str, str], float], Mapping[tuple[str, str], int]]:
+    """Dense seconds and bytes of a micro-batch, forward and backward, on every directed link that carries any."""
+    seconds: dict[tuple[str, str], float] = {}
+    sizes: dict[tuple[str, str], int] = {}
+    for transfer in clock.woven(plan).transfers:
+        if transfer.micro_batch == 0 and transfer.letter in (FORWARD, BACKWARD):
+            pair = (transfer.source, transfer.target)
+            link = clock.fleet.link(*pair)
+            seconds[pair] = seconds.get(pair, 0.0) + link.latency_s + transfer.bytes / link.bytes_per_s
+            sizes[pair] = sizes.get(pair, 0) + transfer.bytes
+    return seconds, sizes

@@ -1,0 +1,151 @@
+"""d2ft: a hybrid pipeline in which every head of every block is trained, only run, or skipped, micro-batch by
+micro-batch.
+
+After Ding et al., You Don't Need All Attentions: Distributed Dynamic Fine-Tuning for Foundation Models, 2025
+(arXiv:2504.12471). Which operation, is `fleetune.solving.d2ft`, which knows numbers only; scores come with the profile
+(`profile.scores=true`): backward score weight magnitude, forward score Fisher information, the best pair of the paper's
+Table III.
+
+Deviations: subnets are not devices of their own; segments are placed as strategy asteroid does it, and every device's
+subnets get its budget. Costs are measured, not 40 % by assumption. Scores are those of the first round's micro-batches.
+"""
+
+from dataclasses import field, replace
+
+from fleetune.clock import Clock
+from fleetune.contracts import wire
+from fleetune.contracts.plan import Gate, Plan, PlanResult
+from fleetune.contracts.profile import Subnet
+from fleetune.contracts.record import not_negative, one_of, record
+from fleetune.errors import Infeasible, Refused
+from fleetune.planning.parts.devices import not_profiled, taking_part
+from fleetune.planning.parts.finish import answer
+from fleetune.planning.parts.hpp import plan_of, problem_of
+from fleetune.planning.problem import Problem
+from fleetune.solving.d2ft.problem import Problem as Choosing
+from fleetune.solving.d2ft.solve import solve as choose
+from fleetune.solving.hpp.solve import solve as place
+
+SCORES = ("weight-magnitude", "gradient-magnitude", "fisher")
+
+
+@record
+class Options:
+    """Of `d2ft`."""
+
+    method: str = "bilevel"
+    """Of kind "d2ft" (`fleetune solve --list`)."""
+    full: int = 3
+    """Micro-batches of a round that each subnet is trained in; those beyond the round's count as all."""
+    forward_only: int = 1
+    """Micro-batches that it is only run in."""
+    budgets: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """[device] full and forward_only of its subnets, where not as above."""
+    backward_score: str = "weight-magnitude"
+    forward_score: str = "fisher"
+    forward_weight: float | None = None
+    """Of `joint`: how much forward scores count beside backward scores; None: backward scores first."""
+    placement: str = "search"
+    """Method of kind "hpp" that places the segments."""
+    devices: tuple[str, ...] = ()
+    """Which ones may take part; all of the fleet where none are named."""
+    layers: str | int = "units"
+    warmup: str | tuple[int, ...] = "2(P-p)-1"
+
+    def __post_init__(self) -> None:
+        not_negative("d2ft", full=self.full, forward_only=self.forward_only)
+        for device, (full, forward) in self.budgets.items():
+            not_negative(f"d2ft: budgets of {device}", full=full, forward_only=forward)
+        one_of("d2ft", "backward_score", self.backward_score, SCORES)
+        one_of("d2ft", "forward_score", self.forward_score, SCORES)
+        if self.placement == "hetpipe":
+            raise Refused("d2ft: placement hetpipe is asynchronous and only for comparison; choose another")
+
+
+class D2FT:
+    """Gates on top of a hybrid pipeline."""
+
+    name = "d2ft"
+    summary = "a hybrid pipeline in which every head is trained, only run, or skipped by its scores (lossy)"
+    citation = (
+        "Ding, S., Zhang, L., Wang, Z., Ateniese, G. and Yuan, X.: You Don't Need All Attentions: Distributed Dynamic "
+        "Fine-Tuning for Foundation Models. 2025. arXiv:2504.12471"
+    )
+
+    def supports(self, problem: Problem) -> str:
+        """A profiled fleet, with scores of as many micro-batches as a round has."""
+        subnets = problem.profile.subnets
+        if not subnets:
+            return "the profile has no scores of subnets; ask for them with profile.scores=true"
+        if len(subnets[0].fisher) != problem.micro_batches:
+            return (
+                f"scores are of {len(subnets[0].fisher)} micro-batches, and a round has {problem.micro_batches}; "
+                "profile again"
+            )
+        return not_profiled(problem)
+
+    def plan(self, problem: Problem) -> PlanResult:
+        """Segments first, then the gates of every subnet within the budget of the device that runs it."""
+        options = wire.load(Options, problem.options, "strategy d2ft")
+        for device in options.budgets:
+            problem.fleet.device(device)
+        names = taking_part(problem, options.devices)
+        clock = Clock(problem.fleet, problem.profile)
+        plan = _placed(problem, options, names)
+        posed = _posed(problem, plan, clock, options)
+        chosen = choose(posed, method=options.method, seed=problem.seed)
+        gates = tuple(
+            Gate(subnet=subnet.name, operations="".join(map(str, row)))
+            for subnet, row in zip(problem.profile.subnets, chosen.table, strict=True)
+        )
+        found = answer(replace(plan, gates=gates), problem, clock, self.citation)
+        return replace(found, method=options.method, lower_bound=None, status="feasible")
+
+
+def _placed(problem: Problem, options: Options, names: tuple[str, ...]) -> Plan:
+    posed = problem_of(problem, names, layers=options.layers, warmup=options.warmup)
+    try:
+        solution = place(posed.problem, method=options.placement, seed=problem.seed)
+    except Infeasible as error:
+        raise Infeasible(f"{error} (budgets are memory less what an idle worker holds)") from None
+    if not solution.feasible:
+        raise Infeasible(f"placement {options.placement}: {solution.reason}; choose search, which heeds memory")
+    return plan_of(D2FT.name, problem, posed, solution)
+
+
+def _posed(problem: Problem, plan: Plan, clock: Clock, options: Options) -> Choosing:
+    """Kind "d2ft" with measured costs in whole nanoseconds, so that budgets of whole micro-batches are exact."""
+    subnets = problem.profile.subnets
+    runs = {name: share for lane in plan.lanes for s in lane.segments for name in s.units for share in s.shares[:1]}
+    forward_ns, backward_ns, full, forward_only = [], [], [], []
+    for subnet in subnets:
+        costs = [0, 0]
+        for part in subnet.parts:
+            share, position = runs[part.unit], problem.profile.position(part.unit)
+            for way, seconds in enumerate(clock.unit_times(share.device, share.samples)):
+                costs[way] += round(seconds[position] * part.share * 1e9)
+        device = runs[subnet.parts[0].unit].device
+        most = options.budgets.get(device, (options.full, options.forward_only))
+        forward_ns.append(float(max(1, costs[0])))
+        backward_ns.append(float(costs[1]))
+        full.append(min(most[0], problem.micro_batches) * (forward_ns[-1] + backward_ns[-1]))
+        forward_only.append(min(most[1], problem.micro_batches) * forward_ns[-1])
+    return Choosing(
+        backward_scores=tuple(_scores(subnet, options.backward_score) for subnet in subnets),
+        forward_scores=tuple(_scores(subnet, options.forward_score) for subnet in subnets),
+        forward_cost=tuple(forward_ns),
+        backward_cost=tuple(backward_ns),
+        full_capacity=tuple(full),
+        forward_capacity=tuple(forward_only),
+        capacity=tuple(a + b for a, b in zip(full, forward_only, strict=True)),
+        forward_weight=options.forward_weight,
+        weight_magnitude=tuple(subnet.weight_magnitude for subnet in subnets),
+        gradient_magnitude=tuple(subnet.gradient_magnitude for subnet in subnets),
+    )
+
+
+def _scores(subnet: Subnet, name: str) -> tuple[float, ...]:
+    """[micro-batch]; magnitudes do not depend on the samples."""
+    if name == "fisher":
+        return subnet.fisher
+    return (subnet.weight_magnitude if name == "weight-magnitude" else subnet.gradient_magnitude,) * len(subnet.fisher)

@@ -1,0 +1,193 @@
+"""fusionllm: a pipeline over clusters of fast links, thinned where links are slow.
+
+After Tang et al., FusionLLM: A Decentralized LLM Training System on Geo-distributed GPUs with Adaptive Compression,
+2024 (arXiv:2410.12707). The placement is `fleetune.solving.opfence`, which knows numbers only: `method: opfence` is the
+paper's, `search` ours, which also searches over the order of clusters and leaves out devices that slow the round.
+AdaTopK then gives every link a ratio by eq. (7).
+
+Deviations: the profile's list of units is the graph (a cut carries all that crosses it), so segments are contiguous;
+work is what was measured, forward and backward, not FLOPs over a fitted speed; memory is what the pipeline really
+keeps.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from fleetune.clock import Clock
+from fleetune.contracts import wire
+from fleetune.contracts.codecs import BYTES_PER_KEPT_ELEMENT, TOP_K
+from fleetune.contracts.plan import PlanResult, Segment
+from fleetune.contracts.record import positive, record
+from fleetune.errors import Infeasible
+from fleetune.planning.parts.devices import not_profiled, taking_part
+from fleetune.planning.parts.finish import answer, plan_of, segment
+from fleetune.planning.parts.layers import layer_edges
+from fleetune.planning.parts.shortage import amount
+from fleetune.planning.parts.top_k import prove_ratio, with_top_k
+from fleetune.planning.problem import Problem
+from fleetune.solving.hpp.warmup import warmups
+from fleetune.solving.opfence.problem import Device, Operator
+from fleetune.solving.opfence.problem import Problem as Placing
+from fleetune.solving.opfence.solution import Solution
+from fleetune.solving.opfence.solve import solve
+
+WORK = 1e12
+"""Work of the whole model, in parts that every device does at its own speed: eleven digits of a unit's share."""
+
+
+@record
+class Options:
+    """Of `fusionllm`."""
+
+    method: str = "search"
+    """Of kind "opfence" (`fleetune solve --list`)."""
+    devices: tuple[str, ...] = ()
+    """Which ones may take part; all of the fleet where none are named."""
+    layers: str | int = "units"
+    """What may be cut apart: `units`, the model's own `blocks`, or a number of layers of about equal work."""
+    warmup: str | tuple[int, ...] = "2(P-p)-1"
+    """A policy of `solving.hpp.warmup`, or K of every segment, first to last."""
+    compression_ratio: float | None = None
+    """The slowest link sends one of about so many elements; None: everything is sent dense."""
+    time_limit_s: float | None = None
+    """None: a fixed amount of work; else `search` goes on until then, and may answer differently from run to run."""
+
+    def __post_init__(self) -> None:
+        prove_ratio("fusionllm", self.compression_ratio)
+        if self.time_limit_s is not None:
+            positive("fusionllm", time_limit_s=self.time_limit_s)
+
+
+class FusionLLM:
+    """Clusters of fast links, one connected part of the model each."""
+
+    name = "fusionllm"
+    summary = "a pipeline that crosses slow links once, and thins what they carry (option compression_ratio)"
+    citation = (
+        "Tang, Z. et al.: FusionLLM: A Decentralized LLM Training System on Geo-distributed GPUs with Adaptive "
+        "Compression. 2024. arXiv:2410.12707"
+    )
+
+    def supports(self, problem: Problem) -> str:
+        """Any profiled fleet."""
+        return not_profiled(problem)
+
+    def plan(self, problem: Problem) -> PlanResult:
+        """The placement as a chain of segments in the model's order, one device each."""
+        options = wire.load(Options, problem.options, "strategy fusionllm")
+        names = taking_part(problem, options.devices)
+        clock = Clock(problem.fleet, problem.profile)
+        edges = layer_edges(problem, options.layers, clock)
+        posed = placing(problem, names, edges, clock, options.compression_ratio)
+        solution = _solved(posed, options, problem.seed)
+        runs = _runs(solution, posed)
+        plan = plan_of(self.name, problem, _segments(problem, runs, edges, options.warmup))
+        plan = with_top_k(plan, clock, options.compression_ratio)
+        return replace(answer(plan, problem, clock, self.citation), method=options.method)
+
+
+def placing(problem: Problem, names: Sequence[str], edges: list[int], clock: Clock, ratio: float | None) -> Placing:
+    """What the devices `names` could do, as a problem of kind "opfence".
+
+    An operator is a layer between two `edges`. Its work is the mean over devices of its share of their measured time; a
+    device's speed is the inverse of its whole time. Bytes go both ways, as a round's do; links count as the mean of
+    their directions. Infeasible: no device can run even an idle worker.
+    """
+    fleet, samples = problem.fleet, problem.micro_batch_samples
+    room = {name: fleet.device(name).memory_bytes - problem.profile.of(name).runtime_bytes for name in names}
+    able = [name for name in names if room[name] >= 0]
+    if not able:
+        best = max(names, key=lambda name: room[name])
+        raise Infeasible(f"device {best} lacks {amount(-room[best])} for an idle worker; give it more memory")
+    seconds = np.array([np.sum(clock.unit_times(name, samples), axis=0) for name in able])
+    layers = np.add.reduceat(seconds, edges[:-1], axis=1)
+    whole = np.maximum(layers.sum(axis=1), 1e-12)
+    shares = (layers / whole[:, None]).mean(axis=0)
+    both = [[None if a == b else (fleet.link(a, b), fleet.link(b, a)) for b in able] for a in able]
+    return Placing(
+        operators=_operators(problem, edges, shares, min(problem.micro_batches, 2 * len(able) + 1)),
+        devices=tuple(
+            Device(name=name, flops_per_s=WORK / whole_s, memory_bytes=room[name])
+            for name, whole_s in zip(able, whole.tolist(), strict=True)
+        ),
+        alpha_s=tuple(tuple(sum(x.latency_s for x in pair) if pair else None for pair in row) for row in both),
+        beta_s_per_byte=tuple(
+            tuple(sum(0.5 / x.bytes_per_s for x in pair) if pair else None for pair in row) for row in both
+        ),
+        micro_batches=problem.micro_batches,
+        optimizer_bytes_per_param_byte=0.0,
+        compression_ratio=ratio,
+        codec_bytes_per_kept_element=None if ratio is None else BYTES_PER_KEPT_ELEMENT[TOP_K],
+    )
+
+
+def _operators(problem: Problem, edges: list[int], shares: np.ndarray, kept: int) -> tuple[Operator, ...]:
+    """Layers as a chain. The kind's memory is 2 · param_bytes + micro-batches · output_bytes: param_bytes is chosen so
+    that this is what a segment of the layer needs with `kept` micro-batches, the most that any warm-up keeps."""
+    units = problem.profile.units
+    found: list[Operator] = []
+    for share, (first, end) in zip(shares.tolist(), pairwise(edges), strict=True):
+        layer, last = units[first:end], units[end - 1]
+        fixed = sum(unit.param_bytes + unit.buffer_bytes for unit in layer)
+        trained = sum(unit.trainable_bytes for unit in layer)
+        state = trained * (1 + problem.profile.optimizer_bytes_per_param_byte)
+        output = (last.output_bytes + last.gradient_bytes) * problem.micro_batch_samples
+        needed = fixed + state + kept * problem.micro_batch_samples * sum(unit.activation_bytes for unit in layer)
+        sent = 0 if end == len(units) else output
+        found.append(
+            Operator(
+                name=last.name,
+                flops=round(share * WORK),
+                param_bytes=max(0, math.ceil((needed - problem.micro_batches * sent) / 2)),
+                output_bytes=sent,
+                inputs=(found[-1].name,) if found else (),
+            )
+        )
+    return tuple(found)
+
+
+def _solved(posed: Placing, options: Options, seed: int) -> Solution:
+    """By the method; Infeasible also where a method that ignores memory found nothing that fits."""
+    try:
+        solution = solve(posed, method=options.method, time_limit_s=options.time_limit_s, seed=seed)
+        if solution.feasible and _returns(solution, posed):  # a chain of segments cannot come back to a device
+            solution = solve(posed, method="opfence", time_limit_s=options.time_limit_s, seed=seed)
+    except Infeasible as error:
+        raise Infeasible(f"{error} (budgets are memory less what an idle worker holds)") from None
+    if not solution.feasible:
+        raise Infeasible(f"method {options.method}: {solution.reason}; choose method search, which heeds memory")
+    if _returns(solution, posed):
+        raise Infeasible("memory: no contiguous pipeline fits; give the devices more, or lower micro_batch_samples")
+    return solution
+
+
+def _runs(solution: Solution, posed: Placing) -> list[tuple[str, int]]:
+    """(device, layers) along the chain."""
+    found: list[tuple[str, int]] = []
+    for operator in posed.operators:
+        device = solution.placement[operator.name]
+        if found and found[-1][0] == device:
+            found[-1] = (device, found[-1][1] + 1)
+        else:
+            found.append((device, 1))
+    return found
+
+
+def _returns(solution: Solution, posed: Placing) -> bool:
+    names = [device for device, _ in _runs(solution, posed)]
+    return len(set(names)) < len(names)
+
+
+def _segments(
+    problem: Problem, runs: list[tuple[str, int]], edges: list[int], policy: str | tuple[int, ...]
+) -> list[Segment]:
+    kept = warmups(policy, len(runs), problem.micro_batches)
+    ends = np.cumsum([0, *(count for _, count in runs)]).tolist()
+    return [
+        segment(problem.profile.units[edges[i] : edges[j]], [(device, problem.micro_batch_samples)], k)
+        for (device, _), (i, j), k in zip(runs, pairwise(ends), kept, strict=True)
+    ]

@@ -1,0 +1,61 @@
+"""How much of every unit belongs to a head: of its work as of its bytes, by parameters of dense layers.
+
+A dense layer that is a unit is divided by heads; of a whole block, norms are nobody's. Units between the layers of one
+half of a block (the attention itself, where it is not folded into what joins the heads; the activation of the
+feed-forward layer) hold no weights, but compute on what is each head's own.
+"""
+
+from fractions import Fraction
+
+from torch import nn
+
+from fleetune.contracts.profile import Part
+from fleetune.models import graph as g
+from fleetune.models.blocks import Half
+from fleetune.models.dense import Dense
+from fleetune.models.heads import Head
+from fleetune.models.tied import state_by_unit
+
+
+class Parts:
+    """The units of a model, to be divided."""
+
+    def __init__(self, graph: g.Graph, skeleton: nn.Module) -> None:
+        sizes = {name: parameter.numel() for name, parameter in skeleton.named_parameters()}
+        self._sizes = sizes
+        self._of_unit = {
+            unit: sum(sizes.get(name, 0) for name in names) for unit, names in state_by_unit(graph, skeleton).items()
+        }
+        self._modules = {
+            unit.name: tuple(graph.node(n).target for n in unit.nodes if graph.node(n).kind == g.MODULE)
+            for unit in graph.units
+        }
+
+    def of(self, head: Head) -> tuple[Part, ...]:
+        """The head's parts, in the order of units."""
+        shares = dict.fromkeys(self._modules, Fraction(0))
+        for layer, fraction in head.layers:
+            size = sum(self._sizes[name] for name in layer.parameters)
+            shares[self._unit(layer)] += fraction * size / self._of_unit[self._unit(layer)]
+        for half, fraction in head.fractions:
+            shares.update(dict.fromkeys(self._between(head, half), fraction))
+        return tuple(Part(unit=unit, share=float(share)) for unit, share in shares.items() if share)
+
+    def _unit(self, layer: Dense) -> str:
+        """The unit that runs a layer."""
+        return next(unit for unit, modules in self._modules.items() if any(_holds(m, layer.name) for m in modules))
+
+    def _between(self, head: Head, half: Half) -> list[str]:
+        """Units of the block that run after the first layer of a half and before its last, without any layer."""
+        order = list(self._modules)
+        places = sorted(order.index(self._unit(layer)) for layer in half.layers)
+        taken = {self._unit(layer) for layer, _ in head.layers}
+        return [
+            unit
+            for unit in order[places[0] : places[-1]]
+            if unit not in taken and all(_holds(head.block.name, module) for module in self._modules[unit])
+        ]
+
+
+def _holds(outer: str, inner: str) -> bool:
+    return inner == outer or inner.startswith(f"{outer}.")

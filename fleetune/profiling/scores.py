@@ -1,0 +1,104 @@
+"""The heads of a model with their scores, as a profile lists them.
+
+Scores do not depend on the device that computes them, so one does it, that with the most memory, once nothing is being
+timed any more; for devices that are not there it is this machine. They depend on data and seed, and are never kept
+for other runs.
+"""
+
+import psutil
+from torch import nn
+
+from fleetune.contracts.fleet import Device
+from fleetune.contracts.profile import Subnet
+from fleetune.errors import Refused
+from fleetune.launching import Here
+from fleetune.models.blocks import find_blocks
+from fleetune.models.graph import Graph
+from fleetune.models.heads import Head, heads
+from fleetune.models.skeleton import saved_configuration
+from fleetune.models.source import settled
+from fleetune.profiling.answer import SCORES, Scores, scores_of
+from fleetune.profiling.parts import Parts
+from fleetune.profiling.process import Errand, Started, conduct
+from fleetune.profiling.scoring import trained
+from fleetune.profiling.task import MeasureTask, ProfilingTask, ScoringTask
+
+
+def to_score(task: ProfilingTask, graph: Graph, module: nn.Module) -> tuple[Head, ...]:
+    """The model's heads; Refused where it has none, or none of their weights is trained."""
+    found = heads(find_blocks(graph, module, saved_configuration(task.folder / "model")))
+    if not trained(found, dict(module.named_parameters())):
+        raise Refused(
+            "profile.scores: no weight of any head is trained, so none has a score; let model.freeze leave some of "
+            "them, give model.lora targets among them, or leave profile.scores out"
+        )
+    return found
+
+
+def subnets(task: ProfilingTask, graph: Graph, module: nn.Module, found: tuple[Head, ...]) -> tuple[Subnet, ...]:
+    """Every head with its parts of units and its scores."""
+    parts = Parts(graph, module)
+    scored = zip(found, _scores(task).heads, strict=True)
+    return tuple(
+        Subnet(
+            name=head.name,
+            parts=parts.of(head),
+            weight_magnitude=one.weight_magnitude,
+            gradient_magnitude=one.gradient_magnitude,
+            fisher=one.fisher,
+        )
+        for head, one in scored
+    )
+
+
+def _scores(task: ProfilingTask) -> Scores:
+    here = bool(task.fleet.simulated)
+    device = _this_machine() if here else max(task.fleet.devices, key=lambda each: each.memory_bytes)
+    launcher = (Here() if here else task.sites).launcher(device.name)
+    started, count = Started(), task.training.micro_batches
+
+    def progress(share: float) -> None:
+        task.progress("scoring", share * count, count, "micro-batches")
+
+    try:
+        line = conduct(task, _errand(task, device), launcher, started, progress)
+    except BaseException:
+        started.stop()
+        raise
+    found = scores_of(line, f"answer of {device.name}")
+    task.note(f"{device.name}: scored {len(found.heads)} heads on the {count} micro-batches of the first round")
+    return found
+
+
+def _errand(task: ProfilingTask, device: Device) -> Errand:
+    given = MeasureTask(
+        device=device.name,
+        model=settled(task.model),
+        profile_folder=str(task.folder),
+        data_folder=str(task.data_folder),
+        accelerator=device.accelerator,
+        cores=device.cores if device.emulated else None,
+        memory_bytes=device.memory_bytes,
+        batch_sizes=(),
+        passes=0,
+        scoring=ScoringTask(
+            seed=task.seed,
+            batch_samples=task.training.batch_samples,
+            micro_batch_samples=task.training.micro_batch_samples,
+        ),
+    )
+    return Errand(
+        device=device,
+        given=given,
+        answer=SCORES,
+        doing="scoring",
+        done="scored",
+        holds="for the whole model",
+        advice="give it more memory or lower training.micro_batch_samples",
+    )
+
+
+def _this_machine() -> Device:
+    return Device(
+        name="this-machine", memory_bytes=psutil.virtual_memory().total, cores=psutil.cpu_count() or 1, fingerprint=""
+    )

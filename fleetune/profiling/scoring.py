@@ -1,0 +1,135 @@
+"""What a measuring process computes when it scores: importance of every head, by real passes over the whole model.
+
+Fisher information is that of D2FT eq. (2), the sum of squared gradients of what a micro-batch adds to the round's loss;
+as everywhere in training that is its sum over targets by the targets of the whole batch. Gradients are of weights that
+are trained (with LoRA: adapters, as D2FT §II-D decides on those alone); weight magnitude, eq. (3), counts all of a
+head's weights, since an adapter is all zeros where training starts. Sums are in double precision.
+"""
+
+import math
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from fleetune.data import PreparedData, batch_indices
+from fleetune.errors import Infeasible, Refused
+from fleetune.launching.pace import Pace
+from fleetune.models.blocks import find_blocks
+from fleetune.models.graph import parse_graph
+from fleetune.models.heads import Head, heads
+from fleetune.models.loss import count_targets, loss_sum
+from fleetune.models.randomness import Draws
+from fleetune.models.segment import Segment, Values
+from fleetune.models.skeleton import base_skeleton, saved_configuration, skeleton
+from fleetune.models.source import source_folder
+from fleetune.models.start import START
+from fleetune.models.weights import Weights
+from fleetune.profiling.answer import LOADING, MEASURING, PROGRESS, HeadScores, Scores
+from fleetune.profiling.task import MeasureTask, ScoringTask
+
+Say = Callable[[dict[str, Any]], None]
+
+
+def score(task: MeasureTask, scoring: ScoringTask, runtime_bytes: int, say: Say) -> Scores:
+    """Scores of every head over the first round's micro-batches; tells what it needs, that it begins, and progress."""
+    folder, place = Path(task.profile_folder), torch.device(task.accelerator)
+    if place.type == "cuda":  # the same sums every time; to be set before its libraries are used
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+    graph = parse_graph((folder / "graph.json").read_bytes(), "graph.json")
+    config = saved_configuration(folder / "model")
+    module = skeleton(config, task.model)
+    found = heads(find_blocks(graph, module, config))
+    held_bytes = _held_bytes(module, found)
+    say({"event": LOADING, "runtime_bytes": runtime_bytes, "unit_bytes": held_bytes})
+    if runtime_bytes + held_bytes > task.memory_bytes:
+        raise Infeasible(
+            f"scores need the whole model at once, {held_bytes / 1e9:.2f} GB with its gradients beside "
+            f"{runtime_bytes / 1e9:.2f} GB of a worker, and it has {task.memory_bytes / 1e9:.2f} GB; give one device "
+            "of the fleet more memory or leave profile.scores out"
+        )
+    segment = Segment(graph, tuple(unit.name for unit in graph.units), skeleton(config, task.model), place)
+    segment.load(Weights(base_skeleton(config, task.model), source_folder(task.model), folder / START))
+    segment.train()
+    say({"event": MEASURING})
+    tally, pace = Tally(found, segment.parameters), Pace(task.cores)
+    losses = first_round(segment, PreparedData(Path(task.data_folder)), scoring)
+    for number in range(scoring.micro_batches):
+        with pace.hold():
+            tally.add(next(losses))
+        say({"event": PROGRESS, "done": number + 1, "total": scoring.micro_batches})
+    return tally.scores()
+
+
+def first_round(segment: Segment, data: PreparedData, scoring: ScoringTask) -> Iterator[torch.Tensor]:
+    """What each micro-batch of the first round adds to its loss, computed as training will: the same samples, and the
+    same dropout. `segment` is the whole model."""
+    samples, graph = scoring.micro_batch_samples, segment.graph
+    rows = batch_indices(data.size("train"), scoring.batch_samples, scoring.seed, 0)
+    targets = count_targets(data.rows("train", rows)["labels"], data.task)
+    for number in range(scoring.micro_batches):
+        chosen = data.rows("train", rows[number * samples : (number + 1) * samples])
+        given = {name: torch.from_numpy(array).to(segment.device) for name, array in chosen.items()}
+        values: Values = {node: given[name] for name, node in graph.inputs.items() if name in given}
+        draws = Draws(scoring.seed, 0, number, 0, samples)
+        outputs = segment.run(values, samples, draws)
+        loss = loss_sum(outputs[graph.output], given["labels"], data.task) / max(1, targets)
+        seen = float(loss.detach())
+        if not math.isfinite(seen):
+            raise Refused(f"micro-batch {number} of the first round has a loss of {seen}; nothing can be scored by it")
+        yield loss
+
+
+class Tally:
+    """Adds up scores, micro-batch by micro-batch."""
+
+    def __init__(self, scored: tuple[Head, ...], parameters: dict[str, nn.Parameter]) -> None:
+        """`parameters` of the whole model by canonical name."""
+        self._heads = scored
+        self._trained = {name: parameters[name] for name in trained(scored, parameters)}
+        with torch.no_grad():
+            self._magnitudes = [_total(head, parameters, torch.abs) for head in scored]
+        self._gradients = [0.0] * len(scored)
+        self._fisher: list[list[float]] = [[] for _ in scored]
+
+    def add(self, loss: torch.Tensor) -> None:
+        """One micro-batch more."""
+        made = torch.autograd.grad(loss, list(self._trained.values()), materialize_grads=True)
+        gradients = dict(zip(self._trained, made, strict=True))
+        for place, head in enumerate(self._heads):
+            self._gradients[place] += _total(head, gradients, torch.abs)
+            self._fisher[place].append(_total(head, gradients, torch.square))
+
+    def scores(self) -> Scores:
+        """Of all micro-batches so far."""
+        return Scores(
+            heads=tuple(
+                HeadScores(name=head.name, weight_magnitude=weight, gradient_magnitude=gradient, fisher=tuple(fisher))
+                for head, weight, gradient, fisher in zip(
+                    self._heads, self._magnitudes, self._gradients, self._fisher, strict=True
+                )
+            )
+        )
+
+
+def trained(scored: tuple[Head, ...], parameters: dict[str, nn.Parameter]) -> tuple[str, ...]:
+    """Names of parameters that are trained and of which some head has a part."""
+    names = dict.fromkeys(piece.parameter for head in scored for piece in head.slices)
+    return tuple(name for name in names if parameters[name].requires_grad)
+
+
+def _total(head: Head, tensors: dict[str, Any], term: Callable[[torch.Tensor], torch.Tensor]) -> float:
+    """Sum of a term over the head's parts of those tensors."""
+    held = [piece.of(tensors[piece.parameter]) for piece in head.slices if piece.parameter in tensors]
+    return float(torch.stack([term(part.double()).sum() for part in held]).sum()) if held else 0.0
+
+
+def _held_bytes(module: nn.Module, scored: tuple[Head, ...]) -> int:
+    """Weights, buffers, and gradients of what is scored."""
+    parameters = dict(module.named_parameters())
+    gradients = [parameters[name] for name in trained(scored, parameters)]
+    return sum(int(t.numel() * t.element_size()) for t in (*parameters.values(), *module.buffers(), *gradients))

@@ -1,0 +1,98 @@
+"""The 0/1 knapsack for costs that differ, exactly: a dynamic program over the pairs of cost and value worth keeping.
+
+Nemhauser and Ullmann, Discrete Dynamic Programming and Capital Allocation, Management Science 15, 1969: of all subsets
+of the first items only those matter that no cheaper one equals in value, so there are never more than the capacities a
+table would have (the paper's Algorithm 2), and mostly few (Beier and Vöcking, STOC 2003). Those that could not reach
+the best known value even with a fraction of an item (Dantzig's bound) are dropped as well.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleetune.errors import Refused
+from fleetune.solving.proofs import Floats
+
+LARGEST = 2**62
+SLACK = 1e-12
+"""Of a value: sums of the same numbers in another order differ by less."""
+Bools = NDArray[np.bool_]
+
+
+def best_subset(values: Sequence[float] | Floats, costs: Sequence[int], capacity: int) -> Bools:
+    """Which items to take: the largest sum of values whose costs, whole numbers from 0, sum to at most the capacity.
+
+    What costs nothing is always taken; of items alike in both numbers the first. Values are at least 0. Refused: costs
+    that share no divisor which brings them below 2^62.
+    """
+    worth = np.asarray(values, np.float64)
+    chosen = np.array([cost == 0 for cost in costs], bool)
+    items = np.array([i for i, cost in enumerate(costs) if 0 < cost <= capacity], np.int64)
+    if not len(items):
+        return chosen
+    divisor = math.gcd(*(costs[i] for i in items))
+    whole, room = [costs[i] // divisor for i in items], capacity // divisor
+    if sum(whole) <= room:
+        chosen[items] = True
+        return chosen
+    if room > LARGEST:
+        raise Refused(
+            f"costs: from {min(whole)} to {max(whole)} in their common unit they cannot be counted; round them"
+        )
+    order = np.argsort(-worth[items] / np.array(whole, np.float64), kind="stable")
+    taken = _taken(worth[items][order], np.array(whole, np.int64)[order], room)
+    chosen[items[order[taken]]] = True
+    return chosen
+
+
+def _taken(values: Floats, costs: NDArray[np.int64], room: int) -> list[int]:
+    """Positions of an optimal subset of items in descending order of value per cost, each of which fits alone."""
+    least = _greedy(values, costs, room)
+    spent, gained = np.zeros(1, np.int64), np.zeros(1)
+    history: list[tuple[Bools, NDArray[np.int64]]] = []
+    for i, (cost, value) in enumerate(zip(costs, values, strict=True)):
+        fits = np.flatnonzero(spent <= room - cost)
+        both = np.concatenate((spent, spent[fits] + cost))
+        worth = np.concatenate((gained, gained[fits] + value))
+        origin = np.concatenate((np.arange(len(spent)), fits))
+        with_it = np.arange(len(both)) >= len(spent)
+        order = np.lexsort((with_it, -worth, both))
+        ahead = np.maximum.accumulate(worth[order])
+        keep = np.concatenate(([True], worth[order][1:] > ahead[:-1]))
+        keep &= worth[order] + _dantzig(values[i + 1 :], costs[i + 1 :], room - both[order]) >= least * (1 - SLACK)
+        order = order[keep]
+        spent, gained = both[order], worth[order]
+        history.append((with_it[order], origin[order]))
+    at, taken = int(np.argmax(gained)), []
+    for i in range(len(values) - 1, -1, -1):
+        with_it, origin = history[i]
+        if with_it[at]:
+            taken.append(i)
+        at = int(origin[at])
+    return taken
+
+
+def _greedy(values: Floats, costs: NDArray[np.int64], room: int) -> float:
+    """The value of taking whatever still fits, in the order given."""
+    total = 0.0
+    for value, cost in zip(values, costs, strict=True):
+        if cost <= room:
+            total, room = total + float(value), room - int(cost)
+    return total
+
+
+def _dantzig(values: Floats, costs: NDArray[np.int64], rooms: NDArray[np.int64]) -> Floats:
+    """For every room, the most that items in descending order of value per cost are worth if they could be cut.
+
+    In floating point, since sums of costs may pass 64 bits: the error is a rounding of the bound itself.
+    """
+    if not len(values):
+        return np.zeros(len(rooms))
+    ends = np.concatenate(([0.0], np.cumsum(costs, dtype=np.float64)))
+    worth = np.concatenate(([0.0], np.cumsum(values)))
+    whole = np.searchsorted(ends, rooms, side="right") - 1
+    inside = np.minimum(whole, len(values) - 1)
+    part = np.where(whole < len(values), (rooms - ends[whole]) * (values[inside] / costs[inside]), 0.0)
+    return worth[whole] + part

@@ -1,0 +1,11 @@
+"""One planner per file: a Case (and what else it reads) in, a table of operations out."""
+
+SUMMARIES = {
+    "bilevel": "the paper's two knapsacks per subnet, each exact; full wins where both chose (Algorithms 1 and 2)",
+    "bilevel-disjoint": "the same, but the inner knapsack chooses among what the outer one left: budgets are used up",
+    "joint": "both operations within one capacity, exactly: backward scores first, or weighted with forward_weight",
+    "random": "by seed: any micro-batches, as many as the budgets allow",
+    "magnitude": "dynamic pruning: subnets of large weights train everything, the others nothing; heeds only the total",
+    "magnitude-gradient": "dynamic pruning by weight magnitude x gradient magnitude; heeds only the total",
+}
+"""One line for each method; the first is the default. Here, because listing them must not load them."""

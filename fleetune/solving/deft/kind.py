@@ -1,0 +1,55 @@
+"""Kind "deft" as the door knows it; scipy comes only with solving."""
+
+from typing import Any
+
+from fleetune.contracts import wire
+from fleetune.solving.deft.methods import SUMMARIES
+from fleetune.solving.deft.problem import Problem
+from fleetune.solving.deft.solution import Solution
+from fleetune.solving.kind import Kind
+from fleetune.solving.proofs import counted
+
+SHOWN = 12
+"""Blocks on one line."""
+
+
+def _parse(plain: Any, owner: str) -> Problem:
+    return wire.load(Problem, plain, owner)
+
+
+def _methods() -> dict[str, str]:
+    return dict(SUMMARIES)
+
+
+def _solve(problem: Problem, *, method: str, time_limit_s: float | None, seed: int) -> Solution:
+    from fleetune.solving.deft.solve import solve
+
+    return solve(problem, method=method, time_limit_s=time_limit_s, seed=seed)
+
+
+def default(problem: Problem) -> str:
+    """The exact method for how the band is divided."""
+    return "crunch" if problem.bandwidth == "equal" else "bisection"
+
+
+def in_short(plan: Solution) -> str:
+    """`3 blocks on devices 2 0 5 with 1.5e+06 to 4e+06 Hz`"""
+    shown = " ".join(map(str, plan.devices[:SHOWN])) + (" ..." if len(plan.devices) > SHOWN else "")
+    least, most = (f"{hz:.4g}" for hz in (min(plan.bandwidth_hz), max(plan.bandwidth_hz)))
+    where = f"device{'s' if len(plan.devices) > 1 else ''} {shown}"
+    return (
+        f"{counted(len(plan.devices), 'block')} on {where} with {least if least == most else f'{least} to {most}'} Hz"
+    )
+
+
+DEFT = Kind(
+    name="deft",
+    summary="cooperative fine-tuning (LoLa-DEFT): a device for each block of adapters, and its part of the band",
+    objective="latency",
+    unit="s",
+    parse=_parse,
+    methods=_methods,
+    solve=_solve,
+    in_short=in_short,
+    default=default,
+)

@@ -1,0 +1,131 @@
+"""dual-ascent: the paper's joint allocation of blocks and bandwidth (JBBA, P2-P5), by ascent of the Lagrangian's dual.
+
+Wu, H., Chen, X., Huang, K.: Resource Management for Low-latency Cooperative Fine-tuning of Foundation Models at the
+Network Edge, 2024 (LoLa-DEFT): Section V, Algorithm 3, Lemma 1, eq. (14)-(18). Each iteration minimises the Lagrangian
+in three separate parts (T; blocks, by CRUNCH and then the Hungarian method on what CRUNCH leaves; devices that take
+part and their bandwidth, in closed form) and moves the multipliers along what the constraints are violated by.
+
+Where the paper leaves open or misprints: eq. (16) prints S/B_k for S/(B_k r_k). It starts from CRUNCH's allocation and
+ends after a fixed number of iterations, with steps that shrink by their square root. The three parts agree only in the
+limit, if at all, and their T is 0 or T_max; so what is returned is the best allocation of blocks, the start among them,
+with the band divided at its best. Blocks chosen from what CRUNCH leaves need not minimise the Lagrangian: its value,
+for the trace, takes those of the whole table.
+
+Times are in units of the start's latency, which is T_max, and bandwidth in parts of the band: then one step fits all
+problems, and what the constraints are violated by is cut at 1.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from fleetune.errors import Refused
+from fleetune.solving.deft.bottleneck import assigned, bottleneck
+from fleetune.solving.deft.case import Case, Draft, Ints
+from fleetune.solving.deft.division import divided, ends_s
+from fleetune.solving.deft.solution import Iteration
+from fleetune.solving.proofs import Floats
+
+ITERATIONS = 200
+STEP = 0.05
+"""Of the first iteration."""
+ROUNDING = 1 + 1e-9
+"""Of a latency: the known allocation stays in the table."""
+LEAST = 1e-6
+"""Multipliers of latency and of the band stay above it: at 0 the closed forms have no bandwidth to give."""
+
+
+def plan(case: Case) -> Draft:
+    """Refused where bandwidth is equal."""
+    if case.problem.bandwidth == "equal":
+        raise Refused(
+            'dual-ascent: it divides the band, and bandwidth is "equal"; use crunch, or give a problem whose bandwidth '
+            'is "joint"'
+        )
+    best = bottleneck(case.even_s).devices
+    unit_s = best_s = ends_s(case, best)
+    trace = []
+    for dual, devices in Ascent(case, unit_s).iterations():
+        primal_s = ends_s(case, devices)
+        if primal_s < best_s:
+            best, best_s = devices, primal_s
+        trace.append(Iteration(dual_s=dual * unit_s, primal_s=primal_s, best_s=best_s))
+    return divided(case, best)._replace(trace=tuple(trace))
+
+
+class Multipliers(NamedTuple):
+    """Dual variables."""
+
+    latency: Floats
+    """lambda of (C4.1), [device]."""
+    band: float
+    """mu of (C4.2)."""
+    involved: Floats
+    """sigma of (C4.3), [device]."""
+
+
+class Ascent:
+    """Of one problem; times in units of `unit_s`, within which it can be solved, bandwidth in parts of the band."""
+
+    def __init__(self, case: Case, unit_s: float) -> None:
+        self.blocks, self.devices = case.blocks, case.devices
+        usable = case.fits & (case.compute_s + case.upload_s <= unit_s * ROUNDING)
+        self.compute: Floats = np.where(usable, case.compute_s / (unit_s or 1.0), np.inf)
+        """[block, device]; infinite: in no plan as good as the known one."""
+        self.upload: Floats = np.minimum(case.upload_s / (unit_s or 1.0), 1.0)
+        """[device]: over the whole band."""
+
+    def iterations(self) -> Iterator[tuple[float, Ints]]:
+        """Value of the dual function, and devices of the blocks."""
+        at = self._start()
+        for number in range(ITERATIONS):
+            step = STEP / np.sqrt(number + 1)
+            end = 0.0 if np.sum(at.latency) < 1 else 1.0  # the Lagrangian's part in T, eq. (15)
+            table = np.where(np.isfinite(self.compute), at.latency * self.compute - at.involved, np.inf)
+            devices = self._blocks(table)
+            whole = assigned(table)
+            chosen, parts, price = self._bandwidth(at)
+            assert whole is not None
+            dual = (1 - np.sum(at.latency)) * end + self._sum(table, whole) + price
+            yield float(dual), devices
+            at = self._moved(at, step, (end, devices, chosen, parts))
+
+    def _start(self) -> Multipliers:
+        """All devices count alike, and the band is just used up."""
+        latency = np.full(self.devices, 1.0 / self.blocks)
+        nearest = np.sort(np.sqrt(latency * self.upload))[: self.blocks]
+        return Multipliers(latency, max(LEAST, float(np.sum(nearest)) ** 2), np.zeros(self.devices))
+
+    def _blocks(self, table: Floats) -> Ints:
+        """The least sum among the pairs that CRUNCH leaves, Section V-C."""
+        left = np.where(table <= bottleneck(table).threshold, table, np.inf)
+        devices = assigned(left)
+        assert devices is not None
+        return devices
+
+    def _bandwidth(self, at: Multipliers) -> tuple[Ints, Floats, float]:
+        """Devices that take part, their parts of the band, eq. (17), and the Lagrangian's part in them, eq. (18)."""
+        worth = 2 * np.sqrt(at.latency * self.upload * at.band) + at.involved
+        chosen = np.argsort(worth, kind="stable")[: self.blocks]
+        parts = np.sqrt(at.latency * self.upload / at.band)[chosen]
+        return chosen, parts, float(np.sum(worth[chosen])) - at.band
+
+    def _moved(self, at: Multipliers, step: float, found: tuple[float, Ints, Ints, Floats]) -> Multipliers:
+        """Eq. (16)."""
+        end, devices, chosen, parts = found
+        lasts = np.full(self.devices, -end)
+        lasts[devices] += self.compute[np.arange(self.blocks), devices]
+        sent = np.divide(self.upload[chosen], parts, out=np.zeros(self.blocks), where=parts > 0)
+        lasts[chosen] += np.minimum(sent, 1.0)
+        involved = np.zeros(self.devices)
+        involved[chosen] += 1
+        involved[devices] -= 1
+        return Multipliers(
+            np.maximum(LEAST, at.latency + step * lasts / self.blocks),
+            max(LEAST, at.band + step * float(np.clip(np.sum(parts) - 1, -1, 1))),
+            at.involved + step * involved / self.blocks,
+        )
+
+    def _sum(self, table: Floats, devices: Ints) -> float:
+        return float(np.sum(table[np.arange(self.blocks), devices]))

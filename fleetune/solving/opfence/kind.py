@@ -1,0 +1,45 @@
+"""Kind "opfence" as the door knows it; the solvers come only with solving."""
+
+from typing import Any
+
+from fleetune.contracts import wire
+from fleetune.solving.kind import Kind
+from fleetune.solving.opfence.methods import SUMMARIES
+from fleetune.solving.opfence.problem import Problem
+from fleetune.solving.opfence.solution import Solution
+from fleetune.solving.proofs import counted
+
+
+def _parse(plain: Any, owner: str) -> Problem:
+    return wire.load(Problem, plain, owner)
+
+
+def _methods() -> dict[str, str]:
+    return dict(SUMMARIES)
+
+
+def _solve(problem: Problem, *, method: str, time_limit_s: float | None, seed: int) -> Solution:
+    from fleetune.solving.opfence.solve import solve
+
+    return solve(problem, method=method, time_limit_s=time_limit_s, seed=seed)
+
+
+def in_short(plan: Solution) -> str:
+    """`9 operators on 3 devices, 2 links of which 1 compressed`"""
+    used = len(set(plan.placement.values()))
+    thin = sum(link["ratio"] > 1 for link in plan.links)
+    compressed = f", {thin} of them compressed" if thin else ""
+    places = f"{counted(len(plan.placement), 'operator')} on {counted(used, 'device')}"
+    return f"{places}, {counted(len(plan.links), 'link')}{compressed}"
+
+
+OPFENCE = Kind(
+    name="opfence",
+    summary="operator graphs on clustered links (FusionLLM): which device runs each operator, what each link sends",
+    objective="forward",
+    unit="s",
+    parse=_parse,
+    methods=_methods,
+    solve=_solve,
+    in_short=in_short,
+)

@@ -1,0 +1,9 @@
+"""One planner per file; `search` starts from what the others find, `opfence` from the baselines."""
+
+SUMMARIES = {
+    "search": "ours: orders of devices, which to use at all and cuts together, then moves of devices and operators",
+    "opfence": "the paper's OP-Fence: a connected part of the graph for each cluster of fast links, balanced inside",
+    "equal-modules": "equally many operators on every device, in listed order; ignores memory and links",
+    "equal-compute": "equally many flops on every device, in listed order; ignores memory and links",
+}
+"""One line for each method; the first is the default."""

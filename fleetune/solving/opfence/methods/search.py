@@ -1,0 +1,229 @@
+"""Ours: devices, their order and the cuts found together, then exchanged, cut anew and moved by eq. (3) itself.
+
+Starts are the paper's methods where they fit, every device alone, and the best walks (`walk`) over several lines of the
+graph for many limits on the slowest device and guesses of the slowest link. The fastest few are improved in turns:
+devices exchanged, cuts and devices left out for their order, single operators and branches moved; then the best is
+shaken and improved again. Tiny problems are enumerated. Never slower than `opfence` or a baseline that fits.
+"""
+
+import time
+from random import Random
+
+import numpy as np
+
+from fleetune.errors import Infeasible
+from fleetune.solving.opfence.anneal import annealed
+from fleetune.solving.opfence.bound import lower_bound_s
+from fleetune.solving.opfence.case import Case, Place
+from fleetune.solving.opfence.cuts import cut
+from fleetune.solving.opfence.drafts import Drafts
+from fleetune.solving.opfence.every import best_of_all, few
+from fleetune.solving.opfence.line import Line, lines
+from fleetune.solving.opfence.methods import equal_compute, equal_modules, opfence
+from fleetune.solving.opfence.moves import moved
+from fleetune.solving.opfence.quotient import exchanged, in_sequence
+from fleetune.solving.opfence.shortage import shortage, unpacked
+from fleetune.solving.opfence.walk import Limits, Walk, spread
+from fleetune.solving.proofs import Floats
+
+CUTS, FINE_CUTS = 128, 256
+"""Of a line, while the order of devices is open, and while it is fixed."""
+LIMITS = 20
+"""On the slowest device."""
+GUESSES = 6
+"""Of the slowest link, where links are thinned by it."""
+NEAR = np.array([0.6, 0.8, 0.9, 0.96, 1.0, 1.15])
+"""Limits tried about those of a placement that is cut anew."""
+KEPT = 6
+"""Drafts."""
+SHAKEN, LEAST_SHAKES, MOST_SHAKES = 40_000, 8, 60
+"""Shaken copies that are improved: so many places (operators times devices) in all, but within these limits."""
+ANNEALED = 2
+"""Drafts, and as many random placements."""
+STEPS, LARGE_STEPS, LARGE = 3000, 1000, 4000
+"""Of annealing a draft, in problems with fewer and with more places than these."""
+TURNS = 6
+"""Of all steps, while they help."""
+CLOSE = 1e-4
+"""A plan so near its bound, relatively, is not improved."""
+MOST_STEPS = 24_000_000
+"""Cuts times pairs of devices times trials, of one walk: fewer trials are made where they would be more."""
+
+
+def plan(case: Case, seed: int, time_limit_s: float | None = None) -> tuple[Place, float]:
+    """The fastest placement found, and a time that none can beat; Infeasible where none was found that fits."""
+    started = time.perf_counter()
+    missing = shortage(case)
+    if missing is not None:
+        raise Infeasible(missing)
+    if few(case):
+        place = best_of_all(case)
+        if place is None:
+            raise Infeasible(unpacked(case, True))
+        return place, case.cost_s(place)
+    search = _Search(case, seed)
+    search.start()
+    shakes = min(max(SHAKEN // (case.operators * case.devices), LEAST_SHAKES), MOST_SHAKES)
+    steps = [search.improve, search.anneal, *[search.shake] * shakes]
+    until_s = None if time_limit_s is None else started + time_limit_s
+    while steps and not search.proven:
+        steps.pop(0)()
+        if until_s is not None:
+            if time.perf_counter() > until_s:
+                break
+            steps = steps or [search.shake]
+    return search.drafts.places[0], search.bound_s
+
+
+class _Search:
+    def __init__(self, case: Case, seed: int) -> None:
+        self.case, self.seed, self.random = case, seed, Random(seed)
+        self.drafts = Drafts(case, KEPT)
+        self.lines = lines(case)
+        self.bound_s = 0.0
+        self._done: set[tuple[str, bytes]] = set()
+
+    def start(self) -> None:
+        """Offer what the other methods find, every device alone, and the best walks."""
+        case = self.case
+        self.drafts.offer(opfence.plan(case, self.seed))
+        for baseline in (equal_modules, equal_compute):
+            self.drafts.offer(baseline.plan(case, self.seed))
+        for device in range(case.devices):
+            self.drafts.offer(np.full(case.operators, device, np.int64))
+        for line in self.lines:
+            self._walk(line.coarse(CUTS))
+        self.bound_s = lower_bound_s(case, self.drafts.best_s)
+
+    @property
+    def proven(self) -> bool:
+        """Whether nothing much faster can be found."""
+        return self.drafts.best_s <= self.bound_s * (1 + CLOSE)
+
+    def improve(self) -> None:
+        """Improve every draft, the fastest first."""
+        for place in self.drafts.places:
+            self.drafts.offer(self._improved(place))
+
+    def shake(self) -> None:
+        """Improve a shaken copy of a draft."""
+        places = self.drafts.places
+        place = places[min(int(self.random.expovariate(1.0)), len(places) - 1)]
+        self.drafts.offer(self._improved(self._shaken(place)))
+
+    def anneal(self) -> None:
+        """Anneal the fastest drafts; of smaller problems also placements drawn at random, whether they fit or not."""
+        case, starts, steps = self.case, self.drafts.places[:ANNEALED], LARGE_STEPS
+        if case.operators * case.devices < LARGE:
+            drawn = [[self.random.randrange(case.devices) for _ in case.order] for _ in range(ANNEALED)]
+            starts, steps = [*starts, *(np.array(place, np.int64) for place in drawn)], STEPS
+        for place in starts:
+            found = annealed(case, place, self.random, steps)
+            if found is not None:
+                self.drafts.offer(self._improved(found))
+
+    def _walk(self, line: Line) -> None:
+        """Offer the cheapest walks for all limits, then for limits about the best of them."""
+        case = self.case
+        walk = Walk(case, line)
+        most = max(4, MOST_STEPS // (line.cuts * case.devices**2))
+        low = case.flops.sum() / case.speed.sum()
+        high = max(self.drafts.best_s / case.rounds, low)
+        slowest = spread(low, high, LIMITS)
+        for _ in range(2):
+            best_s = self.drafts.best_s
+            for trial in walk.trials(_thinned(self._limits(slowest), most)):
+                self.drafts.offer(line.place(*trial))
+            if not self.drafts.best_s < best_s:
+                break
+            slowest_s = max(map(float, (part.max() for part in case.seconds(self.drafts.places[0]))))
+            slowest = slowest_s * np.linspace(0.8, 1.05, LIMITS)
+
+    def _limits(self, slowest_s: Floats) -> Limits:
+        """Every limit with every guess of the slowest link."""
+        case = self.case
+        if not case.codec.ratio:
+            return Limits(slowest_s, slowest_s, np.full(len(slowest_s), np.inf))
+        off = ~np.eye(case.devices, dtype=bool)
+        sizes = case.output_bytes[case.output_bytes > 0]
+        quick = float((case.alpha + case.beta * sizes.min(initial=0.0))[off].min())
+        slow = float((case.alpha + case.beta * sizes.max(initial=0.0))[off].max())
+        guesses = spread(quick, slow, GUESSES)
+        return Limits(np.repeat(slowest_s, GUESSES), np.repeat(slowest_s, GUESSES), np.tile(guesses, len(slowest_s)))
+
+    def _improved(self, place: Place) -> Place:
+        """Exchanges, cuts and moves in turns until none helps."""
+        case = self.case
+        best, best_s = place, case.cost_s(place) if case.fits(place) else np.inf
+        for _ in range(TURNS):
+            before_s = best_s
+            for step in (self._cut, self._exchange, self._move, self._merge):
+                key = step.__name__, best.tobytes()
+                if key in self._done:
+                    continue
+                self._done.add(key)
+                found = step(best)
+                cost_s = case.cost_s(found)
+                if cost_s < best_s * (1 - 1e-12) and case.fits(found):
+                    best, best_s = found, cost_s
+            if not best_s < before_s:
+                break
+        return best
+
+    def _exchange(self, place: Place) -> Place:
+        return exchanged(self.case, place)
+
+    def _move(self, place: Place) -> Place:
+        return moved(self.case, place)
+
+    def _cut(self, place: Place) -> Place:
+        """The fastest cuts for the order of devices, some of which may be left out."""
+        case = self.case
+        compute_s, receive_s = case.seconds(place)
+        slowest_s = max(float(compute_s.max()), float(receive_s.max()))
+        link_s = float(case.dense_s(case.traffic(place)).max(initial=0.0))
+        limits = slowest_s * NEAR
+        links = link_s * np.array([0.7, 1.0, 1.5]) if case.codec.ratio else np.array([np.inf])
+        tried = Limits(np.repeat(limits, len(links)), np.repeat(limits, len(links)), np.tile(links, len(limits)))
+        row = in_sequence(case, place).tolist()
+        found = Drafts(case, 1)
+        found.offer(place)
+        for line in self.lines:
+            fine = line.coarse(FINE_CUTS)
+            for trial in cut(case, fine, row, tried, every=False):
+                found.offer(fine.place(*trial))
+        return found.places[0] if found.places else place
+
+    def _merge(self, place: Place) -> Place:
+        """One device's operators all to another that it talks to, where that is fastest."""
+        case = self.case
+        traffic = case.traffic(place)
+        found = Drafts(case, 1)
+        for one, other in zip(traffic.sender.tolist(), traffic.receiver.tolist(), strict=True):
+            for away, to in ((one, other), (other, one)):
+                found.offer(np.where(place == away, to, place))
+        return found.places[0] if found.places else place
+
+    def _shaken(self, place: Place) -> Place:
+        """A copy with a few runs handed to other devices."""
+        found = place.copy()
+        for _ in range(self.random.randint(1, 3)):
+            used = np.unique(found).tolist()
+            away, to = self.random.choice(used), self.random.randrange(self.case.devices)
+            one, other = found == away, found == to
+            if self.random.random() < 0.5:
+                found[one], found[other] = to, away
+            else:
+                mine = [operator for operator in self.case.order if found[operator] == away]
+                at = self.random.randint(0, len(mine))
+                found[mine[at:] if self.random.random() < 0.5 else mine[:at]] = to
+        return found if self.case.fits(found) else place
+
+
+def _thinned(limits: Limits, most: int) -> Limits:
+    """At most `most` of them, evenly."""
+    count = len(limits.compute_s)
+    if count <= most:
+        return limits
+    keep = np.linspace(0, count - 1, most).astype(np.int64)
+    return Limits(*(column[keep] for column in limits))

@@ -1,0 +1,106 @@
+"""Clients placed on helpers within links and memory: quickly where that is easy, exactly where it is not."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fleetune.solving.split.case import Case
+
+WORK = 120.0
+"""Of the exact search, in the solver's deterministic seconds; the hardest packings of a hundred clients end before."""
+
+
+class Placement(NamedTuple):
+    """What an exact search found."""
+
+    helper: list[int]
+    """Of each client; -1: left out."""
+    proven: bool
+    """Whether no other placement is better."""
+
+
+def place(case: Case) -> list[int] | None:
+    """Some helper for each client so that all fit; None: there is no such assignment, or WORK did not find it."""
+    for clients in _orders(case):
+        helper = _first_fit(case, clients)
+        if helper is not None:
+            return helper
+    found = _Packing(case).solved()
+    return None if found is None else found.helper
+
+
+def place_evenly(case: Case) -> list[int] | None:
+    """Like `place`, with the fewest clients on the helper that has the most of them."""
+    packing = _Packing(case)
+    most = packing.model.new_int_var(0, case.clients, "")
+    for placed in packing.by_helper:
+        packing.model.add(sum(here for _, here in placed) <= most)
+    packing.model.minimize(most)
+    found = packing.solved(work=5.0)
+    return place(case) if found is None else found.helper
+
+
+def place_most(case: Case) -> Placement | None:
+    """As many clients as fit."""
+    packing = _Packing(case, everyone=False)
+    packing.model.maximize(sum(here for placed in packing.by_helper for _, here in placed))
+    return packing.solved()
+
+
+class _Packing:
+    """A model with a literal for every link, memory kept to."""
+
+    def __init__(self, case: Case, *, everyone: bool = True) -> None:
+        from ortools.sat.python import cp_model
+
+        self.case, self.model = case, cp_model.CpModel()
+        by_client: list[list[Any]] = [[] for _ in range(case.clients)]
+        self.by_helper: list[list[tuple[int, Any]]] = [[] for _ in range(case.helpers)]
+        for i, j in np.argwhere(case.linked).tolist():
+            here = self.model.new_bool_var("")
+            by_client[j].append(here)
+            self.by_helper[i].append((j, here))
+        for literals in by_client:
+            (self.model.add_exactly_one if everyone else self.model.add_at_most_one)(literals)
+        for i, placed in enumerate(self.by_helper):
+            taken = sum(int(case.client_memory[j]) * here for j, here in placed)
+            self.model.add(taken <= int(case.helper_memory[i]))
+
+    def solved(self, work: float = WORK) -> Placement | None:
+        """None: nothing was found."""
+        from ortools.sat.python import cp_model
+
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = 1
+        solver.parameters.max_deterministic_time = work
+        status = solver.solve(self.model)
+        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            return None
+        helper = [-1] * self.case.clients
+        for i, placed in enumerate(self.by_helper):
+            for j, here in placed:
+                if solver.boolean_value(here):
+                    helper[j] = i
+        return Placement(helper, status == cp_model.OPTIMAL)
+
+
+def _orders(case: Case) -> Iterable[list[int]]:
+    """Clients with the fewest helpers first, and those that take most memory first."""
+    choices, memory = case.linked.sum(axis=0), case.client_memory
+    yield np.lexsort((-memory, choices)).tolist()
+    yield np.lexsort((choices, -memory)).tolist()
+
+
+def _first_fit(case: Case, clients: list[int]) -> list[int] | None:
+    """Each client where the least memory is left over."""
+    left = case.helper_memory.copy()
+    helper = [-1] * case.clients
+    for j in clients:
+        fitting = np.flatnonzero(case.linked[:, j] & (left >= case.client_memory[j]))
+        if not fitting.size:
+            return None
+        i = int(fitting[np.argmin(left[fitting])])
+        left[i] -= case.client_memory[j]
+        helper[j] = i
+    return helper

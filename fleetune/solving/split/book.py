@@ -1,0 +1,124 @@
+"""What is known of every set of clients that a search has put on a helper; a set is the bits of an integer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fleetune.solving.split.case import Case
+from fleetune.solving.split.lane import Found, Lane
+from fleetune.solving.split.schedule import Row
+from fleetune.solving.split.windows import FAR
+
+NODES = 40
+"""Of branch and bound for a set looked at in passing: its plan is the least one more often than not."""
+
+
+def clients_of(mask: int) -> list[int]:
+    """The clients of a set, ascending."""
+    found = []
+    while mask:
+        low = mask & -mask
+        found.append(low.bit_length() - 1)
+        mask ^= low
+    return found
+
+
+def mask_of(clients: Iterable[int]) -> int:
+    """The set of some clients."""
+    mask = 0
+    for client in clients:
+        mask |= 1 << client
+    return mask
+
+
+class Book:
+    """Schedules of helpers, each worked out once; helpers with the same times share them."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.like = _first_alike(case)
+        """[helper] The first helper with the same times and links."""
+        self.lanes = [Lane(case, i) for i in range(case.helpers)]
+        self.allowed = [mask_of(case.linked[i].nonzero()[0].tolist()) for i in range(case.helpers)]
+        self.memory = case.client_memory.tolist()
+        self.room = case.helper_memory.tolist()
+        self.steps = 0
+        """Moves that local search looked at."""
+        self._found: dict[tuple[int, int], Found] = {}
+        self._nodes: dict[tuple[int, int], int] = {}
+
+    @property
+    def effort(self) -> int:
+        """The measure of work that does not depend on the machine: some 3 us each."""
+        return sum(lane.effort for lane in self.lanes) + 3 * self.steps
+
+    def find(self, helper: int, mask: int, nodes: int = NODES) -> Found:
+        """The best schedule known of a set, looked for with so many nodes unless it was before."""
+        key = (self.like[helper], mask)
+        known = self._found.get(key)
+        if known is not None and (known.proven or self._nodes[key] >= nodes):
+            return known
+        clients = clients_of(mask)
+        lane = self.lanes[helper]
+        below = FAR if known is None else known.value
+        found = lane.solve(clients, nodes=nodes, below=below)
+        if known is not None:
+            bound = max(known.bound, found.bound)
+            found = Found(known.value, known.rows, bound) if found.value >= FAR else found._replace(bound=bound)
+        self._found[key], self._nodes[key] = found, nodes
+        return found
+
+    def decide(self, helper: int, mask: int, horizon: int, nodes: int) -> Found:
+        """What is known of a set once a schedule within the horizon was looked for, or proof that there is none."""
+        found = self.find(helper, mask, 0)
+        if found.value <= horizon or found.bound > horizon:
+            return found
+        clients, lane = clients_of(mask), self.lanes[helper]
+        self.learn(helper, mask, lane.solve(clients, nodes=nodes, below=horizon + 1, enough=horizon))
+        return self._found[self.like[helper], mask]
+
+    def learn(self, helper: int, mask: int, found: Found) -> None:
+        """Take up a schedule, or a bound, that something else found."""
+        key = (self.like[helper], mask)
+        known = self._found.get(key)
+        if known is not None:
+            bound = max(known.bound, found.bound)
+            better = found if found.value < known.value else known
+            found = Found(better.value, better.rows, bound)
+        self._found[key] = found
+        self._nodes.setdefault(key, -1)
+
+    def values(self, masks: Sequence[int]) -> list[int]:
+        """Makespan of every helper with its set."""
+        return [self.find(i, mask).value for i, mask in enumerate(masks)]
+
+    def rows(self, masks: Sequence[int]) -> list[Row]:
+        """The schedules of all helpers."""
+        return [row for i, mask in enumerate(masks) for row in self.find(i, mask).rows]
+
+
+def masks_of(case: Case, helper: Sequence[int]) -> list[int]:
+    """Of each helper the set of its clients, from the helper of each client."""
+    masks = [0] * case.helpers
+    for client, i in enumerate(helper):
+        masks[int(i)] |= 1 << client
+    return masks
+
+
+def helper_of(case: Case, masks: Sequence[int]) -> list[int]:
+    """And back."""
+    helper = [0] * case.clients
+    for i, mask in enumerate(masks):
+        for client in clients_of(mask):
+            helper[client] = i
+    return helper
+
+
+def _first_alike(case: Case) -> list[int]:
+    first: dict[bytes, int] = {}
+    alike = []
+    for i in range(case.helpers):
+        parts = (case.release, case.forward, case.between, case.backward, case.tail, case.linked)
+        key = b"".join(part[i].tobytes() for part in parts) + int(case.switch_cost[i]).to_bytes(16, "little")
+        alike.append(first.setdefault(key, i))
+    return alike

@@ -1,0 +1,156 @@
+"""The energetic bound: what a set of tasks needs of a helper between their earliest start and their latest end.
+
+Within a horizon C, tasks of one helper that are all released at a or later and that all have at least b to follow run
+inside [a, C - b): their lengths together are at most C - a - b (the argument of Jackson's one-machine bound, and of
+energetic reasoning after Erschler, Lopez and Thuriot, 1991). Interrupted or not, so it holds for every plan of the
+kind. With the assignment as variables it is linear, and it is where constraint solvers alone are weak: once helpers are
+alike they prove next to nothing. A pair (helper, client) whose own path exceeds C is out. The (a, b) that matter are
+few, so rows are added as an assignment breaks them; they are kept, since a row holds at every horizon.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from fleetune.solving.split.case import Bools, Case, Ints
+from fleetune.solving.split.grid import Floats, Grid, tasks_of
+
+SLACK = 1e-6
+"""Of the horizon: a linear program counts as infeasible from here on, far above the solver's tolerance."""
+MOST_ROUNDS = 60
+
+
+class Row(NamedTuple):
+    """Sum of weight * y over the clients of `helper` <= C - `edge`."""
+
+    helper: int
+    edge: int
+    """a + b"""
+    weight: Ints
+    """[client]"""
+
+
+def paths(case: Case) -> Ints:
+    """[helper, client] Time units from 0 to a client's completion if it had the helper to itself."""
+    alone = case.release + case.forward + case.between + case.backward + case.tail
+    return np.asarray(alone + 2 * case.switch_cost[:, None], np.int64)
+
+
+class Energetic:
+    """Bounds on the horizon of assignments, fractional or not; remembers every row that it found to matter."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.paths = np.where(case.linked, paths(case), np.iinfo(np.int64).max)
+        self.rows: list[Row] = []
+        self.share: Floats | None = None
+        """[helper, client] The fractional assignment at the shortest horizon that `least` found one for."""
+        self._known: set[tuple[int, int, int]] = set()
+        self._grids = [Grid.of(tasks_of(case, i), case.linked[i]) for i in range(case.helpers)]
+
+    def path_bound(self) -> int:
+        """Every client takes at least its shortest path."""
+        return int(self.paths.min(axis=0).max())
+
+    def open_at(self, horizon: int) -> Bools:
+        """[helper, client] Pairs whose own path fits."""
+        return np.asarray(self.paths <= horizon)
+
+    def separate(self, share: Floats, horizon: float) -> int:
+        """Add the rows that the assignment `share` [helper, client] breaks most; how many."""
+        added = 0
+        for i, grid in enumerate(self._grids):
+            if not share[i].any():
+                continue
+            for a, b in grid.broken(share[i], horizon, SLACK * max(1.0, horizon)):
+                if (i, a, b) not in self._known:
+                    self._known.add((i, a, b))
+                    self.rows.append(Row(i, a + b, grid.weight(a, b, self.case.clients)))
+                    added += 1
+        return added
+
+    def excess(self, horizon: int) -> tuple[float, Floats | None]:
+        """How far beyond `horizon` the best fractional assignment ends (0: it fits), and it; inf: there is none."""
+        share: Floats | None = None
+        beyond = 0.0
+        for _ in range(MOST_ROUNDS):
+            beyond, share = self._linear(horizon)
+            if share is None or not self.separate(share, horizon + beyond):
+                break
+        return beyond, share
+
+    def least(self, low: int, high: int) -> int:
+        """The least horizon within [low, high] at which a fractional assignment fits; no plan has a shorter one.
+
+        Give a `low` below which there is no plan, and a plan's makespan as `high`.
+        """
+        aim = low
+        while low < high:
+            beyond, share = self.excess(aim)
+            if beyond <= SLACK * max(1, aim):
+                high, self.share = aim, share
+            else:
+                low = self._next(aim, beyond)
+                if math.isfinite(beyond):
+                    high = max(low, min(high, math.ceil(aim + beyond)))
+            aim = (low + high) // 2
+        return min(low, high)
+
+    def _next(self, horizon: int, beyond: float) -> int:
+        """Infeasible at `horizon` by `beyond`: no sooner than that, or than the next pair opens."""
+        later = self.paths[self.case.linked & (self.paths > horizon)]
+        least = math.ceil(horizon + beyond * (1 - SLACK) - SLACK * horizon) if math.isfinite(beyond) else None
+        options = [x for x in (least, int(later.min()) if later.size else None) if x is not None]
+        return max(horizon + 1, min(options)) if options else horizon + 1
+
+    def _linear(self, horizon: int) -> tuple[float, Floats | None]:
+        from scipy.optimize import linprog
+        from scipy.sparse import csr_matrix
+
+        case = self.case
+        opened = self.open_at(horizon)
+        if not opened.any(axis=0).all():
+            return math.inf, None
+        helper, client = np.nonzero(opened)
+        count = len(helper)
+        matrix, limit = self._upper(horizon, opened)
+        equal = csr_matrix((np.ones(count), (client, np.arange(count))), (case.clients, count + 1))
+        cost = np.zeros(count + 1)
+        cost[-1] = 1.0
+        solved = linprog(
+            cost, A_ub=matrix, b_ub=limit, A_eq=equal, b_eq=np.ones(case.clients), bounds=(0, None), method="highs-ds"
+        )
+        if solved.status == 2:
+            return math.inf, None
+        share = np.zeros(opened.shape)
+        if solved.status == 0:
+            share[helper, client] = solved.x[:-1]
+            return float(solved.x[-1]) * horizon, share
+        return 0.0, None
+
+    def _upper(self, horizon: int, opened: Bools):  # type: ignore[no-untyped-def]
+        """Rows over the open pairs and the excess, in parts of the horizon, then memory in parts of each helper's."""
+        from scipy.sparse import csr_matrix
+
+        case = self.case
+        place = np.cumsum(opened.ravel()).reshape(opened.shape) - 1
+        used = [row for row in self.rows if row.edge <= horizon]
+        columns, values, starts, limit = [], [], [0], []
+        for row in used:
+            held = np.nonzero(opened[row.helper] & (row.weight > 0))[0]
+            columns.append(np.append(place[row.helper, held], place.max() + 1))
+            values.append(np.append(row.weight[held] / horizon, -1.0))
+            limit.append((horizon - row.edge) / horizon)
+            starts.append(starts[-1] + len(held) + 1)
+        for i in range(case.helpers):
+            held = np.nonzero(opened[i])[0]
+            room = max(1, int(case.helper_memory[i]))
+            columns.append(place[i, held])
+            values.append(case.client_memory[held] / room)
+            limit.append(int(case.helper_memory[i]) / room)
+            starts.append(starts[-1] + len(held))
+        shape = (len(limit), int(opened.sum()) + 1)
+        return csr_matrix((np.concatenate(values), np.concatenate(columns), starts), shape), np.array(limit)

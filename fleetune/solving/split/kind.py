@@ -1,0 +1,48 @@
+"""Kind "split" as the door knows it; solvers come only with solving."""
+
+from typing import Any
+
+from fleetune.contracts import wire
+from fleetune.solving.kind import Kind
+from fleetune.solving.proofs import counted
+from fleetune.solving.split.methods import SUMMARIES
+from fleetune.solving.split.problem import Problem
+from fleetune.solving.split.solution import Solution
+
+MOST_SHOWN = 12
+"""Helpers listed one by one."""
+
+
+def _parse(plain: Any, owner: str) -> Problem:
+    return wire.load(Problem, plain, owner)
+
+
+def _methods() -> dict[str, str]:
+    return dict(SUMMARIES)
+
+
+def _solve(problem: Problem, *, method: str, time_limit_s: float | None, seed: int) -> Solution:
+    from fleetune.solving.split.solve import solve
+
+    return solve(problem, method=method, time_limit_s=time_limit_s, seed=seed)
+
+
+def in_short(plan: Solution) -> str:
+    """`5 clients on 2 helpers (3 + 2)`, and how many interruptions there are, if any."""
+    counts = [sum(i == helper for i in plan.helper) for helper in range(len(plan.order))]
+    shown = " + ".join(map(str, counts[:MOST_SHOWN])) + (" + ..." if len(counts) > MOST_SHOWN else "")
+    interruptions = len(plan.schedule) - 2 * len(plan.helper)
+    told = f", {counted(interruptions, 'interruption')}" if interruptions else ""
+    return f"{counted(len(plan.helper), 'client')} on {counted(len(counts), 'helper')} ({shown}){told}"
+
+
+SPLIT = Kind(
+    name="split",
+    summary="parallel split learning (Tirana et al.): which helper serves each client, and in which order",
+    objective="makespan",
+    unit="time units",
+    parse=_parse,
+    methods=_methods,
+    solve=_solve,
+    in_short=in_short,
+)

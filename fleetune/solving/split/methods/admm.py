@@ -1,0 +1,126 @@
+"""The paper's decomposition: J. Tirana et al., "Workflow Optimization for Parallel Split Learning", INFOCOM 2024, V.
+
+Forwards and assignment first (Problem 2), by the alternating direction method of multipliers of Algorithm 1: the
+schedule w and the assignment y take turns under the l1 augmented Lagrangian of eq. (16), tightened by eq. (20); lambda
+moves by what of eq. (6) is violated; eq. (17) and (18) end it. Then the forwards are repaired to the assignment by eq.
+(19), and the backwards scheduled optimally given both (Problem 3, Algorithm 2).
+
+What differs: both sub-problems are solved by CP-SAT within a fixed amount of work (inexact ones will do, footnote 7).
+The schedule sub-problem needs no variable per slot: a helper can give its clients their amounts within their release
+times and deadlines just when every window holds what must lie in it (`subproblems.windows`). Eq. (19), given the
+assignment, is one 1|pmtn, r_j|f_max a helper, and solved to optimality. Of all assignments met on the way the one with
+the shortest whole batch is returned, not the last. lambda and rho weigh slots, so where tasks are longer than TYPICAL
+units, slots of several units stand for them in Algorithm 1, rounded up (the paper's observation 2), and where windows
+would be too many only those on a grid are heeded; repair and backwards are in the problem's own unit and exact. Switch
+costs enter when schedules are judged.
+"""
+
+import time
+from typing import NamedTuple
+
+import numpy as np
+
+from fleetune.solving.split.assignment import place
+from fleetune.solving.split.backward import Job, least_largest_cost, with_backwards
+from fleetune.solving.split.case import Case, Ints
+from fleetune.solving.split.dispatch import everywhere, first_come
+from fleetune.solving.split.draft import Draft, Effort
+from fleetune.solving.split.schedule import FORWARD, Row, makespan
+from fleetune.solving.split.subproblems import Forward, Multipliers, assign, schedule
+
+ITERATIONS = 6
+"""tau_max; the paper reports fewer than 5."""
+RHO = 1
+"""The penalty rho; the paper prints none. Whole, as all of eq. (16) then is; of 1, 2, 4, 8, 20 the larger do worse."""
+TYPICAL, LONGEST = 16, 4096
+"""Slots that the middle and the longest forward last at most; as many as in the paper's setting."""
+MOST_TERMS = 1_000_000
+"""Of the windows of one schedule sub-problem."""
+PATIENCE = 2
+"""Assignments met again in a row that end the search: from there it goes round in circles."""
+
+
+class _Found(NamedTuple):
+    makespan: int
+    helper: tuple[int, ...]
+    rows: list[Row]
+
+
+def plan(case: Case, effort: Effort = Effort()) -> Draft:  # noqa: B008 - immutable
+    """The best schedule met; for preemptive problems in which everyone fits."""
+    assert case.preemptive
+    ends = None if effort.time_limit_s is None else time.monotonic() + effort.time_limit_s
+    best = min((_whole(case, helper) for helper in _assignments(case, effort.seed, ends)), key=lambda found: found[0])
+    return Draft(best.helper, best.rows, deterministic=ends is None)
+
+
+def _assignments(case: Case, seed: int, ends: float | None) -> list[tuple[int, ...]]:
+    """Algorithm 1: every assignment y that it meets, once each, in order."""
+    forward = in_slots(case)
+    nobody = np.zeros_like(forward.length)
+    at = Multipliers(nobody, nobody, RHO)
+    met: dict[tuple[int, ...], None] = {}
+    amounts, length, again = None, -1, 0
+    for _ in range(ITERATIONS):
+        amounts, makes = schedule(forward, at, Effort(seed, _left(ends)), amounts)
+        y = assign(forward, amounts, at, Effort(seed, _left(ends)))
+        if not y.any():
+            break
+        stationary = np.abs(y - at.y).sum() < 1 and abs(makes - length) < 1  # eq. (17), (18)
+        at, length = Multipliers(y, at.dual + amounts - y * forward.length, RHO), makes
+        helper = tuple(np.argmax(y, axis=0).tolist())
+        again = again + 1 if helper in met else 0
+        met.setdefault(helper)
+        if stationary or again >= PATIENCE or _left(ends) == 0.0:
+            break
+    return list(met) or [tuple(place(case) or ())]
+
+
+def in_slots(case: Case) -> Forward:
+    """Problem 2 in slots of as many units as its tasks' lengths ask for, every duration rounded up."""
+    lengths = case.forward[case.linked]
+    slot = max(1, -(-int(np.median(lengths)) // TYPICAL), -(-int(lengths.max()) // LONGEST))
+
+    def slots(units: Ints) -> Ints:
+        return -(-units // slot)
+
+    forward = Forward(
+        release=slots(case.release),
+        length=slots(case.forward),
+        tail=slots(case.turnaround_forward),
+        linked=case.linked,
+        helper_memory=case.helper_memory,
+        client_memory=case.client_memory,
+    )
+    while terms(forward) > MOST_TERMS:
+        forward = forward._replace(grid=2 * forward.grid)
+    return forward
+
+
+def terms(forward: Forward) -> int:
+    """How often clients are counted in windows, at most."""
+    clients = forward.release.shape[1]
+    tails = min(clients, np.unique(forward.tail // forward.grid).size)
+    return int(sum(np.unique(row).size for row in forward.release // forward.grid) * tails * clients)
+
+
+def _whole(case: Case, helper: tuple[int, ...]) -> _Found:
+    """The batch with these helpers: eq. (19), then Algorithm 2; or FCFS where interruptions cost more than that."""
+    rows = everywhere(case, helper, _optimal)
+    found = _Found(makespan(case, helper, rows), helper, rows)
+    if case.switch_cost.any():
+        plain = everywhere(case, helper, first_come)
+        found = min(found, _Found(makespan(case, helper, plain), helper, plain), key=lambda one: one.makespan)
+    return found
+
+
+def _optimal(case: Case, i: int, clients: list[int]) -> list[Row]:
+    jobs = [Job(int(case.release[i, j]), int(case.forward[i, j]), int(case.turnaround_forward[i, j])) for j in clients]
+    spans = least_largest_cost(jobs)
+    return with_backwards(
+        case, i, [Row(j, FORWARD, *span) for j, ran in zip(clients, spans, strict=True) for span in ran]
+    )
+
+
+def _left(ends: float | None) -> float | None:
+    return None if ends is None else max(0.0, ends - time.monotonic())

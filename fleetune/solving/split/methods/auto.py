@@ -1,0 +1,34 @@
+"""auto: the best start improved by local search, and a bound that closes in; ours.
+
+J. Tirana et al. (INFOCOM 2024) choose between their ADMM and balanced-greedy by size. Here both baselines are among the
+starts, so no plan of theirs is better; what follows ends as soon as the plan equals the bound. Work grows with the
+problem within limits, so the same problem and seed give the same plan; with a time limit it goes on until then.
+"""
+
+from fleetune.solving.split.case import Case
+from fleetune.solving.split.draft import Draft, Effort
+from fleetune.solving.split.planner import Planner
+
+SMALL = 20
+"""Clients up to which the constraint solver has the last word."""
+
+
+def plan(case: Case, effort: Effort = Effort()) -> Draft:  # noqa: B008 - immutable
+    """A plan and a proven bound."""
+    planner = Planner(case, effort)
+    planner.round_off()
+    planner.improve(300_000)
+    planner.close_in(work=1.0, rounds=40)
+    planner.solve_whole(work=4.0)
+    planner.improve(1_000_000)
+    planner.close_in(work=2.0, rounds=60)
+    planner.solve_whole(work=6.0)
+    if case.clients > SMALL:
+        planner.improve(4_000_000)
+    work = 10.0
+    while not planner.done and planner.watch.limited:
+        planner.improve(2_000_000)
+        planner.close_in(work=work, rounds=100)
+        planner.solve_whole(work=work)
+        work *= 2
+    return planner.draft()

@@ -1,0 +1,38 @@
+"""The paper's scalable heuristic: J. Tirana et al., INFOCOM 2024, section VI, "balanced-greedy".
+
+Step 1, in the order of the clients: each goes to the helper with the fewest clients among those that still have the
+memory for it (and a link to it). Step 2: first come, first served, without interruptions. The paper does not say what
+happens when no helper is left for a client; here the clients are then placed so that the fullest helper has the fewest.
+"""
+
+import numpy as np
+
+from fleetune.solving.split.assignment import place_evenly
+from fleetune.solving.split.case import Case
+from fleetune.solving.split.dispatch import everywhere, first_come
+from fleetune.solving.split.draft import Draft, Effort
+
+
+def plan(case: Case, effort: Effort = Effort()) -> Draft:  # noqa: B008 - immutable
+    """The heuristic's schedule; nothing in it is random or limited."""
+    del effort
+    helper = balanced(case)
+    if helper is None:
+        helper = place_evenly(case)
+    assert helper is not None, "only asked where everyone fits"
+    return Draft(helper, everywhere(case, helper, first_come))
+
+
+def balanced(case: Case) -> list[int] | None:
+    """Step 1: the helper of each client; None: some client found no helper with room. Ties go to the first helper."""
+    left, load = case.helper_memory.copy(), np.zeros(case.helpers, np.int64)
+    helper = []
+    for j in range(case.clients):
+        fitting = np.flatnonzero(case.linked[:, j] & (left >= case.client_memory[j]))
+        if not fitting.size:
+            return None
+        i = int(fitting[np.argmin(load[fitting])])
+        left[i] -= case.client_memory[j]
+        load[i] += 1
+        helper.append(i)
+    return helper

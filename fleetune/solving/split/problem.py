@@ -1,0 +1,107 @@
+"""The problem of kind "split": times of every client on every helper as plain numbers, proven when it is made."""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import Strict
+
+from fleetune.contracts.record import record
+from fleetune.errors import Refused
+from fleetune.solving.fields import Real, Whole
+from fleetune.solving.proofs import at_least, counted
+
+Matrix = tuple[tuple[Whole | None, ...], ...]
+"""[helper][client], in time units; None: no link."""
+MOST_TIME = 2**50
+"""Of all tasks one after another with everything between them, in time units: 64 bits and doubles hold any sum."""
+MOST_PAIRS = 4_000_000
+"""Helpers times clients."""
+
+
+@record
+class Problem:
+    """Plan one batch of parallel split learning: whose part 2 runs on which helper, and when.
+
+    Making one proves it; Refused names the first fault by field, helper and client.
+    """
+
+    kind: Literal["split"] = "split"
+    release: Matrix
+    """r: part 1 forward on the client and the upload."""
+    forward: Matrix
+    """p: part 2 forward on the helper, at least 1."""
+    turnaround_forward: Matrix
+    """l: the download and part 3 forward on the client."""
+    turnaround_backward: Matrix
+    """l': part 3 backward on the client and the upload."""
+    backward: Matrix
+    """p': part 2 backward on the helper, at least 1."""
+    tail: Matrix
+    """r': the download and part 1 backward on the client."""
+    helper_memory: tuple[Real, ...]
+    client_memory: tuple[Real, ...]
+    """What a client's part 2 takes on its helper, in the unit of helper_memory."""
+    preemptive: Annotated[bool, Strict()]
+    """Whether a helper may interrupt a task and resume it later."""
+    switch_cost: tuple[Whole, ...]
+    """mu of every helper: time units added to a client's completion for every start or resume of its tasks."""
+
+    def __post_init__(self) -> None:
+        for noun, memory in (("helper", self.helper_memory), ("client", self.client_memory)):
+            if not memory:
+                raise Refused(f"{noun}_memory: the list is empty; give one number for each {noun}")
+            for index, value in enumerate(memory):
+                at_least(f"{noun}_memory of {noun} {index}", value, 0)
+        helpers, clients = len(self.helper_memory), len(self.client_memory)
+        if helpers * clients > MOST_PAIRS:
+            raise Refused(
+                f"helper_memory: {helpers} helpers and {clients} clients are more than {MOST_PAIRS} pairs; "
+                "give groups of them as problems of their own"
+            )
+        _prove_lengths("switch_cost", self.switch_cost, helpers, "number", "helper")
+        for index, cost in enumerate(self.switch_cost):
+            at_least(f"switch_cost of helper {index}", cost, 0)
+        for field in MATRICES:
+            _prove_matrix(field, getattr(self, field), helpers, clients)
+        self._prove_extent()
+
+    def _prove_extent(self) -> None:
+        """Refuse times whose sums could leave MOST_TIME, naming the largest part of them."""
+        clients = len(self.client_memory)
+        parts = {
+            field: sum(max(row[j] or 0 for row in getattr(self, field)) for j in range(clients)) for field in MATRICES
+        }
+        parts["switch_cost"] = max(self.switch_cost) * (8 * clients)
+        if sum(parts.values()) > MOST_TIME:
+            worst = max(parts, key=lambda field: parts[field])
+            raise Refused(
+                f"{worst}: all of it comes to {parts[worst]} time units, more than can be counted with ({MOST_TIME} "
+                "for everything together); use a coarser unit"
+            )
+
+
+MATRICES = ("release", "forward", "turnaround_forward", "turnaround_backward", "backward", "tail")
+"""The fields [helper][client]."""
+WORK = ("forward", "backward")
+"""Of these, the tasks of the helper: they take time, so that each has a row in the plan."""
+
+
+def _prove_lengths(field: str, values: Sequence[object], wanted: int, noun: str, owner: str) -> None:
+    """Refuse another number of rows or numbers (`noun`) than there are helpers or clients (`owner`)."""
+    if len(values) != wanted:
+        given = counted(len(values), noun)
+        raise Refused(f"{field}: {given} for {counted(wanted, owner)}; give one for each, in their order")
+
+
+def _prove_matrix(field: str, rows: Matrix, helpers: int, clients: int) -> None:
+    _prove_lengths(field, rows, helpers, "row", "helper")
+    least = 1 if field in WORK else 0
+    for helper, row in enumerate(rows):
+        _prove_lengths(f"{field} of helper {helper}", row, clients, "number", "client")
+        for client, value in enumerate(row):
+            if value is not None and value < least:
+                rule = "a helper's task takes at least one time unit; use a finer unit, or " if least else ""
+                raise Refused(
+                    f"{field} of helper {helper}, client {client}: {value} is below {least}; {rule}"
+                    f"{'null' if least else f'give a whole number of at least {least}, or null'} where there is no link"
+                )

@@ -1,0 +1,260 @@
+"""Faults of plans with several lanes, devices that come back, trained parts, gates, thin links and a collector."""
+
+from dataclasses import replace
+
+import pytest
+
+from fleetune.checks import findings, prove
+from fleetune.contracts.fleet import Fleet
+from fleetune.contracts.plan import Gate, LinkUse, Plan
+from fleetune.contracts.profile import Part, Profile, Subnet
+from fleetune.errors import Infeasible, Refused
+from tests.clock import fleets, ticks
+from tests.clock.ticks import segment
+
+UNITS = [ticks.unit("u0", trained=100), ticks.unit("u1", trained=200), ticks.unit("u2", trained=400)]
+NAMES = "x y h s"
+FLEET = ticks.fleet(NAMES)
+PROFILE = ticks.profile(UNITS, {name: ([1, 1, 1], [1, 1, 1]) for name in NAMES.split()})
+OWN = {name: f"{name}/0F0 {name}/2F0 {name}/2B0 {name}/0B0" for name in "xy"}
+CLIENTS = {name: [segment("u0", name), segment("u1", "h"), segment("u2", name)] for name in "xy"}
+SPLIT = ticks.plan(CLIENTS, orders={**OWN, "h": "x/1F0 y/1F0 x/1B0 y/1B0"})
+"""Two clients and their helper."""
+TUNED = replace(
+    ticks.plan({"b0": [segment("u0 u1 u2", "x", trains="u2")], "b1": [segment("u0 u1 u2", "y", trains="u1")]}),
+    links=(LinkUse(source="x", target="s", share=0.75), LinkUse(source="y", target="s", share=0.25)),
+    collector="s",
+)
+"""Two devices that tune a part each, and a server."""
+
+
+def told(plan: Plan, fleet: Fleet = FLEET, profile: Profile = PROFILE) -> str:
+    """All findings as one text."""
+    return "\n".join(findings(plan, fleet, profile))
+
+
+def ordered(**orders: str) -> Plan:
+    """SPLIT with some orders replaced; an empty one is left out."""
+    given = {**OWN, "h": "x/1F0 y/1F0 x/1B0 y/1B0", **orders}
+    return ticks.plan(CLIENTS, orders={name: order for name, order in given.items() if order})
+
+
+def with_budget(device: str, memory_bytes: int) -> Fleet:
+    """The fleet with less memory on one device."""
+    devices = tuple(replace(d, memory_bytes=memory_bytes if d.name == device else 10**9) for d in FLEET.devices)
+    return replace(FLEET, devices=devices)
+
+
+@pytest.mark.parametrize("plan", [SPLIT, TUNED, replace(SPLIT, collector="s"), replace(TUNED, collector="x", links=())])
+def test_sound_plans_have_no_findings(plan: Plan) -> None:
+    """Split learning, and blocks with a server of their own or one of them."""
+    assert findings(plan, FLEET, PROFILE) == ()
+    prove(plan, FLEET, PROFILE)
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        (
+            replace(SPLIT, links=(LinkUse(source="x", target="s", share=0.5),)),
+            "link x>s: s has no part in the plan; its devices are x, h, y",
+        ),
+        (replace(SPLIT, collector="z"), "device z is not in the fleet; it has x, y, h, s"),
+        (
+            replace(SPLIT, links=(LinkUse(source="x", target="y", codec="top-k", ratio=10.0),)),
+            "link x>y is to be used in a way of its own, but nothing crosses it; leave it out, or look whether its "
+            "ends are the right ones",
+        ),
+        (
+            replace(SPLIT, gates=(Gate(subnet="head#0", operations="1"), Gate(subnet="head#1", operations="1"))),
+            "it has gates of 2 subnets (head#0, head#1), but the profile has none; profile with scores "
+            "(profile.scores=true)",
+        ),
+        (
+            replace(TUNED, links=(replace(TUNED.links[0], share=0.76), TUNED.links[1])),
+            "links into s have shares of 1.01 together; a medium has 1 to give",
+        ),
+        (
+            replace(TUNED, links=tuple(LinkUse(source="s", target=name, share=0.6) for name in "xy")),
+            "links out of s have shares of 1.2 together; a medium has 1 to give",
+        ),
+    ],
+)
+def test_links_gates_and_collectors_must_be_of_the_plan(plan: Plan, words: str) -> None:
+    """Unknown, unused, or given away twice: each is named."""
+    assert told(plan) == words
+
+
+def test_a_link_that_is_used_as_it_is_is_no_fault() -> None:
+    """Neutral values are as if nothing had been written, wherever they stand."""
+    assert told(replace(SPLIT, links=(LinkUse(source="x", target="y"),))) == ""
+
+
+def test_thirds_of_a_medium_are_one() -> None:
+    """Rounding is no fault."""
+    lanes = {name: [segment("u0 u1 u2", name)] for name in "xyh"}
+    thirds = tuple(LinkUse(source=name, target="s", share=1 / 3 + 1e-9) for name in "xyh")
+    assert told(replace(ticks.plan(lanes), links=thirds, collector="s")) == ""
+
+
+def test_an_unknown_subnet_is_named_with_those_there_are() -> None:
+    """A gate made for another profile."""
+    known = Subnet(
+        name="head#0",
+        parts=(Part(unit="u0", share=0.5),),
+        weight_magnitude=1.0,
+        gradient_magnitude=1.0,
+        fisher=(1.0,),
+    )
+    plan = replace(SPLIT, gates=tuple(Gate(subnet=f"head#{k}", operations="1") for k in range(8)))
+    assert told(plan, profile=replace(PROFILE, subnets=(known,))) == (
+        "it has gates of head#1, head#2, head#3, head#4, head#5 ..., of which the profile does not know; it has head#0"
+    )
+
+
+def test_each_lane_must_run_every_unit() -> None:
+    """The lane is named that leaves some out, another that runs them out of order."""
+    lanes = {**CLIENTS, "x": [segment("u0", "x"), segment("u2", "h")], "y": [segment("u0 u2 u1", "y")]}
+    assert told(ticks.plan(lanes)) == (
+        "lane x leaves out 1 of the model's units (u1); every unit must run\n"
+        "lane y runs unit u2 where the model has u1; segments must be contiguous and in the model's order"
+    )
+
+
+def test_a_part_without_trainable_parameters_cannot_be_trained() -> None:
+    """u1 is frozen; u0 beside it would do."""
+    frozen = replace(PROFILE, units=(UNITS[0], ticks.unit("u1"), UNITS[2]))
+    lanes = {"a": [segment("u0 u1 u2", "x", trains="u1")], "b": [segment("u0 u1 u2", "y", trains="u0 u1")]}
+    assert told(ticks.plan(lanes), profile=frozen) == (
+        "segment a/0 is to train u1, which have no trainable parameters; name units that do, or leave it out to train "
+        "all"
+    )
+
+
+def test_gradients_must_reach_who_trains() -> None:
+    """The upper segment ends its backward at u2, and the lower one waits for a gradient that nobody computes; one with
+    nothing to train does not."""
+    lanes = {"main": [segment("u0", "x"), segment("u1 u2", "y", trains="u2")]}
+    assert told(ticks.plan(lanes)) == (
+        "segment main/1 ends its backward at unit u2, so no gradient reaches segment main/0, which is to train; train "
+        "u1 too, or nothing below"
+    )
+    assert told(ticks.plan(lanes), profile=replace(PROFILE, units=(ticks.unit("u0"), *UNITS[1:]))) == ""
+    lanes["main"][1] = segment("u1 u2", "y", trains="u2 u1")
+    assert told(ticks.plan(lanes)) == ""
+
+
+# Memory: a client's u0 and u2 need 100·4 + 10 and 400·4 + 10, the helper's two copies of u1 2·(200·4 + 10)
+
+SPLIT_LESS = "give it fewer segments, units or samples, or an order with fewer forwards ahead"
+
+
+@pytest.mark.parametrize(
+    ("plan", "device", "needed", "words"),
+    [
+        (SPLIT, "x", 1810 + 210, f"for segments x/0, x/2: it needs 2020 bytes; {SPLIT_LESS}"),
+        (SPLIT, "h", 1620, f"for segments x/1, y/1: it needs 1620 bytes; {SPLIT_LESS}"),
+        (
+            TUNED,
+            "s",
+            600 * 4,
+            "for the parameters and optimizer state that it collects: it needs 2400 bytes; let a device with more "
+            "memory collect, or train fewer units",
+        ),
+        (
+            replace(TUNED, collector="x", links=()),
+            "x",
+            700 + 400 + 10 + 600 * 4,
+            "for segment b0/0 (u0 .. u2, 1 samples, 1 micro-batches kept) and the parameters and optimizer state that "
+            "it collects: it needs 3510 bytes; give it fewer units or samples, or a lower warm-up, or let another "
+            "device collect",
+        ),
+    ],
+)
+def test_memory_over_several_segments_is_counted_to_the_byte(plan: Plan, device: str, needed: int, words: str) -> None:
+    """Who lacks how much for which segments; a peak equal to the budget fits."""
+    assert told(plan, with_budget(device, needed)) == ""
+    assert told(plan, with_budget(device, needed - 1)) == f"device {device} lacks 1 bytes {words}"
+    with pytest.raises(Infeasible, match=f"device {device} lacks 1 bytes"):
+        prove(plan, with_budget(device, needed - 1), PROFILE)
+
+
+def test_an_order_that_keeps_more_than_its_warm_up_needs_the_memory() -> None:
+    """All three forwards first, though the warm-up is 1: three micro-batches of activations, and so it is told."""
+    order = "main/0F0 main/0F1 main/0F2 main/0B0 main/0B1 main/0B2"
+    plan = ticks.plan({"main": [segment("u0 u1 u2", "x")]}, micro_batches=3, orders={"x": order})
+    assert told(plan, with_budget("x", 2800 + 90)) == ""
+    assert told(plan, with_budget("x", 2800 + 30)) == (
+        "device x lacks 60 bytes for segment main/0 (u0 .. u2, 1 samples, 3 micro-batches kept): it needs 2890 bytes; "
+        "give it fewer units or samples, or an order with fewer forwards ahead"
+    )
+
+
+# Orders
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        (ordered(h="x/1F0 x/1B0 y/1F0"), "the order of h misses y/1B0"),
+        (ordered(x="x/0F0 x/0B0"), "the order of x misses x/2F0, x/2B0"),
+        (ordered(h="x/1F0 y/1F0 x/1B0 y/1B0 x/0F0"), "the order of h has x/0F0, which is not of its segments x/1, y/1"),
+        (ordered(x=OWN["x"] + " z/0F0"), "the order of x has z/0F0, which is not of its segments x/0, x/2"),
+        (ordered(x=OWN["x"] + " x/0U0"), "the order of x has x/0U0, which is not of its segments x/0, x/2"),
+        (ordered(h="y/1F0 x/1F0 x/1B0 y/1B0 x/1B0"), "the order of h has x/1B0 2 times; every action is done once"),
+        (ordered(h="y/1F0 x/1B0 x/1F0 y/1B0"), "the order of h has x/1B0 before its forward"),
+        (ordered(x="x/0F0 x/2F0 x/0R0 x/2B0 x/0B0"), "the order of x has x/0R0 before its last backward"),
+    ],
+)
+def test_orders_over_several_segments_must_be_whole(plan: Plan, words: str) -> None:
+    """Every forward and backward of all of the device's segments once, in an order that can be."""
+    assert words in told(plan)
+
+
+def test_an_all_reduce_may_follow_its_own_segments_last_backward() -> None:
+    """Not only at the end of the whole order."""
+    assert told(ordered(x="x/0F0 x/2F0 x/2B0 x/2R0 x/0B0 x/0R0")) == ""
+
+
+def test_a_collector_without_units_has_no_order() -> None:
+    """What it does follows by itself."""
+    plan = replace(TUNED, order=ordered(h="b0/0F0").order[-1:])
+    plan = replace(plan, order=(replace(plan.order[0], device="s"),))
+    assert told(plan) == "device s has an order but no segment"
+
+
+def test_a_device_that_comes_back_without_an_order_is_drawn_with_a_hint() -> None:
+    """Segment after segment is what it would do, and that can never end."""
+    assert told(ordered(x="", y="")) == (
+        "its order deadlocks, x, h, y wait for ever (x, y: several segments of a lane need an explicit order):\n"
+        "  x  x/0F0 x/0B0 <-- waits x/2F0 x/2B0\n"
+        "  h  x/1F0 y/1F0 x/1B0 <-- waits y/1B0\n"
+        "  y  y/0F0 y/0B0 <-- waits y/2F0 y/2B0"
+    )
+
+
+def test_a_deadlock_over_lanes_is_drawn() -> None:
+    """The helper wants x's gradient before it has run y, whose order is sound; x wants its own too early."""
+    assert told(ordered(x="x/0F0 x/0B0 x/2F0 x/2B0", h="x/1F0 x/1B0 y/1F0 y/1B0")) == (
+        "its order deadlocks, x, h, y wait for ever:\n"
+        "  x  x/0F0 x/0B0 <-- waits x/2F0 x/2B0\n"
+        "  h  x/1F0 x/1B0 <-- waits y/1F0 y/1B0\n"
+        "  y  y/0F0 y/2F0 <-- waits y/2B0 y/0B0"
+    )
+
+
+def test_later_proofs_rest_on_earlier_ones() -> None:
+    """A plan with an unknown subnet is judged no further, whatever its orders and memory."""
+    plan = replace(ordered(x=""), gates=(Gate(subnet="head#0", operations="1"),))
+    assert len(findings(plan, with_budget("x", 1), PROFILE)) == 1
+    with pytest.raises(Refused, match="plan: it has gates of 1 subnets"):
+        prove(plan, FLEET, PROFILE)
+
+
+def test_findings_of_a_chain_are_what_they_were() -> None:
+    """A device short of memory in one segment is told as before."""
+    fleet = fleets.fleet(fleets.device("a", 10449), fleets.device("b"), fleets.device("c"))
+    assert told(fleets.PLAN, fleet, fleets.PROFILE) == (
+        "device a lacks 1 bytes for segment main/0 (u0 .. u1, 4 samples, 3 micro-batches kept): it needs 10450 bytes; "
+        "give it fewer units or samples, or a lower warm-up"
+    )

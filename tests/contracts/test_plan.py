@@ -1,0 +1,193 @@
+"""The plan language: neutral values are not written, and what cannot be is refused by name."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fleetune.contracts import wire
+from fleetune.contracts.action import Action, parse_action
+from fleetune.contracts.plan import Gate, Lane, LinkUse, Plan, Segment, Share
+from fleetune.errors import Refused
+from tests.clock import fleets
+
+OLD = """{
+ "strategy": "pp",
+ "micro_batch_samples": 4,
+ "micro_batches": 3,
+ "lanes": [
+  {
+   "name": "main",
+   "segments": [
+    {
+     "units": [
+      "u0"
+     ],
+     "shares": [
+      {
+       "device": "a",
+       "samples": 4
+      }
+     ],
+     "warmup": 1
+    }
+   ]
+  }
+ ],
+ "order": [],
+ "revision": 0
+}
+"""
+"""A plan as it was written before plans had links, gates, collectors and trained parts."""
+
+FULL = replace(
+    wire.parse(Plan, OLD, "plan"),
+    lanes=(
+        Lane(
+            name="main",
+            segments=(
+                Segment(units=("u0", "u1"), shares=(Share(device="a", samples=4),), warmup=1, trains=("u1",)),
+                Segment(units=("u2",), shares=(Share(device="b", samples=4),), warmup=1),
+                Segment(units=("u3",), shares=(Share(device="a", samples=4),), warmup=1),
+            ),
+        ),
+    ),
+    links=(LinkUse(source="a", target="b", codec="top-k", ratio=100.0, share=0.25),),
+    gates=(Gate(subnet="encoder.layer.3#2", operations="123"),),
+    collector="s",
+)
+"""A plan with all of them."""
+
+
+def changed(path: str, value: Any) -> str:
+    """FULL as JSON with one value replaced, or set; `links.0.codec`."""
+    plain = wire.dump(FULL)
+    *way, last = path.split(".")
+    place: Any = plain
+    for part in way:
+        place = place[int(part) if part.isdigit() else part]
+    place[int(last) if last.isdigit() else last] = value
+    return json.dumps(plain)
+
+
+def test_a_plan_file_of_before_reads_and_writes_byte_for_byte() -> None:
+    """Fields that say nothing are not there."""
+    assert wire.text(wire.parse(Plan, OLD, "plan")) == OLD
+
+
+def test_a_plan_with_everything_survives_json() -> None:
+    """Every field is written and reads back; segments that train all do not say so."""
+    assert wire.parse(Plan, wire.text(FULL), "plan") == FULL
+    plain = wire.dump(FULL)
+    assert [*plain][-3:] == ["links", "gates", "collector"]
+    assert [segment.get("trains") for segment in plain["lanes"][0]["segments"]] == [["u1"], None, None]
+    assert plain["links"] == [{"source": "a", "target": "b", "codec": "top-k", "ratio": 100.0, "share": 0.25}]
+
+
+def test_neutral_values_may_be_spelled_out() -> None:
+    """Empty is what is meant when nothing is written."""
+    plain = json.loads(OLD)
+    plain |= {"links": [], "gates": [], "collector": ""}
+    plain["lanes"][0]["segments"][0]["trains"] = []
+    assert wire.text(wire.load(Plan, plain, "plan")) == OLD
+
+
+def test_a_chain_has_one_lane_and_nothing_else() -> None:
+    """Each of the fields and a second lane make it something else."""
+    chain = wire.parse(Plan, OLD, "plan")
+    lane, segment = chain.lanes[0], chain.lanes[0].segments[0]
+    assert chain.is_chain and fleets.PLAN.is_chain
+    for other in (
+        replace(chain, lanes=(lane, replace(lane, name="more"))),
+        replace(chain, lanes=(replace(lane, segments=(replace(segment, trains=("u0",)),)),)),
+        replace(chain, links=FULL.links),
+        replace(chain, gates=FULL.gates),
+        replace(chain, collector="a"),
+    ):
+        assert not other.is_chain
+
+
+def test_a_device_that_comes_back_makes_no_chain() -> None:
+    """Nothing else is decided; a runs the first and the last segment."""
+    back = tuple(replace(segment, trains=()) for segment in FULL.lanes[0].segments)
+    plan = replace(FULL, lanes=(Lane(name="main", segments=back),), links=(), gates=(), collector="")
+    assert not plan.is_chain
+    assert plan.devices == ("a", "b")
+
+
+def test_a_collector_without_units_is_the_last_device() -> None:
+    """One that runs units stands where they do."""
+    assert FULL.devices == ("a", "b", "s")
+    assert replace(FULL, collector="b").devices == ("a", "b")
+
+
+def test_what_is_neutral_says_so() -> None:
+    """A link as it is, a gate that is always full, a segment that trains all of its units."""
+    assert LinkUse(source="a", target="b").is_neutral
+    assert LinkUse(source="a", target="b", codec="top-k").is_neutral
+    assert not FULL.links[0].is_neutral and not LinkUse(source="a", target="b", share=0.5).is_neutral
+    assert Gate(subnet="s", operations="111").is_neutral and not FULL.gates[0].is_neutral
+    assert [segment.trained for segment in FULL.lanes[0].segments] == [("u1",), ("u2",), ("u3",)]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("links.0.codec", "zip", "link a>b: codec is 'zip'; allowed are dense, top-k"),
+        ("links.0.ratio", 0.5, r"link a>b: ratio must be at least 1 and share at most 1 \(got 0.5, 0.25\)"),
+        ("links.0.ratio", -1, "link a>b: ratio must be a number above 0"),
+        ("links.0.ratio", "much", "links.0.ratio: input should be a valid number"),
+        ("links.0.ratio", None, "links.0.ratio: input should be a valid number"),
+        ("links.0.share", 1.5, "share at most 1 .got 100.0, 1.5"),
+        ("links.0.share", 0, "link a>b: share must be a number above 0"),
+        ("links.0.codec", "dense", "link a>b: ratio 100.0 needs a codec that leaves elements out, not dense"),
+        ("links.0.target", "a", "link a>a: a link joins two different devices"),
+        ("links.0.source", "a>b", "'a>b' is not a name"),
+        ("links.0.rate", 1, "links.0.rate: unknown key; allowed are source, target, codec, ratio, share"),
+        ("links", [{"source": "a"}], "links.0.target: this key is required"),
+        ("links", [{"source": "a", "target": "b"}] * 2, "plan: link 'a>b' is used twice"),
+        ("links", "all", "links: input should be a valid tuple"),
+        ("gates.0.operations", "12", "plan: gate of encoder.layer.3#2 has 2 operations for 3 micro-batches"),
+        ("gates.0.operations", "124", "gate of encoder.layer.3#2: '124'; give a digit 1, 2 or 3"),
+        ("gates.0.operations", "", "gate of encoder.layer.3#2: ''; give a digit"),
+        ("gates.0.operations", 123, "gates.0.operations: input should be a valid string"),
+        ("gates", [{"subnet": "x", "operations": "111"}] * 2, "plan: gate of subnet 'x' is used twice"),
+        ("collector", "the server", "plan: collector: 'the server' is not a name"),
+        ("collector", None, "collector: input should be a valid string"),
+        ("lanes.0.segments.0.trains", ["u9"], "segment u0: it trains unit 'u9', which it does not run"),
+        ("lanes.0.segments.0.trains", ["u1", "u1"], "segment u0: trained unit 'u1' is used twice"),
+        ("lanes.0.segments.0.trains", None, "trains: input should be a valid tuple"),
+        ("lanes.0.segments.0.units", [], "segment: it needs at least one unit and one device"),
+        (
+            "lanes.0.segments.1.shares.0.device",
+            "a",
+            "lane main: device 'a' is used twice, in segments 0 and 1; a device may come back later",
+        ),
+        ("lanes", [], "plan: it needs at least one lane"),
+        ("order", [{"device": "a", "actions": ["main/0X0"]}], "action 'main/0X0': write LANE/SEGMENT LETTER"),
+        ("minibatches", 3, "minibatches: unknown key; allowed are strategy, micro_batch_samples, .*links, gates"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(path: str, value: Any, words: str) -> None:
+    """Each field's sentence, wherever the plan came from."""
+    with pytest.raises(Refused, match=words):
+        wire.parse(Plan, changed(path, value), "plan.json")
+
+
+@pytest.mark.parametrize("spelling", ["main/0F0", "client-1/12B30", "x.y_z/2R0", "a/0U0"])
+def test_actions_print_and_parse_back(spelling: str) -> None:
+    """Lane, segment, letter, micro-batch."""
+    assert str(parse_action(spelling)) == spelling
+
+
+def test_an_update_is_an_action() -> None:
+    """Of micro-batch 0."""
+    assert parse_action("a/3U0") == Action(lane="a", segment=3, letter="U", micro_batch=0)
+
+
+@pytest.mark.parametrize("spelling", ["", "main0F0", "main/F0", "main/0X0", "main/0F", "main/0F0 ", "/0F0", "a/-1F0"])
+def test_what_is_no_action_is_refused_with_an_example(spelling: str) -> None:
+    """Which letters there are, too."""
+    with pytest.raises(Refused, match=r"write LANE/SEGMENT LETTER MICRO-BATCH such as main/2F0, letters F, B, R, U"):
+        parse_action(spelling)

@@ -1,0 +1,75 @@
+"""Subnets of a profile: parts of units with scores, which plans may gate."""
+
+import json
+from typing import Any
+
+import pytest
+
+from fleetune.contracts import wire
+from fleetune.contracts.profile import Part, Profile, Subnet
+from fleetune.errors import Refused
+from tests.clock import fleets
+
+
+def subnet(name: str = "block.0#0", **changes: Any) -> dict[str, Any]:
+    """As JSON has it."""
+    plain = {
+        "name": name,
+        "parts": [{"unit": "u0", "share": 0.5}],
+        "weight_magnitude": 2.0,
+        "gradient_magnitude": 1.0,
+        "fisher": [0.5, 0.25],
+    }
+    return {**plain, **changes}
+
+
+def profile_with(*subnets: dict[str, Any]) -> str:
+    """The usual profile with these subnets, as JSON."""
+    return json.dumps({**wire.dump(fleets.PROFILE), "subnets": list(subnets)})
+
+
+def test_a_profile_without_scores_does_not_speak_of_subnets() -> None:
+    """Profiles of before read and write as they were."""
+    assert "subnets" not in wire.text(fleets.PROFILE)
+    assert wire.parse(Profile, profile_with(), "profile") == fleets.PROFILE
+
+
+def test_subnets_survive_json() -> None:
+    """Two heads that share a unit evenly."""
+    read = wire.parse(Profile, profile_with(subnet(), subnet("block.0#1")), "profile")
+    assert read.subnets[1] == Subnet(
+        name="block.0#1",
+        parts=(Part(unit="u0", share=0.5),),
+        weight_magnitude=2.0,
+        gradient_magnitude=1.0,
+        fisher=(0.5, 0.25),
+    )
+    assert wire.parse(Profile, wire.text(read), "profile") == read
+
+
+@pytest.mark.parametrize(
+    ("subnets", "words"),
+    [
+        ([subnet(), subnet()], "profile: subnet 'block.0#0' is used twice"),
+        ([subnet(parts=[])], "subnet block.0#0: it needs a part of at least one unit"),
+        ([subnet(parts=[{"unit": "u0", "share": 0.1}] * 2)], "subnet block.0#0: unit 'u0' is used twice"),
+        ([subnet(parts=[{"unit": "u9", "share": 0.1}])], "a part of unit u9, which the model does not have"),
+        ([subnet(parts=[{"unit": "u0", "share": 0}])], "part of unit u0: share must be a number above 0"),
+        ([subnet(parts=[{"unit": "u0", "share": 1.01}])], "part of unit u0: share 1.01 is above 1"),
+        ([subnet(str(k)) for k in range(3)], "subnets have 1.500000 of unit u0; together at most all of it"),
+        ([subnet(), subnet("other", fisher=[1.0])], "every subnet must be scored on the same micro-batches"),
+        ([subnet(weight_magnitude=-1)], "subnet block.0#0: weight_magnitude must be a number of at least 0"),
+        ([subnet(fisher=[float("1e999")])], "Infinity is not a finite number"),
+        ([subnet(heads=3)], "unknown key; allowed are name, parts, weight_magnitude, gradient_magnitude, fisher"),
+    ],
+)
+def test_subnets_that_cannot_be_are_refused_by_name(subnets: list[dict[str, Any]], words: str) -> None:
+    """Each with its own sentence."""
+    with pytest.raises(Refused, match=words):
+        wire.parse(Profile, profile_with(*subnets), "profile.json")
+
+
+def test_thirds_of_a_unit_are_all_of_it() -> None:
+    """Rounding is no fault."""
+    thirds = [subnet(f"block.0#{k}", parts=[{"unit": "u0", "share": 1 / 3}]) for k in range(3)]
+    assert len(wire.parse(Profile, profile_with(*thirds), "profile").subnets) == 3

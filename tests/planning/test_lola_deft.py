@@ -1,0 +1,124 @@
+"""Strategy lola-deft: blocks, bandwidth and what the clock makes of them."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import permutations
+
+import pytest
+
+from fleetune.clock import Clock, forecast
+from fleetune.contracts.plan import LinkUse, Plan, PlanResult
+from fleetune.errors import Infeasible, Refused
+from fleetune.planning import Problem, solve
+from tests.clock import fleets
+from tests.planning.instances import small
+
+
+def lora(trained: int = 100, **options: object) -> Problem:
+    """Two blocks of two units and a head, of which little is trained, on b, c and d; server a is idle."""
+    names = ["layer.0.query", "layer.0.output", "layer.1.query", "layer.1.output", "head"]
+    units = [replace(fleets.unit(name, param_bytes=10_000), trainable_bytes=trained) for name in names]
+    paces = {"a": 0.001, "b": 0.002, "c": 0.004, "d": 0.003}
+    return replace(
+        small(micro_batch_samples=4, micro_batches=2, **options),
+        fleet=fleets.fleet(*(fleets.device(name) for name in paces), bytes_per_s=1e4),
+        profile=fleets.profile(units, paces),
+    )
+
+
+def solved(problem: Problem) -> PlanResult:
+    """The result."""
+    return solve("lola-deft", problem, now=lambda: 0.0)
+
+
+def test_every_lane_is_the_whole_model_and_trains_one_block() -> None:
+    """Block 0 is the last one with the head; the deeper one goes to the faster device; a collects."""
+    plan = solved(lora(server="a")).plan
+    assert [lane.name for lane in plan.lanes] == ["block-0", "block-1"]
+    assert [len(lane.segments[0].units) for lane in plan.lanes] == [5, 5]
+    assert plan.lanes[0].segments[0].trains == ("layer.1.query", "layer.1.output", "head")
+    assert plan.lanes[1].segments[0].trains == ("layer.0.query", "layer.0.output")
+    assert plan.lanes[1].segments[0].devices == ("b",)
+    assert plan.collector == "a"
+    assert sum(use.share for use in plan.links) == pytest.approx(1.0)
+
+
+def test_equal_parts_of_the_medium() -> None:
+    """`bandwidth: equal` gives each of two blocks a half."""
+    assert [use.share for use in solved(lora(bandwidth="equal")).plan.links] == [0.5, 0.5]
+
+
+def test_the_clock_counts_both_passes_and_the_upload() -> None:
+    """c alone: two passes of 5 forwards and 3 backwards (head and last block) of 4.1 paces of 4 ms, backwards double,
+    then 300 bytes at 10 kB/s; before it, 500 bytes of parameters come, and a millisecond passes on each way."""
+    problem = lora(server="a", devices=["c"], blocks=1)
+    plan = solved(problem).plan
+    lane = plan.lanes[0]
+    only_last = replace(lane, segments=(replace(lane.segments[0], trains=("layer.1.query", "layer.1.output", "head")),))
+    said = forecast(replace(plan, lanes=(only_last,)), problem.fleet, problem.profile)
+    passes_s = 2 * (5 + 2 * 3) * 0.004 * 4.1
+    assert said.round_s == pytest.approx(0.05 + 0.001 + passes_s + 0.03 + 0.001, abs=1e-8)
+
+
+def plans(result: PlanResult, names: str) -> Iterator[Plan]:
+    """Blocks dealt to devices in all ways, the medium divided in several."""
+    lanes = result.plan.lanes
+    for dealt in permutations(names, len(lanes)):
+        for share in (0.1, 0.3, 0.5, 0.7, 0.9):
+            moved = tuple(
+                replace(lane, segments=(replace(s := lane.segments[0], shares=(replace(s.shares[0], device=name),)),))
+                for lane, name in zip(lanes, dealt, strict=True)
+            )
+            links = tuple(
+                LinkUse(source=name, target="a", share=part)
+                for name, part in zip(dealt, (share, 1 - share), strict=True)
+            )
+            yield replace(result.plan, lanes=moved, links=links)
+
+
+@pytest.mark.parametrize("trained", [10, 1000, 20_000])
+def test_no_other_plan_passes_the_bound(trained: int) -> None:
+    """The bound holds for every dealing and division; what the server hands out alone separates plan and best."""
+    problem = lora(min(trained, 10_000), server="a")
+    result, clock = solved(problem), Clock(problem.fleet, problem.profile)
+    best_s = min(clock.round_s(plan) for plan in plans(result, "bcd"))
+    handed_out_s = sum(unit.trainable_bytes for unit in problem.profile.units) * 2 / 1e4 + 0.002
+    assert result.lower_bound is not None and result.lower_bound <= best_s
+    assert result.objective <= best_s + handed_out_s
+
+
+def test_blocks_are_joined_where_devices_are_few() -> None:
+    """Two blocks on one device are one block of both."""
+    plan = solved(lora(server="a", devices=["b"])).plan
+    assert len(plan.lanes) == 1 and len(plan.lanes[0].segments[0].trains) == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "said"),
+    [
+        ({"server": "a", "devices": ["a", "b"]}, Refused, "a is the server and one of the devices"),
+        ({"server": "a", "devices": ["b"], "blocks": 2}, Infeasible, "2 blocks need 2 devices beside the server"),
+        ({"blocks": 3}, Refused, "blocks is 3; the model has 2 that are trained"),
+        ({"bandwidth": "most"}, Refused, "bandwidth is 'most'; allowed are joint, equal"),
+        ({"method": "magic"}, Refused, "method: 'magic' is not known"),
+        ({"method": "dual-ascent", "bandwidth": "equal"}, Refused, "dual-ascent"),
+    ],
+)
+def test_what_cannot_be_is_refused(options: dict[str, object], kind: type[Exception], said: str) -> None:
+    """In words of the strategy."""
+    with pytest.raises(kind, match=said):
+        solved(lora(**options))
+
+
+def test_missing_memory_names_block_and_device() -> None:
+    """No device holds the frozen model: who lacks it is told by name."""
+    problem = lora(server="a")
+    tight = fleets.fleet(*(fleets.device(name, 10**9 if name == "a" else 20_000) for name in "abcd"), bytes_per_s=1e4)
+    with pytest.raises(Infeasible, match="block.*devices are 0 b, 1 c, 2 d"):
+        solved(replace(problem, fleet=tight))
+
+
+def test_models_without_anything_to_train_are_refused() -> None:
+    """Before anything is planned."""
+    with pytest.raises(Refused, match="no unit of the model is trained"):
+        solved(lora(0))

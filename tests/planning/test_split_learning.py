@@ -1,0 +1,130 @@
+"""Strategy split-learning: roles, cuts, orders, and what the clock makes of them."""
+
+from dataclasses import replace
+from itertools import permutations, product
+
+import pytest
+
+from fleetune.clock import Clock
+from fleetune.contracts.plan import PlanResult, actions_of
+from fleetune.errors import Infeasible, Refused
+from fleetune.planning import Problem, solve
+from tests.clock import fleets
+from tests.planning.instances import small
+
+
+def five(micro_batches: int = 1, **options: object) -> Problem:
+    """Helpers h and i, clients x, y and z of different speed, six units; u2 may not be cut from u3."""
+    units = [fleets.unit(f"u{k}", cut_after=k != 2) for k in range(6)]
+    paces = {"h": 0.001, "i": 0.0015, "x": 0.004, "y": 0.006, "z": 0.009}
+    named = {"helpers": ["h", "i"], "cuts": ["u0", "u4"]}
+    return replace(
+        small(micro_batch_samples=4, micro_batches=micro_batches, **{**named, **options}),
+        fleet=fleets.fleet(*(fleets.device(name) for name in paces), bytes_per_s=1e5),
+        profile=fleets.profile(units, paces),
+    )
+
+
+def solved(problem: Problem) -> PlanResult:
+    """The result."""
+    return solve("split-learning", problem, now=lambda: 0.0)
+
+
+def test_clients_keep_both_ends_and_helpers_the_middle() -> None:
+    """A lane per client: first and last segment on it, the middle on a helper."""
+    plan = solved(five()).plan
+    assert [lane.name for lane in plan.lanes] == ["x", "y", "z"]
+    for lane in plan.lanes:
+        assert [segment.units[0] for segment in lane.segments] == ["u0", "u1", "u5"]
+        assert lane.segments[0].devices == lane.segments[2].devices == (lane.name,)
+        assert lane.segments[1].devices[0] in ("h", "i")
+
+
+def test_a_client_waits_for_nothing_but_its_helper() -> None:
+    """It runs part 1, part 3 forward and backward as inputs come back, part 1 backward."""
+    plan = solved(five(micro_batches=2)).plan
+    spelled = " ".join(map(str, actions_of(plan, "x")))
+    assert spelled == "x/0F0 x/0F1 x/2F0 x/2B0 x/2F1 x/2B1 x/0B0 x/0B1"
+
+
+def test_the_fastest_quarter_helps() -> None:
+    """Where no roles are given, one of five devices is the helper, the fastest."""
+    plan = solved(five(helpers=[])).plan
+    assert {lane.segments[1].devices for lane in plan.lanes} == {("h",)}
+    assert [lane.name for lane in plan.lanes] == ["i", "x", "y", "z"]
+
+
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_no_other_order_or_assignment_passes_the_bound(micro_batches: int) -> None:
+    """The bound holds for all assignments of three clients to two helpers with all forwards before all backwards, in
+    every order of clients each way."""
+    problem = five(micro_batches)
+    result, clock = solved(problem), Clock(problem.fleet, problem.profile)
+    found = []
+    for helpers in product("hi", repeat=3):
+        lanes = tuple(
+            replace(lane, segments=(lane.segments[0], _on(lane.segments[1], helper), lane.segments[2]))
+            for lane, helper in zip(result.plan.lanes, helpers, strict=True)
+        )
+        for there, back in product(permutations("xyz"), repeat=2):
+            orders = [order for order in result.plan.order if order.device in "xyz"]
+            for helper in set(helpers):
+                mine = {lane.name for lane, whose in zip(lanes, helpers, strict=True) if whose == helper}
+                actions = [
+                    f"{client}/1{letter}{m}"
+                    for letter, ordered in (("F", there), ("B", back))
+                    for client in ordered
+                    if client in mine
+                    for m in range(micro_batches)
+                ]
+                orders.append(replace(orders[0], device=helper, actions=tuple(actions)))
+            found.append(clock.round_s(replace(result.plan, lanes=lanes, order=tuple(orders))))
+    assert result.lower_bound is not None and result.lower_bound <= min(found)
+    assert result.objective <= min(found) * 1.05
+
+
+def _on(segment: object, helper: str) -> object:
+    share = segment.shares[0]  # type: ignore[attr-defined]
+    return replace(segment, shares=(replace(share, device=helper),))  # type: ignore[type-var]
+
+
+def test_searched_cuts_are_no_worse_than_given_ones() -> None:
+    """Of all pairs of places, the one whose greedy schedule is shortest."""
+    places = ["u0", "u1", "u3", "u4"]
+    pairs = [(a, b) for a in places for b in places if a < b]
+    greedy = [solved(five(cuts=list(pair), method="balanced-greedy")).objective for pair in pairs]
+    assert solved(five(cuts=None, method="balanced-greedy")).objective == pytest.approx(min(greedy), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"cuts": ["u2", "u4"]}, "the model cannot be cut after unit u2"),
+        ({"cuts": ["u4", "u0"]}, "leave nothing between them"),
+        ({"helpers": ["h"], "clients": ["h"]}, "device 'h' is used twice"),
+        ({"method": "admm"}, "admm interrupts tasks"),
+        ({"method": "magic"}, "'magic' is not known"),
+        ({"devices": ["x", "y"]}, "h is not among the devices x, y"),
+        ({"helpers": ["h", "i", "x", "y", "z"]}, "no device is left to be helper or client"),
+    ],
+)
+def test_what_cannot_be_is_refused(options: dict[str, object], said: str) -> None:
+    """In words of the strategy."""
+    with pytest.raises(Refused, match=said):
+        solved(five(**options))
+
+
+def test_missing_memory_names_the_helper_or_client() -> None:
+    """A copy of the middle needs some 20 kB on a helper: who lacks it is told by name."""
+    problem = five()
+    tight = fleets.fleet(*(fleets.device(n, 10_000 if n in "hi" else 10**9) for n in "hixyz"), bytes_per_s=1e5)
+    with pytest.raises(Infeasible, match="helpers are 0 h, 1 i"):
+        solved(replace(problem, fleet=tight))
+
+
+def test_missing_memory_of_a_client_is_told() -> None:
+    """Its own parts do not fit."""
+    tight = fleets.fleet(*(fleets.device(n, 1_000 if n == "y" else 10**9) for n in "hixyz"), bytes_per_s=1e5)
+    for cuts in (None, ["u0", "u4"]):
+        with pytest.raises(Infeasible, match="y lacks"):
+            solved(replace(five(cuts=cuts), fleet=tight))

@@ -1,0 +1,75 @@
+"""Beside every table there is: each plan is the best of what its method has to choose from."""
+
+import pytest
+
+from fleetune.solving.d2ft.methods import SUMMARIES
+from fleetune.solving.d2ft.solve import solve
+from tests.solving.d2ft.contract import (
+    FORWARD,
+    FULL,
+    best_joint,
+    check,
+    close,
+    exact,
+    full_cost,
+    joint_value,
+    of,
+    subsets,
+    worth,
+)
+from tests.solving.d2ft.instances import tiny
+
+
+@pytest.mark.parametrize("part", range(8))
+def test_joint_is_exact(part: int) -> None:
+    """No row of 3^N that fits is worth more, lexicographically exactly and weighted but for rounding."""
+    for seed in range(part * 60, part * 60 + 60):
+        problem = tiny(seed, 2, 1 + seed % 6)
+        plan = solve(problem, method="joint")
+        check(problem, plan)
+        for k, row in enumerate(plan.table):
+            best = joint_value(problem, k, best_joint(problem, k)[0])
+            found = joint_value(problem, k, row)
+            assert found == best if problem.forward_weight is None else close(float(found[0]), best[0])
+
+
+@pytest.mark.parametrize("method", ["bilevel", "bilevel-disjoint"])
+def test_both_knapsacks_are_exact(method: str) -> None:
+    """The outer takes the best subset that fits, the inner too: of all (its rest counts), or of what is left."""
+    for seed in range(250):
+        problem = tiny(seed, 2, 1 + seed % 6)
+        plan = solve(problem, method=method)
+        check(problem, plan)
+        for k, row in enumerate(plan.table):
+            backward, forward = problem.backward_scores[k], problem.forward_scores[k]
+            everything, fulls, only = range(len(row)), of(row, FULL), of(row, FORWARD)
+            outer = subsets(everything, full_cost(problem, k), exact(problem.full_capacity[k]))
+            assert worth(backward, fulls) == max(worth(backward, one) for one in outer)
+            room = exact(problem.forward_capacity[k])
+            inner = everything if method == "bilevel" else set(everything) - set(fulls)
+            most = max(worth(forward, one) for one in subsets(inner, exact(problem.forward_cost[k]), room))
+            kept = room - len(only) * exact(problem.forward_cost[k])
+            hidden = subsets(fulls if method == "bilevel" else (), exact(problem.forward_cost[k]), kept)
+            assert most in {worth(forward, [*only, *one]) for one in hidden}
+
+
+@pytest.mark.parametrize("method", SUMMARIES)
+def test_every_plan_is_what_it_says(method: str) -> None:
+    """Budgets kept or said not to be, every figure right, the bound not below, the same again by the same seed."""
+    for seed in range(200):
+        problem = tiny(seed, 1 + seed % 4, 1 + seed % 7)
+        plan = solve(problem, method=method, seed=seed)
+        check(problem, plan)
+        again = solve(problem, method=method, seed=seed)
+        assert (again.table, again.objective) == (plan.table, plan.objective)
+        assert plan.feasible or method.startswith("magnitude")
+
+
+def test_disjoint_never_runs_fewer_forward() -> None:
+    """Disjoint knapsacks run as many micro-batches forward as the paper's or more, and train the very same."""
+    for seed in range(300):
+        problem = tiny(seed, 3, 6)
+        one, other = (solve(problem, method=name).table for name in ("bilevel", "bilevel-disjoint"))
+        for row, disjoint in zip(one, other, strict=True):
+            assert of(row, FULL) == of(disjoint, FULL)
+            assert len(of(row, FORWARD)) <= len(of(disjoint, FORWARD))

@@ -1,0 +1,135 @@
+"""CRUNCH: Proposition 1, Algorithm 2 and the paper's example; equal parts of the band beside brute force."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fleetune.contracts import wire
+from fleetune.solving.deft import crunching
+from fleetune.solving.deft.bottleneck import bottleneck, matched
+from fleetune.solving.deft.case import trimmed
+from fleetune.solving.deft.solve import solve
+from tests.solving.deft.contract import best_s, check
+from tests.solving.deft.doing import solved
+from tests.solving.deft.instances import EXAMPLE, NONE, drawn, example
+
+TABLE = np.array(EXAMPLE).T
+
+
+def test_the_papers_cuts() -> None:
+    """Example 1: 46, 42, 38, 35, 34 and 32 are cut and pass; cutting 29 fails, so 29 is the optimum."""
+    cuts = list(crunching.cuts(TABLE))
+    assert [cut.value for cut in cuts] == [46, 42, 38, 35, 34, 32, 29]
+    assert [cut.passes for cut in cuts] == [True] * 6 + [False]
+    assert sorted(cuts[0].counts) == [1, 2, 2, 3, 4, 4]
+    assert crunching.threshold(TABLE) == 29
+
+
+def test_the_papers_allocation() -> None:
+    """Example 1: blocks 1 to 4 go to devices 1, 6, 4, 2 (counted from 1), by the ranks of eq. (13)."""
+    assert (crunching.allocation(TABLE <= 29) + 1).tolist() == [1, 6, 4, 2]
+
+
+@pytest.mark.parametrize("bits", [0.0, 1e6])
+def test_the_papers_example_as_a_problem(bits: float) -> None:
+    """The same by the method `crunch`, from memory, compute times and bits."""
+    plan = solve(example(bits), method="crunch")
+    assert (plan.objective, plan.lower_bound, plan.devices) == (29, 29, (0, 5, 3, 1))
+    assert plan.solved_by == "crunch"
+    check(wire.dump(example(bits)), wire.dump(plan))
+
+
+def tables(least: int = 1) -> st.SearchStrategy[Any]:
+    """Small tables [block, device] of few distinct entries, some infinite."""
+    entries = st.sampled_from([1.0, 2.0, 3.0, 4.0, 5.0, NONE])
+    sizes = st.tuples(st.integers(1, 4), st.integers(0, 3))
+    return sizes.flatmap(
+        lambda size: st.lists(
+            st.lists(entries, min_size=size[0] + size[1], max_size=size[0] + size[1]),
+            min_size=max(least, size[0]),
+            max_size=size[0],
+        )
+    )
+
+
+@settings(deadline=None, max_examples=300)
+@given(tables())
+def test_threshold_of_tables_that_deepen(rows: list[list[float]]) -> None:
+    """Read by blocks, by the paper's cuts, and by matching: the optimum is the same, and its allocation keeps it."""
+    table = np.sort(np.array(rows), axis=0)
+    found = crunching.threshold(table)
+    counts = np.count_nonzero(np.isfinite(table), axis=0)
+    assert (found < NONE) == crunching.keeps(counts, len(table))
+    if found < NONE:
+        assert list(crunching.cuts(table))[-1].value == found == matched(table).threshold
+        devices = crunching.allocation(table <= found)
+        assert len(set(devices.tolist())) == len(table)
+        assert max(table[block, device] for block, device in enumerate(devices)) == found
+
+
+@settings(deadline=None, max_examples=300)
+@given(tables())
+def test_any_table_by_matching(rows: list[list[float]]) -> None:
+    """The threshold of a matching is the least at which the entries hold one, whatever the rows."""
+    table = np.array(rows)
+    best = min(
+        max(table[block, device] for block, device in enumerate(devices))
+        for devices in itertools.permutations(range(table.shape[1]), len(table))
+    )
+    if best < NONE:
+        found = bottleneck(table)
+        assert found.threshold == best == matched(table).threshold
+        assert max(table[block, device] for block, device in enumerate(found.devices)) == best
+        assert found.solved_by == ("crunch" if crunching.deepens(table) else "matching")
+
+
+@pytest.mark.parametrize("rows", ["deepen", "any", "even"])
+@pytest.mark.parametrize("seed", range(12))
+def test_equal_parts_beside_brute_force(seed: int, rows: str) -> None:
+    """`crunch` and `bisection` are optimal among all allocations, memory kept; the plan says by what."""
+    problem = drawn(seed, 3 + seed % 4, 1 + seed % 3, bandwidth="equal", rows=rows)
+    best = best_s(problem)
+    for method in ("crunch", "bisection"):
+        plan = solved(problem, method)
+        assert plan["objective"] == pytest.approx(best, rel=1e-12)
+        assert plan["lower_bound"] == plan["objective"]
+    assert solved(problem, "bisection")["solved_by"] == "matching"
+
+
+def test_rows_that_fall_are_matched() -> None:
+    """Where a deeper block is faster on some device, CRUNCH's count would be wrong, and the plan says matching."""
+    problem = drawn(0, 2, 2, bandwidth="equal", compute_s=[[5.0, 1.0], [5.0, 1.0]], block_bits=0)
+    plan = solved(problem | {"memory_bytes": [9, 9]}, "crunch")
+    assert plan["solved_by"] == "matching"
+    assert plan["objective"] == 5.0
+    falls = drawn(0, 2, 2, bandwidth="equal", compute_s=[[1.0, 9.0], [9.0, 1.0]], block_bits=0)
+    assert solved(falls | {"memory_bytes": [9, 9]}, "crunch")["devices"] == [0, 1]
+
+
+def test_memory_that_falls_is_matched() -> None:
+    """A deeper block may need less memory: what only the deeper one fits is found by matching."""
+    problem = drawn(0, 2, 2, bandwidth="equal", compute_s=[[1.0, 2.0], [1.0, 2.0]], block_bits=0)
+    plan = solved(problem | {"block_memory_bytes": [5, 1], "memory_bytes": [2, 6]}, "crunch")
+    assert (plan["devices"], plan["solved_by"]) == ([1, 0], "matching")
+
+
+def test_crunch_on_a_joint_problem_is_one_division() -> None:
+    """Equal parts are one way to divide the band: feasible, and no better than the optimum, which bounds it."""
+    problem = drawn(3)
+    plan = solved(problem, "crunch")
+    assert len(set(plan["bandwidth_hz"])) == 1
+    assert plan["lower_bound"] == solved(problem)["lower_bound"] < plan["objective"]
+
+
+@settings(deadline=None, max_examples=500)
+@given(st.floats(1e-60, 1e60), st.integers(1, 400))
+def test_equal_parts_stay_within_the_band(band_hz: float, parts: int) -> None:
+    """They are the band over their number, to the last bits, and never add up to more than the band."""
+    kept = trimmed([band_hz / parts] * parts, band_hz)
+    assert sum(kept) <= band_hz
+    assert len(set(kept)) == 1
+    assert kept[0] == pytest.approx(band_hz / parts, rel=3e-16 * (parts + 1))

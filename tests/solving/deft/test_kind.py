@@ -1,0 +1,88 @@
+"""Kind deft through the door, as `fleetune solve` goes: defaults, JSON, determinism, one line for people."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from fleetune import solving
+from fleetune.contracts import wire
+from fleetune.solving.deft.kind import in_short
+from fleetune.solving.deft.methods import SUMMARIES
+from fleetune.solving.deft.problem import Problem
+from fleetune.solving.deft.solution import Solution
+from fleetune.solving.deft.solve import solve
+from tests.solving.deft.contract import check
+from tests.solving.deft.instances import drawn, plain, problem
+
+
+@pytest.mark.parametrize(("bandwidth", "method"), [("joint", "bisection"), ("equal", "crunch")])
+def test_default(bandwidth: str, method: str) -> None:
+    """The exact method for how the band is divided."""
+    text = json.dumps(plain(bandwidth=bandwidth))
+    kind, asked = solving.read(text, "p.json", solving.kinds())
+    plan = solving.document(solving.solve(kind, asked))
+    assert plan["method"] == method
+    check(json.loads(text), plan)
+
+
+def test_the_plan_is_the_contracts_json() -> None:
+    """Keys in the contract's order, then what is said besides; each can be read back."""
+    common = ["kind", "method", "feasible", "objective", "lower_bound", "solve_s", "deterministic"]
+    decided = ["devices", "bandwidth_hz"]
+    plans = {method: solving.document(solve(problem(), method=method)) for method in SUMMARIES}
+    assert list(plans["bisection"]) == [*common, *decided]
+    assert list(plans["crunch"]) == [*common, *decided, "solved_by"]
+    assert list(plans["dual-ascent"]) == [*common, *decided, "trace"]
+    assert list(plans["channel-aware"]) == [*common[:3], "reason", *common[3:], *decided]
+    for plan in plans.values():
+        wire.parse(Solution, json.dumps(plan, allow_nan=False), "plan.json")
+
+
+@pytest.mark.parametrize("method", SUMMARIES)
+def test_same_problem_same_plan(method: str) -> None:
+    """Whatever the seed and the time limit, and in another process with another hash seed."""
+    asked = wire.load(Problem, drawn(9, 8, 5), "p.json")
+
+    def told(plan: Solution) -> str:
+        return json.dumps(solving.document(plan) | {"solve_s": 0})
+
+    here = told(solve(asked, method=method))
+    assert here == told(solve(asked, method=method, seed=5, time_limit_s=0.001))
+    program = (
+        "import json, sys; from fleetune import solving; "
+        "kind, asked = solving.read(sys.stdin.buffer.read(), 'p', solving.kinds()); "
+        f"print(json.dumps(solving.document(solving.solve(kind, asked, method={method!r})) | {{'solve_s': 0}}))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        input=wire.text(asked).encode(),
+        capture_output=True,
+        check=True,
+        env={"PYTHONHASHSEED": "123"},
+    )
+    assert ran.stdout.decode().strip() == here
+
+
+def test_unknown_method() -> None:
+    """Refused with the methods there are."""
+    with pytest.raises(solving.door.Refused, match="method: 'magic' is not known; allowed are bisection, crunch"):
+        solve(problem(), method="magic")
+
+
+def test_in_short() -> None:
+    """Blocks, their devices and the parts of the band; long lists are cut."""
+    assert in_short(solve(problem(bandwidth="equal"))) == "2 blocks on devices 2 1 with 5e+05 Hz"
+    assert in_short(solve(problem())) == "2 blocks on devices 2 1 with 2.679e+05 to 7.321e+05 Hz"
+    assert in_short(solve(problem(compute_s=((1.0,),) * 3, block_memory_bytes=(1.0,)))).startswith(
+        "1 block on device 2"
+    )
+    many = solve(wire.load(Problem, drawn(1, 20, 15), "p"))
+    assert " ... with " in in_short(many)
+
+
+def test_no_solver_is_imported_before_it_is_asked() -> None:
+    """Listing kinds and reading problems leaves scipy alone."""
+    program = "import sys; from fleetune import solving; solving.kinds(); assert 'scipy.optimize' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,0 +1,145 @@
+"""Every plan of every method keeps the contract, judged once more in exact fractions."""
+
+from typing import Any
+
+import pytest
+
+from fleetune.errors import Infeasible
+from tests.solving.opfence.contract import best, check
+from tests.solving.opfence.instances import branches, chain, clustered, drawn, resnet, tiny, transformer
+from tests.solving.opfence.solved import all_methods, solved
+
+Plain = dict[str, Any]
+GRAPHS = {
+    "chain": chain(40),
+    "transformer": transformer(6),
+    "resnet": resnet((2, 3, 2)),
+    "branches": branches(4, 6),
+}
+
+
+@pytest.mark.parametrize("memory", [None, 1.6])
+@pytest.mark.parametrize("seed", range(30))
+def test_tiny(seed: int, memory: float | None) -> None:
+    """The search finds the best of all placements, no bound is above it, and nothing is found only where nothing is."""
+    plain = tiny(seed, operators=1 + seed % 5, devices=1 + seed // 2 % 3, memory=memory)
+    least, plans = best(plain), all_methods(plain)
+    assert ("search" in plans) == ("opfence" in plans) == (least is not None)
+    if least is not None:
+        assert plans["search"]["objective"] == pytest.approx(float(least), rel=1e-9)
+        for plan in plans.values():
+            assert not plan["feasible"] or plan["objective"] >= float(least) * (1 - 1e-9)
+            assert plan["lower_bound"] <= float(least) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("ratio", [None, 20.0, 1000.0])
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_clustered(graph: str, ratio: float | None) -> None:
+    """On graphs of every shape all plans keep the contract, and the search is never slower than any that fits."""
+    for seed, sizes in enumerate([(3, 2), (4, 1, 4)]):
+        plans = all_methods(clustered(seed, GRAPHS[graph], sizes, ratio))
+        for plan in plans.values():
+            if plan["feasible"]:
+                assert plans["search"]["objective"] <= plan["objective"]
+            assert plan["lower_bound"] <= plans["search"]["objective"]
+
+
+@pytest.mark.parametrize("method", ["search", "opfence", "equal-modules", "equal-compute"])
+def test_same_again(method: str) -> None:
+    """Same problem, seed and method: the same plan but for the time it took; so for operators in any order of keys."""
+    plain = clustered(5, transformer(4), (3, 3), 50.0)
+    one, other = solved(plain, method, seed=7), solved(plain, method, seed=7)
+    assert one.pop("solve_s") >= 0
+    assert other.pop("solve_s") >= 0
+    assert one == other
+    assert one["deterministic"] is True
+
+
+def test_time_limit() -> None:
+    """A search with a time limit says that another run may differ, and keeps the contract."""
+    plain = clustered(6, chain(20), (2, 2))
+    plan = solved(plain, "search", time_limit_s=0.3)
+    check(plain, plan)
+    assert plan["deterministic"] is False
+
+
+def test_one_device() -> None:
+    """Alone: all flops over its speed, as often as there are micro-batches; nothing is sent, and that is the bound."""
+    plain = drawn(devices=[{"name": "a", "flops_per_s": 50.0, "memory_bytes": 10**6}], alpha_s=[[0]])
+    plain["beta_s_per_byte"] = [[None]]
+    for plan in all_methods(plain).values():
+        assert plan["objective"] == 4 * 600 / 50
+        assert plan["links"] == []
+        assert plan["lower_bound"] == pytest.approx(plan["objective"])
+
+
+def test_no_work_and_no_links() -> None:
+    """Nothing to compute and links that take no time: 0 s, by every method."""
+    plain = drawn(alpha_s=[[0] * 3] * 3, beta_s_per_byte=[[0] * 3] * 3, compression_ratio=10)
+    plain["operators"] = [node | {"flops": 0} for node in plain["operators"]]
+    for plan in all_methods(plain).values():
+        assert plan["objective"] == 0
+        assert plan["lower_bound"] == 0
+        assert all(link["ratio"] >= 1 for link in plan["links"])
+
+
+def test_no_graph() -> None:
+    """Operators that read nothing need no links, and any device may take any of them."""
+    plain = drawn()
+    plain["operators"] = [node | {"inputs": []} for node in plain["operators"]]
+    plans = all_methods(plain)
+    assert plans["search"]["links"] == []
+    assert plans["search"]["objective"] == pytest.approx(float(best(plain) or 0))
+
+
+def test_more_devices_than_operators() -> None:
+    """Two operators on nine devices: every method has a plan, and the baselines leave devices without any."""
+    plain = clustered(8, chain(2), (4, 5))
+    plans = all_methods(plain)
+    assert set(plans) == {"search", "opfence", "equal-modules", "equal-compute"}
+    assert len(set(plans["equal-modules"]["placement"].values())) == 2
+
+
+def test_listed_in_any_order() -> None:
+    """Operators may be listed users first: the plan lists them so, and costs the same."""
+    plain = drawn()
+    turned = plain | {"operators": plain["operators"][::-1]}
+    for method in ("search", "opfence"):
+        one, other = solved(plain, method), solved(turned, method)
+        check(turned, other)
+        assert other["objective"] == pytest.approx(one["objective"], rel=1e-12)
+
+
+@pytest.mark.parametrize("devices", [24, 48])
+@pytest.mark.parametrize("graph", ["gpt2-xl", "resnet-101"])
+def test_large(graph: str, devices: int) -> None:
+    """Hundreds of operators on 24 and 48 devices in clusters, thinned by 100: all plans keep the contract, and neither
+    of ours is above a baseline."""
+    nodes = transformer(48) if graph == "gpt2-xl" else resnet((3, 4, 23, 3))
+    sizes = (8, 4, 4, 4, 4) if devices == 24 else (8, 8, 8, 8, 8, 8)
+    plans = all_methods(clustered(9, nodes, sizes, 100.0))
+    assert plans["search"]["objective"] <= plans["opfence"]["objective"]
+    for baseline in ("equal-modules", "equal-compute"):
+        assert plans["opfence"]["objective"] <= plans[baseline]["objective"]
+
+
+def test_memory_that_runs_do_not_fit() -> None:
+    """Three operators of 8, 8 and 4 in a row and two devices of 12 and 8: only 8 + 4 and 8 fit, which the order of a
+    chain does not offer; both methods that heed memory find it."""
+    nodes = chain(3)
+    sizes = [8, 4, 8]
+    plain = drawn(micro_batches=1, optimizer_bytes_per_param_byte=0.0)
+    plain["operators"] = [
+        node | {"param_bytes": 500 * size, "output_bytes": 0} for node, size in zip(nodes, sizes, strict=True)
+    ]
+    plain["devices"] = [
+        {"name": "a", "flops_per_s": 1.0, "memory_bytes": 8000},
+        {"name": "b", "flops_per_s": 1.0, "memory_bytes": 12000},
+    ]
+    plain["alpha_s"] = plain["beta_s_per_byte"] = [[0, 1], [1, 0]]
+    for method in ("search", "opfence"):
+        check(plain, solved(plain, method))
+    plain["operators"] = [node | {"param_bytes": 500 * 7} for node in plain["operators"]]
+    for method in ("search", "opfence"):
+        with pytest.raises(Infeasible, match="all operators .* need 21000 bytes, all devices together have 20000 and "):
+            solved(plain, method)

@@ -1,0 +1,114 @@
+"""OP-Fence: clusters are found, each takes a connected part of the graph, slow links are crossed once."""
+
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+from fleetune.solving.opfence.graph import components
+from tests.solving.opfence.instances import Plain, branches, chain, clustered, drawn, resnet, tiny, transformer
+from tests.solving.opfence.solved import solved
+
+GRAPHS = {"chain": chain(30), "transformer": transformer(5), "resnet": resnet((2, 2, 2)), "branches": branches(4, 6)}
+
+
+def home(device: str) -> str:
+    """The cluster that the instance put a device in."""
+    return device.rpartition("-")[2]
+
+
+def torn(plain: Plain, group_of: dict[str, Any]) -> int:
+    """How many groups of operators do not hang together."""
+    names = [node["name"] for node in plain["operators"]]
+    parents = [[names.index(one) for one in node["inputs"]] for node in plain["operators"]]
+    groups = defaultdict(list)
+    for place, name in enumerate(names):
+        groups[group_of[name]].append(place)
+    return sum(len(components(group, parents)) > 1 for group in groups.values())
+
+
+@pytest.mark.parametrize("ratio", [None, 50.0])
+@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("sizes", [(3, 3), (4, 2, 3), (2, 2, 2, 2)])
+def test_fence(sizes: tuple[int, ...], graph: str, ratio: float | None) -> None:
+    """The clusters are those of the links; each one's operators hang together; all devices take part."""
+    plain = clustered(len(sizes), GRAPHS[graph], sizes, ratio)
+    plan = solved(plain, "opfence")
+    assert sorted(len(cluster) for cluster in plan["clusters"]) == sorted(sizes)
+    assert all(len({home(device) for device in cluster}) == 1 for cluster in plan["clusters"])
+    assert torn(plain, {name: home(device) for name, device in plan["placement"].items()}) == 0
+    if graph != "branches":
+        assert set(plan["placement"].values()) == {device["name"] for device in plain["devices"]}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_chain_crosses_once(seed: int) -> None:
+    """Of a chain each device has one run, and between clusters there is one link less than there are clusters."""
+    plain = clustered(seed, chain(40, seed), (3, 4, 2))
+    plan = solved(plain, "opfence")
+    assert torn(plain, plan["placement"]) == 0
+    between = [link for link in plan["links"] if home(link["from"]) != home(link["to"])]
+    assert len(between) == 2
+    assert len(plan["links"]) == 8
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_never_above_the_baselines(seed: int) -> None:
+    """On clustered devices listed in random order."""
+    for graph in GRAPHS.values():
+        plain = clustered(20 + seed, graph, [(3, 3), (5, 2, 2), (6, 6), (2, 1)][seed], [None, 100.0][seed % 2])
+        plan = solved(plain, "opfence")
+        for baseline in ("equal-modules", "equal-compute"):
+            other = solved(plain, baseline)
+            assert not other["feasible"] or plan["objective"] <= other["objective"]
+
+
+def test_disconnected_graph() -> None:
+    """Two graphs side by side: no cluster has more parts than it must."""
+    nodes = chain(12) + [
+        node | {"name": f"p-{node['name']}", "inputs": [f"p-{x}" for x in node["inputs"]]} for node in chain(9)
+    ]
+    plan = solved(clustered(2, nodes, (2, 2)), "opfence")
+    assert set(plan["placement"]) == {node["name"] for node in nodes}
+
+
+def test_seed_of_the_clusters() -> None:
+    """Clusters that are plain to see do not depend on the seed."""
+    plain = clustered(4, chain(20), (4, 4))
+    found = {str(solved(plain, "opfence", seed=seed)["clusters"]) for seed in range(5)}
+    assert len(found) == 1
+
+
+def test_endless_bandwidth() -> None:
+    """Links without any time per byte count as the fastest there are."""
+    plain = drawn(
+        devices=[{"name": name, "flops_per_s": 1, "memory_bytes": 1000} for name in "abcd"],
+        alpha_s=[[0] * 4] * 4,
+        beta_s_per_byte=[[0, 0.1, 0, 0.1], [0.1, 0, 0.1, 0], [0, 0.1, 0, 0.1], [0.1, 0.05, 0.1, 0]],
+    )
+    assert solved(plain, "opfence")["clusters"] == [["a", "c"], ["b", "d"]]
+
+
+def test_memory_comes_first() -> None:
+    """Where no runs fit, a placement that does is found all the same, whatever it tears."""
+    found = 0
+    for seed in range(40):
+        plain = tiny(seed, operators=5, memory=1.3)
+        try:
+            plan = solved(plain, "opfence")
+        except Exception as error:
+            assert "bytes" in str(error)
+            continue
+        found += 1
+        assert plan["feasible"]
+    assert found > 5
+
+
+def test_baselines() -> None:
+    """Five operators on three devices: 2, 2 and 1; by flops 100 + 200 | 200 | 0 + 100, cut nearest to 200 and 400, at
+    the later of two cuts as near."""
+    plan = solved(drawn(), "equal-modules")
+    assert list(plan["placement"].values()) == ["a", "a", "b", "b", "c"]
+    plan = solved(drawn(), "equal-compute")
+    assert list(plan["placement"].values()) == ["a", "a", "b", "c", "c"]
+    assert plan["clusters"] == [["a", "b", "c"]]

@@ -1,0 +1,121 @@
+"""The best makespan of tiny problems by trying everything; shares no code with the solver.
+
+Times are walked through unit by unit, so keep them short: 2-3 clients, 1-2 helpers, tasks of 1-3 units.
+"""
+
+import itertools
+from functools import cache
+
+from fleetune.solving.split.problem import Problem
+
+
+def assignments(problem: Problem) -> list[tuple[int, ...]]:
+    """All that have links and memory, the helper of each client."""
+    helpers, clients = range(len(problem.helper_memory)), range(len(problem.client_memory))
+    matrices = (
+        problem.release, problem.forward, problem.turnaround_forward, problem.turnaround_backward, problem.backward,
+        problem.tail,
+    )  # fmt: skip
+    fitting = []
+    for helper in itertools.product(helpers, repeat=len(clients)):
+        linked = all(matrix[helper[j]][j] is not None for matrix in matrices for j in clients)
+        room = all(
+            sum(problem.client_memory[j] for j in clients if helper[j] == i) <= problem.helper_memory[i] + 1e-9
+            for i in helpers
+        )
+        if linked and room:
+            fitting.append(helper)
+    return fitting
+
+
+def best(problem: Problem) -> int | None:
+    """The least makespan of any plan; None: nothing is feasible."""
+    found = [
+        max(
+            on_one_helper(problem, i, tuple(j for j in range(len(helper)) if helper[j] == i))
+            for i in range(len(problem.helper_memory))
+        )
+        for helper in assignments(problem)
+    ]
+    return min(found, default=None)
+
+
+@cache
+def on_one_helper(problem: Problem, helper: int, clients: tuple[int, ...]) -> int:
+    """The least makespan of these clients on this helper."""
+    search = _Interrupted(problem, helper, clients) if problem.preemptive else _Orders(problem, helper, clients)
+    return search.least()
+
+
+class _Times:
+    def __init__(self, problem: Problem, helper: int, clients: tuple[int, ...]) -> None:
+        self.problem, self.helper, self.clients = problem, helper, clients
+
+        def of(matrix: tuple[tuple[int | None, ...], ...]) -> list[int]:
+            return [matrix[helper][j] or 0 for j in clients]
+
+        self.release, self.forward, self.backward, self.tail = map(
+            of, (problem.release, problem.forward, problem.backward, problem.tail)
+        )
+        there, back = of(problem.turnaround_forward), of(problem.turnaround_backward)
+        self.between = [a + b for a, b in zip(there, back, strict=True)]
+        self.switch = problem.switch_cost[helper]
+
+
+class _Orders(_Times):
+    """Without preemption: every order of all tasks, each as early as it can be."""
+
+    def least(self) -> int:
+        tasks = [(k, way) for k in range(len(self.clients)) for way in (0, 1)]
+        return min(map(self._cost, itertools.permutations(tasks)))
+
+    def _cost(self, order: tuple[tuple[int, int], ...]) -> int:
+        now, cost = 0, 0
+        ends: dict[int, int] = {}
+        for k, way in order:
+            if way == 0:
+                now = max(now, self.release[k]) + self.forward[k]
+                ends[k] = now
+            elif k not in ends:
+                return 10**9
+            else:
+                now = max(now, ends[k] + self.between[k]) + self.backward[k]
+                cost = max(cost, now + self.tail[k] + 2 * self.switch)
+        return cost
+
+
+class _Interrupted(_Times):
+    """With preemption: in every unit of time any task that may run, or none."""
+
+    def least(self) -> int:
+        if not self.clients:
+            return 0
+        self.most = _Orders(self.problem, self.helper, self.clients).least()
+        start = tuple((r, p, -1, q, 0) for r, p, q in zip(self.release, self.forward, self.backward, strict=True))
+        return min(self.most, self._from(0, -1, start))
+
+    @cache  # noqa: B019 - lives as long as one tiny problem
+    def _from(self, now: int, last: int, state: tuple[tuple[int, int, int, int, int], ...]) -> int:
+        """state of each client: release, forward left, backward ready (-1: unknown), backward left, pieces so far.
+
+        What cannot get below an order without interruptions is not looked at.
+        """
+        if all(q == 0 for _, _, _, q, _ in state):
+            return 0
+        for k, (_, p, ready, q, pieces) in enumerate(state):
+            earliest = now + p + self.between[k] if p else max(now, ready)
+            if q and earliest + q + self.tail[k] + self.switch * max(2, pieces) >= self.most:
+                return 10**9
+        found = self._from(now + 1, -1, state)
+        for k, (r, p, ready, q, pieces) in enumerate(state):
+            way = 0 if p else 1
+            if (q == 0) or (p and now < r) or (not p and now < ready):
+                continue
+            pieces += last != 2 * k + way
+            p, q = (p - 1, q) if p else (p, q - 1)
+            if way == 0 and p == 0:
+                ready = now + 1 + self.between[k]
+            own = now + 1 + self.tail[k] + self.switch * pieces if q == 0 else 0
+            after = (*state[:k], (r, p, ready, q, pieces), *state[k + 1 :])
+            found = min(found, max(own, self._from(now + 1, 2 * k + way, after)))
+        return found

@@ -1,0 +1,139 @@
+"""`auto`: never worse than the paper's heuristics, always with a bound, the same every time, at any size."""
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fleetune.errors import Infeasible
+from fleetune.solving.door import document
+from fleetune.solving.split.problem import MATRICES, Problem
+from fleetune.solving.split.solution import Solution
+from fleetune.solving.split.solve import solve
+from tests.golden import same_as_golden
+from tests.solving.split.contract import check
+from tests.solving.split.instances import drawn, scenario
+from tests.solving.split.test_exact import drawing
+
+
+def shown(plan: Solution) -> dict[str, Any]:
+    """Its JSON but for the seconds."""
+    return {key: value for key, value in document(plan).items() if key != "solve_s"}
+
+
+@pytest.mark.parametrize("preemptive", [False, True])
+def test_never_worse(preemptive: bool) -> None:
+    """Neither of the paper's heuristics has a shorter makespan, with switch costs and little room, links missing."""
+    for seed in range(12):
+        problem = drawn(
+            seed, 4 + seed % 9, 1 + seed % 4, preemptive=preemptive, longest=9, delay=20, link=0.1, room=1.4,
+            switch=seed % 3,
+        )  # fmt: skip
+        try:
+            plan = solve(problem, seed=seed)
+        except Infeasible:
+            continue
+        check(problem, plan)
+        for method in ("balanced-greedy", "random-fcfs"):
+            other = solve(problem, method=method, seed=seed)
+            assert plan.objective <= other.objective
+            assert other.lower_bound is not None
+            assert other.lower_bound <= plan.objective
+
+
+@pytest.mark.parametrize("preemptive", [False, True])
+def test_same_again(preemptive: bool) -> None:
+    """Two runs differ in nothing but the seconds."""
+    for problem in (scenario(4, 14, 3, preemptive=preemptive), drawn(5, 16, 4, preemptive=preemptive, longest=9)):
+        assert shown(solve(problem, seed=3)) == shown(solve(problem, seed=3))
+    short = scenario(4, 8, 2, preemptive=preemptive)
+    assert shown(solve(short, method="exact")) == shown(solve(short, method="exact"))
+
+
+@pytest.mark.parametrize("preemptive", [False, True])
+def test_scale(preemptive: bool) -> None:
+    """70 clients on 10 helpers: a valid plan within 3 % of its own bound."""
+    for problem in (
+        scenario(0, 70, 10, preemptive=preemptive),
+        drawn(0, 70, 10, preemptive=preemptive, longest=20, delay=40),
+    ):
+        plan = solve(problem)
+        check(problem, plan)
+        assert plan.lower_bound is not None
+        assert plan.objective <= 1.03 * plan.lower_bound
+
+
+@pytest.mark.parametrize("preemptive", [False, True])
+def test_alike_helpers(preemptive: bool) -> None:
+    """Helpers that are all the same, the worst case of constraint solvers alone, are proven or nearly."""
+    one = scenario(7, 16, 1, preemptive=preemptive)
+    matrices = {name: getattr(one, name) * 4 for name in MATRICES}
+    problem = replace(one, **matrices, helper_memory=one.helper_memory * 4, switch_cost=one.switch_cost * 4)
+    plan = solve(problem)
+    check(problem, plan)
+    assert plan.lower_bound is not None
+    assert plan.objective <= 1.02 * plan.lower_bound
+
+
+@pytest.mark.parametrize("method", ["auto", "exact"])
+@pytest.mark.parametrize("preemptive", [False, True])
+def test_fine_units(preemptive: bool, method: str) -> None:
+    """Times in millionths are planned as well as coarse ones."""
+    problem = finer(scenario(1, 9, 3, preemptive=preemptive), 10**6)
+    plan = solve(problem, method=method)
+    check(problem, plan)
+    assert plan.lower_bound is not None
+    assert plan.objective <= 1.01 * plan.lower_bound
+
+
+def test_largest_units() -> None:
+    """Numbers near the largest that a problem may have end in a valid plan with a bound, not in an overflow."""
+    problem = finer(scenario(1, 6, 2), 10**11)
+    check(problem, solve(problem))
+
+
+def finer(problem: Problem, factor: int) -> Problem:
+    """All times in a smaller unit, and not all of them round."""
+    r = random.Random(0)
+    matrices = {
+        name: tuple(tuple(x * factor + r.randrange(factor // 10) for x in row) for row in getattr(problem, name))
+        for name in MATRICES
+    }
+    return replace(problem, **matrices)
+
+
+@pytest.mark.parametrize("method", ["auto", "exact"])
+def test_time_limit(method: str) -> None:
+    """A time limit is kept, with a valid plan, and makes it no longer deterministic."""
+    problem = drawn(3, 40, 6, preemptive=False, longest=30, delay=60, room=1.3)
+    plan = solve(problem, method=method, time_limit_s=1.0)
+    check(problem, plan)
+    assert not plan.deterministic
+    assert plan.solve_s < 20
+
+
+def test_calm() -> None:
+    """Nothing is interrupted on helpers that are done in time without."""
+    for seed in range(6):
+        problem = scenario(seed, 10, 3)
+        plan = solve(problem)
+        check(problem, plan)
+        if plan.objective == solve(replace(problem, preemptive=False)).objective:
+            assert len(plan.schedule) == 2 * 10
+
+
+def test_memory_binds() -> None:
+    """Each helper has room for just two of the clients, so that is what it gets."""
+    base = scenario(5, 6, 3)
+    problem = replace(base, helper_memory=(2.0,) * 3, client_memory=(1.0,) * 6)
+    plan = solve(problem)
+    check(problem, plan)
+    assert sorted(plan.helper) == [0, 0, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("preemptive", [False, True])
+def test_golden(preemptive: bool) -> None:
+    """The plan is the one that was looked at."""
+    problem = drawn(6, 9, 3, preemptive=preemptive, longest=9, delay=12)
+    same_as_golden(f"solve-split-auto-{'preemptive' if preemptive else 'whole'}.txt", drawing(solve(problem)))

@@ -1,0 +1,140 @@
+"""The optimal preemptive schedule of one machine: as good as brute force over all slots, never worse than any list."""
+
+import itertools
+import random
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fleetune.solving.split.backward import Job, Span, least_largest_cost, with_backwards
+from fleetune.solving.split.case import Case
+from fleetune.solving.split.dispatch import first_come
+from fleetune.solving.split.schedule import BACKWARD, FORWARD, Row, makespan, verify
+from tests.solving.split.instances import drawn
+
+JOBS = st.lists(st.builds(Job, st.integers(0, 6), st.integers(1, 3), st.integers(0, 6)), min_size=1, max_size=4)
+BUSY = st.lists(st.booleans(), max_size=8).map(lambda slots: [(t, t + 1) for t, busy in enumerate(slots) if busy])
+
+
+def cost(jobs: list[Job], spans: list[list[Span]]) -> int:
+    """The largest end + tail."""
+    return max(ran[-1][1] + job.tail for job, ran in zip(jobs, spans, strict=True))
+
+
+def check(jobs: list[Job], busy: list[Span], spans: list[list[Span]]) -> None:
+    """Each job whole and not before its release, ascending in pieces that do not abut; nobody at once."""
+    for job, ran in zip(jobs, spans, strict=True):
+        assert sum(end - start for start, end in ran) == job.length
+        assert ran[0][0] >= job.release
+        assert all(one[1] < other[0] for one, other in itertools.pairwise(ran))
+    taken = sorted([*busy, *(span for ran in spans for span in ran)])
+    assert all(one[1] <= other[0] for one, other in itertools.pairwise(taken))
+
+
+def brute(jobs: list[Job], busy: list[Span]) -> int:
+    """The least cost, trying every job or none in each free slot."""
+    closed = {t for start, end in busy for t in range(start, end)}
+    last = max(job.release for job in jobs) + sum(job.length for job in jobs) + len(closed)
+
+    @cache
+    def least(now: int, left: tuple[int, ...]) -> int:
+        if not any(left):
+            return 0
+        if now > last:
+            return 10**9
+        found = least(now + 1, left)
+        for k, job in enumerate(jobs):
+            if now not in closed and left[k] and job.release <= now:
+                after = (*left[:k], left[k] - 1, *left[k + 1 :])
+                found = min(found, max(now + 1 + job.tail if not after[k] else 0, least(now + 1, after)))
+        return found
+
+    return least(0, tuple(job.length for job in jobs))
+
+
+@settings(max_examples=300, deadline=None)
+@given(JOBS, BUSY)
+def test_optimal(jobs: list[Job], busy: list[Span]) -> None:
+    """As good as every assignment of free slots to jobs."""
+    spans = least_largest_cost(jobs, busy)
+    check(jobs, busy, spans)
+    assert cost(jobs, spans) == brute(jobs, busy)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.builds(Job, st.integers(0, 40), st.integers(1, 9), st.integers(0, 40)), min_size=1, max_size=12),
+    st.lists(st.integers(0, 60), max_size=12, unique=True).map(sorted),
+    st.randoms(use_true_random=False),
+)
+def test_never_worse_than_a_list(jobs: list[Job], cuts: list[int], rng: random.Random) -> None:
+    """Random priorities, followed slot by slot in the free slots, never end earlier; Horn's rule ends just as early."""
+    busy = [(a, b) for a, b in zip(cuts[::2], cuts[1::2], strict=False)]
+    spans = least_largest_cost(jobs, busy)
+    check(jobs, busy, spans)
+    random_lists = [rng.sample(range(len(jobs)), len(jobs)) for _ in range(3)]
+    longest_tail_first = sorted(range(len(jobs)), key=lambda k: -jobs[k].tail)
+    assert all(cost(jobs, spans) <= listed(jobs, busy, order) for order in random_lists)
+    assert cost(jobs, spans) == listed(jobs, busy, longest_tail_first)
+
+
+def listed(jobs: list[Job], busy: list[Span], order: list[int]) -> int:
+    """The cost where every free slot goes to the first job of `order` that is released and not done."""
+    closed = {t for start, end in busy for t in range(start, end)}
+    left, worst, now = [job.length for job in jobs], 0, 0
+    while any(left):
+        if now not in closed:
+            k = next((k for k in order if left[k] and jobs[k].release <= now), None)
+            if k is not None:
+                left[k] -= 1
+                worst = max(worst, now + 1 + jobs[k].tail)
+        now += 1
+    return worst
+
+
+def test_worked_example_of_the_paper() -> None:
+    """Figure 4 in the numbers that its text gives: blocks {1, 4, 2, 3} to 8 and {5} to 10; client 4 is put last, then
+    client 2; client 3 runs upon arrival and is the last to finish, at 14."""
+    jobs = [Job(0, 2, 5), Job(3, 2, 3), Job(4, 2, 8), Job(1, 2, 1), Job(9, 1, 2)]
+    spans = least_largest_cost(jobs)
+    assert spans == [[(0, 2)], [(3, 4), (6, 7)], [(4, 6)], [(2, 3), (7, 8)], [(9, 10)]]
+    assert [ran[-1][1] + job.tail for job, ran in zip(jobs, spans, strict=True)] == [7, 10, 14, 9, 12]
+
+
+def test_busy_spans_by_hand() -> None:
+    """A job that arrives in a busy span waits for its end, and one that meets a busy span goes on after it."""
+    assert least_largest_cost([Job(3, 4, 0)], [(2, 5), (7, 9), (9, 10)]) == [[(5, 7), (10, 12)]]
+    assert least_largest_cost([Job(0, 2, 0)], [(0, 3)]) == [[(3, 5)]]
+    assert least_largest_cost([Job(0, 2, 0)], [(2, 3)]) == [[(0, 2)]]
+    assert least_largest_cost([Job(3, 2, 0)], [(0, 3)]) == [[(3, 5)]]
+    assert least_largest_cost([], [(0, 3)]) == []
+
+
+def test_large_times_and_many_jobs() -> None:
+    """2000 jobs, times of 10^9: no slot is ever counted."""
+    rng = random.Random(5)
+    jobs = [Job(rng.randrange(10**9), rng.randrange(1, 10**6), rng.randrange(10**9)) for _ in range(2000)]
+    busy = [(k * 10**6, k * 10**6 + 5 * 10**5) for k in range(1000)]
+    check(jobs, busy, least_largest_cost(jobs, busy))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_with_backwards(seed: int) -> None:
+    """After forwards in any order: valid, released l + l' after its own forward, and as good as brute force."""
+    rng = random.Random(seed)
+    case = Case.of(drawn(seed, 4, 1, preemptive=True, room=9.0))
+    forwards, now = [], 0
+    for j in rng.sample(range(4), 4):
+        start = max(now, int(case.release[0, j])) + rng.randrange(2)
+        now = start + int(case.forward[0, j])
+        forwards.append(Row(j, FORWARD, start, now))
+    rows = with_backwards(case, 0, forwards)
+    verify(case, [0] * 4, rows)
+    ends = {row.client: row.end for row in forwards}
+    jobs = [Job(ends[j] + int(case.between[0, j]), int(case.backward[0, j]), int(case.tail[0, j])) for j in range(4)]
+    assert makespan(case, [0] * 4, rows) == brute(jobs, [(row.start, row.end) for row in forwards])
+    if all(row in forwards for row in first_come(case, 0, range(4)) if row.direction == FORWARD):
+        assert makespan(case, [0] * 4, rows) <= makespan(case, [0] * 4, first_come(case, 0, range(4)))
+    assert sum(row.direction == BACKWARD for row in rows) >= 4

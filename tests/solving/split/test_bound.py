@@ -1,0 +1,85 @@
+"""Lower bounds: below every plan, and not far below."""
+
+import numpy as np
+import pytest
+
+from fleetune.solving.split.book import Book
+from fleetune.solving.split.bound import quick_bound, volume_bound
+from fleetune.solving.split.case import Case
+from fleetune.solving.split.energetic import Energetic
+from fleetune.solving.split.master import Master
+from tests.solving.split.brute import best
+from tests.solving.split.instances import drawn, scenario, tiny
+
+HOW = {"switch": 2, "link": 0.15, "room": 1.5}
+
+
+@pytest.mark.parametrize("preemptive", [False, True])
+def test_never_above_the_best(preemptive: bool) -> None:
+    """No plan of a tiny problem, with missing links, little memory and switch costs, is below any bound."""
+    met = 0
+    for seed in range(120):
+        problem = tiny(seed, preemptive=preemptive, **(HOW if seed % 2 else {}))
+        least = best(problem)
+        if least is None:
+            continue
+        case = Case.of(problem)
+        assert volume_bound(case) <= least
+        assert quick_bound(case) <= least
+        met += quick_bound(case) == least
+    assert met > 40
+
+
+@pytest.mark.parametrize("preemptive", [False, True])
+def test_horizons(preemptive: bool) -> None:
+    """The master rules out no horizon that has a plan, and one that has none once it has looked to the end."""
+    for seed in range(40):
+        problem = tiny(seed, preemptive=preemptive, link=0.1)
+        least = best(problem)
+        if least is None:
+            continue
+        case = Case.of(problem)
+        master = Master(Energetic(case), Book(case))
+        for horizon in (least, least - 1):
+            verdict = master.decide(horizon, work=5.0, rounds=100, hint=None, left_s=lambda: float("inf"))
+            assert verdict.impossible == (horizon < least)
+            assert verdict.kept == (horizon == least)
+
+
+def test_alike_helpers() -> None:
+    """Where helpers are alike, work alone says how long it takes, and the bound knows it."""
+    problem = drawn(0, 40, 4, preemptive=False, longest=1, delay=0, room=4)
+    assert quick_bound(Case.of(problem)) == 20
+
+
+def test_rows_hold() -> None:
+    """Every row that separation adds holds for an assignment at the makespan of its schedules."""
+    case = Case.of(scenario(3, 24, 3))
+    energetic, book = Energetic(case), Book(case)
+    random = np.random.default_rng(0)
+    for _ in range(20):
+        helper = random.integers(0, 3, 24)
+        share = np.zeros((3, 24))
+        share[helper, np.arange(24)] = 1.0
+        energetic.separate(share, energetic.path_bound())
+    assert energetic.rows
+    for _ in range(200):
+        helper = random.integers(0, 3, 24)
+        masks = [sum(1 << int(j) for j in np.flatnonzero(helper == i)) for i in range(3)]
+        for row in energetic.rows:
+            need = int(row.weight[helper == row.helper].sum())
+            value = book.find(row.helper, masks[row.helper]).value
+            assert need == 0 or need <= value - row.edge
+
+
+def test_time_scale() -> None:
+    """The same problem in units a million times finer has, within rounding, a bound a million times larger."""
+    small, large = scenario(1, 20, 4), scenario(1, 20, 4)
+    fields = ("release", "forward", "turnaround_forward", "turnaround_backward", "backward", "tail")
+    times = {name: tuple(tuple(x * 10**6 for x in row) for row in getattr(small, name)) for name in fields}
+    large = type(small)(
+        **times, helper_memory=small.helper_memory, client_memory=small.client_memory, preemptive=True,
+        switch_cost=small.switch_cost,
+    )  # fmt: skip
+    bound, fine = quick_bound(Case.of(small)), quick_bound(Case.of(large))
+    assert (bound - 1) * 10**6 < fine <= bound * 10**6 * (1 + 1e-5)

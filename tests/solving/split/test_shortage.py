@@ -1,0 +1,126 @@
+"""Infeasible problems: never called so wrongly, and told by who lacks how much."""
+
+import itertools
+import random
+
+import pytest
+
+from fleetune.errors import Infeasible
+from fleetune.solving.split.assignment import place, place_evenly, place_most
+from fleetune.solving.split.case import Case
+from fleetune.solving.split.problem import Problem
+from fleetune.solving.split.shortage import prove_room
+from tests.solving.split import brute
+from tests.solving.split.instances import drawn
+
+
+def with_memory(
+    helpers: tuple[float, ...], clients: tuple[float, ...], missing: tuple[tuple[int, int], ...] = ()
+) -> Problem:
+    """Tasks of one unit, no link between the (helper, client) in `missing`."""
+    matrix = tuple(tuple(None if (i, j) in missing else 1 for j in range(len(clients))) for i in range(len(helpers)))
+    return Problem(
+        release=matrix,
+        forward=matrix,
+        turnaround_forward=matrix,
+        turnaround_backward=matrix,
+        backward=matrix,
+        tail=matrix,
+        helper_memory=helpers,
+        client_memory=clients,
+        preemptive=False,
+        switch_cost=(0,) * len(helpers),
+    )
+
+
+@pytest.mark.parametrize(
+    ("problem", "said"),
+    [
+        (
+            with_memory((9, 9), (1, 1), ((0, 1), (1, 1))),
+            "client 1 has no link to any helper: each has null for it in some matrix; give the times of at least one, "
+            "or leave the client out",
+        ),
+        (
+            with_memory((3, 4), (1, 6)),
+            "client 1 lacks 2 of memory on helper 1, the roomiest it has a link to (6 of 4); give a helper more "
+            "memory, add one, or take part 2 of the clients smaller (other cut layers)",
+        ),
+        (
+            with_memory((3, 9), (1, 6), ((1, 1),)),
+            "client 1 lacks 3 of memory on helper 0, the roomiest it has a link to (6 of 3)",
+        ),
+        (with_memory((3, 4), (3, 3, 2.5)), "all helpers together lack 1.5 of memory (8.5 of 7)"),
+        (with_memory((0.3,), (0.1, 0.3)), "all helpers together lack 0.1 of memory (0.4 of 0.3)"),
+        (
+            with_memory((3, 3), (2, 2, 2)),
+            "at most 2 of 3 clients fit the memories and links together: without client ",
+        ),
+        (with_memory((3, 3), (2, 2, 2)), "and lacks 1 for it (2 of 1)"),
+        (
+            with_memory((4, 9), (3, 3), ((1, 0), (1, 1))),
+            "at most 1 of 2 clients fit the memories and links together: without client 0, helper 0 has the most "
+            "memory left of those that client 0 reaches, and lacks 2 for it (3 of 1)",
+        ),
+        (with_memory((5,) * 3, (4,) * 3 + (1,) * 3 + (0,)), None),
+        (with_memory((2,), (1, 1)), None),
+        (with_memory((0, 0), (0, 0)), None),
+    ],
+)
+def test_who_lacks_what(problem: Problem, said: str | None) -> None:
+    """One sentence by the binding constraint, or nothing."""
+    if said is None:
+        return prove_room(Case.of(problem), problem)
+    with pytest.raises(Infeasible) as caught:
+        prove_room(Case.of(problem), problem)
+    assert said in str(caught.value)
+
+
+def test_infeasible_just_when_no_assignment_fits() -> None:
+    """300 problems with hardly any room and few links: as brute force says; placements keep to memory and links."""
+    outcomes = set()
+    for seed in range(300):
+        problem = drawn(seed, 1 + seed % 6, 1 + seed % 3, preemptive=False, link=0.3, room=1.1)
+        case, all_of_them = Case.of(problem), brute.assignments(problem)
+        outcomes.add(bool(all_of_them))
+        for found in (place(case), place_evenly(case)):
+            assert (found is not None) == bool(all_of_them)
+            assert found is None or tuple(found) in all_of_them
+        if all_of_them:
+            prove_room(case, problem)
+            fewest = min(max(map(helper.count, range(case.helpers))) for helper in all_of_them)
+            evenly = place_evenly(case)
+            assert evenly is not None and max(map(evenly.count, range(case.helpers))) == fewest
+        else:
+            with pytest.raises(Infeasible):
+                prove_room(case, problem)
+    assert outcomes == {True, False}
+
+
+def test_as_many_as_fit() -> None:
+    """The most clients that can be placed at once, against every way to place or leave out."""
+    for seed in range(30):
+        problem = drawn(seed, 4, 2, preemptive=False, link=0.2, room=0.6)
+        case = Case.of(problem)
+        most = 0
+        for helper in itertools.product([-1, 0, 1], repeat=4):
+            clients = [[j for j in range(4) if helper[j] == i] for i in range(2)]
+            fits = all(case.fits(i, clients[i]) and case.linked[i, clients[i]].all() for i in range(2))
+            most = max(most, sum(map(len, clients))) if fits else most
+        found = place_most(case)
+        assert found is not None and found.proven
+        assert sum(i >= 0 for i in found.helper) == most
+
+
+def test_a_packing_without_slack_is_found() -> None:
+    """20 clients that fill 5 helpers to the last unit: no first fit does it, and no luck."""
+    rng = random.Random(3)
+    clients: list[float] = []
+    for _ in range(5):
+        cuts = [0, *sorted(rng.sample(range(1, 200), 3)), 200]
+        clients += [float(b - a) for a, b in itertools.pairwise(cuts)]
+    rng.shuffle(clients)
+    case = Case.of(with_memory((200.0,) * 5, tuple(clients)))
+    found = place(case)
+    assert found is not None
+    assert all(sum(clients[j] for j in range(20) if found[j] == i) == 200 for i in range(5))

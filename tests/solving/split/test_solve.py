@@ -1,0 +1,117 @@
+"""Problems of kind split through the one door: every method keeps to the contract and is told of as it says."""
+
+import dataclasses
+import json
+
+import pytest
+
+from fleetune import solving
+from fleetune.contracts import wire
+from fleetune.errors import Infeasible, Refused
+from fleetune.solving.split.kind import SPLIT, in_short
+from fleetune.solving.split.methods import SUMMARIES
+from fleetune.solving.split.problem import Problem
+from fleetune.solving.split.solution import Solution
+from fleetune.solving.split.solve import solve
+from tests.solving.split import brute
+from tests.solving.split.contract import check
+from tests.solving.split.instances import drawn, scenario, tiny
+
+METHODS = list(SUMMARIES)
+
+
+def solvable(problem: Problem, method: str) -> bool:
+    """Whether the method takes it, and anything fits."""
+    return (problem.preemptive or method != "admm") and bool(brute.assignments(problem))
+
+
+@pytest.mark.parametrize("preemptive", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_plan_keeps_to_the_contract(method: str, preemptive: bool) -> None:
+    """24 tiny problems: constraints, objective and order by the contract; the optimum lies between bound and plan."""
+    for seed in range(24):
+        problem = tiny(seed, preemptive=preemptive, link=0.15, room=1.5, switch=seed % 3)
+        if solvable(problem, method):
+            plan = solve(problem, method=method, seed=seed)
+            check(problem, plan)
+            optimum = brute.best(problem)
+            assert optimum is not None and plan.lower_bound is not None
+            assert plan.lower_bound <= optimum <= plan.objective
+            assert plan.deterministic
+
+
+@pytest.mark.parametrize("preemptive", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+def test_the_same_again(method: str, preemptive: bool) -> None:
+    """Same problem, same seed: the same JSON but for the seconds it took, whatever else is in it."""
+    problem = drawn(6, 7, 3, preemptive=preemptive, longest=9, delay=9, link=0.1, room=1.5)
+    if not solvable(problem, method):
+        return
+    once, again = (solving.document(solve(problem, method=method, seed=3)) for _ in range(2))
+    assert json.dumps(once | {"solve_s": 0}) == json.dumps(again | {"solve_s": 0})
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_large_times(method: str) -> None:
+    """Times of 10^9 units with a link that lacks: nothing overflows, and nothing is counted slot by slot."""
+    problem = scenario(2, 8, 3)
+    large = {
+        field: tuple(
+            tuple(None if (i, j) == (1, 2) else value * 10**9 for j, value in enumerate(row))
+            for i, row in enumerate(getattr(problem, field))
+        )
+        for field in ("release", "forward", "turnaround_forward", "turnaround_backward", "backward", "tail")
+    }
+    scaled = dataclasses.replace(problem, **large)
+    check(scaled, solve(scaled, method=method))
+
+
+def test_an_infeasible_problem_is_told_by_every_method() -> None:
+    """Who lacks what, exit 65."""
+    short = dataclasses.replace(tiny(3, preemptive=True), helper_memory=(1.0,) * 2, client_memory=(1.0, 1.0, 1.5))
+    for method in METHODS:
+        with pytest.raises(Infeasible, match=r"client 2 lacks 0.5 of memory on helper 0"):
+            solve(short, method=method)
+
+
+def test_admm_is_for_preemptive_problems() -> None:
+    """Refused with what to do instead, before anything else is looked at."""
+    with pytest.raises(
+        Refused, match="method admm: its schedules interrupt tasks.*take auto.*or set preemptive to true"
+    ):
+        solve(tiny(3, preemptive=False), method="admm")
+
+
+def test_an_unknown_method() -> None:
+    """Refused with those there are; through the door as well."""
+    with pytest.raises(Refused, match="'magic' is not known; allowed are auto, exact, admm, balanced-greedy, random-"):
+        solve(tiny(3, preemptive=True), method="magic")
+    with pytest.raises(Refused, match="method 'magic' is not known for kind split"):
+        solving.solve(SPLIT, tiny(3, preemptive=True), method="magic")
+
+
+def test_through_the_door() -> None:
+    """The kind is registered, reads its JSON, and its first method is the default."""
+    problem = tiny(2, preemptive=True)
+    kind, read = solving.read(wire.text(problem), "p.json", solving.kinds())
+    assert (kind, read) == (SPLIT, problem)
+    plan = solving.solve(kind, read)
+    assert isinstance(plan, Solution)
+    assert plan.method == "auto"
+    check(problem, plan)
+
+
+def test_a_plan_is_its_json() -> None:
+    """Reading what was written gives the same plan."""
+    plan = solve(tiny(2, preemptive=True), method="balanced-greedy")
+    assert wire.parse(Solution, wire.text(plan), "plan.json") == plan
+
+
+def test_in_short() -> None:
+    """Who has how many, and whether anything was interrupted."""
+    plan = solve(drawn(1, 5, 2, preemptive=False, room=4.0), method="balanced-greedy")
+    assert in_short(plan) == "5 clients on 2 helpers (3 + 2)"
+    piece = plan.schedule[0]
+    assert in_short(dataclasses.replace(plan, schedule=(*plan.schedule, piece))).endswith("(3 + 2), 1 interruption")
+    many = solve(scenario(1, 30, 14, preemptive=False), method="random-fcfs")
+    assert in_short(many).endswith(" + ...)")
