@@ -1,12 +1,14 @@
-"""The planners of kinds deft, split, d2ft and opfence: how good, how fast, against what can be proven and the baselines.
+"""`python -m benchmarks.solvers [--quick] [--only KIND]`: how good and how fast the planners of kinds deft, split, d2ft
+and opfence are, beside what can be proven and beside the papers' baselines.
 
-    python -m benchmarks.solvers [--quick] [--only KIND]
-
-Everything is solved here and now, on random problems in the style of the papers' settings, which
-`benchmarks/parts/solvers/KIND_problems.py` describes; baselines run on the same problems.
+On random problems in the style of the papers' settings (`benchmarks/parts/solvers/KIND_problems.py` describes them);
+baselines run on the same problems, and every comparison is a ratio on one problem.
 """
 
 import argparse
+import os
+import sys
+import time
 from collections.abc import Callable
 
 from benchmarks.parts.solvers import d2ft, deft, opfence, split
@@ -20,18 +22,23 @@ KINDS: dict[str, Callable[[bool], list[Figure]]] = {
 }
 
 
-def main() -> None:
-    """Kind after kind; a table, then one line of JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer problems, within a minute")
-    parser.add_argument("--only", choices=list(KINDS), help="one kind")
+def main() -> int:
+    """Measure, print, and say by the exit code that all was measured."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.solvers", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer problems, within 60 s")
+    parser.add_argument("--only", choices=list(KINDS), help="one kind of problem")
     asked = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = "1"
     report = Report("solvers", asked.quick)
+    started_s = time.monotonic()
     for kind, figures in KINDS.items():
         if asked.only in (None, kind):
+            print(f"{time.monotonic() - started_s:5.0f} s  {kind}", file=sys.stderr, flush=True)
             report.add(figures(asked.quick))
+    print(f"{time.monotonic() - started_s:5.0f} s  done", file=sys.stderr, flush=True)
     report.print()
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

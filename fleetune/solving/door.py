@@ -19,14 +19,7 @@ MOST_SEED = 2**32 - 1
 
 def kinds() -> dict[str, Kind]:
     """Every kind by the name that problem files give."""
-    known = (
-        HPP,
-        DEFT,
-        SPLIT,
-        D2FT,
-        OPFENCE,
-    )  # fmt: skip
-    return {kind.name: kind for kind in known}
+    return {kind.name: kind for kind in (HPP, DEFT, SPLIT, D2FT, OPFENCE)}
 
 
 def read(source: str | bytes, owner: str, known: Mapping[str, Kind]) -> tuple[Kind, Any]:

@@ -11,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from fleetune.contracts.plan import PlanResult
-from fleetune.drawing.plan_text import plan_text
 from fleetune.store import RunRecord, StageRecord
 from flows.cli.compare import Difference
 from flows.cli.results import Results
@@ -85,6 +84,8 @@ def print_run(console: Console, run: RunRecord, results: Results | None) -> None
 def print_end(console: Console, run: RunRecord, found: Results | PlanResult | None) -> None:
     """What a run that has just ended leaves: its results or, where it ended early, its plan."""
     if isinstance(found, PlanResult):
+        from fleetune.drawing.plan_text import plan_text  # brings the clock's compiler: only where a plan is shown
+
         console.print(plan_text(found).rstrip())
     else:
         _print_results(console, found)

@@ -128,3 +128,11 @@ def test_missing_memory_of_a_client_is_told() -> None:
     for cuts in (None, ["u0", "u4"]):
         with pytest.raises(Infeasible, match="y lacks"):
             solved(replace(five(cuts=cuts), fleet=tight))
+
+
+def test_with_searched_cuts_the_bound_holds_for_all() -> None:
+    """No pair of cuts has a round below it, also not the pair that was chosen."""
+    searched = solved(five(cuts=None))
+    places = ["u0", "u1", "u3", "u4"]
+    rounds = [solved(five(cuts=[a, b])).objective for a in places for b in places if a < b]
+    assert searched.lower_bound is not None and 0 < searched.lower_bound <= min(rounds)

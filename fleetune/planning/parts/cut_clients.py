@@ -96,8 +96,8 @@ class Sharer:
         )
 
     def own_s(self, client: str, cuts: Cuts) -> float:
-        """What a client computes itself for a micro-batch."""
-        return sum(map(sum, self._parts(client, cuts)))
+        """What a client computes itself in a round."""
+        return self.problem.micro_batches * sum(map(sum, self._parts(client, cuts)))
 
     def slot_s(self, cuts: Cuts) -> float:
         """A two hundredth of the shortest task of a helper, at least a microsecond."""

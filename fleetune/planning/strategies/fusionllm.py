@@ -23,6 +23,7 @@ from fleetune.contracts.codecs import BYTES_PER_KEPT_ELEMENT, TOP_K
 from fleetune.contracts.plan import PlanResult, Segment
 from fleetune.contracts.record import positive, record
 from fleetune.errors import Infeasible
+from fleetune.planning.parts.chains import Chains
 from fleetune.planning.parts.devices import not_profiled, taking_part
 from fleetune.planning.parts.finish import answer, plan_of, segment
 from fleetune.planning.parts.layers import layer_edges
@@ -83,9 +84,12 @@ class FusionLLM:
         clock = Clock(problem.fleet, problem.profile)
         edges = layer_edges(problem, options.layers, clock)
         posed = placing(problem, names, edges, clock, options.compression_ratio)
-        solution = _solved(posed, options, problem.seed)
-        runs = _runs(solution, posed)
-        plan = plan_of(self.name, problem, _segments(problem, runs, edges, options.warmup))
+        runs = _runs(_solved(posed, options, problem.seed), posed)
+        devices = tuple(dict.fromkeys(device for device, _ in runs))
+        if len(devices) == len(runs):
+            plan = plan_of(self.name, problem, _segments(problem, runs, edges, options.warmup))
+        else:  # memory made it come back to a device, which a chain of segments cannot
+            plan = Chains(self.name, problem, tuple((d,) for d in devices), options.warmup).best(keep_order=False)
         plan = with_top_k(plan, clock, options.compression_ratio)
         return replace(answer(plan, problem, clock, self.citation), method=options.method)
 
@@ -154,14 +158,10 @@ def _solved(posed: Placing, options: Options, seed: int) -> Solution:
     """By the method; Infeasible also where a method that ignores memory found nothing that fits."""
     try:
         solution = solve(posed, method=options.method, time_limit_s=options.time_limit_s, seed=seed)
-        if solution.feasible and _returns(solution, posed):  # a chain of segments cannot come back to a device
-            solution = solve(posed, method="opfence", time_limit_s=options.time_limit_s, seed=seed)
     except Infeasible as error:
         raise Infeasible(f"{error} (budgets are memory less what an idle worker holds)") from None
     if not solution.feasible:
         raise Infeasible(f"method {options.method}: {solution.reason}; choose method search, which heeds memory")
-    if _returns(solution, posed):
-        raise Infeasible("memory: no contiguous pipeline fits; give the devices more, or lower micro_batch_samples")
     return solution
 
 
@@ -175,11 +175,6 @@ def _runs(solution: Solution, posed: Placing) -> list[tuple[str, int]]:
         else:
             found.append((device, 1))
     return found
-
-
-def _returns(solution: Solution, posed: Placing) -> bool:
-    names = [device for device, _ in _runs(solution, posed)]
-    return len(set(names)) < len(names)
 
 
 def _segments(

@@ -90,10 +90,7 @@ class SplitLearning:
         except Infeasible as error:
             raise Infeasible(f"{error} ({_told(roles)})") from None
         plan = _plan(problem, roles, cuts, found)
-        least_s = max(
-            quick_bound(Case.of(sharer.posed(cuts, slot_s, least=True))) * slot_s,
-            max(problem.micro_batches * sharer.own_s(client, cuts) for client in roles.clients),
-        )
+        least_s = _least_s(sharer, cuts) if options.cuts else _least_of_all_s(problem, sharer)
         result = answer(plan, problem, clock, self.citation, bound_s=least_s * (1 - 1e-9))
         return replace(result, method=options.method)
 
@@ -144,6 +141,22 @@ def _searched(problem: Problem, sharer: Sharer) -> Cuts:
     if best is None:
         raise Infeasible(f"split-learning: {reason}")
     return best[1]
+
+
+def _least_s(sharer: Sharer, cuts: Cuts) -> float:
+    """No plan of these roles and cuts has a shorter round: by clients and helpers together, by each client alone."""
+    slot_s = sharer.slot_s(cuts)
+    together_s = quick_bound(Case.of(sharer.posed(cuts, slot_s, least=True))) * slot_s
+    return max(together_s, *(sharer.own_s(client, cuts) for client in sharer.roles.clients))
+
+
+def _least_of_all_s(problem: Problem, sharer: Sharer) -> float:
+    """The same for any cuts. Where they are many, only what clients do themselves counts, with as little as can be."""
+    places = cut_places(problem.profile.units)[1:-1]
+    pairs = [Cuts(first, second) for first in places for second in places if first < second]
+    if len(pairs) <= PLACES**2:
+        return min(_least_s(sharer, cuts) for cuts in pairs)
+    return max(sharer.own_s(client, Cuts(places[0], places[-1])) for client in sharer.roles.clients)
 
 
 def _pairs(problem: Problem) -> Iterator[Cuts]:

@@ -85,18 +85,18 @@ def _lowest(values: Floats, first: Ints) -> Ints:
     By tables of the lowest of stretches of 1, 2, 4, ... values: any stretch is two of them that overlap.
     """
     rows, count = values.shape
+    at = np.arange(count)
+    span = np.maximum(at - first, 1)
     tables = [np.broadcast_to(np.arange(count), (rows, count))]
     across = np.arange(rows)[:, None]
     length = 1
-    while 2 * length <= count:
+    while 2 * length <= span.max():
         left = tables[-1][:, : count - 2 * length + 1]
         right = tables[-1][:, length : count - length + 1]
         longer = np.full((rows, count), count - 1)
         longer[:, : left.shape[1]] = np.where(values[across, left] <= values[across, right], left, right)
         tables.append(longer)
         length *= 2
-    at = np.arange(count)
-    span = np.maximum(at - first, 1)
     level = np.frexp(span.astype(np.float64))[1] - 1
     stacked = np.stack(tables)
     start = np.minimum(first, np.maximum(at - 1, 0))

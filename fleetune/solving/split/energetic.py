@@ -48,6 +48,8 @@ class Energetic:
         self.rows: list[Row] = []
         self.share: Floats | None = None
         """[helper, client] The fractional assignment at the shortest horizon that `least` found one for."""
+        self.price: Floats | None = None
+        """[helper, client] What a pair costs, by the dual prices of the last horizon found too short; inf: too long."""
         self._known: set[tuple[int, int, int]] = set()
         self._grids = [Grid.of(tasks_of(case, i), case.linked[i]) for i in range(case.helpers)]
 
@@ -128,6 +130,9 @@ class Energetic:
         share = np.zeros(opened.shape)
         if solved.status == 0:
             share[helper, client] = solved.x[:-1]
+            if solved.x[-1] > SLACK:
+                self.price = np.full(opened.shape, np.inf)
+                self.price[helper, client] = solved.lower.marginals[:-1]
             return float(solved.x[-1]) * horizon, share
         return 0.0, None
 

@@ -20,6 +20,8 @@ TENURE = 7
 """Steps, at least, that a client does not go back."""
 STALE = 400
 """Steps without a better cost before the search goes back to the best assignment and shakes it."""
+NEAREST, NEAR = 3, 0.8
+"""How often a client goes to one of how many helpers that suit it best, rather than to any."""
 RESTARTS = 4
 """Times it does so for one target."""
 
@@ -36,8 +38,10 @@ class Move(NamedTuple):
 class LocalSearch:
     """From one assignment; `masks` is the best one found, `value` its makespan."""
 
-    def __init__(self, book: Book, masks: Sequence[int], seed: str) -> None:
+    def __init__(self, book: Book, masks: Sequence[int], seed: str, near: Sequence[Sequence[int]]) -> None:
+        """near: of each client, the helpers that suit it, best first."""
         self.book, self.random = book, Random(seed)
+        self.near = [list(helpers[:NEAREST]) for helpers in near]
         self.masks, self.value = list(masks), max(book.values(masks))
 
     def run(self, *, effort: float, enough: int, over: Callable[[], bool]) -> None:
@@ -49,7 +53,7 @@ class LocalSearch:
 
     def _descend(self, target: int, ends: float, over: Callable[[], bool]) -> bool:
         """Whether an assignment within the target was found."""
-        walk = _Walk(self.book, self.masks, target, self.random)
+        walk = _Walk(self, target)
         best, best_masks, since = walk.cost(), list(walk.masks), 0
         least, restarts = math.inf, 0
         while self.book.effort < ends and restarts <= RESTARTS and not over():
@@ -73,12 +77,12 @@ class LocalSearch:
 class _Walk:
     """The assignment where the search is."""
 
-    def __init__(self, book: Book, masks: Sequence[int], target: int, random: Random) -> None:
-        self.book, self.target, self.random = book, target, random
+    def __init__(self, search: LocalSearch, target: int) -> None:
+        self.book, self.target, self.random, self.near = search.book, target, search.random, search.near
         self.steps = 0
         self.barred: dict[tuple[int, int], int] = {}
         """(client, helper) -> the step until which it may not go there."""
-        self.restart(masks, shake=0)
+        self.restart(search.masks, shake=0)
 
     def restart(self, masks: Sequence[int], shake: int = 3) -> None:
         """Go on from there, some random moves away."""
@@ -128,12 +132,14 @@ class _Walk:
             if len(found) == count or others < 2:
                 break
             a = random.choice(late)
-            b = random.randrange(others - 1)
-            b += b >= a
             out = random.choice(members[a])
+            b = random.choice(self.near[out]) if random.random() < NEAR else random.randrange(others)
+            if b == a:
+                continue
             back = -1
             if members[b] and random.random() < 0.7:
-                back = random.choice(members[b])
+                suited = [j for j in members[b] if a in self.near[j]] if random.random() < NEAR else []
+                back = random.choice(suited or members[b])
                 if not book.allowed[a] >> back & 1:
                     continue
             if not book.allowed[b] >> out & 1:

@@ -25,6 +25,8 @@ from fleetune.solving.split.whole import improved
 
 MOST_PAIRS = 20_000
 """Helpers times clients up to which linear programs and the master are worth their time."""
+MOST_UNDECIDED = 6
+"""Horizons of one go that neither get a plan nor are ruled out."""
 CALM_NODES = 500
 
 
@@ -67,15 +69,17 @@ class Planner:
         """Local search from the best plan; every run goes another way."""
         if self.done:
             return
-        search = LocalSearch(self.book, self.masks, f"{self.seed} {self.runs}")
+        search = LocalSearch(self.book, self.masks, f"{self.seed} {self.runs}", self._near())
         self.runs += 1
         search.run(effort=effort, enough=self.bound, over=self.watch.over)
         self._offer(search.masks, search.value)
 
     def close_in(self, *, work: float, rounds: int) -> None:
         """Halve what lies between bound and plan as long as horizons are decided."""
-        high = self.value
-        while not self.done and self.bound < high and self.case.linked.size <= MOST_PAIRS:
+        high, undecided = self.value, 0
+        while (
+            not self.done and self.bound < high and undecided < MOST_UNDECIDED and self.case.linked.size <= MOST_PAIRS
+        ):
             horizon = (self.bound + min(high, self.value) - 1) // 2
             verdict = self.master.decide(
                 horizon, work=work, rounds=rounds, hint=self.masks, left_s=self.watch.left_s, seed=self.seed
@@ -85,6 +89,7 @@ class Planner:
                 continue
             if verdict.masks is not None:
                 self._offer(verdict.masks, max(self.book.values(verdict.masks)))
+            undecided += not verdict.kept
             high = min(horizon, self.value)
 
     def solve_whole(self, work: float) -> None:
@@ -109,6 +114,14 @@ class Planner:
             return rows
         lane = Lane(self.case, helper, preemptive=False)
         return lane.solve(clients, nodes=CALM_NODES, below=self.value + 1, enough=self.value).rows or rows
+
+    def _near(self) -> list[list[int]]:
+        """Of each client its helpers, those first that the linear program finds cheap, or that are quick with it."""
+        case, price = self.case, self.energetic.price
+        if price is None:
+            price = np.where(case.linked, self.energetic.paths + case.forward + case.backward, np.inf)
+        order = np.lexsort((self.energetic.paths, price), axis=0)
+        return [[int(i) for i in order[:, j] if case.linked[i, j]] for j in range(case.clients)]
 
     def _offer(self, masks: list[int], value: int) -> None:
         if value < self.value:

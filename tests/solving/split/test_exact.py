@@ -66,10 +66,9 @@ def test_whole(preemptive: bool, switch: int) -> None:
 @pytest.mark.parametrize("preemptive", [False, True])
 def test_golden(preemptive: bool) -> None:
     """The plan is the one that was looked at."""
-    problem = scenario(2, 8, 2, preemptive=preemptive)
-    same_as_golden(
-        f"solve-split-exact-{'preemptive' if preemptive else 'whole'}.txt", drawing(solve(problem, method="exact"))
-    )
+    problem = drawn(3, 7, 2, preemptive=preemptive, longest=6, delay=12, switch=2)
+    name = f"solve-split-exact-{'preemptive' if preemptive else 'whole'}.txt"
+    same_as_golden(name, drawing(solve(problem, method="exact")))
 
 
 def drawing(plan) -> str:  # type: ignore[no-untyped-def]

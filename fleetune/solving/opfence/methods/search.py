@@ -28,25 +28,29 @@ from fleetune.solving.proofs import Floats
 
 CUTS, FINE_CUTS = 128, 256
 """Of a line, while the order of devices is open, and while it is fixed."""
-LIMITS = 20
+LIMITS = 14
 """On the slowest device."""
-GUESSES = 6
+GUESSES = 8
 """Of the slowest link, where links are thinned by it."""
+UNTHINNED = np.array([np.inf])
+"""As if links were thinned by nothing."""
 NEAR = np.array([0.6, 0.8, 0.9, 0.96, 1.0, 1.15])
 """Limits tried about those of a placement that is cut anew."""
 KEPT = 6
 """Drafts."""
-SHAKEN, LEAST_SHAKES, MOST_SHAKES = 40_000, 8, 60
-"""Shaken copies that are improved: so many places (operators times devices) in all, but within these limits."""
+SHAKEN, DENSE_SHAKEN, LEAST_SHAKES, MOST_SHAKES = 20_000, 60_000, 6, 60
+"""Shaken copies that are improved: so many places (operators times devices) in all, more where no link is thinned, but
+within these limits."""
 ANNEALED = 2
-"""Drafts, and as many random placements."""
-STEPS, LARGE_STEPS, LARGE = 3000, 1000, 4000
-"""Of annealing a draft, in problems with fewer and with more places than these."""
+"""Drafts, and as many random placements of problems with fewer places than this."""
+SMALL = 500
+STEPS, LARGE_STEPS, LARGE = 3000, 1000, 2500
+"""Of annealing one, with fewer and with more places than this."""
 TURNS = 6
 """Of all steps, while they help."""
 CLOSE = 1e-4
 """A plan so near its bound, relatively, is not improved."""
-MOST_STEPS = 24_000_000
+MOST_STEPS = 40_000_000
 """Cuts times pairs of devices times trials, of one walk: fewer trials are made where they would be more."""
 
 
@@ -63,7 +67,8 @@ def plan(case: Case, seed: int, time_limit_s: float | None = None) -> tuple[Plac
         return place, case.cost_s(place)
     search = _Search(case, seed)
     search.start()
-    shakes = min(max(SHAKEN // (case.operators * case.devices), LEAST_SHAKES), MOST_SHAKES)
+    shaken = SHAKEN if case.codec.ratio else DENSE_SHAKEN
+    shakes = min(max(shaken // (case.operators * case.devices), LEAST_SHAKES), MOST_SHAKES)
     steps = [search.improve, search.anneal, *[search.shake] * shakes]
     until_s = None if time_limit_s is None else started + time_limit_s
     while steps and not search.proven:
@@ -86,13 +91,19 @@ class _Search:
     def start(self) -> None:
         """Offer what the other methods find, every device alone, and the best walks."""
         case = self.case
-        self.drafts.offer(opfence.plan(case, self.seed))
+        unpackable: Infeasible | None = None
+        try:
+            self.drafts.offer(opfence.plan(case, self.seed))
+        except Infeasible as error:  # proven, or only not found
+            unpackable = error
         for baseline in (equal_modules, equal_compute):
             self.drafts.offer(baseline.plan(case, self.seed))
         for device in range(case.devices):
             self.drafts.offer(np.full(case.operators, device, np.int64))
         for line in self.lines:
             self._walk(line.coarse(CUTS))
+        if unpackable is not None and not self.drafts.places:
+            raise unpackable
         self.bound_s = lower_bound_s(case, self.drafts.best_s)
 
     @property
@@ -112,44 +123,63 @@ class _Search:
         self.drafts.offer(self._improved(self._shaken(place)))
 
     def anneal(self) -> None:
-        """Anneal the fastest drafts; of smaller problems also placements drawn at random, whether they fit or not."""
-        case, starts, steps = self.case, self.drafts.places[:ANNEALED], LARGE_STEPS
-        if case.operators * case.devices < LARGE:
+        """Anneal the fastest drafts; of small problems also placements drawn at random, whether they fit or not."""
+        case, starts = self.case, self.drafts.places[:ANNEALED]
+        places = case.operators * case.devices
+        if places < SMALL:
             drawn = [[self.random.randrange(case.devices) for _ in case.order] for _ in range(ANNEALED)]
-            starts, steps = [*starts, *(np.array(place, np.int64) for place in drawn)], STEPS
+            starts = [*starts, *(np.array(place, np.int64) for place in drawn)]
+        steps = STEPS if places < LARGE else LARGE_STEPS
         for place in starts:
             found = annealed(case, place, self.random, steps)
             if found is not None:
                 self.drafts.offer(self._improved(found))
 
     def _walk(self, line: Line) -> None:
-        """Offer the cheapest walks for all limits, then for limits about the best of them."""
+        """Offer the cheapest walks for all limits, then for limits about those of the best plan so far."""
         case = self.case
         walk = Walk(case, line)
-        most = max(4, MOST_STEPS // (line.cuts * case.devices**2))
         low = case.flops.sum() / case.speed.sum()
-        high = max(self.drafts.best_s / case.rounds, low)
-        slowest = spread(low, high, LIMITS)
-        for _ in range(2):
-            best_s = self.drafts.best_s
-            for trial in walk.trials(_thinned(self._limits(slowest), most)):
-                self.drafts.offer(line.place(*trial))
-            if not self.drafts.best_s < best_s:
-                break
-            slowest_s = max(map(float, (part.max() for part in case.seconds(self.drafts.places[0]))))
-            slowest = slowest_s * np.linspace(0.8, 1.05, LIMITS)
+        high = max(self._reach_s() / case.rounds, low)
+        before_s = self.drafts.best_s
+        for links in (UNTHINNED, self._guesses(high)) if case.codec.ratio else (UNTHINNED,):
+            self._try(walk, spread(low, high, LIMITS), links)
+        if self.drafts.best_s < before_s:
+            slowest_s, link_s = self._slowest(self.drafts.places[0])
+            near = slowest_s * np.linspace(0.8, 1.05, LIMITS)
+            self._try(walk, near, UNTHINNED)
+            if case.codec.ratio:
+                self._try(walk, near, link_s * np.array([0.5, 0.7, 0.85, 1.0]))
 
-    def _limits(self, slowest_s: Floats) -> Limits:
-        """Every limit with every guess of the slowest link."""
+    def _reach_s(self) -> float:
+        """What some plan takes, whether it fits or not."""
+        best_s = self.drafts.best_s
+        return best_s if np.isfinite(best_s) else self.case.cost_s(equal_modules.plan(self.case, self.seed))
+
+    def _try(self, walk: Walk, slowest_s: Floats, links: Floats) -> None:
+        """Offer the walks for every limit with every guess of the slowest link; for fewer of both if too many."""
+        most = MOST_STEPS / (walk.line.cuts * self.case.devices**2)
+        part = min(1.0, float(np.sqrt(most / (len(slowest_s) * len(links))))) / np.sqrt(len(self.lines))
+        slowest_s, links = _some(slowest_s, part), _some(links, part)
+        every = np.repeat(slowest_s, len(links))
+        for trial in walk.trials(Limits(every, every, np.tile(links, len(slowest_s)))):
+            self.drafts.offer(walk.line.place(*trial))
+
+    def _guesses(self, high: float) -> Floats:
+        """Of the slowest link's dense time, if no device receives for longer than `high`."""
         case = self.case
-        if not case.codec.ratio:
-            return Limits(slowest_s, slowest_s, np.full(len(slowest_s), np.inf))
         off = ~np.eye(case.devices, dtype=bool)
         sizes = case.output_bytes[case.output_bytes > 0]
         quick = float((case.alpha + case.beta * sizes.min(initial=0.0))[off].min())
         slow = float((case.alpha + case.beta * sizes.max(initial=0.0))[off].max())
-        guesses = spread(quick, slow, GUESSES)
-        return Limits(np.repeat(slowest_s, GUESSES), np.repeat(slowest_s, GUESSES), np.tile(guesses, len(slowest_s)))
+        return spread(quick, max(quick, min(slow, high / case.codec.least_share)), GUESSES)
+
+    def _slowest(self, place: Place) -> tuple[float, float]:
+        """What the busiest device takes, and the slowest link dense."""
+        case = self.case
+        compute_s, receive_s = case.seconds(place)
+        link_s = float(case.dense_s(case.traffic(place)).max(initial=0.0))
+        return max(float(compute_s.max()), float(receive_s.max())), link_s
 
     def _improved(self, place: Place) -> Place:
         """Exchanges, cuts and moves in turns until none helps."""
@@ -179,11 +209,9 @@ class _Search:
     def _cut(self, place: Place) -> Place:
         """The fastest cuts for the order of devices, some of which may be left out."""
         case = self.case
-        compute_s, receive_s = case.seconds(place)
-        slowest_s = max(float(compute_s.max()), float(receive_s.max()))
-        link_s = float(case.dense_s(case.traffic(place)).max(initial=0.0))
+        slowest_s, link_s = self._slowest(place)
         limits = slowest_s * NEAR
-        links = link_s * np.array([0.7, 1.0, 1.5]) if case.codec.ratio else np.array([np.inf])
+        links = link_s * np.array([0.7, 1.0, 1.5, np.inf]) if case.codec.ratio and link_s else UNTHINNED
         tried = Limits(np.repeat(limits, len(links)), np.repeat(limits, len(links)), np.tile(links, len(limits)))
         row = in_sequence(case, place).tolist()
         found = Drafts(case, 1)
@@ -220,10 +248,8 @@ class _Search:
         return found if self.case.fits(found) else place
 
 
-def _thinned(limits: Limits, most: int) -> Limits:
-    """At most `most` of them, evenly."""
-    count = len(limits.compute_s)
-    if count <= most:
-        return limits
-    keep = np.linspace(0, count - 1, most).astype(np.int64)
-    return Limits(*(column[keep] for column in limits))
+def _some(values: Floats, part: float) -> Floats:
+    """A part of them, evenly; at least one."""
+    count = max(1, int(len(values) * part))
+    found: Floats = values[np.linspace(0, len(values) - 1, count).astype(np.int64)]
+    return found

@@ -31,7 +31,7 @@ from fleetune.solving.split.subproblems import Forward, Multipliers, assign, sch
 ITERATIONS = 6
 """tau_max; the paper reports fewer than 5."""
 RHO = 1
-"""The penalty rho; the paper prints none. Whole, as all of eq. (16) then is; of 1, 2, 4, 8, 20 the larger do worse."""
+"""The penalty rho, whole as all of eq. (16); the paper prints none; of 1, 2, 4, 8, 20 the last two did worse."""
 TYPICAL, LONGEST = 16, 4096
 """Slots that the middle and the longest forward last at most; as many as in the paper's setting."""
 MOST_TERMS = 1_000_000

@@ -10,7 +10,7 @@ from fleetune.solving.split.draft import Draft, Effort
 from fleetune.solving.split.planner import Planner
 
 SMALL = 20
-"""Clients up to which the constraint solver has the last word."""
+"""Clients up to which the constraint solver has the last word; beyond it is local search."""
 
 
 def plan(case: Case, effort: Effort = Effort()) -> Draft:  # noqa: B008 - immutable
@@ -18,13 +18,15 @@ def plan(case: Case, effort: Effort = Effort()) -> Draft:  # noqa: B008 - immuta
     planner = Planner(case, effort)
     planner.round_off()
     planner.improve(300_000)
-    planner.close_in(work=1.0, rounds=40)
-    planner.solve_whole(work=4.0)
-    planner.improve(1_000_000)
-    planner.close_in(work=2.0, rounds=60)
-    planner.solve_whole(work=6.0)
-    if case.clients > SMALL:
-        planner.improve(4_000_000)
+    planner.close_in(work=0.5, rounds=40)
+    planner.solve_whole(work=3.0)
+    if case.clients <= SMALL:
+        planner.improve(600_000)
+        planner.close_in(work=1.0, rounds=60)
+        planner.solve_whole(work=2.5)
+    else:
+        planner.improve(1_000_000)
+        planner.improve(6_000_000)
     work = 10.0
     while not planner.done and planner.watch.limited:
         planner.improve(2_000_000)

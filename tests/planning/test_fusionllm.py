@@ -1,0 +1,98 @@
+"""Strategy fusionllm: a fleet and a profile as operators on devices, and the placement as a chain of segments."""
+
+from dataclasses import replace
+from itertools import combinations, permutations
+
+import pytest
+
+from fleetune.clock import Clock
+from fleetune.contracts.fleet import Fleet, Link
+from fleetune.contracts.plan import PlanResult
+from fleetune.errors import Infeasible, Refused
+from fleetune.planning import Problem, solve
+from fleetune.planning.strategies.fusionllm import placing
+from tests.clock import fleets
+from tests.planning.instances import small
+from tests.planning.test_golden import narrowing
+
+
+def solved(problem: Problem) -> PlanResult:
+    """The result."""
+    return solve("fusionllm", problem, now=lambda: 0.0)
+
+
+def two_sites() -> Fleet:
+    """a and b, c and d: fast links inside a site, a thousandth between them."""
+    names = "abcd"
+    links = tuple(
+        Link(source=x, target=y, latency_s=0.0, bytes_per_s=1e7 if (x in "ab") == (y in "ab") else 1e4)
+        for x in names
+        for y in names
+        if x != y
+    )
+    return Fleet(devices=tuple(fleets.device(name) for name in names), links=links)
+
+
+def test_numbers_stand_for_measurements() -> None:
+    """Work by speed gives a device's measured seconds; memory by the kind's formula gives what a segment needs."""
+    problem = small(micro_batches=2)
+    clock = Clock(problem.fleet, problem.profile)
+    posed = placing(problem, ["a", "b", "c"], [0, 1, 3, 4], clock, None)
+    assert [operator.name for operator in posed.operators] == ["u0", "u2", "u3"]
+    for device, pace in zip(posed.devices, (0.001, 0.002, 0.004), strict=True):
+        seconds = [operator.flops / device.flops_per_s for operator in posed.operators]
+        assert seconds == pytest.approx([3 * pace * 4.1 * units for units in (1, 2, 1)])
+        assert device.memory_bytes == 10**9 - 50
+    needed = [2 * op.param_bytes + posed.micro_batches * op.output_bytes for op in posed.operators]
+    assert needed == [1000 * n * 4 + 2 * 4 * 100 * n for n in (1, 2, 1)]
+
+
+def test_slow_links_are_crossed_once() -> None:
+    """With every device in use by OP-Fence, the devices of a site stand beside each other."""
+    units = [fleets.unit(f"u{k}") for k in range(8)]
+    profile = fleets.profile(units, dict.fromkeys("abcd", 0.001))
+    result = solved(replace(small(method="opfence"), fleet=two_sites(), profile=profile))
+    order = [segment.devices[0] for segment in result.plan.lanes[0].segments]
+    assert sorted(order) == ["a", "b", "c", "d"]
+    assert {frozenset(order[:2]), frozenset(order[2:])} == {frozenset("ab"), frozenset("cd")}
+
+
+def test_the_search_is_near_the_best_chain() -> None:
+    """Within 15 % by the clock of the best of all contiguous chains, though it knows eq. (3) only."""
+    problem = small(micro_batches=6)
+    result, clock = solved(problem), Clock(problem.fleet, problem.profile)
+    rounds = []
+    for count in (1, 2, 3):
+        for devices in permutations("abc", count):
+            for cuts in combinations(range(1, 4), count - 1):
+                edges = [0, *cuts, 4]
+                names = [" ".join(f"u{k}" for k in range(a, b)) for a, b in zip(edges, edges[1:], strict=False)]
+                warm = [2 * (count - p) - 1 for p in range(count)]
+                chain = [(units, {d: 4}, k) for units, d, k in zip(names, devices, warm, strict=True)]
+                rounds.append(clock.round_s(fleets.plan(*chain, micro_batches=6)))
+    assert min(rounds) <= result.objective <= 1.15 * min(rounds)
+
+
+def test_where_memory_tears_a_placement_chains_are_tried() -> None:
+    """Operators of one device that do not lie together are no segment: the plan is still contiguous, and fits."""
+    segments = solved(narrowing()).plan.lanes[0].segments
+    names = [name for segment in segments for name in segment.units]
+    assert names == [unit.name for unit in narrowing().profile.units]
+    assert len({segment.devices for segment in segments}) == len(segments)
+
+
+def test_missing_memory_names_block_and_device() -> None:
+    """Nothing fits anywhere."""
+    tight = fleets.fleet(*(fleets.device(name, 3000) for name in "abc"))
+    with pytest.raises(Infeasible, match="u0.*lacks|lacks.*u0"):
+        solved(replace(small(), fleet=tight))
+    with pytest.raises(Infeasible, match="device a lacks 10 bytes for an idle worker"):
+        solved(replace(small(), fleet=fleets.fleet(*(fleets.device(name, 40) for name in "abc"))))
+    with pytest.raises(Infeasible, match="method equal-modules: .*choose method search, which heeds memory"):
+        solved(replace(small(method="equal-modules"), fleet=fleets.fleet(*(fleets.device(n, 5500) for n in "abc"))))
+
+
+def test_an_unknown_method_is_refused() -> None:
+    """With the list of those there are."""
+    with pytest.raises(Refused, match="'magic' is not known; allowed are search, opfence, equal-modules"):
+        solved(small(method="magic"))
