@@ -1,7 +1,7 @@
 """One planner per file, each `plan(case, effort) -> Draft`; none knows another, except that `auto` picks among them."""
 
 SUMMARIES = {
-    "auto": "ours: the best start improved by local search, the constraint solver where it is small; always with a bound",
+    "auto": "ours: the best start improved by local search, the constraint solver where it is small; with a bound",
     "exact": "a constraint solver over assignment and both directions at once; proves its plan where it can",
     "admm": "the paper's decomposition: forwards and assignment by ADMM, then the optimal backwards; preemptive only",
     "balanced-greedy": "the paper's heuristic: each client to the helper with the fewest, first come, first served",
