@@ -5,7 +5,7 @@ import math
 import os
 import statistics
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,8 @@ class Figure:
     why: str = ""
     about: str = ""
     """In words, for the table."""
+    cell: tuple[str, str, str] | None = None
+    """Sheet, row and column, where it is one of many of a kind: then it stands there and not in the long table."""
 
     def __post_init__(self) -> None:
         one_of(f"figure {self.name}", "better", self.better, ("lower", "higher"))
@@ -97,8 +99,23 @@ class Report:
         console = Console(file=sys.stdout)
         if not console.is_terminal:
             console = Console(file=sys.stdout, width=WIDTH)
+        for sheet in self._sheets():
+            console.print(sheet)
         console.print(self._table())
         print(self.line(), flush=True)
+
+    def _sheets(self) -> Iterator[Table]:
+        """Figures of a kind beside each other: value, and spread in brackets."""
+        cells = {figure.cell: figure for figure in self.figures if figure.cell is not None}
+        for title in dict.fromkeys(title for title, _, _ in cells):
+            rows = dict.fromkeys(row for sheet, row, _ in cells if sheet == title)
+            columns = list(dict.fromkeys(column for sheet, _, column in cells if sheet == title))
+            table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+            for column in ("", *columns):
+                table.add_column(column, justify="right" if column else "left")
+            for row in rows:
+                table.add_row(row, *(_in_cell(cells.get((title, row, column))) for column in columns))
+            yield table
 
     def _table(self) -> Table:
         title = (
@@ -108,7 +125,7 @@ class Report:
         for column in ("figure", "value", "target", "spread", ""):
             table.add_column(column, justify="left" if column in ("figure", "") else "right", no_wrap=True)
         table.add_column("what it is")
-        for figure in self.figures:
+        for figure in (figure for figure in self.figures if figure.cell is None):
             table.add_row(
                 figure.name,
                 "none" if figure.value is None else f"{_short(figure.value)} {figure.unit}",
@@ -123,6 +140,22 @@ class Report:
 def middle(values: Sequence[float]) -> dict[str, Any]:
     """Median and spread of repeats, as arguments of a Figure."""
     return {"value": statistics.median(values), "spread": (min(values), max(values))}
+
+
+def _in_cell(figure: Figure | None) -> str:
+    if figure is None or figure.value is None:
+        return ""
+    missed = "" if figure.ok else " missed"
+    within = "" if figure.spread is None or figure.spread[0] == figure.spread[1] else _within(figure.spread)
+    return f"{_brief(figure.value)}{within}{missed}"
+
+
+def _within(spread: tuple[float, float]) -> str:
+    return f" ({_brief(spread[0])}-{_brief(spread[1])})"
+
+
+def _brief(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 1e3 else f"{value:,.0f}"
 
 
 def _short(value: float) -> str:

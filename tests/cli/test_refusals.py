@@ -34,7 +34,7 @@ DEMO = CONFIGS / "runs" / "demo.yaml"
             ["run", DEMO, "--set", "training.micro_batch_samples=5"],
             "5 does not divide batch_samples 32; choose a divisor",
         ),
-        (["run", DEMO, "--set", "strategy.name=magic"], "strategy.name is 'magic'; allowed are asteroid, dp"),
+        (["run", DEMO, "--set", "strategy.name=magic"], "strategy.name is 'magic'; allowed are asteroid, d2ft, dp"),
         (["run", DEMO, "--set", "training.rounds"], "write KEY=VALUE such as training.rounds=10"),
         (["run", DEMO, "--set", "seed={"], "--set seed={: line 1"),
         (["run", DEMO, "--set", "fleet=many"], "asteroid-d, edge-docker, here"),

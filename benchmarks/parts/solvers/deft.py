@@ -22,6 +22,7 @@ from fleetune.solving.deft.solve import solve
 SPEED = (("bisection", "joint", Size(100, 64), 0.1), ("bisection", "joint", Size(300, 200), 2.0),
          ("crunch", "equal", Size(300, 200), 0.01), ("crunch", "equal", Size(300, 300), 0.01))  # fmt: skip
 OTHERS = tuple(method for method in SUMMARIES if method != "bisection")
+SHEET = "deft, the paper's setting: latency over the optimum's"
 SAME = 1e-12
 """Relative: what rounding may make of two divisions that are equally good."""
 
@@ -157,5 +158,6 @@ def _in_the_papers_setting(devices: int, where: str, *, draws: int) -> list[Figu
             f"its latency over the optimum's{' without limits of memory' if blind else ''}; {fits:.0%} of its plans fit"
         )
         name = f"{method.replace('-', '_')}_over_bisection_{where}_{devices}"
-        found.append(Figure(name=name, unit="x", better="higher", about=about, **middle(ratios)))
+        cell = (SHEET, f"{method}{' (memory aside)' if blind else ''}", f"{devices} devices, {where}")
+        found.append(Figure(name=name, unit="x", better="higher", about=about, cell=cell, **middle(ratios)))
     return found

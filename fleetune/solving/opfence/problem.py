@@ -12,6 +12,13 @@ from fleetune.solving.opfence.graph import prove_graph
 from fleetune.solving.proofs import at_least, links, names
 
 
+MOST_RATIO = 1e15
+"""Of elements to those kept; more leaves one element of anything that fits a memory."""
+
+
+MOST_ELEMENT_BYTES = 1e6
+
+
 @record
 class Operator:
     """A node of the graph; its inputs are the operators whose outputs it reads."""
@@ -80,10 +87,12 @@ class Problem:
 
     def _prove_compression(self) -> None:
         above_0("element_bytes", self.element_bytes)
+        at_least("element_bytes", self.element_bytes, 0, MOST_ELEMENT_BYTES)
         if self.codec_bytes_per_kept_element is not None:
             above_0("codec_bytes_per_kept_element", self.codec_bytes_per_kept_element)
+            at_least("codec_bytes_per_kept_element", self.codec_bytes_per_kept_element, 0, MOST_ELEMENT_BYTES)
         if self.compression_ratio is not None:
-            at_least("compression_ratio", self.compression_ratio, 1)
+            at_least("compression_ratio", self.compression_ratio, 1, MOST_RATIO)
             if self.codec_bytes_per_kept_element is None:
                 raise Refused(
                     "codec_bytes_per_kept_element: this key is required where there is a compression_ratio; give what "
