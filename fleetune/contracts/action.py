@@ -1,8 +1,8 @@
 """What a device does next, in a spelling that prints and parses back: `main/2F0`.
 
-Lane `main`, segment 2, Forward of micro-batch 0. Letters: F forward, B backward, R all-reduce of the round's
-gradients inside a group, U update: gradients to the collector and new parameters back (both of micro-batch 0). The idea
-is that of torch.distributed.pipelining's schedules.
+Lane `main`, segment 2, Forward of micro-batch 0. Letters: F forward, B backward, R all-reduce of the round's gradients
+inside a group, U update: gradients to the collector and new parameters back (both of micro-batch 0; updates follow by
+themselves and stand in no order). The idea is that of torch.distributed.pipelining's schedules.
 """
 
 import re

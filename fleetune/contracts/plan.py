@@ -218,7 +218,7 @@ class Plan:
 
     @property
     def batch_samples(self) -> int:
-        """Samples of one round."""
+        """Samples of one round; where lanes have data of their own, of each."""
         return self.micro_batch_samples * self.micro_batches
 
 
@@ -230,7 +230,8 @@ class PlanResult:
     objective: float
     """Forecast seconds of one round by the clock."""
     lower_bound: float | None
-    """No plan of this problem can be faster than this; None where the strategy knows none."""
+    """No plan of this strategy, with its options and the roles it gave to devices, can be faster than this; None where
+    it knows none."""
     status: str
     """`optimal` when proven, else `feasible`."""
     solve_s: float

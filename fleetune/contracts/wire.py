@@ -86,6 +86,8 @@ def _sentence(error: ValidationError, kind: Any) -> str:
         return f"{key}: unknown key" + (f"; allowed are {', '.join(allowed)}" if allowed else "")
     if first["type"] == "missing":
         return f"{key}: this key is required"
+    if first["type"] == "tuple_type":
+        first = {**first, "msg": "should be a list, such as [a, b]"}
     shown = repr(first.get("input"))
     shown = shown if len(shown) <= 60 else shown[:57] + "..."
     return f"{key}: {first['msg'][0].lower()}{first['msg'][1:]} (got {shown})"

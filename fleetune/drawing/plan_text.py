@@ -1,14 +1,17 @@
 """A plan as text: for terminals, and for golden files whose diff is the review."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+from fleetune.contracts.action import Action, parse_action
 from fleetune.contracts.codecs import DENSE
 from fleetune.contracts.plan import FORWARD_ONLY, FULL, SKIP, LinkUse, Plan, PlanResult, Segment
 from fleetune.drawing.quantities import number, seconds
 
 OPERATIONS = {FULL: "full", FORWARD_ONLY: "forward-only", SKIP: "skip"}
 _RUNS, _DIGITS = 3, 5
-"""Stretches of trained units that are written out; digits of a gate that stand together."""
+"""Stretches of trained units that are written out, and neighbouring actions from which on they are written as one;
+digits of a gate that stand together."""
 
 
 def plan_text(plan: Plan | PlanResult) -> str:
@@ -21,7 +24,7 @@ def plan_text(plan: Plan | PlanResult) -> str:
     if core.collector:
         lines.append(f"  collector {core.collector} (gradients in, new parameters out)")
     lines += _gates(core)
-    lines += [f"  order of {order.device}: {' '.join(order.actions)}" for order in core.order]
+    lines += [f"  order of {order.device}: {' '.join(_folded(order.actions))}" for order in core.order]
     return "\n".join(lines) + "\n"
 
 
@@ -56,6 +59,21 @@ def operations_text(operations: str) -> str:
     return " ".join(operations[k : k + _DIGITS] for k in range(0, len(operations), _DIGITS))
 
 
+def _folded(actions: Sequence[str]) -> Iterator[str]:
+    """Actions with runs of neighbouring micro-batches as one: `a/0F0..3 a/2F0 a/2B0`."""
+    run: list[Action] = []
+    for action in map(parse_action, actions):
+        if run and action != replace(run[-1], micro_batch=run[-1].micro_batch + 1):
+            yield from _run(run)
+            run = []
+        run.append(action)
+    yield from _run(run)
+
+
+def _run(run: Sequence[Action]) -> list[str]:
+    return [f"{run[0]}..{run[-1].micro_batch}"] if len(run) >= _RUNS else [str(action) for action in run]
+
+
 def _headline(plan: Plan) -> str:
     each = f"{_count(plan.micro_batches, 'micro-batch')} of {_count(plan.micro_batch_samples, 'sample')}"
     return f"{plan.strategy}: {each}" if len(plan.lanes) == 1 else f"{plan.strategy}: {len(plan.lanes)} lanes of {each}"
@@ -64,7 +82,7 @@ def _headline(plan: Plan) -> str:
 def _times(result: PlanResult) -> str:
     said = f", a round takes {seconds(result.objective)}"
     if result.lower_bound is not None:
-        said += f" (no plan takes less than {seconds(result.lower_bound)})"
+        said += f" (its bound: {seconds(result.lower_bound)})"
     return said
 
 
@@ -86,7 +104,9 @@ def _gates(plan: Plan) -> Iterator[str]:
         return
     every = "".join(gate.operations for gate in plan.gates)
     parts = (f"{digit} {word} {every.count(digit) / len(every):.0%}" for digit, word in OPERATIONS.items())
-    yield f"  gates, a digit per micro-batch: {', '.join(parts)}".replace("%", " %")
+    untrained = sum(all(gate.operations[m] != FULL for gate in plan.gates) for m in range(plan.micro_batches))
+    left = f"; {_count(untrained, 'micro-batch')} trained by none" if untrained else ""
+    yield f"  gates, a digit per micro-batch: {', '.join(parts)}".replace("%", " %") + left
     for line in _columns([(gate.subnet, operations_text(gate.operations)) for gate in plan.gates]):
         yield "  " + line
 

@@ -42,6 +42,12 @@ def test_devices_may_have_budgets_of_their_own() -> None:
         assert (gate.operations.count("1"), gate.operations.count("2")) == wanted
 
 
+def test_a_group_has_the_least_budget_of_its_devices() -> None:
+    """b and c share every sample with a: what c may train is what all do."""
+    plan = solved(asked(placement="dp", method="bilevel-disjoint", budgets={"c": [1, 2]})).plan
+    assert {gate.operations.count("1") for gate in plan.gates} == {1}
+
+
 def test_every_micro_batch_is_trained() -> None:
     """Weight magnitudes do not depend on the micro-batch; ties rotate, so that none is left to nobody."""
     plan = solved(asked(full=1, forward_only=0)).plan
@@ -72,6 +78,7 @@ def test_less_work_takes_less_time() -> None:
         ({"budgets": {"z": [1, 1]}}, "no device 'z'"),
         ({"backward_score": "luck"}, "backward_score is 'luck'; allowed are weight-magnitude"),
         ({"method": "magic"}, "'magic' is not known"),
+        ({"forward_weight": 0.5}, "forward_weight is for method joint, and method is bilevel"),
         ({"placement": "hetpipe"}, "placement hetpipe is asynchronous"),
     ],
 )

@@ -36,8 +36,7 @@ def two_sites() -> Fleet:
 def test_numbers_stand_for_measurements() -> None:
     """Work by speed gives a device's measured seconds; memory by the kind's formula gives what a segment needs."""
     problem = small(micro_batches=2)
-    clock = Clock(problem.fleet, problem.profile)
-    posed = placing(problem, ["a", "b", "c"], [0, 1, 3, 4], clock, None)
+    posed = placing(problem, ["a", "b", "c"], [0, 1, 3, 4], kept=2, ratio=None)
     assert [operator.name for operator in posed.operators] == ["u0", "u2", "u3"]
     for device, pace in zip(posed.devices, (0.001, 0.002, 0.004), strict=True):
         seconds = [operator.flops / device.flops_per_s for operator in posed.operators]
@@ -45,6 +44,25 @@ def test_numbers_stand_for_measurements() -> None:
         assert device.memory_bytes == 10**9 - 50
     needed = [2 * op.param_bytes + posed.micro_batches * op.output_bytes for op in posed.operators]
     assert needed == [1000 * n * 4 + 2 * 4 * 100 * n for n in (1, 2, 1)]
+
+
+def test_many_micro_batches_do_not_fill_memories() -> None:
+    """A pipeline keeps a few of 256 micro-batches, though the kind's formula counts all of them."""
+    tight = fleets.fleet(*(fleets.device(name, 20_000) for name in "abc"))
+    problem = replace(small(micro_batches=256), fleet=tight)
+    posed = placing(problem, ["a", "b", "c"], [0, 1, 2, 3, 4], kept=7, ratio=None)
+    unit = posed.devices[0].memory_bytes / (20_000 - 50)
+    needed = [2 * op.param_bytes + 256 * op.output_bytes for op in posed.operators]
+    assert [size / unit for size in needed] == pytest.approx([4000 + 7 * 4 * 100] * 4, rel=1e-3)
+    assert solved(problem).method == "search"
+
+
+def test_listed_warmups_count_for_memory() -> None:
+    """With twenty micro-batches kept in each of three segments, none is planned that memory does not hold."""
+    tight = fleets.fleet(*(fleets.device(name, 14_000) for name in "abc"))
+    problem = replace(small(micro_batches=20, warmup=[20, 20, 20]), fleet=tight)
+    with pytest.raises(Infeasible, match="lacks"):
+        solved(problem)
 
 
 def test_slow_links_are_crossed_once() -> None:
@@ -84,11 +102,11 @@ def test_where_memory_tears_a_placement_chains_are_tried() -> None:
 def test_missing_memory_names_block_and_device() -> None:
     """Nothing fits anywhere."""
     tight = fleets.fleet(*(fleets.device(name, 3000) for name in "abc"))
-    with pytest.raises(Infeasible, match="u0.*lacks|lacks.*u0"):
+    with pytest.raises(Infeasible, match="device a lacks .* for the cheapest segment it could run .u0"):
         solved(replace(small(), fleet=tight))
     with pytest.raises(Infeasible, match="device a lacks 10 bytes for an idle worker"):
         solved(replace(small(), fleet=fleets.fleet(*(fleets.device(name, 40) for name in "abc"))))
-    with pytest.raises(Infeasible, match="method equal-modules: .*choose method search, which heeds memory"):
+    with pytest.raises(Infeasible, match="method equal-modules: device . lacks .*choose method search, which heeds"):
         solved(replace(small(method="equal-modules"), fleet=fleets.fleet(*(fleets.device(n, 5500) for n in "abc"))))
 
 

@@ -122,3 +122,19 @@ def test_models_without_anything_to_train_are_refused() -> None:
     """Before anything is planned."""
     with pytest.raises(Refused, match="no unit of the model is trained"):
         solved(lora(0))
+
+
+def test_fewer_blocks_where_memory_leaves_fewer_devices() -> None:
+    """Only b holds the model: it tunes both blocks as one; asked for two, the shortage is told."""
+    problem = lora(server="a")
+    tight = fleets.fleet(*(fleets.device(n, 10**9 if n in "ab" else 20_000) for n in "abcd"), bytes_per_s=1e4)
+    plan = solved(replace(problem, fleet=tight)).plan
+    assert [lane.segments[0].devices for lane in plan.lanes] == [("b",)]
+    with pytest.raises(Infeasible, match="or ask for fewer .strategy.options.blocks."):
+        solved(replace(lora(server="a", blocks=2), fleet=tight))
+
+
+def test_a_server_is_found_among_all_devices() -> None:
+    """Where all are named and none is the server, the one that the others reach fastest is it."""
+    plan = solved(lora(devices=["a", "b", "c", "d"])).plan
+    assert plan.collector in "abcd" and plan.collector not in {lane.segments[0].devices[0] for lane in plan.lanes}

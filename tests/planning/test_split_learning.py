@@ -136,3 +136,25 @@ def test_with_searched_cuts_the_bound_holds_for_all() -> None:
     places = ["u0", "u1", "u3", "u4"]
     rounds = [solved(five(cuts=[a, b])).objective for a in places for b in places if a < b]
     assert searched.lower_bound is not None and 0 < searched.lower_bound <= min(rounds)
+
+
+def test_cuts_whose_middle_fits_no_helper_count_for_nothing() -> None:
+    """One unit is too large for the helper: the plan leaves it with the client, and the bound is a number."""
+    units = [fleets.unit(f"u{k}", param_bytes=1000 if k == 2 else 100) for k in range(5)]
+    problem = replace(
+        small(micro_batch_samples=1, micro_batches=1, helpers=["a"]),
+        fleet=fleets.fleet(fleets.device("a", 2000), fleets.device("b", 10**6)),
+        profile=fleets.profile(units, {"a": 0.001, "b": 0.002}),
+    )
+    result = solved(problem)
+    assert "u2" not in result.plan.lanes[0].segments[1].units
+    assert result.lower_bound is not None and 0 < result.lower_bound <= result.objective
+
+
+@pytest.mark.parametrize("pace", [0.0, 1e-9])
+def test_work_of_no_time_breaks_no_bound(pace: float) -> None:
+    """Units of no or next to no time: slots are never so coarse that the bound passes the round."""
+    problem = five(micro_batches=3)
+    none = fleets.profile(list(problem.profile.units), dict.fromkeys("hixyz", pace))
+    result = solved(replace(problem, profile=none))
+    assert result.lower_bound is not None and result.lower_bound <= result.objective

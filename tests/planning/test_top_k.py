@@ -74,5 +74,5 @@ def test_it_composes_with_placements(placed_by: str) -> None:
 
 def test_a_ratio_below_1_is_refused() -> None:
     """It would send more than there is."""
-    with pytest.raises(Refused, match="compression_ratio 0.5 is below 1; 100 sends one of 100 elements"):
+    with pytest.raises(Refused, match="compression_ratio 0.5 is below 1; 100 sends about one of 100 bytes"):
         solve("fusionllm", small(compression_ratio=0.5))

@@ -26,10 +26,16 @@ class Chains:
     """Candidates of one problem."""
 
     def __init__(
-        self, strategy: str, problem: Problem, groups: tuple[Group, ...], warmup: str | tuple[int, ...]
+        self,
+        strategy: str,
+        problem: Problem,
+        groups: tuple[Group, ...],
+        warmup: str | tuple[int, ...],
+        edges: list[int] | None = None,
     ) -> None:
+        """edges: of `layer_edges`, where cuts may be; None: wherever the model can be cut."""
         self.strategy, self.problem, self.groups = strategy, problem, groups
-        self.costs = Costs(problem)
+        self.costs = Costs(problem, edges)
         self.runs = Groups(self.costs)
         self._crossings: dict[tuple[Group, Group], Matrix] = {}
         self.warmups = warmups(warmup, len(groups), problem.micro_batches)

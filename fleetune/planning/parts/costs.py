@@ -21,11 +21,11 @@ Integers = NDArray[np.int64]
 class Costs:
     """Costs of one problem; every answer is computed once."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, edges: list[int] | None = None) -> None:
         self.problem = problem
         self.clock = Clock(problem.fleet, problem.profile)
         units = problem.profile.units
-        self.edges = cut_places(units)
+        self.edges = cut_places(units) if edges is None else edges
         """Positions in the list of units where a segment may begin or end."""
         self._seconds: dict[tuple[str, int], Matrix] = {}
         self._activations = self._running(unit.activation_bytes for unit in units)

@@ -100,9 +100,9 @@ class Sharer:
         return self.problem.micro_batches * sum(map(sum, self._parts(client, cuts)))
 
     def slot_s(self, cuts: Cuts) -> float:
-        """A two hundredth of the shortest task of a helper, at least a microsecond."""
+        """A two hundredth of the shortest task of a helper, at least a nanosecond."""
         chains = [self.chain(c, h, cuts) for c in self.roles.clients for h in self.roles.helpers]
-        return max(1e-6, min(min(chain.forward_s, chain.backward_s) for chain in chains) / 200)
+        return max(1e-9, min(min(chain.forward_s, chain.backward_s) for chain in chains) / 200)
 
     def _copy_bytes(self, cuts: Cuts) -> int:
         """A client's copy of part 2 on its helper."""

@@ -19,7 +19,7 @@ def prove_ratio(owner: str, ratio: float | None) -> None:
     if ratio is not None:
         positive(owner, compression_ratio=ratio)
         if ratio < 1:
-            raise Refused(f"{owner}: compression_ratio {ratio} is below 1; 100 sends one of 100 elements")
+            raise Refused(f"{owner}: compression_ratio {ratio} is below 1; 100 sends about one of 100 bytes")
 
 
 def with_top_k(plan: Plan, clock: Clock, ratio: float | None) -> Plan:
@@ -45,12 +45,14 @@ def with_top_k(plan: Plan, clock: Clock, ratio: float | None) -> Plan:
 
 def _carried(plan: Plan, clock: Clock) -> tuple[Mapping[tuple[str, str], float], Mapping[tuple[str, str], int]]:
     """Dense seconds and bytes of a micro-batch, forward and backward, on every directed link that carries any."""
+    shares = {(use.source, use.target): use.share for use in plan.links}
     seconds: dict[tuple[str, str], float] = {}
     sizes: dict[tuple[str, str], int] = {}
     for transfer in clock.woven(plan).transfers:
         if transfer.micro_batch == 0 and transfer.letter in (FORWARD, BACKWARD):
             pair = (transfer.source, transfer.target)
             link = clock.fleet.link(*pair)
-            seconds[pair] = seconds.get(pair, 0.0) + link.latency_s + transfer.bytes / link.bytes_per_s
+            holds_s = transfer.bytes / (link.bytes_per_s * shares.get(pair, 1.0))
+            seconds[pair] = seconds.get(pair, 0.0) + link.latency_s + holds_s
             sizes[pair] = sizes.get(pair, 0) + transfer.bytes
     return seconds, sizes

@@ -49,8 +49,8 @@ class Options:
     """1: a device of the next segment has room for what a segment of one device trains and its optimizer state (the
     first segment is next to the last). Frozen weights need no backup: every device can read them again."""
     compression_ratio: float | None = None
-    """Top-k on links between segments as FusionLLM's, on top of the plan: the slowest sends one of about so many
-    elements (lossy); None: everything is sent dense."""
+    """Top-k on links between segments as FusionLLM's, on top of the plan: the slowest sends about one of so many
+    bytes (lossy); None: everything is sent dense."""
     time_limit_s: float | None = None
     """None: a fixed amount of work; else `search` goes on until then, and may answer differently from run to run."""
 

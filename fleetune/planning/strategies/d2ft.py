@@ -4,7 +4,7 @@ micro-batch.
 After Ding et al., You Don't Need All Attentions: Distributed Dynamic Fine-Tuning for Foundation Models, 2025
 (arXiv:2504.12471). Which operation, is `fleetune.solving.d2ft`, which knows numbers only; scores come with the profile
 (`profile.scores=true`): backward score weight magnitude, forward score Fisher information, the best pair of the paper's
-Table III.
+Table III. The pruning methods heed only the total of all budgets, as the paper's do.
 
 Deviations: subnets are not devices of their own; segments are placed as strategy asteroid does it, and every device's
 subnets get its budget. Costs are measured, not 40 % by assumption. Scores are those of the first round's micro-batches.
@@ -40,7 +40,8 @@ class Options:
     forward_only: int = 1
     """Micro-batches that it is only run in."""
     budgets: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """[device] full and forward_only of its subnets, where not as above."""
+    """[device] full and forward_only of its subnets, where not as above; in a group that shares samples, the
+    least counts for all."""
     backward_score: str = "weight-magnitude"
     forward_score: str = "fisher"
     forward_weight: float | None = None
@@ -58,6 +59,8 @@ class Options:
             not_negative(f"d2ft: budgets of {device}", full=full, forward_only=forward)
         one_of("d2ft", "backward_score", self.backward_score, SCORES)
         one_of("d2ft", "forward_score", self.forward_score, SCORES)
+        if self.forward_weight is not None and self.method != "joint":
+            raise Refused(f"d2ft: forward_weight is for method joint, and method is {self.method}; leave it out")
         if self.placement == "hetpipe":
             raise Refused("d2ft: placement hetpipe is asynchronous and only for comparison; choose another")
 
@@ -116,16 +119,19 @@ def _placed(problem: Problem, options: Options, names: tuple[str, ...]) -> Plan:
 def _posed(problem: Problem, plan: Plan, clock: Clock, options: Options) -> Choosing:
     """Kind "d2ft" with measured costs in whole nanoseconds, so that budgets of whole micro-batches are exact."""
     subnets = problem.profile.subnets
-    runs = {name: share for lane in plan.lanes for s in lane.segments for name in s.units for share in s.shares[:1]}
+    groups = {name: s.shares for lane in plan.lanes for s in lane.segments for name in s.units}
+    usual = (options.full, options.forward_only)
     forward_ns, backward_ns, full, forward_only = [], [], [], []
     for subnet in subnets:
         costs = [0, 0]
         for part in subnet.parts:
-            share, position = runs[part.unit], problem.profile.position(part.unit)
-            for way, seconds in enumerate(clock.unit_times(share.device, share.samples)):
-                costs[way] += round(seconds[position] * part.share * 1e9)
-        device = runs[subnet.parts[0].unit].device
-        most = options.budgets.get(device, (options.full, options.forward_only))
+            position = problem.profile.position(part.unit)
+            times = [clock.unit_times(share.device, share.samples) for share in groups[part.unit]]
+            slowest = max(times, key=lambda both: both[0][position] + both[1][position])
+            for way in (0, 1):
+                costs[way] += round(slowest[way][position] * part.share * 1e9)
+        budgets = [options.budgets.get(share.device, usual) for part in subnet.parts for share in groups[part.unit]]
+        most = min(budgets)
         forward_ns.append(float(max(1, costs[0])))
         backward_ns.append(float(costs[1]))
         full.append(min(most[0], problem.micro_batches) * (forward_ns[-1] + backward_ns[-1]))

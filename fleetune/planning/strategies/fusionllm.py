@@ -17,10 +17,12 @@ from itertools import pairwise
 
 import numpy as np
 
+from fleetune.checks.memory import over_memory
 from fleetune.clock import Clock
+from fleetune.clock.memory import segment_bytes
 from fleetune.contracts import wire
 from fleetune.contracts.codecs import BYTES_PER_KEPT_ELEMENT, TOP_K
-from fleetune.contracts.plan import PlanResult, Segment
+from fleetune.contracts.plan import Plan, PlanResult, Segment
 from fleetune.contracts.record import positive, record
 from fleetune.errors import Infeasible
 from fleetune.planning.parts.chains import Chains
@@ -38,6 +40,8 @@ from fleetune.solving.opfence.solve import solve
 
 WORK = 1e12
 """Work of the whole model, in parts that every device does at its own speed: eleven digits of a unit's share."""
+MOST_PARTS = 2**60
+"""Of all memory that is needed: whole numbers stay where 64 bits hold them."""
 
 
 @record
@@ -53,7 +57,7 @@ class Options:
     warmup: str | tuple[int, ...] = "2(P-p)-1"
     """A policy of `solving.hpp.warmup`, or K of every segment, first to last."""
     compression_ratio: float | None = None
-    """The slowest link sends one of about so many elements; None: everything is sent dense."""
+    """The slowest link sends about one of so many bytes; None: everything is sent dense."""
     time_limit_s: float | None = None
     """None: a fixed amount of work; else `search` goes on until then, and may answer differently from run to run."""
 
@@ -83,25 +87,40 @@ class FusionLLM:
         names = taking_part(problem, options.devices)
         clock = Clock(problem.fleet, problem.profile)
         edges = layer_edges(problem, options.layers, clock)
-        posed = placing(problem, names, edges, clock, options.compression_ratio)
-        runs = _runs(_solved(posed, options, problem.seed), posed)
-        devices = tuple(dict.fromkeys(device for device, _ in runs))
-        if len(devices) == len(runs):
-            plan = plan_of(self.name, problem, _segments(problem, runs, edges, options.warmup))
-        else:  # memory made it come back to a device, which a chain of segments cannot
-            plan = Chains(self.name, problem, tuple((d,) for d in devices), options.warmup).best(keep_order=False)
+        most = max(options.warmup) if isinstance(options.warmup, tuple) else 2 * len(names) + 1
+        posed = placing(problem, names, edges, kept=min(problem.micro_batches, most), ratio=options.compression_ratio)
+        method = options.method
+        plan = self._placed(problem, posed, edges, options)
+        if plan is None:
+            plan, method = _chained(self.name, problem, posed, edges, options), "chains"
         plan = with_top_k(plan, clock, options.compression_ratio)
-        return replace(answer(plan, problem, clock, self.citation), method=options.method)
+        return replace(answer(plan, problem, clock, self.citation), method=method)
+
+    def _placed(self, problem: Problem, posed: Placing, edges: list[int], options: Options) -> Plan | None:
+        """The placement as a chain; None where memory leaves no placement, or one that comes back to a device."""
+        try:
+            solution = solve(posed, method=options.method, time_limit_s=options.time_limit_s, seed=problem.seed)
+        except Infeasible:
+            return None
+        runs = _runs(solution, posed)
+        if len({device for device, _ in runs}) < len(runs):
+            return None
+        plan = plan_of(self.name, problem, _segments(problem, runs, edges, options.warmup))
+        for short in over_memory(plan, problem.fleet, problem.profile):
+            raise Infeasible(f"method {options.method}: {short}; or choose method search, which heeds memory")
+        return plan
 
 
-def placing(problem: Problem, names: Sequence[str], edges: list[int], clock: Clock, ratio: float | None) -> Placing:
+def placing(problem: Problem, names: Sequence[str], edges: list[int], *, kept: int, ratio: float | None) -> Placing:
     """What the devices `names` could do, as a problem of kind "opfence".
 
     An operator is a layer between two `edges`. Its work is the mean over devices of its share of their measured time; a
     device's speed is the inverse of its whole time. Bytes go both ways, as a round's do; links count as the mean of
-    their directions. Infeasible: no device can run even an idle worker.
+    their directions. The kind's memory is 2 · param_bytes + micro-batches · output_bytes: in a unit of bytes so small
+    that param_bytes can be chosen to make this what a layer needs with `kept` micro-batches. Infeasible: no device can
+    run even an idle worker.
     """
-    fleet, samples = problem.fleet, problem.micro_batch_samples
+    fleet, samples, clock = problem.fleet, problem.micro_batch_samples, Clock(problem.fleet, problem.profile)
     room = {name: fleet.device(name).memory_bytes - problem.profile.of(name).runtime_bytes for name in names}
     able = [name for name in names if room[name] >= 0]
     if not able:
@@ -112,10 +131,21 @@ def placing(problem: Problem, names: Sequence[str], edges: list[int], clock: Clo
     whole = np.maximum(layers.sum(axis=1), 1e-12)
     shares = (layers / whole[:, None]).mean(axis=0)
     both = [[None if a == b else (fleet.link(a, b), fleet.link(b, a)) for b in able] for a in able]
+    needed, sent = zip(*(_bytes(problem, first, end, kept) for first, end in pairwise(edges)), strict=True)
+    parts = _parts(needed, sent, problem.micro_batches)
     return Placing(
-        operators=_operators(problem, edges, shares, min(problem.micro_batches, 2 * len(able) + 1)),
+        operators=tuple(
+            Operator(
+                name=problem.profile.units[end - 1].name,
+                flops=round(share * WORK),
+                param_bytes=max(0, math.ceil((parts * layer - problem.micro_batches * output) / 2)),
+                output_bytes=output,
+                inputs=(problem.profile.units[first - 1].name,) if first else (),
+            )
+            for share, layer, output, (first, end) in zip(shares.tolist(), needed, sent, pairwise(edges), strict=True)
+        ),
         devices=tuple(
-            Device(name=name, flops_per_s=WORK / whole_s, memory_bytes=room[name])
+            Device(name=name, flops_per_s=WORK / whole_s, memory_bytes=parts * room[name])
             for name, whole_s in zip(able, whole.tolist(), strict=True)
         ),
         alpha_s=tuple(tuple(sum(x.latency_s for x in pair) if pair else None for pair in row) for row in both),
@@ -129,40 +159,35 @@ def placing(problem: Problem, names: Sequence[str], edges: list[int], clock: Clo
     )
 
 
-def _operators(problem: Problem, edges: list[int], shares: np.ndarray, kept: int) -> tuple[Operator, ...]:
-    """Layers as a chain. The kind's memory is 2 · param_bytes + micro-batches · output_bytes: param_bytes is chosen so
-    that this is what a segment of the layer needs with `kept` micro-batches, the most that any warm-up keeps."""
-    units = problem.profile.units
-    found: list[Operator] = []
-    for share, (first, end) in zip(shares.tolist(), pairwise(edges), strict=True):
-        layer, last = units[first:end], units[end - 1]
-        fixed = sum(unit.param_bytes + unit.buffer_bytes for unit in layer)
-        trained = sum(unit.trainable_bytes for unit in layer)
-        state = trained * (1 + problem.profile.optimizer_bytes_per_param_byte)
-        output = (last.output_bytes + last.gradient_bytes) * problem.micro_batch_samples
-        needed = fixed + state + kept * problem.micro_batch_samples * sum(unit.activation_bytes for unit in layer)
-        sent = 0 if end == len(units) else output
-        found.append(
-            Operator(
-                name=last.name,
-                flops=round(share * WORK),
-                param_bytes=max(0, math.ceil((needed - problem.micro_batches * sent) / 2)),
-                output_bytes=sent,
-                inputs=(found[-1].name,) if found else (),
-            )
-        )
-    return tuple(found)
+def _bytes(problem: Problem, first: int, end: int, kept: int) -> tuple[int, int]:
+    """What a layer needs on a device with so many micro-batches kept, and what it sends of each, both ways."""
+    layer, samples = problem.profile.units[first:end], problem.micro_batch_samples
+    state = 1 + problem.profile.optimizer_bytes_per_param_byte
+    needed = segment_bytes(layer, trained=layer, state_per_param_byte=state, kept_samples=kept * samples)
+    last = layer[-1] if end < len(problem.profile.units) else None
+    return needed, 0 if last is None else (last.output_bytes + last.gradient_bytes) * samples
 
 
-def _solved(posed: Placing, options: Options, seed: int) -> Solution:
-    """By the method; Infeasible also where a method that ignores memory found nothing that fits."""
-    try:
-        solution = solve(posed, method=options.method, time_limit_s=options.time_limit_s, seed=seed)
-    except Infeasible as error:
-        raise Infeasible(f"{error} (budgets are memory less what an idle worker holds)") from None
-    if not solution.feasible:
-        raise Infeasible(f"method {options.method}: {solution.reason}; choose method search, which heeds memory")
-    return solution
+def _parts(needed: Sequence[int], sent: Sequence[int], micro_batches: int) -> int:
+    """Into how many a byte of memory is divided, so that no layer needs fewer of them than it sends bytes."""
+    most = max((micro_batches * output / layer for layer, output in zip(needed, sent, strict=True) if layer), default=1)
+    return max(1, min(math.ceil(most), MOST_PARTS // max(1, sum(needed))))
+
+
+def _chained(name: str, problem: Problem, posed: Placing, edges: list[int], options: Options) -> Plan:
+    """The balanced chain of as many devices as it can be, the fastest ones; Infeasible: by all of them."""
+    devices = sorted(posed.devices, key=lambda device: -device.flops_per_s)[: len(edges) - 1]
+    shortage: Infeasible | None = None
+    for count in range(len(devices), 0, -1):
+        groups = tuple((device.name,) for device in devices[:count])
+        if isinstance(options.warmup, tuple) and len(options.warmup) != count:
+            continue
+        try:
+            return Chains(name, problem, groups, options.warmup, edges).best(keep_order=False)
+        except Infeasible as error:
+            shortage = shortage or error
+    assert shortage is not None or isinstance(options.warmup, tuple)
+    raise shortage or Infeasible(f"warmup: {list(options.warmup)} is for more segments than devices fit; list fewer")
 
 
 def _runs(solution: Solution, posed: Placing) -> list[tuple[str, int]]:

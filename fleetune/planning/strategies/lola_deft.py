@@ -8,7 +8,8 @@ part of the uplink's medium, is `fleetune.solving.deft`, which knows numbers onl
 Deviations: times are measured, forward through the whole model and backward down to the block; a device's spectral
 efficiency is its measured rate to the server with the whole medium to itself; latency counts; blocks are the model's
 own, joined evenly where they outnumber devices, with trained units around them (embeddings, head) going with the
-nearest. The clock also counts what the paper leaves out: the server's parameters on their way to the devices.
+nearest. The clock also counts what the paper leaves out: the server's parameters on their way to the devices. Every
+device trains on data of its own: training.batch_samples is each one's.
 """
 
 from collections.abc import Sequence
@@ -74,9 +75,7 @@ class LolaDeft:
         options = wire.load(Options, problem.options, "strategy lola-deft")
         server, names = _roles(problem, options)
         clock = Clock(problem.fleet, problem.profile)
-        blocks = _blocks(problem.profile.units, options.blocks, len(names))
-        posed = _posed(problem, clock, server, names, blocks, options.bandwidth)
-        solution = _solved(posed, options, problem.seed, names)
+        blocks, posed, solution = _dealt(problem, clock, server, names, options)
         plan = _plan(problem, server, names, blocks, solution)
         least = min(_bytes(problem, block) for block in blocks)
         bound_s = _solved(replace(posed, block_bits=8.0 * least), Options(), problem.seed, names).lower_bound
@@ -84,15 +83,32 @@ class LolaDeft:
         return replace(found, method=solution.method)
 
 
+def _dealt(
+    problem: Problem, clock: Clock, server: str, names: tuple[str, ...], options: Options
+) -> tuple[list[tuple[int, int]], Dealing, Solution]:
+    """Blocks, and who tunes them; where none were asked for, fewer of them as long as memory leaves too few devices."""
+    most = _most_blocks(problem.profile.units, options.blocks, len(names))
+    shortage: Infeasible | None = None
+    for count in range(most, 0, -1) if options.blocks is None else (most,):
+        blocks = _blocks(problem.profile.units, count)
+        posed = _posed(problem, clock, server, names, blocks, options.bandwidth)
+        try:
+            return blocks, posed, _solved(posed, options, problem.seed, names)
+        except Infeasible as error:
+            shortage = shortage or error
+    assert shortage is not None
+    raise shortage
+
+
 def _roles(problem: Problem, options: Options) -> tuple[str, tuple[str, ...]]:
     """The server and the devices that may tune."""
     names = taking_part(problem, options.devices)
     server = options.server
     if server is None:
-        others = [d.name for d in problem.fleet.devices if d.name not in options.devices] or [names[0]]
+        others = [d.name for d in problem.fleet.devices if d.name not in options.devices] or list(names)
         server = max(others, key=lambda name: (_room_bytes(problem, name) >= 0, _slowest_in(problem, name, names)))
     problem.fleet.device(server)
-    if server in options.devices:
+    if options.server is not None and server in options.devices:
         raise Refused(f"lola-deft: {server} is the server and one of the devices; the server tunes nothing")
     rest = tuple(name for name in names if name != server)
     if not rest:
@@ -112,19 +128,29 @@ def _slowest_in(problem: Problem, server: str, names: Sequence[str]) -> float:
     return min((problem.fleet.link(name, server).bytes_per_s for name in names if name != server), default=0.0)
 
 
-def _blocks(units: Sequence[Unit], wanted: int | None, devices: int) -> list[tuple[int, int]]:
-    """[first, end) units of every block, block 0 nearest the output; Infeasible: fewer devices than were asked for."""
-    names = block_of([unit.name for unit in units])
-    trained = [k for k, unit in enumerate(units) if unit.trainable_bytes]
-    starts = list({names[k]: k for k in reversed(trained) if names[k]}.values())[::-1]
-    starts = starts or trained
+def _most_blocks(units: Sequence[Unit], wanted: int | None, devices: int) -> int:
+    """How many blocks there are to be; Refused: more than the model has; Infeasible: more than devices."""
+    starts = _starts(units)
     count = min(len(starts), devices) if wanted is None else wanted
     if count > len(starts):
         raise Refused(f"lola-deft: blocks is {count}; the model has {len(starts)} that are trained; ask for fewer")
     if count > devices:
         raise Infeasible(f"lola-deft: {count} blocks need {count} devices beside the server, and there are {devices}")
-    edges = [starts[round(k * len(starts) / count)] for k in range(count)]
-    edges = [trained[0], *edges[1:], len(units)]
+    return count
+
+
+def _starts(units: Sequence[Unit]) -> list[int]:
+    """The first trained unit of each of the model's own blocks; each trained unit where it has none."""
+    names = block_of([unit.name for unit in units])
+    trained = [k for k, unit in enumerate(units) if unit.trainable_bytes]
+    return sorted({names[k]: k for k in reversed(trained) if names[k]}.values()) or trained
+
+
+def _blocks(units: Sequence[Unit], count: int) -> list[tuple[int, int]]:
+    """[first, end) units of every block, block 0 nearest the output."""
+    starts = _starts(units)
+    lowest = next(k for k, unit in enumerate(units) if unit.trainable_bytes)
+    edges = [lowest, *(starts[round(k * len(starts) / count)] for k in range(1, count)), len(units)]
     return [(a, b) for a, b in zip(edges, edges[1:], strict=False)][::-1]
 
 
@@ -164,7 +190,10 @@ def _solved(posed: Dealing, options: Options, seed: int, names: Sequence[str]) -
     try:
         solution = solve(posed, method=method, seed=seed)
     except Infeasible as error:
-        raise Infeasible(f"{error} (budgets are memory less what an idle worker holds; devices are {told})") from None
+        raise Infeasible(
+            f"{error}, or ask for fewer (strategy.options.blocks); budgets are memory less what an idle worker holds, "
+            f"devices are {told}"
+        ) from None
     if not solution.feasible:
         raise Infeasible(f"method {method}: {solution.reason} (devices are {told}); choose a method that heeds memory")
     return solution

@@ -6,10 +6,12 @@ schedule, not its slots.
 
 Deviations: times are measured; both cuts are the same for all clients, and are searched where none are given; helpers
 do not interrupt a task, as no runtime can interrupt a backward pass. A client's batch may be several micro-batches:
-then a helper does all of its forwards before its backwards. The clock also counts what the paper leaves out: messages
-of several clients that meet at a helper's port. FedAvg after the epoch is no part of a round.
+then a helper does all of its forwards before its backwards; training.batch_samples is each client's. The clock also
+counts what the paper leaves out: messages of several clients that meet at a helper's port. FedAvg after the epoch is no
+part of a round.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -83,6 +85,7 @@ class SplitLearning:
         roles = _roles(problem, options, clock)
         sharer = Sharer(problem, clock, roles)
         cuts = _given(problem, options.cuts) if options.cuts else _searched(problem, sharer)
+        _prove_clients(problem, roles, cuts)
         slot_s = sharer.slot_s(cuts)
         posed = sharer.posed(cuts, slot_s)
         try:
@@ -91,7 +94,8 @@ class SplitLearning:
             raise Infeasible(f"{error} ({_told(roles)})") from None
         plan = _plan(problem, roles, cuts, found)
         least_s = _least_s(sharer, cuts) if options.cuts else _least_of_all_s(problem, sharer)
-        result = answer(plan, problem, clock, self.citation, bound_s=least_s * (1 - 1e-9))
+        rounding_s = least_s * 1e-9 + 1e-8 * problem.micro_batches * (1 + len(roles.clients))  # the clock's, the slots'
+        result = answer(plan, problem, clock, self.citation, bound_s=max(0.0, least_s - rounding_s))
         return replace(result, method=options.method)
 
 
@@ -145,9 +149,11 @@ def _searched(problem: Problem, sharer: Sharer) -> Cuts:
 
 def _least_s(sharer: Sharer, cuts: Cuts) -> float:
     """No plan of these roles and cuts has a shorter round: by clients and helpers together, by each client alone."""
-    slot_s = sharer.slot_s(cuts)
-    together_s = quick_bound(Case.of(sharer.posed(cuts, slot_s, least=True))) * slot_s
-    return max(together_s, *(sharer.own_s(client, cuts) for client in sharer.roles.clients))
+    slot_s, own_s = sharer.slot_s(cuts), max(sharer.own_s(client, cuts) for client in sharer.roles.clients)
+    case = Case.of(sharer.posed(cuts, slot_s, least=True))
+    if not case.linked.any(axis=0).all():
+        return math.inf  # a copy of part 2 fits no helper: there is no plan
+    return max(own_s, quick_bound(case) * slot_s)
 
 
 def _least_of_all_s(problem: Problem, sharer: Sharer) -> float:
@@ -155,7 +161,7 @@ def _least_of_all_s(problem: Problem, sharer: Sharer) -> float:
     places = cut_places(problem.profile.units)[1:-1]
     pairs = [Cuts(first, second) for first in places for second in places if first < second]
     if len(pairs) <= PLACES**2:
-        return min(_least_s(sharer, cuts) for cuts in pairs)
+        return min(_least_s(sharer, cuts) for cuts in pairs)  # one of them has a plan
     return max(sharer.own_s(client, Cuts(places[0], places[-1])) for client in sharer.roles.clients)
 
 

@@ -11,7 +11,6 @@ from fleetune.solving.opfence.extent import prove_extent
 from fleetune.solving.opfence.graph import prove_graph
 from fleetune.solving.proofs import at_least, links, names
 
-
 MOST_RATIO = 1e15
 """Of elements to those kept; more leaves one element of anything that fits a memory."""
 

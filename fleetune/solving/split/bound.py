@@ -35,6 +35,8 @@ def volume_bound(case: Case) -> int:
     first = np.where(case.linked, case.release, NONE).min(axis=1)
     last = np.where(case.linked, case.tail, NONE).min(axis=1) + 2 * case.switch_cost
     edges = np.sort((first + last)[case.linked.any(axis=1)])
+    if not case.linked.any(axis=0).all():
+        return NONE  # a client has no helper: there is no plan
     used = np.arange(1, len(edges) + 1)
     return int(min(-(-(least + edges.cumsum()) // used)))
 
