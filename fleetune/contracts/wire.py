@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -12,6 +13,15 @@ from fleetune.errors import Refused
 T = TypeVar("T")
 
 
+_PLAINLY = {
+    r"a valid (tuple|list)\b": "a list, [...]",
+    r"a (valid )?dictionary( or an instance of \w+)?": "an object, {...}",
+    r"a valid (number|float)\b": "a number",
+    r"a valid integer\b": "a whole number",
+    r"a valid string\b": "text",
+    r"a valid boolean\b": "true or false",
+}
+"""What the parser says, in the words of JSON."""
 _ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
 
 
@@ -46,7 +56,7 @@ def load(kind: type[T], plain: Any, owner: str) -> T:
 def parse(kind: type[T], source: str | bytes, owner: str) -> T:
     """JSON text as a record."""
     try:
-        plain = json.loads(source, parse_constant=_refuse_constant)
+        plain = json.loads(source, parse_constant=_refuse_constant, object_pairs_hook=_each_once)
     except ValueError as error:
         raise Refused(f"{owner}: not JSON ({error})") from None
     return load(kind, plain, owner)
@@ -69,6 +79,15 @@ def write(record: Any, path: Path) -> None:
     part.replace(path)
 
 
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys differ; JSON would let the last of equals win, and hide a slip."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for place, (key, _) in enumerate(pairs) if key in {k for k, _ in pairs[:place]})
+        raise ValueError(f"key {twice!r} is given twice")
+    return found
+
+
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a finite number")
 
@@ -86,11 +105,12 @@ def _sentence(error: ValidationError, kind: Any) -> str:
         return f"{key}: unknown key" + (f"; allowed are {', '.join(allowed)}" if allowed else "")
     if first["type"] == "missing":
         return f"{key}: this key is required"
-    if first["type"] == "tuple_type":
-        first = {**first, "msg": "should be a list, such as [a, b]"}
     shown = repr(first.get("input"))
     shown = shown if len(shown) <= 60 else shown[:57] + "..."
-    return f"{key}: {first['msg'][0].lower()}{first['msg'][1:]} (got {shown})"
+    said = str(first["msg"]).replace("Input should be", "must be", 1)
+    for theirs, ours in _PLAINLY.items():
+        said = re.sub(theirs, ours, said)
+    return f"{key}: {said[0].lower()}{said[1:]} (got {shown})"
 
 
 def _fields_at(kind: Any, path: tuple[int | str, ...]) -> list[str]:

@@ -124,7 +124,7 @@ def test_changed_again(run_file: Path) -> None:
             "trainings.rounds=5",
             "trainings: unknown key; allowed are name, seed, fleet, model, data, training, strategy",
         ),
-        ("training.rounds=many", "training.rounds: input should be a valid integer"),
+        ("training.rounds=many", "training.rounds: must be a whole number"),
         ("training.micro_batch_samples=3", "micro_batch_samples 3 does not divide batch_samples 8; choose a divisor"),
         ("fleet=three", "there is no three.yaml in"),
         ("fleet=three", "its names are thought, two"),

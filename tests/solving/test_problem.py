@@ -77,8 +77,8 @@ def refusal(plain: Any) -> str:
         (("forward_s", 1, 2, 1), -0.01, "forward_s of device nano-1, layer head, batch size 2: -0.01 is below 0"),
         (("backward_s", 2, 0, 0), NAN, "backward_s of device tx2, layer embed, batch size 1: nan is not a finite"),
         (("backward_s", 2, 0, 0), INFINITE, "batch size 1: inf is not a finite number"),
-        (("forward_s", 0, 0, 0), None, "forward_s.0.0.0: input should be a valid number (got None)"),
-        (("forward_s", 0, 0, 0), "1", "forward_s.0.0.0: input should be a valid number (got '1')"),
+        (("forward_s", 0, 0, 0), None, "forward_s.0.0.0: must be a number (got None)"),
+        (("forward_s", 0, 0, 0), "1", "forward_s.0.0.0: must be a number (got '1')"),
         (("bandwidth_bytes_per_s",), [[1.0] * 3] * 2, "bandwidth_bytes_per_s: it is 2 x 3; it must be 3 x 3"),
         (("bandwidth_bytes_per_s",), [[1.0] * 2] * 3, "bandwidth_bytes_per_s: it is 3 x 2; it must be 3 x 3"),
         (("latency_s",), [], "latency_s: it is 0 x 0; it must be 3 x 3"),
@@ -99,7 +99,7 @@ def refusal(plain: Any) -> str:
         (("warmup",), [1, 0], "warmup: [1, 0] has an entry below 1"),
         (("warmup",), [1, 2], "warmup: [1, 2] increases towards the last segment, which deadlocks"),
         (("layers", 0, "colour"), 1, "layers.0.colour: unknown key; allowed are name, param_bytes"),
-        (("kind",), "HPP", "kind: input should be 'hpp' (got 'HPP')"),
+        (("kind",), "HPP", "kind: must be 'hpp' (got 'HPP')"),
     ],
 )
 def test_each_fault_is_named(path: Path, value: Any, said: str) -> None:

@@ -22,7 +22,8 @@ def prove_possible(problem: Problem) -> None:
     if len(memory) < len(needs):
         raise Infeasible(
             f"{counted(len(memory), 'device')} for {counted(len(needs), 'block')}: each block needs a device of its "
-            f"own; add devices or make larger blocks, fewer of them"
+            f"own, and {_listed('block', list(range(len(memory), len(needs))))} would have none; add devices or make "
+            f"larger blocks, fewer of them"
         )
     order = np.argsort(-needs, kind="stable")
     largest = np.sort(memory)[::-1][: len(needs)]

@@ -3,6 +3,7 @@
 import pytest
 
 from fleetune.solving.d2ft.methods import SUMMARIES
+from fleetune.solving.d2ft.problem import Problem
 from fleetune.solving.d2ft.solve import solve
 from tests.solving.d2ft.contract import (
     FORWARD,
@@ -73,3 +74,18 @@ def test_disjoint_never_runs_fewer_forward() -> None:
         for row, disjoint in zip(one, other, strict=True):
             assert of(row, FULL) == of(disjoint, FULL)
             assert len(of(row, FORWARD)) <= len(of(disjoint, FORWARD))
+
+
+def test_huge_backward_scores_hide_no_forward_scores() -> None:
+    """Where nothing can be trained, the larger of two forward scores is taken, however small beside what is not."""
+    problem = Problem(
+        backward_scores=((9e11, 9e11),),
+        forward_scores=((2e-10, 8e-10),),
+        forward_cost=(3.0,),
+        backward_cost=(3.0,),
+        full_capacity=(8.0,),
+        forward_capacity=(3.0,),
+        capacity=(3.0,),
+        forward_weight=1.0,
+    )
+    assert solve(problem, method="joint").table == ((3, 2),)

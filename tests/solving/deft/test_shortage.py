@@ -31,8 +31,8 @@ GIVE = "give a device more memory, add one, or make smaller blocks"
         (
             [5.0],
             [1.0, 1.0],
-            "1 device for 2 blocks: each block needs a device of its own; add devices or make larger blocks, fewer of "
-            "them",
+            "1 device for 2 blocks: each block needs a device of its own, and block 1 would have none; add devices or "
+            "make larger blocks, fewer of them",
         ),
         (
             [6000, 4000, 5000],

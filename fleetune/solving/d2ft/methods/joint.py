@@ -27,8 +27,10 @@ def plan(case: Case, weight: float | None) -> Table:
     if weight is None:
         gains, full, forward = _lexicographic(case, rooms)
     else:
-        gains = Gains(case.backward, weight * case.forward)
         forwards = {room: sizes(*room, case.micro_batches)[1] for room in set(rooms)}
+        trains = np.array([len(forwards[room]) > 1 for room in rooms])
+        # where nothing can be trained, backward scores say nothing, and huge ones would hide forward scores
+        gains = Gains(np.where(trains[:, None], case.backward, 0.0), weight * case.forward)
         fulls, others, splits = best_sizes(gains, [forwards[room] for room in rooms])
         full, forward = sets_at(gains, splits, fulls, others)
     freedom, must, may = all_best(gains, full, forward)
