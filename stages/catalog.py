@@ -71,7 +71,7 @@ PLAN = StageEntry(
     config=("strategy", *BATCH),
     inputs=("fleet", "profile"),
     outputs=("plan",),
-    packages=("numpy", "scipy", "numba"),
+    packages=("numpy", "scipy", "numba", "networkx", "ortools"),
     image="fleetune-plan",
 )
 TRAIN = StageEntry(
