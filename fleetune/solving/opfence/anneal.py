@@ -11,6 +11,7 @@ import numpy as np
 
 from fleetune.solving.opfence.case import Case, Place
 from fleetune.solving.opfence.moves import Moving
+from fleetune.solving.opfence.watch import ENDLESS, Watch
 
 HOT, COLD = 0.1, 0.0005
 """Shares of the first cost: a step that costs so much more is taken about every third time."""
@@ -18,8 +19,11 @@ PRICE = 4.0
 """Of the first cost, for what is lacking of as much memory as all operators need."""
 
 
-def annealed(case: Case, place: Place, random: Random, steps: int) -> Place | None:
-    """The fastest placement on the way that fits, if it is faster than the first or that does not fit."""
+def annealed(case: Case, place: Place, random: Random, steps: int, watch: Watch = ENDLESS) -> Place | None:
+    """The fastest placement on the way that fits, if it is faster than the first or that does not fit.
+
+    steps: fewer where the watch ends them.
+    """
     state = Moving(case, place)
     cost_s = state.cost_s()
     best_s, best = (cost_s if state.lack_bytes() <= 0 else math.inf), None
@@ -29,6 +33,8 @@ def annealed(case: Case, place: Place, random: Random, steps: int) -> Place | No
     scale, cooling = cost_s, math.log(COLD / HOT) / steps
     cost_s += price * state.lack_bytes()
     for step in range(steps):
+        if watch.over:
+            break
         heat = HOT * math.exp(cooling * step) * scale
         undo = _stepped(state, random)
         lack, plain_s = state.lack_bytes(), state.cost_s()

@@ -14,6 +14,7 @@ from fleetune.solving.opfence.case import Case
 from fleetune.solving.opfence.graph import components
 from fleetune.solving.opfence.line import Line
 from fleetune.solving.opfence.walk import Limits, Walk
+from fleetune.solving.opfence.watch import ENDLESS, Watch
 from fleetune.solving.proofs import Floats
 
 GRID = 12
@@ -24,9 +25,12 @@ MOST_WORK = 40_000_000
 """Steps of the walk times pairs of devices times grid, beyond which the path is left out."""
 
 
-def lower_bound_s(case: Case, known_s: float) -> float:
-    """Seconds; known_s: what some placement takes, above which nothing need be looked at."""
-    relaxed = _Relaxed(case)
+def lower_bound_s(case: Case, known_s: float, watch: Watch = ENDLESS) -> float:
+    """Seconds; known_s: what some placement takes, above which nothing need be looked at.
+
+    watch: once it is over, the path is left out, which takes most of the time.
+    """
+    relaxed = _Relaxed(case, watch)
     least = relaxed.least_slowest_s()
     rounds = case.rounds - 1
     grid = np.unique(np.append(np.linspace(least, max(known_s / case.rounds, least), GRID), least))
@@ -52,13 +56,13 @@ def _lows(grid: Floats, sums: Floats, rounds: int) -> Floats:
 
 
 class _Relaxed:
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, watch: Watch) -> None:
         self.case = case
         self.weight = case.codec.least_share
         path = heaviest_path(case)
         self.path = _line(case, path)
         self.beside_s = (case.flops.sum() - case.flops[path].sum()) / case.speed.max()
-        self.walk = Walk(case, self.path, once=False, weight=self.weight)
+        self.walk = Walk(case, self.path, once=False, weight=self.weight, watch=watch)
         self.small = len(path) * case.devices**2 * GRID <= MOST_WORK
         self.by_speed = np.argsort(-case.speed, kind="stable")
         self.held = _flops_held(case)

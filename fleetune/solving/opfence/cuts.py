@@ -11,6 +11,7 @@ import numpy as np
 from fleetune.solving.opfence.case import Case, Ints
 from fleetune.solving.opfence.line import Line
 from fleetune.solving.opfence.walk import SLACK, Limits, Trial
+from fleetune.solving.opfence.watch import ENDLESS, Watch
 from fleetune.solving.proofs import Floats
 
 
@@ -24,13 +25,15 @@ class _Reached(NamedTuple):
     """Place in the row of the device before a run that begins at the cut; -1: none."""
 
 
-def cut(case: Case, line: Line, row: list[int], limits: Limits, *, every: bool) -> list[Trial]:
+def cut(case: Case, line: Line, row: list[int], limits: Limits, *, every: bool, watch: Watch = ENDLESS) -> list[Trial]:
     """The cheapest cuts within each of the limits that can be kept, without repetition.
 
-    every: each device of the row has at least one operator; else some may be left out.
+    every: each device of the row has at least one operator; else some may be left out. None where the watch ended it.
     """
     reached: list[_Reached] = []
     for place, device in enumerate(row):
+        if watch.over:
+            return []
         entered, before = _entered(case, line, (row, place), limits, reached[-1:] if every else reached)
         if place == 0 or not every:
             entered[:, 0], before[:, 0] = 0.0, -1

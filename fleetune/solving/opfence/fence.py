@@ -4,6 +4,7 @@ import numpy as np
 
 from fleetune.solving.opfence.case import Case, Ints, Place, added
 from fleetune.solving.opfence.graph import components
+from fleetune.solving.opfence.watch import ENDLESS, Watch
 
 
 def disconnected(case: Case, place: Place, fence: Ints) -> int:
@@ -15,12 +16,12 @@ def disconnected(case: Case, place: Place, fence: Ints) -> int:
     )
 
 
-def joined(case: Case, place: Place, fence: Ints) -> Place:
+def joined(case: Case, place: Place, fence: Ints, watch: Watch = ENDLESS) -> Place:
     """The placement with the smaller parts of each torn cluster moved to the cluster that they talk to most, where
-    there is room; every move leaves one part fewer, or several."""
+    there is room; every move leaves one part fewer, or several. As far as it came where the watch ended it."""
     found = place.copy()
     stuck: set[tuple[int, ...]] = set()
-    while True:
+    while not watch.over:
         part = _smaller_part(case, found, fence, stuck)
         if part is None:
             return found
@@ -29,6 +30,7 @@ def joined(case: Case, place: Place, fence: Ints) -> Place:
             stuck.add(tuple(part))
         else:
             found[part] = device
+    return found
 
 
 def _smaller_part(case: Case, place: Place, fence: Ints, stuck: set[tuple[int, ...]]) -> list[int] | None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from fleetune.solving.opfence.case import Case, Place, added
 from fleetune.solving.opfence.graph import Edges
+from fleetune.solving.opfence.watch import ENDLESS, Watch
 
 LONGEST = 24
 """Moves of a chain."""
@@ -94,15 +95,18 @@ class Moving:
             del self.links[sender, to]
 
 
-def moved(case: Case, place: Place, passes: int = 6) -> Place:
-    """The placement after chains of moves, for as long as they make it faster, at most so many times over."""
+def moved(case: Case, place: Place, passes: int = 6, watch: Watch = ENDLESS) -> Place:
+    """The placement after chains of moves, for as long as they make it faster, at most so many times over, and no
+    longer than the watch lets it."""
     state = Moving(case, place)
     current_s = state.cost_s()
     for _ in range(passes):
         before_s = current_s
         for operator in case.order:
+            if watch.over:
+                break
             for to, up in _beside(state, operator):
-                if to != state.place[operator]:
+                if to != state.place[operator] and not watch.over:
                     current_s = _chain(state, (operator, to), case.parents if up else case.users, current_s)
         if not current_s < before_s * (1 - BETTER):
             break

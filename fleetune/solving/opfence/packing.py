@@ -3,25 +3,37 @@
 import numpy as np
 
 from fleetune.solving.opfence.case import Case, Place
+from fleetune.solving.opfence.watch import ENDLESS, Watch
 
 WORK = 5.0
-"""Of the constraint solver, in its deterministic seconds."""
+"""Of the constraint solver, in its deterministic seconds, where no clock limits it."""
+LEAST_S = 0.1
+"""Of the constraint solver, however little is left."""
 MOST_PLACES = 50_000
 """Operators times devices that the constraint solver is asked about."""
 
 
-def packed(case: Case) -> tuple[Place | None, bool]:
+def packed(case: Case, watch: Watch = ENDLESS) -> tuple[Place | None, bool]:
     """A placement that fits, or None; and whether that is proven.
 
-    Largest first into the device that it fills best or that stays emptiest; then a constraint solver.
+    Largest first into the device that it fills best or that stays emptiest; then a constraint solver, no longer than
+    the watch lets it.
     """
+    place = dealt_out(case)
+    if place is not None:
+        return place, True
+    if case.operators * case.devices > MOST_PLACES:
+        return None, False
+    return _solved(case, watch)
+
+
+def dealt_out(case: Case) -> Place | None:
+    """A placement that fits, found largest first, in no time; None says nothing."""
     for tight in (True, False):
         place = _one_by_one(case, tight)
         if place is not None and case.fits(place):
-            return place, True
-    if case.operators * case.devices > MOST_PLACES:
-        return None, False
-    return _solved(case)
+            return place
+    return None
 
 
 def _one_by_one(case: Case, tight: bool) -> Place | None:
@@ -38,7 +50,7 @@ def _one_by_one(case: Case, tight: bool) -> Place | None:
     return found
 
 
-def _solved(case: Case) -> tuple[Place | None, bool]:
+def _solved(case: Case, watch: Watch) -> tuple[Place | None, bool]:
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
@@ -52,7 +64,10 @@ def _solved(case: Case) -> tuple[Place | None, bool]:
         model.add(sum(n * places[device] for n, places in zip(need, on, strict=True)) <= budget.memory_bytes)
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
-    solver.parameters.max_deterministic_time = WORK
+    if watch.limited:
+        solver.parameters.max_time_in_seconds = max(watch.left_s(), LEAST_S)
+    else:
+        solver.parameters.max_deterministic_time = WORK
     status = solver.solve(model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None, whole and status == cp_model.INFEASIBLE

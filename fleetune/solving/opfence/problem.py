@@ -1,5 +1,6 @@
 """The problem of kind "opfence": operators, devices and links as plain numbers, proven when it is made."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -9,13 +10,13 @@ from fleetune.errors import Refused
 from fleetune.solving.fields import Real, Whole
 from fleetune.solving.opfence.extent import prove_extent
 from fleetune.solving.opfence.graph import prove_graph
-from fleetune.solving.proofs import at_least, links, names
+from fleetune.solving.proofs import Floats, at_least, links, names
 
 MOST_RATIO = 1e15
 """Of elements to those kept; more leaves one element of anything that fits a memory."""
-
-
-MOST_ELEMENT_BYTES = 1e6
+LEAST_ELEMENT_BYTES, MOST_ELEMENT_BYTES = 1e-6, 1e6
+LEAST, MOST = 1e-60, 1e60
+"""Flops per second, seconds, seconds per byte: between these no product or quotient leaves the range of floats."""
 
 
 @record
@@ -44,7 +45,7 @@ class Device:
     memory_bytes: Whole
 
     def __post_init__(self) -> None:
-        above_0(f"flops_per_s of device {self.name}", self.flops_per_s)
+        above_0(f"flops_per_s of device {self.name}", self.flops_per_s, LEAST, MOST)
         at_least(f"memory_bytes of device {self.name}", self.memory_bytes, 0)
 
 
@@ -82,14 +83,15 @@ class Problem:
         alpha = links("alpha_s", self.alpha_s, devices, may_be_0=True)
         beta = links("beta_s_per_byte", self.beta_s_per_byte, devices, may_be_0=True)
         self._prove_compression()
+        in_range("alpha_s", alpha, devices)
+        in_range("beta_s_per_byte", beta, devices)
         prove_extent(self, float(np.max(alpha)), float(np.max(beta)))
 
     def _prove_compression(self) -> None:
-        above_0("element_bytes", self.element_bytes)
-        at_least("element_bytes", self.element_bytes, 0, MOST_ELEMENT_BYTES)
+        above_0("element_bytes", self.element_bytes, LEAST_ELEMENT_BYTES, MOST_ELEMENT_BYTES)
         if self.codec_bytes_per_kept_element is not None:
-            above_0("codec_bytes_per_kept_element", self.codec_bytes_per_kept_element)
-            at_least("codec_bytes_per_kept_element", self.codec_bytes_per_kept_element, 0, MOST_ELEMENT_BYTES)
+            kept_bytes = self.codec_bytes_per_kept_element
+            above_0("codec_bytes_per_kept_element", kept_bytes, LEAST_ELEMENT_BYTES, MOST_ELEMENT_BYTES)
         if self.compression_ratio is not None:
             at_least("compression_ratio", self.compression_ratio, 1, MOST_RATIO)
             if self.codec_bytes_per_kept_element is None:
@@ -99,8 +101,20 @@ class Problem:
                 )
 
 
-def above_0(field: str, value: float) -> None:
-    """Refuse NaN, infinities and whatever is not above 0."""
+def above_0(field: str, value: float, least: float, most: float) -> None:
+    """Refuse NaN, infinities, whatever is not above 0, and what is outside [least, most]."""
     at_least(field, value, 0)
     if value == 0:
         raise Refused(f"{field}: it is 0; give a number above 0")
+    at_least(field, value, least, most)
+
+
+def in_range(field: str, array: Floats, devices: Sequence[str]) -> None:
+    """Refuse numbers outside [LEAST, MOST] that are not 0; array: [from][to]."""
+    wrong = (array > MOST) | ((array < LEAST) & (array != 0))
+    if wrong.any():
+        a, b = np.argwhere(wrong)[0].tolist()
+        raise Refused(
+            f"{field} from {devices[a]} to {devices[b]}: {float(array[a, b])} is outside what can be computed with; "
+            f"give 0 or a number from {LEAST} to {MOST}"
+        )

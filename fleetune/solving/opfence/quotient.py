@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fleetune.solving.opfence.case import Case, Ints, Place, added
+from fleetune.solving.opfence.watch import ENDLESS, Watch
 from fleetune.solving.proofs import Floats
 
 CHUNK = 4_000_000
@@ -30,11 +31,13 @@ class Parts(NamedTuple):
     dense_bytes: Floats
 
 
-def exchanged(case: Case, place: Place, fence: Ints | None = None) -> Place:
-    """The placement after exchanging devices for as long as that makes it faster and all fits.
+def exchanged(case: Case, place: Place, fence: Ints | None = None, watch: Watch = ENDLESS) -> Place:
+    """The placement after exchanging devices for as long as that makes it faster, all fits and the watch lets it.
 
     fence: [device]; only devices with the same number are exchanged.
     """
+    if watch.over:
+        return place
     used = in_sequence(case, place)
     part_of = np.full(case.devices, -1)
     part_of[used] = np.arange(len(used))
@@ -46,8 +49,8 @@ def exchanged(case: Case, place: Place, fence: Ints | None = None) -> Place:
     if fence is not None:
         ways = [way[(fence[current][way] == fence[current]).all(axis=1)] for way in ways]
     way = 0
-    while way < len(ways):
-        best, best_s = _best(case, parts, current, ways[way])
+    while way < len(ways) and not watch.over:
+        best, best_s = _best(case, parts, current, ways[way], watch)
         if best_s < current_s * (1 - BETTER):
             current, current_s, way = best, best_s, 0
         else:
@@ -89,11 +92,13 @@ def _costs(case: Case, parts: Parts, devices: Ints) -> Floats:
     return found
 
 
-def _best(case: Case, parts: Parts, current: Ints, way: Ints) -> tuple[Ints, float]:
-    """The fastest of a neighbourhood, all devices in order."""
+def _best(case: Case, parts: Parts, current: Ints, way: Ints, watch: Watch) -> tuple[Ints, float]:
+    """The fastest of a neighbourhood, all devices in order; of what was looked at, where the watch ends it."""
     best, best_s, count = current, np.inf, len(parts.flops)
     step = max(1, CHUNK // (count + len(parts.sender)))
     for low in range(0, len(way), step):
+        if watch.over:
+            break
         costs = _costs(case, parts, current[way[low : low + step, :count]])
         at = int(np.argmin(costs))
         if costs[at] < best_s:

@@ -6,6 +6,7 @@ import numpy as np
 
 from fleetune.solving.opfence.case import Case
 from fleetune.solving.opfence.line import Line
+from fleetune.solving.opfence.watch import ENDLESS, Watch
 from fleetune.solving.proofs import Floats
 
 ALL_ORDERS = 6
@@ -20,7 +21,7 @@ def hop_s(case: Case, line: Line) -> Floats:
     return found
 
 
-def sequences(hops: Floats, clusters: list[list[int]], most: int) -> list[list[int]]:
+def sequences(hops: Floats, clusters: list[list[int]], most: int, watch: Watch = ENDLESS) -> list[list[int]]:
     """Up to `most` rows of all devices, cluster by cluster, those with the quickest links first."""
     between = np.array([[hops[np.ix_(a, b)].min() for b in clusters] for a in clusters])
     if len(clusters) <= ALL_ORDERS:
@@ -28,7 +29,7 @@ def sequences(hops: Floats, clusters: list[list[int]], most: int) -> list[list[i
     else:
         orders = [_nearest(between, list(range(len(clusters))), first) for first in range(len(clusters))]
         orders += [order[::-1] for order in orders]
-        orders = [_exchanged(between, order) for order in orders]
+        orders = [_exchanged(between, order, watch) for order in orders]
     ranked = sorted((_length(between, order), order) for order in orders)
     chosen = [order for at, (_, order) in enumerate(ranked) if order not in [x for _, x in ranked[:at]]]
     return [_devices(hops, [clusters[c] for c in order]) for order in chosen[:most]]
@@ -68,13 +69,15 @@ def _length(length: Floats, order: list[int]) -> float:
     return float(length[order[:-1], order[1:]].sum())
 
 
-def _exchanged(length: Floats, order: list[int]) -> list[int]:
-    """Single nodes moved elsewhere in the row for as long as that shortens it."""
+def _exchanged(length: Floats, order: list[int], watch: Watch) -> list[int]:
+    """Single nodes moved elsewhere in the row for as long as that shortens it and the watch lets it."""
     best = _length(length, order)
     improved = True
     while improved:
         improved = False
         for at in range(len(order)):
+            if watch.over:
+                return order
             rest = order[:at] + order[at + 1 :]
             tried = [rest[:to] + [order[at]] + rest[to:] for to in range(len(order))]
             lengths = [_length(length, option) for option in tried]

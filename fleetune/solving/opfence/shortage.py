@@ -27,13 +27,18 @@ def shortage(case: Case) -> str | None:
     if total > have:
         return (
             f"all operators with gradients, optimizer state and outputs need {total} bytes, all devices together have "
-            f"{have} and lack {total - have}; add memory, or keep fewer micro-batches at a time"
+            f"{have} and lack {total - have}; device {roomiest.name}, the roomiest, has {room}, operator "
+            f"{operators[largest].name}, the largest, needs {needs[largest]}; add memory, or keep fewer micro-batches "
+            "at a time"
         )
     return None
 
 
-def unpacked(case: Case, proven: bool) -> str:
-    """Where the sizes alone do not say it: what lacks least when the largest operators are dealt first."""
+def unpacked(case: Case, proven: bool, hurried: bool = False) -> str:
+    """Where the sizes alone do not say it: what lacks least when the largest operators are dealt first.
+
+    hurried: a time limit ended the search for one.
+    """
     left, first = case.budget_bytes.copy(), None
     for operator in np.argsort(-case.memory_bytes, kind="stable").tolist():
         device = int(left.argmax())
@@ -42,11 +47,14 @@ def unpacked(case: Case, proven: bool) -> str:
             first = operator, device, -left[device]
     assert first is not None, "only asked where nothing fits"
     operator, device, missing = first
-    how = "no placement fits all memories" if proven else "no placement was found that fits all memories"
+    how = "no placement fits all memories"
+    if not proven:
+        how = f"no placement was found{' in the time given' if hurried else ''} that fits all memories"
+    hint = f"give more time, or {HINT}" if hurried and not proven else HINT
     return (
         f"{how}: with the largest operators placed first, operator {case.problem.operators[operator].name} needs "
         f"{case.memory_bytes[operator]:.0f} bytes and device {case.problem.devices[device].name}, which has most left, "
-        f"lacks {missing:.0f} of them; {HINT}"
+        f"lacks {missing:.0f} of them; {hint}"
     )
 
 

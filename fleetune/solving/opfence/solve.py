@@ -13,30 +13,33 @@ from fleetune.solving.opfence.methods import SUMMARIES
 from fleetune.solving.opfence.problem import Problem
 from fleetune.solving.opfence.shortage import lacking
 from fleetune.solving.opfence.solution import Link, Solution
+from fleetune.solving.opfence.watch import Watch
 from fleetune.solving.proofs import Floats
 
 CLUSTERED = ("search", "opfence")
+"""Methods that look at links, memories and the clock."""
 
 
 def solve(problem: Problem, *, method: str = "search", time_limit_s: float | None = None, seed: int = 0) -> Solution:
     """A plan by one of the methods.
 
-    `time_limit_s`, of `search` alone: None does a fixed amount of work, else it goes on until then. Raises Refused for
-    an unknown method; Infeasible, with the operator or device and the bytes it lacks, where a method that heeds memory
-    finds nothing.
+    `time_limit_s`, from now: None does a fixed amount of work; else `search` goes on until then, and `opfence` ends by
+    then. Where nothing that fits is found yet, a second is spent looking for it, however short the limit. Raises
+    Refused for an unknown method; Infeasible, with the operator or device and the bytes it lacks, where a method that
+    heeds memory finds nothing.
     """
     if method not in SUMMARIES:
         raise Refused(f"method: {method!r} is not known; allowed are {', '.join(SUMMARIES)}")
-    started = time.perf_counter()
+    started, watch = time.perf_counter(), Watch(time_limit_s if method in CLUSTERED else None)
     case = Case(problem)
     planner = import_module(f"fleetune.solving.opfence.methods.{method.replace('-', '_')}")
     if method == "search":
-        place, bound_s = planner.plan(case, seed, time_limit_s)
+        place, bound_s = planner.plan(case, seed, watch)
         cost_s = case.cost_s(place)
     else:
-        place = planner.plan(case, seed)
+        place = planner.plan(case, seed, watch) if method in CLUSTERED else planner.plan(case, seed)
         cost_s = case.cost_s(place)
-        bound_s = lower_bound_s(case, cost_s)
+        bound_s = lower_bound_s(case, cost_s, watch)
     reason = lacking(case, place)
     names = [device.name for device in problem.devices]
     clusters = communities(case, seed) if method in CLUSTERED else [list(range(case.devices))]
@@ -47,7 +50,7 @@ def solve(problem: Problem, *, method: str = "search", time_limit_s: float | Non
         objective=cost_s,
         lower_bound=min(bound_s, cost_s),
         solve_s=time.perf_counter() - started,
-        deterministic=method != "search" or time_limit_s is None,
+        deterministic=not watch.limited,
         clusters=tuple(tuple(names[device] for device in cluster) for cluster in clusters),
         placement={x.name: names[device] for x, device in zip(problem.operators, place.tolist(), strict=True)},
         links=links(case, place),

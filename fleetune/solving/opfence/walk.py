@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fleetune.solving.opfence.case import Case, Ints
 from fleetune.solving.opfence.line import Line
+from fleetune.solving.opfence.watch import ENDLESS, Watch
 from fleetune.solving.proofs import Floats
 
 SLACK = 1e-9
@@ -53,31 +54,40 @@ class Walk:
 
     once: each device in one run at most; of each state, the cheapest way there is all that is remembered, which is good
     but not always best. Otherwise devices may come again: what is found is no plan but, on a chain, below every plan.
-    weight: what a byte counts instead of being thinned, for bounds.
+    weight: what a byte counts instead of being thinned, for bounds. watch: what it ends finds nothing.
     """
 
-    def __init__(self, case: Case, line: Line, *, once: bool = True, weight: float | None = None) -> None:
+    def __init__(
+        self, case: Case, line: Line, *, once: bool = True, weight: float | None = None, watch: Watch = ENDLESS
+    ) -> None:
         self.line, self.once, self.codec, self.weight = line, once, case.codec, weight
+        self.watch = watch
         self.alpha, self.beta = case.alpha.T.copy(), case.beta.T.copy()
         self.speed, self.budget_bytes = case.speed, case.budget_bytes
         self.same = np.eye(case.devices, dtype=bool)
 
     def costs(self, limits: Limits) -> Floats:
-        """[trial]: sum over devices of computing and receiving in the cheapest walk; infinite where there is none."""
-        found: Floats = self._run(limits)[0].min(axis=1)
-        return found
+        """[trial]: sum over devices of computing and receiving in the cheapest walk; infinite where there is none, and
+        0, which no walk is below, where the watch ended it."""
+        found = self._run(limits)
+        return np.zeros(len(limits.compute_s)) if found is None else np.asarray(found[0].min(axis=1))
 
     def trials(self, limits: Limits) -> list[Trial]:
         """The cheapest walk of every trial that has one, without repetition."""
-        last, start, before = self._run(limits)
+        walked = self._run(limits)
+        if walked is None:
+            return []
+        last, start, before = walked
         found: dict[tuple[tuple[int, ...], tuple[int, ...]], None] = {}
         for trial in np.flatnonzero(np.isfinite(last.min(axis=1))).tolist():
             found[self._back(start[:, trial], before[:, trial], int(np.argmin(last[trial])))] = None
         return [Trial(list(devices), list(ends)) for devices, ends in found]
 
-    def _run(self, limits: Limits) -> tuple[Floats, Places, Places]:
+    def _run(self, limits: Limits) -> tuple[Floats, Places, Places] | None:
         """[trial, device] of the cost at the end; [cut, trial, device]: where the run that ends there began, and which
-        device came before a run that begins there."""
+        device came before a run that begins there. None where the watch ended it."""
+        if self.watch.over:
+            return None
         cuts, trials, devices = self.line.cuts, len(limits.compute_s), len(self.speed)
         first = self._first_starts(limits.compute_s)
         work_s = self.line.flops[:, None] / self.speed
@@ -90,6 +100,8 @@ class Walk:
         best, best_s = np.zeros((trials, devices), np.int64), begun[0].copy()
         across, device = np.arange(trials)[:, None], np.arange(devices)
         for cut in range(1, cuts):
+            if self.watch.over:
+                return None
             _expire(begun, best, best_s, first[cut], cut)
             start[cut] = best
             entered = (best_s + work_s[cut])[:, None, :] + self._entering(cut, limits)

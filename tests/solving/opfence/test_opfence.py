@@ -5,9 +5,14 @@ from typing import Any
 
 import pytest
 
+from fleetune.contracts import wire
+from fleetune.solving.opfence.case import Case
 from fleetune.solving.opfence.graph import components
+from fleetune.solving.opfence.methods import equal_compute, equal_modules, opfence
+from fleetune.solving.opfence.methods.opfence import fenced
+from fleetune.solving.opfence.problem import Problem
 from tests.solving.opfence.instances import Plain, branches, chain, clustered, drawn, resnet, tiny, transformer
-from tests.solving.opfence.solved import solved
+from tests.solving.opfence.solved import all_methods, solved
 
 GRAPHS = {"chain": chain(30), "transformer": transformer(5), "resnet": resnet((2, 2, 2)), "branches": branches(4, 6)}
 
@@ -61,6 +66,35 @@ def test_never_above_the_baselines(seed: int) -> None:
         for baseline in ("equal-modules", "equal-compute"):
             other = solved(plain, baseline)
             assert not other["feasible"] or plan["objective"] <= other["objective"]
+
+
+@pytest.mark.parametrize(("seed", "operators", "devices"), [(1292, 8, 4), (349, 12, 5), (249, 8, 4)])
+def test_baseline_that_fits_and_is_faster(seed: int, operators: int, devices: int) -> None:
+    """Where the fence costs more than a baseline takes, by up to two thirds here, the baseline's plan is returned, with
+    the clusters of the links; the search is not above it."""
+    plain = tiny(seed, operators=operators, devices=devices)
+    case = Case(wire.load(Problem, plain, "p.json"))
+    plans = all_methods(plain)
+    baseline = min((plans[name] for name in ("equal-modules", "equal-compute")), key=lambda plan: plan["objective"])
+    assert case.cost_s(fenced(case, 0)) > baseline["objective"] * 1.001
+    assert plans["opfence"]["placement"] == baseline["placement"]
+    assert plans["opfence"]["clusters"] == plans["search"]["clusters"]
+    assert plans["search"]["objective"] <= plans["opfence"]["objective"]
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_never_above_the_baselines_at_random(part: int) -> None:
+    """200 random problems, with memory to spare or not: OP-Fence is not above a baseline that fits."""
+    for seed in range(1050 + 50 * part, 1100 + 50 * part):
+        memory = [None, None, 1.6, 2.5][seed % 4]
+        plain = tiny(seed, operators=4 + seed % 9, devices=2 + seed % 4, memory=memory)
+        case = Case(wire.load(Problem, plain, "p.json"))
+        simple = [baseline.plan(case, 0) for baseline in (equal_modules, equal_compute)]
+        least_s = min([case.cost_s(place) for place in simple if case.fits(place)], default=None)
+        if least_s is not None:
+            place = opfence.plan(case, 0)
+            assert case.fits(place)
+            assert case.cost_s(place) <= least_s
 
 
 def test_disconnected_graph() -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from random import Random
 from typing import Any
 
 import pytest
@@ -49,14 +50,14 @@ def changed(path: Path, value: Any) -> dict[str, Any]:
         (("operators", 1, "inputs"), ["in", "in"], "inputs of operator left: 'in' is given twice; give each input"),
         (("operators", 1, "inputs"), ["left"], "operators: left -> left is a cycle; an input must not need its"),
         (("operators", 0, "inputs"), ["out"], "is a cycle; an input must not need its user"),
-        (("operators", 1, "inputs"), "in", "operators.1.inputs: input should be a valid tuple (got 'in')"),
+        (("operators", 1, "inputs"), "in", "operators.1.inputs: must be a list, [...] (got 'in')"),
         (("operators", 1, "colour"), "red", "operators.1.colour: unknown key; allowed are name, flops, param_bytes"),
         (("devices",), [], "devices: the list is empty; give at least one device"),
         (("devices", 1, "name"), "a", "devices 0 and 1 are both named 'a'"),
         (("devices", 1, "flops_per_s"), 0.0, "flops_per_s of device b: it is 0; give a number above 0"),
         (("devices", 1, "flops_per_s"), -1.0, "flops_per_s of device b: -1.0 is below 0"),
         (("devices", 1, "flops_per_s"), NAN, "flops_per_s of device b: nan is not a finite number"),
-        (("devices", 1, "flops_per_s"), "fast", "devices.1.flops_per_s: input should be a valid number (got 'fast')"),
+        (("devices", 1, "flops_per_s"), "fast", "devices.1.flops_per_s: must be a number (got 'fast')"),
         (("devices", 1, "memory_bytes"), -5, "memory_bytes of device b: -5 is below 0"),
         (("alpha_s",), [[0]], "alpha_s: it is 1 x 1; it must be 3 x 3"),
         (("alpha_s", 1), [0.1], "alpha_s: its row of b has 1 number; it must be 3 x 3"),
@@ -64,18 +65,27 @@ def changed(path: Path, value: Any) -> dict[str, Any]:
         (("alpha_s", 1, 2), -0.1, "alpha_s from b to c: -0.1 is not a finite number of at least 0"),
         (("beta_s_per_byte", 0, 1), None, "beta_s_per_byte from a to b: null is not a finite number of at least 0"),
         (("beta_s_per_byte", 0, 1), INFINITE, "beta_s_per_byte from a to b: inf is not a finite number"),
-        (("beta_s_per_byte", 0, 1), True, "beta_s_per_byte.0.1: input should be a valid number (got True)"),
+        (("beta_s_per_byte", 0, 1), True, "beta_s_per_byte.0.1: must be a number (got True)"),
         (("micro_batches",), 0, "micro_batches: 0 is below 1"),
         (("micro_batches",), 10**12, "micro_batches: 1000000000000 is above 1000000000"),
         (("optimizer_bytes_per_param_byte",), -1.0, "optimizer_bytes_per_param_byte: -1.0 is below 0"),
         (("compression_ratio",), 0.5, "compression_ratio: 0.5 is below 1; give a number of at least 1"),
-        (("compression_ratio",), "100", "compression_ratio: input should be a valid number (got '100')"),
+        (("compression_ratio",), "100", "compression_ratio: must be a number (got '100')"),
         (("codec_bytes_per_kept_element",), 0, "codec_bytes_per_kept_element: it is 0; give a number above 0"),
         (("element_bytes",), 0, "element_bytes: it is 0; give a number above 0"),
         (("element_bytes",), -4, "element_bytes: -4.0 is below 0"),
-        (("kind",), "fence", "kind: input should be 'opfence' (got 'fence')"),
+        (("element_bytes",), 1e-320, "element_bytes: 1e-320 is below 1e-06; give a number of at least 1e-06"),
+        (("element_bytes",), 1e7, "element_bytes: 10000000.0 is above 1000000.0"),
+        (("codec_bytes_per_kept_element",), 1e-300, "codec_bytes_per_kept_element: 1e-300 is below 1e-06"),
+        (("codec_bytes_per_kept_element",), 1e300, "codec_bytes_per_kept_element: 1e+300 is above 1000000.0"),
+        (("compression_ratio",), 1e16, "compression_ratio: 1e+16 is above 1000000000000000.0"),
+        (("devices", 1, "flops_per_s"), 1e-320, "flops_per_s of device b: 1e-320 is below 1e-60; give a number of at"),
+        (("devices", 1, "flops_per_s"), 1e308, "flops_per_s of device b: 1e+308 is above 1e+60"),
+        (("alpha_s", 1, 2), 1e-320, "alpha_s from b to c: 1e-320 is outside what can be computed with; give 0 or a nu"),
+        (("beta_s_per_byte", 2, 0), 1e308, "beta_s_per_byte from c to a: 1e+308 is outside what can be computed with"),
+        (("kind",), "fence", "kind: must be 'opfence' (got 'fence')"),
         (("gpus",), 3, "gpus: unknown key; allowed are kind, operators, devices"),
-        (("devices", 0, "flops_per_s"), 1e-300, "flops_per_s: all together come to 7.2e+303 s, beyond the 1e+18 s"),
+        (("devices", 0, "flops_per_s"), 1e-50, "flops_per_s: all together come to 7.2e+53 s, beyond the 1e+18 s"),
         (
             ("operators", 0, "param_bytes"),
             2**61,
@@ -130,6 +140,41 @@ def test_operator_that_fits_nowhere(method: str) -> None:
         "micro-batches); device c, the roomiest, has 2000 and lacks 4; "
     )
     assert solved(changed(("operators", 2, "param_bytes"), 460), method)["placement"]["mid"] == "c"
+
+
+@pytest.mark.parametrize("method", ["search", "opfence"])
+def test_all_together_fit_nowhere(method: str) -> None:
+    """Where only the sum says it, the roomiest device and the largest operator are named all the same."""
+    plain = changed(("operators", 0, "param_bytes"), 110)
+    plain["operators"][4]["param_bytes"] = 110
+    plain["devices"] = [device | {"memory_bytes": 900} for device in plain["devices"]]
+    plain["operators"][1]["param_bytes"] = plain["operators"][2]["param_bytes"] = 180
+    with pytest.raises(Infeasible) as caught:
+        solved(plain, method)
+    assert str(caught.value) == (
+        "all operators with gradients, optimizer state and outputs need 3232 bytes, all devices together have 2700 and "
+        "lack 532; device a, the roomiest, has 900, operator left, the largest, needs 880; add memory, or keep fewer "
+        "micro-batches at a time"
+    )
+
+
+FAR = [1e-60, 1e-30, 1e-6, 1.0, 1e6]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_far_ends(seed: int) -> None:
+    """Numbers at the ends of what is allowed are computed with, without a warning, or refused."""
+    random = Random(seed)
+    plain = drawn(compression_ratio=random.choice([None, 1.0, 1e15]))
+    plain["element_bytes"], plain["codec_bytes_per_kept_element"] = random.choices([1e-6, 4.0, 1e6], k=2)
+    plain["devices"] = [device | {"flops_per_s": random.choice([*FAR, 1e60])} for device in plain["devices"]]
+    for field in ("alpha_s", "beta_s_per_byte"):
+        plain[field] = [[random.choice([0, *FAR]) for _ in range(3)] for _ in range(3)]
+    for method in ("search", "opfence", "equal-compute"):
+        try:
+            assert solved(plain, method)["objective"] >= 0
+        except Refused as error:
+            assert "check the unit" in str(error)
 
 
 @pytest.mark.parametrize("method", ["search", "opfence"])

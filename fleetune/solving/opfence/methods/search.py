@@ -6,7 +6,6 @@ devices exchanged, cuts and devices left out for their order, single operators a
 shaken and improved again. Tiny problems are enumerated. Never slower than `opfence` or a baseline that fits.
 """
 
-import time
 from random import Random
 
 import numpy as np
@@ -24,6 +23,7 @@ from fleetune.solving.opfence.moves import moved
 from fleetune.solving.opfence.quotient import exchanged, in_sequence
 from fleetune.solving.opfence.shortage import shortage, unpacked
 from fleetune.solving.opfence.walk import Limits, Walk, spread
+from fleetune.solving.opfence.watch import ENDLESS, Watch
 from fleetune.solving.proofs import Floats
 
 CUTS, FINE_CUTS = 128, 256
@@ -54,9 +54,11 @@ MOST_STEPS = 40_000_000
 """Cuts times pairs of devices times trials, of one walk: fewer trials are made where they would be more."""
 
 
-def plan(case: Case, seed: int, time_limit_s: float | None = None) -> tuple[Place, float]:
-    """The fastest placement found, and a time that none can beat; Infeasible where none was found that fits."""
-    started = time.perf_counter()
+def plan(case: Case, seed: int, watch: Watch = ENDLESS) -> tuple[Place, float]:
+    """The fastest placement found, and a time that none can beat; Infeasible where none was found that fits.
+
+    watch: with a limit the search goes on until then, and ends with what there is.
+    """
     missing = shortage(case)
     if missing is not None:
         raise Infeasible(missing)
@@ -65,24 +67,22 @@ def plan(case: Case, seed: int, time_limit_s: float | None = None) -> tuple[Plac
         if place is None:
             raise Infeasible(unpacked(case, True))
         return place, case.cost_s(place)
-    search = _Search(case, seed)
+    search = _Search(case, seed, watch)
     search.start()
     shaken = SHAKEN if case.codec.ratio else DENSE_SHAKEN
     shakes = min(max(shaken // (case.operators * case.devices), LEAST_SHAKES), MOST_SHAKES)
     steps = [search.improve, search.anneal, *[search.shake] * shakes]
-    until_s = None if time_limit_s is None else started + time_limit_s
-    while steps and not search.proven:
+    while steps and not search.proven and not watch.over:
         steps.pop(0)()
-        if until_s is not None:
-            if time.perf_counter() > until_s:
-                break
+        if watch.limited:
             steps = steps or [search.shake]
     return search.drafts.places[0], search.bound_s
 
 
 class _Search:
-    def __init__(self, case: Case, seed: int) -> None:
+    def __init__(self, case: Case, seed: int, watch: Watch) -> None:
         self.case, self.seed, self.random = case, seed, Random(seed)
+        self.watch = watch
         self.drafts = Drafts(case, KEPT)
         self.lines = lines(case)
         self.bound_s = 0.0
@@ -91,20 +91,35 @@ class _Search:
     def start(self) -> None:
         """Offer what the other methods find, every device alone, and the best walks."""
         case = self.case
+        if self.watch.limited:  # a first draft before anything that takes time
+            self._offer_simple()
         unpackable: Infeasible | None = None
-        try:
-            self.drafts.offer(opfence.plan(case, self.seed))
-        except Infeasible as error:  # proven, or only not found
-            unpackable = error
-        for baseline in (equal_modules, equal_compute):
-            self.drafts.offer(baseline.plan(case, self.seed))
-        for device in range(case.devices):
-            self.drafts.offer(np.full(case.operators, device, np.int64))
+        if not self.ended:
+            try:
+                self.drafts.offer(opfence.fenced(case, self.seed, self.watch))
+            except Infeasible as error:  # proven, or only not found
+                unpackable = error
+        self._offer_simple()
         for line in self.lines:
             self._walk(line.coarse(CUTS))
         if unpackable is not None and not self.drafts.places:
             raise unpackable
-        self.bound_s = lower_bound_s(case, self.drafts.best_s)
+        self.bound_s = lower_bound_s(case, self.drafts.best_s, self.watch)
+
+    def _offer_simple(self) -> None:
+        """The baselines' plans, and every device alone."""
+        case = self.case
+        for baseline in (equal_modules, equal_compute):
+            self.drafts.offer(baseline.plan(case, self.seed))
+        for device in range(case.devices):
+            if self.ended:
+                return
+            self.drafts.offer(np.full(case.operators, device, np.int64))
+
+    @property
+    def ended(self) -> bool:
+        """Whether time is over and there is a plan."""
+        return self.watch.over and bool(self.drafts.places)
 
     @property
     def proven(self) -> bool:
@@ -114,6 +129,8 @@ class _Search:
     def improve(self) -> None:
         """Improve every draft, the fastest first."""
         for place in self.drafts.places:
+            if self.watch.over:
+                return
             self.drafts.offer(self._improved(place))
 
     def shake(self) -> None:
@@ -131,14 +148,14 @@ class _Search:
             starts = [*starts, *(np.array(place, np.int64) for place in drawn)]
         steps = STEPS if places < LARGE else LARGE_STEPS
         for place in starts:
-            found = annealed(case, place, self.random, steps)
+            found = annealed(case, place, self.random, steps, self.watch)
             if found is not None:
                 self.drafts.offer(self._improved(found))
 
     def _walk(self, line: Line) -> None:
         """Offer the cheapest walks for all limits, then for limits about those of the best plan so far."""
         case = self.case
-        walk = Walk(case, line)
+        walk = Walk(case, line, watch=self.watch)
         low = case.flops.sum() / case.speed.sum()
         high = max(self._reach_s() / case.rounds, low)
         before_s = self.drafts.best_s
@@ -188,6 +205,8 @@ class _Search:
         for _ in range(TURNS):
             before_s = best_s
             for step in (self._cut, self._exchange, self._move, self._merge):
+                if self.watch.over:
+                    return best
                 key = step.__name__, best.tobytes()
                 if key in self._done:
                     continue
@@ -201,10 +220,10 @@ class _Search:
         return best
 
     def _exchange(self, place: Place) -> Place:
-        return exchanged(self.case, place)
+        return exchanged(self.case, place, watch=self.watch)
 
     def _move(self, place: Place) -> Place:
-        return moved(self.case, place)
+        return moved(self.case, place, watch=self.watch)
 
     def _cut(self, place: Place) -> Place:
         """The fastest cuts for the order of devices, some of which may be left out."""
@@ -218,7 +237,7 @@ class _Search:
         found.offer(place)
         for line in self.lines:
             fine = line.coarse(FINE_CUTS)
-            for trial in cut(case, fine, row, tried, every=False):
+            for trial in cut(case, fine, row, tried, every=False, watch=self.watch):
                 found.offer(fine.place(*trial))
         return found.places[0] if found.places else place
 
@@ -228,6 +247,8 @@ class _Search:
         traffic = case.traffic(place)
         found = Drafts(case, 1)
         for one, other in zip(traffic.sender.tolist(), traffic.receiver.tolist(), strict=True):
+            if self.watch.over:
+                break
             for away, to in ((one, other), (other, one)):
                 found.offer(np.where(place == away, to, place))
         return found.places[0] if found.places else place
