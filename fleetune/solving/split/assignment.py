@@ -1,5 +1,6 @@
 """Clients placed on helpers within links and memory: quickly where that is easy, exactly where it is not."""
 
+import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -9,6 +10,12 @@ from fleetune.solving.split.case import Case
 
 WORK = 120.0
 """Of the exact search, in the solver's deterministic seconds; the hardest packings of a hundred clients end before."""
+SHORTEST_S = 0.02
+"""What the solver is given where the clock has run out."""
+
+
+class Unknown(Exception):
+    """Neither a placement was found nor the proof that there is none."""
 
 
 class Placement(NamedTuple):
@@ -20,32 +27,47 @@ class Placement(NamedTuple):
     """Whether no other placement is better."""
 
 
-def place(case: Case) -> list[int] | None:
-    """Some helper for each client so that all fit; None: there is no such assignment, or WORK did not find it."""
+def place(case: Case, left_s: float = math.inf) -> list[int] | None:
+    """Some helper for each client so that all fit; None: proven, there is no such assignment.
+
+    Raises Unknown where neither is known after WORK, or after so many seconds.
+    """
     for clients in _orders(case):
         helper = _first_fit(case, clients)
-        if helper is not None:
+        if min(helper) >= 0:
             return helper
-    found = _Packing(case).solved()
+    packing = _Packing(case)
+    found = packing.solved(left_s=left_s)
+    if found is None and not packing.impossible:
+        raise Unknown
     return None if found is None else found.helper
 
 
-def place_evenly(case: Case) -> list[int] | None:
-    """Like `place`, with the fewest clients on the helper that has the most of them."""
+def place_evenly(case: Case, left_s: float = math.inf) -> list[int] | None:
+    """Like `place`, with the fewest clients on the helper that has the most of them; None: none was found."""
     packing = _Packing(case)
     most = packing.model.new_int_var(0, case.clients, "")
     for placed in packing.by_helper:
         packing.model.add(sum(here for _, here in placed) <= most)
     packing.model.minimize(most)
-    found = packing.solved(work=5.0)
-    return place(case) if found is None else found.helper
+    found = packing.solved(work=5.0, left_s=left_s)
+    return None if found is None else found.helper
 
 
-def place_most(case: Case) -> Placement | None:
-    """As many clients as fit."""
+def place_most(case: Case, left_s: float = math.inf) -> Placement:
+    """As many clients as fit; where work or time is short, at least as many as the roomiest first."""
     packing = _Packing(case, everyone=False)
     packing.model.maximize(sum(here for placed in packing.by_helper for _, here in placed))
-    return packing.solved()
+    start = max(
+        (_first_fit(case, clients) for clients in _orders(case)), key=lambda helper: sum(i >= 0 for i in helper)
+    )
+    for i, placed in enumerate(packing.by_helper):
+        for j, here in placed:
+            packing.model.add_hint(here, start[j] == i)
+    found = packing.solved(left_s=left_s)
+    if found is None or sum(i >= 0 for i in found.helper) < sum(i >= 0 for i in start):
+        return Placement(start, False)
+    return found
 
 
 class _Packing:
@@ -55,6 +77,8 @@ class _Packing:
         from ortools.sat.python import cp_model
 
         self.case, self.model = case, cp_model.CpModel()
+        self.impossible = False
+        """Whether that is proven."""
         by_client: list[list[Any]] = [[] for _ in range(case.clients)]
         self.by_helper: list[list[tuple[int, Any]]] = [[] for _ in range(case.helpers)]
         for i, j in np.argwhere(case.linked).tolist():
@@ -67,14 +91,17 @@ class _Packing:
             taken = sum(int(case.client_memory[j]) * here for j, here in placed)
             self.model.add(taken <= int(case.helper_memory[i]))
 
-    def solved(self, work: float = WORK) -> Placement | None:
+    def solved(self, work: float = WORK, left_s: float = math.inf) -> Placement | None:
         """None: nothing was found."""
         from ortools.sat.python import cp_model
 
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = 1
         solver.parameters.max_deterministic_time = work
+        if math.isfinite(left_s):
+            solver.parameters.max_time_in_seconds = max(SHORTEST_S, left_s)
         status = solver.solve(self.model)
+        self.impossible = status == cp_model.INFEASIBLE
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return None
         helper = [-1] * self.case.clients
@@ -92,14 +119,14 @@ def _orders(case: Case) -> Iterable[list[int]]:
     yield np.lexsort((choices, -memory)).tolist()
 
 
-def _first_fit(case: Case, clients: list[int]) -> list[int] | None:
-    """Each client where the least memory is left over."""
+def _first_fit(case: Case, clients: list[int]) -> list[int]:
+    """Each client where the least memory is left over; -1: nowhere."""
     left = case.helper_memory.copy()
     helper = [-1] * case.clients
     for j in clients:
         fitting = np.flatnonzero(case.linked[:, j] & (left >= case.client_memory[j]))
         if not fitting.size:
-            return None
+            continue
         i = int(fitting[np.argmin(left[fitting])])
         left[i] -= case.client_memory[j]
         helper[j] = i

@@ -46,6 +46,7 @@ class Book:
         """Moves that local search looked at."""
         self._found: dict[tuple[int, int], Found] = {}
         self._nodes: dict[tuple[int, int], int] = {}
+        self._least: dict[tuple[int, int], int] = {}
 
     @property
     def effort(self) -> int:
@@ -67,6 +68,16 @@ class Book:
             found = Found(known.value, known.rows, bound) if found.value >= FAR else found._replace(bound=bound)
         self._found[key], self._nodes[key] = found, nodes
         return found
+
+    def least(self, helper: int, mask: int) -> int:
+        """What a set takes at least: its schedule if one was looked for, else Jackson's bound."""
+        key = (self.like[helper], mask)
+        known = self._found.get(key)
+        if known is not None and self._nodes[key] >= NODES:
+            return known.value
+        if key not in self._least:
+            self._least[key] = self.lanes[helper].bound(clients_of(mask)) if mask else 0
+        return self._least[key]
 
     def decide(self, helper: int, mask: int, horizon: int, nodes: int) -> Found:
         """What is known of a set once a schedule within the horizon was looked for, or proof that there is none."""
@@ -91,6 +102,13 @@ class Book:
     def values(self, masks: Sequence[int]) -> list[int]:
         """Makespan of every helper with its set."""
         return [self.find(i, mask).value for i, mask in enumerate(masks)]
+
+    def fits(self, masks: Sequence[int]) -> bool:
+        """Whether links and memories allow it."""
+        return all(
+            mask & ~self.allowed[i] == 0 and sum(self.memory[j] for j in clients_of(mask)) <= self.room[i]
+            for i, mask in enumerate(masks)
+        )
 
     def rows(self, masks: Sequence[int]) -> list[Row]:
         """The schedules of all helpers."""

@@ -6,6 +6,7 @@ import numpy as np
 
 from fleetune.solving.split.case import Case
 from fleetune.solving.split.energetic import Energetic
+from fleetune.solving.split.watch import Watch
 
 MOST_PAIRS = 5_000
 """Helpers times clients up to which linear programs are as quick as the heuristics that report their bound."""
@@ -13,17 +14,20 @@ NONE = 2**52
 """Above every time that a problem may have."""
 
 
-def quick_bound(case: Case) -> int:
+def quick_bound(case: Case, watch: Watch | None = None) -> int:
     """The longest shortest path of a client, the work shared out, and the energetic bound of fractional assignments."""
     energetic = Energetic(case)
-    return energetic_bound(energetic, highest(case), MOST_PAIRS)
+    return energetic_bound(energetic, highest(case), MOST_PAIRS, watch)
 
 
-def energetic_bound(energetic: Energetic, high: int, most_pairs: int) -> int:
-    """As `quick_bound`; give a plan's makespan as `high`, and rows that matter stay in `energetic`."""
+def energetic_bound(energetic: Energetic, high: int, most_pairs: int, watch: Watch | None = None) -> int:
+    """As `quick_bound`; give a plan's makespan as `high`, and rows that matter stay in `energetic`.
+
+    Where time is short the bound is one of the first two, or as far as the third came.
+    """
     case = energetic.case
     low = min(high, max(energetic.path_bound(), volume_bound(case)))
-    return energetic.least(low, high) if case.linked.size <= most_pairs else low
+    return energetic.least(low, high, watch) if case.linked.size <= most_pairs else low
 
 
 def volume_bound(case: Case) -> int:

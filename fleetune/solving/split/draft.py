@@ -12,6 +12,8 @@ class Effort(NamedTuple):
     seed: int = 0
     time_limit_s: float | None = None
     """None: a fixed amount of work."""
+    placed: Sequence[int] | None = None
+    """Some helper for each client so that all fit, where that is known; finding one can be hard."""
 
 
 class Draft(NamedTuple):

@@ -17,6 +17,7 @@ import numpy as np
 
 from fleetune.solving.split.case import Bools, Case, Ints
 from fleetune.solving.split.grid import Floats, Grid, tasks_of
+from fleetune.solving.split.watch import Watch
 
 SLACK = 1e-6
 """Of the horizon: a linear program counts as infeasible from here on, far above the solver's tolerance."""
@@ -43,7 +44,7 @@ class Energetic:
     """Bounds on the horizon of assignments, fractional or not; remembers every row that it found to matter."""
 
     def __init__(self, case: Case) -> None:
-        self.case = case
+        self.case, self.watch = case, Watch(None)
         self.paths = np.where(case.linked, paths(case), np.iinfo(np.int64).max)
         self.rows: list[Row] = []
         self.share: Floats | None = None
@@ -79,18 +80,21 @@ class Energetic:
         share: Floats | None = None
         beyond = 0.0
         for _ in range(MOST_ROUNDS):
+            if self.watch.over():
+                return 0.0, None
             beyond, share = self._linear(horizon)
             if share is None or not self.separate(share, horizon + beyond):
                 break
         return beyond, share
 
-    def least(self, low: int, high: int) -> int:
+    def least(self, low: int, high: int, watch: Watch | None = None) -> int:
         """The least horizon within [low, high] at which a fractional assignment fits; no plan has a shorter one.
 
-        Give a `low` below which there is no plan, and a plan's makespan as `high`.
+        Give a `low` below which there is no plan, and a plan's makespan as `high`. Where time is over, how far it got.
         """
         aim = low
-        while low < high:
+        self.watch = watch or Watch(None)
+        while low < high and not self.watch.over():
             beyond, share = self.excess(aim)
             if beyond <= SLACK * max(1, aim):
                 high, self.share = aim, share
@@ -122,9 +126,9 @@ class Energetic:
         equal = csr_matrix((np.ones(count), (client, np.arange(count))), (case.clients, count + 1))
         cost = np.zeros(count + 1)
         cost[-1] = 1.0
-        solved = linprog(
-            cost, A_ub=matrix, b_ub=limit, A_eq=equal, b_eq=np.ones(case.clients), bounds=(0, None), method="highs-ds"
-        )
+        options = {"time_limit": max(0.01, self.watch.left_s())} if self.watch.limited else {}
+        equals, sides = np.ones(case.clients), (0, None)
+        solved = linprog(cost, matrix, limit, equal, equals, bounds=sides, method="highs-ds", options=options)
         if solved.status == 2:
             return math.inf, None
         share = np.zeros(opened.shape)

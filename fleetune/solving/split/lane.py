@@ -3,16 +3,18 @@
 The one-machine problem with heads, tails and delays between two tasks of a client, "the one-machine problem with
 delayed precedence constraints" of the shifting bottleneck (E. Balas, J. K. Lenstra, A. Vazacopoulos, Management Science
 41(1), 1995), here also with interruptions. A node is a window for each task. Its relaxation forgets that a client's two
-tasks are tied and that tasks may not be interrupted: then serving the earliest due task first decides at once whether
-a makespan can be kept (J. R. Jackson, 1955; W. A. Horn, 1974). Where its schedule breaks a tie, the forward either ends
-in time for that start of the backward or later; where it interrupts what must not be, one of the two tasks goes first;
-where an interruption costs more than it may, the task is not interrupted at all or pays for one more switch. Windows
-shrink until the relaxation's schedule is a plan or impossible. Plans also come from serving by due dates for real.
+tasks are tied and that tasks may not be interrupted: then serving the earliest due task first decides at once whether a
+makespan can be kept (J. R. Jackson, 1955; W. A. Horn, 1974). Where its schedule breaks a tie, the forward either ends
+sooner than in it, or the backward starts only after that; where it interrupts what must not be, one of the two tasks
+goes first; where an interruption costs more than it may, the task is not interrupted at all or pays for one more
+switch. Windows shrink until the relaxation's schedule is a plan or impossible. Plans also come from serving by due
+dates for real.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -70,7 +72,29 @@ class Lane:
         search = _Search(self.times, clients, below)
         found = search.run(nodes, enough)
         self.effort += len(clients) * (4 + 3 * search.looked_at)
+        if nodes and not found.proven and self.times.preemptive and self.times.switch_cost:
+            return self._as_if_free(clients, nodes, below, found)
         return found
+
+    def _as_if_free(self, clients: Sequence[int], nodes: int, below: int, known: Found) -> Found:
+        """The best of what is known and the best schedule were interruptions free: nobody's makespan is less than that.
+
+        It is a plan as well, once it pays for them, and is found and proven soon whatever the unit of time is.
+        """
+        if known.value < FAR:
+            below = min(below, known.value)
+        search = _Search(self.times._replace(switch_cost=0), clients, below)
+        free = search.run(nodes, 0)
+        self.effort += len(clients) * (4 + 3 * search.looked_at)
+        bound = max(known.bound, free.bound)
+        if free.rows:
+            pieces = Counter(row.client for row in free.rows)
+            ends = {row.client: row.end for row in free.rows if row.direction == BACKWARD}  # rows are by start
+            cost, tail = self.times.switch_cost, self.times.tail
+            value = max(end + tail[j] + (pieces[j] - 2) * cost for j, end in ends.items())
+            if value < below:
+                return Found(value, free.rows, bound)
+        return known._replace(bound=bound)
 
 
 class _Search:
@@ -80,8 +104,8 @@ class _Search:
         self.best, self.segments = below, list[Segment]()
         self.looked_at = 0
         """Nodes."""
-        self.complete = True
-        """False: some leaf was neither a plan nor ruled out."""
+        self.doubtful = FAR
+        """No plan is shorter in any of the leaves that were neither a plan nor ruled out."""
 
     def run(self, nodes: int, enough: int) -> Found:
         root = Windows.root(self.times, self.clients)
@@ -93,8 +117,8 @@ class _Search:
             self.looked_at += 1
             self._expand(stack.pop(), stack)
         value = self.best if self.segments else FAR
-        if self.best <= least or (not stack and self.complete):
-            least = max(least, self.best)
+        if self.best <= least or not stack:
+            least = max(least, min(self.best, self.doubtful))
         return Found(value, self._rows(), least)
 
     def _start(self, root: Windows) -> None:
@@ -119,7 +143,7 @@ class _Search:
             return
         children = self._branch(node, relaxed)
         if children is None:
-            self.complete = False
+            self.doubtful = min(self.doubtful, jackson(node.head, node.length, node.tail))
             return
         stack += [child for child in children if child.shrink(self.between, self.best - 1)]
 
@@ -131,7 +155,8 @@ class _Search:
             if gap > late:
                 late, worst = gap, k
         if worst >= 0:
-            return self._untie(node, worst, relaxed.start[worst + self.count] - self.between[worst])
+            # sooner than that is a real difference; splitting at the backward's start instead creeps on by single units
+            return self._untie(node, worst, relaxed.end[worst] - 1)
         for k, other in relaxed.interrupted:
             if node.solid[k]:
                 if node.solid[other]:

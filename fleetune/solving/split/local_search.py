@@ -109,7 +109,10 @@ class _Walk:
         best, chosen = math.inf, None
         now = self.cost()
         moves = self._moves(SAMPLE)
-        for move in moves:
+        # those that promise most first: most others then need no schedule
+        for promise, _, move in sorted((self._promise(move), k, move) for k, move in enumerate(moves)):
+            if now + promise >= best:
+                break
             cost = now + self._change(move, best - now)
             if cost < best and (cost < least or not self._barred(move)):
                 best, chosen = cost, move
@@ -152,6 +155,12 @@ class _Walk:
     def _after(self, move: Move) -> tuple[int, int]:
         bits = 1 << move.out | (1 << move.back if move.back >= 0 else 0)
         return self.masks[move.a] ^ bits, self.masks[move.b] ^ bits
+
+    def _promise(self, move: Move) -> float:
+        """No less than this is the change of the cost, by bounds on both helpers."""
+        mask_a, mask_b = self._after(move)
+        before = self._part(self.values[move.a]) + self._part(self.values[move.b])
+        return self._part(self.book.least(move.a, mask_a)) + self._part(self.book.least(move.b, mask_b)) - before
 
     def _change(self, move: Move, limit: float) -> float:
         """Of the cost; not worked out to the end where it cannot be below the limit."""

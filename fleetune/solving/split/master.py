@@ -15,8 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fleetune.solving.split.book import Book, clients_of, helper_of
+from fleetune.solving.split.case import Bools
 from fleetune.solving.split.energetic import Energetic
 
+CHOICE = 0.02
+"""What stating a master problem takes, about, beside solving it."""
 PROOF_NODES = 4000
 """Of branch and bound, for one set of clients to be found too much for a horizon."""
 
@@ -34,8 +37,11 @@ class Verdict(NamedTuple):
 class Master:
     """What rules assignments out at any horizon, and the search for one that is left."""
 
-    def __init__(self, energetic: Energetic, book: Book) -> None:
+    def __init__(self, energetic: Energetic, book: Book, seed: int = 0) -> None:
         self.energetic, self.book, self.case = energetic, book, book.case
+        self.seed = seed
+        self.spent = 0.0
+        """Deterministic seconds of the solver so far, and CHOICE for each time it was asked."""
         self.cuts: dict[tuple[int, int], int] = {}
         """(first helper alike, set of clients) -> what they take together there, at least."""
 
@@ -47,22 +53,31 @@ class Master:
         rounds: int,
         hint: Sequence[int] | None,
         left_s: Callable[[], float],
-        seed: int = 0,
+        among: Bools | None = None,
     ) -> Verdict:
-        """Look for a plan within the horizon, in so many rounds and so much deterministic work of the solver."""
+        """Look for a plan within the horizon, in so many rounds and so much deterministic work of the solver.
+
+        among: [helper, client] the pairs to choose from, for the clients that have any; others are left out of it.
+        """
+        opened = self.energetic.open_at(horizon)
+        within = opened if among is None else opened & among
+        needed = np.flatnonzero(np.ones(opened.shape[1]) if among is None else among.any(axis=0)).tolist()
+        if not within[:, needed].any(axis=0).all():
+            return Verdict(None, False, True)
         masks: list[int] | None = None
         for _ in range(rounds):
             if work <= 0 or left_s() <= 0:
                 break
-            status, found, spent = self._choose(horizon, work, hint, left_s(), seed)
+            status, found, spent = self._choose(horizon, within, hint, (work, left_s()))
             work -= spent
+            self.spent += spent + CHOICE
             if status == "impossible":
                 return Verdict(None, False, True)
             if found is None:
                 break
             masks = found
             share = np.zeros(self.case.linked.shape)
-            share[helper_of(self.case, masks), np.arange(self.case.clients)] = 1.0
+            share[np.array(helper_of(self.case, masks))[needed], needed] = 1.0
             if self.energetic.separate(share, horizon):
                 continue
             late = [i for i, mask in enumerate(masks) if self._late(i, mask, horizon)]
@@ -112,18 +127,18 @@ class Master:
         return 1
 
     def _choose(
-        self, horizon: int, work: float, hint: Sequence[int] | None, left_s: float, seed: int
+        self, horizon: int, opened: Bools, hint: Sequence[int] | None, limits: tuple[float, float]
     ) -> tuple[str, list[int] | None, float]:
-        """One assignment that no row or cut rules out."""
+        """One assignment to open pairs that no row or cut rules out; limits: deterministic seconds, and real ones."""
         from ortools.sat.python import cp_model
 
         model = cp_model.CpModel()
-        opened = self.energetic.open_at(horizon)
+        work, left_s = limits
         on: dict[tuple[int, int], Any] = {(i, j): model.new_bool_var("") for i, j in np.argwhere(opened).tolist()}
-        helpers, clients = opened.shape
-        for j in range(clients):
+        helpers = opened.shape[0]
+        for j in np.flatnonzero(opened.any(axis=0)).tolist():
             model.add_exactly_one(on[i, j] for i in range(helpers) if opened[i, j])
-        for i in range(helpers):
+        for i in np.flatnonzero(opened.any(axis=1)).tolist():
             held = np.flatnonzero(opened[i]).tolist()
             model.add(sum(self.book.memory[j] * on[i, j] for j in held) <= self.book.room[i])
         self.rule_out(model, on, horizon)
@@ -133,7 +148,7 @@ class Master:
                 model.add_hint(here, helper[j] == i)
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = 1
-        solver.parameters.random_seed = seed % 2**31
+        solver.parameters.random_seed = self.seed % 2**31
         solver.parameters.max_deterministic_time = work
         if left_s < 1e9:
             solver.parameters.max_time_in_seconds = max(0.01, left_s)
@@ -151,7 +166,10 @@ class Master:
 
     def rule_out(self, model: Any, on: dict[tuple[int, int], Any], horizon: int) -> None:
         """Rows and cuts that hold at the horizon."""
+        helpers = {i for i, _ in on}
         for row in self.energetic.rows:
+            if row.helper not in helpers:
+                continue
             room = horizon - row.edge
             held = [(int(row.weight[j]), j) for j in np.flatnonzero(row.weight).tolist() if (row.helper, j) in on]
             if room >= 0 and sum(weight for weight, _ in held) > room:

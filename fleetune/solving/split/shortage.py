@@ -4,33 +4,60 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from fleetune.errors import Infeasible
+from fleetune.errors import Infeasible, TryAgain
 from fleetune.solving.proofs import counted
-from fleetune.solving.split.assignment import place, place_most
+from fleetune.solving.split.assignment import Unknown, place, place_most
 from fleetune.solving.split.case import Case
 from fleetune.solving.split.problem import MATRICES, Problem
+from fleetune.solving.split.watch import Watch
 
 MOST_NAMED = 5
 """Of a kind, in one sentence."""
 MORE = "give a helper more memory, add one, or take part 2 of the clients smaller (other cut layers)"
+NAMING_S = 0.1
+"""Given to naming the clients left over where the clock has run out."""
 
 
-def prove_room(case: Case, problem: Problem) -> None:
-    """Infeasible, with who lacks what, unless every client can be placed within links and memory.
+def prove_room(case: Case, problem: Problem, watch: Watch | None = None) -> list[int]:
+    """Some helper for each client; Infeasible, with who lacks what, unless all fit within links and memory.
 
     Who: a client without a link; a client that no helper it reaches has the memory for; all helpers together; else the
-    clients that are left over when as many as possible are placed.
+    clients that are left over when as many as possible are placed. TryAgain: time ended before either was known.
     """
+    watch = watch or Watch(None)
     for client in np.flatnonzero(~case.linked.any(axis=0)).tolist():
         raise Infeasible(_nowhere(problem, client))
     total, have = int(case.client_memory.sum()), int(case.helper_memory.sum())
     if total > have:
         need, room = sum(problem.client_memory), sum(problem.helper_memory)
         raise Infeasible(
-            f"all helpers together lack {_number(need - room)} of memory ({_number(need)} of {_number(room)}); {MORE}"
+            f"all helpers together lack {_number(need - room)} of memory ({_number(need)} of {_number(room)}); "
+            f"{_extremes(problem)}; {MORE}"
         )
-    if place(case) is None:
-        raise Infeasible(_left_over(case, problem))
+    try:
+        placed = place(case, watch.left_s())
+    except Unknown:
+        if watch.limited:
+            raise TryAgain(
+                "time limit: no assignment of the clients that fits all memories was found in time, nor proof that "
+                f"there is none ({_extremes(problem)}); give more time, or none to have it searched to the end"
+            ) from None
+        raise Infeasible(
+            f"no assignment of the clients to helpers was found that fits all memories, though none is proven to be "
+            f"missing ({_extremes(problem)}); {MORE}"
+        ) from None
+    if placed is None:
+        raise Infeasible(_left_over(case, problem, max(NAMING_S, watch.left_s())))
+    return placed
+
+
+def _extremes(problem: Problem) -> str:
+    """The helper with the most memory and the client that takes most."""
+    helper, client = (max(range(len(x)), key=x.__getitem__) for x in (problem.helper_memory, problem.client_memory))
+    return (
+        f"helper {helper}, the roomiest, has {_number(problem.helper_memory[helper])}, "
+        f"client {client}, the largest, needs {_number(problem.client_memory[client])}"
+    )
 
 
 def _nowhere(problem: Problem, client: int) -> str:
@@ -49,10 +76,8 @@ def _nowhere(problem: Problem, client: int) -> str:
     )
 
 
-def _left_over(case: Case, problem: Problem) -> str:
-    nearest = place_most(case)
-    if nearest is None:
-        return f"no assignment of the clients to helpers was found that fits all memories; {MORE}"
+def _left_over(case: Case, problem: Problem, left_s: float) -> str:
+    nearest = place_most(case, left_s)
     out = [j for j, i in enumerate(nearest.helper) if i < 0]
     left = list(problem.helper_memory)
     for j, i in enumerate(nearest.helper):

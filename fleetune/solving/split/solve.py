@@ -13,13 +13,15 @@ from fleetune.solving.split.problem import Problem
 from fleetune.solving.split.schedule import Row, makespan, merged, verify
 from fleetune.solving.split.shortage import prove_room
 from fleetune.solving.split.solution import DIRECTIONS, Direction, Piece, Solution
+from fleetune.solving.split.watch import Watch
 
 
 def solve(problem: Problem, *, method: str = "auto", time_limit_s: float | None = None, seed: int = 0) -> Solution:
     """A plan by one of the methods.
 
     time_limit_s: of methods that search; None: a fixed amount of work. Raises Refused for an unknown method, and for
-    `admm` where tasks may not be interrupted; Infeasible names the client or helper that lacks memory or links.
+    `admm` where tasks may not be interrupted; Infeasible names the client or helper that lacks memory or links;
+    TryAgain where time ended before any assignment was known to fit.
     """
     if method not in SUMMARIES:
         raise Refused(f"method: {method!r} is not known; allowed are {', '.join(SUMMARIES)}")
@@ -28,14 +30,14 @@ def solve(problem: Problem, *, method: str = "auto", time_limit_s: float | None 
             "method admm: its schedules interrupt tasks, and the problem says preemptive false; "
             "take auto, exact, balanced-greedy or random-fcfs, or set preemptive to true"
         )
-    started = time.perf_counter()
+    started, watch = time.perf_counter(), Watch(time_limit_s)
     case = Case.of(problem)
-    prove_room(case, problem)
+    placed = prove_room(case, problem, watch)
     planner = import_module(f"fleetune.solving.split.methods.{method.replace('-', '_')}")
-    draft = Draft(*planner.plan(case, Effort(seed=seed, time_limit_s=time_limit_s)))
+    draft = Draft(*planner.plan(case, Effort(seed, watch.left_s() if watch.limited else None, placed)))
     helper, rows = tuple(map(int, draft.helper)), in_order(draft.helper, draft.rows)
     verify(case, helper, rows)
-    bound = draft.lower_bound if draft.lower_bound is not None else quick_bound(case)
+    bound = draft.lower_bound if draft.lower_bound is not None else quick_bound(case, watch)
     return Solution(
         method=method,
         objective=makespan(case, helper, rows),

@@ -21,6 +21,8 @@ from fleetune.solving.split.schedule import BACKWARD, FORWARD, Row, merged
 
 MOST_SLOTS = 60_000
 """Choices of slots in a model: pairs times the slots open to them."""
+MOST_PAID_SLOTS = 8_000
+"""Where interruptions cost something: beyond that nothing comes of it but waiting."""
 MOST_INTERVALS = 4_000
 
 
@@ -41,9 +43,11 @@ def improved(
     span: the best bound known and that plan's makespan; limits: deterministic seconds of work, and real ones.
     """
     model: _Whole
-    if master.case.preemptive and _slots(master.case, master.energetic.open_at(span[1] - 1), span[1] - 1) <= MOST_SLOTS:
+    case, opened = master.case, master.energetic.open_at(span[1] - 1)
+    most = MOST_PAID_SLOTS if case.switch_cost.any() else MOST_SLOTS
+    if case.preemptive and _slots(case, opened, span[1] - 1) <= most:
         model = _Slots(master, span)
-    elif int(master.energetic.open_at(span[1] - 1).sum()) <= MOST_INTERVALS:
+    elif int(opened.sum()) <= MOST_INTERVALS:
         model = _Intervals(master, span)
     else:
         return Answer(None, [], span[0])
@@ -67,8 +71,12 @@ class _Whole(ABC):
         self.on: dict[tuple[int, int], Any] = {pair: self.model.new_bool_var("") for pair in self.pairs}
         self.possible = bool(opened.any(axis=0).all())
         self.exact = True
-        for j in range(self.case.clients):
-            self.model.add_exactly_one(self.on[i, k] for i, k in self.pairs if k == j)
+        self.reached: list[list[int]] = [[] for _ in range(self.case.clients)]
+        """[client] The helpers it may be on."""
+        for i, j in self.pairs:
+            self.reached[j].append(i)
+        for j, helpers in enumerate(self.reached):
+            self.model.add_exactly_one(self.on[i, j] for i in helpers)
         for i in range(self.case.helpers):
             held = [j for k, j in self.pairs if k == i]
             self.model.add(sum(master.book.memory[j] * self.on[i, j] for j in held) <= master.book.room[i])
@@ -82,7 +90,7 @@ class _Whole(ABC):
 
     def of(self, client: int, *tables: Any) -> Any:
         """The sum of the tables' entries at the client's helper."""
-        return sum(sum(int(t[i, client]) for t in tables) * self.on[i, j] for i, j in self.pairs if j == client)
+        return sum(sum(int(t[i, client]) for t in tables) * self.on[i, client] for i in self.reached[client])
 
     def hint_helper(self, masks: Sequence[int]) -> None:
         helper = helper_of(self.case, masks)

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from fleetune.solving.split.book import Book
-from fleetune.solving.split.bound import quick_bound, volume_bound
+from fleetune.solving.split.bound import energetic_bound, quick_bound, volume_bound
 from fleetune.solving.split.case import Case
 from fleetune.solving.split.energetic import Energetic
+from fleetune.solving.split.integral import integral_bound
 from fleetune.solving.split.master import Master
 from tests.solving.split.brute import best
 from tests.solving.split.instances import drawn, scenario, tiny
@@ -26,6 +27,9 @@ def test_never_above_the_best(preemptive: bool) -> None:
         case = Case.of(problem)
         assert volume_bound(case) <= least
         assert quick_bound(case) <= least
+        energetic = Energetic(case)
+        low = energetic_bound(energetic, least + 3, 1000)
+        assert integral_bound(energetic, (low, least + 3), 1000).bound <= least
         met += quick_bound(case) == least
     assert met > 40
 

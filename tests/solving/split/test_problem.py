@@ -66,9 +66,9 @@ def refusal(plain: Any) -> str:
         (("helper_memory", 1), -1, "helper_memory of helper 1: -1.0 is below 0"),
         (("client_memory", 2), -0.5, "client_memory of client 2: -0.5 is below 0"),
         (("client_memory", 2), NAN, "client_memory of client 2: nan is not a finite number"),
-        (("client_memory", 2), None, "client_memory.2: input should be a valid number (got None)"),
-        (("client_memory", 2), "1", "client_memory.2: input should be a valid number (got '1')"),
-        (("client_memory", 2), True, "client_memory.2: input should be a valid number (got True)"),
+        (("client_memory", 2), None, "client_memory.2: must be a number (got None)"),
+        (("client_memory", 2), "1", "client_memory.2: must be a number (got '1')"),
+        (("client_memory", 2), True, "client_memory.2: must be a number (got True)"),
         (("preemptive",), 1, "preemptive: "),
         (("preemptive",), "yes", "preemptive: "),
         (("preemptive",), None, "preemptive: "),
@@ -78,7 +78,7 @@ def refusal(plain: Any) -> str:
         (("switch_cost", 1), None, "switch_cost.1: must be a whole number (got None)"),
         (("switch_cost",), 0, "switch_cost: "),
         (("colour",), 1, "colour: unknown key; allowed are kind, release, forward"),
-        (("kind",), "Split", "kind: input should be 'split' (got 'Split')"),
+        (("kind",), "Split", "kind: must be 'split' (got 'Split')"),
     ],
 )
 def test_each_fault_is_named(path: Path, value: Any, said: str) -> None:

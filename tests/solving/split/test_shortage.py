@@ -70,7 +70,8 @@ def with_memory(
 def test_who_lacks_what(problem: Problem, said: str | None) -> None:
     """One sentence by the binding constraint, or nothing."""
     if said is None:
-        return prove_room(Case.of(problem), problem)
+        assert len(prove_room(Case.of(problem), problem)) == len(problem.client_memory)
+        return
     with pytest.raises(Infeasible) as caught:
         prove_room(Case.of(problem), problem)
     assert said in str(caught.value)

@@ -16,6 +16,7 @@ costs enter when schedules are judged.
 """
 
 import time
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -25,8 +26,10 @@ from fleetune.solving.split.backward import Job, least_largest_cost, with_backwa
 from fleetune.solving.split.case import Case, Ints
 from fleetune.solving.split.dispatch import everywhere, first_come
 from fleetune.solving.split.draft import Draft, Effort
+from fleetune.solving.split.methods.balanced_greedy import balanced
 from fleetune.solving.split.schedule import FORWARD, Row, makespan
 from fleetune.solving.split.subproblems import Forward, Multipliers, assign, schedule
+from fleetune.solving.split.watch import Watch
 
 ITERATIONS = 6
 """tau_max; the paper reports fewer than 5."""
@@ -36,6 +39,9 @@ TYPICAL, LONGEST = 16, 4096
 """Slots that the middle and the longest forward last at most; as many as in the paper's setting."""
 MOST_TERMS = 1_000_000
 """Of the windows of one schedule sub-problem."""
+SLOTS_S, TERM_S = 1e-4, 2e-6
+"""About what stating a schedule sub-problem takes for each pair, and for each time a client is in a window: no clock
+ends that."""
 PATIENCE = 2
 """Assignments met again in a row that end the search: from there it goes round in circles."""
 
@@ -49,31 +55,54 @@ class _Found(NamedTuple):
 def plan(case: Case, effort: Effort = Effort()) -> Draft:  # noqa: B008 - immutable
     """The best schedule met; for preemptive problems in which everyone fits."""
     assert case.preemptive
-    ends = None if effort.time_limit_s is None else time.monotonic() + effort.time_limit_s
-    best = min((_whole(case, helper) for helper in _assignments(case, effort.seed, ends)), key=lambda found: found[0])
-    return Draft(best.helper, best.rows, deterministic=ends is None)
+    watch = Watch(effort.time_limit_s)
+    best: _Found | None = None
+    took_s = 0.0
+    for helper in _assignments(case, effort, watch):
+        if best is not None and not watch.affords(took_s):
+            break
+        started = time.monotonic()
+        found = _whole(case, helper)
+        best = found if best is None else min(best, found, key=lambda one: one.makespan)
+        took_s = time.monotonic() - started
+    assert best is not None
+    return Draft(best.helper, best.rows, deterministic=not watch.limited)
 
 
-def _assignments(case: Case, seed: int, ends: float | None) -> list[tuple[int, ...]]:
-    """Algorithm 1: every assignment y that it meets, once each, in order."""
+def _assignments(case: Case, effort: Effort, watch: Watch) -> Iterator[tuple[int, ...]]:
+    """Algorithm 1: every assignment y that it meets, once each, in order; where time is too short for one, another."""
+    met: set[tuple[int, ...]] = set()
+    if watch.affords(case.linked.size * SLOTS_S):
+        for helper in _met(case, effort.seed, watch):
+            if helper not in met:
+                met.add(helper)
+                yield helper
+    if not met:
+        yield tuple(balanced(case) or effort.placed or place(case) or ())
+
+
+def _met(case: Case, seed: int, watch: Watch) -> Iterator[tuple[int, ...]]:
     forward = in_slots(case)
     nobody = np.zeros_like(forward.length)
     at = Multipliers(nobody, nobody, RHO)
-    met: dict[tuple[int, ...], None] = {}
+    met: set[tuple[int, ...]] = set()
     amounts, length, again = None, -1, 0
+    stating_s = terms(forward) * TERM_S
     for _ in range(ITERATIONS):
-        amounts, makes = schedule(forward, at, Effort(seed, _left(ends)), amounts)
-        y = assign(forward, amounts, at, Effort(seed, _left(ends)))
+        if not watch.affords(stating_s):
+            break
+        amounts, makes = schedule(forward, at, Effort(seed, _left(watch, stating_s)), amounts)
+        y = assign(forward, amounts, at, Effort(seed, _left(watch, 0.0)))
         if not y.any():
             break
         stationary = np.abs(y - at.y).sum() < 1 and abs(makes - length) < 1  # eq. (17), (18)
         at, length = Multipliers(y, at.dual + amounts - y * forward.length, RHO), makes
         helper = tuple(np.argmax(y, axis=0).tolist())
         again = again + 1 if helper in met else 0
-        met.setdefault(helper)
-        if stationary or again >= PATIENCE or _left(ends) == 0.0:
+        met.add(helper)
+        yield helper
+        if stationary or again >= PATIENCE or watch.over():
             break
-    return list(met) or [tuple(place(case) or ())]
 
 
 def in_slots(case: Case) -> Forward:
@@ -122,5 +151,6 @@ def _optimal(case: Case, i: int, clients: list[int]) -> list[Row]:
     )
 
 
-def _left(ends: float | None) -> float | None:
-    return None if ends is None else max(0.0, ends - time.monotonic())
+def _left(watch: Watch, reserve_s: float) -> float | None:
+    """For the solver alone; None: work decides."""
+    return max(0.0, watch.left_s() - reserve_s) if watch.limited else None

@@ -18,19 +18,37 @@ def plan(case: Case, effort: Effort = Effort()) -> Draft:  # noqa: B008 - immuta
     planner = Planner(case, effort)
     planner.round_off()
     planner.improve(300_000)
-    planner.close_in(work=0.5, rounds=40)
-    planner.solve_whole(work=3.0)
     if case.clients <= SMALL:
+        planner.close_in(work=0.5, rounds=40)
+        planner.solve_whole(work=3.0)
         planner.improve(600_000)
         planner.close_in(work=1.0, rounds=60)
         planner.solve_whole(work=2.5)
     else:
-        planner.improve(1_000_000)
-        planner.improve(6_000_000)
+        _large(planner)
     work = 10.0
     while not planner.done and planner.watch.limited:
+        planner.regroup(work=work)
         planner.improve(2_000_000)
         planner.close_in(work=work, rounds=100)
         planner.solve_whole(work=work)
         work *= 2
     return planner.draft()
+
+
+def _large(planner: Planner) -> None:
+    """Beyond SMALL: what is wide of its bound gets more of the search that mends it."""
+    if planner.wide:
+        planner.regroup(work=9.0)
+    planner.close_in(work=0.5, rounds=40)
+    if not planner.wide:
+        planner.solve_whole(work=3.0)
+    planner.improve(1_000_000)
+    if not planner.wide:
+        return planner.improve(3_000_000)
+    planner.close_in_whole(effort=1_000_000)
+    if planner.wide:
+        planner.regroup(work=9.0)
+    if planner.wide:
+        planner.improve(2_000_000)
+    return None

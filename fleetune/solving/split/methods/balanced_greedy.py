@@ -7,20 +7,23 @@ happens when no helper is left for a client; here the clients are then placed so
 
 import numpy as np
 
-from fleetune.solving.split.assignment import place_evenly
+from fleetune.solving.split.assignment import place, place_evenly
 from fleetune.solving.split.case import Case
 from fleetune.solving.split.dispatch import everywhere, first_come
 from fleetune.solving.split.draft import Draft, Effort
+from fleetune.solving.split.watch import Watch
 
 
 def plan(case: Case, effort: Effort = Effort()) -> Draft:  # noqa: B008 - immutable
-    """The heuristic's schedule; nothing in it is random or limited."""
-    del effort
+    """The heuristic's schedule; nothing in it is random, and a clock matters only where a helper has no room left."""
+    watch = Watch(effort.time_limit_s)
     helper = balanced(case)
+    deterministic = helper is not None or not watch.limited
     if helper is None:
-        helper = place_evenly(case)
+        placed = place_evenly(case, watch.left_s()) or effort.placed or place(case)
+        helper = None if placed is None else list(placed)
     assert helper is not None, "only asked where everyone fits"
-    return Draft(helper, everywhere(case, helper, first_come))
+    return Draft(helper, everywhere(case, helper, first_come), deterministic=deterministic)
 
 
 def balanced(case: Case) -> list[int] | None:

@@ -5,6 +5,7 @@ scarce that this keeps failing, random moves and swaps from some assignment that
 """
 
 import random
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -19,19 +20,20 @@ STEPS_PER_CLIENT = 50
 
 def plan(case: Case, effort: Effort = Effort()) -> Draft:  # noqa: B008 - immutable
     """Another schedule for another seed."""
-    helper = drawn(case, random.Random(effort.seed))
+    helper = drawn(case, random.Random(effort.seed), effort.placed)
     return Draft(helper, everywhere(case, helper, first_come))
 
 
-def drawn(case: Case, rng: random.Random) -> list[int]:
-    """A random helper for each client so that all fit; for problems where some assignment does."""
+def drawn(case: Case, rng: random.Random, placed: Sequence[int] | None = None) -> list[int]:
+    """A random helper for each client so that all fit; for problems where some assignment does, as `placed` if
+    known."""
     for _ in range(TRIES):
         helper = _dealt(case, rng)
         if helper is not None:
             return helper
-    found = place(case)
+    found = placed or place(case)
     assert found is not None, "only asked where everyone fits"
-    return _shaken(case, found, rng)
+    return _shaken(case, list(found), rng)
 
 
 def _dealt(case: Case, rng: random.Random) -> list[int] | None:
