@@ -5,11 +5,12 @@ import random
 
 import pytest
 
-from fleetune.errors import Infeasible
+from fleetune.errors import Infeasible, TryAgain
 from fleetune.solving.split.assignment import place, place_evenly, place_most
 from fleetune.solving.split.case import Case
 from fleetune.solving.split.problem import Problem
 from fleetune.solving.split.shortage import prove_room
+from fleetune.solving.split.watch import Watch
 from tests.solving.split import brute
 from tests.solving.split.instances import drawn
 
@@ -125,3 +126,14 @@ def test_a_packing_without_slack_is_found() -> None:
     found = place(case)
     assert found is not None
     assert all(sum(clients[j] for j in range(20) if found[j] == i) == 200 for i in range(5))
+
+
+def test_out_of_time_is_not_infeasible() -> None:
+    """Triples that fill twelve helpers to the last byte: where time ends first, nobody says that there is no plan."""
+    drawn_by = random.Random(1)
+    pairs = [(drawn_by.randint(26_000, 40_000), drawn_by.randint(26_000, 33_000)) for _ in range(12)]
+    sizes = [float(size) for one, other in pairs for size in (one, other, 100_000 - one - other)]
+    drawn_by.shuffle(sizes)
+    problem = with_memory((100_000.0,) * 12, tuple(sizes))
+    with pytest.raises(TryAgain, match="no assignment of the clients that fits all memories was found in time"):
+        prove_room(Case.of(problem), problem, Watch(1e-9))
