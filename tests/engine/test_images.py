@@ -18,6 +18,7 @@ from fleetune.planning import strategies
 from stages.entry import Channel, Desk
 from stages.plan import plan
 from tests.planning.instances import small
+from tests.planning.scored import scored
 
 PATIENCE_S = 120
 PROJECT, PACKAGES = recipe.PROJECT, Path(sysconfig.get_path("purelib"))
@@ -150,7 +151,7 @@ def test_the_mounted_image_is_thin(engine: Any) -> None:
 @pytest.fixture
 def tasks(tmp_path: Path) -> Path:
     """A task of the stage `plan` for each strategy, in a folder that any user may read and write."""
-    problem = small()
+    problem = scored(small())
     _open(tmp_path)
     for kind, content in (("fleet", problem.fleet), ("profile", problem.profile)):
         wire.write(content, _open(tmp_path / kind) / f"{kind}.json")
