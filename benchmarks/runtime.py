@@ -1,7 +1,8 @@
 """`python -m benchmarks.runtime [--quick]`: what it costs to train through the partitioned runtime.
 
-A one-device plan beside a plain PyTorch loop; how busy a plan of two segments keeps its devices beside what the clock
-says; copies and CPU time of sending tensors beside zmq and CURVE alone; and how long a small message takes.
+A one-device plan beside a plain PyTorch loop, and on two threads beside itself on one; how busy a plan of two segments
+keeps its devices beside what the clock says; copies and CPU time of sending tensors beside zmq and CURVE alone; and how
+long a small message takes.
 """
 
 import argparse
@@ -26,12 +27,12 @@ EMULATED_CORES = 0.5
 def run(folder: Path, quick: bool, say: Callable[[str], None]) -> list[Figure]:
     """Every figure; `folder` gets what is left behind."""
     say("sending tensors between two processes")
-    found = copies(folder / "wire", repeats=3 if quick else 15)
+    found = copies(folder / "wire", repeats=2 if quick else 15)
     real = measured(folder / "real", SMALL if quick else MODEL, None, say)
-    say("a one-device plan in turns with a plain loop")
-    found = [*one_device(real, rounds=3 if quick else 6, repeats=3 if quick else 5), *found]
+    say("a one-device plan on one and on two threads, and a plain loop, in turns")
+    found = [*one_device(real, rounds=2 if quick else 6, repeats=2 if quick else 5), *found]
     say("two segments on two processes")
-    found += two_segments(real, rounds=6 if quick else 12, repeats=1 if quick else 4)
+    found += two_segments(real, rounds=4 if quick else 12, repeats=1 if quick else 4)
     if not quick:
         slow = measured(folder / "emulated", MODEL, EMULATED_CORES, say)
         say(f"two segments on two devices held at {EMULATED_CORES} cores")

@@ -46,7 +46,7 @@ def gather(project: Path, target: str) -> Path:
     (folder / "requirements.txt").write_text("\n".join(requirements(project, target)) + "\n")
     shutil.copy(project / "constraints.txt", folder / "constraints.txt")
     lists = ["--requirement", str(folder / "requirements.txt"), "--constraint", str(folder / "constraints.txt")]
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    pip = [sys.executable, "-P", "-m", "pip", "--quiet", "--disable-pip-version-check"]
     if subprocess.run([*pip, "wheel", "--wheel-dir", str(folder), *lists], check=False).returncode:
         raise TryAgain(f"the packages of image {target} could not be gathered: pip says why above")
     done.write_text(current)

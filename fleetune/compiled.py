@@ -13,14 +13,14 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 os.environ.setdefault("NUMBA_OPT", "1")  # measured: the event loop runs 1.5 times as fast as with the default, 3
 os.environ.setdefault("NUMBA_CPU_NAME", "generic")  # as fast, compiled 2 s sooner, and kept code serves any machine
 import numba
-from numba.core import event
+from numba.core import caching, event
 
 F = TypeVar("F", bound=Callable[..., object])
 _HERE = Path(__file__).parent
@@ -81,6 +81,15 @@ def _kept(function: Callable[..., object], *signature: str) -> Any:
         return numba.njit(*signature, error_model="numpy", nogil=True)(function)
     with _keeping_in(folder):
         return numba.njit(*signature, cache=True, error_model="numpy", nogil=True, _nrt=False)(function)
+
+
+def _save_if_there_is_room(cache: caching.FunctionCache, *code: object) -> None:
+    """What a full disk does not take is compiled anew in the next process."""
+    with suppress(OSError):
+        _save(cache, *code)
+
+
+_save, caching.FunctionCache.save_overload = caching.FunctionCache.save_overload, _save_if_there_is_room
 
 
 @contextmanager

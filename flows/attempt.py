@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,11 @@ def start(row: StageEntry, task: StageTask, launcher: Launcher, reads: tuple[Pat
     )
 
 
-def listen_to_end(row: StageEntry, job: Job, listen: Listen) -> None:
-    """Pass on what a stage says until it ends; raise the error it ended with."""
+def listen_to_end(row: StageEntry, job: Job, listen: Listen, resumed: Callable[[str], None]) -> None:
+    """Pass on what a stage says until it ends; raise the error it ended with.
+
+    `resumed` hears, in words, what an earlier attempt had done already.
+    """
     message = ""
     for line in job.lines():
         event = _event(line)
@@ -44,7 +48,9 @@ def listen_to_end(row: StageEntry, job: Job, listen: Listen) -> None:
             message = str(event.get("message", ""))
         elif event.get("event") == "progress":
             listen(_progress(row.name, event))
-        elif event.get("event") == "note":
+        elif event.get("event") in ("note", "resumed"):
+            if event["event"] == "resumed":
+                resumed(str(event.get("text", "")))
             listen(StageEvent(stage=row.name, kind="note", text=str(event.get("text", ""))))
     code = job.wait()
     if code:
@@ -81,4 +87,5 @@ def _progress(stage: str, event: dict[str, Any]) -> StageEvent:
         done=float(event.get("done", 0)),
         total=float(event.get("total", 0)),
         unit=str(event.get("unit", "")),
+        detail=str(event.get("detail", "")),
     )

@@ -7,8 +7,9 @@ from fleetune.contracts import wire
 from fleetune.contracts.config.run import RunConfig
 from fleetune.contracts.record import record
 from fleetune.errors import Refused
-from fleetune.store import Ingredients, Store, changes, stage_key
-from fleetune.store.key import leaves
+from fleetune.store import Ingredients, RunRecord, Store, changes, stage_key
+from fleetune.store.key import CODE, leaves
+from flows.predecessors import left_ingredients
 from flows.setting import Setting, Wish
 from stages.catalog import StageEntry, config_slice, entry, maker, waves
 
@@ -21,7 +22,10 @@ class Decision:
     ingredients: Ingredients
     inputs: dict[str, str] = field(default_factory=dict)
     stored: dict[str, str] | None = None
-    """Outputs that the key stands for, when they are in the store."""
+    """Outputs that the key stands for, when they are in the store; of a stage that measures the world, what the new
+    measurement is compared with."""
+    unfinished: str = ""
+    """The run whose measurement `stored` is, when that run was begun by the same config and is not done."""
     runs: bool
     why: str
     """`ran: ...` or `reused: ...`."""
@@ -77,9 +81,25 @@ class Judge:
             raise Refused(
                 f"stage {row.name} has to run first ({reason}); run without --only, or with --from {row.name}"
             )
-        if row.always and (row.beside or stored is not None):
+        if row.settles:
+            found = self._unfinished(row, found, run)
+        if row.always and (row.beside or found.stored is not None):
             reason = f"beside {row.beside}" if row.beside else "measured in every run"
         return replace(found, why=f"ran: {reason}")
+
+    def _unfinished(self, row: StageEntry, found: Decision, this_run: str) -> Decision:
+        """With what the newest run of the same config measured, unless a run of it has come to its end since."""
+        store = self._setting.store
+        for run in store.runs.named(self._config.name):
+            if run.id == this_run or wire.dump(run.config) != self._plain:
+                continue
+            past = {stage.stage: stage for stage in run.stages}
+            if run.state == "done" and all(one.name in past for one in self.rows()):
+                break
+            made = past[row.name].outputs if row.name in past else {}
+            if run.state != "done" and made and all(store.has(kind, digest) for kind, digest in made.items()):
+                return replace(found, stored=dict(made), unfinished=run.id)
+        return found
 
     def _prove_wish(self) -> None:
         """Refuse stages that do not exist or contradict each other, and to work on devices that do not exist."""
@@ -106,9 +126,12 @@ class Judge:
 
     def _ingredients(self, row: StageEntry, inputs: Mapping[str, str], beside: str) -> Ingredients:
         named: Ingredients = {"stage": row.name, "stage version": str(row.version)}
+        if not row.always:
+            named.update({f"{CODE}{path}": digest for path, digest in self._setting.sources(row.module).items()})
         named.update({f"package.{name}": self._setting.versions(name) for name in row.packages})
         for section, value in config_slice(row, self._plain).items():
             named.update({f"config.{name}": text for name, text in leaves(value, section).items()})
+        named.pop("config.model.revision", None)  # what is there counts as content, whatever it is called
         if not row.always:
             named["seed"] = str(self._config.seed)
         named.update({f"content.{name}": self._contents[name] for name in row.content})
@@ -118,19 +141,26 @@ class Judge:
         return named
 
     def _reason(self, row: StageEntry, key: str, ingredients: Ingredients, this_run: str) -> str:
-        """Against the newest earlier run of the same config name that had this stage."""
+        """Against the run that is run again, else the newest earlier one of the same config name, that had this stage,
+        whether it ended or not."""
         store = self._setting.store
-        for run in store.runs.named(self._config.name):
+        for run in self._compared_with(this_run):
             past = next((stage for stage in run.stages if stage.stage == row.name), None)
-            if run.id == this_run or past is None or not past.key:
+            if past is None or not past.key:
                 continue
             if past.key == key:
                 gone = f"its artifacts are gone from the store, {run.id} had them"
                 return gone if past.state == "done" else f"{run.id} did not finish it"
-            made = store.key(past.key) if past.state == "done" else None
-            if made is not None:
-                return changes(made.ingredients, ingredients)
+            made = store.key(past.key)
+            old = made.ingredients if made is not None else left_ingredients(store, past.key)
+            if old:
+                return changes(old, ingredients)
         return "never run before"
+
+    def _compared_with(self, this_run: str) -> list[RunRecord]:
+        """Earlier runs, the one first that the user has in mind."""
+        named = [run for run in self._setting.store.runs.named(self._config.name) if run.id != this_run]
+        return sorted(named, key=lambda run: run.id != self._wish.rerun)
 
 
 def _same_key(store: Store, key: str) -> str:

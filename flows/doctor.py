@@ -113,7 +113,7 @@ def _memory() -> Finding:
 
 def _accelerators() -> Finding:
     """Asks PyTorch in a process of its own, since a broken driver can end the process that asks."""
-    asked = [sys.executable, "-c", ASK_TORCH]
+    asked = [sys.executable, "-P", "-c", ASK_TORCH]
     try:
         answer = subprocess.run(asked, capture_output=True, timeout=120, check=True, text=True).stdout
         found: list[dict[str, Any]] = json.loads(answer)

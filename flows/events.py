@@ -21,6 +21,8 @@ class StageEvent:
     total: float = 0.0
     unit: str = ""
     """progress only: done of total, in this unit."""
+    detail: str = ""
+    """progress only: what else there is to tell (`round 12 of 40, loss 2.13`)."""
     seconds: float = 0.0
     """done and failed: how long the stage took."""
 

@@ -5,15 +5,17 @@ home lies in the store, unless the user has set PREFECT_API_URL or PREFECT_HOME.
 `flows/pipeline.py:finetune`.
 """
 
+import errno
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from fleetune import disk
 from fleetune.contracts import wire
 from fleetune.contracts.config.run import RunConfig
-from fleetune.errors import Refused, TryAgain
+from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.store import RunRecord, Store
-from flows import server
+from flows import preflight, server
 from flows.events import Listen, StageEvent, nobody
 from flows.foresee import foresee
 from flows.runner import Runner
@@ -35,23 +37,39 @@ def run_with(setting: Setting, config: RunConfig, wish: Wish, dry_run: bool = Fa
     """`run`, conducted with a setting of the caller's."""
     runner = Runner(setting, config, wish)
     planned = foresee(runner)  # refuses what cannot be reused, before anything is started
+    preflight.prove(planned)
     if dry_run:
         return planned
-    setting.listen(StageEvent(stage="run", kind="note", text="starting the pipeline engine"))
-    _prove_writable(setting.store.local)
-    server.ensure(setting.store.local / "prefect")
-    with runner:
-        _through_prefect(runner)
+    server.prove_named()
+    used = disk.folders(setting.store.local)
+    try:
+        _prove_writable(setting.store.local)
+        setting.listen(StageEvent(stage="run", kind="note", text="starting the pipeline engine"))
+        server.ensure(setting.store.local / "prefect")
+        with runner:
+            setting.listen(StageEvent(stage="run", kind="started", text=runner.record.id))
+            _through_prefect(runner)
+    except FleetuneError:
+        raise
+    except Exception as error:
+        if known := runner.error or disk.in_words(error, used) or disk.full(used):
+            raise known from error
+        raise
     if runner.error is not None:
         raise runner.error
     return runner.record
 
 
 def _prove_writable(folder: Path) -> None:
+    """Make the folder and try its disk; Refused when it may not be written to, and OSError when it is full."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(disk.FULL_BYTES))
     except OSError as error:
+        if error.errno == errno.ENOSPC:
+            error.filename = str(folder)
+            raise
         raise Refused(f"--root {folder}: cannot be written to ({error.strerror}); choose another folder") from None
 
 
@@ -66,6 +84,8 @@ def _through_prefect(runner: Runner) -> None:
 
     state: Any = finetune(wire.dump(runner.config), return_state=True)
     if not state.is_completed() and runner.error is None:
+        if full := disk.full(disk.folders(runner.setting.store.local)):
+            raise full
         raise TryAgain(f"the engine ended the run without a stage at fault ({state.message}); run it again to go on")
 
 

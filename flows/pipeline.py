@@ -17,6 +17,8 @@ from prefect.states import Completed, Failed
 from fleetune.contracts.config.run import RunConfig
 from fleetune.errors import FleetuneError
 from fleetune.store import Store
+from flows import preflight
+from flows.foresee import foresee
 from flows.runner import Runner
 from flows.setting import Setting, Wish
 from stages.catalog import waves
@@ -36,6 +38,7 @@ def finetune(
     `until`: the last stage.
     """
     runner = Runner(Setting(store=Store(root)), config, Wish(from_stage=from_stage, only=only, until=until))
+    preflight.prove(foresee(runner))
     with runner:
         return perform(runner)
 

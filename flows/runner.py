@@ -6,24 +6,26 @@ Knows nothing of Prefect. `stage(name)` may be called from several threads, for 
 import dataclasses
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+from fleetune import disk
 from fleetune.contracts import wire
 from fleetune.contracts.config.run import RunConfig
 from fleetune.contracts.fleet import DOCKER
 from fleetune.contracts.record import record
-from fleetune.contracts.task import StageTask
+from fleetune.contracts.task import RunFacts, StageTask
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.launching import Job, open_stages
 from fleetune.store import KeyRecord, RunRecord, StageRecord
 from fleetune.store.runs import new_run_id
-from flows import attempt
+from flows import attempt, yaml_file
 from flows.beside import Leaders
 from flows.decide import Decision, Judge
 from flows.events import StageEvent
 from flows.offline import offline
+from flows.predecessors import leave_ingredients, predecessors
 from flows.setting import Setting, Wish, version_of
 from stages.catalog import StageEntry, config_slice, entry
 
@@ -47,32 +49,44 @@ class Runner:
     def __init__(self, setting: Setting, config: RunConfig, wish: Wish) -> None:
         """Refused when the wish or the config cannot be met; nothing is written yet."""
         self.setting = setting
-        self.config = config
+        self.config = config = setting.pin(config)
         self.judge = Judge(setting, config, wish)
         self.rows = self.judge.rows()
-        moment = setting.store.clock()
+        moment, commit = setting.store.clock(), setting.commit()
         self.record = RunRecord(
             id=new_run_id(config.name, moment, setting.chance),
             config=config,
             seed=config.seed,
             code_version=version_of("fleetune"),
+            commit=commit.id,
+            dirty=commit.dirty,
             started=moment.isoformat(),
             stages=tuple(StageRecord(stage=row.name) for row in self.rows),
         )
         self.error: FleetuneError | None = None
         self._leaders = Leaders(self.rows)
         self._plain = wire.dump(config)
+        self._facts = RunFacts(
+            name=config.name,
+            started=self.record.started,
+            code_version=self.record.code_version,
+            commit=self.record.commit,
+            dirty=self.record.dirty,
+            settings=yaml_file.text(self._plain),
+        )
         self._from_stage = wish.from_stage
         self._change = threading.Lock()
         self._stop = threading.Event()
         self._jobs: dict[str, Job] = {}
         self._verified: set[tuple[str, str]] = set()
         self._open = ExitStack()
+        self._folders = disk.folders(setting.store.local)
         self._containers = open_stages(lambda text: None)
 
     def __enter__(self) -> "Runner":
         self._open.enter_context(self.setting.store.runs.alive(self.record.id))
         self._open.enter_context(self._containers)
+        self.setting.store.tidy()
         self.setting.store.runs.save(self.record)
         return self
 
@@ -82,13 +96,13 @@ class Runner:
         interrupted = error is not None and not isinstance(error, Exception)
         failure = error if isinstance(error, FleetuneError) else self.error
         state = "interrupted" if interrupted else "failed" if error or failure else "done"
-        self._update(
-            state=state,
-            ended=self._now(),
-            error=str(failure or ""),
-            exit_code=failure.exit_code if failure else 0,
-        )
-        self._open.close()
+        with self._open, suppress(OSError) if error or failure else nullcontext():  # a full disk takes no record
+            self._update(
+                state=state,
+                ended=self._now(),
+                error=str(failure or ""),
+                exit_code=failure.exit_code if failure else 0,
+            )
 
     def stop(self) -> None:
         """End every process of this run; safe to repeat and from any thread."""
@@ -102,10 +116,11 @@ class Runner:
         begun = time.monotonic()
         try:
             outcome = self._stage(row)
-        except BaseException as error:
+        except BaseException as raised:
+            error = raised if isinstance(raised, FleetuneError) else disk.in_words(raised, self._folders) or raised
             self._leaders.ended(name, ok=False)
             self._fail(row, error, time.monotonic() - begun)
-            raise
+            raise error from raised.__cause__
         self._leaders.ended(name, ok=True)
         self._tell(name, "done" if outcome.how == "ran" else outcome.how, outcome.why, time.monotonic() - begun)
         return outcome
@@ -125,8 +140,23 @@ class Runner:
             decision = dataclasses.replace(decide(), inputs=known)  # anew: the other run may have made it
             self._note(row, key=decision.key, inputs=known, why=decision.why, started=self._now())
             if not decision.runs:
-                return self._reused(row, decision)
+                bad = self._bad(row, decision)
+                if not bad:
+                    return self._reused(row, decision)
+                decision = dataclasses.replace(decision, runs=True, why=f"ran: {bad}")
+                self._note(row, why=decision.why)
             return self._follow(row, decision) if live else self._run(row, decision)
+
+    def _bad(self, row: StageEntry, decision: Decision) -> str:
+        """What is wrong with the artifacts that would be reused; Refused where the stage is not to run."""
+        for kind, digest in (decision.stored or {}).items():
+            try:
+                self._prove(kind, digest)
+            except Refused as error:
+                if self.judge.must_be_stored(row):
+                    raise
+                return self.setting.store.first_bad(kind, digest) or str(error)
+        return ""
 
     def _reused(self, row: StageEntry, decision: Decision) -> Outcome:
         assert decision.stored is not None
@@ -158,11 +188,19 @@ class Runner:
     def _run(self, row: StageEntry, decision: Decision) -> Outcome:
         for kind, digest in decision.inputs.items():
             self._prove(kind, digest)
-        folders = {kind: self.setting.store.folder(kind, digest) for kind, digest in decision.inputs.items()}
-        return self._keep(row, decision, self._attempt(row, decision, folders))
+        store = self.setting.store
+        folders = {kind: store.folder(kind, digest) for kind, digest in decision.inputs.items()}
+        with predecessors(store, row, decision.key, decision.ingredients) as earlier:
+            outcome = self._keep(row, decision, self._attempt(row, decision, folders, earlier))
+            for key in earlier:
+                store.drop_work(key)
+        return outcome
 
-    def _attempt(self, row: StageEntry, decision: Decision, folders: dict[str, Path]) -> StageTask:
+    def _attempt(
+        self, row: StageEntry, decision: Decision, folders: dict[str, Path], earlier: tuple[str, ...] = ()
+    ) -> StageTask:
         work = self.setting.store.work(decision.key)
+        leave_ingredients(work, decision.ingredients)
         task = StageTask(
             stage=row.name,
             run=self.record.id,
@@ -171,8 +209,11 @@ class Runner:
             inputs={kind: str(folder.resolve()) for kind, folder in folders.items()},
             output=str((work / attempt.OUTPUT).resolve()),
             work=str(work.resolve()),
+            earlier=tuple(str(self.setting.store.work(key).resolve()) for key in earlier),
             cache=str(self.setting.store.cache(row.name).resolve()),
+            stored=self._stored(row, decision),
             anew=row.name == self._from_stage,
+            facts=self._facts,
         )
         if self.record.stage(row.name).state != "running":  # a follower is attempted twice
             self._note(row, state="running", how="ran")
@@ -185,7 +226,7 @@ class Runner:
             self._leaders.begun(row.name, live=True)
             if row.beside:
                 self._leaders.end_with(row.beside, job)
-            attempt.listen_to_end(row, job, self.setting.listen)
+            attempt.listen_to_end(row, job, self.setting.listen, lambda text: self._resumed(row, text))
         finally:
             job.stop(GRACE_S)
         return task
@@ -201,11 +242,11 @@ class Runner:
 
     def _keep(self, row: StageEntry, decision: Decision, task: StageTask) -> Outcome:
         """Put what a stage made into the store, then its key."""
-        store, why, outputs = self.setting.store, decision.why, {}
+        store, why, outputs = self.setting.store, self.record.stage(row.name).why, {}
         for kind, folder in attempt.outputs_of(row, task).items():
             if kind == row.settles and decision.stored is not None:
-                settled = self._is_settled(kind, folder, decision.stored[kind])
-                why += f"; the stored {kind} is kept, within tolerance" if settled else f"; the {kind} has changed"
+                settled = self._settled(kind, folder, decision)
+                why += f"; {settled}" if settled else f"; the {kind} has changed"
                 if settled:
                     outputs[kind] = decision.stored[kind]
                     continue
@@ -226,13 +267,34 @@ class Runner:
             self.setting.store.drop_work(key)
             lock.release()
 
-    def _is_settled(self, kind: str, measured: Path, stored: str) -> bool:
-        """Whether the stored measurement stays; one that is corrupt does not."""
+    def _stored(self, row: StageEntry, decision: Decision) -> dict[str, str]:
+        """What a stage that measures the world is told of an earlier measurement; of one that is corrupt nothing."""
+        if not row.settles or decision.stored is None:
+            return {}
         try:
-            self._prove(kind, stored)
+            self._prove(row.settles, decision.stored[row.settles])
         except Refused:
-            return False
-        return self.setting.settle[kind](self.setting.store.folder(kind, stored), measured, self.config)
+            return {}
+        folder = self.setting.store.folder(row.settles, decision.stored[row.settles])
+        return {row.settles: str(folder.resolve())}
+
+    def _resumed(self, row: StageEntry, text: str) -> None:
+        """Add to the reason what the stage goes on from."""
+        self._note(row, why=f"{self.record.stage(row.name).why}; {text}")
+
+    def _settled(self, kind: str, measured: Path, decision: Decision) -> str:
+        """Why the stored measurement stays; empty when it does not, as where it is corrupt."""
+        assert decision.stored is not None
+        try:
+            self._prove(kind, decision.stored[kind])
+        except Refused:
+            return ""
+        stored = self.setting.store.folder(kind, decision.stored[kind])
+        if self.setting.settle[kind](stored, measured, self.config):
+            return f"the stored {kind} is kept, within tolerance"
+        if decision.unfinished and self.setting.there[kind](stored, measured, self.config):
+            return f"the unfinished run {decision.unfinished} keeps its {kind}"
+        return ""
 
     def _known(self, row: StageEntry) -> dict[str, str]:
         """kind -> digest of the stage's inputs, as far as they have been made."""
@@ -248,7 +310,12 @@ class Runner:
         said = str(error) if isinstance(error, FleetuneError) else f"{type(error).__name__}: {error}"
         if isinstance(error, FleetuneError) and self.error is None:
             self.error = error
-        self._note(row, state="failed", error=said, ended=self._now())
+        with suppress(OSError):  # a full disk takes no record
+            self._note(row, state="failed", error=said, ended=self._now())
+        if isinstance(error, Refused) and "plan" in row.inputs:  # what cannot be trained can be looked at
+            report = self.setting.store.folder("plan", self.record.outputs["plan"]) / "report.html"
+            if report.is_file():
+                self._tell(row.name, "note", f"the report of its plan is {report}")
         self._tell(row.name, "failed", said, seconds)
 
     def _note(self, row: StageEntry, **fields: Any) -> None:

@@ -8,16 +8,18 @@ imported Prefect already) gets exactly what those say instead.
 import atexit
 import http.client
 import os
-import socket
+import secrets
 import sys
 import threading
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
+from fleetune import disk
 from fleetune.errors import TryAgain
 from fleetune.launching import Command, Job, ProcessLauncher
 from fleetune.store import Lock
+from flows import http_access
+from flows.prefect_server import CLIENT_SECRET, HOST
 
 START_S, ASK_S = 180.0, 0.1
 SETTINGS = {
@@ -31,48 +33,71 @@ SERVER_ONLY = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PRE
 """No pages to serve and no schedules to keep: the services for those stay off, as in Prefect's own temporary server."""
 
 
+def prove_named() -> None:
+    """Have a server that the user has named be asked whether it is there, before anything is written.
+
+    To be called before Prefect is imported, as is `ensure`. Refused or TryAgain when it does not answer.
+    """
+    http_access.spare_loopback(os.environ)
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
+    if not _is_named():
+        return
+    from prefect.settings import PREFECT_API_URL  # by its profiles and files, too
+
+    address = PREFECT_API_URL.value()
+    if address is None or http_access.is_loopback(address):
+        http_access.ignore_proxies()
+    if address is not None:
+        http_access.prove(address, "PREFECT_API_URL")
+
+
 def ensure(home: Path) -> None:
     """Have this process's Prefect talk to a server; starts one with its files in `home` unless the user named one.
 
-    To be called before Prefect is imported. TryAgain when the server does not come up.
+    After `prove_named`. TryAgain when the server does not come up.
     """
-    named = "PREFECT_API_URL" in os.environ or "PREFECT_HOME" in os.environ or "prefect" in sys.modules
-    for name, value in SETTINGS.items():
-        os.environ.setdefault(name, value)
-    if named:
+    if _is_named():
         return
     home.mkdir(parents=True, exist_ok=True)
     os.environ["PREFECT_HOME"] = str(home.resolve())
     pause = threading.Event().wait
     with Lock(home / "start.lock", pause):  # the first start makes the database
         os.environ["PREFECT_API_URL"] = start(home, pause)
+    http_access.ignore_proxies()
+
+
+def _is_named() -> bool:
+    return "PREFECT_API_URL" in os.environ or "PREFECT_HOME" in os.environ or "prefect" in sys.modules
 
 
 def start(home: Path, pause: Callable[[float], bool]) -> str:
-    """Start a server and wait until it answers; its API's address."""
-    port = _free_port()
-    spec = find_spec("prefect")
-    assert spec is not None and spec.submodule_search_locations
-    app = ("--app-dir", str(Path(next(iter(spec.submodule_search_locations))).parent), "--factory")
-    where = ("--host", "127.0.0.1", "--port", str(port), "--log-level", "error", "--lifespan", "on")
+    """Start a server that answers nobody but this process, and wait until it does; its API's address."""
+    secret = f"fleetune:{secrets.token_urlsafe(32)}"
     job = ProcessLauncher().start(
         Command(
-            module="uvicorn",
-            arguments=(*app, "prefect.server.api.server:create_app", *where),
+            module="flows.prefect_server",
             environment=SERVER_ONLY,
+            first_line=secret.encode(),
             log=home / "server.log",
         )
     )
     atexit.register(job.stop)
-    _wait(port, job, pause)
-    return f"http://127.0.0.1:{port}/api"
+    port = int(next(job.lines(), 0)) or None  # none when it ended before it had one
+    if port is None:
+        job.wait()
+    _wait(port, job, home, pause)
+    os.environ[CLIENT_SECRET] = secret
+    return f"http://{HOST}:{port}/api"
 
 
-def _wait(port: int, job: Job, pause: Callable[[float], bool]) -> None:
+def _wait(port: int | None, job: Job, home: Path, pause: Callable[[float], bool]) -> None:
     for _ in range(int(START_S / ASK_S)):
         if job.poll() is not None:
+            if full := disk.full({disk.STORE: home}):
+                raise full
             raise TryAgain(f"Prefect's server did not start ({job.tail(1).strip() or 'no reason given'}); run it again")
-        if _answers(port):
+        if port is not None and _answers(port):
             return
         pause(ASK_S)
     job.stop()
@@ -80,7 +105,7 @@ def _wait(port: int, job: Job, pause: Callable[[float], bool]) -> None:
 
 
 def _answers(port: int) -> bool:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    connection = http.client.HTTPConnection(HOST, port, timeout=5)
     try:
         connection.request("GET", "/api/health")
         return connection.getresponse().status == 200
@@ -88,9 +113,3 @@ def _answers(port: int) -> bool:
         return False
     finally:
         connection.close()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

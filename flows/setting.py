@@ -2,16 +2,19 @@
 
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from importlib import metadata
 from pathlib import Path
 
 from fleetune.contracts import wire
+from fleetune.contracts.config.data import BUILT_IN
 from fleetune.contracts.config.run import RunConfig
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.record import record
 from fleetune.launching import Launcher, ProcessLauncher
 from fleetune.store import Store
+from fleetune.store.code import Sources
+from flows.checkout import Commit, checked_out
 from flows.events import Listen, nobody
 from stages.catalog import STAGES, StageEntry
 
@@ -24,6 +27,20 @@ def version_of(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return "absent"
+
+
+def pinned(config: RunConfig) -> RunConfig:
+    """The config with every name on the hub pinned to the commit that it stands for now."""
+    model, data = config.model, config.data
+    if model.source is not None and not model.source.startswith("package:") and not Path(model.source).is_dir():
+        from fleetune.models.source import pinned as pinned_model  # imports transformers: only for names on the hub
+
+        model = pinned_model(model)
+    if data.source not in BUILT_IN and not Path(data.source).expanduser().exists():
+        from fleetune.data import pinned_request
+
+        data = pinned_request(data)
+    return replace(config, model=model, data=data)
 
 
 def data_content(config: RunConfig) -> str:
@@ -50,6 +67,13 @@ def same_fleet(stored: Path, measured: Path, config: RunConfig) -> bool:
     return bool(within_tolerance(old, new, config.fleet.tolerance))
 
 
+def fleet_is_there(stored: Path, measured: Path, config: RunConfig) -> bool:
+    """Whether every device of a stored fleet is there, and no other, however fast its links are now."""
+    from fleetune.discovery import same_devices
+
+    return bool(same_devices(*(wire.read(Fleet, folder / "fleet.json") for folder in (stored, measured))))
+
+
 @record
 class Setting:
     """Everything around a run that is not its config."""
@@ -62,9 +86,16 @@ class Setting:
         default_factory=lambda: {"data": data_content, "model weights": model_content}
     )
     """Digests of what lies outside the store, by the name the catalog uses."""
+    pin: Callable[[RunConfig], RunConfig] = pinned
+    """Has every later stage and worker read what a name on the hub stands for when the run begins."""
     versions: Callable[[str], str] = version_of
+    sources: Callable[[str], Mapping[str, str]] = field(default_factory=lambda: Sources().of)
+    """Source files that a module runs, by path, with their digests."""
+    commit: Callable[[], Commit] = checked_out
     settle: Mapping[str, Settle] = field(default_factory=lambda: {"fleet": same_fleet})
     """kind -> whether a new measurement may be dropped for the stored one"""
+    there: Mapping[str, Settle] = field(default_factory=lambda: {"fleet": fleet_is_there})
+    """kind -> whether it may be dropped for that of a run that is not done, whatever has changed of it since"""
     chance: Callable[[int], str] = secrets.token_hex
 
 
@@ -76,5 +107,7 @@ class Wish:
     """Earlier stages must be in the store already; this one is run even when its key is known."""
     only: str | None = None
     """What it reads must be in the store already; nothing after it is run."""
+    rerun: str | None = None
+    """The run that is run again: reasons are told against it."""
     until: str | None = None
     """The last stage; the run ends well after it."""

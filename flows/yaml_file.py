@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from fleetune.contracts import wire
 from fleetune.errors import Refused
 
 FLOAT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
@@ -44,8 +45,8 @@ def read(path: Path) -> dict[str, Any]:
         source = path.read_bytes().decode("utf-8")
     except OSError as error:
         raise Refused(f"{path}: cannot be read ({error.strerror}); give an existing YAML file") from None
-    except UnicodeDecodeError:
-        raise Refused(f"{path}: not text in UTF-8; give a YAML file") from None
+    except UnicodeDecodeError as error:
+        raise Refused(f"{path}: {wire.not_text(error)}; give a YAML file") from None
     plain = parse(source, str(path))
     if not isinstance(plain, dict):
         raise Refused(f"{path}: it holds {kind(plain)}; a mapping of keys to values is needed")
@@ -60,8 +61,12 @@ def parse(source: str, owner: str) -> Any:
         mark = error.problem_mark or error.context_mark
         where = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise Refused(f"{owner}:{where}: {_one_line(error.problem or error.context or 'not YAML')}") from None
+    except yaml.reader.ReaderError as error:
+        line = source.count("\n", 0, error.position) + 1
+        raise Refused(f"{owner}: line {line}: character U+{error.character:04X} is not allowed in YAML") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise Refused(f"{owner}: not YAML ({_one_line(str(error))})") from None
+    wire.prove_depth(plain, owner)
     return _plain(plain, owner, "")
 
 
@@ -88,3 +93,8 @@ def _plain(value: Any, owner: str, key: str) -> Any:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
+
+
+def text(plain: Any) -> str:
+    """Plain values as YAML, in their order."""
+    return str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))

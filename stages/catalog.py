@@ -1,6 +1,7 @@
 """The table of stages: what each reads, what it makes, and what its key is a hash of."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from typing import Any
 
 from fleetune.contracts.record import a_name, record
@@ -26,6 +27,9 @@ class StageEntry:
     """Distributions it computes with; their versions are part of its key."""
     always: bool = False
     """It looks at the world (or follows another stage), so a known key does not make it superfluous."""
+    resumes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Inputs that may differ from those of an unfinished attempt that this one goes on from: kind -> its files that may
+    not. Empty: only an attempt of the same key is gone on from."""
     settles: str = ""
     """An output that measures the world: one close enough to the stored one is dropped for the stored one."""
     beside: str = ""
@@ -83,6 +87,7 @@ TRAIN = StageEntry(
     outputs=("checkpoint", "metrics"),
     content=("model weights",),
     packages=(*TENSORS, "safetensors", "pyzmq"),
+    resumes={"fleet": (), "plan": (), "profile": ("start.safetensors", "model/config.json")},
     needs_machines=True,
 )
 MONITOR = StageEntry(

@@ -1,11 +1,13 @@
 """How every stage starts and ends.
 
-stdout carries JSON lines only: `{"event": "progress", "what", "done", "total", "unit"}`, `{"event": "note", "text"}`,
-and as the last line of a failure `{"event": "error", "message"}`. Everything else a library may print goes to stderr,
-which is the log. Exit codes: 0 done, 64 refused, 65 infeasible, 75 try again.
+stdout carries JSON lines only: `{"event": "progress", "what", "done", "total", "unit", "detail"}`,
+`{"event": "note", "text"}`, `{"event": "resumed", "text"}`, and as the last line of a failure
+`{"event": "error", "message"}`. Everything else a library may print goes to stderr, which is the log. Exit codes:
+0 done, 64 refused, 65 infeasible, 75 try again.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -19,13 +21,14 @@ from typing import Any, TextIO
 
 import psutil
 
+from fleetune import disk
 from fleetune.contracts import wire
 from fleetune.contracts.record import record
 from fleetune.contracts.task import StageTask
 from fleetune.errors import FleetuneError, Refused, TryAgain
 
 END_CHILDREN_S = 2.0
-REAPER = "fleetune.launching.docker.reaper"
+REAPER = ".launching.docker.reaper"  # no whole name: the code of a stage is what it names
 
 
 class Channel:
@@ -42,9 +45,14 @@ class Channel:
             self._stream.write(line)
             self._stream.flush()
 
-    def progress(self, what: str, done: float, total: float, unit: str = "") -> None:
+    def progress(self, what: str, done: float, total: float, unit: str = "", detail: str = "") -> None:
         """A Progress whose listener is the process that started this one."""
-        self.say("progress", what=what, done=done, total=total, unit=unit)
+        more = {"detail": detail} if detail else {}
+        self.say("progress", what=what, done=done, total=total, unit=unit, **more)
+
+    def resumed(self, text: str) -> None:
+        """What an earlier attempt has done already: a remark that belongs to the reason why the stage runs."""
+        self.say("resumed", text=text)
 
     def note(self, text: str) -> None:
         """A remark for whoever reads along."""
@@ -87,19 +95,25 @@ def main(stage: Callable[[Desk], None], arguments: Sequence[str] | None = None) 
     channel = Channel(_own_stdout())
     signal.signal(signal.SIGTERM, _terminate)
     code = 0
+    used = disk.folders()
     try:
-        stage(Desk(task=_task(arguments), channel=channel))
+        task = _task(arguments)
+        used = disk.folders(task.work)
+        stage(Desk(task=task, channel=channel))
     except FleetuneError as error:
         code = _failed(channel, error)
     except (_Terminated, KeyboardInterrupt):
         code = _failed(channel, TryAgain("the stage was told to end before it was done; run it again to go on"))
     except Exception as error:
-        traceback.print_exc()
-        code = _failed(channel, TryAgain(f"the stage failed unexpectedly ({_short(error)}); its log has the traceback"))
+        with contextlib.suppress(OSError):  # the log may lie on a full disk
+            traceback.print_exc()
+        unforeseen = TryAgain(f"the stage failed unexpectedly ({_short(error)}); its log has the traceback")
+        code = _failed(channel, disk.in_words(error, used) or unforeseen)
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         _end_children()
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):
+        sys.stderr.flush()
     os._exit(code)  # threads that a failed stage left behind must not hold the process
 
 
@@ -153,7 +167,7 @@ def _end_children() -> None:
 def _outlives(process: psutil.Process) -> bool:
     """A reaper ends by itself once this process has ended and all it left on engines is gone."""
     try:
-        return REAPER in process.cmdline()
+        return any(word.endswith(REAPER) for word in process.cmdline())
     except psutil.Error:
         return False
 

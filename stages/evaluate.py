@@ -16,6 +16,7 @@ def evaluate(desk: Desk) -> None:
     """Score the model before and after training, and compare the forecast with what was measured."""
     config = desk.task.config
     fleet = wire.read(Fleet, desk.input("fleet") / "fleet.json")
+    training = wire.read(TrainingMetrics, desk.input("metrics") / "training.json")
     events = wire.read(EventSummary, desk.input("events") / "events.json")
     evaluation.evaluate(
         evaluation.EvaluationTask(
@@ -24,17 +25,33 @@ def evaluate(desk: Desk) -> None:
             profile=wire.read(Profile, desk.input("profile") / "profile.json"),
             plan=wire.read(PlanResult, desk.input("plan") / "plan.json"),
             forecast=wire.read(Forecast, desk.input("plan") / "forecast.json"),
-            training=wire.read(TrainingMetrics, desk.input("metrics") / "training.json"),
+            training=training,
             model=wire.load(ModelRequest, config["model"], "model"),
             profile_folder=desk.input("profile"),
             data_folder=desk.input("data"),
             checkpoint_folder=desk.input("checkpoint"),
             output=desk.output("evaluation"),
             accelerator=next((d.accelerator for d in fleet.devices if d.accelerator != "cpu"), "cpu"),
-            facts={"training ended": events.ended, "failures": "; ".join(events.failures) or "none"},
+            facts={
+                **desk.task.facts.listed(desk.task.run),
+                "training ended": events.ended,
+                "failures": "; ".join(events.failures) or "none",
+                **_plans(training),
+            },
+            settings=desk.task.facts.settings,
             progress=desk.channel.progress,
         )
     )
+
+
+def _plans(training: TrainingMetrics) -> dict[str, str]:
+    """What a reader of the times must know where this plan did not train every round."""
+    first = training.plan_from_round
+    if not first:
+        return {}
+    return {
+        "plans": f"rounds before {first} were trained by another plan; times and bytes are of those from {first} on"
+    }
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""plan: fleet, profile -> plan and what the clock forecasts of it."""
+"""plan: fleet, profile -> plan, what the clock forecasts of it, and a report of both."""
 
 from fleetune import clock, planning
 from fleetune.contracts import wire
@@ -6,6 +6,7 @@ from fleetune.contracts.config.run import StrategyRequest
 from fleetune.contracts.config.training import TrainingRequest
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.profile import Profile
+from fleetune.drawing import ReportContent, report
 from fleetune.planning.problem import Problem
 from stages.entry import Desk, main
 
@@ -28,6 +29,16 @@ def plan(desk: Desk) -> None:
     forecast = clock.forecast(result.plan, fleet, profile)
     wire.write(result, desk.output("plan") / "plan.json")
     wire.write(forecast, desk.output("plan") / "forecast.json")
+    content = ReportContent(
+        title=f"{desk.task.facts.name or desk.task.run}: a plan",
+        fleet=fleet,
+        profile=profile,
+        plan=result,
+        forecast=forecast,
+        facts={**desk.task.facts.listed(desk.task.run), "seed": str(desk.task.seed)},
+        settings=desk.task.facts.settings,
+    )
+    (desk.output("plan") / "report.html").write_text(report(content), encoding="utf-8")
 
 
 if __name__ == "__main__":

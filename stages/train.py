@@ -16,7 +16,7 @@ from stages.entry import Desk, main
 
 
 def train(desk: Desk) -> None:
-    """Train by the plan; an interrupted attempt goes on from what it left in the work folder."""
+    """Train by the plan; an interrupted attempt goes on from what it left in the work folder, or another plan did."""
     fleet = wire.read(Fleet, desk.input("fleet") / "fleet.json")
     if fleet.simulated:
         raise Refused(f"device {fleet.simulated[0]} is simulated: a run with it ends after plan; use --until plan")
@@ -36,6 +36,9 @@ def train(desk: Desk) -> None:
                 output=Path(desk.task.output),
                 sites=sites,
                 progress=desk.channel.progress,
+                note=desk.channel.note,
+                resumed=desk.channel.resumed,
+                earlier=tuple(map(Path, desk.task.earlier)),
             )
         )
 

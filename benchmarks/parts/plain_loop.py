@@ -22,8 +22,10 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     transformers.utils.logging.disable_progress_bar()
-    settings = transformers.AutoConfig.from_pretrained(config)
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(weights, config=settings).train()
+    settings = transformers.AutoConfig.from_pretrained(config, trust_remote_code=False)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(
+        weights, config=settings, trust_remote_code=False
+    ).train()
     arrays = {
         name: torch.from_numpy(np.load(data / f"{name}.npy").astype(np.int64))
         for name in ("input_ids", "attention_mask", "labels")

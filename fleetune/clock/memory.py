@@ -1,11 +1,32 @@
-"""What a plan needs on a device, in bytes."""
+"""What a plan needs on a device, in bytes, and what is to be said where it took more."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from fleetune.contracts.action import BACKWARD, FORWARD, parse_action
+from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import Plan, Segment
 from fleetune.contracts.profile import Profile, Unit
+
+FORECAST_MARGIN = 0.05
+"""Peaks of one plan differ by a few percent from one training to the next: how the allocator's pieces come to lie."""
+
+
+def beyond_memory(fleet: Fleet, forecast: Mapping[str, float], peaks: Mapping[str, float]) -> Iterator[str]:
+    """A sentence for every device whose peak exceeded its budget, or its forecast by more than FORECAST_MARGIN."""
+    for device, peak in peaks.items():
+        budget, promised = fleet.device(device).memory_bytes, forecast.get(device, math.inf)
+        foretold = "" if math.isinf(promised) else f", {promised / 1e6:.0f} MB forecast"
+        if peak > budget:
+            yield (
+                f"device {device} used {peak / 1e6:.0f} MB of its {budget / 1e6:.0f} MB{foretold}: give it more memory "
+                "or lower training.micro_batch_samples"
+            )
+        elif peak > promised * (1 + FORECAST_MARGIN):
+            yield (
+                f"device {device} used {peak / 1e6:.0f} MB{foretold}: plans that need most of its "
+                f"{budget / 1e6:.0f} MB may not fit"
+            )
 
 
 def device_bytes(plan: Plan, device: str, profile: Profile) -> int:

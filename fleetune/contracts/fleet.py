@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from fleetune.contracts.engine import IMAGE, LOCAL, Engine
-from fleetune.contracts.record import a_name, distinct, not_negative, positive, record
+from fleetune.contracts.record import a_device_name, distinct, not_negative, positive, record
 from fleetune.contracts.simulated import Simulated
 from fleetune.contracts.ways import Links
 from fleetune.errors import Refused
@@ -23,6 +23,8 @@ class Device:
     """What training may use in all, the runtime's own memory included."""
     cores: float
     """CPU cores the device computes with; below what the machine has when the device is emulated."""
+    threads: Annotated[int, Field(exclude_if=lambda value: value == 1)] = 1
+    """That its process computes with, when it is profiled as when it trains; never more than its cores."""
     accelerator: str = "cpu"
     """Where tensors live: `cpu`, or `cuda:N`."""
     launcher: str = PROCESS
@@ -37,8 +39,8 @@ class Device:
     """Its speeds, when it exists only as numbers; not written where it is real."""
 
     def __post_init__(self) -> None:
-        a_name("device", self.name)
-        positive(f"device {self.name}", memory_bytes=self.memory_bytes, cores=self.cores)
+        a_device_name(self.name)
+        positive(f"device {self.name}", memory_bytes=self.memory_bytes, cores=self.cores, threads=self.threads)
         not_negative(f"device {self.name}", link_cpu_s_per_byte=self.link_cpu_s_per_byte)
 
 

@@ -31,9 +31,14 @@ class TrainingMetrics:
     link_bytes: tuple[LinkBytes, ...]
     """Per round."""
     median_round_s: float
+    """Of the rounds that were trained by this plan; of all, where another plan trained all of them."""
     wall_s: float
     """From the first worker's start to the last commit of this attempt."""
     resumed_from_round: int = 0
+    """Where this attempt began; timeline, bytes, busy times and peaks are of its own rounds."""
+    plan_from_round: int = 0
+    """The first round that was trained by this plan: those before it were trained by other plans, which their `round_s`
+    tells of."""
 
 
 @record
@@ -45,6 +50,21 @@ class Score:
     after: float
     better: str
     """`higher` or `lower`."""
+
+
+@record
+class ClassScore:
+    """How well one class is told from the others, after training."""
+
+    name: str
+    samples: int
+    """Of the class, in the test split."""
+    precision: float
+    """Share of what was taken for the class that is of it; 0 where nothing was."""
+    recall: float
+    """Share of the class that was taken for it; 0 where there is none of it."""
+    f1: float
+    """Harmonic mean of both."""
 
 
 @record
@@ -61,3 +81,5 @@ class EvaluationMetrics:
     peak_memory_bytes: tuple[DeviceAmount, ...]
     energy_j: float | None = None
     """None where the machine cannot read it."""
+    classes: tuple[ClassScore, ...] = ()
+    """Of a classifier, by number."""

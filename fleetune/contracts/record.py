@@ -4,20 +4,26 @@ import dataclasses
 import math
 import re
 from collections.abc import Iterable
-from typing import Any, TypeVar, dataclass_transform
-
-from pydantic import ConfigDict
+from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
 from fleetune.errors import Refused
 
+if TYPE_CHECKING:
+    from pydantic import ConfigDict
+
 T = TypeVar("T")
+STRICT: "ConfigDict" = {"extra": "forbid"}
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+RESERVED = ("coordinator",)
+"""Names on the links of a run that no device can have."""
+LONGEST_PATH, LONGEST_PART = 1024, 255
+"""Characters of a file's name within an artifact, and of each of its parts."""
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(dataclasses.field,))
 def record(cls: type[T]) -> type[T]:
     """Make `cls` a frozen, slotted, keyword-only dataclass whose JSON form refuses unknown keys."""
-    cls.__pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[attr-defined]
+    cls.__pydantic_config__ = STRICT  # type: ignore[attr-defined]
     return dataclasses.dataclass(frozen=True, slots=True, kw_only=True)(cls)
 
 
@@ -53,6 +59,34 @@ def a_name(owner: str, value: str) -> None:
     """Refuse names that could not be a file name or a part of an action such as main/2F0."""
     if not NAME.fullmatch(value):
         raise Refused(f"{owner}: {value!r} is not a name; use letters, digits, '.', '_' and '-'")
+
+
+def a_device_name(value: str) -> None:
+    """Refuse what is no name, or what another part of a run is called by."""
+    a_name("device", value)
+    if value in RESERVED:
+        raise Refused(f"device {value}: this name means the process that conducts a run's devices; choose another")
+
+
+def a_digest(owner: str, value: str, digits: int) -> None:
+    """Refuse what is not so many hexadecimal digits in lower case."""
+    if not re.fullmatch(rf"[0-9a-f]{{{digits}}}", value):
+        raise Refused(f"{owner}: {value[:80]!r} is not a digest of {digits} hexadecimal digits")
+
+
+def a_file_name(owner: str, path: str) -> None:
+    """Refuse a relative file name, with forward slashes, that could lead out of the folder it is written under.
+
+    What only some systems take for a way out (a backslash, `C:`) counts as one on all of them.
+    """
+    parts = path.split("/")
+    leads_out = any(part in ("", ".", "..") or len(part) > LONGEST_PART for part in parts)
+    odd = any(c == "\\" or not c.isprintable() for c in path)
+    if leads_out or odd or len(path) > LONGEST_PATH or re.match("[A-Za-z]:", path):
+        raise Refused(
+            f"{owner}: {path[:80]!r} is not the name of a file inside it; allowed are relative names with forward "
+            "slashes, without '..', backslashes and control characters"
+        )
 
 
 def distinct(owner: str, what: str, values: Iterable[str]) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -22,6 +23,8 @@ _PLAINLY = {
     r"a valid boolean\b": "true or false",
 }
 """What the parser says, in the words of JSON."""
+MOST_LEVELS, MOST_DIGITS = 100, 300
+"""Of values within values, and of a whole number; longer ones have no finite float."""
 _ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
 
 
@@ -55,11 +58,42 @@ def load(kind: type[T], plain: Any, owner: str) -> T:
 
 def parse(kind: type[T], source: str | bytes, owner: str) -> T:
     """JSON text as a record."""
+    return load(kind, plain(source, owner), owner)
+
+
+def plain(source: str | bytes, owner: str) -> Any:
+    """JSON text as plain values; refused where a number is too large to be finite, or values are nested too deep."""
     try:
-        plain = json.loads(source, parse_constant=_refuse_constant, object_pairs_hook=_each_once)
+        found = json.loads(
+            source,
+            parse_constant=_refuse_constant,
+            parse_float=_finite,
+            parse_int=_whole,
+            object_pairs_hook=_each_once,
+        )
+    except RecursionError:
+        raise Refused(f"{owner}: not JSON to be read here (nested deeper than {MOST_LEVELS} levels)") from None
+    except UnicodeDecodeError as error:
+        raise Refused(f"{owner}: {not_text(error)}") from None
     except ValueError as error:
         raise Refused(f"{owner}: not JSON ({error})") from None
-    return load(kind, plain, owner)
+    prove_depth(found, owner)
+    return found
+
+
+def prove_depth(found: Any, owner: str) -> None:
+    """Refuse plain values that are nested so deep that walking through them could end this process."""
+    level = [found]
+    for _ in range(MOST_LEVELS):
+        level = [
+            inner
+            for each in level
+            for inner in (each.values() if isinstance(each, dict) else each if isinstance(each, list) else ())
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return
+    raise Refused(f"{owner}: values are nested deeper than {MOST_LEVELS} levels; make it flatter")
 
 
 def read(kind: type[T], path: Path) -> T:
@@ -75,8 +109,17 @@ def write(record: Any, path: Path) -> None:
     """Write a record as JSON text, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
-    part.write_text(text(record), encoding="utf-8")
-    part.replace(path)
+    try:
+        part.write_text(text(record), encoding="utf-8")
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def not_text(error: UnicodeDecodeError) -> str:
+    """Where the first byte is that is no text: `line 3: byte 0xff is not text in UTF-8`."""
+    line = error.object.count(b"\n", 0, error.start) + 1
+    return f"line {line}: byte 0x{error.object[error.start]:02x} is not text in UTF-8"
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -90,6 +133,18 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a finite number")
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text[:40]} is too large for a number")
+    return number
+
+
+def _whole(text: str) -> int:
+    if len(text) > MOST_DIGITS:
+        raise ValueError(f"{text[:40]}... is too large for a number")
+    return int(text)
 
 
 def _sentence(error: ValidationError, kind: Any) -> str:

@@ -9,8 +9,18 @@ aside too, except for names on the hub: its folders are Arrow files, which pyarr
 
 from fleetune.data.batches import batch_indices
 from fleetune.data.digest import content_digest
+from fleetune.data.early import prove_data
 from fleetune.data.folder import PreparedData
 from fleetune.data.needs import InputNeeds
 from fleetune.data.prepare import prepare
+from fleetune.data.sources import pinned_request
 
-__all__ = ["InputNeeds", "PreparedData", "batch_indices", "content_digest", "prepare"]
+__all__ = [
+    "InputNeeds",
+    "PreparedData",
+    "batch_indices",
+    "content_digest",
+    "pinned_request",
+    "prepare",
+    "prove_data",
+]

@@ -12,7 +12,7 @@ from fleetune.data.sources import source_path
 from fleetune.data.stdlib import stdlib_files
 from fleetune.errors import Refused
 
-DATA_VERSION = 1
+DATA_VERSION = 2
 """Goes up when this room would make other arrays from the same source."""
 
 

@@ -1,5 +1,6 @@
 """From examples to the arrays a model takes, a chunk at a time."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -7,9 +8,9 @@ import numpy as np
 
 from fleetune.data.examples import Example, RawLabel
 from fleetune.data.folder import Array, ArrayInfo
-from fleetune.data.images import Image, resized, with_channels
 from fleetune.data.needs import InputNeeds
-from fleetune.data.tokens import Ids, check_ids, encode
+from fleetune.data.processing import Processing
+from fleetune.data.tokens import Ids, check_ids, encode, encode_closed
 
 IGNORED = -100
 """Label of a position that has nothing to predict."""
@@ -33,7 +34,7 @@ class TextEncoder:
     tokenizer: Any
     length: int
     needs: InputNeeds
-    numbers: dict[RawLabel, int]
+    numbers: Mapping[RawLabel, int]
 
     def arrays(self, samples: int) -> tuple[ArrayInfo, ...]:
         """See Encoder."""
@@ -41,39 +42,34 @@ class TextEncoder:
 
     def encode(self, chunk: list[Example]) -> dict[str, Array]:
         """See Encoder."""
-        ids, mask = encode(self.tokenizer, [str(example.content) for example in chunk], self.length)
+        causal = self.needs.task == "causal-lm"
+        texts = [str(example.content) for example in chunk]
+        ids, mask = (encode_closed if causal else encode)(self.tokenizer, texts, self.length)
         check_ids(ids, self.needs)
-        if self.needs.task == "causal-lm":
+        if causal:
             return {IDS: ids, MASK: mask, LABELS: causal_labels(ids, mask)}
         return {IDS: ids, MASK: mask, LABELS: _numbers(chunk, self.numbers)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageEncoder:
-    """Pixels [samples, channels, side, side], normalised; labels [samples]."""
+    """Pixels [samples, channels, height, width]; labels [samples]."""
 
-    side: int
-    needs: InputNeeds
-    numbers: dict[RawLabel, int]
+    processing: Processing
+    precision: str
+    numbers: Mapping[RawLabel, int]
 
     def arrays(self, samples: int) -> tuple[ArrayInfo, ...]:
         """See Encoder."""
-        shape = (samples, self.needs.channels, self.side, self.side)
         return (
-            ArrayInfo(name=PIXELS, dtype=self.needs.precision, shape=shape),
+            ArrayInfo(name=PIXELS, dtype=self.precision, shape=(samples, *self.processing.shape)),
             ArrayInfo(name=LABELS, dtype="int32", shape=(samples,)),
         )
 
     def encode(self, chunk: list[Example]) -> dict[str, Array]:
         """See Encoder."""
-        pixels = np.stack([self._pixels(example) for example in chunk])
+        pixels = np.stack([self.processing.pixels(example) for example in chunk])
         return {PIXELS: pixels, LABELS: _numbers(chunk, self.numbers)}
-
-    def _pixels(self, example: Example) -> Image:
-        assert not isinstance(example.content, str)
-        image = with_channels(example.where, resized(example.content, self.side), self.needs.channels)
-        normed = (image - np.asarray(self.needs.image_mean)) / np.asarray(self.needs.image_std)
-        return np.moveaxis(normed, 2, 0)
 
 
 def token_arrays(samples: int, length: int, causal: bool) -> tuple[ArrayInfo, ...]:
@@ -91,5 +87,5 @@ def causal_labels(ids: Ids, mask: Ids) -> Ids:
     return np.where(mask == 1, ids, IGNORED)
 
 
-def _numbers(chunk: list[Example], numbers: dict[RawLabel, int]) -> Ids:
+def _numbers(chunk: list[Example], numbers: Mapping[RawLabel, int]) -> Ids:
     return np.asarray([numbers[example.label] for example in chunk if example.label is not None], dtype=np.int64)

@@ -61,10 +61,17 @@ def _text(where: str, column: str, value: Any) -> str:
 
 def _label(where: str, column: str, values: Any) -> RawLabel:
     value = values.get(column)
-    if value is None or value == "":
+    if value is None or value == "" or value != value:  # NaN is how tables of floats say nothing
         raise Refused(f"{where} has no label in column {column!r}; fill it or leave the row out")
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, float):
+        if value.is_integer():
+            return int(value)
+        raise Refused(
+            f"{where}: label {value!r} in column {column!r} is a fraction, and regression is not there yet; give "
+            "labels that are strings or whole numbers"
+        )
     if not isinstance(value, str | int):
         raise Refused(f"{where}: label {value!r} in column {column!r}; labels are strings or whole numbers")
     return value

@@ -11,6 +11,7 @@ from fleetune.errors import Refused
 
 Array = np.ndarray[Any, np.dtype[Any]]
 INFO = "data.json"
+TOKENIZER, IMAGE_PROCESSOR = "tokenizer", "image_processor"
 
 
 @record
@@ -45,6 +46,8 @@ class DataInfo:
     seed: int
     pad_token_id: int | None = None
     """What texts are padded with; None for images."""
+    notes: tuple[str, ...] = ()
+    """What is odd about the data, a sentence each."""
 
 
 class PreparedData:
@@ -73,7 +76,13 @@ class PreparedData:
     @property
     def tokenizer(self) -> Path | None:
         """Folder of the tokenizer that made the ids; None for images."""
-        return self.folder / "tokenizer" if self.info.pad_token_id is not None else None
+        return self.folder / TOKENIZER if self.info.pad_token_id is not None else None
+
+    @property
+    def processing(self) -> Path | None:
+        """Folder of the tokenizer or the image processor; None for images that an older version prepared."""
+        folder = self.tokenizer or self.folder / IMAGE_PROCESSOR
+        return folder if folder.is_dir() else None
 
     def size(self, split: str) -> int:
         """Samples of a split."""

@@ -14,6 +14,7 @@ from fleetune.errors import Refused, TryAgain
 
 HUB_NAME = re.compile(r"(?P<name>\w[\w.-]*(/\w[\w.-]*)?)(:(?P<config>[\w.-]+))?(@(?P<revision>[\w./-]+))?")
 """OWNER/NAME, with :CONFIG and @REVISION where wanted."""
+COMMIT = re.compile(r"[0-9a-f]{40}")
 CHUNK_BYTES = 1 << 20
 
 
@@ -54,6 +55,31 @@ def hub_source(request: DataRequest) -> Source:
     )
 
 
+def pinned_source(source: str) -> str:
+    """A name on the hub with the commit that it stands for now, where the hub or its cache here can tell."""
+    found = HUB_NAME.fullmatch(source)
+    assert found is not None, source
+    commit = _commit(found["name"], found["revision"] or "main")
+    config = f":{found['config']}" if found["config"] else ""
+    return f"{found['name']}{config}@{commit}" if commit else source
+
+
+def _commit(name: str, revision: str) -> str:
+    """Of a data set's branch or tag; empty where neither the hub nor the cache knows it."""
+    from huggingface_hub import HfApi, constants
+
+    if COMMIT.fullmatch(revision):
+        return revision
+    try:
+        return str(HfApi().dataset_info(name, revision=revision).sha or "")
+    except Exception:  # no network, or not allowed to: what was fetched before
+        kept = Path(constants.HF_HUB_CACHE) / f"datasets--{name.replace('/', '--')}" / "refs" / revision
+    try:
+        return kept.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
 def hub_digest(source: str) -> str:
     """sha256 over the Arrow files that the name resolves to in the local cache."""
     total = hashlib.sha256(source.encode())
@@ -77,7 +103,9 @@ def _load(source: str) -> Mapping[str, Any]:
     found = HUB_NAME.fullmatch(source)
     assert found is not None, source  # the caller matched it
     try:
-        splits = datasets.load_dataset(found["name"], found["config"], revision=found["revision"])
+        splits = datasets.load_dataset(
+            found["name"], found["config"], revision=found["revision"], trust_remote_code=False
+        )
     except (FileNotFoundError, ValueError) as error:
         raise Refused(f"data: {source!r} cannot be loaded from the hub ({_first_line(error)})") from None
     except (ConnectionError, OSError) as error:

@@ -1,7 +1,7 @@
 """Images as arrays [height, width, channels] of numbers 0..1: reading, resizing, channels."""
 
-import importlib
 import io
+import warnings
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -12,6 +12,9 @@ import numpy as np
 from fleetune.errors import Refused
 
 Image = np.ndarray[Any, np.dtype[np.float64]]
+MOST_PIXELS, MOST_CHANNELS = 1 << 26, 4
+FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
+"""What is decoded here; Pillow would run other programs for some others."""
 LUMINANCE = (0.299, 0.587, 0.114)
 
 
@@ -20,14 +23,15 @@ def as_image(where: str, value: Any, folder: Path | None) -> Image:
 
     Allowed are nested lists or arrays [height, width] or [height, width, 1|3|4] (whole numbers count 0..255, others
     0..1), encoded bytes as Hugging Face datasets hold them, and paths inside the source's folder to a .npy file or
-    to anything that Pillow reads.
+    to an image file (FORMATS).
     """
     if isinstance(value, Mapping):  # the Image feature of Hugging Face datasets: {"bytes": ..., "path": ...}
         value = value.get("bytes") or value.get("path")
     if isinstance(value, str):
         value = _inside(where, value, folder)
     if isinstance(value, Path):
-        value = _npy(where, value) if value.suffix == ".npy" else value.read_bytes()
+        where = f"{where} ({value.name})"
+        value = _npy(where, value) if value.suffix == ".npy" else _read(where, value)
     if isinstance(value, bytes):
         value = _decoded(where, value)
     try:
@@ -89,18 +93,38 @@ def _inside(where: str, name: str, folder: Path | None) -> Path:
 
 def _npy(where: str, path: Path) -> Any:
     try:
-        return np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise Refused(f"{where}: {path.name} cannot be read as an array ({error})") from None
+        found = np.load(path, allow_pickle=False, mmap_mode="r")  # mapped: a header may promise any number of values
+    except (OSError, ValueError, EOFError, OverflowError) as error:
+        raise Refused(f"{where}: cannot be read as an array ({error})") from None
+    _prove_size(where, found.size // MOST_CHANNELS)
+    return found
+
+
+def _read(where: str, path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise Refused(f"{where}: cannot be read ({error.strerror}); give a readable file") from None
 
 
 def _decoded(where: str, encoded: bytes) -> Any:
+    from PIL import Image as pillow  # only images need it
+
     try:
-        pillow = importlib.import_module("PIL.Image")
-    except ImportError:
-        raise Refused(f"{where}: an encoded image needs the package Pillow; run `pip install pillow`") from None
-    try:
-        with pillow.open(io.BytesIO(encoded)) as opened:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", pillow.DecompressionBombWarning)  # we say so ourselves, and sooner
+            opened = pillow.open(io.BytesIO(encoded), formats=FORMATS)
+        with opened:
+            _prove_size(where, opened.width * opened.height)
             return np.asarray(opened.convert("RGB" if opened.mode not in ("L", "RGB") else opened.mode))
-    except OSError as error:
-        raise Refused(f"{where}: cannot be read as an image ({error})") from None
+    except Refused:
+        raise
+    except Exception as error:  # a damaged or hostile file may fail anywhere
+        reason = str(error).strip().split("\n", 1)[0][:200]
+        raise Refused(f"{where}: cannot be read as an image ({reason})") from None
+
+
+def _prove_size(where: str, pixels: int) -> None:
+    """Refuse a few bytes that would become gigabytes, by what they promise."""
+    if pixels > MOST_PIXELS:
+        raise Refused(f"{where}: an image of {pixels} pixels, allowed are {MOST_PIXELS}; make it smaller")

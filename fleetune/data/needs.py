@@ -16,12 +16,18 @@ class InputNeeds:
     task: str
     tokenizer: Path | None = None
     """Folder of the model's own tokenizer; without one, text is split into bytes."""
+    pretrained: bool = False
+    """The model has weights of its own, so ids that its own tokenizer did not make mean nothing to it."""
+    labels: tuple[str, ...] = ()
+    """Names of the classes, by number, of a model that classifies already; empty where its head is new."""
+    image_processor: Path | None = None
+    """Folder with the preprocessor_config.json of the model; without one, image_size, mean and std below count."""
     vocab_size: int | None = None
     """Token ids must lie below this."""
     max_positions: int | None = None
     """Tokens that the longest sample may have."""
     image_size: int | None = None
-    """Side in pixels; None leaves images at the size they have."""
+    """Side in pixels; None leaves images at the size they have, or at that of the model's image processor."""
     channels: int = 3
     image_mean: tuple[float, ...] = (0.5,)
     """Taken from every channel (values 0..1) before dividing by image_std; one number, or one per channel."""

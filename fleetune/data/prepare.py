@@ -13,15 +13,18 @@ import numpy as np
 from fleetune.contracts import wire
 from fleetune.contracts.config.data import DataRequest
 from fleetune.contracts.progress import Progress, quiet
+from fleetune.data.classes import Classes, number_classes
 from fleetune.data.digest import content_digest
 from fleetune.data.encoders import Encoder, ImageEncoder, TextEncoder, token_arrays
 from fleetune.data.examples import check_fits, examples
-from fleetune.data.folder import INFO, Array, DataInfo, SplitInfo, create
+from fleetune.data.folder import IMAGE_PROCESSOR, INFO, TOKENIZER, Array, DataInfo, SplitInfo, create
 from fleetune.data.needs import InputNeeds
+from fleetune.data.oddities import absent_classes, shared_rows
 from fleetune.data.packing import pack
+from fleetune.data.processing import Processing, open_processing
 from fleetune.data.sources import open_source
-from fleetune.data.splits import TEST, TRAIN, Numbers, hold_out, shuffled
-from fleetune.data.survey import Survey, class_names, survey
+from fleetune.data.splits import TEST, TRAIN, Numbers, hold_out, prove_test_rows, shuffled
+from fleetune.data.survey import Survey, survey
 from fleetune.data.table import Source, Table
 from fleetune.data.tokens import open_tokenizer, save_tokenizer
 from fleetune.errors import Refused
@@ -46,6 +49,7 @@ class _Written:
     labels: tuple[str, ...]
     splits: tuple[SplitInfo, ...]
     pad_token_id: int | None
+    notes: tuple[str, ...]
 
 
 def prepare(request: DataRequest, needs: InputNeeds, folder: Path, seed: int, progress: Progress = quiet) -> None:
@@ -71,6 +75,7 @@ def prepare(request: DataRequest, needs: InputNeeds, folder: Path, seed: int, pr
             digest=content_digest(request),
             seed=seed,
             pad_token_id=written.pad_token_id,
+            notes=(*_on_bytes(needs), *written.notes),
         )
         wire.write(info, part / INFO)
 
@@ -81,16 +86,17 @@ def _write_samples(job: _Job) -> _Written:
     surveys = {TRAIN: survey(source.train, source, needs, job.progress)}
     if source.test:
         surveys[TEST] = survey(source.test, source, needs, job.progress)
-    names = {}
+    classes = Classes(names=(), numbers={})
     if needs.task != "causal-lm":
         found = frozenset[str | int]().union(*(one.labels for one in surveys.values()))
-        names = class_names(found, source.train, source.label_column)
-    numbers = {label: number for number, label in enumerate(names)}
+        classes = number_classes(found, source, needs.labels)
     tokenizer = _saved_tokenizer(job) if needs.is_text else None
     encoder: Encoder = (
-        TextEncoder(tokenizer=tokenizer, length=job.request.max_length, needs=needs, numbers=numbers)
+        TextEncoder(tokenizer=tokenizer, length=job.request.max_length, needs=needs, numbers=classes.numbers)
         if needs.is_text
-        else ImageEncoder(side=_side(job, surveys[TRAIN]), needs=needs, numbers=numbers)
+        else ImageEncoder(
+            processing=_saved_processing(job, surveys[TRAIN]), precision=needs.precision, numbers=classes.numbers
+        )
     )
     dealt = _deal(job.request, surveys, job.seed)
     splits = tuple(
@@ -104,9 +110,10 @@ def _write_samples(job: _Job) -> _Written:
     else:
         _stream(job, encoder, source.train, dealt, out, total)
     return _Written(
-        labels=tuple(names.values()),
+        labels=classes.names,
         splits=splits,
         pad_token_id=None if tokenizer is None else int(tokenizer.pad_token_id),
+        notes=(*classes.notes, *absent_classes(classes, surveys[TRAIN], dealt[TRAIN]), *_shared(surveys, dealt, out)),
     )
 
 
@@ -116,7 +123,16 @@ def _deal(request: DataRequest, surveys: dict[str, Survey], seed: int) -> dict[s
         train, test = (shuffled(np.arange(len(surveys[name].keys)), seed, name) for name in (TRAIN, TEST))
     else:
         train, test = hold_out(request, surveys[TRAIN].keys, seed)
+    prove_test_rows(request, len(test))
     return {TRAIN: train[: request.train_samples], TEST: test[: request.test_samples]}
+
+
+def _shared(surveys: dict[str, Survey], dealt: dict[str, Numbers], out: dict[str, dict[str, Array]]) -> tuple[str, ...]:
+    """Where one table was dealt to both splits, equal samples were kept together."""
+    if TEST not in surveys:
+        return shared_rows(out)
+    train, test = (surveys[name].keys[dealt[name]] for name in (TRAIN, TEST))
+    return shared_rows(out, int(np.isin(test, train).sum()))
 
 
 def _stream(
@@ -156,17 +172,20 @@ def _write_packed(job: _Job) -> _Written:
     tokenizer = _saved_tokenizer(job)
     texts = [str(one.content) for table in source.train for one in examples(table, source, job.needs)]
     keys = survey(source.train, source, job.needs, job.progress).keys
-    splits = []
+    splits, out = [], {}
     limits = (request.train_samples, request.test_samples)
     for name, rows, limit in zip((TRAIN, TEST), hold_out(request, keys, job.seed), limits, strict=True):
         reading = _told((texts[row] for row in rows), len(rows), job.progress)
         blocks = pack(tokenizer, reading, request.max_length, limit, job.needs)
         samples = len(next(iter(blocks.values())))
+        if name == TEST:
+            prove_test_rows(request, samples)
         split = SplitInfo(name=name, samples=samples, arrays=token_arrays(samples, request.max_length, causal=True))
-        for array_name, array in create(job.folder, split).items():
+        out[name] = create(job.folder, split)
+        for array_name, array in out[name].items():
             array[:] = blocks[array_name]
         splits.append(split)
-    return _Written(labels=(), splits=tuple(splits), pad_token_id=int(tokenizer.pad_token_id))
+    return _Written(labels=(), splits=tuple(splits), pad_token_id=int(tokenizer.pad_token_id), notes=shared_rows(out))
 
 
 def _told(texts: Iterable[str], total: int, progress: Progress) -> Iterator[str]:
@@ -177,12 +196,20 @@ def _told(texts: Iterable[str], total: int, progress: Progress) -> Iterator[str]
 
 def _saved_tokenizer(job: _Job) -> Any:
     tokenizer = open_tokenizer(job.needs)
-    save_tokenizer(tokenizer, job.folder / "tokenizer")
+    save_tokenizer(tokenizer, job.folder / TOKENIZER)
     return tokenizer
 
 
-def _side(job: _Job, found: Survey) -> int:
-    return job.request.image_size or job.needs.image_size or found.image_side
+def _saved_processing(job: _Job, found: Survey) -> Processing:
+    processing = open_processing(job.needs, job.request.image_size, found.image_shape)
+    processing.save(job.folder / IMAGE_PROCESSOR)
+    return processing
+
+
+def _on_bytes(needs: InputNeeds) -> tuple[str, ...]:
+    if not (needs.is_text and needs.pretrained and needs.tokenizer is None):
+        return ()
+    return ("the model's folder has no tokenizer, so texts are read as bytes, which its weights may never have seen",)
 
 
 def _chunks(items: Iterable[Any]) -> Iterator[list[Any]]:

@@ -1,13 +1,17 @@
 """From the `data` section of a run to its tables: built-in sets, files, folders, names on the hub."""
 
-import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+from fleetune.contracts import wire
 from fleetune.contracts.config.data import BUILT_IN, DataRequest
+from fleetune.contracts.folder_links import prove_links
+from fleetune.contracts.record import a_file_name
+from fleetune.data.class_folders import class_folders
 from fleetune.data.digits import digits
-from fleetune.data.hub import HUB_NAME, hub_source
+from fleetune.data.hub import HUB_NAME, hub_source, pinned_source
 from fleetune.data.stdlib import docstrings, stdlib_sources
 from fleetune.data.table import Source
 from fleetune.data.tables import SUFFIXES, open_table
@@ -30,6 +34,9 @@ def open_source(request: DataRequest) -> Source:
     path = source_path(request.source)
     if path is None:
         return hub_source(request)
+    pictures = class_folders(path, request) if path.is_dir() and not _data_files(path) else None
+    if pictures is not None:
+        return pictures
     splits = folder_splits(path) if path.is_dir() else {"train": (path,)}
     test = next((splits[name] for name in TEST_NAMES if name in splits), ())
     return Source(
@@ -42,16 +49,25 @@ def open_source(request: DataRequest) -> Source:
     )
 
 
+def pinned_request(request: DataRequest) -> DataRequest:
+    """The same data, with the commit that a name on the hub stands for now."""
+    if request.source in BUILDERS or source_path(request.source) is not None:
+        return request
+    return replace(request, source=pinned_source(request.source))
+
+
 def source_path(source: str) -> Path | None:
     """The file or folder a source names; None for a name on the hub; anything else is refused."""
     path = Path(source).expanduser()
     if path.exists():
+        if path.is_dir():
+            prove_links(path, "data")
         return path
     if HUB_NAME.fullmatch(source) and path.suffix.lower() not in SUFFIXES:
         return None
     raise Refused(
         f"data: source {source!r} does not exist; allowed are {', '.join(BUILT_IN)}, a {', '.join(SUFFIXES)} file, "
-        "a folder of such files or a name on the Hugging Face hub"
+        "a folder of such files or of images by class, or a name on the Hugging Face hub"
     )
 
 
@@ -60,7 +76,7 @@ def folder_splits(folder: Path) -> dict[str, tuple[Path, ...]]:
     saved = _saved_to_disk(folder)
     if saved:
         return saved
-    files = sorted(file for file in folder.rglob("*") if file.is_file() and file.suffix.lower() in SUFFIXES)
+    files = _data_files(folder)
     splits: dict[str, list[Path]] = {}
     for file in files:
         splits.setdefault(_split_of(file.relative_to(folder)), []).append(file)
@@ -68,8 +84,15 @@ def folder_splits(folder: Path) -> dict[str, tuple[Path, ...]]:
         splits["train"] = splits.pop("")
     if "train" not in splits:
         found = ", ".join(str(file.relative_to(folder)) for file in files[:5]) or "none"
-        raise Refused(f"{folder}: no train data; name a file train{{{','.join(SUFFIXES)}}} (data files found: {found})")
+        raise Refused(
+            f"{folder}: no train data; name a file train{{{','.join(SUFFIXES)}}}, or keep images in a folder per class "
+            f"(data files found: {found})"
+        )
     return {name: tuple(found) for name, found in splits.items() if name}
+
+
+def _data_files(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.rglob("*") if file.is_file() and file.suffix.lower() in SUFFIXES)
 
 
 def _split_of(relative: Path) -> str:
@@ -85,7 +108,9 @@ def _saved_to_disk(folder: Path) -> dict[str, tuple[Path, ...]]:
     """Splits of a folder written by `datasets`' save_to_disk; empty where it is none."""
     try:
         if (folder / "dataset_dict.json").is_file():
-            names = json.loads((folder / "dataset_dict.json").read_bytes())["splits"]
+            names = wire.plain((folder / "dataset_dict.json").read_bytes(), str(folder))["splits"]
+            for name in names:
+                a_file_name(str(folder), name)
             splits = {name: _arrow_files(folder / name) for name in names}
         elif (folder / "state.json").is_file():
             splits = {"train": _arrow_files(folder)}
@@ -99,5 +124,7 @@ def _saved_to_disk(folder: Path) -> dict[str, tuple[Path, ...]]:
 
 
 def _arrow_files(folder: Path) -> tuple[Path, ...]:
-    state = json.loads((folder / "state.json").read_bytes())
+    state = wire.plain((folder / "state.json").read_bytes(), str(folder))
+    for entry in state["_data_files"]:
+        a_file_name(str(folder), entry["filename"])
     return tuple(folder / entry["filename"] for entry in state["_data_files"])

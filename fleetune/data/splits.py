@@ -19,7 +19,7 @@ def hold_out(request: DataRequest, keys: np.ndarray[Any, np.dtype[np.uint64]], s
     _, groups = np.unique(keys, return_inverse=True)
     distinct = int(groups.max(initial=-1)) + 1
     order = np.argsort(_generator(seed, "hold out").permutation(distinct)[groups], kind="stable")
-    border = min(max(1, round(len(keys) * request.test_fraction)), len(keys) - 1)
+    border = held_out(len(keys), request.test_fraction)
     while 0 < border < len(order) and groups[order[border]] == groups[order[border - 1]]:
         border += 1
     if not 0 < border < len(order):
@@ -28,6 +28,20 @@ def hold_out(request: DataRequest, keys: np.ndarray[Any, np.dtype[np.uint64]], s
             "give more, or a test split"
         )
     return shuffled(order[border:], seed, TRAIN), shuffled(order[:border], seed, TEST)
+
+
+def held_out(rows: int, fraction: float) -> int:
+    """How many of so many rows are held out, at least; equal rows may add some."""
+    return min(max(1, round(rows * fraction)), rows - 1)
+
+
+def prove_test_rows(request: DataRequest, found: int) -> None:
+    """Refuse a test split with fewer rows than were asked for: scores of fewer say less than was wished."""
+    if request.test_samples is not None and found < request.test_samples:
+        raise Refused(
+            f"data: test_samples asks for {request.test_samples} rows, but {request.source} has {found} to test on; "
+            f"ask for at most {found}, or give more"
+        )
 
 
 def shuffled(numbers: Numbers, seed: int, split: str) -> Numbers:

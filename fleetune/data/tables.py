@@ -141,7 +141,7 @@ def _open_json_lines(path: Path) -> Table:
 def _json_object(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
         values = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Refused(f"{path}: line {number} is not JSON ({error}); give one JSON object per line") from None
     if not isinstance(values, dict):
         raise Refused(f"{path}: line {number} holds {type(values).__name__}; give one JSON object per line")

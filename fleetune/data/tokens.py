@@ -1,5 +1,6 @@
 """Texts as token ids: with the model's own tokenizer, or byte by byte where there is none."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,25 @@ def encode(tokenizer: Any, texts: list[str], length: int) -> tuple[Ids, Ids]:
     return np.asarray(found["input_ids"], dtype=np.int64), np.asarray(found["attention_mask"], dtype=np.int64)
 
 
+def encode_closed(tokenizer: Any, texts: list[str], length: int) -> tuple[Ids, Ids]:
+    """`encode` for a model that goes on with a text: whole texts end with the token that ends texts, cut ones do not.
+
+    A text that never ends in training never ends in generation either.
+    """
+    end = _end(tokenizer)
+    rows = np.full((len(texts), length), tokenizer.pad_token_id, dtype=np.int64)
+    mask = np.zeros_like(rows)
+    for row, ids in enumerate(tokenizer(texts, verbose=False)["input_ids"]):
+        closed = ids if end is None or ids[-1:] == [end] else [*ids, end]
+        kept = closed[:length]
+        rows[row, : len(kept)], mask[row, : len(kept)] = kept, 1
+    return rows, mask
+
+
 def document(tokenizer: Any, text: str) -> Ids:
     """The ids of a whole text, closed by the token that ends texts (if the tokenizer has one)."""
     ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-    end = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
+    end = _end(tokenizer)
     return np.asarray([*ids] if end is None else [*ids, end], dtype=np.int64)
 
 
@@ -60,10 +76,21 @@ def _from_folder(folder: Path) -> Any:
     if not folder.is_dir():
         raise Refused(f"{folder}: no tokenizer folder; give the folder of a saved tokenizer")
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # a damaged file may fail in any of a dozen parsers
+        if not (folder / "tokenizer.json").exists() and any(folder.glob("*.model")) and not find_spec("sentencepiece"):
+            raise Refused(
+                f"{folder}: its tokenizer is a SentencePiece model, which needs the package sentencepiece; run `pip "
+                "install sentencepiece`, or put the model's tokenizer.json beside it"
+            ) from None
         reason = str(error).strip().split("\n", 1)[0][:200]
         raise Refused(f"{folder}: the tokenizer cannot be loaded ({reason}); save it again") from None
+
+
+def _end(tokenizer: Any) -> int | None:
+    """The token that ends texts; where there is none, the one that ends a part of them."""
+    found = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
+    return None if found is None else int(found)
 
 
 def _byte_level(needs: InputNeeds) -> Any:

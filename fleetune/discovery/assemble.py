@@ -10,9 +10,10 @@ from fleetune.contracts.config.fleet import DeviceRequest, FleetRequest
 from fleetune.contracts.fleet import DOCKER, Device
 from fleetune.contracts.record import record
 from fleetune.discovery.facts import Facts
+from fleetune.discovery.threads import CPU, threads
 from fleetune.errors import Refused
 
-AUTO, CPU = "auto", "cpu"
+AUTO = "auto"
 
 
 @record
@@ -33,12 +34,13 @@ def devices(request: FleetRequest, facts: Mapping[str, Facts]) -> tuple[Device, 
     """One Device per request, in its order.
 
     A device that is not emulated gets an equal share of the memory it lives in: that of its machine (or container), or
-    of its GPU, divided by the number of devices there. Cores are those of the machine unless emulated. Refused names
-    a quota above what the machine has.
+    of its GPU, divided by the number of devices there. Cores are those of the machine unless emulated, threads follow
+    them (`threads`). Refused names a quota above what the machine has.
     """
     facts = _rooms(request, facts)
     places = _places(request, facts)
     pools = [place.memory_pool for place in places.values()]
+    counts = threads(request, facts, {name: place.accelerator for name, place in places.items()})
     made = []
     for asked in request.devices:
         found, place = facts[asked.name], places[asked.name]
@@ -52,22 +54,27 @@ def devices(request: FleetRequest, facts: Mapping[str, Facts]) -> tuple[Device, 
                 name=asked.name,
                 memory_bytes=memory_bytes,
                 cores=cores,
+                threads=counts[asked.name],
                 accelerator=place.accelerator,
                 launcher=asked.launcher,
                 engine=asked.engine,
                 emulated=emulated,
                 fingerprint=fingerprint(
-                    found, place.accelerator, cores, asked.emulate.memory_bytes or place.memory_bytes
+                    found,
+                    place.accelerator,
+                    cores,
+                    counts[asked.name],
+                    asked.emulate.memory_bytes or place.memory_bytes,
                 ),
             )
         )
     return tuple(made)
 
 
-def fingerprint(found: Facts, accelerator: str, cores: float, memory_bytes: int) -> str:
+def fingerprint(found: Facts, accelerator: str, cores: float, threads: int, memory_bytes: int) -> str:
     """Sixteen hex digits over machine, software and limits; the same for two devices that are alike."""
     lasting = {key: value for key, value in wire.dump(found).items() if key != "machine"}
-    text = json.dumps([lasting, accelerator, cores, memory_bytes], sort_keys=True)
+    text = json.dumps([lasting, accelerator, cores, threads, memory_bytes], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

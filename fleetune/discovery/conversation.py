@@ -7,7 +7,7 @@ from typing import Any
 from fleetune.contracts.record import record
 from fleetune.discovery.link_work import LinkProbe
 from fleetune.errors import FleetuneError, Infeasible, TryAgain
-from fleetune.launching import Job, exit_in_words
+from fleetune.launching import Job, exit_in_words, used_in_words
 from fleetune.links.endpoint import Endpoint
 from fleetune.links.message import Message, Received
 
@@ -30,6 +30,8 @@ class Conversation:
 
     def __init__(self, endpoint: Endpoint, run: str, limits: Limits, note: Callable[[str], None]) -> None:
         self.jobs: dict[str, Job] = {}
+        self.memory_bytes: dict[str, int] = {}
+        """What devices may use, where that is emulated."""
         self.probes: list[LinkProbe] = []
         self.note = note
         self.endpoint = endpoint
@@ -63,7 +65,9 @@ class Conversation:
 
     def _end(self, device: str, code: int) -> str:
         if self.jobs[device].out_of_memory:
-            return "ran out of the device's memory (give it more by emulate.memory_bytes)"
+            allowed_bytes = self.memory_bytes.get(device)
+            whose = "the device's memory" if allowed_bytes is None else f"its {allowed_bytes / 1e9:.2f} GB"
+            return f"ran out of {whose}{used_in_words(self.jobs[device])}; give it more by emulate.memory_bytes"
         return exit_in_words(code)
 
     def _failure(self, device: str, what: str) -> FleetuneError:

@@ -14,8 +14,7 @@ from fleetune.discovery.assemble import crowded, devices
 from fleetune.discovery.conversation import Conversation, Limits
 from fleetune.discovery.emulation import deviations
 from fleetune.discovery.facts import Facts
-from fleetune.discovery.link_work import link_cpu_s_per_byte
-from fleetune.discovery.probing import End, Probing
+from fleetune.discovery.probing import End, Expected, Probing
 from fleetune.discovery.protocol import STAGE, AgentTask, Here
 from fleetune.discovery.simulated import simulated_fleet
 from fleetune.launching import Command, Sites
@@ -31,8 +30,11 @@ def discover(
     progress: Progress,
     note: Callable[[str], None],
     limits: Limits = USUAL,
+    stored: Fleet | None = None,
 ) -> Fleet:
     """What the requested devices are, and their links both ways, measured one at a time.
+
+    Whatever is not as in `stored`, the fleet as an earlier run found it, is measured again before it is believed.
 
     Starts one agent per device at its site and ends them all. Refused when a device asks for more than its machine
     has; TryAgain, naming the device and the end of its log, when one does not answer. A sentence is noted for every
@@ -51,7 +53,7 @@ def discover(
         try:
             for asked in request.devices:
                 _start(conversation, asked, keys[asked.name], sites, Path(folder))
-            fleet = _talk(conversation, request, progress)
+            fleet = _talk(conversation, request, stored, progress)
             conversation.end()
         finally:
             for job in conversation.jobs.values():
@@ -74,10 +76,12 @@ def _start(conversation: Conversation, asked: DeviceRequest, keys: KeyPair, site
         idle_s=conversation.limits.answer_s * (1 + len(allowed) ** 2),  # others are probed meanwhile
     )
     command = Command(module="fleetune.discovery.agent", first_line=task.line(), log=logs / f"{asked.name}.log")
+    if asked.emulate.memory_bytes is not None:
+        conversation.memory_bytes[asked.name] = asked.emulate.memory_bytes
     conversation.jobs[asked.name] = sites.launcher(asked.name).start(command)
 
 
-def _talk(conversation: Conversation, request: FleetRequest, progress: Progress) -> Fleet:
+def _talk(conversation: Conversation, request: FleetRequest, stored: Fleet | None, progress: Progress) -> Fleet:
     """Hear what the devices are, then have them measure their links within their limits."""
     facts = _introductions(conversation, [asked.name for asked in request.devices], progress)
     found = devices(request, facts)
@@ -85,14 +89,14 @@ def _talk(conversation: Conversation, request: FleetRequest, progress: Progress)
         conversation.note(sentence)
     for job in conversation.jobs.values():
         job.hold()
-    links = Probing(conversation, request.links).links(tuple(_end(device, facts) for device in found), progress)
+    probing = Probing(conversation, Expected(asked=request.links, stored=stored, tolerance=request.tolerance))
+    ends = tuple(_end(device, facts) for device in found)
+    links = probing.links(ends, progress)
+    cpu_s_per_byte = probing.link_cpu_s_per_byte(ends)
     for sentence in deviations(request.links, links) if request.links else ():
         conversation.note(sentence)
     return Fleet(
-        devices=tuple(
-            replace(device, link_cpu_s_per_byte=link_cpu_s_per_byte(device.name, conversation.probes))
-            for device in found
-        ),
+        devices=tuple(replace(device, link_cpu_s_per_byte=cpu_s_per_byte[device.name]) for device in found),
         links=tuple(links),
         engines=request.engines,
         image=request.image,

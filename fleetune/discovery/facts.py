@@ -10,6 +10,7 @@ import psutil
 
 from fleetune.contracts.record import positive, record
 from fleetune.discovery.cgroup import cgroup_limits
+from fleetune.launching.quarters import gpu_nodes
 
 IMAGE_VARIABLE = "FLEETUNE_IMAGE"
 """Set by whoever starts containers: `Facts.image`."""
@@ -74,8 +75,7 @@ def look(wanted: str) -> Facts:
 
 def _accelerators() -> tuple[Accelerator, ...]:
     """Importing torch takes seconds, so only where there is a driver's device file and a torch to use it."""
-    nodes = [*Path("/dev").glob("nvidia[0-9]*"), *Path("/dev").glob("nvhost-gpu"), *Path("/dev").glob("dxg")]
-    if not nodes or importlib.util.find_spec("torch") is None:
+    if not gpu_nodes() or importlib.util.find_spec("torch") is None:
         return ()
     import torch
 

@@ -6,9 +6,10 @@ empty round trip each; then one way with n bytes = round trip(n) - round trip(0)
 in size, does not depend on that assumption; only a lopsided latency is spread evenly over both directions. Devices on
 one machine share its clock, and there the way back is known.
 
-Noise on a busy machine only ever adds time, so each size is represented by the lower quartile of its repeats. Through
-these goes the line latency_s + n / bytes_per_s with the least Huber loss of relative residuals: a line fitted to
-absolute ones would see only the largest sizes.
+Noise on a busy machine only ever adds time, so each size is represented by the lower quartile of its repeats; those of
+several probes are taken together, so that a calm one among three is what counts. Through these goes the line
+latency_s + n / bytes_per_s with the least Huber loss of relative residuals: a line fitted to absolute ones would see
+only the largest sizes.
 """
 
 from collections.abc import Callable
@@ -17,7 +18,9 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from fleetune.contracts.record import record
+from fleetune.discovery.looks import halves, pooled
 from fleetune.discovery.protocol import Probed
+from fleetune.discovery.tolerance import same_times
 
 TYPICAL_QUANTILE = 0.25
 GOOD_FIT = 0.2
@@ -36,17 +39,35 @@ class Line:
     error: float
 
 
-def best_fit(probe: Callable[[], Probed], expected: Callable[[Line], bool] = lambda line: True) -> Line:
-    """Probe and fit, again while the line's error is above GOOD_FIT or it is not as expected; at most ATTEMPTS times.
+def best_fit(
+    probe: Callable[[], Probed], expected: Callable[[Line], bool] = lambda line: True, tolerance: float = 0.1
+) -> Line:
+    """Probe and fit, again while the line is poor, not as expected or not steady; at most ATTEMPTS times.
 
-    Returns the first line that is both; where there is none, that of the least error.
+    Poor: an error above GOOD_FIT. Not steady: the probe's earlier and later repeats differ by more than `tolerance`.
+    Returns the first line without fault, of a probe or of all together; where there is none, that of all together
+    unless it is poor, else that of the least error.
     """
+    probes: list[Probed] = []
     lines: list[Line] = []
-    while len(lines) < ATTEMPTS:
-        lines.append(fit(probe()))
-        if lines[-1].error <= GOOD_FIT and expected(lines[-1]):
+    while True:
+        probes.append(probe())
+        lines.append(fit(probes[-1]))
+        if lines[-1].error <= GOOD_FIT and expected(lines[-1]) and _steady(probes[-1], tolerance):
             return lines[-1]
-    return min(lines, key=lambda line: line.error)
+        together = fit(pooled(probes))
+        if together.error <= GOOD_FIT and (len(probes) == ATTEMPTS or (len(probes) > 1 and expected(together))):
+            return together
+        if len(probes) == ATTEMPTS:
+            return min([*lines, together], key=lambda line: line.error)
+
+
+def _steady(probed: Probed, tolerance: float) -> bool:
+    parts = halves(probed)
+    if parts is None:
+        return True
+    earlier, later = (fit(part) for part in parts)
+    return same_times(earlier, later, tolerance + earlier.error + later.error)
 
 
 def one_way_s(probed: Probed) -> np.ndarray:

@@ -4,16 +4,17 @@ from functools import partial
 from itertools import permutations
 
 from fleetune.contracts import wire
-from fleetune.contracts.fleet import Link
+from fleetune.contracts.fleet import Fleet, Link
 from fleetune.contracts.progress import Progress
 from fleetune.contracts.record import record
 from fleetune.contracts.ways import Links
 from fleetune.discovery.conversation import Conversation
 from fleetune.discovery.emulation import holds
-from fleetune.discovery.fit import GOOD_FIT, Line, best_fit
-from fleetune.discovery.link_work import LinkProbe
+from fleetune.discovery.fit import ATTEMPTS, GOOD_FIT, Line, best_fit
+from fleetune.discovery.link_work import LinkProbe, link_cpu_s_per_byte
 from fleetune.discovery.protocol import Probe, Probed
 from fleetune.discovery.sweep import most_bytes
+from fleetune.discovery.tolerance import same_link_cpu, same_times
 
 
 @record
@@ -25,12 +26,23 @@ class End:
     memory_bytes: int
 
 
-class Probing:
-    """Probes links of the devices in a conversation; `asked` is what they are emulated as, where they are."""
+@record
+class Expected:
+    """What a measurement is compared with; one that differs is looked at again before it is believed."""
 
-    def __init__(self, conversation: Conversation, asked: Links | None) -> None:
+    asked: Links | None
+    """What links are emulated as, where they are."""
+    stored: Fleet | None
+    """The fleet as an earlier run found it."""
+    tolerance: float
+
+
+class Probing:
+    """Probes links of the devices in a conversation."""
+
+    def __init__(self, conversation: Conversation, expected: Expected) -> None:
         self._conversation = conversation
-        self._asked = asked
+        self._expected = expected
 
     def links(self, ends: tuple[End, ...], progress: Progress) -> list[Link]:
         """Every ordered pair, one at a time, so that no probe disturbs another."""
@@ -43,11 +55,37 @@ class Probing:
             progress("measuring links", len(pairs), len(pairs), "links")
         return links
 
-    def _link(self, source: End, target: End) -> Link:
-        def expected(line: Line) -> bool:
-            return self._asked is None or holds(self._asked.way(source.name, target.name), line)
+    def link_cpu_s_per_byte(self, ends: tuple[End, ...]) -> dict[str, float]:
+        """By device, from the probes of its links; where that is not as it was, they are probed again."""
+        found = {}
+        for end in ends:
+            for _ in range(1, ATTEMPTS):
+                if self._as_stored(end.name):
+                    break
+                for other in ends:
+                    if other != end:
+                        self._probe(end, other)
+                        self._probe(other, end)
+            found[end.name] = link_cpu_s_per_byte(end.name, self._conversation.probes)
+        return found
 
-        line = best_fit(partial(self._probe, source, target), expected)
+    def _as_stored(self, device: str) -> bool:
+        stored = self._expected.stored
+        old_s = next((d.link_cpu_s_per_byte for d in stored.devices if d.name == device), None) if stored else None
+        new_s = link_cpu_s_per_byte(device, self._conversation.probes)
+        return old_s is None or same_link_cpu(old_s, new_s, self._expected.tolerance)
+
+    def _link(self, source: End, target: End) -> Link:
+        asked, stored = self._expected.asked, self._expected.stored
+        links = stored.links if stored else ()
+        old = next((link for link in links if (link.source, link.target) == (source.name, target.name)), None)
+
+        def expected(line: Line) -> bool:
+            if asked is not None and not holds(asked.way(source.name, target.name), line):
+                return False
+            return old is None or same_times(old, line, self._expected.tolerance + old.fit_error + line.error)
+
+        line = best_fit(partial(self._probe, source, target), expected, self._expected.tolerance)
         if line.error > GOOD_FIT:
             self._conversation.note(
                 f"link {source.name} -> {target.name}: no line fits its times better than {line.error:.0%}; "

@@ -88,7 +88,8 @@ class Amounts(NamedTuple):
 
     name: str
     forecast: float
-    measured: float
+    measured: float | None
+    """None where nothing was measured."""
     limit: float | None = None
 
 
@@ -96,7 +97,7 @@ def amounts_chart(lines: Sequence[Amounts], name: str) -> str:
     """Forecast above measured, in pairs of bars; a dashed mark at the limit where it is within reach."""
     if not lines:
         return ""
-    highest = max(max(one.forecast, one.measured) for one in lines) or 1.0
+    highest = max(max(one.forecast, one.measured or 0.0) for one in lines) or 1.0
     limits = [one.limit for one in lines if one.limit is not None and one.limit <= 2.5 * highest]
     left = 20 + 6.8 * max(len(one.name) for one in lines)
     scale = (WIDTH - left - 190) / max([highest, *limits])
@@ -107,6 +108,8 @@ def amounts_chart(lines: Sequence[Amounts], name: str) -> str:
         for k, (kind, value, style) in enumerate(
             (("forecast", one.forecast, "opacity:.45"), ("measured", one.measured, ""))
         ):
+            if value is None:
+                continue
             hint = f"{one.name}, {kind}: {size(value)}"
             parts.append(bar(left, y + 2 + 15 * k, (value * scale, 12), hint, class_="bar F", style=style))
             text = f"{size(value)} {kind}"

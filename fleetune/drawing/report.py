@@ -6,6 +6,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from fleetune.clock.memory import beyond_memory
 from fleetune.contracts.timeline import DeviceAmount, LinkBytes
 from fleetune.drawing import quantities
 from fleetune.drawing.charts import Amounts, amounts_chart, fleet_chart, loss_chart
@@ -35,12 +36,15 @@ _PAGES.filters.update(
 
 
 def report(content: ReportContent) -> str:
-    """The page: scores, fleet, the model's cut, both timelines on one scale, loss, memory, links, citation, facts."""
+    """The page: scores, fleet, the model's cut, both timelines on one scale, loss, memory, links, citation, facts.
+
+    Where nothing was trained, what was forecast alone.
+    """
     charts = {
         "fleet": fleet_chart(content.fleet, content.plan.plan),
         "model": model_chart(content.plan.plan, content.fleet, content.profile),
         "gates": gates_chart(content.plan.plan),
-        "loss": loss_chart(content.training.rounds),
+        "loss": loss_chart(content.training.rounds) if content.training else "",
         "memory": amounts_chart(_memory(content), "memory of each device"),
         "links": amounts_chart(_links(content), "bytes of each link in a round"),
         **_timelines(content),
@@ -53,18 +57,26 @@ def report(content: ReportContent) -> str:
         segments=_segment_rows(content),
         uses={(use.source, use.target): link_text(use) for use in content.plan.plan.links if not use.is_neutral},
         memory=_memory(content),
+        beyond_memory=tuple(
+            beyond_memory(
+                content.fleet,
+                _by_device(content.forecast.memory_bytes),
+                _by_device(content.training.peak_memory_bytes) if content.training else {},
+            )
+        ),
+        sent=sum(link.bytes for link in content.forecast.link_bytes),
         profiled={t.device: t.profiling_s for t in content.profile.times if t.profiling_s is not None},
     )
 
 
 def _timelines(content: ReportContent) -> dict[str, str]:
     """Both with the same tracks on the same time scale."""
-    forecast, measured = content.forecast.rows, content.training.timeline
+    forecast, measured = content.forecast.rows, content.training.timeline if content.training else ()
     until_s = max((row.end_s for row in (*forecast, *measured)), default=0.0)
     order = [*content.plan.plan.devices, *sorted(n for n in tracks((*forecast, *measured)) if ">" in n)]
     streams = [lane.name for lane in content.plan.plan.lanes]
     return {
-        name: gantt_chart(rows, title, until_s=until_s, order=order, streams=streams)
+        name: gantt_chart(rows, title, until_s=until_s, order=order, streams=streams) if rows else ""
         for name, title, rows in (
             ("forecast", "forecast", forecast),
             ("measured", "measured, a typical round", measured),
@@ -92,15 +104,23 @@ def _segment_rows(content: ReportContent) -> list[dict[str, Any]]:
 
 def _memory(content: ReportContent) -> list[Amounts]:
     forecast = _by_device(content.forecast.memory_bytes)
-    measured = _by_device(content.training.peak_memory_bytes)
+    measured = _by_device(content.training.peak_memory_bytes) if content.training else None
     return [
-        Amounts(name, forecast.get(name, 0.0), measured.get(name, 0.0), content.fleet.device(name).memory_bytes)
+        Amounts(
+            name,
+            forecast.get(name, 0.0),
+            None if measured is None else measured.get(name, 0.0),
+            content.fleet.device(name).memory_bytes,
+        )
         for name in content.plan.plan.devices
     ]
 
 
 def _links(content: ReportContent) -> list[Amounts]:
-    forecast, measured = _by_link(content.forecast.link_bytes), _by_link(content.training.link_bytes)
+    forecast = _by_link(content.forecast.link_bytes)
+    if content.training is None:
+        return [Amounts(name, count, None) for name, count in forecast.items()]
+    measured = _by_link(content.training.link_bytes)
     return [Amounts(n, forecast.get(n, 0), measured.get(n, 0)) for n in dict.fromkeys((*forecast, *measured))]
 
 

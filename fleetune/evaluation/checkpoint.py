@@ -31,7 +31,9 @@ def trained_model(folder: Path, task: str) -> nn.Module:
     """The model of a standard Hugging Face folder; a missing or damaged file is refused by its name."""
     stored = _stored(folder)
     try:
-        model, found = AUTO[task].from_pretrained(folder, local_files_only=True, output_loading_info=True)
+        model, found = AUTO[task].from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False, output_loading_info=True
+        )
     except (OSError, ValueError, KeyError) as error:
         raise Refused(f"{folder / 'config.json'}: the model cannot be loaded ({_first_line(error)})") from None
     lacking = sorted(found["missing_keys"])
@@ -41,15 +43,23 @@ def trained_model(folder: Path, task: str) -> nn.Module:
 
 
 def base_model(config: PretrainedConfig, request: ModelRequest, adapter: Path) -> nn.Module:
-    """The pretrained model that an adapter belongs to; what its files lack must be in the adapter."""
+    """The pretrained model that an adapter belongs to; what its files lack, or have for other labels, must be in the
+    adapter."""
     source = source_folder(request)
     assert source is not None, "a model of random weights has no files"
     dtype = DTYPES[request.precision]
     model, found = AUTO[request.task].from_pretrained(
-        source, config=config, dtype=dtype, local_files_only=True, output_loading_info=True
+        source,
+        config=config,
+        dtype=dtype,
+        local_files_only=True,
+        trust_remote_code=False,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,
     )
     carried = _keys(adapter / ADAPTER_WEIGHTS)
-    lacking = [name for name in sorted(found["missing_keys"]) if f"base_model.model.{name}" not in carried]
+    drawn = {*found["missing_keys"], *(name for name, *_ in found["mismatched_keys"])}
+    lacking = [name for name in sorted(drawn) if f"base_model.model.{name}" not in carried]
     if lacking:
         raise Refused(
             f"{adapter / ADAPTER_WEIGHTS}: {lacking[0]} is neither in the adapter nor in {source} "

@@ -11,7 +11,7 @@ from fleetune.data import PreparedData
 from fleetune.drawing import ReportContent, report
 from fleetune.errors import Refused
 from fleetune.evaluation.checkpoint import ADAPTER, base_model, result_folder, trained_model, with_adapter
-from fleetune.evaluation.scores import BETTER, Scoring, score
+from fleetune.evaluation.scores import BETTER, Scores, Scoring, score
 from fleetune.evaluation.summary import summarise
 from fleetune.evaluation.task import EvaluationTask
 from fleetune.models.skeleton import saved_configuration
@@ -43,15 +43,16 @@ def evaluate(task: EvaluationTask) -> EvaluationMetrics:
     return metrics
 
 
-def compare(task: EvaluationTask, before: dict[str, float], after: dict[str, float], samples: int) -> EvaluationMetrics:
+def compare(task: EvaluationTask, before: Scores, after: Scores, samples: int) -> EvaluationMetrics:
     """Scores side by side, and the forecast beside what training measured."""
     forecast_s, measured_s = task.forecast.round_s, task.training.median_round_s
     return EvaluationMetrics(
         scores=tuple(
-            Score(name=name, before=before[name], after=after[name], better=better)
+            Score(name=name, before=before.values[name], after=after.values[name], better=better)
             for name, better in BETTER.items()
-            if name in after
+            if name in after.values
         ),
+        classes=after.classes,
         samples=samples,
         forecast_round_s=forecast_s,
         measured_round_s=measured_s,
@@ -91,10 +92,12 @@ def _content(task: EvaluationTask, metrics: EvaluationMetrics, data: PreparedDat
             "task": task.model.task,
             "data": f"{data.info.source}: {data.size('train')} samples to train on, {data.size('test')} to test on",
             "content of the data": data.info.digest,
+            **({"odd about the data": "; ".join(data.info.notes)} if data.info.notes else {}),
             "seed": str(data.info.seed),
             **{package: version(package) for package in PACKAGES},
             **task.facts,
         },
+        settings=task.settings,
     )
 
 

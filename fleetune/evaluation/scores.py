@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from fleetune.contracts.metrics import ClassScore
 from fleetune.contracts.progress import Progress, quiet
 from fleetune.data import PreparedData
 from fleetune.errors import Refused
@@ -30,11 +31,20 @@ class Scoring:
     progress: Progress = quiet
 
 
-def score(model: nn.Module, data: PreparedData, scoring: Scoring, what: str = "model") -> dict[str, float]:
-    """name -> score over every sample of the split, the model in evaluation mode, without gradients, on one thread.
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """What a model reaches on a split."""
 
-    Classification: accuracy, macro_f1 (over the classes that occur or are predicted), loss (mean per sample).
-    causal-lm: loss (mean per predicted token), perplexity (its exponential). `what` names the model in messages.
+    values: dict[str, float]
+    """Classification: accuracy, macro_f1 (over the classes that occur or are predicted), loss (mean per sample).
+    causal-lm: loss (mean per predicted token), perplexity (its exponential)."""
+    classes: tuple[ClassScore, ...] = ()
+
+
+def score(model: nn.Module, data: PreparedData, scoring: Scoring, what: str = "model") -> Scores:
+    """Scores over every sample of the split, the model in evaluation mode, without gradients, on one thread.
+
+    `what` names the model in messages.
     """
     samples = data.size(scoring.split)
     loss, targets = 0.0, 0
@@ -60,8 +70,9 @@ def score(model: nn.Module, data: PreparedData, scoring: Scoring, what: str = "m
         raise Refused(f"{data.folder}: nothing to predict in split {scoring.split!r}; give longer texts")
     mean = loss / targets
     if data.task == "causal-lm":
-        return {"loss": mean, "perplexity": math.exp(min(mean, LARGEST_EXPONENT))}
-    return {**agreement(np.concatenate(predicted), np.concatenate(wanted)), "loss": mean}
+        return Scores(values={"loss": mean, "perplexity": math.exp(min(mean, LARGEST_EXPONENT))})
+    taken, given = np.concatenate(predicted), np.concatenate(wanted)
+    return Scores(values={**agreement(taken, given), "loss": mean}, classes=by_class(taken, given, data.labels))
 
 
 def agreement(predicted: np.ndarray, wanted: np.ndarray) -> dict[str, float]:
@@ -70,6 +81,18 @@ def agreement(predicted: np.ndarray, wanted: np.ndarray) -> dict[str, float]:
 
     macro = f1_score(wanted, predicted, average="macro", zero_division=0)
     return {"accuracy": float(accuracy_score(wanted, predicted)), "macro_f1": float(macro)}
+
+
+def by_class(predicted: np.ndarray, wanted: np.ndarray, names: tuple[str, ...]) -> tuple[ClassScore, ...]:
+    """Precision, recall and F1 of every class, by number, of class numbers [samples]."""
+    from sklearn.metrics import precision_recall_fscore_support
+
+    numbers = list(range(len(names)))
+    found = precision_recall_fscore_support(wanted, predicted, labels=numbers, zero_division=0)
+    return tuple(
+        ClassScore(name=name, samples=int(samples), precision=float(precision), recall=float(recall), f1=float(f1))
+        for name, precision, recall, f1, samples in zip(names, *found, strict=True)
+    )
 
 
 @contextmanager

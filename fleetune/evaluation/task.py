@@ -36,4 +36,6 @@ class EvaluationTask:
     """Where the model is scored: `cpu`, or `cuda:N`."""
     facts: dict[str, str] = field(default_factory=dict)
     """More for the list at the report's end."""
+    settings: str = ""
+    """The run's whole config as text, for the report."""
     progress: Progress = quiet

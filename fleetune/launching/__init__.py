@@ -5,7 +5,15 @@ secrets travel in the command's first line of stdin, never in its arguments or e
 (pickles, and inherits the parent's state) and subprocess pools (they hide how a child died).
 """
 
-from fleetune.launching.job import KEEPS_MEMORY, Command, Job, Launcher, exit_in_words
+from fleetune.launching.job import (
+    KEEPS_MEMORY,
+    Command,
+    Job,
+    Launcher,
+    exit_in_words,
+    thread_environment,
+    used_in_words,
+)
 from fleetune.launching.opening import open_sites, open_stages
 from fleetune.launching.process import ProcessLauncher
 from fleetune.launching.sites import Door, Here, Sites
@@ -22,4 +30,6 @@ __all__ = [
     "exit_in_words",
     "open_sites",
     "open_stages",
+    "thread_environment",
+    "used_in_words",
 ]

@@ -16,6 +16,13 @@ KEEPS_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
 from the kernel: the backward of an embedding of 12 million parameters takes 26 ms instead of 7, and now and then not,
 so that no profile holds."""
 
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+def thread_environment(threads: int) -> dict[str, str]:
+    """Environment of a process that computes with so many threads: its libraries read it when they are imported."""
+    return dict.fromkeys(THREAD_VARIABLES, str(threads))
+
 
 @record
 class Command:
@@ -66,12 +73,21 @@ class Job(Protocol):
     def out_of_memory(self) -> bool:
         """Whether it is known to have ended because its memory did not suffice."""
 
+    @property
+    def used_bytes(self) -> int | None:
+        """Most memory that it was seen to hold; None where nobody looked."""
+
 
 class Launcher(Protocol):
     """A place where commands can run."""
 
     def start(self, command: Command) -> Job:
         """Start a command; TryAgain when the place cannot."""
+
+
+def used_in_words(job: Job) -> str:
+    """What a job that ran out of memory had used, as the end of a clause; empty where it is not known."""
+    return f" ({job.used_bytes / 1e9:.2f} GB used)" if job.used_bytes else ""
 
 
 def exit_in_words(code: int) -> str:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def open_sites(grounds: Grounds, note: Callable[[str], None]) -> Sites:
     """What runs commands at the devices; to be entered. `note` hears what engines say of themselves."""
     if not grounds.contained:
-        return Here()
+        return Here(limits=grounds.process_limits)
     from fleetune.launching.docker.sites import DockerSites  # the engine's client is slow to import
 
     return DockerSites(grounds, note)

@@ -1,4 +1,4 @@
-"""Holds a thread below its machine's speed, so that uneven devices can be emulated on one machine without an engine."""
+"""Holds a computation below its machine's speed: uneven devices can be emulated on one machine without an engine."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +11,8 @@ class Pace:
     """A quota of CPU: work that took c CPU seconds lasts at least c / cores. `cores` None: no quota.
 
     Durations then depend on CPU time alone, so they stay what they are while other emulated devices share the machine.
+    CPU time is that of the thread that computes. A quota that holds it back is below one core, where it is the only
+    one: a device never has more threads than cores, so several can not use more than their quota.
     """
 
     cores: float | None = None

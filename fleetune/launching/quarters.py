@@ -1,10 +1,17 @@
 """What decides where devices' commands run: their launchers, engines, limits and links, as asked or as found."""
 
+from pathlib import Path
+
 from fleetune.contracts.config.fleet import FleetRequest
 from fleetune.contracts.engine import LOCAL, Engine
 from fleetune.contracts.fleet import DOCKER, Fleet
 from fleetune.contracts.record import record
 from fleetune.contracts.ways import Links
+
+
+def gpu_nodes() -> list[Path]:
+    """Files of the drivers of this machine's GPUs."""
+    return [path for name in ("nvidia[0-9]*", "nvhost-gpu", "dxg") for path in Path("/dev").glob(name)]
 
 
 @record
@@ -33,6 +40,17 @@ class Grounds:
     def contained(self) -> tuple[Quarters, ...]:
         """Those whose commands run in containers."""
         return tuple(each for each in self.quarters if each.launcher == DOCKER)
+
+    @property
+    def process_limits(self) -> dict[str, int]:
+        """device -> bytes that each of its processes may use, of emulated devices that are not containers. A device
+        that may compute on a GPU has its memory there."""
+        gpus = bool(gpu_nodes())
+        return {
+            each.device: each.memory_bytes
+            for each in self.quarters
+            if each.launcher != DOCKER and each.memory_bytes is not None and not (each.gpu and gpus)
+        }
 
     def engine(self, name: str) -> Engine | None:
         """An engine by name; None for that of this machine."""
@@ -68,7 +86,9 @@ def found(fleet: Fleet) -> Grounds:
                 launcher=each.launcher,
                 engine=each.engine,
                 cores=each.cores if each.emulated else None,
-                memory_bytes=each.memory_bytes if each.accelerator == "cpu" else None,
+                memory_bytes=each.memory_bytes
+                if each.accelerator == "cpu" and (each.emulated or each.launcher == DOCKER)
+                else None,
                 gpu=each.accelerator != "cpu",
             )
             for each in fleet.devices

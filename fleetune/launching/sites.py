@@ -46,13 +46,15 @@ class Sites(Protocol):
 class Here:
     """Every device is processes of this machine."""
 
-    def __init__(self, launcher: Launcher | None = None) -> None:
-        self._launcher = launcher or ProcessLauncher()
+    def __init__(self, launcher: Launcher | None = None, limits: Mapping[str, int] | None = None) -> None:
+        """`limits`: device -> bytes that a process of it may use."""
+        self._launcher = launcher
+        self._limits = limits or {}
         self.listen = LOOPBACK
 
     def launcher(self, device: str) -> Launcher:
-        """The same for all."""
-        return self._launcher
+        """The one that was given, else processes within the device's memory."""
+        return self._launcher or ProcessLauncher(self._limits.get(device))
 
     def door(self, device: str) -> Door:
         """Loopback, any port."""

@@ -2,7 +2,8 @@
 
 Three things a user of an endpoint should know. A sent part is not copied: its memory must stay as it is until the peer
 has received it. A message that was under way when a connection broke is lost; the connection comes back by itself,
-later messages arrive, and `lost` counts the gap, so whoever waits for an answer needs a time limit or a look at `lost`.
+later messages arrive, and `lost_from` counts the gap as soon as it stands again, so whoever waits looks at that, and at
+`down_s` for a connection that does not come back. A process that stands still for seconds loses nothing by it.
 Nothing but memory limits a sender: messages to a peer that does not read are kept until it does, or until `close`.
 """
 
@@ -21,7 +22,7 @@ from fleetune.links.held import Held
 from fleetune.links.inbox import Arrived, Door, Inbox
 from fleetune.links.keys import KeyPair, is_key
 from fleetune.links.message import Message, Received, join_parts
-from fleetune.links.peer import Peer
+from fleetune.links.peer import Origin, Peer
 
 ZMQ_IO_THREADS = 2
 
@@ -64,8 +65,9 @@ class Endpoint:
         self.name = name
         self.allowed = dict(allowed)
         listen = listen or Listen()
-        self._keys, self._run, self._limit_bytes = keys, run, listen.max_message_bytes
-        self._session = secrets.token_hex(16)
+        self.limit_bytes = listen.max_message_bytes
+        """Bytes of parts that one message may have."""
+        self._keys, self._origin = keys, Origin(run, secrets.token_hex(16))
         self._peers: dict[str, Peer] = {}
         self._context = zmq.Context(io_threads=ZMQ_IO_THREADS)
         self._closed = False
@@ -87,7 +89,7 @@ class Endpoint:
             raise Refused(f"endpoint {self.name}: the public key of {peer} is not 40 bytes of Z85 text")
         if self._closed:
             raise TryAgain(f"endpoint {self.name}: it is closed")
-        made = Peer(self._context, peer, self._keys, address, server_public)
+        made = Peer(self._context, peer, self._keys, address, server_public, self._origin)
         self._peers[peer] = made
         self._inbox.watch(made.monitor, made.saw)
 
@@ -102,11 +104,12 @@ class Endpoint:
 
     def send(self, peer: str, message: Message) -> None:
         """Queue a message for a peer, from any thread; see the module about the memory of its parts."""
-        self._peer(peer).send(message, self._run, self._session, self._limit_bytes)
+        self._peer(peer).send(message, self.limit_bytes)
 
     def receive(self, timeout_s: float | None) -> Received | None:
         """The next message; None when there is none within `timeout_s` (None: wait for ever) or after `close`.
 
+        TryAgain when nothing can arrive any more, because the thread that reads has failed.
         A message that is held back (`Listen.delays_s`) is not there before its time, which is then its `at_s`.
         """
         try:
@@ -115,6 +118,8 @@ class Endpoint:
             return None
         if arrived is None:
             self._inbox.arrived.put(None)  # for other threads that wait
+            if self._inbox.failure:
+                raise TryAgain(f"endpoint {self.name}: {self._inbox.failure}")
             return None
         envelope = arrived.envelope
         parts = join_parts(envelope, arrived.frames)
@@ -134,7 +139,21 @@ class Endpoint:
     @property
     def lost(self) -> int:
         """How many messages to this endpoint are known to have been lost: later ones of the same sender have come."""
-        return self._inbox.lost
+        return sum(self._inbox.lost_from.values())
+
+    @property
+    def lost_from(self) -> Mapping[str, int]:
+        """`lost` by sender; only those that have lost some."""
+        return self._inbox.lost_from
+
+    def heard_s(self, sender: str) -> float | None:
+        """When the newest message of a sender came, of this machine's monotonic clock; None before the first."""
+        return self._inbox.heard_s.get(sender)
+
+    @property
+    def down_s(self) -> dict[str, float]:
+        """Peers to which there is no connection, and for how many seconds already."""
+        return {name: seconds for name, peer in list(self._peers.items()) if (seconds := peer.down_s)}
 
     def close(self, linger_s: float = 1.0) -> None:
         """End threads and sockets; messages still queued get `linger_s` to leave."""

@@ -35,15 +35,12 @@ class Sequences:
     def advance(self, sender: str, session: str, sequence: int) -> int:
         """Accept `sequence` if it is above all earlier ones of that session.
 
-        Returns how many between the last one and this never came (they were under way when a connection broke).
+        Returns how many before this one never came (they were under way when a connection broke).
         """
         sessions = self._newest.setdefault(sender, {})
         if session not in sessions and len(sessions) >= MAX_SESSIONS:
             raise Refused(f"more than {MAX_SESSIONS} sessions")
-        newest = sessions.get(session)
-        sessions.setdefault(session, sequence)
-        if newest is None:
-            return 0
+        newest = sessions.get(session, -1)
         if sequence <= newest:
             raise Refused(f"sequence {sequence} after {newest}: replayed or out of order")
         sessions[session] = sequence

@@ -17,7 +17,7 @@ from zmq.utils.monitor import parse_monitor_message
 from fleetune.errors import Refused
 from fleetune.links.gate import Sequences, open_only_to_curve, zap_answer
 from fleetune.links.keys import KeyPair
-from fleetune.links.message import CHUNK_BYTES, MAX_HEADER_BYTES, Envelope, check_frames, parse_header
+from fleetune.links.message import CHUNK_BYTES, MAX_HEADER_BYTES, SEQUENCE, Envelope, check_frames, parse_header
 from fleetune.links.peer import patient
 
 FRAME_SLACK_BYTES = 1024
@@ -55,7 +55,13 @@ class Inbox:
     ) -> None:
         self.arrived: queue.SimpleQueue[Arrived | None] = queue.SimpleQueue()
         """Checked messages; None when the IO thread has ended."""
-        self.refused = self.lost = 0
+        self.refused = 0
+        self.failure = ""
+        """Why the IO thread ended, where nobody asked it to."""
+        self.lost_from: dict[str, int] = {}
+        """sender -> how many of its messages are known to be lost."""
+        self.heard_s: dict[str, float] = {}
+        """sender -> when its newest message came, of this machine's monotonic clock."""
         self._door, self._listener = door, note
         self._names = {key: name for name, key in door.allowed.items()}
         self._sequences = Sequences()
@@ -123,7 +129,8 @@ class Inbox:
             while self._turn():
                 pass
         except Exception as error:  # a bug here must not leave receivers waiting for ever
-            self._say(f"links: the IO thread ended ({type(error).__name__}: {error})")
+            self.failure = f"links: the IO thread ended ({type(error).__name__}: {error})"
+            self._say(self.failure)
         finally:
             self._close_sockets()
             self.arrived.put(None)
@@ -156,9 +163,13 @@ class Inbox:
                 return
             sender = str(frames[0].get("User-Id"))
             try:
-                self.arrived.put(self._check(sender, frames))
+                arrived = self._check(sender, frames)
             except Refused as error:
                 self._refuse(f"message from {sender} dropped: {error}")
+                continue
+            self.heard_s[sender] = arrived.at_s
+            if arrived.envelope.kind != SEQUENCE:
+                self.arrived.put(arrived)
 
     def _check(self, sender: str, frames: list[zmq.Frame]) -> Arrived:
         envelope = parse_header(frames[0].buffer)
@@ -168,7 +179,7 @@ class Inbox:
         check_frames(envelope, views, self._door.limit_bytes)
         missed = self._sequences.advance(sender, envelope.session, envelope.sequence)
         if missed:
-            self.lost += missed
+            self.lost_from = {**self.lost_from, sender: self.lost_from.get(sender, 0) + missed}  # readers keep theirs
             self._say(f"{missed} earlier messages from {sender} were lost or refused")
         return Arrived(sender, envelope, views, time.monotonic())
 

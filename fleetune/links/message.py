@@ -7,13 +7,15 @@ thread that receives them.
 """
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from typing_extensions import Buffer
 
+from fleetune.contracts import wire
 from fleetune.errors import Refused
 
 CHUNK_BYTES = 1 << 18
@@ -21,6 +23,8 @@ MAX_HEADER_BYTES = 1 << 20
 MAX_PARTS = 16384
 MAX_KIND_CHARACTERS = 64
 MAX_SEQUENCE = 1 << 62
+SEQUENCE = "links.sequence"
+"""An empty message after a break, so that its number shows what was lost; who receives never sees it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +109,10 @@ def parse_header(frame: Buffer) -> Envelope:
     if raw.nbytes > MAX_HEADER_BYTES:
         raise Refused(f"header of {raw.nbytes} bytes, allowed are {MAX_HEADER_BYTES}")
     try:
-        plain = json.loads(raw.tobytes(), parse_constant=_refuse_constant)
+        plain = json.loads(raw.tobytes(), parse_constant=_refuse_constant, parse_float=_finite)
     except (ValueError, RecursionError):
         raise Refused("header is not JSON") from None
+    wire.prove_depth(plain, "header")
     fields = {"run": str, "session": str, "sequence": int, "kind": str, "header": dict, "sizes": list}
     if not isinstance(plain, dict) or plain.keys() != fields.keys():
         raise Refused(f"header must be an object with the keys {', '.join(fields)}")
@@ -155,5 +160,11 @@ def _joined(chunks: Sequence[memoryview], size: int) -> memoryview:
     return whole
 
 
-def _refuse_constant(name: str) -> None:
+def _finite(text: str) -> float:
+    """1e999 is valid JSON, and no number."""
+    value = float(text)
+    return value if math.isfinite(value) else _refuse_constant(text)
+
+
+def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a finite number")

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import PretrainedConfig
 
 from fleetune.contracts.config.model import ModelRequest
+from fleetune.models.readme import readme
 from fleetune.models.skeleton import base_skeleton, canonical_names, skeleton
 from fleetune.models.source import PACKAGE, source_folder
 from fleetune.models.weights import Weights, base_name, fill
@@ -27,6 +28,7 @@ TOKENIZER_FILES = (
     "tokenizer.model",
     "spiece.model",
     "sentencepiece.bpe.model",
+    "preprocessor_config.json",
 )
 
 
@@ -51,8 +53,12 @@ def export_model(
             base = source_folder(request)
             if base is None:  # nobody else has these random weights: the adapter is nothing without them
                 _export_base(config, request, start, folder)
-            model.peft_config["default"].base_model_name_or_path = _base_path(request, base)
+            named = _base_path(request, base)
+            model.peft_config["default"].base_model_name_or_path = named
+            model.peft_config["default"].revision = request.revision
             model.save_pretrained(target, save_embedding_layers=False)
+            config.save_pretrained(target)  # PEFT keeps no labels
+            (target / "README.md").write_text(readme(request, named), encoding="utf-8")
         else:
             model.save_pretrained(target)
     return target
@@ -78,7 +84,7 @@ def _export_base(config: PretrainedConfig, request: ModelRequest, start: Path, f
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:
-    """Copy tokenizer files where there are any."""
+    """Copy the files of a tokenizer or image processor where there are any."""
     for name in TOKENIZER_FILES:
         if (source / name).exists():
             shutil.copyfile(source / name, target / name)

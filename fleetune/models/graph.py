@@ -6,7 +6,9 @@ consecutive nodes belong together.
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from fleetune.contracts import wire
 from fleetune.contracts.record import record
@@ -28,6 +30,16 @@ class Value:
     """Whether the loss has a gradient with respect to it."""
 
 
+@record
+class Draw:
+    """A random tensor that an operation draws in training, such as a dropout mask."""
+
+    shape: tuple[str, ...]
+    """As in Value."""
+    order: tuple[int, ...]
+    """Its dimensions from the outermost to the innermost in memory, in which order numbers are drawn."""
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """One operation: an input, a parameter read directly, a call of a leaf module or of a torch function, or one
@@ -41,6 +53,8 @@ class Node:
     kwargs: dict[str, Any]
     value: Value | None
     """None for a call that returns several tensors; its items have them."""
+    draws: tuple[Draw, ...] = ()
+    """What it draws, in order."""
 
     @property
     def reads(self) -> tuple[int, ...]:
@@ -56,6 +70,7 @@ class _NodeOnWire:
     args: list[Any]
     kwargs: dict[str, Any]
     value: Value | None
+    draws: Annotated[tuple[Draw, ...], Field(exclude_if=lambda value: not value)] = ()
 
 
 @record
@@ -126,6 +141,7 @@ def graph_text(graph: Graph) -> str:
             args=[to_json(a) for a in n.args],
             kwargs={k: to_json(a) for k, a in n.kwargs.items()},
             value=n.value,
+            draws=n.draws,
         )
         for n in graph.nodes
     )
@@ -145,6 +161,7 @@ def parse_graph(text: str | bytes, owner: str) -> Graph:
             args=tuple(from_json(a) for a in n.args),
             kwargs={k: from_json(a) for k, a in n.kwargs.items()},
             value=n.value,
+            draws=n.draws,
         )
         for n in plain.nodes
     )

@@ -1,11 +1,13 @@
 """Dropout that does not depend on how a model or a micro-batch is cut.
 
 Before a unit runs, the generator is seeded from (seed, round, micro-batch, unit). A device that holds only some
-samples of the micro-batch draws every mask for the whole micro-batch and uses its own rows; random functions for which
-this is not known are refused there. A device that holds all samples runs torch's own functions.
+samples of the micro-batch draws every mask for the whole micro-batch and uses its own part; which dimension the samples
+are, if any, is what the recorder saw, for a first dimension of 1 may be one sample or the same for all. Random
+functions for which this is not known are refused there. A device that holds all samples runs torch's own functions.
 """
 
 import hashlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +15,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from fleetune.errors import Refused
+from fleetune.models.graph import Draw
 
 
 def unit_seed(seed: int, round: int, micro_batch: int, unit: str) -> int:
@@ -41,19 +44,34 @@ class Draws:
             torch.cuda.manual_seed(key)
 
 
-class SlicedDraws(TorchFunctionMode):
-    """Makes random functions draw for the whole micro-batch and keep the rows of this device's samples."""
+def drawn_like(func: Any, args: Any, kwargs: Any) -> torch.Tensor | None:
+    """A tensor of the shape and the strides of what a call of torch draws; None for a call that draws nothing (or
+    nothing that could be divided)."""
+    rule = _DRAWN.get(func)
+    drawn: torch.Tensor | None = rule(*args, **kwargs) if rule is not None else None
+    return drawn
 
-    def __init__(self, draws: Draws, own_samples: int) -> None:
+
+class SlicedDraws(TorchFunctionMode):
+    """Makes random functions draw for the whole micro-batch and keep the part of this device's samples."""
+
+    def __init__(self, draws: Draws, own_samples: int, batch: str) -> None:
+        """`batch`: the symbol that stands for the samples in recorded shapes."""
         super().__init__()
         self._draws = draws
         self._own = own_samples
+        self._batch = batch
+        self._expected: Iterator[Draw] = iter(())
+
+    def expect(self, recorded: tuple[Draw, ...]) -> None:
+        """Announce an operation by what it draws, as it was recorded."""
+        self._expected = iter(recorded)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        rule = _RULES.get(func)
-        if rule is not None:
-            return rule(self, func, *args, **kwargs)
+        drawn = drawn_like(func, args, kwargs)
+        if drawn is not None:
+            return _RULES[func](self, func, drawn, *args, **kwargs)
         if getattr(func, "__name__", "") == "__get__":
             return func(*args, **kwargs)
         before = _drawn()
@@ -65,43 +83,44 @@ class SlicedDraws(TorchFunctionMode):
             )
         return out
 
-    def _rows(self, whole: torch.Tensor) -> torch.Tensor:
-        first = self._draws.first
-        return whole[first : first + self._own]
-
-    def _whole_shape(self, shape: torch.Size | tuple[int, ...]) -> tuple[int, ...]:
-        if not shape or shape[0] != self._own:
+    def _whole(self, own: torch.Tensor, fill: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """This device's part, shaped as `own`, of what `fill` draws for the whole micro-batch."""
+        recorded = next(self._expected, None)
+        if recorded is None or len(recorded.shape) != own.dim():
+            raise _unrecorded(own)
+        dims = [dim for dim, size in enumerate(recorded.shape) if not size.isdigit()]
+        if len(dims) > 1 or any(recorded.shape[dim] != self._batch for dim in dims):
             raise Refused(
-                f"model: a random tensor of shape {tuple(shape)} does not start with this device's {self._own} "
-                "samples; give its segment one device"
+                f"model: a random tensor of shape {tuple(own.shape)} has no dimension that is this device's "
+                f"{self._own} samples; give its segment one device"
             )
-        return (self._draws.samples, *shape[1:])
+        sizes = [self._draws.samples if dim in dims else int(size) for dim, size in enumerate(recorded.shape)]
+        if any(size != own.shape[dim] for dim, size in enumerate(sizes) if dim not in dims):
+            raise _unrecorded(own)
+        empty = torch.empty([sizes[dim] for dim in recorded.order], dtype=own.dtype, device=own.device)
+        whole = fill(empty.permute([recorded.order.index(dim) for dim in range(len(sizes))]))
+        return whole.narrow(dims[0], self._draws.first, self._own) if dims else whole
 
     def mask(self, like: torch.Tensor, p: float) -> torch.Tensor:
-        """Rows of a dropout mask, scaled by 1/(1-p), drawn as torch.dropout draws it."""
-        whole = torch.empty(self._whole_shape(like.shape), dtype=like.dtype, device=like.device)
-        whole.bernoulli_(1.0 - p)
-        if p < 1.0:
-            whole.div_(1.0 - p)
-        return self._rows(whole)
+        """This device's part of a dropout mask, scaled by 1/(1-p), drawn as torch.dropout draws it."""
+
+        def fill(whole: torch.Tensor) -> torch.Tensor:
+            whole.bernoulli_(1.0 - p)
+            return whole.div_(1.0 - p) if p < 1.0 else whole
+
+        return self._whole(like, fill)
 
     def dropout(
-        self, func: Any, input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+        self, func: Any, drawn: Any, input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
     ) -> Any:
-        if not training or p == 0.0:
-            return func(input, p, training)
         return input * self.mask(input, p)
 
-    def torch_dropout(self, func: Any, input: torch.Tensor, p: float, train: bool) -> Any:
-        return self.dropout(func, input, p, train)
+    def torch_dropout(self, func: Any, drawn: Any, input: torch.Tensor, p: float, train: bool) -> Any:
+        return input * self.mask(input, p)
 
-    def attention(self, func: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-        """softmax(q k^T / sqrt(d) + mask) v with dropout on the weights; only where there is dropout."""
-        names = ("attn_mask", "dropout_p", "is_causal")
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
-        p = float(given.get("dropout_p", 0.0))
-        if p == 0.0:
-            return func(query, key, value, *args, **kwargs)
+    def attention(self, func: Any, drawn: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        """softmax(q k^T / sqrt(d) + mask) v with dropout on the weights."""
+        given = _of_attention(args, kwargs)
         if given.get("enable_gqa"):
             repeat = query.shape[-3] // key.shape[-3]
             key, value = key.repeat_interleave(repeat, -3), value.repeat_interleave(repeat, -3)
@@ -109,12 +128,39 @@ class SlicedDraws(TorchFunctionMode):
         weights = (query * scale**0.5) @ (key * scale**0.5).transpose(-2, -1)
         weights = weights + _attention_bias(weights, given.get("attn_mask"), bool(given.get("is_causal", False)))
         weights = torch._safe_softmax(weights, -1)  # of a row that may see nothing: zeros, as torch's own
-        return (weights * self.mask(weights, p)) @ value
+        return (weights * self.mask(weights, float(given["dropout_p"]))) @ value
 
-    def rand(self, func: Any, *shape: Any, **kwargs: Any) -> torch.Tensor:
-        shape = shape or (kwargs.pop("size"),)
-        sizes = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], tuple | list | torch.Size) else shape
-        return self._rows(func(self._whole_shape(sizes), **kwargs))
+    def rand(self, func: Any, drawn: torch.Tensor, *size: Any, **kwargs: Any) -> torch.Tensor:
+        return self._whole(drawn, torch.Tensor.uniform_ if func is torch.rand else torch.Tensor.normal_)
+
+
+def _unrecorded(drawn: torch.Tensor) -> Refused:
+    return Refused(
+        f"model: a random tensor of shape {tuple(drawn.shape)} is drawn where none was recorded; profile the model "
+        "again"
+    )
+
+
+def _of_dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    return input if training and p > 0.0 else None
+
+
+def _of_torch_dropout(input: torch.Tensor, p: float, train: bool) -> Any:
+    return input if train and p > 0.0 else None
+
+
+def _attention_weights(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+    drops = float(_of_attention(args, kwargs).get("dropout_p", 0.0)) > 0.0
+    return query.new_empty((*query.shape[:-1], key.shape[-2])) if drops else None
+
+
+def _of_attention(args: Any, kwargs: Any) -> dict[str, Any]:
+    return {**dict(zip(("attn_mask", "dropout_p", "is_causal"), args, strict=False)), **kwargs}
+
+
+def _of_rand(*size: Any, **kwargs: Any) -> Any:
+    kwargs.pop("generator", None)
+    return torch.empty(*size, **kwargs)
 
 
 def _drawn() -> torch.Tensor:
@@ -147,4 +193,11 @@ _RULES: dict[Any, Any] = {
     torch.nn.functional.scaled_dot_product_attention: SlicedDraws.attention,
     torch.rand: SlicedDraws.rand,
     torch.randn: SlicedDraws.rand,
+}
+_DRAWN: dict[Any, Any] = {
+    torch.nn.functional.dropout: _of_dropout,
+    torch.dropout: _of_torch_dropout,
+    torch.nn.functional.scaled_dot_product_attention: _attention_weights,
+    torch.rand: _of_rand,
+    torch.randn: _of_rand,
 }

@@ -21,6 +21,7 @@ from fleetune.errors import Refused
 from fleetune.models import graph as g
 from fleetune.models.allowed import TWO_SIDED, is_allowed
 from fleetune.models.ops import Ref, Size
+from fleetune.models.randomness import drawn_like
 
 # Reading a tensor's properties is not an operation on values.
 PROPERTIES = {
@@ -53,6 +54,7 @@ def record_model(model: nn.Module, samples: Mapping[str, torch.Tensor], leaf_nam
             fake,
             recorder,
             _module_calls_go_to(recorder),
+            _custom_gradients_go_to(recorder),
         ):
             result = model(**inputs)
             recorder.refuse_branches()
@@ -72,8 +74,10 @@ def record_model(model: nn.Module, samples: Mapping[str, torch.Tensor], leaf_nam
 class _Recorder(TorchFunctionMode):
     """Watches torch functions and leaf modules; `nodes` grows by one per operation.
 
-    Two things that a list of operations could not tell are refused: a tensor that is read after it was changed in
-    place by another name (an item assignment, a view), and Python that decides by the number of samples.
+    Three things that a list of operations could not tell are refused: a tensor that is read after it was changed in
+    place by another name (an item assignment, a view), Python that decides by the number of samples, and a gradient
+    of the model's own (torch.autograd.Function), whose forward runs as if under no_grad. Inside a leaf module all
+    three run as they are.
     """
 
     def __init__(self, model: nn.Module, leaf_names: set[str], environment: ShapeEnv, batch: str) -> None:
@@ -90,6 +94,7 @@ class _Recorder(TorchFunctionMode):
         self._made_by: dict[int, int] = {}
         self._alive: list[torch.Tensor] = []  # ids are only unique while the tensors live
         self._inside = 0
+        self._draws: list[g.Draw] = []  # of the operation at hand
 
     def keep_input(self, name: str, value: torch.Tensor) -> None:
         self.inputs[name] = self._add(g.INPUT, name, (), {}, value)
@@ -103,6 +108,12 @@ class _Recorder(TorchFunctionMode):
             made = self._add(g.ATTRIBUTE, parameter, (), {}, tensor)
         if self._before.get(id(tensor), tensor._version) != self._versions[id(tensor)]:
             raise Refused(f"a tensor of shape {tuple(tensor.shape)} is read after it was changed in place elsewhere")
+        value = self.nodes[made].value
+        if tensor.requires_grad and value is not None and not value.gradient:
+            raise Refused(
+                f"a tensor of shape {tuple(tensor.shape)} got its gradient only after the operation that made it (a "
+                "torch.autograd.Function, or requires_grad_)"
+            )
         return Ref(made)
 
     def refuse_branches(self) -> None:
@@ -114,8 +125,10 @@ class _Recorder(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if self._inside:
+            self._keep_draw(func, args, kwargs)
             return func(*args, **kwargs)
         with self._operation(args, kwargs):
+            self._keep_draw(func, args, kwargs)
             out = func(*args, **kwargs)
             name = getattr(func, "__name__", str(func))
             tensors = _tensors(out)
@@ -129,6 +142,21 @@ class _Recorder(TorchFunctionMode):
             kwargs = {key: False if key == "inplace" else value for key, value in kwargs.items()}
             self._add_call(g.FUNCTION, self._spelled(func, name), args, kwargs, out)
         return out
+
+    def _keep_draw(self, func: Any, args: Any, kwargs: Any) -> None:
+        """Remember what the operation at hand draws."""
+        drawn = drawn_like(func, args, kwargs)
+        if drawn is not None:
+            self._draws.append(g.Draw(shape=tuple(str(size) for size in drawn.shape), order=_memory_order(drawn)))
+
+    def custom_gradient(self, call: Any, function: type, args: Any, kwargs: Any) -> Any:
+        """Function.apply: refused between leaf modules, since only its forward could be written down."""
+        if not self._inside:
+            raise Refused(
+                f"{function.__name__} computes its gradient by itself (a torch.autograd.Function), which a list of "
+                "operations cannot tell"
+            )
+        return call(function, *args, **kwargs)
 
     def module_call(self, call: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
         name = self._names.get(module, "")
@@ -170,7 +198,8 @@ class _Recorder(TorchFunctionMode):
             self._made_by[id(out)] = number
             self._versions[id(out)] = out._version
             self._alive.append(out)
-        self.nodes.append(g.Node(number, kind, target, *written, value))
+        calls = kind in (g.MODULE, g.FUNCTION)
+        self.nodes.append(g.Node(number, kind, target, *written, value, tuple(self._draws) if calls else ()))
         return number
 
     def _size(self, size: int | torch.SymInt) -> str:
@@ -211,7 +240,14 @@ class _Recorder(TorchFunctionMode):
             yield
         finally:
             self._inside -= 1
+            self._draws.clear()
             self._decisions = len(self._environment.guards)
+
+
+def _memory_order(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Dimensions from the outermost to the innermost in memory."""
+    strides = [s.node.hint if isinstance(s, torch.SymInt) else s for s in tensor.stride()]
+    return tuple(sorted(range(tensor.dim()), key=lambda dim: -strides[dim]))
 
 
 def _tensors(argument: Any) -> list[torch.Tensor]:
@@ -248,6 +284,17 @@ def _module_calls_go_to(recorder: _Recorder) -> Iterator[None]:
         yield
     finally:
         nn.Module.__call__ = original
+
+
+@contextlib.contextmanager
+def _custom_gradients_go_to(recorder: _Recorder) -> Iterator[None]:
+    original: Any = torch.autograd.Function.__dict__["apply"]
+    watched = classmethod(lambda function, *a, **k: recorder.custom_gradient(original.__func__, function, a, k))
+    torch.autograd.Function.apply = watched
+    try:
+        yield
+    finally:
+        torch.autograd.Function.apply = original
 
 
 def _prune(recorder: _Recorder, output: int, batch: str) -> g.Graph:

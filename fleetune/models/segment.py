@@ -75,13 +75,16 @@ class Segment:
         held: dict[int, Any] = dict(values)
         for number, name in self._attributes.items():
             held[number] = self.parameters[name] if name in self.parameters else self.buffers[name]
-        sliced = draws is not None and samples != draws.samples
-        with SlicedDraws(draws, samples) if draws is not None and sliced else nullcontext():
+        part = draws is not None and samples != draws.samples
+        sliced = SlicedDraws(draws, samples, self.graph.batch) if draws is not None and part else None
+        with sliced or nullcontext():
             for unit, operations in self._program:
                 if draws is not None:
                     draws.begin(unit)
                 for number, call, args, kwargs in operations:
                     bound = bind(args, held, self._sizes, samples)
+                    if sliced is not None:
+                        sliced.expect(self.graph.node(number).draws)
                     held[number] = call(*bound, **bind(kwargs, held, self._sizes, samples))
                     for expired in self._expire.get(number, ()):
                         held.pop(expired, None)

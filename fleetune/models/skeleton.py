@@ -17,6 +17,8 @@ from transformers import (
 
 from fleetune.contracts.config.model import Lora, ModelRequest
 from fleetune.errors import Refused
+from fleetune.models.source import source_folder, weight_files
+from fleetune.models.weights import provided
 
 AUTO = {
     "sequence-classification": AutoModelForSequenceClassification,
@@ -29,21 +31,24 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 def base_skeleton(config: PretrainedConfig, request: ModelRequest) -> PreTrainedModel:
     """The Hugging Face model on the meta device, in training mode."""
+    if config.architectures is None:  # transformers goes through them where a type has several classes for a task
+        config.architectures = []
     try:
         with torch.device("meta"):
-            model = AUTO[request.task].from_config(config, dtype=DTYPES[request.precision])
-    except ValueError as error:
-        raise Refused(
-            f"model: {type(config).__name__} cannot do {request.task} ({str(error).splitlines()[0][:160]})"
-        ) from None
+            model = AUTO[request.task].from_config(config, dtype=DTYPES[request.precision], trust_remote_code=False)
+    except Exception as error:  # no such task, settings that do not fit each other, a package that is not there
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+        raise Refused(f"model: {type(config).__name__} cannot do {request.task} ({reason})") from None
     return model.train()
 
 
 def skeleton(config: PretrainedConfig, request: ModelRequest) -> nn.Module:
     """The model that is trained, adapters included, on the meta device; requires_grad marks what is trained."""
-    model: nn.Module = base_skeleton(config, request)
+    base = base_skeleton(config, request)
+    model: nn.Module = base
     if request.lora is not None:
-        model = with_adapters(model, request.lora, request.task).to(DTYPES[request.precision])
+        saved = saved_modules(base, request)
+        model = with_adapters(base, request.lora, request.task, saved).to(DTYPES[request.precision])
     for pattern in request.freeze:
         matched = [p for name, p in model.named_parameters() if re.match(pattern, name)]
         if not matched:
@@ -55,17 +60,31 @@ def skeleton(config: PretrainedConfig, request: ModelRequest) -> nn.Module:
     return model.train()
 
 
-def with_adapters(model: nn.Module, lora: Lora, task: str) -> nn.Module:
-    """Wrap a model with PEFT's LoRA layers; the task's head stays trainable and is saved with the adapter."""
+def saved_modules(base: PreTrainedModel, request: ModelRequest) -> tuple[str, ...]:
+    """Modules that are trained whole and saved with an adapter: the task's head, and whatever the pretrained files do
+    not hold, which nobody could have without it."""
+    heads = [name for name in HEADS if hasattr(base, name)] if request.task != "causal-lm" else []
+    folder = source_folder(request)
+    if folder is None:
+        return tuple(heads)
+    held = provided(base, weight_files(folder))
+    canonical = canonical_names(base)
+    held = {canonical[name] for name in held}
+    drawn = [name for name in base.state_dict() if canonical.get(name, name) not in held]
+    owners = dict.fromkeys(name.rpartition(".")[0] for name in drawn)
+    return tuple([*heads, *(name for name in owners if name and name.split(".")[0] not in heads)])
+
+
+def with_adapters(model: nn.Module, lora: Lora, task: str, saved: tuple[str, ...]) -> nn.Module:
+    """Wrap a model with PEFT's LoRA layers; `saved` modules are trained whole, have none, and go with the adapter."""
     from peft import LoraConfig, get_peft_model
 
-    heads = [name for name in HEADS if hasattr(model, name)] if task != "causal-lm" else []
     settings = LoraConfig(
         r=lora.r,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
         target_modules=lora.targets if isinstance(lora.targets, str) else list(lora.targets),
-        modules_to_save=heads or None,
+        modules_to_save=list(saved) or None,
         task_type={"sequence-classification": "SEQ_CLS", "causal-lm": "CAUSAL_LM"}.get(task),
     )
     try:
@@ -80,7 +99,7 @@ def with_adapters(model: nn.Module, lora: Lora, task: str) -> nn.Module:
 
 def saved_configuration(folder: Path) -> PretrainedConfig:
     """The configuration that a profile kept."""
-    return AutoConfig.from_pretrained(folder)
+    return AutoConfig.from_pretrained(folder, trust_remote_code=False)
 
 
 def canonical_names(model: nn.Module) -> dict[str, str]:

@@ -3,16 +3,32 @@
 import dataclasses
 import hashlib
 import importlib.util
-import json
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from transformers import AutoConfig, PretrainedConfig
 
+from fleetune.contracts import wire
 from fleetune.contracts.config.model import ModelRequest
+from fleetune.contracts.folder_links import prove_links
+from fleetune.contracts.record import a_file_name
 from fleetune.errors import Refused
 
 PACKAGE = "package:"
+COMMIT = re.compile(r"[0-9a-f]{40}")
+NEVER_READ = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf", ".ot", ".pkl", ".pyc")
+TOKENIZERS = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tokenizer_config.json",
+)
+"""A folder with one of these has a tokenizer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +40,33 @@ class Needs:
     max_positions: int | None
     image_size: int | None
     channels: int
+    labels: tuple[str, ...]
+    """Names of the classes, by number, of a model that does the task already; empty where its head is new."""
+    image_processor: Path | None
 
 
 def source_folder(request: ModelRequest) -> Path | None:
     """The folder with config.json and safetensors; None for a model described by its config alone."""
-    if request.source is None:
+    source = request.source
+    if source is None:
         return None
-    if request.source.startswith(PACKAGE):
-        return _in_package(request.source.removeprefix(PACKAGE))
-    if Path(request.source).is_dir():
-        return Path(request.source).resolve()
-    return _from_hub(request.source)
+    if not _is_hub_name(source) and request.revision is not None:
+        raise Refused(f"model: revision {request.revision!r} is for names on the hub; {source} is read as it is")
+    if source.startswith(PACKAGE):
+        return _in_package(source.removeprefix(PACKAGE))
+    if Path(source).is_dir():
+        folder = Path(source).resolve()
+        prove_links(folder, "model")
+        return folder
+    return _from_hub(source, request.revision)
+
+
+def pinned(request: ModelRequest) -> ModelRequest:
+    """The same model with the commit that its name on the hub stands for now, and that snapshot fetched."""
+    if request.source is None or not _is_hub_name(request.source):
+        return request
+    folder = _snapshot(request.source, request.revision)
+    return dataclasses.replace(request, revision=folder.name) if COMMIT.fullmatch(folder.name) else request
 
 
 def settled(request: ModelRequest) -> ModelRequest:
@@ -42,14 +74,23 @@ def settled(request: ModelRequest) -> ModelRequest:
     folder = source_folder(request)
     if folder is None or str(request.source).startswith(PACKAGE):
         return request
-    return dataclasses.replace(request, source=str(folder))
+    return dataclasses.replace(request, source=str(folder), revision=None)
 
 
 def folders(request: ModelRequest) -> tuple[Path, ...]:
     """Folders of this machine that the model is read from; those of a package come with the package."""
-    start = request.lora.start if request.lora else None
+    start = str(adapter_folder(request) or "")
     source = None if str(request.source).startswith(PACKAGE) else source_folder(request)
     return tuple(Path(folder).resolve() for folder in (source, start) if folder)
+
+
+def adapter_folder(request: ModelRequest) -> Path | None:
+    """The folder of the adapter that training starts from, where the request names one."""
+    if not request.lora or not request.lora.start:
+        return None
+    folder = Path(request.lora.start)
+    prove_links(folder, "model: lora.start")
+    return folder
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:
@@ -59,7 +100,9 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
         return (folder / "model.safetensors",)
     if index.exists():
         try:
-            names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+            names = sorted(set(wire.plain(index.read_bytes(), str(index))["weight_map"].values()))
+            for name in names:
+                a_file_name(f"model: {index}", name)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise Refused(f"model: {index} is not an index of weight files; fetch the model again") from None
         lost = [name for name in names if not (folder / name).is_file()]
@@ -86,7 +129,7 @@ def configuration(
             raise Refused(f"model: config.model_type is {kind!r}, which transformers does not know") from None
     else:
         try:
-            config = AutoConfig.from_pretrained(folder)
+            config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         except (OSError, ValueError) as error:
             raise Refused(f"model: {folder} has no usable config.json ({str(error).splitlines()[0]})") from None
     for key, value in changes.items():
@@ -110,35 +153,72 @@ def needs(request: ModelRequest) -> Needs:
     """What the data must look like for this model."""
     config = configuration(request)
     folder = source_folder(request)
-    has_tokenizer = folder is not None and any(
-        (folder / n).exists() for n in ("tokenizer.json", "vocab.txt", "vocab.json")
-    )
-    size = getattr(config, "image_size", None)
+    has_tokenizer = folder is not None and any((folder / name).exists() for name in TOKENIZERS)
+    has_processor = folder is not None and (folder / "preprocessor_config.json").exists()
+    processed = has_processor and "image_size" not in (request.config or {})  # the processor knows
+    size = None if processed else _side(config)
     positions = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+    if positions is not None and positions < 1:  # as XLNet says that any number will do
+        positions = None
     if positions and getattr(config, "model_type", "") in ("roberta", "xlm-roberta", "camembert"):
         positions -= int(config.pad_token_id or 0) + 1  # their positions start after the padding index
-    if request.task == "image-classification" and size is None:
+    if request.task == "image-classification" and size is None and not has_processor:
         size = 32  # convolutional networks take any size; this is the smallest that every family here can halve
     return Needs(
         tokenizer=folder if has_tokenizer else None,
         vocab_size=getattr(config, "vocab_size", None),
         max_positions=positions,
-        image_size=int(size) if size is not None else None,
+        image_size=size,
         channels=int(getattr(config, "num_channels", 3)),
+        labels=_classes(config, request),
+        image_processor=folder if has_processor else None,
     )
 
 
+def _classes(config: PretrainedConfig, request: ModelRequest) -> tuple[str, ...]:
+    """The classes of a head that is there already; names that the request gives count like those of a folder."""
+    heads = {"sequence-classification": "ForSequenceClassification", "image-classification": "ForImageClassification"}
+    head = heads.get(request.task)
+    finished = head is not None and any(name.endswith(head) for name in config.architectures or ())
+    named = head is not None and "id2label" in (request.config or {})
+    if not finished and not named:
+        return ()
+    return tuple(str(name) for _, name in sorted((int(number), name) for number, name in config.id2label.items()))
+
+
+def _side(config: PretrainedConfig) -> int | None:
+    """Pixels on each side of an image, which some configurations give as [height, width]."""
+    size = getattr(config, "image_size", None)
+    sides = tuple(size) if isinstance(size, list | tuple) else (size,)
+    if len(set(sides)) != 1:
+        raise Refused(f"model: config.image_size is {list(sides)}, but images are made square; give both the same size")
+    return int(sides[0]) if sides[0] is not None else None
+
+
 def content_digest(request: ModelRequest) -> str:
-    """A hash over every byte the model is read from; equal requests on changed files differ."""
+    """A hash over every byte the model may be read from; equal requests on changed files differ."""
     digest = hashlib.sha256()
-    folders = [source_folder(request), Path(request.lora.start) if request.lora and request.lora.start else None]
-    for folder in folders:
-        for path in sorted(folder.iterdir()) if folder is not None and folder.is_dir() else ():
-            if path.is_file():
-                digest.update(path.name.encode() + b"\0")
-                with path.open("rb") as file:
-                    digest.update(hashlib.file_digest(file, "sha256").digest())
+    for folder in (source_folder(request), adapter_folder(request)):
+        for name, path in _readable(folder) if folder is not None and folder.is_dir() else ():
+            digest.update(name.encode() + b"\0")
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()
+
+
+def _readable(folder: Path) -> list[tuple[str, Path]]:
+    """Files of a model's folder and the folders in it, by relative name; an index may name weights anywhere below.
+
+    Left out is what is never read: hidden folders, and formats that could run code.
+    """
+    found, seen = [], {folder.resolve()}
+    for where, folders, names in os.walk(folder, followlinks=True):
+        here = Path(where)
+        folders[:] = [name for name in folders if not name.startswith(".") and (here / name).resolve() not in seen]
+        seen.update((here / name).resolve() for name in folders)
+        paths = [here / name for name in names if not name.endswith(NEVER_READ)]
+        found += [(path.relative_to(folder).as_posix(), path) for path in paths if path.is_file()]
+    return sorted(found)
 
 
 def _for_training(
@@ -167,14 +247,32 @@ def _in_package(name: str) -> Path:
     raise Refused(f"model: package {name!r} carries no config.json beside a .safetensors file")
 
 
-def _from_hub(name: str) -> Path:
+def _is_hub_name(source: str) -> bool:
+    return not source.startswith(PACKAGE) and not Path(source).is_dir()
+
+
+def _from_hub(name: str, revision: str | None) -> Path:
+    """A commit that was fetched before is taken from the cache, and the hub is not asked."""
+    if revision is not None and COMMIT.fullmatch(revision):
+        try:
+            folder = _snapshot(name, revision, local=True)
+        except Refused:
+            folder = None
+        if folder is not None and (folder / "config.json").exists():
+            return folder
+    return _snapshot(name, revision)
+
+
+def _snapshot(name: str, revision: str | None, local: bool = False) -> Path:
     from huggingface_hub import snapshot_download
 
-    patterns = ["*.json", "*.safetensors", "*.txt", "*.model"]
+    patterns = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
     try:
-        return Path(snapshot_download(name, allow_patterns=patterns)).resolve()
+        found = snapshot_download(name, revision=revision, allow_patterns=patterns, local_files_only=local)
     except Exception as error:  # the client raises many kinds: no such name, no network, no permission
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        at = f" at revision {revision!r}" if revision else ""
         raise Refused(
-            f"model: source {name!r} is neither a folder here nor readable from the hub ({reason[:200]})"
+            f"model: source {name!r} is neither a folder here nor readable from the hub{at} ({reason[:200]})"
         ) from None
+    return Path(found).resolve()

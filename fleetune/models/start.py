@@ -15,7 +15,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from fleetune.contracts.config.model import ModelRequest
 from fleetune.errors import Refused
 from fleetune.models.skeleton import base_skeleton, canonical_names, skeleton
-from fleetune.models.source import source_folder, weight_files
+from fleetune.models.source import adapter_folder, source_folder, weight_files
 from fleetune.models.weights import Weights, base_name, fill, load_into, provided
 
 READABLE = 0o644
@@ -30,7 +30,8 @@ def write_start(config: PretrainedConfig, request: ModelRequest, seed: int, path
     given = provided(base, weight_files(folder)) if folder is not None else set()
     torch.manual_seed(seed)
     _draw_missing(base, given)
-    drawn = {name: t for name, t in _named(base).items() if not t.is_meta}
+    # some models make parameters of memory as it is, on no meta device: those that the files hold are not drawn
+    drawn = {name: t for name, t in _named(base).items() if not t.is_meta and name not in given}
     tensors = dict(drawn)
     if request.lora is not None:
         whole = skeleton(config, request)
@@ -39,7 +40,8 @@ def write_start(config: PretrainedConfig, request: ModelRequest, seed: int, path
         files = weight_files(folder) if folder is not None else ()
         known = {**drawn, **load_into(base_skeleton(config, request), files, heads)} if heads else drawn
         tensors.update(_draw_adapters(whole, known, seed))
-        tensors.update(_given_adapters(request.lora.start, whole) if request.lora.start else {})
+        adapter = adapter_folder(request)
+        tensors.update(_given_adapters(adapter, whole) if adapter else {})
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file({name: t.detach().clone().contiguous() for name, t in tensors.items()}, path)
     path.chmod(READABLE)  # safetensors keeps its files to their owner; workers may be somebody else
@@ -92,9 +94,9 @@ def _draw_adapters(whole: nn.Module, heads: dict[str, torch.Tensor], seed: int) 
     return found
 
 
-def _given_adapters(folder: str, whole: nn.Module) -> dict[str, torch.Tensor]:
+def _given_adapters(folder: Path, whole: nn.Module) -> dict[str, torch.Tensor]:
     """Tensors of a PEFT adapter folder under the names of the model in memory."""
-    path = Path(folder) / "adapter_model.safetensors"
+    path = folder / "adapter_model.safetensors"
     try:
         stored = load_file(path)
     except Exception as error:

@@ -22,6 +22,14 @@ def state_by_unit(graph: g.Graph, skeleton: nn.Module) -> dict[str, tuple[str, .
     return found
 
 
+def tied_adapters(skeleton: nn.Module) -> tuple[str, ...]:
+    """Layers with a LoRA adapter whose own weight another layer shares: it cannot be merged into that weight."""
+    canonical = list(canonical_names(skeleton).values())
+    names = [name for name, module in skeleton.named_modules() if hasattr(module, "lora_A")]
+    shared = [name for name in names if canonical.count(canonical_names(skeleton)[f"{name}.base_layer.weight"]) > 1]
+    return tuple(name.removeprefix("base_model.model.") for name in shared)
+
+
 def tied_by_unit(graph: g.Graph, skeleton: nn.Module) -> dict[str, tuple[str, ...]]:
     """Unit -> its trained parameters that another unit reads too."""
     by_unit = state_by_unit(graph, skeleton)

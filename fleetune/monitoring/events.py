@@ -98,7 +98,7 @@ class EventLog:
         self._write(Event(at_s=self._clock(), event=COMMITTED, round=round))
 
     def lost(self, device: str, reason: str) -> None:
-        """A device does not take part any more."""
+        """A device does not take part any more; without a name: the training breaks off, and no device is to blame."""
         self._sum_up(device)
         self._write(Event(at_s=self._clock(), event=LOST, device=device, reason=reason))
 

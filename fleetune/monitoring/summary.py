@@ -118,7 +118,8 @@ class Account:
         elif event.event == LOST:
             for stay in self._open(event.device):
                 stay.end(now_s, event.reason)
-            self._failures.append(f"device {event.device} was lost after {now_s:.1f} s: {event.reason}")
+            what = f"device {event.device} was lost" if event.device else "training broke off"
+            self._failures.append(f"{what} after {now_s:.1f} s: {event.reason}")
         elif event.event == ENDED:
             self._end(event.reason)
 

@@ -9,8 +9,9 @@ May import: fleetune.solving, fleetune.checks, fleetune.clock, fleetune.contract
 files or clock time.
 """
 
+from fleetune.planning.early import prove_request
 from fleetune.planning.problem import Problem
 from fleetune.planning.solve import solve, strategies
 from fleetune.planning.strategy import Strategy
 
-__all__ = ["Problem", "Strategy", "solve", "strategies"]
+__all__ = ["Problem", "Strategy", "prove_request", "solve", "strategies"]

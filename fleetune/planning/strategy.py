@@ -25,6 +25,14 @@ class Strategy(Protocol):
     def summary(self) -> str:
         """One line for a list of strategies."""
 
+    @property
+    def options(self) -> type:
+        """The record that its options are parsed into."""
+
+    @property
+    def methods(self) -> dict[str, str]:
+        """option -> the kind of problem whose methods it names."""
+
     def supports(self, problem: Problem) -> str:
         """Empty, or one sentence that says why this strategy cannot help with the problem."""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fleetune.contracts import wire
 from fleetune.contracts.config.model import ModelRequest
@@ -63,6 +63,7 @@ def _asked(task: ProfilingTask, device: Device, model: ModelRequest, sizes: tupl
         data_folder=str(task.data_folder),
         accelerator=device.accelerator,
         cores=device.cores if device.emulated else None,
+        threads=device.threads,
         memory_bytes=device.memory_bytes,
         batch_sizes=sizes,
         passes=PASSES,
@@ -70,7 +71,7 @@ def _asked(task: ProfilingTask, device: Device, model: ModelRequest, sizes: tupl
     if task.kept is None:
         return _Asked(device=device, given=given, key="")
     plain = {name: value for name, value in wire.dump(given).items() if name not in WITHOUT_EFFECT}
-    plain["model"] = wire.dump(task.model)
+    plain["model"] = wire.dump(replace(task.model, revision=None))  # which weights they are takes no time
     return _Asked(device=device, given=given, key=key_of(plain, device.fingerprint, task.folder))
 
 

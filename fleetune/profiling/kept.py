@@ -19,11 +19,14 @@ from fleetune.contracts import wire
 from fleetune.contracts.record import record
 from fleetune.errors import Refused
 from fleetune.profiling.answer import Answer, quickest
+from fleetune.store.code import Sources
 from fleetune.store.hashing import file_digest
 from fleetune.store.places import LocalPlace
 
-METHOD = 2
+METHOD = 3
 """Goes up when the same device would be measured in another way."""
+MEASURES = "fleetune.profiling.worker"
+"""What a device runs to measure."""
 PACKAGES = ("torch", "transformers")
 """What units are computed with."""
 
@@ -90,13 +93,14 @@ class Kept:
 
 
 def key_of(asked: Mapping[str, Any], fingerprint: str, profile_folder: Path) -> str:
-    """sha256 over everything that could change an answer: the device, what is asked of it, and the recorded model.
+    """sha256 over everything that could change an answer: device, what is asked of it, recorded model, measuring code.
 
     `asked` are plain values: the model, batch sizes, passes and limits. The folder holds graph.json and
     model/config.json.
     """
     named = {
         "method": METHOD,
+        "code": Sources().of(MEASURES),
         "fingerprint": fingerprint,
         "asked": asked,
         "graph": file_digest(profile_folder / "graph.json"),

@@ -13,6 +13,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from fleetune.models.graph import Graph
+from fleetune.models.memory import trim
 from fleetune.models.randomness import Draws
 from fleetune.models.segment import Segment, Values
 
@@ -62,6 +63,7 @@ def measure(
         segments = load(window)
         costs = {unit: UnitCost() for unit in window}
         for size in effort.batch_sizes:
+            trim()  # what smaller batches left does not fit larger ones
             carried[size] = _measure_window(graph, [segments[u] for u in window], carried[size], size, effort, costs)
         yield from costs.items()
         segments.clear()
@@ -131,12 +133,17 @@ def _sizes(graph: Graph, segments: list[Segment], given: Values, size: int, cost
         inputs = leaves_of(graph, segment, held)
         with FlopCounterMode(display=False) as counter:
             held, kept = run_watched(segment, inputs, size)
-        storages = {s._cdata: s for s in kept}
-        for value in (*inputs.values(), *held.values()):  # held until the backward in any case
-            storages[value.untyped_storage()._cdata] = value.untyped_storage()
         cost = costs[segment.units[0].name]
-        cost.activation_bytes.append(sum(s.nbytes() for s in storages.values()))
+        cost.activation_bytes.append(kept_bytes(inputs, held, kept))
         cost.flops.append(int(counter.get_total_flops()))
+
+
+def kept_bytes(inputs: Values, outputs: Values, kept: list[torch.UntypedStorage]) -> int:
+    """Bytes that a unit holds from its forward to its backward: what it kept, its inputs and its outputs, each once."""
+    storages = {storage._cdata: storage for storage in kept}
+    for value in (*inputs.values(), *outputs.values()):
+        storages[value.untyped_storage()._cdata] = value.untyped_storage()
+    return sum(storage.nbytes() for storage in storages.values())
 
 
 def run_watched(segment: Segment, inputs: Values, size: int) -> tuple[Values, list[torch.UntypedStorage]]:
@@ -164,7 +171,11 @@ def leaves_of(graph: Graph, segment: Segment, held: Values) -> Values:
 
 
 def now(effort: Effort) -> float:
-    """The clock that measuring goes by: the wall, or the processor time of this thread where it is emulated."""
+    """The clock that measuring goes by: the wall, or the processor time of this thread where it is emulated.
+
+    Of several threads this is the one that all others work for and that does what none shares, so its time is that of
+    the whole.
+    """
     if torch.cuda.is_available():  # kernels run on after the call: wait for them
         torch.cuda.synchronize()
     return time.thread_time() if effort.cores is not None else time.perf_counter()

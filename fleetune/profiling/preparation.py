@@ -56,6 +56,9 @@ def input_needs(model: ModelRequest) -> InputNeeds:
     return InputNeeds(
         task=model.task,
         tokenizer=found.tokenizer,
+        pretrained=model.source is not None,
+        labels=found.labels,
+        image_processor=found.image_processor,
         vocab_size=found.vocab_size,
         max_positions=found.max_positions,
         image_size=found.image_size,

@@ -9,7 +9,7 @@ from typing import Any
 from fleetune.contracts import wire
 from fleetune.contracts.fleet import Device
 from fleetune.errors import FleetuneError, Infeasible, TryAgain, by_exit_code
-from fleetune.launching import KEEPS_MEMORY, Command, Job, Launcher, exit_in_words
+from fleetune.launching import KEEPS_MEMORY, Command, Job, Launcher, exit_in_words, thread_environment, used_in_words
 from fleetune.launching.job import OUT_OF_MEMORY_CODES
 from fleetune.models.source import folders
 from fleetune.profiling.answer import COSTS, ERROR, LOADING, MEASURING, PROGRESS
@@ -79,7 +79,7 @@ def conduct(
     command = Command(
         module="fleetune.profiling.worker",
         arguments=("--task", str(folder / TASK)),
-        environment=KEEPS_MEMORY,
+        environment={**KEEPS_MEMORY, **thread_environment(errand.given.threads)},
         log=folder / LOG,
         reads=(folder, task.folder, task.data_folder, *folders(errand.given.model)),
     )
@@ -115,7 +115,9 @@ def _failure(task: ProfilingTask, errand: Errand, job: Job, heard: _Heard) -> Fl
     code, device = job.wait() or 0, errand.device
     log = task.work / errand.doing / device.name / LOG
     if job.out_of_memory:
-        return Infeasible(f"device {device.name} ran out of {_too_small(task, errand, heard)}; log: {log}")
+        return Infeasible(
+            f"device {device.name} ran out of {_too_small(task, errand, heard, used_in_words(job))}; log: {log}"
+        )
     if heard.last.get("event") == ERROR:
         said = heard.last["message"]
         why = f"device {device.name} could not be {errand.done}: {said}"
@@ -128,12 +130,12 @@ def _failure(task: ProfilingTask, errand: Errand, job: Job, heard: _Heard) -> Fl
     return TryAgain(f"device {device.name}: {errand.doing} {exit_in_words(code)}; log: {log}")
 
 
-def _too_small(task: ProfilingTask, errand: Errand, heard: _Heard) -> str:
-    """How much there was, and how much it would have taken."""
+def _too_small(task: ProfilingTask, errand: Errand, heard: _Heard, used: str = "") -> str:
+    """How much there was, was `used`, and how much it would have taken."""
     model = task.model.source or (task.model.config or {}).get("model_type")
     more = f" and {_in_words(heard.unit_bytes)} {errand.holds}" if heard.unit_bytes is not None else ""
     return (
-        f"its {_in_words(errand.device.memory_bytes)} while {errand.doing} {model}: a worker needs about "
+        f"its {_in_words(errand.device.memory_bytes)}{used} while {errand.doing} {model}: a worker needs about "
         f"{_in_words(heard.worker_bytes)} before it holds any unit{more}, activations aside; {errand.advice}"
     )
 

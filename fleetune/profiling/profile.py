@@ -8,10 +8,13 @@ from torch import nn
 
 from fleetune.contracts import wire
 from fleetune.contracts.profile import DeviceTimes, Profile
+from fleetune.data import PreparedData
 from fleetune.errors import Refused
 from fleetune.models.graph import Graph
 from fleetune.models.skeleton import saved_configuration
+from fleetune.models.tied import tied_adapters
 from fleetune.profiling.answer import Answer
+from fleetune.profiling.comparison import compare_recorded
 from fleetune.profiling.devices import answers
 from fleetune.profiling.least import least_samples
 from fleetune.profiling.preparation import Folders, prepare_all
@@ -22,9 +25,20 @@ from fleetune.profiling.units import unit_sizes
 
 
 def profile(task: ProfilingTask) -> Profile:
-    """Prepare data, starting weights and the graph, then measure; the profile is written and returned."""
+    """Prepare data, starting weights and the graph, compare it with the model, then measure; the profile is written and
+    returned."""
     folders = Folders(profile=task.folder, data=task.data_folder)
     graph, module = prepare_all(task.model, task.data, task.seed, folders, task.progress)
+    for sentence in PreparedData(task.data_folder).info.notes:
+        task.note(sentence)
+    for name in tied_adapters(module):
+        task.note(
+            f"lora.targets: {name} shares its weight with another layer, so that its adapter can be trained and "
+            "loaded, but never merged into the model (PEFT's merge_and_unload)"
+        )
+    untold = None if task.fleet.simulated else compare_recorded(graph, module, task.model, folders, task.seed)
+    if untold is not None:
+        task.note(untold)
     scored = to_score(task, graph, module) if task.scores else ()
     found = (_simulate if task.fleet.simulated else _measure)(task, graph, module)
     made = Profile(

@@ -78,6 +78,7 @@ def _errand(task: ProfilingTask, device: Device) -> Errand:
         data_folder=str(task.data_folder),
         accelerator=device.accelerator,
         cores=device.cores if device.emulated else None,
+        threads=device.threads,
         memory_bytes=device.memory_bytes,
         batch_sizes=(),
         passes=0,

@@ -69,6 +69,7 @@ class MeasureTask:
     data_folder: str
     accelerator: str
     cores: float | None
+    threads: int
     memory_bytes: int
     batch_sizes: tuple[int, ...]
     passes: int

@@ -4,18 +4,21 @@ import argparse
 import json
 import sys
 import traceback
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
-from transformers import PretrainedConfig
 
+from fleetune import disk
 from fleetune.contracts import wire
 from fleetune.data import PreparedData
 from fleetune.errors import FleetuneError, TryAgain
+from fleetune.launching.memory import RAN_OUT, refused_memory
 from fleetune.models.graph import Graph, parse_graph
-from fleetune.models.memory import peak_memory_bytes
+from fleetune.models.memory import resident_bytes
 from fleetune.models.segment import Segment, Values
 from fleetune.models.skeleton import base_skeleton, saved_configuration, skeleton
 from fleetune.models.source import source_folder
@@ -24,8 +27,12 @@ from fleetune.models.tied import state_by_unit
 from fleetune.models.weights import Weights
 from fleetune.profiling.answer import ERROR, LOADING, MEASURING, PROGRESS, Answer, UnitAnswer, event_of
 from fleetune.profiling.measure import Effort, UnitCost, measure, now, since
+from fleetune.profiling.memory import Workspace, fitting_sizes, floor_bytes, unit_needs, windows
 from fleetune.profiling.scoring import score
 from fleetune.profiling.task import MeasureTask
+
+OF_WHAT_IS_LEFT = 0.6
+"""Of the memory beyond a worker's own, for units: buffers of kernels and the allocator's slack need some."""
 
 
 def main() -> int:
@@ -34,15 +41,21 @@ def main() -> int:
     arguments.add_argument("--task", type=Path, required=True)
     try:
         task = wire.read(MeasureTask, arguments.parse_args().task)
-        torch.set_num_threads(1)
+        torch.set_num_threads(task.threads)
         if task.scoring is None:
             _measure(task)
         else:
-            _say(event_of(score(task, task.scoring, _resident_bytes(), _say)))
+            _say(event_of(score(task, task.scoring, resident_bytes(), _say)))
     except Exception as error:
-        _say({"event": ERROR, "message": f"{type(error).__name__}: {error}"[:2000]})
-        sys.stderr.write(traceback.format_exc())
-        return error.exit_code if isinstance(error, FleetuneError) else TryAgain.exit_code
+        if refused_memory(error):
+            sys.stderr.write(traceback.format_exc())
+            return RAN_OUT  # whoever started it says what there was
+        known = error if isinstance(error, FleetuneError) else disk.in_words(error, disk.folders())
+        said = str(known) if known is not None else f"{type(error).__name__}: {error}"
+        _say({"event": ERROR, "message": said[:2000]})
+        with suppress(OSError):  # the log may lie on a full disk
+            sys.stderr.write(traceback.format_exc())
+        return known.exit_code if known is not None else TryAgain.exit_code
     return 0
 
 
@@ -52,12 +65,17 @@ def _measure(task: MeasureTask) -> None:
     config = saved_configuration(folder / "model")
     place = torch.device(task.accelerator)
     data = PreparedData(Path(task.data_folder))
-    runtime_bytes = _resident_bytes()
-    sizes = _unit_bytes(graph, skeleton(config, task.model))
-    windows = _windows(sizes, max(0, task.memory_bytes - runtime_bytes) // 2)
-    _say({"event": LOADING, "runtime_bytes": runtime_bytes, "unit_bytes": max(sizes.values())})
+    module = skeleton(config, task.model)
+    runtime_bytes = floor_bytes()
+    needs = unit_needs(graph, module)
+    _say({"event": LOADING, "runtime_bytes": runtime_bytes, "unit_bytes": max(n.state_bytes for n in needs.values())})
+    budget_bytes = int(max(0, task.memory_bytes - resident_bytes()) * OF_WHAT_IS_LEFT)
+    sizes = fitting_sizes(needs, task.batch_sizes, budget_bytes)
+    shares = windows(needs, sizes[-1], budget_bytes)
+    workspace = Workspace()
 
     def load(units: list[str]) -> dict[str, Segment]:
+        workspace.begin()
         weights = Weights(base_skeleton(config, task.model), source_folder(task.model), folder / START)
         whole = skeleton(config, task.model)  # every unit takes its own modules out of it
         made = {unit: Segment(graph, (unit,), whole, place) for unit in units}
@@ -70,30 +88,48 @@ def _measure(task: MeasureTask) -> None:
         rows = data.rows("train", np.arange(size) % data.size("train"))
         return {n: torch.from_numpy(rows[name]).to(place) for name, n in graph.inputs.items() if name in rows}
 
-    effort = Effort(batch_sizes=task.batch_sizes, passes=task.passes, cores=task.cores)
-    first = load(windows[0])
+    effort = Effort(batch_sizes=sizes, passes=task.passes, cores=task.cores)
+    held = _held_bytes(graph, module)
+    first = load(shares[0])
     _say({"event": MEASURING})
     start = now(effort)
     costs: dict[str, UnitCost] = {}
-    for unit, cost in measure(graph, windows, lambda w: first if w is windows[0] else load(w), inputs, effort):
+    ends = {share[-1]: share for share in shares}
+    for unit, cost in measure(graph, shares, lambda w: first if w is shares[0] else load(w), inputs, effort):
         costs[unit] = cost
+        if unit in ends:
+            workspace.end(sum(held[name] + costs[name].activation_bytes[-1] for name in ends[unit]))
         _say({"event": PROGRESS, "done": len(costs), "total": len(graph.units)})
     profiling_s = since(start, effort)
-    workspace_bytes = _workspace_bytes(graph, config, task, costs, len(windows), runtime_bytes)
-    units = tuple(_answer(unit.name, costs[unit.name]) for unit in graph.units)
-    _say(event_of(Answer(runtime_bytes=runtime_bytes + workspace_bytes, profiling_s=profiling_s, units=units)))
+    if place.type == "cpu":
+        runtime_bytes += workspace.bytes
+    answers = tuple(_answer(unit.name, costs[unit.name], sizes, task.batch_sizes) for unit in graph.units)
+    _say(event_of(Answer(runtime_bytes=runtime_bytes, profiling_s=profiling_s, units=answers)))
 
 
-def _answer(unit: str, cost: UnitCost) -> UnitAnswer:
+def _answer(unit: str, cost: UnitCost, measured: tuple[int, ...], asked: tuple[int, ...]) -> UnitAnswer:
+    """At every batch size that was asked for; those that did not fit in memory go on as the measured ones end."""
+
+    def whole(amounts: list[int]) -> tuple[int, ...]:
+        return tuple(round(amount) for amount in prolonged(amounts, measured, asked))
+
     return UnitAnswer(
         name=unit,
-        forward_s=tuple(cost.forward_s),
-        backward_s=tuple(cost.backward_s),
+        forward_s=prolonged(cost.forward_s, measured, asked),
+        backward_s=prolonged(cost.backward_s, measured, asked),
         forward_usual=ratio(cost.forward_usual_s, cost.forward_s),
         backward_usual=ratio(cost.backward_usual_s, cost.backward_s),
-        activation_bytes=tuple(cost.activation_bytes),
-        flops=tuple(cost.flops),
+        activation_bytes=whole(cost.activation_bytes),
+        flops=whole(cost.flops),
     )
+
+
+def prolonged(amounts: Sequence[float], measured: tuple[int, ...], asked: tuple[int, ...]) -> tuple[float, ...]:
+    """Amounts at every size of `asked`, of which `measured` are the first: beyond them along the line through the last
+    two, never falling; in proportion where there is one."""
+    last, size = amounts[-1], measured[-1]
+    slope = max(0.0, (last - amounts[-2]) / (size - measured[-2])) if len(measured) > 1 else last / size
+    return (*amounts, *(last + slope * (more - size) for more in asked[len(measured) :]))
 
 
 def ratio(usual_s: list[float], least_s: list[float]) -> float:
@@ -101,44 +137,11 @@ def ratio(usual_s: list[float], least_s: list[float]) -> float:
     return max(1.0, sum(usual_s) / sum(least_s)) if sum(least_s) > 0 else 1.0
 
 
-def _unit_bytes(graph: Graph, module: nn.Module) -> dict[str, int]:
-    """unit -> weights and buffers, twice, for gradients."""
-    sizes = {n: t.numel() * t.element_size() for n, t in (*module.named_parameters(), *module.named_buffers())}
-    return {unit: 2 * sum(sizes[n] for n in names) for unit, names in state_by_unit(graph, module).items()}
-
-
-def _windows(sizes: dict[str, int], budget: int) -> list[list[str]]:
-    """Consecutive units that fit into the budget together; one that alone does not is a window all the same."""
-    windows: list[list[str]] = [[]]
-    filled = 0
-    for unit, size in sizes.items():
-        if windows[-1] and filled + size > budget:
-            windows.append([])
-            filled = 0
-        windows[-1].append(unit)
-        filled += size
-    return windows
-
-
-def _workspace_bytes(
-    graph: Graph, config: PretrainedConfig, task: MeasureTask, costs: dict[str, UnitCost], windows: int, idle_bytes: int
-) -> int:
-    """What computing took beyond weights and kept activations: buffers of kernels, copies, the allocator's slack.
-
-    Known only where all units were held at once; a device measured window by window counts none.
-    """
-    if windows > 1 or torch.device(task.accelerator).type != "cpu":
-        return 0
-    module = skeleton(config, task.model)
-    trained = [p for p in module.parameters() if p.requires_grad]  # counted twice: their gradients are held too
-    held_bytes = sum(t.numel() * t.element_size() for t in (*module.parameters(), *module.buffers(), *trained))
-    kept_bytes = sum(cost.activation_bytes[-1] for cost in costs.values())
-    return max(0, int(peak_memory_bytes(torch.device("cpu"))) - idle_bytes - int(held_bytes) - kept_bytes)
-
-
-def _resident_bytes() -> int:
-    """Memory of this process now, before it holds any unit."""
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096
+def _held_bytes(graph: Graph, module: nn.Module) -> dict[str, int]:
+    """unit -> weights and buffers, and gradients of what is trained."""
+    sizes = {n: t.numel() * t.element_size() * (1 + t.requires_grad) for n, t in module.named_parameters()}
+    sizes |= {n: t.numel() * t.element_size() for n, t in module.named_buffers()}
+    return {unit: sum(sizes[name] for name in names) for unit, names in state_by_unit(graph, module).items()}
 
 
 def _say(event: dict[str, object]) -> None:

@@ -24,10 +24,7 @@ def kinds() -> dict[str, Kind]:
 
 def read(source: str | bytes, owner: str, known: Mapping[str, Kind]) -> tuple[Kind, Any]:
     """The proven problem in JSON text, and its kind; `owner` (a file's name, say) opens the message of a Refused."""
-    try:
-        plain = wire.parse(dict[str, Any], source, owner)
-    except RecursionError:
-        raise Refused(f"{owner}: nested too deep to be a problem; give one JSON object") from None
+    plain = wire.parse(dict[str, Any], source, owner)
     name, allowed = plain.get("kind"), f"allowed are {', '.join(known)}"
     if name is None:
         raise Refused(f"{owner}: kind: this key is required; {allowed}")

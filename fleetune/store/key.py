@@ -3,6 +3,7 @@
 Names of ingredients, all with text values:
     stage, stage version             which stage
     package.NAME                     version of a package it computes with
+    code.PATH                        digest of a source file it runs
     config.DOTTED.NAME               one leaf of the slice of config it reads, as JSON
     seed
     content.NAME                     digest of something outside the store (data, model weights)
@@ -14,6 +15,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+CODE = "code."
 Ingredients = dict[str, str]
 
 
@@ -36,13 +38,25 @@ def changes(old: Mapping[str, str], new: Mapping[str, str]) -> str:
     Inputs are named only when nothing else differs: they follow from what earlier stages tell of themselves.
     """
     names = [name for name in dict.fromkeys((*new, *old)) if old.get(name) != new.get(name)]
-    own = [name for name in names if not name.startswith("input.")]
-    said = list(dict.fromkeys(in_words(name) for name in own or names))
+    code = sorted(name.removeprefix(CODE) for name in names if name.startswith(CODE))
+    rest = [name for name in names if not name.startswith(CODE)]
+    own = [name for name in rest if not name.startswith("input.")]
+    said = list(dict.fromkeys(in_words(name) for name in (own if own or code else rest)))
+    if code:
+        said.append(f"code of {new.get('stage', 'the stage')}")
     if not said:
         return ""
     if len(said) > 3:
-        said = [*said[:3], f"{len(said) - 3} more"]
-    return " and ".join([", ".join(said[:-1]), said[-1]] if said[1:] else said) + " changed"
+        said = [*said[:2], f"{len(said) - 3} more", said[-1]] if code else [*said[:3], f"{len(said) - 3} more"]
+    told = " and ".join([", ".join(said[:-1]), said[-1]] if said[1:] else said) + " changed"
+    return f"{told} ({_which(code, old)})" if code else told
+
+
+def _which(code: list[str], old: Mapping[str, str]) -> str:
+    """The first file that changed; an older version of this project wrote down none."""
+    if not any(name.startswith(CODE) for name in old):
+        return "what it was before is not known"
+    return code[0] + (f" and {len(code) - 1} more" if code[1:] else "")
 
 
 def in_words(ingredient: str) -> str:

@@ -1,12 +1,15 @@
 """What the store writes beside the artifacts themselves. Moments are ISO 8601 in UTC."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 
 from fleetune.contracts.config.run import RunConfig
-from fleetune.contracts.record import a_name, distinct, not_negative, one_of, record
+from fleetune.contracts.record import a_digest, a_file_name, a_name, distinct, not_negative, one_of, record
 from fleetune.errors import Refused
 
 SCHEMA = 1
+MANIFEST = "manifest.json"
+DIGEST_DIGITS, SHA256_DIGITS = 32, 64
 RUN_STATES = ("running", "done", "failed", "interrupted", "planned")
 STAGE_STATES = ("waiting", "running", "done", "failed", "stopped")
 HOW = ("", "ran", "reused")
@@ -22,6 +25,8 @@ class FileEntry:
     sha256: str
 
     def __post_init__(self) -> None:
+        a_file_name("artifact", self.path)
+        a_digest(f"file {self.path}: sha256", self.sha256, SHA256_DIGITS)
         not_negative(f"file {self.path}", bytes=self.bytes)
 
 
@@ -40,7 +45,9 @@ class Manifest:
 
     def __post_init__(self) -> None:
         a_name("manifest", self.kind)
-        distinct(f"artifact of kind {self.kind}", "file", (file.path for file in self.files))
+        a_name("manifest: stage_key", self.stage_key)
+        artifacts("manifest: inputs", self.inputs)
+        _prove_apart(f"artifact of kind {self.kind}", [file.path for file in self.files])
 
 
 @record
@@ -54,6 +61,11 @@ class KeyRecord:
     """kind -> digest"""
     ingredients: dict[str, str]
     """Everything the key is a hash of, by name."""
+
+    def __post_init__(self) -> None:
+        a_name("key record: stage", self.stage)
+        a_name("key record: run", self.run)
+        artifacts("key record: outputs", self.outputs)
 
 
 @record
@@ -76,6 +88,11 @@ class StageRecord:
     error: str = ""
 
     def __post_init__(self) -> None:
+        a_name("stage", self.stage)
+        if self.key:
+            a_name(f"stage {self.stage}: key", self.key)
+        artifacts(f"stage {self.stage}: inputs", self.inputs)
+        artifacts(f"stage {self.stage}: outputs", self.outputs)
         one_of(f"stage {self.stage}", "state", self.state, STAGE_STATES)
         one_of(f"stage {self.stage}", "how", self.how, HOW)
 
@@ -88,6 +105,10 @@ class RunRecord:
     config: RunConfig
     seed: int
     code_version: str
+    commit: str = ""
+    """Of the git checkout that the code was run from; empty where there was none."""
+    dirty: bool = False
+    """The code had been edited since that commit."""
     state: str = "running"
     """`planned` is a dry run; `interrupted` is said of a run whose process is gone."""
     started: str
@@ -113,3 +134,22 @@ class RunRecord:
     def outputs(self) -> dict[str, str]:
         """kind -> digest of everything the run has made or reused."""
         return {kind: digest for stage in self.stages for kind, digest in stage.outputs.items()}
+
+
+def artifacts(owner: str, found: Mapping[str, str]) -> None:
+    """Refuse kinds and digests of artifacts that are not what the store calls its folders by."""
+    for kind, digest in found.items():
+        a_name(owner, kind)
+        a_digest(f"{owner}: {kind}", digest, DIGEST_DIGITS)
+
+
+def _prove_apart(owner: str, paths: Iterable[str]) -> None:
+    """Refuse files that cannot lie beside each other: used twice, below another file, or in the manifest's place."""
+    files = [MANIFEST, *paths]
+    distinct(owner, "file", files)
+    known = set(files)
+    for path in files:
+        parts = path.split("/")
+        for count in range(1, len(parts)):
+            if (above := "/".join(parts[:count])) in known:
+                raise Refused(f"{owner}: file {path!r} would lie inside of file {above!r}; names must differ")

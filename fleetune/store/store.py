@@ -9,23 +9,23 @@ locks/NAME.lock                                 local
 """
 
 import hashlib
+import os
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-
-import fsspec
-from fsspec.implementations.local import LocalFileSystem
 
 from fleetune.contracts import wire
 from fleetune.errors import Refused
 from fleetune.store.hashing import content_digest, entries, file_digest
 from fleetune.store.lock import Lock
 from fleetune.store.places import LocalPlace, Place, RemotePlace
-from fleetune.store.records import KeyRecord, Manifest
+from fleetune.store.records import MANIFEST, FileEntry, KeyRecord, Manifest, artifacts
 from fleetune.store.runs import RunBook
 
-MANIFEST = "manifest.json"
+WRITTEN = ("artifacts/*", "keys", "runs/*", "cache/*")
+"""Folders that the store writes into, as patterns."""
 Clock = Callable[[], datetime]
 
 
@@ -56,7 +56,7 @@ class Store:
             raise Refused(f"{folder}: it is empty; an artifact of kind {kind} needs at least one file")
         digest = content_digest(files)
         if self.has(kind, digest):
-            if not self._first_bad(kind, digest):
+            if not self.first_bad(kind, digest):
                 shutil.rmtree(folder)
                 return digest
             self.place.remove(_path(kind, digest))
@@ -71,11 +71,16 @@ class Store:
 
     def manifest(self, kind: str, digest: str) -> Manifest:
         """What an artifact holds; Refused when it is not in the store."""
+        return self._manifest(kind, digest)[0]
+
+    def _manifest(self, kind: str, digest: str) -> tuple[Manifest, FileEntry]:
+        """The manifest, and itself as a file."""
         path = f"{_path(kind, digest)}/{MANIFEST}"
         content = self.place.read(path)
         if content is None:
             raise Refused(f"{self.root}/{path}: no such artifact; run the stage that makes {kind} again")
-        return wire.parse(Manifest, content, f"{self.root}/{path}")
+        itself = FileEntry(path=MANIFEST, bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+        return wire.parse(Manifest, content, f"{self.root}/{path}"), itself
 
     def has(self, kind: str, digest: str) -> bool:
         """Whether an artifact is there, whole; its content is not looked at (see verify)."""
@@ -83,26 +88,31 @@ class Store:
 
     def folder(self, kind: str, digest: str) -> Path:
         """A local folder with the artifact, to be read only; fetched first when the store is remote."""
-        names = [file.path for file in self.manifest(kind, digest).files]
-        return self.place.folder(_path(kind, digest), [*names, MANIFEST])
+        manifest, itself = self._manifest(kind, digest)
+        if manifest.kind != kind or content_digest(manifest.files) != digest:
+            path = f"{self.root}/{_path(kind, digest)}/{MANIFEST}"
+            raise Refused(f"{path}: the manifest of the {kind} artifact is corrupt, it does not give its digest")
+        return self.place.folder(_path(kind, digest), [*manifest.files, itself])
 
     def verify(self, kind: str, digest: str) -> None:
         """Hash every file again; Refused naming the first that is missing, changed or too many."""
-        bad = self._first_bad(kind, digest)
+        bad = self.first_bad(kind, digest)
         if bad:
             raise Refused(f"{bad}; delete the artifact's folder and run again to make it anew")
 
-    def _first_bad(self, kind: str, digest: str) -> str:
-        manifest = self.manifest(kind, digest)
-        folder = self.folder(kind, digest) if isinstance(self.place, LocalPlace) else self._fetched(kind, digest)
+    def first_bad(self, kind: str, digest: str) -> str:
+        """What is wrong with an artifact, of which every file is hashed again; '' for nothing."""
+        try:
+            manifest = self.manifest(kind, digest)
+            folder = self.folder(kind, digest) if isinstance(self.place, LocalPlace) else self._fetched(kind, digest)
+        except Refused as error:
+            return str(error)
         for entry in manifest.files:
             path = folder / entry.path
-            if not path.is_file():
+            if path.is_symlink() or not path.is_file():
                 return f"{path}: file of the {kind} artifact is missing"
             if path.stat().st_size != entry.bytes or file_digest(path) != entry.sha256:
                 return f"{path}: file of the {kind} artifact is corrupt, its content is not what was stored"
-        if content_digest(manifest.files) != digest:
-            return f"{folder / MANIFEST}: the manifest of the {kind} artifact is corrupt, it does not give its digest"
         listed = {entry.path for entry in manifest.files} | {MANIFEST}
         odd = sorted({p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()} - listed)
         return f"{folder / odd[0]}: file was added to the {kind} artifact" if odd else ""
@@ -136,9 +146,18 @@ class Store:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
+    def works(self) -> tuple[str, ...]:
+        """Keys that have such a folder."""
+        folder = self.local / "work"
+        return tuple(sorted(path.name for path in folder.iterdir())) if folder.is_dir() else ()
+
     def drop_work(self, key: str) -> None:
         """Delete the folder of an attempt whose outputs are in the store."""
         shutil.rmtree(self.local / "work" / key, ignore_errors=True)
+
+    def tidy(self) -> None:
+        """Delete what killed processes left half-written; what a living one works at stays."""
+        self.place.collect(WRITTEN)
 
     def cache(self, stage: str) -> Path:
         """The local folder that a stage keeps things in from run to run; it may not be there yet."""
@@ -151,6 +170,12 @@ class Store:
 
 def _open(root: str, cache: Path | None) -> tuple[Place, Path]:
     """The place a root names, and the local folder for work and locks."""
+    if not re.search("://|::", root):
+        local = Path(os.path.abspath(os.path.expanduser(root)))
+        return LocalPlace(local), local
+    import fsspec  # brings asyncio: only for stores that are elsewhere
+    from fsspec.implementations.local import LocalFileSystem
+
     try:
         files, path = fsspec.core.url_to_fs(root)
     except (ValueError, ImportError) as error:
@@ -162,4 +187,5 @@ def _open(root: str, cache: Path | None) -> tuple[Place, Path]:
 
 
 def _path(kind: str, digest: str) -> str:
+    artifacts("store", {kind: digest})
     return f"artifacts/{kind}/{digest}"

@@ -2,24 +2,29 @@
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from fleetune.contracts import wire
 from fleetune.contracts.metrics import RoundMetrics
+from fleetune.training.durable import write_durably
+
+COMMITS = "commits.jsonl"
 
 
 class CommitLog:
     """Append-only JSON lines, one per committed round."""
 
-    def __init__(self, path: Path, first_round: int) -> None:
-        """Open the log and forget rounds from `first_round` on: their parameters died with the workers."""
-        self._path = path
-        self.rounds: list[RoundMetrics] = [r for r in read_commits(path) if r.round < first_round]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(path.name + ".part")
-        part.write_text("".join(_line(r) for r in self.rounds), encoding="utf-8")
-        part.replace(path)
+    def __init__(self, path: Path, rounds: Sequence[RoundMetrics]) -> None:
+        """Open the log with these rounds, and forget what else it held: its parameters died with the workers."""
+        self.rounds: list[RoundMetrics] = list(rounds)
+        write_durably(self.text, path)
         self._file = path.open("a", encoding="utf-8")
+
+    @property
+    def text(self) -> str:
+        """All lines."""
+        return "".join(_line(metrics) for metrics in self.rounds)
 
     def commit(self, metrics: RoundMetrics) -> None:
         """Write a round and wait until it is on disk."""
@@ -34,13 +39,12 @@ class CommitLog:
 
 
 def read_commits(path: Path) -> list[RoundMetrics]:
-    """Committed rounds of a log; a last line that a kill left half-written is not a commit."""
+    """Committed rounds of a log; a last line that a kill left half-written is not a commit. Refused for other lines
+    that are none."""
     if not path.exists():
         return []
-    rounds = []
-    for line in path.read_text(encoding="utf-8").split("\n")[:-1]:
-        rounds.append(wire.parse(RoundMetrics, line, str(path)))
-    return rounds
+    lines = path.read_bytes().split(b"\n")[:-1]
+    return [wire.parse(RoundMetrics, line, str(path)) for line in lines]
 
 
 def _line(metrics: RoundMetrics) -> str:

@@ -8,38 +8,53 @@ from typing import Any, Self
 from fleetune.clock import Clock
 from fleetune.contracts import wire
 from fleetune.contracts.fleet import PROCESS
-from fleetune.errors import Infeasible, TryAgain, by_exit_code
-from fleetune.launching import KEEPS_MEMORY, Command, Job, exit_in_words
+from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain, by_exit_code
+from fleetune.launching import (
+    KEEPS_MEMORY,
+    Command,
+    Job,
+    exit_in_words,
+    thread_environment,
+    used_in_words,
+)
 from fleetune.links.endpoint import Endpoint, Listen
 from fleetune.links.keys import KeyPair, new_key_pair
-from fleetune.links.message import Message
+from fleetune.links.message import Message, Received
 from fleetune.models.source import folders, settled
-from fleetune.monitoring import EventLog, Watch
-from fleetune.training.checkpoints import CHECKPOINTS, newest_whole
+from fleetune.monitoring import EventLog
+from fleetune.training.beat import Every
+from fleetune.training.checkpoints import CHECKPOINTS, Found
+from fleetune.training.exchange import HEARD, HERE
+from fleetune.training.liveness import LOADING_S, Fault, Liveness
+from fleetune.training.measurements import raw_rows
 from fleetune.training.place import place_of
 from fleetune.training.task import Secrets, TrainingTask, WorkerTask
 from fleetune.training.worker import COORDINATOR
 
+WORKER = "fleetune.training.worker"
 TASK = "task.json"
 STARTING_S = 120.0
-LOADING_S = 900.0  # weights of a large model come from a disk
-SILENCE_S = 10.0
 POLL_S = 0.2
+HERE_S = 2.0
 LAST_WORDS_S = 1.0
+MOST_WORDS = 2000
+WORDS = ("hello", "loaded", "ready", "saved")
+"""What a worker says and somebody waits for."""
 
 
 class Crew:
     """Workers of every device in a plan, with the coordinator's end of their links."""
 
-    def __init__(self, task: TrainingTask, first_round: int, events: EventLog) -> None:
+    def __init__(self, task: TrainingTask, found: Found | None, events: EventLog) -> None:
+        """`found`: the checkpoint to go on from."""
         self._task, self._events = task, events
         self.devices = task.plan.plan.devices
         self._run = secrets.token_hex(8)
-        self._first_round = first_round
+        self._first_round = found[1].round if found else 0
+        self._state = found[0] if found else None
         self._jobs: dict[str, Job] = {}
         self._kept: dict[str, list[tuple[str, dict[str, Any]]]] = {}
-        stuck_s = max(60.0, 50.0 * task.plan.objective)
-        self._watch = Watch((), limit_s=SILENCE_S, clock=time.monotonic, stuck_limit_s=stuck_s)
+        self._liveness = Liveness(COORDINATOR, task.plan.objective, time.monotonic)
         keys = {device: new_key_pair() for device in self.devices}
         self._keys = new_key_pair()
         self._public = {device: pair.public for device, pair in keys.items()}
@@ -48,7 +63,9 @@ class Crew:
         self._endpoint = Endpoint(
             COORDINATOR, self._keys, self._public, run=self._run, listen=listen, note=self._refused
         )
+        self._here = Every(self._say_here, lambda: HERE_S)
         try:
+            self._here.__enter__()
             self._start(keys)
         except BaseException:
             self.end()
@@ -57,7 +74,7 @@ class Crew:
     def gather(self, kind: str, devices: tuple[str, ...], patience_s: float) -> dict[str, dict[str, Any]]:
         """The header of one message of this kind from each device; TryAgain when one fails or stays away."""
         found: dict[str, dict[str, Any]] = {}
-        give_up_s = time.monotonic() + patience_s
+        give_up_s = self._liveness.now_s() + patience_s
         while len(found) < len(devices):
             for device in devices:
                 for place, (other, header) in enumerate(self._kept.get(device, [])):
@@ -68,10 +85,10 @@ class Crew:
             if len(found) == len(devices):
                 break
             self._hear()
-            self._check_jobs()
-            if time.monotonic() > give_up_s:
-                late = [d for d in devices if d not in found]
-                raise self._lost(late[0], f"did not say {kind!r} within {patience_s:.0f} s")
+            self._check()
+            if self._liveness.now_s() > give_up_s:
+                late = next(device for device in devices if device not in found)
+                raise self._fault(self._liveness.late(late, kind, patience_s))
         return found
 
     def collect(self, devices: tuple[str, ...], folder: Path) -> None:
@@ -92,6 +109,7 @@ class Crew:
 
     def end(self) -> None:
         """Stop every worker and the coordinator's links; safe to repeat."""
+        self._here.__exit__()
         for device in self._known:
             if self._endpoint.connected(device):
                 self._endpoint.send(device, Message("stop", {}))
@@ -103,8 +121,7 @@ class Crew:
 
     def _start(self, keys: dict[str, KeyPair]) -> None:
         task = self._task
-        found = newest_whole(task.work)
-        state = found[0] if found else None
+        state = self._state
         read = [task.profile_folder, task.data_folder, *folders(task.model), *([state] if state else [])]
         task.work.joinpath(CHECKPOINTS).mkdir(parents=True, exist_ok=True)
         for device in self.devices:
@@ -119,10 +136,10 @@ class Crew:
                 peers=others,
             )
             command = Command(
-                module="fleetune.training.worker",
+                module=WORKER,
                 arguments=("--task", str(folder / TASK)),
                 first_line=wire.text(line).replace("\n", " ").encode(),
-                environment=KEEPS_MEMORY,
+                environment={**KEEPS_MEMORY, **thread_environment(task.fleet.device(device).threads)},
                 log=self._log(device),
                 reads=(folder, *read),
                 writes=(task.work / CHECKPOINTS,),
@@ -144,6 +161,7 @@ class Crew:
             work=str(task.work),
             accelerator=facts.accelerator,
             cores=facts.cores if facts.emulated and facts.launcher == PROCESS else None,
+            threads=facts.threads,
             first_round=self._first_round,
             state=str(state) if state else None,
             bind=door.bind,
@@ -161,56 +179,88 @@ class Crew:
         self.tell("begin", {"round": self._first_round})
 
     def _hear(self) -> bool:
-        """Take one message; False when none came within POLL_S."""
+        """Take all that has come by now; where nothing has, wait for POLL_S. False when nothing came."""
+        began_s = time.monotonic()
         received = self._endpoint.receive(POLL_S)
-        if received is None:
-            return False
+        heard = received is not None
+        while received is not None:
+            self._take(received)
+            if received.at_s > began_s:  # a device that never stops talking must not keep us from the others
+                break
+            received = self._endpoint.receive(0)
+        return heard
+
+    def _take(self, received: Received) -> None:
         device, kind, header = received.sender, received.message.kind, received.message.header
-        if kind == "ping":
-            self._answer(device, header)
-        elif kind == "beat":
-            if device not in self._watch.devices:
-                self._watch.add(device)
-            self._watch.beat(device, int(header["progress"]), bool(header["working"]))
+        if kind == "beat":
+            sent_s = self._liveness.hear(device, header, received.at_s)
+            times = {"sent_s": sent_s, "came_s": received.at_s, "answered_s": time.monotonic()}
+            self._endpoint.send(device, Message(HEARD, times))
             self._events.beat(device)
         elif kind == "failed":
-            self._events.lost(device, str(header["why"]))
-            raise by_exit_code(
-                int(header["exit_code"]), f"device {device} failed: {header['why']}; log: {self._log(device)}"
-            )
-        else:
+            raise self._failed(device, header)
+        elif kind in WORDS:
+            if kind == "hello":
+                self._admit(device, header)
+            if kind == "ready":
+                header = {**header, "rows": raw_rows(device, received.message.parts)}
             self._kept.setdefault(device, []).append((kind, header))
-        return True
+        else:
+            raise Refused(f"device {device} said {kind!r}, which no worker says")
 
-    def _answer(self, device: str, header: dict[str, Any]) -> None:
+    def _admit(self, device: str, header: dict[str, Any]) -> None:
+        """Open the way to a worker; first words that cannot be used are refused."""
         if device not in self._known:
+            self._endpoint.connect(device, str(header.get("address")), self._public[device])
             self._known.add(device)
-            self._endpoint.connect(device, str(header["address"]), self._public[device])
+            self._liveness.joined(device)
             self._events.joined(device)
-        self._endpoint.send(device, Message("pong", {"now_s": time.monotonic()}))
 
-    def _check_jobs(self) -> None:
+    def _say_here(self) -> None:
+        """However busy this process is: workers that hear nothing for long end by themselves."""
+        for device in list(self._known):
+            self._endpoint.send(device, Message(HERE, {}))
+
+    def _failed(self, device: str, header: dict[str, Any]) -> FleetuneError:
+        why, code = str(header.get("why"))[:MOST_WORDS], header.get("exit_code")
+        self._events.lost(device, why)
+        return by_exit_code(
+            code if isinstance(code, int) else TryAgain.exit_code,
+            f"device {device} failed: {why}; log: {self._log(device)}",
+        )
+
+    def _check(self) -> None:
+        """Raise what is known to have gone wrong: a worker that ended first, for others suffer from it."""
         for device, job in self._jobs.items():
             code = job.poll()
             if code is not None:
                 until_s = time.monotonic() + LAST_WORDS_S  # its own explanation may still be on its way
                 while time.monotonic() < until_s and self._hear():
                     pass
-                raise self._too_small(device) if job.out_of_memory else self._lost(device, exit_in_words(code))
-        for concern in self._watch.concerns():
-            raise self._lost(concern.device, f"is {concern.kind} for {concern.since_s:.0f} s")
+                if job.out_of_memory:
+                    raise self._too_small(device, used_in_words(job))
+                raise self._lost(device, exit_in_words(code))
+        fault = self._liveness.fault(self._endpoint.lost_from, self._endpoint.down_s)
+        if fault is not None:
+            raise self._fault(fault)
 
-    def _too_small(self, device: str) -> Infeasible:
+    def _too_small(self, device: str, used: str) -> Infeasible:
         """What ran out, of what, and for what."""
         task, place = self._task, place_of(self._task.plan.plan, device)
         needed = Clock(task.fleet, task.profile).memory_bytes(task.plan.plan, device)
         why = (
-            f"ran out of its {task.fleet.device(device).memory_bytes / 1e9:.2f} GB while training segment "
+            f"ran out of its {task.fleet.device(device).memory_bytes / 1e9:.2f} GB{used} while training segment "
             f"{place.index} ({len(place.segment.units)} units): by its profile it needs {needed / 1e9:.2f} GB; "
             "lower training.micro_batch_samples, give it more memory or leave it out"
         )
         self._events.lost(device, why)
         return Infeasible(f"device {device} {why}; log: {self._log(device)}")
+
+    def _fault(self, fault: Fault) -> TryAgain:
+        if fault.device:
+            return self._lost(fault.device, fault.why)
+        self._events.lost("", fault.why)
+        return TryAgain(f"{fault.why}; run again to go on from the newest checkpoint")
 
     def _lost(self, device: str, why: str) -> TryAgain:
         self._events.lost(device, why)

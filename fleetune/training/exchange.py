@@ -1,7 +1,9 @@
 """Sends and receives tensors between workers, by what they are and not by when they arrive."""
 
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,13 +12,17 @@ import torch
 
 from fleetune.errors import Refused
 from fleetune.links.endpoint import Endpoint
-from fleetune.links.message import Message
+from fleetune.links.message import Message, Received
+from fleetune.training.clock_offset import ClockOffset
+from fleetune.training.pieces import joined, pieces
 
 DTYPES = {str(d).removeprefix("torch."): d for d in (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
     torch.uint8, torch.bool,
 )}  # fmt: skip
 POLL_S = 0.5
+HEARD, HERE = "heard", "here"
+"""What the coordinator says of itself: the answer to a beat, and that it lives."""
 
 
 class Stopped(Exception):
@@ -45,7 +51,10 @@ class Arrival:
 
 
 class Exchange:
-    """One worker's side of all its links. `offset_s` turns this machine's monotonic clock into the coordinator's."""
+    """One worker's side of all its links. `offset_s` turns this machine's monotonic clock into the coordinator's.
+
+    It is measured all the time, and changes only from round to round: within one, rows keep their order and length.
+    """
 
     def __init__(self, endpoint: Endpoint, coordinator: str, device: torch.device, revision: int) -> None:
         self._endpoint = endpoint
@@ -53,12 +62,14 @@ class Exchange:
         self._device = device
         self._revision = revision
         self._waiting: dict[Key, Arrival] = {}
+        self._begun: dict[Key, list[list[memoryview]]] = {}
+        self._clock_offset = ClockOffset()
         self._control: list[Message] = []
         self.round = 0
         self.offset_s = 0.0
         self.beaten: Callable[[], None] = lambda: None
-        self.waiting = False
-        """Whether the compute thread waits for others: no progress is expected of it then."""
+        self.waits_for = ""
+        """Whom the compute thread waits for: no progress is expected of it then."""
 
     def now_s(self) -> float:
         """Seconds of the coordinator's clock."""
@@ -71,7 +82,7 @@ class Exchange:
             flat = tensor.detach().contiguous().cpu()
             dtype = str(flat.dtype).removeprefix("torch.")
             described.append([number, dtype, list(flat.shape)])
-            parts.append(flat.view(-1).view(torch.uint8).numpy().data if flat.numel() else b"")
+            parts.append(flat.view(-1).view(torch.uint8).numpy().data if flat.numel() else memoryview(b""))
         header = {
             "revision": self._revision,
             "round": key.round,
@@ -80,60 +91,99 @@ class Exchange:
             "tensors": described,
             "sent_s": self.now_s(),
         }
-        self._endpoint.send(peer, Message(key.kind, header, tuple(parts)))
+        cut = list(pieces(parts, self._endpoint.limit_bytes))
+        for number, piece in enumerate(cut):
+            where = {"piece": [number, len(cut)]} if len(cut) > 1 else {}
+            self._endpoint.send(peer, Message(key.kind, {**header, **where}, piece))
 
     def receive(self, key: Key) -> Arrival:
         """Wait for a bulk message."""
-        while key not in self._waiting:
-            self._take()
+        with self._waits_for(key.sender):
+            while key not in self._waiting:
+                self._take()
         return self._waiting.pop(key)
 
-    def tell(self, kind: str, header: dict[str, Any]) -> None:
+    def tell(self, kind: str, header: dict[str, Any], *parts: bytes) -> None:
         """Send a control message to the coordinator."""
-        self._endpoint.send(self._coordinator, Message(kind, header))
+        self._endpoint.send(self._coordinator, Message(kind, header, parts))
 
     def hear(self, *kinds: str) -> Message:
         """Wait for a control message of one of these kinds; others of the coordinator's wait their turn."""
-        while True:
-            for place, message in enumerate(self._control):
-                if message.kind in kinds:
-                    return self._control.pop(place)
-            self._take()
+        with self._waits_for(self._coordinator):
+            while True:
+                for place, message in enumerate(self._control):
+                    if message.kind in kinds:
+                        return self._control.pop(place)
+                self._take()
 
     def start_round(self, round: int) -> None:
-        """Forget what older rounds left behind."""
+        """Forget what older rounds left behind, and take the newest measurement of the coordinator's clock."""
         self.round = round
+        self.offset_s = self._clock_offset.at_s(time.monotonic())
         self._waiting = {key: arrival for key, arrival in self._waiting.items() if key.round >= round}
+        self._begun = {key: begun for key, begun in self._begun.items() if key.round >= round}
+
+    @contextmanager
+    def _waits_for(self, peer: str) -> Iterator[None]:
+        self.waits_for = peer
+        try:
+            yield
+        finally:
+            self.waits_for = ""
 
     def _take(self) -> None:
-        self.waiting = True
         received = self._endpoint.receive(POLL_S)
-        self.waiting = False
         if received is None:
             return
         message = received.message
-        if received.sender == self._coordinator:
-            if message.kind == "stop":
-                raise Stopped
+        if received.sender != self._coordinator:
+            self._keep(received)
+        elif message.kind == "stop":
+            raise Stopped
+        elif message.kind == HEARD:
+            sent_s, there_s, answered_s = (float(message.header[n]) for n in ("sent_s", "came_s", "answered_s"))
+            self._clock_offset.add(sent_s, there_s, answered_s, received.at_s)
+        elif message.kind != HERE:
             self._control.append(message)
-            return
-        header = message.header
+
+    def _keep(self, received: Received) -> None:
+        """Keep a bulk message until it is asked for; refused where it is malformed."""
+        message, header = received.message, received.message.header
         try:
             stale = header["revision"] != self._revision or int(header["round"]) < self.round
             round, segment, step = (int(header[name]) for name in ("round", "segment", "step"))
             key = Key(message.kind, round, segment, step, received.sender)
-            tensors = {} if stale else _tensors(header["tensors"], message.parts, self._device)
+            if stale:
+                return
+            parts = self._whole(key, header, [memoryview(part) for part in message.parts])
+            if parts is None:
+                return
+            tensors = _tensors(header["tensors"], parts, self._device)
             sent_s = float(header["sent_s"])
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise Refused(
                 f"{received.sender} sent a {message.kind!r} that does not describe its tensors ({error})"
             ) from None
-        if not stale:
-            size_bytes = sum(memoryview(part).nbytes for part in message.parts)
-            self._waiting[key] = Arrival(tensors, sent_s, received.at_s + self.offset_s, size_bytes)
+        size_bytes = sum(part.nbytes for part in parts)
+        self._waiting[key] = Arrival(tensors, sent_s, received.at_s + self.offset_s, size_bytes)
+
+    def _whole(self, key: Key, header: dict[str, Any], parts: list[memoryview]) -> list[memoryview] | None:
+        """The parts of a message, those of several pieces once the last is here; None before."""
+        number, count = header.get("piece", (0, 1))
+        if count == 1:
+            return parts
+        begun = self._begun.setdefault(key, [])
+        if not number == len(begun) < count:
+            raise ValueError(f"piece {number} of {count} after {len(begun)}")
+        begun.append(parts)
+        if len(begun) < count:
+            return None
+        del self._begun[key]
+        sizes = [math.prod(shape) * DTYPES[dtype].itemsize for _, dtype, shape in header["tensors"]]
+        return joined([part for piece in begun for part in piece], sizes)
 
 
-def _tensors(described: list[Any], parts: tuple[Any, ...], device: torch.device) -> dict[int, torch.Tensor]:
+def _tensors(described: list[Any], parts: Sequence[Any], device: torch.device) -> dict[int, torch.Tensor]:
     """Tensors over received memory, without a copy on the CPU."""
     made: dict[int, torch.Tensor] = {}
     for (number, dtype, shape), part in zip(described, parts, strict=True):

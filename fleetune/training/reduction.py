@@ -39,7 +39,8 @@ def sum_tied(
     """Add the gradients that other segments have for the weights they share with this one.
 
     holders: of the whole lane, for messages are numbered by it: parameter -> the segments that hold it, ascending;
-    grads: this segment's (already summed over its group).
+    grads: this segment's (already summed over its group); none for a parameter that no loss reaches here. One that no
+    holder's loss reaches stays without.
     Every holder adds in the order of segments, so all of them end with the same bits. Sums take the places of their
     terms in `grads`; the terms stay as they are, for the ring may still be sending from their memory.
     """
@@ -48,19 +49,24 @@ def sum_tied(
     for number, (name, segments) in enumerate(sorted(holders.items())):
         if own not in segments:
             continue
+        mine = {0: grads[name]} if name in grads else {}
         for other in (s for s in segments if s != own):
             members = lane.segments[other].devices
             for target in (m for i, m in enumerate(members) if i % len(lane.segments[own].devices) == place):
-                exchange.send(target, Key("tied", exchange.round, own, number, me), {0: grads[name]})
-        total = torch.zeros_like(grads[name])
+                exchange.send(target, Key("tied", exchange.round, own, number, me), mine)
+        terms: list[torch.Tensor] = []
         for index in segments:
             if index == own:
-                total.add_(grads[name])
+                terms += mine.values()
             else:
                 members = lane.segments[index].devices
                 sender = members[place % len(members)]
-                total.add_(exchange.receive(Key("tied", exchange.round, index, number, sender)).tensors[0])
-        grads[name] = total
+                terms += exchange.receive(Key("tied", exchange.round, index, number, sender)).tensors.values()
+        if terms:
+            total = torch.zeros_like(terms[0])
+            for term in terms:
+                total.add_(term)
+            grads[name] = total
 
 
 def tied_holders(units: dict[str, tuple[str, ...]], lane: Lane) -> dict[str, tuple[int, ...]]:

@@ -4,13 +4,12 @@
     B  gradients of what was sent (or of the loss) -> autograd -> gradients to the segment before
     R  ring all-reduce of gradients and batch statistics; then weights shared with other segments
 
-Nothing here changes a parameter.
+None of these changes a parameter or a statistic that is kept: `commit` does, and only that.
 """
 
 from dataclasses import dataclass, field
 
 import torch
-from torch import nn
 
 from fleetune.contracts.action import BACKWARD, FORWARD, REDUCE, Action
 from fleetune.contracts.plan import Plan, actions_of
@@ -19,6 +18,7 @@ from fleetune.launching.pace import Pace
 from fleetune.models.loss import loss_sum
 from fleetune.models.randomness import Draws
 from fleetune.models.segment import Segment, Values
+from fleetune.training.batch_statistics import BatchStatistics
 from fleetune.training.batches import Batches
 from fleetune.training.bucket import Bucket
 from fleetune.training.exchange import Arrival, Exchange, Key
@@ -70,12 +70,15 @@ class Rounds:
         carry = [n for n in tools.segment.gives if graph.value(n).gradient]
         self._gradient_values = () if place.is_last else tuple(carry)
         alone = len(place.segment.devices) == 1
-        self._bucket = None if alone else Bucket(tools.segment.parameters, _statistics(tools.segment))
+        self._statistics = BatchStatistics(tools.segment)
+        self._bucket = None if alone else Bucket(tools.segment.parameters, self._statistics.means)
 
     def run(self, round: int) -> RoundWork:
         """Gradients of one round, whole and summed, in the parameters' `grad`."""
         self._work = RoundWork()
         self._held.clear()
+        self._tools.updates.start()
+        self._statistics.start()
         if self._bucket is not None:
             self._bucket.start()
         self._tools.exchange.start_round(round)
@@ -88,6 +91,11 @@ class Rounds:
             self._tools.exchange.beaten()
         self._reduce()
         return self._work
+
+    def commit(self, round: int, scale: float) -> None:
+        """Parameters take their step, with gradients times `scale`, and batch norms keep the round's statistics."""
+        self._tools.updates.apply(round, scale)
+        self._statistics.commit()
 
     def _forward(self, action: Action) -> None:
         tools, place, micro_batch = self._tools, self._place, action.micro_batch
@@ -185,16 +193,16 @@ class Rounds:
     def _reduce(self) -> None:
         tools, place = self._tools, self._place
         group = place.segment.devices
-        grads = tools.updates.gradients()
         start_s = tools.exchange.now_s()
         if self._bucket is not None:
             with tools.pace.hold():
-                self._bucket.put_statistics(place.samples / self._plan.micro_batch_samples)
+                self._bucket.put(place.samples / self._plan.micro_batch_samples)
             began_s = ring_all_reduce(tools.exchange, group, place.device, place.index, self._bucket.flat)
-            self._bucket.take_statistics()
+            self._bucket.take()
             start_s = max(start_s, began_s)
         shares = any(place.index in segments for segments in tools.tied.values())
         if shares:
+            grads = tools.updates.gradients()
             sum_tied(tools.exchange, place.lane, place.device, tools.tied, grads)
             tools.updates.replace(grads)
         if len(group) > 1 or shares:
@@ -220,11 +228,3 @@ class Rounds:
         self._work.rows.append(
             Row(device=device, lane=action.lane, action=spelled, start_s=start_s, end_s=end_s, bytes=size_bytes)
         )
-
-
-def _statistics(segment: Segment) -> list[torch.Tensor]:
-    """Running statistics of batch norms: members of a group keep their sample-weighted mean."""
-    norms = [
-        m for leaf in segment.modules.values() for m in leaf.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)
-    ]
-    return [b for m in norms for b in (m.running_mean, m.running_var) if b is not None]

@@ -1,5 +1,7 @@
 """What training is given: by the stage to the coordinator, and by the coordinator to each worker."""
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,6 +35,13 @@ class TrainingTask:
     sites: Sites
     """Where the workers run; entered already."""
     progress: Progress = quiet
+    note: Callable[[str], None] = lambda text: None
+    """Is told in words what a reader of the run should know: where it goes on, and what cannot be used."""
+    resumed: Callable[[str], None] | None = None
+    """Is told where it goes on, instead of `note`."""
+    earlier: tuple[Path, ...] = ()
+    """Such work folders of unfinished attempts at the same training by other plans."""
+    clock: Callable[[], float] = time.monotonic
 
 
 @record
@@ -51,6 +60,7 @@ class WorkerTask:
     accelerator: str
     cores: float | None
     """The quota of an emulated device; None runs at full speed."""
+    threads: int
     first_round: int
     state: str | None
     """Folder of the checkpoint to go on from."""

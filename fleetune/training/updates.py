@@ -1,7 +1,7 @@
 """How parameters move once a round is committed."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import nn
@@ -20,19 +20,6 @@ def learning_rate(training: TrainingRequest, round: int) -> float:
     return peak * (1.0 - done if training.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done)))
 
 
-def clip_scale(training: TrainingRequest, norm: float | None) -> float:
-    """What gradients are multiplied by so that their global norm is at most clip_norm (as torch's clip_grad_norm_)."""
-    if training.clip_norm is None or norm is None:
-        return 1.0
-    return min(1.0, training.clip_norm / (norm + 1e-6))
-
-
-def square_norm(gradients: Iterable[torch.Tensor]) -> float:
-    """Sum of squares over all gradients."""
-    norms = torch._foreach_norm(list(gradients))
-    return float(sum(float(n) ** 2 for n in norms))
-
-
 class Updates:
     """An optimizer over named parameters, whose state travels by name."""
 
@@ -41,11 +28,13 @@ class Updates:
         self._training = training
         self._optimizer = _optimizer(list(self._named.values()), training)
 
-    def gradients(self) -> dict[str, torch.Tensor]:
-        """Gradients by name; zeros where the loss did not reach a parameter."""
+    def start(self) -> None:
+        """Forget gradients of a round that was not committed."""
         for parameter in self._named.values():
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
+            parameter.grad = None
+
+    def gradients(self) -> dict[str, torch.Tensor]:
+        """Gradients by name; a parameter that the loss does not reach has none, and no step moves it."""
         return {name: p.grad for name, p in self._named.items() if p.grad is not None}
 
     def replace(self, gradients: Mapping[str, torch.Tensor]) -> None:
@@ -62,7 +51,7 @@ class Updates:
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate(self._training, round)
         self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
+        self.start()
 
     def state(self) -> dict[str, torch.Tensor]:
         """Optimizer state as tensors named `KIND:PARAMETER`."""

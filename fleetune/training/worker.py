@@ -1,6 +1,6 @@
 """One device's process: `python -m fleetune.training.worker --task FILE`, keys on the first line of stdin.
 
-hello -> welcome          addresses of the others
+hello -> welcome          addresses of the others; from now on a beat every half second -> heard
 loaded -> commit -1       everybody holds its units; the first round begins
 ready r -> commit r       gradients are whole; parameters move; the next round begins
           (checkpoint)    -> saved
@@ -12,16 +12,18 @@ import json
 import math
 import os
 import sys
-import threading
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from fleetune import disk
 from fleetune.contracts import wire
 from fleetune.errors import FleetuneError, Refused, TryAgain
+from fleetune.launching.memory import RAN_OUT, refused_memory
 from fleetune.launching.pace import Pace
 from fleetune.links.endpoint import Endpoint, Listen
 from fleetune.links.keys import KeyPair
@@ -34,16 +36,21 @@ from fleetune.models.start import START
 from fleetune.models.tied import tied_by_unit
 from fleetune.models.weights import Weights
 from fleetune.training.batches import Batches
-from fleetune.training.checkpoints import drop_older, folder_of, restore, write_shard
+from fleetune.training.beat import COMPUTING, SAVING, Beat
+from fleetune.training.checkpoints import drop, folder_of, restore, write_shard
+from fleetune.training.clipping import gradient_norms, packed
 from fleetune.training.exchange import Exchange, Stopped
-from fleetune.training.place import Place, place_of, talks_to
+from fleetune.training.measurements import rows_part
+from fleetune.training.place import place_of, talks_to
 from fleetune.training.reduction import tied_holders
 from fleetune.training.rounds import Rounds, Tools
 from fleetune.training.task import Secrets, WorkerTask
-from fleetune.training.updates import Updates, square_norm
+from fleetune.training.updates import Updates
 
 COORDINATOR = "coordinator"
-BEAT_S = 0.5
+FAREWELL_S = 0.5
+KEPT = 2
+"""Checkpoints that stay on a device."""
 
 
 def main() -> int:
@@ -52,7 +59,7 @@ def main() -> int:
     arguments.add_argument("--task", type=Path, required=True)
     task = wire.read(WorkerTask, arguments.parse_args().task)
     secrets = wire.parse(Secrets, sys.stdin.buffer.readline(), "keys on stdin")
-    torch.set_num_threads(1)
+    torch.set_num_threads(task.threads)
     keys = KeyPair(public=secrets.public.encode(), secret=secrets.secret.encode())
     allowed = {name: key.encode() for name, key in secrets.peers.items()}
     allowed[COORDINATOR] = secrets.coordinator_public.encode()
@@ -64,22 +71,25 @@ def main() -> int:
 
 def _serve(task: WorkerTask, endpoint: Endpoint, allowed: dict[str, bytes]) -> int:
     exchange = Exchange(endpoint, COORDINATOR, torch.device(task.accelerator), task.plan.revision)
-    beat = _Beat(exchange)
+    beat = Beat(exchange, endpoint, COORDINATOR, lambda why: _abandoned(exchange, why))
     try:
-        _measure_offset(exchange, endpoint.address)
         exchange.tell("hello", {"address": endpoint.address, "pid": os.getpid()})
-        addresses = exchange.hear("welcome").header["addresses"]
-        for peer in talks_to(task.plan, task.device):
-            endpoint.connect(peer, addresses[peer], allowed[peer])
-        with beat:
-            _Worker(task, exchange, endpoint).run()
+        with beat.running():
+            addresses = exchange.hear("welcome").header["addresses"]
+            for peer in talks_to(task.plan, task.device):
+                endpoint.connect(peer, addresses[peer], allowed[peer])
+            _Worker(task, exchange, endpoint, beat).run()
         return 0
     except Stopped:
         return 0
     except Exception as error:
-        print(traceback.format_exc(), file=sys.stderr, flush=True)  # noqa: T201 - the worker's log
+        with suppress(OSError):  # the log may lie on a full disk
+            print(traceback.format_exc(), file=sys.stderr, flush=True)  # noqa: T201 - the worker's log
+        if refused_memory(error):
+            return RAN_OUT  # whoever started it says what there was
         code = error.exit_code if isinstance(error, FleetuneError) else TryAgain.exit_code
-        why = str(error) if isinstance(error, FleetuneError) else f"{type(error).__name__}: {error}"
+        known = error if isinstance(error, FleetuneError) else disk.in_words(error, disk.folders(task.work))
+        why = str(known) if known else f"{type(error).__name__}: {error}"
         exchange.tell("failed", {"why": why[:2000], "trace": traceback.format_exc()[-4000:], "exit_code": code})
         return code
 
@@ -87,8 +97,8 @@ def _serve(task: WorkerTask, endpoint: Endpoint, allowed: dict[str, bytes]) -> i
 class _Worker:
     """The device's units, data and optimizer, and the loop over rounds."""
 
-    def __init__(self, task: WorkerTask, exchange: Exchange, endpoint: Endpoint) -> None:
-        self._task, self._exchange, self._endpoint = task, exchange, endpoint
+    def __init__(self, task: WorkerTask, exchange: Exchange, endpoint: Endpoint, beat: Beat) -> None:
+        self._task, self._exchange, self._endpoint, self._beat = task, exchange, endpoint, beat
         self._device = torch.device(task.accelerator)
         self._place = place_of(task.plan, task.device)
         profile = Path(task.profile_folder)
@@ -96,6 +106,7 @@ class _Worker:
         config = saved_configuration(profile / "model")
         module = skeleton(config, task.model)
         tied = tied_by_unit(graph, module)
+        self._order = {name: place for place, (name, _) in enumerate(module.named_parameters())}
         self._segment = Segment(graph, self._place.segment.units, module, self._device)
         self._segment.load(Weights(base_skeleton(config, task.model), source_folder(task.model), profile / START))
         self._segment.train()
@@ -105,7 +116,7 @@ class _Worker:
             restore(Path(task.state), self._segment, self._updates)
         self._tied = tied_holders(tied, self._place.lane)
         self._sent_before: dict[str, int] = {}
-        self._saved = 0
+        self._saved: list[int] = []
         tools = Tools(
             segment=self._segment,
             exchange=exchange,
@@ -120,35 +131,38 @@ class _Worker:
         """Rounds until the coordinator says stop."""
         self._exchange.tell("loaded", {})
         self._exchange.hear("begin")
+        self._beat.doing = COMPUTING
         for round in range(self._task.first_round, self._task.training.rounds):
             work = self._rounds.run(round)
-            norm = self._square_norm(self._place)
-            if not (math.isfinite(work.loss) and math.isfinite(norm)):
+            if not math.isfinite(work.loss):
                 raise Refused(
-                    f"training: round {round} has a loss of {work.loss} and gradients of squared norm {norm}; "
-                    "choose a smaller learning_rate, or clip_norm"
+                    f"training: round {round} has a loss of {work.loss}; choose a smaller learning_rate, or clip_norm"
                 )
+            with self._pace.hold():
+                norms = gradient_norms(self._updates.gradients(), round)
             self._exchange.tell(
                 "ready",
                 {
                     "round": round,
                     "loss": work.loss,
-                    "square_norm": norm,
-                    "rows": [[r.device, r.action, r.start_s, r.end_s, r.bytes] for r in work.rows],
+                    "norms": packed(self._spoken_for(norms), self._order),
                     "peak_memory_bytes": peak_memory_bytes(self._device),
                     "sent_bytes": self._sent(),
                 },
+                rows_part(work.rows),
             )
             commit = self._commit(round)
-            if self._saved:  # it is whole, since all were asked before this commit
-                drop_older(Path(self._task.work), self._saved)
+            while len(self._saved) > KEPT:  # the newest is whole, since all were asked before this commit
+                drop(folder_of(Path(self._task.work), self._saved.pop(0)))
             with self._pace.hold():
-                self._updates.apply(round, float(commit["scale"]))
+                self._rounds.commit(round, float(commit["scale"]))
             if commit["checkpoint"] and self._place.leads:
                 folder = folder_of(Path(self._task.work), round + 1)
-                file = write_shard(folder, f"segment-{self._place.index}", self._segment, self._updates)
-                self._exchange.tell("saved", {"round": round + 1, "file": file})
-                self._saved = round + 1
+                self._beat.doing = SAVING
+                file, digest = write_shard(folder, f"segment-{self._place.index}", self._segment, self._updates)
+                self._beat.doing = COMPUTING
+                self._exchange.tell("saved", {"round": round + 1, "file": file, **wire.dump(digest)})
+                self._saved.append(round + 1)
         self._exchange.hear("nothing but stop")
 
     def _commit(self, round: int) -> dict[str, Any]:
@@ -158,13 +172,12 @@ class _Worker:
             if header["round"] == round:
                 return header
 
-    def _square_norm(self, place: Place) -> float:
-        """Of gradients that this device speaks for: its group's, and of shared weights only in their first segment."""
-        if self._task.training.clip_norm is None or not place.leads:
-            return 0.0
-        grads = self._updates.gradients()
-        mine = [g for name, g in grads.items() if self._tied.get(name, (place.index,))[0] == place.index]
-        return square_norm(mine) if mine else 0.0
+    def _spoken_for(self, norms: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """What clipping needs of this device: its group's, and of shared weights only in their first segment."""
+        if self._task.training.clip_norm is None or not self._place.leads:
+            return {}
+        mine = {name for name in norms if self._tied.get(name, (self._place.index,))[0] == self._place.index}
+        return {name: norm for name, norm in norms.items() if name in mine}
 
     def _sent(self) -> dict[str, int]:
         """Bytes sent to each worker since the last call."""
@@ -174,42 +187,12 @@ class _Worker:
         return {peer: n for peer, n in delta.items() if n}
 
 
-class _Beat:
-    """Says every BEAT_S that the process lives, and how often the compute thread has got on."""
-
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
-        self._progress = 0
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="beat", daemon=True)
-        exchange.beaten = self._count
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _count(self) -> None:
-        self._progress += 1
-
-    def _run(self) -> None:
-        while not self._ended.wait(BEAT_S):
-            self._exchange.tell("beat", {"progress": self._progress, "working": not self._exchange.waiting})
-
-
-def _measure_offset(exchange: Exchange, address: str) -> None:
-    """Set the offset to the coordinator's clock from the quickest of several round trips (as NTP does)."""
-    best_s = float("inf")
-    for _ in range(5):
-        sent_s = time.monotonic()
-        exchange.tell("ping", {"address": address})
-        there_s = float(exchange.hear("pong").header["now_s"])
-        back_s = time.monotonic()
-        if back_s - sent_s < best_s:
-            best_s = back_s - sent_s
-            exchange.offset_s = there_s - (sent_s + back_s) / 2
+def _abandoned(exchange: Exchange, why: str) -> None:
+    """End this process, whatever it computes: nobody asks for it any more. A shard half written is no checkpoint."""
+    print(why, file=sys.stderr, flush=True)  # noqa: T201 - the worker's log
+    exchange.tell("failed", {"why": why, "exit_code": TryAgain.exit_code})
+    time.sleep(FAREWELL_S)  # it may be that only this device is not heard
+    os._exit(TryAgain.exit_code)
 
 
 def _note(sentence: str) -> None:

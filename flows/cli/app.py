@@ -1,26 +1,28 @@
-"""The commands: each asks one question of the pipeline or the store, and prints the answer."""
+"""The commands: each asks one question of the pipeline or the store, and prints the answer.
+
+Only their options are defined at import, and a command imports what it needs, so that help comes at once.
+"""
 
 import signal
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fleetune.contracts import wire
-from fleetune.contracts.config.run import RunConfig
 from fleetune.errors import TryAgain
-from flows import configs
-from flows.cli import tables
 from flows.cli.asked import Asked, with_common
-from flows.cli.compare import compare
-from flows.cli.ending import Commands
+from flows.cli.ending import Commands, Stopped
 from flows.cli.join import join
-from flows.cli.results import answer, answer_stage, plan_of, results_of
 from flows.cli.solve import solve
-from flows.cli.watch import watching
-from flows.setting import Setting, Wish
 
-app = typer.Typer(cls=Commands, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+if TYPE_CHECKING:
+    from fleetune.contracts.config.run import RunConfig
+    from flows.setting import Wish
+
+HELP = {"help_option_names": ["-h", "--help"]}
+GO_ON = "stopped; the same command goes on from what is finished"
+
+app = typer.Typer(cls=Commands, pretty_exceptions_enable=False, context_settings=HELP)
 app.info.help = "Fine-tune a foundation model across the uneven machines you already own."
 
 Config = Annotated[Path, typer.Argument(help="Run file, such as configs/runs/demo.yaml.")]
@@ -30,14 +32,39 @@ Sets = Annotated[
 ]
 Until = Annotated[str | None, typer.Option("--until", metavar="STAGE", help="End after this stage.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would run, and why; write nothing.")]
-Run = Annotated[str, typer.Argument(help="Id of a run, the beginning of one, or latest.")]
+Run = Annotated[
+    str,
+    typer.Argument(
+        help="Id of a run or its beginning; latest, previous; the name of a run file; ~N after it: the N-th before."
+    ),
+]
 Stage = Annotated[str | None, typer.Argument(help="One stage of it.")]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib import metadata
+
+        typer.echo(f"fleetune {metadata.version('fleetune')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options of no command."""
 
 
 @app.command()
 @with_common
 def run(asked: Asked, config: Config, sets: Sets = None, until: Until = None, dry_run: DryRun = False) -> None:
     """Run the pipeline by a run file; stages whose key is known are reused."""
+    from flows import configs
+    from flows.setting import Wish
+
     _conduct(asked, configs.load(config, sets or ()), Wish(until=until), dry_run)
 
 
@@ -54,21 +81,28 @@ def rerun(
     dry_run: DryRun = False,
 ) -> None:
     """Run the config of an earlier run again, from a stage on and with changes if asked for."""
+    from flows import configs
+    from flows.setting import Wish
+
     found = asked.store().runs.load(run)
     config = configs.changed(found.config, sets or (), found.id)
     until = found.stages[-1].stage if config.fleet.simulated and only is None else None  # it ends where it ended
-    _conduct(asked, config, Wish(from_stage=from_stage, only=only, until=until), dry_run)
+    again = f"fleetune rerun ID{f' --only {only}' if only else ''}{asked.root_option()}"
+    wish = Wish(from_stage=from_stage, only=only, until=until, rerun=found.id)
+    _conduct(asked, config, wish, dry_run, again)
 
 
 @app.command()
 @with_common
 def runs(asked: Asked) -> None:
     """List all runs, newest first."""
+    from flows.cli import tables
+
     found = asked.store().runs.all()
     if asked.as_json:
         asked.answer({"root": asked.root, "runs": [tables.in_short(record) for record in found]})
     elif found:
-        asked.out().print(tables.of_runs(found))
+        tables.print_runs(asked.out(), found)
     else:
         asked.out().print(f"no runs in {asked.root}; start one with: fleetune run configs/runs/demo.yaml")
 
@@ -77,6 +111,9 @@ def runs(asked: Asked) -> None:
 @with_common
 def show(asked: Asked, run: Run, stage: Stage = None) -> None:
     """Show a run and what came of it, or one stage with its artifacts."""
+    from flows.cli import tables
+    from flows.cli.results import answer, answer_stage, results_of
+
     store = asked.store()
     found = store.runs.load(run)
     if stage is not None:
@@ -93,6 +130,8 @@ def show(asked: Asked, run: Run, stage: Stage = None) -> None:
 @with_common
 def verify(asked: Asked, run: Run) -> None:
     """Hash every file of a run's artifacts again; the first bad one is named."""
+    from flows.cli.watch import watching
+
     store = asked.store()
     found = store.runs.load(run)
     checked = 0
@@ -111,6 +150,10 @@ def verify(asked: Asked, run: Run) -> None:
 @with_common
 def diff(asked: Asked, run: Run, other: Run) -> None:
     """Tell how two runs differ: config, stages, scores."""
+    from fleetune.contracts import wire
+    from flows.cli import tables
+    from flows.cli.compare import compare
+
     store = asked.store()
     difference = compare(store, store.runs.load(run), store.runs.load(other))
     if asked.as_json:
@@ -123,6 +166,8 @@ def diff(asked: Asked, run: Run, other: Run) -> None:
 @with_common
 def doctor(asked: Asked) -> None:
     """Tell what this machine can do, in words; exit 75 when no run can work on it."""
+    from fleetune.contracts import wire
+    from flows.cli import tables
     from flows.doctor import MISSING, examine
 
     findings = examine(asked.folder())
@@ -141,19 +186,39 @@ app.command()(solve)
 app.command()(join)
 
 
-def _conduct(asked: Asked, config: RunConfig, wish: Wish, dry_run: bool) -> None:
-    """Run the pipeline while telling how it goes, then say what came of it."""
+def _conduct(asked: Asked, config: "RunConfig", wish: "Wish", dry_run: bool, again: str = "") -> None:
+    """Run the pipeline while telling how it goes, then say what came of it.
+
+    `again`: what takes an interrupted run up where the same command would not, with ID for the run.
+    """
     from flows import finetune
+    from flows.cli import tables
+    from flows.cli.results import answer, plan_of, plan_report_of, results_of
+    from flows.cli.watch import watching
+    from flows.setting import Setting
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended from outside: everything ends as with Ctrl-C
     store = asked.store()
     with watching(asked) as watch:
         setting = Setting(store=store, listen=watch.hear)
-        record = finetune.run_with(setting, config, wish, dry_run)
+        try:
+            record = finetune.run_with(setting, config, wish, dry_run)
+        except KeyboardInterrupt:
+            raise Stopped(_how_to_go_on(watch.run, again)) from None
+        except Exception as error:
+            for line in tables.where_it_failed(store, watch.run):
+                error.add_note(line)
+            raise
     results = None if dry_run else results_of(store, record)
     if asked.as_json:
         asked.answer(answer(record, results))
     elif dry_run:
         asked.out().print(tables.of_stages(record))
     else:
-        tables.print_end(asked.out(), record, results or plan_of(store, record))
+        tables.print_end(asked.out(), record, results or plan_of(store, record), plan_report_of(store, record))
+
+
+def _how_to_go_on(run: str, again: str) -> str:
+    if not run:
+        return "stopped before the run began"
+    return f"stopped; go on with: {again.replace('ID', run)}" if again else GO_ON

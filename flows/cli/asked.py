@@ -4,20 +4,26 @@ import dataclasses
 import functools
 import inspect
 import json
+import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
-from rich.console import Console
 
 from fleetune.contracts.record import record
 from fleetune.errors import Refused
-from fleetune.store import Store
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fleetune.store import Store
 
 Root = Annotated[
     str, typer.Option("--root", envvar="FLEETUNE_ROOT", help="Folder (or fsspec URL) that keeps runs and artifacts.")
 ]
+NO_WIDTH = 1000
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 
@@ -28,10 +34,18 @@ class Asked:
     root: Root = "runs"
     as_json: AsJson = False
 
-    def store(self) -> Store:
+    def store(self) -> "Store":
         """The store of the call; nothing is written by opening it. Refused when its root is a file."""
+        from fleetune.store import Store
+
+        if not self.root.strip():
+            raise Refused("--root: it is empty; give a folder (it need not exist yet) or an fsspec URL")
         store = Store(self.root)
-        if store.local.exists() and not store.local.is_dir():
+        try:
+            is_else = store.local.exists() and not store.local.is_dir()
+        except OSError as error:
+            raise Refused(f"--root {self.root}: cannot be looked at ({error.strerror}); give another folder") from None
+        if is_else:
             raise Refused(f"--root {self.root}: it is a file; give a folder (it need not exist yet) or an fsspec URL")
         return store
 
@@ -39,9 +53,18 @@ class Asked:
         """Where files of this machine go: the root itself, or the cache of a root that is elsewhere."""
         return self.store().local
 
-    def out(self) -> Console:
-        """stdout for people; text is printed as it is, and only a terminal wraps it."""
-        return Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+    def root_option(self) -> str:
+        """What a command that is printed for the user needs to find the same store."""
+        return "" if self.root == "runs" else f" --root {shlex.quote(self.root)}"
+
+    def out(self) -> "Console":
+        """stdout for people; text is printed as it is, and only a terminal wraps it: files and pipes have no width."""
+        from rich.console import Console
+
+        console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+        if not console.is_terminal and "COLUMNS" not in os.environ:
+            console.width = NO_WIDTH
+        return console
 
     def answer(self, document: Any) -> None:
         """The JSON document that the call was made for."""

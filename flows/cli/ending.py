@@ -9,15 +9,18 @@ import tempfile
 import traceback
 from typing import Any, NoReturn
 
-from rich.console import Console
-from rich.markup import escape
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
+from fleetune import disk
 from fleetune.errors import FleetuneError, Refused, TryAgain
+from flows.cli import STOPPED
 
-STOPPED = 130
-"""128 + SIGINT, as shells have it."""
+
+class Stopped(FleetuneError):
+    """Ctrl-C, where more is to be said of it than that."""
+
+    exit_code = STOPPED
 
 
 class Commands(TyperGroup):
@@ -29,33 +32,63 @@ class Commands(TyperGroup):
             kwargs["standalone_mode"] = False
             code = super().main(*args, **kwargs)
         except FleetuneError as error:
-            code = _say(str(error), error.exit_code)
+            code = _say(str(error), error.exit_code, *getattr(error, "__notes__", ()))
         except TyperException as error:  # usage: no such option, a missing argument
             code = _say(f"{_lower(error.format_message())} See fleetune --help.", Refused.exit_code)
-        except BrokenPipeError:  # the reader of our output (`| head`) has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            code = 0
+        except (BrokenPipeError, SystemExit) as error:
+            code = _seen_enough(error)
         except Exception as error:
-            code = _say(_unforeseen(error), TryAgain.exit_code)
-        if code == STOPPED:
-            _say("stopped; the same command goes on from what is finished", STOPPED)
+            known = _stopped(error) or disk.in_words(error, disk.folders())
+            code = known.exit_code if known else TryAgain.exit_code
+            _say(str(known or _unforeseen(error)), code, *getattr(error, "__notes__", ()))
+        else:
+            if code == STOPPED:
+                _say("stopped", STOPPED)
         sys.exit(code if isinstance(code, int) else 0)
 
 
-def _say(sentence: str, code: int) -> int:
-    """One sentence on stderr, red where it is a terminal; wrapped by the terminal only, so that paths stay whole."""
+def _say(sentence: str, code: int, *notes: str) -> int:
+    """One sentence on stderr, red where it is a terminal, and a line for each note; wrapped by the terminal only, so
+    that paths stay whole."""
+    from rich.console import Console
+    from rich.markup import escape
+
     one_line = " ".join(sentence.split())
-    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]{escape(one_line)}[/red]")
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    console.print(f"[red]{escape(one_line)}[/red]")
+    for note in notes:
+        console.print(escape(note))
     return code
 
 
 def _unforeseen(error: Exception) -> str:
     """Keep the traceback of a mistake of ours in a file, and name the file."""
-    handle, path = tempfile.mkstemp(prefix="fleetune-", suffix=".log", text=True)
-    with open(handle, "w", encoding="utf-8") as log:
-        log.writelines(traceback.format_exception(error))
+    try:
+        handle, path = tempfile.mkstemp(prefix="fleetune-", suffix=".log", text=True)
+        with open(handle, "w", encoding="utf-8") as log:
+            log.writelines(traceback.format_exception(error))
+        story = f"the whole story is in {path}"
+    except OSError as unwritten:
+        story = f"the whole story could not be written ({unwritten.strerror})"
     what = str(error).strip().partition("\n")[0][:200]
-    return f"unforeseen {type(error).__name__}" + (f" ({what})" if what else "") + f": the whole story is in {path}"
+    return f"unforeseen {type(error).__name__}" + (f" ({what})" if what else "") + f": {story}"
+
+
+def _seen_enough(error: BaseException) -> int:
+    """0 when the reader of our output (`| head`) has gone, however rich and typer tell it; else go on ending."""
+    if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
+        raise error
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _stopped(error: BaseException | None) -> Stopped | None:
+    """Of a library that makes an error of its own out of Ctrl-C."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return Stopped("stopped")
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _lower(message: str) -> str:

@@ -41,6 +41,13 @@ def plan_of(store: Store, run: RunRecord) -> PlanResult | None:
     return None if plan is None else wire.read(PlanResult, store.folder("plan", plan) / "plan.json")
 
 
+def plan_report_of(store: Store, run: RunRecord) -> str:
+    """Path of the plan's report; empty where there is no plan, or one of an older version."""
+    plan = run.outputs.get("plan")
+    place = None if plan is None else store.folder("plan", plan) / "report.html"
+    return str(place) if place is not None and place.is_file() else ""
+
+
 def _model(checkpoint: Path) -> Path:
     adapter = checkpoint / "adapter"
     return adapter if adapter.is_dir() else checkpoint / "model"
@@ -54,8 +61,13 @@ def answer(run: RunRecord, results: Results | None) -> dict[str, Any]:
 def answer_stage(store: Store, stage: StageRecord) -> dict[str, Any]:
     """A stage and its artifacts as one JSON document; `log` is null once its attempt is over and done."""
     made = [_artifact(store, *output) for output in stage.outputs.items()]
+    return {"stage": wire.dump(stage), "artifacts": made, "log": log_of(store, stage)}
+
+
+def log_of(store: Store, stage: StageRecord) -> str | None:
+    """Path of the log of a stage's attempt; None once that is over and done."""
     log = store.local / "work" / stage.key / LOG
-    return {"stage": wire.dump(stage), "artifacts": made, "log": str(log) if stage.key and log.is_file() else None}
+    return str(log) if stage.key and log.is_file() else None
 
 
 def _artifact(store: Store, kind: str, digest: str) -> dict[str, Any]:

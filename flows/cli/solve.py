@@ -7,20 +7,25 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from fleetune import disk
 from fleetune.contracts.record import record
 from fleetune.errors import Refused, TryAgain
+from flows.cli import STOPPED
 from flows.cli.asked import AsJson, taking
 
 if TYPE_CHECKING:
     from fleetune.solving import Kind, Solved
 
 STDIN = "-"
+T = TypeVar("T")
 
 Problem = Annotated[str | None, typer.Argument(metavar="PROBLEM", help="JSON file with the problem; - is stdin.")]
 Output = Annotated[str | None, typer.Option("-o", "--output", metavar="PLAN", help="Write the plan there, as JSON.")]
@@ -51,8 +56,12 @@ def solve(how: How, problem: Problem = None, output: Output = None, listed: List
         raise Refused("solve: no problem is given; give a JSON file, - for stdin, or --list")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended from outside: ends as with Ctrl-C
     target = None if output is None else _target(output, problem)
-    kind, asked = solving.read(_source(problem), "stdin" if problem == STDIN else problem, known)
-    plan = solving.solve(kind, asked, method=how.method, time_limit_s=how.time_limit, seed=how.seed)
+
+    def work() -> tuple[Kind, Solved]:
+        kind, asked = solving.read(_source(problem), "stdin" if problem == STDIN else problem, known)
+        return kind, solving.solve(kind, asked, method=how.method, time_limit_s=how.time_limit, seed=how.seed)
+
+    kind, plan = _heard(work)
     text = json.dumps(solving.document(plan), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
     if target is not None:
         _write(text, target)
@@ -60,6 +69,27 @@ def solve(how: How, problem: Problem = None, output: Output = None, listed: List
         typer.echo(text, nl=False)
     else:
         typer.echo(in_short(kind, plan) + (f"; {output}" if output else ""))
+
+
+def _heard(work: Callable[[], T]) -> T:
+    """Done on another thread: Python hears Ctrl-C on the main one only, and only while no compiled code runs there."""
+    done: Future[T] = Future()
+
+    def perform() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=perform, daemon=True).start()
+    try:
+        return done.result()
+    except KeyboardInterrupt:
+        if done.done():
+            raise
+        typer.echo("stopped; no plan was written", err=True)
+        sys.stdout.flush()
+        os._exit(STOPPED)  # compiled code on other threads would be waited for
 
 
 def in_short(kind: Kind, plan: Solved) -> str:
@@ -137,7 +167,9 @@ def _write(text: str, path: Path) -> None:
         part.write_text(text, encoding="utf-8")
         part.replace(path)
     except OSError as error:
-        raise TryAgain(f"-o {path}: cannot be written ({error.strerror}); make room or give another file") from None
+        if known := disk.in_words(error, {disk.OUTPUT: path}):
+            raise known from None
+        raise TryAgain(f"-o {path}: cannot be written ({error.strerror}); give another file") from None
     finally:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)

@@ -1,25 +1,30 @@
 """What the commands print for people."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from fleetune.contracts.plan import PlanResult
-from fleetune.store import RunRecord, StageRecord
-from flows.cli.compare import Difference
-from flows.cli.results import Results
-from flows.doctor import GOOD, LIMITED, MISSING, Finding
+from fleetune.errors import Refused
+from fleetune.store import RunRecord, StageRecord, Store
+
+if TYPE_CHECKING:
+    from flows.cli.compare import Difference
+    from flows.cli.results import Results
+    from flows.doctor import Finding
 
 STYLES = {
     **{"done": "green", "failed": "red", "interrupted": "yellow", "stopped": "yellow", "running": "cyan"},
-    **{GOOD: "green", LIMITED: "yellow", MISSING: "red"},
+    **{"good": "green", "limited": "yellow", "missing": "red"},
 }
+RUNS = ("run", "state", "started", "took", "strategy", "stages")
 
 
 def in_short(run: RunRecord) -> dict[str, Any]:
@@ -35,14 +40,42 @@ def in_short(run: RunRecord) -> dict[str, Any]:
     }
 
 
-def of_runs(runs: Iterable[RunRecord]) -> Table:
-    """All runs of a store."""
-    table = _table("run", "state", "started", "took", "strategy", "stages")
-    for run in runs:
-        took = _took(run.started, run.ended)
-        table.add_row(run.id, _state(run.state), _moment(run.started), took, run.config.strategy.name, _stages(run))
-    table.columns[0].no_wrap = True
+def print_runs(console: Console, runs: Sequence[RunRecord]) -> None:
+    """All runs of a store: in a table where its ids fit, else with a line for the id and one for the rest."""
+    cells = [_cells(run) for run in runs]
+    for columns in (RUNS, [name for name in RUNS if name != "started"]):
+        widths = [max(len(name), *(_least_width(name, row[name].plain) for row in cells)) for name in columns]
+        if sum(widths) + 3 * len(widths) - 1 <= console.width:
+            return console.print(_of_runs(cells, columns), soft_wrap=False)
+    for row in cells:
+        console.print(row.pop("run"))
+        console.print(Padding(Text(", ").join(cell for cell in row.values() if cell), (0, 0, 0, 2)), soft_wrap=False)
+
+
+def _least_width(column: str, text: str) -> int:
+    """Columns that a cell needs; only what the stages did is wrapped, and only between words."""
+    return max(map(len, text.split()), default=0) if column == "stages" else len(text)
+
+
+def _of_runs(rows: Sequence[dict[str, Text]], columns: Sequence[str]) -> Table:
+    table = _table(*columns)
+    for column in table.columns:
+        column.no_wrap = column.header != "stages"
+    for row in rows:
+        table.add_row(*(row[name] for name in columns))
     return table
+
+
+def _cells(run: RunRecord) -> dict[str, Text]:
+    """What a list of runs says of one, by column."""
+    said = {
+        "run": run.id,
+        "started": _moment(run.started),
+        "took": _took(run.started, run.ended),
+        "strategy": run.config.strategy.name,
+        "stages": _stages(run),
+    }
+    return {name: _state(run.state) if name == "state" else Text(said[name]) for name in RUNS}
 
 
 def _stages(run: RunRecord) -> str:
@@ -65,7 +98,7 @@ def of_stages(run: RunRecord) -> Table:
     return table
 
 
-def print_run(console: Console, run: RunRecord, results: Results | None) -> None:
+def print_run(console: Console, run: RunRecord, results: "Results | None") -> None:
     """A run: how it stands, its stages, and what came of it."""
     took = _took(run.started, run.ended)
     console.print(
@@ -81,15 +114,31 @@ def print_run(console: Console, run: RunRecord, results: Results | None) -> None
         console.print(f"go on with: fleetune rerun {run.id} (fleetune show {run.id} STAGE names the log of a stage)")
 
 
-def print_end(console: Console, run: RunRecord, found: Results | PlanResult | None) -> None:
-    """What a run that has just ended leaves: its results or, where it ended early, its plan."""
+def print_end(console: Console, run: RunRecord, found: "Results | PlanResult | None", plan_report: str = "") -> None:
+    """What a run that has just ended leaves: its results or, where it ended early, its plan and the report of it."""
     if isinstance(found, PlanResult):
         from fleetune.drawing.plan_text import plan_text  # brings the clock's compiler: only where a plan is shown
 
         console.print(plan_text(found).rstrip())
+        if plan_report:
+            console.print(f"report  {plan_report}")
     else:
         _print_results(console, found)
     console.print(f"run     {run.id}")
+
+
+def where_it_failed(store: Store, run: str) -> list[str]:
+    """Lines that name a run and the log of its stage that failed, as far as there are such."""
+    from flows.cli.results import log_of
+
+    if not run:
+        return []
+    try:
+        failed = [stage for stage in store.runs.load(run).stages if stage.state == "failed"]
+    except (Refused, OSError):  # a disk that took no record
+        failed = []
+    logs = [log for stage in failed if (log := log_of(store, stage))]
+    return [f"run     {run}", *(f"log     {log}" for log in logs)]
 
 
 def print_stage(console: Console, stage: StageRecord, answer: dict[str, Any]) -> None:
@@ -109,7 +158,7 @@ def print_stage(console: Console, stage: StageRecord, answer: dict[str, Any]) ->
         console.print(table)
 
 
-def print_difference(console: Console, difference: Difference) -> None:
+def print_difference(console: Console, difference: "Difference") -> None:
     """Two runs beside each other."""
     settings = _table("setting", difference.first, difference.second)
     for setting in difference.settings:
@@ -126,7 +175,7 @@ def print_difference(console: Console, difference: Difference) -> None:
         console.print(scores)
 
 
-def of_findings(findings: Sequence[Finding]) -> Table:
+def of_findings(findings: Sequence["Finding"]) -> Table:
     """What the doctor found."""
     table = _table("", "", "")
     table.show_header = False
@@ -135,7 +184,7 @@ def of_findings(findings: Sequence[Finding]) -> Table:
     return table
 
 
-def _print_results(console: Console, results: Results | None) -> None:
+def _print_results(console: Console, results: "Results | None") -> None:
     if results is None:
         return
     metrics = results.metrics

@@ -1,9 +1,11 @@
-"""While a run goes on: bars on a terminal, one line per start and end of a stage elsewhere, nothing with --json.
+"""While a run goes on: bars on a terminal that can move its cursor; elsewhere a line when a stage starts, ends or
+remarks something, and now and then how far it is; nothing with --json.
 
 With --json the bars are drawn on stderr where that is a terminal, so that stdout stays one document.
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -23,14 +25,24 @@ from rich.text import Text
 from flows.cli.asked import Asked
 from flows.events import StageEvent
 
+RUN = "run"
+"""What events of the run as a whole name instead of a stage."""
+EVERY_S = 15.0
+WIDE, MEDIUM = 110, 80
+"""From how many columns on a terminal shows bars, and from how many on pace and time left."""
 ENDED = {"done": "green", "reused": "cyan", "failed": "red", "stopped": "yellow"}
 
 
 class Watch:
     """Hears a run silently."""
 
+    run = ""
+    """Its id, once it has begun."""
+
     def hear(self, event: StageEvent) -> None:
         """Take in one event; called from any thread."""
+        if event.stage == RUN and event.kind == "started":
+            self.run = event.text
 
     def doing(self, stage: str, what: str, done: float, total: float) -> None:
         """A progress event of work that is no stage."""
@@ -38,15 +50,26 @@ class Watch:
 
 
 class Lines(Watch):
-    """One line when a stage starts and one when it ends, with the reason."""
+    """One line when a stage starts and one when it ends, with the reason; remarks; and every EVERY_S one that tells how
+    far it is."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` gives seconds."""
+        self._console, self._clock = console, clock
+        self._change = threading.Lock()
+        self._told_s: dict[str, float] = {}
 
     def hear(self, event: StageEvent) -> None:
         """See Watch."""
-        if event.kind == "started" or event.kind in ENDED:
-            self._console.print(in_a_line(event))
+        super().hear(event)
+        with self._change:
+            now_s = self._clock()
+            if event.kind != "progress":
+                self._told_s[event.stage] = now_s
+                self._console.print(in_a_line(event))
+            elif now_s - self._told_s.setdefault(event.stage, now_s) >= EVERY_S:
+                self._told_s[event.stage] = now_s
+                self._console.print(how_far(event))
 
 
 class Bars(Watch):
@@ -61,7 +84,10 @@ class Bars(Watch):
 
     def hear(self, event: StageEvent) -> None:
         """See Watch."""
+        super().hear(event)
         with self._change:
+            if event.stage == RUN:
+                return self._progress.console.print(in_a_line(event))
             if self._waiting is not None:
                 self._progress.remove_task(self._waiting)
                 self._waiting = None
@@ -76,7 +102,7 @@ class Bars(Watch):
 
     def _task(self, stage: str, what: str) -> TaskID:
         if stage not in self._tasks:
-            self._tasks[stage] = self._progress.add_task(stage, total=None, what=what, unit="")
+            self._tasks[stage] = self._progress.add_task(stage, total=None, what=self._short(what), unit="")
         return self._tasks[stage]
 
     def _move(self, event: StageEvent) -> None:
@@ -85,7 +111,12 @@ class Bars(Watch):
         if self._what.get(event.stage) != event.text:
             self._what[event.stage] = event.text
             self._progress.reset(task, total=total, completed=0)
-        self._progress.update(task, completed=event.done, total=total, what=event.text, unit=event.unit)
+        self._progress.update(task, completed=event.done, total=total, what=self._short(_doing(event)), unit=event.unit)
+
+    def _short(self, words: str) -> str:
+        """As much as there is room for beside the rest of a bar."""
+        room = room_for_words(self._progress.console.width)
+        return words if len(words) <= room else words[: room - 1] + "…"
 
 
 class Pace(ProgressColumn):
@@ -109,6 +140,21 @@ def in_a_line(event: StageEvent) -> Text:
     return line.append(f" - {why}" if why else "")
 
 
+def how_far(event: StageEvent) -> Text:
+    """A progress event as one line: `train     round 12 of 40, loss 2.13 - 384/1280 samples (30 %)`."""
+    said = f"{event.stage:<9} {_doing(event)}"
+    if not event.total:
+        return Text(said)
+    share = f"{100 * event.done / event.total:.0f} %"
+    count = f"{_short(event.done)}/{_short(event.total)} {event.unit}".rstrip()
+    return Text(f"{said} - {share}" if event.unit == "%" else f"{said} - {count} ({share})")
+
+
+def _doing(event: StageEvent) -> str:
+    """What a stage does now, in the words that tell most."""
+    return event.detail or event.text
+
+
 def reason(event: StageEvent) -> str:
     """Why, without the word that the event's kind says already."""
     word, colon, rest = event.text.partition(": ")
@@ -119,7 +165,7 @@ def reason(event: StageEvent) -> str:
 def watching(asked: Asked) -> Iterator[Watch]:
     """Someone who listens while the block runs, as fits where the output goes."""
     console = Console(stderr=asked.as_json, highlight=False, markup=False, emoji=False, soft_wrap=True)
-    if not console.is_terminal:
+    if not console.is_terminal or console.is_dumb_terminal:
         yield Watch() if asked.as_json else Lines(console)
         return
     with bars(console) as progress:
@@ -127,16 +173,21 @@ def watching(asked: Asked) -> Iterator[Watch]:
 
 
 def bars(console: Console, clock: Callable[[], float] | None = None) -> Progress:
-    """An empty display of bars; `clock` gives seconds."""
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description:<9}", markup=False),
-        TextColumn("{task.fields[what]}", markup=False),
-        BarColumn(bar_width=24),
-        Pace(),
-        TimeRemainingColumn(compact=True),
-    )
+    """An empty display of bars, as much of each as fits the terminal; `clock` gives seconds."""
+    spinner = SpinnerColumn()
+    stage = TextColumn("{task.description:<9}", markup=False)
+    what = TextColumn("{task.fields[what]}", markup=False)
+    columns: tuple[ProgressColumn, ...] = (spinner, stage, what)
+    if console.width >= WIDE:
+        columns = (*columns, BarColumn(bar_width=24), Pace(), TimeRemainingColumn(compact=True))
+    elif console.width >= MEDIUM:
+        columns = (*columns, Pace(), TimeRemainingColumn(compact=True))
     return Progress(*columns, console=console, transient=True, get_time=clock)
+
+
+def room_for_words(width: int) -> int:
+    """Columns of a terminal that its bars leave for what is being done."""
+    return width - (80 if width >= WIDE else 52 if width >= MEDIUM else 13)
 
 
 def _short(amount: float) -> str:

@@ -14,7 +14,7 @@ from fleetune.contracts.config.run import RunConfig
 from fleetune.contracts.metrics import EvaluationMetrics, Score
 from fleetune.contracts.timeline import DeviceAmount
 from fleetune.store import KeyRecord, RunRecord, StageRecord, Store, stage_key
-from flows.cli import app
+from flows.cli.app import app
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 CONFIG = {

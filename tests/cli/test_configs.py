@@ -153,8 +153,8 @@ def test_refusal_names_the_file_of_the_section(run_file: Path) -> None:
     fleet.write_text("devices: [{name: fast, cores: 2}]\n")
     said = refusal(run_file)
     assert (
-        "fleet.devices.0.cores: unknown key; allowed are name, launcher, engine, accelerator, emulate, simulated"
-        in said
+        "fleet.devices.0.cores: unknown key; allowed are name, launcher, engine, accelerator, threads, emulate, "
+        "simulated" in said
     )
     assert str(fleet) in said
 

@@ -2,10 +2,12 @@
 
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from fleetune import disk
 from fleetune.errors import Refused
 from flows import finetune
 from tests.cli.conftest import Call, add_run, files
@@ -24,7 +26,8 @@ DEMO = CONFIGS / "runs" / "demo.yaml"
         (["run", "none.yaml"], "none.yaml: cannot be read (No such file or directory); give an existing YAML file"),
         (["run", CONFIGS], "cannot be read (Is a directory)"),
         (["run", "broken.yaml"], "broken.yaml: line 2, column 6: key 'name' is given twice"),
-        (["run", "binary.yaml"], "binary.yaml: not text in UTF-8; give a YAML file"),
+        (["run", "binary.yaml"], "binary.yaml: line 2: byte 0xff is not text in UTF-8; give a YAML file"),
+        (["run", "control.yaml"], "control.yaml: line 3: character U+0007 is not allowed in YAML"),
         (["run", DEMO, "--set", "training.round=3"], "training.round: unknown key; allowed are rounds, batch_samples"),
         (["run", DEMO, "--set", "training.rounds=-3"], "training: rounds must be a number above 0 (got -3)"),
         (["run", DEMO, "--set", "training.beta2=1"], "training: beta2 must be below 1 (got 1.0)"),
@@ -39,6 +42,7 @@ DEMO = CONFIGS / "runs" / "demo.yaml"
         (["run", DEMO, "--set", "seed={"], "--set seed={: line 1"),
         (["run", DEMO, "--set", "fleet=many"], "asteroid-d, edge-docker, here"),
         (["run", DEMO, "--set", "data.source=none.csv", "--dry-run"], "data.source: 'none.csv' does not exist"),
+        (["runs", "--root", ""], "--root: it is empty; give a folder"),
         (["show", "nothing"], "run 'nothing': there is none"),
         (["show", "latest"], "run 'latest': there is none"),
         (["verify", "nothing"], "run 'nothing': there is none"),
@@ -51,7 +55,8 @@ DEMO = CONFIGS / "runs" / "demo.yaml"
 def test_refused(call: Call, root: Path, arguments: list[str | Path], said: str, program: bool) -> None:
     """The sentence names what was given and what is allowed; a program reads nothing at all."""
     (root.parent / "broken.yaml").write_text("a: {name: x,\n     name: y}\n")
-    (root.parent / "binary.yaml").write_bytes(b"\xff\x00")
+    (root.parent / "binary.yaml").write_bytes("name: größer\n".encode() + b"\xff\x00")
+    (root.parent / "control.yaml").write_text("name: x\nseed: 1\nmodel: \x07\n")
     result = call(*arguments, *(["--json"] if program and len(arguments) > 1 else []))
     assert (result.exit_code, result.stdout) == (64, "")
     assert said in result.stderr
@@ -62,7 +67,7 @@ def test_refused(call: Call, root: Path, arguments: list[str | Path], said: str,
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["show", "small"], "several begin like that (small-1, small-2); give more of its id"),
+        (["show", "small-"], "several begin like that (small-1, small-2); give more of its id"),
         (["show", "small-1", "trian"], "no stage 'trian'; it has train, evaluate"),
         (["show", "small-3"], "run 'small-3': there is none; the newest are small-1, small-2"),
         (["rerun", "small-1", "--from", "trian"], "stage 'trian' does not exist; stages are discover, profile"),
@@ -112,8 +117,27 @@ def test_as_a_process(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_help_needs_neither_engine_nor_tensors() -> None:
-    """The help comes at once: neither Prefect nor torch is imported for it."""
-    program = "import sys, flows.cli; print(sorted({'prefect', 'torch', 'transformers', 'pandas'} & set(sys.modules)))"
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert ended.stdout.strip() == "[]"
+def test_root_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk without room is noticed by trying it, before an engine is started whose log could not say it either."""
+
+    def full(dir: Path) -> object:
+        return open("/dev/full", "wb", buffering=0)
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        finetune._prove_writable(tmp_path)
+    assert str(disk.in_words(caught.value, disk.folders(tmp_path))).startswith(f"the disk of {tmp_path} (mounted at ")
+
+
+def test_root_that_nobody_may_look_at(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was an unforeseen PermissionError once."""
+
+    def locked(self: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "exists", locked)
+    result = call("runs", "--root", "locked")
+    assert (result.exit_code, result.stderr) == (
+        64,
+        "--root locked: cannot be looked at (Permission denied); give another folder\n",
+    )

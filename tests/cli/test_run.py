@@ -1,5 +1,6 @@
 """run and rerun: what is passed to the pipeline, what is told while it runs and when it ends."""
 
+import dataclasses
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -31,15 +32,24 @@ class Pipeline:
         self.root = root
         self.asked: list[tuple[Any, Wish, bool]] = []
         self.error: BaseException | None = None
+        self.begun = True
 
     def run_with(self, setting: Setting, config: Any, wish: Wish, dry_run: bool = False) -> RunRecord:
         """As flows.finetune.run_with."""
         self.asked.append((config, wish, dry_run))
+        if self.error and not self.begun:
+            raise self.error
+        setting.listen(StageEvent(stage="run", kind="started", text=f"small-{len(self.asked)}"))
         for event in EVENTS:
             setting.listen(event)
+        made = add_run(self.root, len(self.asked))
         if self.error:
+            key = made.stages[0].key
+            setting.store.work(key).joinpath("stage.log").touch()
+            stages = (dataclasses.replace(made.stages[0], state="failed"), *made.stages[1:])
+            setting.store.runs.save(dataclasses.replace(made, state="failed", stages=stages))
             raise self.error
-        return add_run(self.root, len(self.asked))
+        return made
 
 
 @pytest.fixture
@@ -52,12 +62,14 @@ def pipeline(root: Path, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
 
 
 def test_run_tells(call: Call, pipeline: Pipeline) -> None:
-    """Away from a terminal there is one line per start and end of a stage, with the reason, then the results."""
+    """Away from a terminal there is one line per start, end and remark of a stage, then the results."""
     result = call("run", DEMO)
     assert result.exit_code == 0
-    assert result.stdout.splitlines()[:3] == [
+    assert result.stdout.splitlines()[:5] == [
+        "run       started - small-1",
         "profile   reused - same key as small-0",
         "train     started - training.rounds changed",
+        "train     note - a remark",
         "train     done in 1.2 s - training.rounds changed",
     ]
     assert "5.5" in result.stdout and "+10.0%" in result.stdout
@@ -97,12 +109,21 @@ def test_rerun_asks(call: Call, pipeline: Pipeline, root: Path) -> None:
 
 @pytest.mark.parametrize(("error", "code"), [(Infeasible("slow lacks 12 MB"), 65), (TryAgain("slow left"), 75)])
 def test_errors_of_stages(call: Call, pipeline: Pipeline, error: Exception, code: int) -> None:
-    """An error of a stage is its sentence on stderr and its exit code."""
+    """An error of a stage is its sentence on stderr and its exit code; which run it was and where its log lies were
+    once told by nobody."""
     pipeline.error = error
     result = call("run", DEMO)
     assert result.exit_code == code
-    assert result.stderr == f"{error}\n"
+    sentence, run, log = result.stderr.splitlines()
+    assert (sentence, run) == (str(error), "run     small-1")
+    assert log.startswith("log     ") and Path(log.split()[1]).is_file()
     assert "Traceback" not in result.output
+
+
+def test_an_error_before_the_run_began(call: Call, pipeline: Pipeline) -> None:
+    """There is neither a run nor a log to name."""
+    pipeline.error, pipeline.begun = TryAgain("nothing answers"), False
+    assert call("run", DEMO).stderr == "nothing answers\n"
 
 
 def test_unforeseen(call: Call, pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,16 +133,35 @@ def test_unforeseen(call: Call, pipeline: Pipeline, tmp_path: Path, monkeypatch:
     result = call("run", DEMO)
     assert result.exit_code == 75
     assert result.stderr.startswith("unforeseen ZeroDivisionError (no pace): the whole story is in ")
-    assert len(result.stderr.splitlines()) == 1
-    story = Path(result.stderr.split()[-1]).read_text()
+    story = Path(result.stderr.splitlines()[0].split()[-1]).read_text()
     assert story.startswith("Traceback") and "no pace\nat all" in story
 
 
-def test_stopped(call: Call, pipeline: Pipeline) -> None:
-    """Ctrl-C says how to go on, with exit code 130."""
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["run", DEMO], "stopped; the same command goes on from what is finished"),
+        (["rerun", "small-0", "--from", "train"], "stopped; go on with: fleetune rerun small-1 --root ROOT"),
+        (
+            ["rerun", "small-0", "--only", "train"],
+            "stopped; go on with: fleetune rerun small-1 --only train --root ROOT",
+        ),
+    ],
+)
+def test_stopped(call: Call, pipeline: Pipeline, root: Path, command: list[str | Path], said: str) -> None:
+    """Ctrl-C says how to go on, with exit code 130; `the same command` was once said of `rerun --from` too, which would
+    begin anew."""
+    add_run(root, 0)
     pipeline.error = KeyboardInterrupt()
+    result = call(*command)
+    assert (result.exit_code, result.stderr) == (130, said.replace("ROOT", str(root)) + "\n")
+
+
+def test_stopped_before_the_run_began(call: Call, pipeline: Pipeline) -> None:
+    """Nothing is promised to go on."""
+    pipeline.error, pipeline.begun = KeyboardInterrupt(), False
     result = call("run", DEMO)
-    assert (result.exit_code, result.stderr) == (130, "stopped; the same command goes on from what is finished\n")
+    assert (result.exit_code, result.stderr) == (130, "stopped before the run began\n")
 
 
 def test_dry_run_of_the_real_pipeline(call: Call, root: Path) -> None:

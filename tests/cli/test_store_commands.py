@@ -1,11 +1,17 @@
 """runs, show, verify, diff: what the store holds, told to people and to programs."""
 
+import dataclasses
+import os
+import subprocess
+import sys
+from importlib import metadata
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from fleetune.store import Store
-from flows.cli import app
+from flows.cli.app import app
 from tests.cli.conftest import Call, add_run, document
 
 
@@ -26,6 +32,41 @@ def test_runs(call: Call, root: Path) -> None:
     shown = call("runs").stdout
     assert shown.index("small-2") < shown.index("small-1")
     assert "7.0 s" in shown and "2 ran" in shown
+
+
+@pytest.mark.parametrize("columns", [30, 40, 60, 80, 100, 200])
+def test_runs_fit_their_terminal(call: Call, root: Path, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    """At 80 columns ids and words were once broken in two: every one is whole at any width, and no line is too long."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    run = add_run(root, 1)
+    long = dataclasses.replace(
+        run,
+        id="demo-20261122-041841-5816",
+        state="interrupted",
+        stages=tuple(dataclasses.replace(stage, state="failed") for stage in run.stages),
+    )
+    Store(root).runs.save(long)
+    lines = call("runs").stdout.splitlines()
+    words = [word for line in lines for word in line.replace(",", " ").split()]
+    for word in ("small-1", "demo-20261122-041841-5816", "interrupted", "failed", "train", "ran"):
+        assert word in words, word
+    assert max(map(len, lines)) <= max(columns, 32)
+    assert ("started" in words, "strategy" in words) == (columns >= 100, columns >= 80)
+
+
+def test_a_pipe_has_no_width(root: Path) -> None:
+    """What reads the list line by line finds each run in one."""
+    add_run(root, 1)
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    command = [sys.executable, "-c", "from flows.cli import main; main()", "runs", "--root", str(root)]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
+    [line] = [line for line in ended.stdout.splitlines() if "small-1" in line]
+    assert line.split()[-2:] == ["2", "ran"] and "dp" in line
+
+
+def test_version(call: Call) -> None:
+    """The name and the number, and nothing of a run."""
+    assert call("--version").stdout == f"fleetune {metadata.version('fleetune')}\n"
 
 
 def test_root(call: Call, root: Path) -> None:

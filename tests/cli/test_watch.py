@@ -5,17 +5,18 @@ import io
 import pytest
 from rich.console import Console
 
-from flows.cli.watch import Bars, Lines, bars, in_a_line
+from flows.cli.asked import Asked
+from flows.cli.watch import Bars, Lines, Watch, bars, how_far, in_a_line, watching
 from flows.events import StageEvent
 
 
 class Screen:
-    """A terminal of 120 columns with bars on it, and a clock that is moved by hand."""
+    """A terminal with bars on it, and a clock that is moved by hand."""
 
-    def __init__(self) -> None:
+    def __init__(self, columns: int = 120) -> None:
         self.now_s = 0.0
         self.written = io.StringIO()
-        self.console = Console(file=self.written, width=120, markup=False, highlight=False)
+        self.console = Console(file=self.written, width=columns, markup=False, highlight=False)
         self.progress = bars(self.console, lambda: self.now_s)
         self.watch = Bars(self.progress)
 
@@ -77,14 +78,102 @@ def test_other_work_counts_anew() -> None:
     assert "5/100 samples, 1 samples/s" in screen.bars()[0]
 
 
+def progress(done: float) -> StageEvent:
+    """Training after this many of 9 samples."""
+    loss = f"round {done:.0f} of 9, loss 2.5"
+    return StageEvent(stage="train", kind="progress", text="training", done=done, total=9, unit="samples", detail=loss)
+
+
 def test_lines() -> None:
-    """Away from a terminal only starts and ends are told, each in one line without colours."""
+    """Away from a terminal starts, ends and remarks are told, each in one line without colours."""
     written = io.StringIO()
     watch = Lines(Console(file=written))
     for kind, text in (("started", "ran: seed changed"), ("progress", "training"), ("note", "a remark")):
         watch.hear(StageEvent(stage="train", kind=kind, text=text))
     watch.hear(StageEvent(stage="train", kind="failed", text="slow left", seconds=3))
-    assert written.getvalue() == "train     started - seed changed\ntrain     failed\n"
+    assert written.getvalue() == "train     started - seed changed\ntrain     note - a remark\ntrain     failed\n"
+
+
+def test_lines_tell_now_and_then_how_far_it_is() -> None:
+    """A run whose output goes to a file or a pipe once said nothing for all of training: every 15 s a plain line does,
+    of each stage, with round and loss, and no control characters."""
+    written, now_s = io.StringIO(), [0.0]
+    watch = Lines(Console(file=written), lambda: now_s[0])
+    watch.hear(StageEvent(stage="train", kind="started", text="ran: seed changed"))
+    watch.hear(StageEvent(stage="monitor", kind="progress", text="following"))
+    for second in range(32):
+        now_s[0] = float(second)
+        watch.hear(progress(second / 4))
+    watch.hear(StageEvent(stage="monitor", kind="progress", text="following"))
+    assert written.getvalue().splitlines() == [
+        "train     started - seed changed",
+        "train     round 4 of 9, loss 2.5 - 3.8/9 samples (42 %)",
+        "train     round 8 of 9, loss 2.5 - 7.5/9 samples (83 %)",
+        "monitor   following",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("total", "unit", "line"),
+    [
+        (12, "rows", "profile   reading - 3/12 rows (25 %)"),
+        (12, "", "profile   reading - 3/12 (25 %)"),
+        (12, "%", "profile   reading - 25 %"),
+        (0, "", "profile   reading"),
+    ],
+)
+def test_how_far(total: float, unit: str, line: str) -> None:
+    """What is counted, and the share of it that is done; a share by itself is not told twice."""
+    event = StageEvent(stage="profile", kind="progress", text="reading", done=3, total=total, unit=unit)
+    assert how_far(event).plain == line
+
+
+def test_bars_show_round_and_loss() -> None:
+    """Beside the samples a bar tells the round and its loss, and neither begins the count anew."""
+    screen = Screen()
+    for second in range(3):
+        screen.now_s = float(second)
+        screen.watch.hear(progress(float(second)))
+    [bar] = screen.bars()
+    assert "train     round 2 of 9, loss 2.5" in bar and "2/9 samples, 1 samples/s" in bar
+
+
+@pytest.mark.parametrize(("columns", "pace", "bar"), [(30, False, False), (80, True, False), (120, True, True)])
+def test_bars_fit_their_terminal(columns: int, pace: bool, bar: bool) -> None:
+    """A long reason once pushed everything else out of the line: what tells most is there at any width."""
+    screen = Screen(columns)
+    screen.hear("train", "started", "ran: training.rounds, training.checkpoint_every_rounds and 2 more changed")
+    [line] = screen.bars()
+    assert "train     training.roun" in line and len(line) <= columns
+    for second in range(3):
+        screen.now_s = float(second)
+        screen.watch.hear(progress(float(second)))
+    [line] = screen.bars()
+    assert "train     round 2 of 9" in line and len(line) <= columns
+    assert ("2/9 samples, 1 samples/s" in line, "━" in line) == (pace, bar)
+
+
+def test_the_run_itself_has_no_bar() -> None:
+    """Its beginning is a line that stays, with its id, by which a run that fails or is stopped is told."""
+    screen = Screen()
+    screen.hear("run", "started", "demo-1")
+    assert "run       started - demo-1" in screen.written.getvalue()
+    assert screen.watch.run == "demo-1"
+    assert len(screen.bars()) == 1 and "getting ready" in screen.bars()[0]
+
+
+@pytest.mark.parametrize(
+    ("term", "json", "kind"),
+    [("xterm", False, Bars), ("dumb", False, Lines), ("xterm", True, Bars), ("dumb", True, Watch)],
+)
+def test_a_terminal_that_cannot_move_its_cursor(
+    monkeypatch: pytest.MonkeyPatch, term: str, json: bool, kind: type[Watch]
+) -> None:
+    """Bars say nothing on one (an editor's window, say): it is told in lines, as a pipe is."""
+    monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal, to rich
+    monkeypatch.setenv("TERM", term)
+    with watching(Asked(as_json=json)) as watch:
+        assert type(watch) is kind
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from flows import yaml_file
         ("1: one\n", "line 1, column 1: a key must be text"),
         ("? [a]\n: b\n", "a key must be text"),
         ("a: b: c\n", "line 1"),
-        ("a: \x07\n", "not YAML"),
+        ("a: 1\nb: \x07\n", "line 2: character U+0007 is not allowed in YAML"),
         ("- 1\n- 2\n", "it holds a list; a mapping"),
         ("", "it holds nothing; a mapping"),
         ("[" * 5000, "x.yaml"),
@@ -44,7 +44,7 @@ def test_not_text(tmp_path: Path, content: bytes) -> None:
     """A file that is not UTF-8 is refused by name."""
     path = tmp_path / "x.yaml"
     path.write_bytes(content)
-    with pytest.raises(Refused, match=r"x\.yaml: not text in UTF-8"):
+    with pytest.raises(Refused, match=r"x\.yaml: line 1: byte 0x\w\w is not text in UTF-8"):
         yaml_file.read(path)
 
 

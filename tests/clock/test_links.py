@@ -21,19 +21,20 @@ def test_what_a_byte_takes_on_so_many_cores(cores: float, times: float) -> None:
     assert lost_s_per_byte(device) == pytest.approx(times * COST)
 
 
-@pytest.mark.parametrize("cores", [0.3, 0.5, 1.0, 1.25, 1.5, 1.9, 2.0, 3.0])
-def test_the_rule_is_what_a_quota_dealt_in_small_slices_does(cores: float) -> None:
-    """Slice by slice: two threads at work get the quota in halves, at most a core each; one alone up to a core."""
-    work = Fraction(1)  # a processor second of the link's thread, while the other computes without end
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("cores", [0.3, 0.5, 1.0, 1.25, 1.5, 1.9, 2.0, 3.0, 3.5, 4.0])
+def test_the_rule_is_what_a_quota_dealt_in_small_slices_does(cores: float, threads: int) -> None:
+    """Slice by slice: threads at work get equal parts of the quota, at most a core each; without the link's, too."""
+    work = Fraction(1)  # a processor second of the link's thread, while the others compute without end
     quota, wall, computed, slice_s = Fraction(cores), Fraction(0), Fraction(0), Fraction(1, 1000)
     while work > 0:
-        got = min(Fraction(1), quota / 2) * slice_s
+        got = min(Fraction(1), quota / (threads + 1)) * slice_s
         used = min(got, work)
         wall += slice_s * used / got
         computed += used
         work -= used
-    lost = wall - computed / min(Fraction(1), quota)
-    device = replace(fleets.device("a"), cores=cores, link_cpu_s_per_byte=1.0)
+    lost = wall - computed / min(Fraction(1), quota / threads)
+    device = replace(fleets.device("a"), cores=cores, threads=threads, link_cpu_s_per_byte=1.0)
     assert lost_s_per_byte(device) == pytest.approx(float(lost))
 
 

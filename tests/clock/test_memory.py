@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 
 from fleetune.clock import Clock
+from fleetune.clock.memory import beyond_memory
+from fleetune.contracts.fleet import Device, Fleet
 from fleetune.contracts.plan import Gate, LinkUse, Plan
 from tests.clock import ticks
 from tests.clock.ticks import segment
@@ -118,3 +120,18 @@ def test_links_and_gates_save_no_memory() -> None:
     """What a gate or a codec leaves out differs by micro-batch; room is kept for all."""
     thin = replace(whole(), links=(LinkUse(source="a", target="b", codec="top-k", ratio=100.0),))
     assert needed(thin) == needed(replace(whole(), gates=(Gate(subnet="any", operations="3"),))) == needed(whole())
+
+
+def test_a_peak_beyond_its_budget_or_forecast_is_said() -> None:
+    """538 MB were used of 500, with 481 promised, and nobody said a word. A few percent above a forecast that fits are
+    how an allocator's pieces come to lie."""
+    fleet = Fleet(devices=(Device(name="a", memory_bytes=500_000_000, cores=1.0, fingerprint="f"),))
+
+    def said(peak: float, forecast: float) -> list[str]:
+        return list(beyond_memory(fleet, {"a": forecast}, {"a": peak}))
+
+    assert said(490e6, 481e6) == [] == said(500e6, 500e6)
+    (over,) = said(538e6, 481e6)
+    assert over.startswith("device a used 538 MB of its 500 MB, 481 MB forecast: give it more memory or lower")
+    (more,) = said(490e6, 400e6)
+    assert more.startswith("device a used 490 MB, 400 MB forecast: plans that need most of its 500 MB may not fit")

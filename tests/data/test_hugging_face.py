@@ -10,9 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from huggingface_hub import constants
 
 from fleetune.contracts.config.data import DataRequest
-from fleetune.data import content_digest
+from fleetune.data import content_digest, pinned_request
 from fleetune.errors import Refused, TryAgain
 from tests.data.instances import FRUITS, prepared, texts, whole
 
@@ -113,7 +114,8 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ..
     package = ModuleType("datasets")
     (tmp_path / "cached.arrow").write_bytes(b"rows")
 
-    def load_dataset(name: str, config: str | None, revision: str | None) -> dict[str, Split]:
+    def load_dataset(name: str, config: str | None, revision: str | None, trust_remote_code: bool) -> dict[str, Split]:
+        assert not trust_remote_code
         calls.append((name, config, revision))
         if name == "owner/down":
             raise ConnectionError("no route\nto the hub")
@@ -143,6 +145,25 @@ def test_hub_digest_follows_the_cached_bytes(tmp_path: Path) -> None:
     assert content_digest(request) == before
     (tmp_path / "cached.arrow").write_bytes(b"Rows")
     assert content_digest(request) != before
+
+
+def test_a_hub_name_is_pinned_to_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: a branch that moved after its rows were hashed gave other rows to train on; what no cache knows stays."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    refs = tmp_path / "datasets--owner--fruits" / "refs"
+    refs.mkdir(parents=True)
+    (refs / "main").write_text("a" * 40)
+    (refs / "v1").write_text("b" * 40)
+    for source, pinned in (
+        ("owner/fruits", f"owner/fruits@{'a' * 40}"),
+        ("owner/fruits:small@v1", f"owner/fruits:small@{'b' * 40}"),
+        (f"owner/fruits@{'c' * 40}", f"owner/fruits@{'c' * 40}"),
+        ("owner/unknown", "owner/unknown"),
+        ("digits", "digits"),
+        (str(tmp_path), str(tmp_path)),
+    ):
+        assert pinned_request(DataRequest(source=source)).source == pinned
 
 
 @pytest.mark.usefixtures("asked")

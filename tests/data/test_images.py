@@ -1,5 +1,7 @@
 """Images of any shape."""
 
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +59,7 @@ def test_paths_are_read_inside_the_folder_only(tmp_path: Path) -> None:
         with pytest.raises(Refused, match="inside"):
             as_image("x", path, folder)
     (folder / "b.npy").write_bytes(b"nonsense")
-    with pytest.raises(Refused, match=r"b\.npy cannot be read"):
+    with pytest.raises(Refused, match=r"\(b\.npy\): cannot be read"):
         as_image("x", "b.npy", folder)
 
 
@@ -78,3 +80,50 @@ def test_request_decides_the_side(tmp_path: Path) -> None:
     needs = InputNeeds(task="image-classification", image_size=16)
     data = prepared(tmp_path / "d", "digits", needs, image_size=12, train_samples=4, test_samples=4)
     assert whole(data, "test")["pixel_values"].shape == (4, 3, 12, 12)
+
+
+def png(width: int, height: int) -> bytes:
+    """The head of an image of that size, and hardly any content."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    ends = chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + ends
+
+
+@pytest.mark.parametrize("side", [8200, 9600, 14000, 60000])
+def test_a_decompression_bomb_is_refused(side: int) -> None:
+    """A kilobyte that becomes gigabytes once filled the memory, or ended in Pillow's own warning or error: its size is
+    refused by name before anything is decoded."""
+    with pytest.raises(Refused, match=f"x: (an image of {side * side} pixels, allowed are|cannot be read as an image)"):
+        as_image("x", png(side, side), None)
+
+
+def test_an_array_that_promises_more_than_it_holds(tmp_path: Path) -> None:
+    """The head of a .npy may say any number of values; nothing is allocated for them."""
+    for count in (1 << 20, 1 << 40):
+        with (tmp_path / "a.npy").open("wb") as file:
+            np.lib.format.write_array_header_1_0(
+                file, {"descr": "|u1", "fortran_order": False, "shape": (count, 1 << 10)}
+            )
+        with pytest.raises(Refused, match="cannot be read as an array"):
+            as_image("x", "a.npy", tmp_path)
+    with (tmp_path / "a.npy").open("r+b") as file:  # sparse: as large as it says, and nothing on disk
+        file.seek(0)
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": "|u1", "fortran_order": False, "shape": (1 << 15, 1 << 15)}
+        )
+        file.truncate(file.tell() + (1 << 30))
+    with pytest.raises(Refused, match="an image of 268435456 pixels"):
+        as_image("x", "a.npy", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content", [b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", png(4, 4)[:40], b"BM" + b"\xff" * 60]
+)
+def test_what_pillow_would_hand_on_or_stumble_over(content: bytes) -> None:
+    """PostScript would be run by another program; damage is told in one sentence."""
+    with pytest.raises(Refused, match="x: cannot be read as an image"):
+        as_image("x", content, None)

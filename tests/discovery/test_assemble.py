@@ -92,6 +92,7 @@ class Change:
         Change(facts={"accelerators": (GPU,)}),
         Change(facts={"image": "sha256:1"}),
         Change(facts={}, request=asked("a", cores=1.0)),
+        Change(facts={}, request=DeviceRequest(name="a", threads=1)),
         Change(facts={}, request=asked("a", memory_bytes=10)),
         Change(facts={"machine": "after a reboot"}, matters=False),
         Change(facts={}, request=asked("b"), matters=False),

@@ -1,5 +1,7 @@
 """From round trips to lines."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -73,6 +75,30 @@ def test_a_line_that_is_not_as_expected_is_measured_again() -> None:
     answers = iter([probed(1e-3, 1e6), probed(1e-3, 2e6, noise=0.01), probed(1e-3, 3e6)])
     assert best_fit(lambda: next(answers), lambda line: line.bytes_per_s > 1.5e6).bytes_per_s < 2.5e6
     assert len(list(answers)) == 1
+
+
+def slowed(probe: Probed, factor: float, first: int = 0) -> Probed:
+    """The same with every repeat from the `first` on slower by a factor, as while another program computes."""
+    rows = tuple(row[:first] + tuple(factor * s for s in row[first:]) for row in probe.round_trips_s)
+    return replace(probe, round_trips_s=rows)
+
+
+def test_a_probe_that_does_not_agree_with_itself_is_repeated() -> None:
+    """Bug: one look at a machine that grew busy in the middle of it was taken for a link of another speed."""
+    calm = probed(1e-2, 1e7, noise=0.01)
+    answers = iter([slowed(calm, 3.0, first=2), calm, calm])
+    line = best_fit(lambda: next(answers))
+    assert len(list(answers)) == 1
+    assert line.bytes_per_s == pytest.approx(1e7, rel=0.05) and line.latency_s == pytest.approx(1e-2, rel=0.05)
+
+
+def test_two_disturbed_looks_in_three_do_not_move_the_line() -> None:
+    """Repeats of all looks count together, and their lower quartile comes from the calm one."""
+    calm = probed(1e-2, 1e7, noise=0.01)
+    answers = iter([slowed(calm, 1.6), calm, slowed(calm, 2.0)])
+    line = best_fit(lambda: next(answers), lambda line: False)
+    assert not list(answers)
+    assert line.bytes_per_s == pytest.approx(1e7, rel=0.05) and line.latency_s == pytest.approx(1e-2, rel=0.05)
 
 
 def test_a_sweep_goes_round_the_sizes() -> None:

@@ -19,6 +19,7 @@ from fleetune.drawing.cut import model_chart
 from fleetune.drawing.gates import gates_chart
 from fleetune.drawing.marks import without_common_start
 from fleetune.drawing.quantities import percent, rate, seconds, size, steps
+from fleetune.errors import Refused
 from fleetune.planning import solve
 from tests.clock import fleets
 from tests.drawing import hand_made
@@ -107,6 +108,7 @@ def test_a_report_tells_everything() -> None:
         assert words in text
     for words in ("measured, a typical round", "loss", "4.35 kB forecast", "4.79 kB measured", "GPipe", "4f4f4f4f"):
         assert words in text
+    assert "device a used" in text and "plans that need most of its" in text, "peaks are 10 % above the forecast"
     assert page.count("<svg") == 7
     assert len(bars(chart(page, "forecast"))) == len(made.forecast.rows)
 
@@ -307,3 +309,20 @@ def test_ticks_are_few_even_and_within(until: float, most: int) -> None:
     ticks = steps(until, most)
     assert ticks[0] == 0 and 1 <= len(ticks) - 1 <= most
     assert ticks[-1] <= until * (1 + 1e-6) < (ticks[-1] + ticks[1]) * (1 + 1e-5)
+
+
+def test_a_plan_alone_makes_a_page() -> None:
+    """Without training and scores the page holds what was forecast and nothing that pretends to be measured."""
+    page = report(replace(content(), training=None, evaluation=None))
+    reader = Balanced()
+    reader.feed(page)
+    text = " ".join(reader.text)
+    assert not reader.open
+    assert "Nothing was trained" in text and "a round, forecast" in text
+    assert "measured" not in text.split("Fleet", 1)[1] and "Loss" not in text
+
+
+def test_half_of_a_result_is_refused() -> None:
+    """Scores without the training they are of are a mistake."""
+    with pytest.raises(Refused, match="training and evaluation belong together"):
+        replace(content(), training=None)

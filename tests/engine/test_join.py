@@ -10,7 +10,10 @@ from docker.tls import TLSConfig
 
 from containers import answers
 from fleetune.discovery.joining.acquaintance import ADMIT_S
+from fleetune.launching.docker import leftovers
+from fleetune.launching.docker.engines import connect, image_of
 from tests.discovery.joining.sides import Devices, host, token_file
+from tests.engine.places import IMAGE
 
 
 def test_the_engine_of_this_machine_joins(engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,3 +57,37 @@ def test_a_device_with_a_bad_token_gets_nothing_of_this_engine(tmp_path: Path) -
     finally:
         devices.end()
     assert "turned away" in (tmp_path / "kept" / "refused.log").read_text()
+
+
+def test_a_device_that_leaves_during_a_run_keeps_nothing_of_it(engine: Any, tmp_path: Path) -> None:
+    """Ctrl-C of a device once left the run's containers, networks and volumes on it: its host could not reach them any
+    more. What others have on that engine stays."""
+    token = token_file(tmp_path)
+    devices = Devices(answers.find().socket, token)
+    try:
+        with host(token, tmp_path / "kept") as listening:
+            devices.start(host_port=listening.port)
+            listening.said.wait("device nano-1 has joined")
+            (joined,) = listening.end()
+        labels = {leftovers.RUN: "guest", leftovers.ENGINE: joined.engine.address}
+        other = engine.networks.create("fleetune-other", labels={"fleetune.test": "1"})
+        client = connect(joined.engine)
+        try:
+            image = image_of(client, "nano-1", IMAGE).id
+            network = client.networks.create("fleetune-guest", labels=labels)
+            volume = client.volumes.create(labels=labels)
+            container = client.containers.run(
+                image, ["-c", "import signal; signal.pause()"], detach=True, labels=labels, network=network.id
+            )
+            assert container.id in [each.id for each in engine.containers.list()]
+        finally:
+            client.close()
+        devices.end()
+        mine = {"label": f"{leftovers.RUN}=guest"}
+        assert engine.containers.list(all=True, filters=mine) == [] and engine.networks.list(filters=mine) == []
+        assert volume.name not in [each.name for each in engine.volumes.list()]
+        assert [each.name for each in engine.networks.list(names=[other.name])] == [other.name]
+    finally:
+        devices.end()
+        for network in engine.networks.list(names=["fleetune-other"]):
+            network.remove()

@@ -162,7 +162,7 @@ def test_what_a_dead_owner_left_is_swept_away(engine: Any) -> None:
     orphan = engine.networks.create("fleetune-orphan", labels=labels)
     try:
         kept = engine.networks.create("fleetune-kept", labels={**labels, leftovers.OWNER: leftovers.owner(os.getpid())})
-        leftovers.sweep(engine)
+        leftovers.sweep(engine, own=True)
         assert engine.networks.list(names=["fleetune-orphan"]) == []
         assert [network.name for network in engine.networks.list(names=["fleetune-kept"])] == ["fleetune-kept"]
     finally:

@@ -34,6 +34,26 @@ def pretrained(folder: Path) -> ModelRequest:
     return ModelRequest(task="sequence-classification", source=str(folder), lora=LORA)
 
 
+def other_head(folder: Path) -> ModelRequest:
+    """A finished classifier of five classes, to be adapted to three."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    torch.manual_seed(3)
+    settings = {key: value for key, value in BERT.items() if key != "model_type"}
+    BertForSequenceClassification(BertConfig(**settings, num_labels=5)).save_pretrained(folder)
+    return ModelRequest(task="sequence-classification", source=str(folder), lora=LORA)
+
+
+def headless(folder: Path) -> ModelRequest:
+    """A BERT without a pooler, which is drawn anew."""
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(3)
+    settings = BertConfig(**{key: value for key, value in BERT.items() if key != "model_type"})
+    BertModel(settings, add_pooling_layer=False).save_pretrained(folder)
+    return ModelRequest(task="sequence-classification", source=str(folder), lora=LORA)
+
+
 def trained(task: EvaluationTask) -> Any:
     """Move the model and save it where and as training would."""
     model = moved(started(task.profile_folder, task.model))
@@ -43,14 +63,16 @@ def trained(task: EvaluationTask) -> Any:
 
 def expected(task: EvaluationTask, model: Any) -> dict[str, float]:
     """The scores of a model in memory."""
-    return score(model, PreparedData(task.data_folder), Scoring(batch_samples=4))
+    return score(model, PreparedData(task.data_folder), Scoring(batch_samples=4)).values
 
 
-@pytest.fixture(params=["whole", "adapter", "adapter of files", "causal-lm"])
+@pytest.fixture(params=["whole", "adapter", "adapter of files", "other head", "no pooler", "causal-lm"])
 def request_of(request: pytest.FixtureRequest, tmp_path: Path) -> ModelRequest:
-    """Each way in which a checkpoint and its model belong together."""
-    if request.param == "adapter of files":
-        return pretrained(tmp_path / "pretrained")
+    """Each way in which a checkpoint and its model belong together. On a base with a head for other labels, or with
+    newly drawn modules, an adapter once trained to its end and was refused here."""
+    made = {"adapter of files": pretrained, "other head": other_head, "no pooler": headless}
+    if request.param in made:
+        return made[request.param](tmp_path / "pretrained")
     return {"whole": WHOLE, "adapter": ADAPTED, "causal-lm": CAUSAL}[request.param]
 
 
@@ -66,7 +88,7 @@ def test_folder_scores_as_the_model_in_memory(request_of: ModelRequest, tmp_path
 
 def test_three_files_are_written(tmp_path: Path) -> None:
     """evaluation.json is what was returned, summary.json has a row per device, report.html stands alone."""
-    task = replace(finished(tmp_path, WHOLE), facts={"who": "a <fact>"})
+    task = replace(finished(tmp_path, WHOLE), facts={"who": "a <fact>"}, settings="seed: <9>")
     task = replace(task, training=replace(task.training, resumed_from_round=1))  # whose rounds are listed as well
     trained(task)
     metrics = evaluate(task)
@@ -79,7 +101,10 @@ def test_three_files_are_written(tmp_path: Path) -> None:
     assert (summary.run, summary.result, summary.rounds) == ("numbers", "model", len(task.training.rounds))
     page = (task.output / "report.html").read_text()
     assert "numbers" in page
-    assert "a &lt;fact&gt;" in page
+    assert "a &lt;fact&gt;" in page and "seed: &lt;9&gt;" in page
+    assert [one.name for one in metrics.classes] == list(PreparedData(task.data_folder).labels)
+    for one in metrics.classes:
+        assert f'{one.name}</td><td class="n">{one.samples}</td>' in page
     assert "from random weights" in page
 
 

@@ -9,7 +9,7 @@ import torch
 
 from fleetune.data import PreparedData
 from fleetune.errors import Refused
-from fleetune.evaluation.scores import Scoring, agreement, score
+from fleetune.evaluation.scores import Scoring, agreement, by_class, score
 from tests.evaluation.instances import Told, text_data
 
 
@@ -30,7 +30,7 @@ def test_knowing_model_is_perfect(labelled: PreparedData) -> None:
     """Logits that favour the right class by ln 2 over each of two others: loss ln 2, everything right."""
     labels = torch.from_numpy(labelled.rows("test", range(labelled.size("test")))["labels"])
     logits = torch.nn.functional.one_hot(labels, 3) * math.log(2)
-    found = score(Told(logits), labelled, Scoring(batch_samples=5))
+    found = score(Told(logits), labelled, Scoring(batch_samples=5)).values
     assert found == pytest.approx({"accuracy": 1.0, "macro_f1": 1.0, "loss": math.log(2)})
     assert list(found) == ["accuracy", "macro_f1", "loss"]
 
@@ -40,7 +40,7 @@ def test_indifferent_model_answers_the_first_class(labelled: PreparedData) -> No
     samples = labelled.size("test")
     labels = labelled.rows("test", range(samples))["labels"]
     share = float((labels == 0).mean())
-    found = score(Told(torch.zeros(samples, 3)), labelled, Scoring())
+    found = score(Told(torch.zeros(samples, 3)), labelled, Scoring()).values
     assert found["loss"] == pytest.approx(math.log(3))
     assert found["accuracy"] == pytest.approx(share)
     assert found["macro_f1"] == pytest.approx(2 * share / (1 + share) / 3)
@@ -54,7 +54,7 @@ def test_perplexity_counts_predicted_tokens_only(tmp_path: Path) -> None:
     last = rows["attention_mask"].sum(axis=1) - 1
     for row, position in enumerate(last):
         logits[row, position:, 7] = 50.0  # what follows the last token is padding: it must not count
-    found = score(Told(logits), data, Scoring(batch_samples=3))
+    found = score(Told(logits), data, Scoring(batch_samples=3)).values
     assert found == pytest.approx({"loss": math.log(264), "perplexity": 264.0})
 
 
@@ -70,7 +70,9 @@ def test_loss_is_per_token_over_the_whole_split(tmp_path: Path) -> None:
     ]
     expected = sum(terms) / len(terms)
     for batch in (1, 4, 100):
-        assert score(Told(logits), data, Scoring(batch_samples=batch))["loss"] == pytest.approx(expected, rel=1e-6)
+        assert score(Told(logits), data, Scoring(batch_samples=batch)).values["loss"] == pytest.approx(
+            expected, rel=1e-6
+        )
 
 
 def test_progress_ends_at_the_last_sample(labelled: PreparedData) -> None:
@@ -98,4 +100,22 @@ def test_hopeless_perplexity_stays_a_number(tmp_path: Path) -> None:
     data = text_data(tmp_path / "data", "causal-lm")
     logits = torch.zeros(data.size("test"), 16, 264)
     logits[:, :, 0] = 5000.0
-    assert math.isfinite(score(Told(logits), data, Scoring())["perplexity"])
+    assert math.isfinite(score(Told(logits), data, Scoring()).values["perplexity"])
+
+
+def test_every_class_has_its_own_scores() -> None:
+    """A mean hides which class is never recognised: of class a half is found, b is always right, c occurs nowhere."""
+    taken, given = np.array([0, 1, 1, 1, 2]), np.array([0, 0, 1, 1, 1])
+    found = by_class(taken, given, ("a", "b", "c"))
+    assert [(one.name, one.samples) for one in found] == [("a", 2), ("b", 3), ("c", 0)]
+    assert [one.precision for one in found] == pytest.approx([1.0, 2 / 3, 0.0])
+    assert [one.recall for one in found] == pytest.approx([1 / 2, 2 / 3, 0.0])
+    assert [one.f1 for one in found] == pytest.approx([2 / 3, 2 / 3, 0.0])
+
+
+def test_classes_come_with_the_names_of_the_data(labelled: PreparedData) -> None:
+    """By number, and together they are the whole split."""
+    samples = labelled.size("test")
+    found = score(Told(torch.zeros(samples, 3)), labelled, Scoring()).classes
+    assert [one.name for one in found] == list(labelled.labels)
+    assert sum(one.samples for one in found) == samples

@@ -1,5 +1,6 @@
 """Stages that fail, runs that are killed, and what the next run makes of it."""
 
+import errno
 import subprocess
 import sys
 import threading
@@ -10,6 +11,7 @@ import pytest
 
 from fleetune.contracts import wire
 from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain
+from fleetune.store import RunRecord
 from flows.conduct import conduct
 from flows.runner import Runner
 from flows.setting import Wish
@@ -35,6 +37,38 @@ def test_a_failing_stage_keeps_its_words_and_its_exit_code(
     again = conduct(Runner(setting(root), world.config(), Wish()))
     assert again.stage("learn").why == f"ran: {record.id} did not finish it"
     assert world.started() == ["learn", "score"]
+
+
+def test_a_store_that_runs_full_is_one_sentence(world: World, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was an OSError once that no record kept: the run ends with the disk's name, and what it keeps says so."""
+    setup = setting(root)
+
+    def full(kind: str, folder: Path, **_: object) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device", str(root / "artifacts" / kind))
+
+    monkeypatch.setattr(setup.store, "put", full)
+    with pytest.raises(TryAgain, match=f"^the disk of {root}.* has no room for this: .*--root"):
+        conduct(Runner(setup, world.config(), Wish()))
+    record = setting(root).store.runs.load("latest")
+    assert (record.state, record.stage("measure").state) == ("failed", "failed")
+    assert record.error.startswith(f"the disk of {root}")
+
+
+def test_a_disk_that_takes_no_record_hides_nothing(world: World, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error of the record that could not be written once took the place of the stage's own."""
+    setup = setting(root)
+    world.set("fail-shape", "65")
+    save = setup.store.runs.save
+
+    def full(record: RunRecord) -> None:
+        if "failed" in (record.state, *(stage.state for stage in record.stages)):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save(record)
+
+    monkeypatch.setattr(setup.store.runs, "save", full)
+    with pytest.raises(Infeasible, match="^shape cannot go on, as the world has it$"):
+        conduct(Runner(setup, world.config(), Wish()))
+    assert setting(root).store.runs.load("latest").state == "interrupted"
 
 
 @pytest.mark.parametrize("stage", ["measure", "shape", "learn", "watch", "score"])

@@ -1,11 +1,13 @@
 """What is run again and what is not, and the reason that is given."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fleetune.contracts.config.model import ModelRequest
 from fleetune.contracts.config.run import RunConfig
 from fleetune.errors import Refused
 from fleetune.store import RunRecord
@@ -14,6 +16,7 @@ from flows.events import StageEvent
 from flows.foresee import foresee
 from flows.runner import Runner
 from flows.setting import Wish
+from stages.catalog import STAGES, entry
 from tests.flows.toy import World, setting
 
 
@@ -83,6 +86,17 @@ def test_another_version_of_a_package_reruns_what_computes_with_it(world: World,
     assert reasons(again)["learn"].startswith("reused: ")
 
 
+def test_an_edit_of_the_code_reruns_what_runs_it(world: World, root: Path) -> None:
+    """Bug: after a change of training's own code a run was reused; stages that run the file say its name."""
+    conducted(root, world.config())
+    world.started()
+    edited = setting(root, code={"tests/flows/toy.py": "d1", "tests/other.py": "d0"})
+    again = conduct(Runner(edited, world.config(), Wish()))
+    assert reasons(again)["learn"] == "ran: code of learn changed (tests/flows/toy.py and 1 more)"
+    assert world.started() == ["shape", "learn", "score"]
+    assert again.stage("measure").why.endswith("the stored value is kept, within tolerance"), "new code, old world"
+
+
 def test_a_measurement_within_tolerance_keeps_the_stored_one(world: World, root: Path) -> None:
     """Five per cent off changes no digest; twenty does, and what reads it says that this input changed."""
     first = conducted(root, world.config())
@@ -115,14 +129,44 @@ def test_a_deleted_artifact_is_made_again(world: World, root: Path) -> None:
     assert world.started() == ["learn"]
 
 
+@pytest.mark.parametrize(
+    "kind, stage", [("shape", "shape"), ("weights", "learn"), ("metrics", "learn"), ("scores", "score")]
+)
+@pytest.mark.parametrize("harm", ["a flipped bit", "a file gone", "a manifest of zeros"])
+def test_a_run_that_is_reused_looks_at_what_it_points_to(
+    harm: str, kind: str, stage: str, world: World, root: Path
+) -> None:
+    """One flipped byte in a checkpoint, and the run said "reused" with exit 0: what is damaged is made anew, with the
+    reason, and what did not change by that is reused after all."""
+    first = conducted(root, world.config())
+    world.started()
+    store = setting(root).store
+    folder = store.folder(kind, first.outputs[kind])
+    file = folder / ("events.jsonl" if kind == "metrics" else kind)
+    if harm == "a flipped bit":
+        file.write_bytes(bytes([file.read_bytes()[0] ^ 1]) + file.read_bytes()[1:])
+    elif harm == "a file gone":
+        file.unlink()
+    else:
+        (folder / "manifest.json").write_bytes(bytes(100))
+    again = conducted(root, world.config())
+    assert world.started() == [stage] and again.outputs == first.outputs
+    said = {"a flipped bit": "is corrupt, its content is not", "a file gone": "is missing"}.get(harm, "not JSON")
+    assert reasons(again)[stage].startswith(f"ran: {folder}") and said in reasons(again)[stage]
+    assert not store.first_bad(kind, first.outputs[kind])
+    assert set(reasons(conducted(root, world.config())).values()) <= {
+        f"reused: same key as {run.id}" for run in (first, again)
+    }
+
+
 def test_a_corrupt_artifact_is_named_before_it_is_read(world: World, root: Path) -> None:
-    """A stage that would read it is not started; the run fails with the file's name and code 64."""
+    """Where the stage that made it is not to run, the run fails with the file's name and code 64."""
     first = conducted(root, world.config())
     world.started()
     store = setting(root).store
     (store.folder("shape", first.outputs["shape"]) / "shape").write_text("other")
-    with pytest.raises(Refused, match="shape: file of the shape artifact is corrupt"):
-        conducted(root, world.config(learning_rate=0.5))
+    with pytest.raises(Refused, match="shape: file of the shape artifact is corrupt.*; delete the artifact's folder"):
+        conducted(root, world.config(learning_rate=0.5), only="learn")
     assert world.started() == []
     assert (store.runs.load("latest").state, store.runs.load("latest").exit_code) == ("failed", 64)
 
@@ -195,6 +239,14 @@ def test_a_dry_run_says_what_would_happen_and_writes_nothing(world: World, root:
     assert world.started() == [] and len(setting(root).store.runs.all()) == 1
 
 
+def test_a_run_collects_what_killed_ones_left_half_written(world: World, root: Path) -> None:
+    """Parts without a maker are gone from the store when the next run begins."""
+    left = root / "artifacts" / "weights" / f".{'0' * 32}.{'1' * 32}.part"
+    left.mkdir(parents=True)
+    conducted(root, world.config())
+    assert not left.exists()
+
+
 def test_a_listener_hears_every_stage(world: World, root: Path) -> None:
     """Start, progress and end of what runs, in order, with the reason; one word for what is reused."""
     heard: list[StageEvent] = []
@@ -209,11 +261,36 @@ def test_a_listener_hears_every_stage(world: World, root: Path) -> None:
     assert [event.kind for event in heard if event.stage == "shape"] == ["reused"]
 
 
+def test_a_run_notes_which_commit_of_the_hub_it_reads(world: World, root: Path) -> None:
+    """Resolved once, when the run begins: a rerun reads the same. Its name is in no key, only what is there."""
+    commits = iter("abc")
+
+    def pin(config: RunConfig) -> RunConfig:
+        model = ModelRequest(
+            task="causal-lm", source="owner/tiny", revision=config.model.revision or next(commits) * 40
+        )
+        return replace(config, model=model)
+
+    pinning = replace(setting(root), pin=pin)
+    first = conduct(Runner(pinning, world.config(), Wish()))
+    assert setting(root).store.runs.load(first.id).config.model.revision == "a" * 40
+    assert Runner(pinning, first.config, Wish()).config.model.revision == "a" * 40
+    contents = {"data": lambda config: "d", "model weights": lambda config: "w"}
+    runners = [
+        Runner(replace(pinning, catalog=STAGES, contents=contents, versions=lambda name: "1"), world.config(), Wish())
+        for _ in range(2)
+    ]
+    assert [runner.config.model.revision for runner in runners] == ["b" * 40, "c" * 40]
+    keys = {runner.judge.decide(entry(STAGES, "profile"), {"fleet": "f"}).key for runner in runners}
+    assert len(keys) == 1
+
+
 def test_a_run_is_written_down(world: World, root: Path) -> None:
     """run.json has config, seed, code version, and of each stage its key, state, times, digests and reason."""
     record = conducted(root, world.config())
     plain = json.loads((root / "runs" / record.id / "run.json").read_text())
     assert (plain["state"], plain["seed"], plain["config"]["name"]) == ("done", 0, "toy")
+    assert (plain["commit"], plain["dirty"]) == ("c0ffee", True)
     learn = next(stage for stage in plain["stages"] if stage["stage"] == "learn")
     assert learn["inputs"] == {kind: record.outputs[kind] for kind in ("value", "shape")}
     assert learn["started"] < learn["ended"] and len(learn["key"]) == 32 and learn["how"] == "ran"

@@ -2,13 +2,15 @@
 
 All of them are this module, run as real processes. They read a folder, the world (the config's data source):
 `value` is what `measure` measures; a file `stop-STAGE` makes that stage say so through the pipe `here` and then wait to
-be killed; `fail-STAGE` holds an exit code; every start adds a line to `started`.
+be killed; `fail-STAGE` holds an exit code, and with `goes-on` a stage that fails leaves half of its work; every start
+adds a line to `started`.
 """
 
 import json
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from fleetune.contracts import wire
@@ -18,6 +20,7 @@ from fleetune.contracts.config.run import RunConfig
 from fleetune.contracts.config.training import TrainingRequest
 from fleetune.errors import Infeasible, Refused, TryAgain
 from fleetune.store import Store
+from flows.checkout import Commit
 from flows.conduct import conduct
 from flows.events import Listen, nobody
 from flows.runner import Runner
@@ -26,6 +29,7 @@ from stages.catalog import StageEntry
 from stages.entry import Desk, main
 
 HERE = "tests.flows.toy"
+CODE = {"tests/flows/toy.py": "d0"}
 MEASURE = StageEntry(
     name="measure", version=1, module=HERE, config=("data",), outputs=("value",), always=True, settles="value"
 )
@@ -46,6 +50,7 @@ LEARN = StageEntry(
     config=("data", "training"),
     inputs=("value", "shape"),
     outputs=("weights", "metrics"),
+    resumes={"value": (), "shape": ("start",)},
 )
 WATCH = StageEntry(
     name="watch",
@@ -120,15 +125,24 @@ def close_enough(stored: Path, measured: Path, config: RunConfig) -> bool:
     return abs(new - old) <= 0.1 * old
 
 
-def setting(root: Path, listen: Listen = nobody, numpy: str = "1.0") -> Setting:
-    """How the toy catalogue is conducted."""
+def still_there(stored: Path, measured: Path, config: RunConfig) -> bool:
+    """Twice as much or half as much is another world."""
+    old, new = (float((folder / "value").read_text()) for folder in (stored, measured))
+    return old / 2 < new < old * 2
+
+
+def setting(root: Path, listen: Listen = nobody, numpy: str = "1.0", code: Mapping[str, str] = CODE) -> Setting:
+    """How the toy catalogue is conducted; `code` are the files that its stages run."""
     return Setting(
         store=Store(root),
         listen=listen,
         catalog=CATALOG,
         contents={"data": data_content},
         versions={"numpy": numpy}.__getitem__,
+        sources=lambda module: code,
+        commit=lambda: Commit(id="c0ffee", dirty=True),
         settle={"value": close_enough},
+        there={"value": still_there},
     )
 
 
@@ -142,8 +156,14 @@ def a_stage(desk: Desk) -> None:
         (world / "here").write_text(f"{os.getpid()}\n")
         signal.pause()
     if (world / f"fail-{name}").exists():
+        if (world / "goes-on").exists():
+            (desk.work / "half").write_text("done before the failure\n")
         code = int((world / f"fail-{name}").read_text())
         raise {64: Refused, 65: Infeasible, 75: TryAgain}[code](f"{name} cannot go on, as the world has it")
+    for half in (work / "half" for work in (desk.work, *map(Path, desk.task.earlier))):
+        if half.exists() and (world / "goes-on").exists():
+            desk.channel.resumed("goes on from the half")
+            half.rename(desk.work / "whole")
     desk.channel.progress(name, 1, 2, "steps")
     text = json.dumps([name, desk.task.seed, *(_read(desk.input(kind)) for kind in desk.task.inputs)])
     if name == "measure":
@@ -157,6 +177,9 @@ def a_stage(desk: Desk) -> None:
         (desk.output(kind) / ("events.jsonl" if kind == "metrics" else kind)).write_text(
             '{"event": "end"}\n' if kind == "metrics" else text
         )
+    if name == "shape":
+        start = world / "start"
+        (desk.output("shape") / "start").write_text(start.read_text() if start.exists() else "")
 
 
 def _read(folder: Path) -> list[str]:

@@ -12,6 +12,7 @@ from fleetune.contracts.config.data import DataRequest
 from fleetune.contracts.config.model import ModelRequest
 from fleetune.contracts.config.run import StrategyRequest
 from fleetune.contracts.simulated import Simulated
+from fleetune.data import prove_data
 from flows import configs, yaml_file
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -90,3 +91,10 @@ def test_emulated_fleet_leaves_room() -> None:
     """The emulated devices together stay below two cores by enough for the coordinator and the system."""
     request = configs.fleet(CONFIGS / "fleets" / "three-emulated.yaml")
     assert sum(device.emulate.cores or 0 for device in request.devices) < 1.6
+
+
+@pytest.mark.parametrize("file", RUNS, ids=lambda file: file.stem)
+def test_run_asks_for_data_that_are_there(file: Path) -> None:
+    """No run file of ours is refused for its data: the demo's once asked for more test rows than there are."""
+    config = configs.load(file)
+    prove_data(config.data, config.model.task)

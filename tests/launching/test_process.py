@@ -2,13 +2,17 @@
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+import fleetune
 from fleetune.launching import Command, Job, ProcessLauncher, exit_in_words
+from fleetune.launching.process import child_of
 
 PATIENCE_S = 30.0
 Start = Callable[..., Job]
@@ -67,6 +71,30 @@ def test_children_get_one_thread_and_their_own_environment(start: Start) -> None
     script = "import os; print(os.environ['OMP_NUM_THREADS'], os.environ['TOKENIZERS_PARALLELISM'], os.environ['X'])"
     assert list(start(script, X="y").lines()) == ["1 false y"]
     assert list(start(script, X="y", OMP_NUM_THREADS="2").lines()) == ["2 false y"]
+
+
+def test_children_import_nothing_from_the_working_directory(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A `ctypes.py` beside somebody's data once ran in every child; nor does what a child starts in turn find it."""
+    for name in ("ctypes", "queue", "json", "fleetune"):
+        (tmp_path / "data" / f"{name}.py").parent.mkdir(exist_ok=True)
+        (tmp_path / "data" / f"{name}.py").write_text("raise SystemExit(3)")
+    monkeypatch.chdir(tmp_path / "data")
+    monkeypatch.setenv("PYTHONPATH", f":{tmp_path}:")  # an empty part stands for the working directory
+    inner = "import ctypes, fleetune, json, queue; print(fleetune.__file__)"
+    job = start(f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {inner!r}], check=True)\n{inner}")
+    assert job.wait(PATIENCE_S) == 0, job.tail()
+    assert list(job.lines()) == [fleetune.__file__] * 2
+
+
+def test_children_find_the_code_of_their_parent_where_it_is_not_installed(tmp_path: Path) -> None:
+    """Without the working directory on the path, a source checkout that nobody installed would not find itself."""
+    bare = ["-S", *child_of(0)[1:], "tests.launching"]  # -S: nothing that is installed is found
+    run = subprocess.run(
+        [sys.executable, *bare], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert "'tests.launching' is a package and cannot be directly executed" in run.stderr, "it was found"
 
 
 def test_secrets_travel_unseen(start: Start) -> None:

@@ -1,7 +1,8 @@
 """Both ends of a link for the tests: two endpoints of one run, and raw sockets that break its rules."""
 
 import queue
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -13,6 +14,13 @@ from fleetune.links.keys import KeyPair, new_key_pair
 PATIENCE_S = 20.0
 KEYS = {name: new_key_pair() for name in ("ann", "bob", "eve")}
 LISTED = {name: KEYS[name].public for name in ("ann", "bob")}
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Return once it holds; an assertion fails where it never does."""
+    give_up_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < give_up_s
 
 
 @dataclass(frozen=True)

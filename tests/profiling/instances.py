@@ -37,6 +37,7 @@ def measure_task(folders: Folders, **changes: Any) -> MeasureTask:
         "data_folder": str(folders.data),
         "accelerator": "cpu",
         "cores": None,
+        "threads": 1,
         "memory_bytes": 8 << 30,
         "batch_sizes": (1, 2, 4),
         "passes": 1,
@@ -75,6 +76,7 @@ class ScriptedJob:
     code: int
     pid: int = 0
     out_of_memory: bool = False
+    used_bytes: int | None = None
     stopped: threading.Event = field(default_factory=threading.Event)
     read: int = 0
     """Lines that were asked for so far."""

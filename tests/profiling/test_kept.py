@@ -92,7 +92,7 @@ def test_a_second_run_measures_the_new_device_only(runs: Runs) -> None:
     assert runs.notes == ["ann: times of run-1 kept (same device, model, trainable set and batch sizes)"]
     shares: list[float] = []
 
-    def progress(what: str, done: float, total: float, unit: str = "") -> None:
+    def progress(what: str, done: float, total: float, unit: str = "", detail: str = "") -> None:
         shares.append(done / total)
 
     third, asked = runs.run("run-3", {"ann": 9.0, "bob": 9.0}, lambda task: replace(task, progress=progress))

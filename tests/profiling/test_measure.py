@@ -151,7 +151,9 @@ def test_a_measuring_process_answers_in_lines_of_json(
     """What it needs, that it begins, progress unit by unit, then all costs in the order of units; a small device works
     in windows."""
     graph, _ = prepared(tmp_path)
-    code, lines = answer(tmp_path, capsys, monkeypatch, memory_bytes=1)
+    monkeypatch.setattr(worker, "resident_bytes", lambda: 0)
+    monkeypatch.setattr(worker, "OF_WHAT_IS_LEFT", 1.0)
+    code, lines = answer(tmp_path, capsys, monkeypatch, memory_bytes=300_000)
     loading, measuring, *progress, last = lines
     assert code == 0
     assert loading["event"] == "loading" and loading["runtime_bytes"] > 1 << 20 and loading["unit_bytes"] > 1 << 10
@@ -162,6 +164,16 @@ def test_a_measuring_process_answers_in_lines_of_json(
     assert all(len(unit["forward_s"]) == 3 for unit in last["units"])
     assert last["runtime_bytes"] > 1 << 20
     assert last["profiling_s"] >= sum(sum(unit["forward_s"]) + sum(unit["backward_s"]) for unit in last["units"]) > 0
+
+
+def test_a_device_that_holds_no_unit_is_told_which(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is loaded."""
+    prepared(tmp_path)
+    code, lines = answer(tmp_path, capsys, monkeypatch, memory_bytes=1)
+    assert code == 65 and [line["event"] for line in lines] == ["loading", "error"]
+    assert lines[-1]["message"].startswith("unit bert.embeddings alone takes 0.00 GB at 1 samples")
 
 
 def test_a_measuring_process_that_fails_says_why(

@@ -14,7 +14,7 @@ from fleetune.contracts.fleet import Device, Fleet
 from fleetune.contracts.simulated import Simulated, Speed
 from fleetune.contracts.task import StageTask
 
-END_S = 20
+END_S = 120
 
 
 def a_task(folder: Path, how: str) -> Path:
@@ -68,6 +68,33 @@ def test_the_unexpected_is_one_sentence_and_a_traceback_in_the_log(tmp_path: Pat
     assert code == 75
     assert str(events[-1]["message"]).startswith("the stage failed unexpectedly (KeyError: 'a key nobody thought of')")
     assert "Traceback" in log and "raise RAISED[how]" in log
+
+
+def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
+    """It was an unforeseen OSError of no disk once: the disk of the work folder is named, and what to do."""
+    code, events, _ = ended("--task", str(a_task(tmp_path, "full disk")))
+    assert code == 75
+    message = str(events[-1]["message"])
+    assert message.startswith(f"the disk of {tmp_path} (mounted at /") and " free of " in message
+    assert message.endswith(
+        "has no room for this: make room there or give another folder with --root, then start again"
+    )
+
+
+def test_an_error_is_told_though_the_log_lies_on_a_full_disk(tmp_path: Path) -> None:
+    """The traceback that no disk takes keeps the sentence from nobody: here the log's disk is what went wrong."""
+    task = a_task(tmp_path, "unexpected")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.stages.odd", "--task", str(task)],
+            stdout=subprocess.PIPE,
+            stderr=full,
+            timeout=END_S,
+            check=False,
+        )
+    assert done.returncode == 75
+    event = json.loads(done.stdout.splitlines()[-1])
+    assert event["event"] == "error" and "has no room for this" in event["message"]
 
 
 @pytest.mark.parametrize(

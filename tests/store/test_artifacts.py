@@ -14,20 +14,22 @@ KEY = "k" * 32
 
 def test_an_artifact_comes_out_as_it_went_in(store: Store, make: Make) -> None:
     """Every file, folders included, is there under its digest, and the manifest says what made it."""
-    digest = store.put("plan", make(**{"plan.json": "{}", "deep/er.txt": "x"}), stage_key=KEY, inputs={"fleet": "f0"})
+    digest = store.put(
+        "plan", make(**{"plan.json": "{}", "deep/er.txt": "x"}), stage_key=KEY, inputs={"fleet": "f0" * 16}
+    )
     folder = store.folder("plan", digest)
     assert (folder / "plan.json").read_text() == "{}"
     assert (folder / "deep" / "er.txt").read_text() == "x"
     manifest = store.manifest("plan", digest)
     assert [file.path for file in manifest.files] == ["deep/er.txt", "plan.json"]
-    assert (manifest.kind, manifest.stage_key, manifest.inputs) == ("plan", KEY, {"fleet": "f0"})
+    assert (manifest.kind, manifest.stage_key, manifest.inputs) == ("plan", KEY, {"fleet": "f0" * 16})
     store.verify("plan", digest)
 
 
 def test_the_digest_is_of_the_content_alone(store: Store, make: Make) -> None:
     """The same files made by another stage are the same artifact; one other byte or name is another."""
     first = store.put("plan", make(a="1", b="2"), stage_key=KEY, inputs={})
-    assert store.put("plan", make(b="2", a="1"), stage_key="other", inputs={"x": "y"}) == first
+    assert store.put("plan", make(b="2", a="1"), stage_key="other", inputs={"x": "1f" * 16}) == first
     assert store.put("plan", make(a="1", b="3"), stage_key=KEY, inputs={}) != first
     assert store.put("plan", make(a="1", c="2"), stage_key=KEY, inputs={}) != first
     assert store.put("plan", make(a="12", b=""), stage_key=KEY, inputs={}) != first
@@ -73,7 +75,7 @@ def test_only_plain_files_make_an_artifact(store: Store, make: Make) -> None:
 def test_a_key_is_found_only_with_all_its_artifacts(store: Store, make: Make) -> None:
     """A key cannot be kept before its artifacts are in, and is unknown again when one of them is deleted."""
     profile = store.put("profile", make(a="1"), stage_key=KEY, inputs={})
-    record = KeyRecord(stage="profile", run="r", outputs={"profile": profile, "data": "d0"}, ingredients={})
+    record = KeyRecord(stage="profile", run="r", outputs={"profile": profile, "data": "d0" * 16}, ingredients={})
     with pytest.raises(Refused, match="no such artifact"):
         store.keep_key(KEY, record)
     data = store.put("data", make(b="1"), stage_key=KEY, inputs={})
@@ -122,7 +124,7 @@ def test_a_remote_store_keeps_the_same_promises(tmp_path: Path, make: Make) -> N
     assert (there.folder("plan", digest) / "deep" / "b").read_text() == "2"
     there.verify("plan", digest)
     there.place.write(f"artifacts/plan/{digest}/a", b"3")
-    with pytest.raises(Refused, match="a: file of the plan artifact is corrupt"):
+    with pytest.raises(Refused, match="a: file of the store is corrupt"):
         here.verify("plan", digest)
     there.place.remove(f"artifacts/plan/{digest}")
     assert here.find(KEY) is None

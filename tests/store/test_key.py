@@ -12,6 +12,8 @@ OLD = {
     "package.torch": "2.13.0",
     "config.training.learning_rate": "0.001",
     "config.training.rounds": "50",
+    "code.fleetune/a.py": "0",
+    "code.fleetune/b.py": "0",
     "content.data": "d0",
     "content.model weights": "w0",
     "input.profile": "p0",
@@ -37,6 +39,13 @@ OLD = {
             {"seed": "1", "content.data": "d1", "content.model weights": "w1", "config.training.rounds": "9"},
             "seed, training.rounds, data and 1 more changed",
         ),
+        ({"code.fleetune/b.py": "1"}, "code of train changed (fleetune/b.py)"),
+        ({"code.fleetune/b.py": "1", "code.fleetune/a.py": "1"}, "code of train changed (fleetune/a.py and 1 more)"),
+        ({"code.fleetune/b.py": "1", "input.plan": "l1"}, "code of train changed (fleetune/b.py)"),
+        (
+            {"code.fleetune/b.py": "1", "seed": "1", "content.data": "d1", "content.model weights": "w1"},
+            "seed, data, 1 more and code of train changed (fleetune/b.py)",
+        ),
         ({}, ""),
     ],
 )
@@ -50,6 +59,12 @@ def test_a_change_is_told_by_its_name(change: dict[str, str], said: str) -> None
 def test_an_ingredient_that_went_away_is_a_change() -> None:
     """A setting that the old key had and the new one has not is named too."""
     assert changes({**OLD, "config.model.freeze": "[]"}, OLD) == "model.freeze changed"
+
+
+def test_a_store_that_knows_nothing_of_the_code_says_so() -> None:
+    """Keys of earlier versions have no code in them."""
+    old = {name: text for name, text in OLD.items() if not name.startswith("code.")}
+    assert changes(old, OLD) == "code of train changed (what it was before is not known)"
 
 
 def test_the_key_does_not_depend_on_the_order_of_ingredients() -> None:

@@ -32,7 +32,7 @@ def a_run(name: str, started: str, state: str = "done") -> RunRecord:
         code_version="1",
         state=state,
         started=started,
-        stages=(StageRecord(stage="plan", outputs={"plan": "p0"}),),
+        stages=(StageRecord(stage="plan", outputs={"plan": "b0" * 16}),),
     )
 
 
@@ -44,7 +44,42 @@ def test_runs_are_listed_newest_first(store: Store) -> None:
     assert [run.id for run in store.runs.named("other")] == []
     assert store.runs.load("latest").id == "a-1"
     assert store.runs.load("b") == a_run("b-1", "2026-01-02")
-    assert store.runs.load("b-1").outputs == {"plan": "p0"}
+    assert store.runs.load("b-1").outputs == {"plan": "b0" * 16}
+
+
+def test_names_that_a_user_thinks_of(store: Store) -> None:
+    """README's `fleetune diff latest demo` once failed, as several ids begin like that: the name that a run file gives
+    is its newest run, and those before it are counted back."""
+    for number, name in enumerate(("demo", "demo", "demo-lora", "demo")):
+        config = dataclasses.replace(CONFIG, name=name)
+        store.runs.save(dataclasses.replace(a_run(f"{name}-{number}", f"2026-01-0{number + 1}"), config=config))
+    named = {
+        **{"latest": "demo-3", "latest~0": "demo-3", "latest~1": "demo-lora-2", "previous": "demo-lora-2"},
+        **{"demo": "demo-3", "demo~1": "demo-1", "demo~2": "demo-0", "demo-lora": "demo-lora-2"},
+        **{"demo-3~1": "demo-lora-2", "demo-l~1": "demo-1", "demo-1": "demo-1"},
+    }
+    assert {name: store.runs.load(name).id for name in named} == named
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("latest~2", "there is none; as many as 1 can be counted back from a-2"),
+        ("small~9", "there is none; as many as 1 can be counted back from a-2"),
+        ("latest~x", "after ~ comes how many runs before, such as latest~1"),
+        ("latest~", "after ~ comes how many runs before"),
+        ("latest~-1", "after ~ comes how many runs before"),
+        ("~1", "there is none; the newest are a-1, a-2"),
+        ("a~1", r"several begin like that \(a-1, a-2\)"),
+        ("other~1", "there is none; the newest are a-1, a-2"),
+    ],
+)
+def test_names_that_name_nothing(store: Store, name: str, said: str) -> None:
+    """Each is refused with what there is."""
+    for number in (1, 2):
+        store.runs.save(a_run(f"a-{number}", f"2026-01-0{number}"))
+    with pytest.raises(Refused, match=f"^run '{name.partition('~')[0]}.*{said}"):
+        store.runs.load(name)
 
 
 def test_a_run_that_is_not_there_is_refused_with_what_is(store: Store) -> None:

@@ -1,4 +1,4 @@
-"""The control runs on one thread, as every worker does: more threads add in another order."""
+"""The control runs on one thread, as the workers of these tests do: more threads add in another order."""
 
 import pytest
 import torch

@@ -4,6 +4,7 @@ Only the *definition* of what is random comes from the library: the seed of a un
 """
 
 import copy
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,15 +26,29 @@ class Control:
     state: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Order:
+    """In which order the control adds up; in another one nothing but rounding may change."""
+
+    shards: Sequence[tuple[int, int]]
+    """The parts of a micro-batch that batch norms see at once."""
+    samples: int | None = None
+    """Seed of another order of samples in each shard; of models without dropout, whose masks stay where they are."""
+    micro_batches: bool = False
+    """Whether micro-batches are added up in reverse; of models without batch norms, whose statistics move with each."""
+
+    def rows(self, start: int, shard: tuple[int, int]) -> list[int]:
+        """Rows of the batch that make a shard of the micro-batch that starts there."""
+        rows = list(range(start + shard[0], start + shard[1]))
+        if self.samples is not None:
+            random.Random(f"{self.samples}/{start}/{shard}").shuffle(rows)
+        return rows
+
+
 def train_unsplit(
-    model: nn.Module,
-    data: PreparedData,
-    training: TrainingRequest,
-    seed: int,
-    units: Sequence[str],
-    shards: Sequence[tuple[int, int]],
+    model: nn.Module, data: PreparedData, training: TrainingRequest, seed: int, units: Sequence[str], order: Order
 ) -> Control:
-    """Micro-batch accumulation on one model. `shards`: the parts of a micro-batch that batch norms see at once.
+    """Micro-batch accumulation on one model.
 
     `units`: names of modules before which torch's generator is seeded anew.
     """
@@ -53,19 +68,19 @@ def train_unsplit(
         indices = batch_indices(data.size("train"), training.batch_samples, seed, round)
         rows = {k: torch.from_numpy(v) for k, v in data.rows("train", indices).items()}
         targets = _targets(rows["labels"], data.task)
-        replicas = [_statistics(model) for _ in shards]
+        replicas = [_statistics(model) for _ in order.shards]
         total = 0.0
-        for micro_batch in range(training.micro_batches):
+        for micro_batch in range(training.micro_batches)[:: -1 if order.micro_batches else 1]:
             here.update(round=round, micro_batch=micro_batch)
             start = micro_batch * training.micro_batch_samples
-            for shard, (first, end) in enumerate(shards):
-                part = {k: v[start + first : start + end] for k, v in rows.items()}
+            for shard, span in enumerate(order.shards):
+                part = {k: v[order.rows(start, span)] for k, v in rows.items()}
                 _restore(model, replicas[shard])
                 loss = _loss(model, part, data.task) / targets
                 loss.backward()
                 replicas[shard] = _statistics(model)
                 total += float(loss.detach())
-        _restore(model, _mean(replicas, shards))
+        _restore(model, _mean(replicas, order.shards))
         if training.clip_norm is not None:
             clip_grad_norm_(parameters, training.clip_norm)
         for group in optimizer.param_groups:

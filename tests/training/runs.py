@@ -62,10 +62,13 @@ def plan(units: tuple[str, ...], cuts: list[int], shares: list[list[int]]) -> Pl
 
 
 def run_plan(ready: Prepared, made: Plan, training: TrainingRequest, folder: Path, **changes: Any) -> TrainingMetrics:
-    """Train in one process per device."""
-    devices = made.devices
+    """Train in one process per device, each with so many `threads` (1)."""
+    devices, threads = made.devices, changes.pop("threads", 1)
     fleet = Fleet(
-        devices=tuple(Device(name=d, memory_bytes=8 << 30, cores=1.0, fingerprint="test") for d in devices),
+        devices=tuple(
+            Device(name=d, memory_bytes=8 << 30, cores=float(threads), threads=threads, fingerprint="test")
+            for d in devices
+        ),
         links=tuple(
             Link(source=a, target=b, latency_s=1e-4, bytes_per_s=1e8) for a in devices for b in devices if a != b
         ),
@@ -80,7 +83,7 @@ def run_plan(ready: Prepared, made: Plan, training: TrainingRequest, folder: Pat
             for u in ready.units
         ),
         batch_sizes=(1,),
-        times=tuple(DeviceTimes(device=d, runtime_bytes=0, forward_s=rows, backward_s=rows) for d in devices),
+        times=tuple(DeviceTimes(device=d, runtime_bytes=1 << 30, forward_s=rows, backward_s=rows) for d in devices),
     )
     result = PlanResult(plan=made, objective=1.0, lower_bound=None, status="feasible", solve_s=0.0, method="test")
     task = TrainingTask(

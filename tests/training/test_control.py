@@ -1,40 +1,46 @@
 """The control set: cut into segments and shards, in separate processes over encrypted links, a model trains as the
-unsplit one does in plain PyTorch. 20 rounds; bitwise where additions keep their order, else 1e-5 (fp32), 1e-10 (fp64).
+unsplit one does in plain PyTorch. 20 rounds; bitwise where additions keep their order, else 1e-5 (fp32), 1e-10 (fp64),
+or what this machine's own rounding allows (see compare).
 """
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from fleetune.contracts.config.model import Lora
 from fleetune.contracts.config.training import TrainingRequest
-from fleetune.data import PreparedData
-from tests.training.compare import Difference, difference, whole_model
-from tests.training.families import BY_NAME, FAMILIES, MINILM, Family, data_request, model_request
-from tests.training.reference import train_unsplit
+from fleetune.contracts.plan import Plan
+from tests.training.compare import FP32, FP64, Comparison, beside_control, has_batch_norm, whole_model
+from tests.training.families import BY_NAME, FAMILIES, IMAGE, MINILM, Family, data_request, model_request
+from tests.training.reference import Control
 from tests.training.runs import Prepared, final_state, plan, prepared, run_plan
 
+MASK = "dinov2.embeddings.mask_token"
+DINO = Family(
+    "dinov2", IMAGE,
+    {"model_type": "dinov2", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "mlp_ratio": 2,
+     "image_size": 16, "patch_size": 4},
+)  # fmt: skip
 WHOLE = [(0, 8)]
 UNEVEN = [(0, 3), (3, 8)]
-FP32, FP64 = 1e-5, 1e-10
 TIED = {"gpt2"}  # its embedding is its head: their gradients are added in another order than autograd's
 
 
 def compared(
     ready: Prepared, cuts: list[int], shares: list[list[int]], training: TrainingRequest, folder: Path
-) -> Difference:
+) -> Comparison:
     """Train both ways and compare. Batch norms of the control see the shards that the plan makes."""
     shards = UNEVEN if all(s == [3, 5] for s in shares) and has_batch_norm(ready) else WHOLE
-    control = train_unsplit(
-        whole_model(ready), PreparedData(ready.folders.data), training, ready.seed, ready.units, shards
-    )
-    metrics = run_plan(ready, plan(ready.units, cuts, shares), training, folder)
-    return difference(ready, metrics, final_state(folder), control)
+    run = cut_run(ready, plan(ready.units, cuts, shares), training, folder)
+    return beside_control(ready, run, training, shards)
 
 
-def has_batch_norm(ready: Prepared) -> bool:
-    """Whether the model keeps running statistics."""
-    return any("running_mean" in name for name, _ in whole_model(ready).named_buffers())
+def cut_run(ready: Prepared, made: Plan, training: TrainingRequest, folder: Path, **changes: Any) -> Control:
+    """What a partitioned run leaves."""
+    metrics = run_plan(ready, made, training, folder, **changes)
+    return Control([round.loss for round in metrics.rounds], final_state(folder))
 
 
 def request(**changes: object) -> TrainingRequest:
@@ -46,12 +52,35 @@ def request(**changes: object) -> TrainingRequest:
 @pytest.mark.slow
 @pytest.mark.parametrize("family", (*FAMILIES, MINILM), ids=lambda f: f.name)
 def test_a_pipeline_trains_bit_by_bit_as_the_unsplit_model(family: Family, tmp_path: Path) -> None:
-    """Cut in the middle, with the family's own dropout and AdamW, nothing changes in any bit (tied weights: 1e-5)."""
+    """Cut in the middle, with the family's own dropout, AdamW, weight decay and clipping, nothing changes in any bit
+    (tied weights: 1e-5)."""
     ready = prepared(model_request(family, dropout=True), data_request(family, tmp_path), tmp_path)
-    found = compared(ready, [len(ready.units) // 2], [[8], [8]], request(schedule="linear"), tmp_path)
-    assert found.bitwise or (family.name in TIED | {"llama"} and max(found.loss, found.logits, found.tensor) < FP32), (
-        found
-    )
+    training = request(schedule="linear", weight_decay=0.1, clip_norm=0.5)
+    found = compared(ready, [len(ready.units) // 2], [[8], [8]], training, tmp_path)
+    assert found.bitwise or (family.name in TIED | {"llama"} and found.within(FP32)), found.found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["resnet", "mobilenet_v2", "bert"])
+def test_one_device_clips_bit_by_bit_as_the_unsplit_model(name: str, tmp_path: Path) -> None:
+    """Norms were added up in another precision than torch's: after 20 rounds the loss was off by 1e-3 in a ResNet and
+    by 0.3 in MobileNetV2."""
+    family = BY_NAME[name]
+    ready = prepared(model_request(family, dropout=True), data_request(family, tmp_path), tmp_path)
+    found = compared(ready, [], [[8]], request(weight_decay=0.1, clip_norm=0.1), tmp_path)
+    assert found.bitwise, found.found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shares", [[[8], [8]], [[3, 5], [8]]], ids=["alone", "group"])
+def test_what_the_loss_never_reaches_is_left_alone(shares: list[list[int]], tmp_path: Path) -> None:
+    """DINOv2's mask token takes no part in classification: zeros passed for its gradient, and weight decay moved it."""
+    ready = prepared(model_request(DINO, dropout=True), data_request(DINO, tmp_path), tmp_path)
+    training = request(optimizer="adamw", weight_decay=0.5, clip_norm=0.5)
+    found = compared(ready, [2], shares, training, tmp_path)
+    assert found.bitwise if len(shares[0]) == 1 else found.within(FP32), found.found
+    started = dict(whole_model(ready).named_parameters())[MASK]
+    assert torch.equal(final_state(tmp_path)[MASK], started)
 
 
 @pytest.mark.slow
@@ -60,7 +89,7 @@ def test_uneven_groups_in_a_pipeline_train_as_the_unsplit_model(family: Family, 
     """3 + 5 samples on two devices, then 8 on one, with padding, dropout and clipping: within 1e-5."""
     ready = prepared(model_request(family, dropout=True), data_request(family, tmp_path), tmp_path)
     found = compared(ready, [len(ready.units) // 2], [[3, 5], [8]], request(clip_norm=0.5), tmp_path)
-    assert max(found.loss, found.logits, found.tensor) < FP32, found
+    assert found.within(FP32), (found.found, found.floor())
 
 
 @pytest.mark.slow
@@ -72,7 +101,7 @@ def test_batch_norm_families_train_as_the_unsplit_model_on_the_same_shards(famil
     )
     training = request(optimizer="sgd", momentum=0.9, clip_norm=0.5)
     found = compared(ready, [len(ready.units) // 2], [[3, 5], [3, 5]], training, tmp_path)
-    assert max(found.loss, found.logits, found.tensor) < FP64, found
+    assert found.within(FP64), (found.found, found.floor())
 
 
 @pytest.mark.slow
@@ -86,7 +115,7 @@ def test_adapters_train_as_in_the_unsplit_model(name: str, tmp_path: Path) -> No
     ready = prepared(model, data_request(family, tmp_path), tmp_path)
     cuts = [len(ready.units) // 2, len(ready.units) - 1]
     found = compared(ready, cuts, [[5, 3], [8], [8]], request(learning_rate=1e-2), tmp_path)
-    assert max(found.loss, found.logits, found.tensor) < FP64, found
+    assert found.within(FP64), (found.found, found.floor())
 
 
 @pytest.mark.slow
@@ -95,7 +124,7 @@ def test_tied_weights_move_together_in_groups_on_both_ends(tmp_path: Path) -> No
     family = BY_NAME["gpt2"]
     ready = prepared(model_request(family, dropout=True, precision="float64"), data_request(family, tmp_path), tmp_path)
     found = compared(ready, [len(ready.units) // 2], [[3, 5], [6, 2]], request(clip_norm=0.3), tmp_path)
-    assert max(found.loss, found.logits, found.tensor) < FP64, found
+    assert found.within(FP64), (found.found, found.floor())
 
 
 @pytest.mark.slow
@@ -105,4 +134,16 @@ def test_frozen_units_need_no_backward(tmp_path: Path) -> None:
     model = model_request(family, dropout=True, freeze=(r"bert\.embeddings", r"bert\.encoder\.layer\.0"))
     ready = prepared(model, data_request(family, tmp_path), tmp_path)
     found = compared(ready, [2], [[8], [8]], request(), tmp_path)
-    assert found.bitwise, found
+    assert found.bitwise, found.found
+
+
+@pytest.mark.slow
+def test_two_threads_train_bit_by_bit_as_the_unsplit_model_on_two(tmp_path: Path) -> None:
+    """Every device trained with one thread, whatever it has; with as many threads as the control has, bits are equal:
+    threads change the order of additions, and nothing else does."""
+    ready = prepared(model_request(MINILM, dropout=True, precision="float64"), data_request(MINILM, tmp_path), tmp_path)
+    training = request(rounds=3)
+    torch.set_num_threads(2)
+    made = plan(ready.units, [len(ready.units) // 2], [[8], [8]])
+    run = cut_run(ready, made, training, tmp_path, threads=2)
+    assert beside_control(ready, run, training, WHOLE).bitwise

@@ -10,6 +10,7 @@ import torch
 from fleetune.contracts.config.training import TrainingRequest
 from fleetune.errors import FleetuneError, TryAgain
 from fleetune.launching import Command, Job, ProcessLauncher
+from fleetune.training.checkpoints import newest_whole
 from fleetune.training.commits import read_commits
 from tests.training.families import BY_NAME, data_request, model_request
 from tests.training.runs import MICRO_BATCH, MICRO_BATCHES, Prepared, final_state, plan, prepared, run_plan
@@ -35,12 +36,12 @@ def bert(tmp_path: Path) -> Prepared:
     return prepared(model_request(BY_NAME["bert"], dropout=True), data_request(BY_NAME["bert"], tmp_path), tmp_path)
 
 
-def killing(launcher: Recording, device: int, round: int):  # type: ignore[no-untyped-def]
-    """A progress listener that kills one worker once that many rounds are committed."""
+def killing(launcher: Recording, device: int, round: int, number: int = signal.SIGKILL):  # type: ignore[no-untyped-def]
+    """A progress listener that kills one worker, or sends it another signal, once that many rounds are committed."""
 
-    def listen(what: str, done: float, total: float, unit: str = "") -> None:
+    def listen(what: str, done: float, total: float, unit: str = "", detail: str = "") -> None:
         if done == round * MICRO_BATCH * MICRO_BATCHES:
-            os.kill(launcher.jobs[device].pid, signal.SIGKILL)
+            os.kill(launcher.jobs[device].pid, number)
 
     return listen
 
@@ -56,11 +57,27 @@ def test_a_killed_device_is_named_and_the_next_run_ends_with_the_same_weights(tm
         run_plan(ready, made, TRAINING, tmp_path / "cut", launcher=launcher, progress=killing(launcher, 1, 5))
     assert caught.value.exit_code == 75
     assert all(job.poll() is not None for job in launcher.jobs)
-    metrics = run_plan(ready, made, TRAINING, tmp_path / "cut")
+    said: list[str] = []
+    metrics = run_plan(ready, made, TRAINING, tmp_path / "cut", note=said.append)
     assert metrics.resumed_from_round == 3
+    assert said == ["goes on from round 3 of 9, by an earlier attempt's checkpoint"]
     assert [r.round for r in metrics.rounds] == list(range(9))
     whole, again = final_state(tmp_path / "whole"), final_state(tmp_path / "cut")
     assert whole.keys() == again.keys() and all(torch.equal(whole[k], again[k]) for k in whole)
+
+
+@pytest.mark.slow
+def test_a_frozen_device_is_named_and_not_one_that_waits_for_it(tmp_path: Path) -> None:
+    """Once the first device of the list was blamed, after 120 s: SIGSTOP of the second of three names the second."""
+    ready = bert(tmp_path)
+    launcher = Recording()
+    three = plan(ready.units, [1, 3], [[8], [8], [8]])
+    with pytest.raises(TryAgain, match=r"^device d1 is silent for 1\d s; run again to go on") as caught:
+        frozen = killing(launcher, 1, 5, signal.SIGSTOP)
+        run_plan(ready, three, TRAINING, tmp_path / "cut", launcher=launcher, progress=frozen)
+    assert caught.value.exit_code == 75
+    assert all(job.poll() is not None for job in launcher.jobs)
+    assert run_plan(ready, three, TRAINING, tmp_path / "cut").resumed_from_round == 3
 
 
 @pytest.mark.slow
@@ -80,13 +97,85 @@ def test_a_checkpoint_resumes_on_another_plan(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_what_another_plan_has_trained_is_taken_up(tmp_path: Path) -> None:
+    """Bug: a fleet that was measured anew was planned anew, and began at round 0: the newest checkpoint of the attempt
+    by the other plan is copied, the weights come out the same, bitwise, and the metrics tell the plans apart."""
+    ready = bert(tmp_path)
+    single = plan(ready.units, [], [[8]])
+    run_plan(ready, single, TRAINING, tmp_path / "whole")
+    launcher = Recording()
+    with pytest.raises(TryAgain):
+        two = plan(ready.units, [2], [[8], [8]])
+        run_plan(ready, two, TRAINING, tmp_path / "cut", launcher=launcher, progress=killing(launcher, 0, 7))
+    said: list[str] = []
+    before = tmp_path / "cut" / "work"
+    metrics = run_plan(
+        ready, single, TRAINING, tmp_path / "new", earlier=(tmp_path / "none", before), resumed=said.append
+    )
+    assert said == ["goes on from round 6 of 9, by another plan's checkpoint"]
+    assert (metrics.resumed_from_round, metrics.plan_from_round) == (6, 6)
+    assert [r.round for r in metrics.rounds] == list(range(9))
+    assert metrics.median_round_s == sorted(r.round_s for r in metrics.rounds[6:])[1]
+    whole, again = final_state(tmp_path / "whole"), final_state(tmp_path / "new")
+    assert all(torch.equal(whole[k], again[k]) for k in whole)
+    assert newest_whole(before, said.append) is not None and len(said) == 1, "nothing of it was changed"
+    events = (tmp_path / "new" / "output" / "metrics" / "events.jsonl").read_text()
+    assert events.count('"started"') == 2 and events.count('"lost"') == 1 and events.count('"ended"') == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("log", [None, b"", bytes(300), b"\n"], ids=["missing", "emptied", "zeroed", "a line"])
+def test_a_lost_log_and_a_damaged_shard_cost_neither_weights_nor_metrics(log: bytes | None, tmp_path: Path) -> None:
+    """One flipped bit trained on to other weights, and a lost commit log ended in an IndexError after all training:
+    both are told before the first round, and the next attempt ends as one that was never interrupted."""
+    ready = bert(tmp_path)
+    single = plan(ready.units, [], [[8]])
+    run_plan(ready, single, TRAINING, tmp_path / "whole")
+    launcher = Recording()
+    with pytest.raises(TryAgain):
+        run_plan(ready, single, TRAINING, tmp_path / "cut", launcher=launcher, progress=killing(launcher, 0, 7))
+    work = tmp_path / "cut" / "work"
+    shard = work / "checkpoints" / "round-000006" / "segment-0.safetensors"
+    content = bytearray(shard.read_bytes())
+    content[-1000] ^= 4
+    shard.write_bytes(content)
+    (work / "commits.jsonl").unlink()
+    if log is not None:
+        (work / "commits.jsonl").write_bytes(log)
+    said: list[str] = []
+    metrics = run_plan(ready, single, TRAINING, tmp_path / "cut", note=said.append)
+    assert said == [
+        f"the checkpoint of round 6 is not used ({shard} is damaged, its content is not what was written)",
+        "goes on from round 3 of 9, by an earlier attempt's checkpoint",
+        f"{work / 'commits.jsonl'} has lost some of 3 rounds: they are taken from the checkpoint",
+    ]
+    assert metrics.resumed_from_round == 3 and [r.round for r in metrics.rounds] == list(range(9))
+    whole, again = final_state(tmp_path / "whole"), final_state(tmp_path / "cut")
+    assert all(torch.equal(whole[k], again[k]) for k in whole)
+
+
+@pytest.mark.slow
+def test_an_attempt_that_has_all_rounds_leaves_all_metrics(tmp_path: Path) -> None:
+    """Killed between the last checkpoint and its artifacts, with the log lost too: nothing is trained twice, and
+    the metrics are those that the checkpoint has."""
+    ready = bert(tmp_path)
+    single = plan(ready.units, [], [[8]])
+    first = run_plan(ready, single, TRAINING, tmp_path)
+    (tmp_path / "work" / "commits.jsonl").write_bytes(b"")
+    said: list[str] = []
+    again = run_plan(ready, single, TRAINING, tmp_path, note=said.append)
+    assert said[0] == "all rounds are done, by an earlier attempt's checkpoint"
+    assert again.rounds == first.rounds and again.resumed_from_round == 9 and again.timeline == ()
+
+
+@pytest.mark.slow
 def test_a_round_is_in_the_log_only_when_every_device_reported_it(tmp_path: Path) -> None:
     """After a device is lost the log holds exactly the rounds that were announced as committed."""
     ready = bert(tmp_path)
     launcher = Recording()
     told: list[float] = []
 
-    def listen(what: str, done: float, total: float, unit: str = "") -> None:
+    def listen(what: str, done: float, total: float, unit: str = "", detail: str = "") -> None:
         told.append(done)
         killing(launcher, 1, 4)(what, done, total, unit)
 

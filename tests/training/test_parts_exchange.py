@@ -10,7 +10,7 @@ import torch
 
 from fleetune.contracts.plan import Lane, Segment, Share
 from fleetune.errors import Refused
-from fleetune.links.endpoint import Endpoint
+from fleetune.links.endpoint import Endpoint, Listen
 from fleetune.links.keys import new_key_pair
 from fleetune.links.message import Message
 from fleetune.training.exchange import Exchange, Key, Stopped
@@ -24,12 +24,12 @@ Work = Callable[[str, Exchange], Any]
 
 
 @contextmanager
-def connected(names: Sequence[str]) -> Iterator[dict[str, Endpoint]]:
+def connected(names: Sequence[str], listen: Listen | None = None) -> Iterator[dict[str, Endpoint]]:
     """Endpoints of one run, each connected to all others."""
     public = {name: KEYS[name].public for name in names}
     with ExitStack() as stack:
         ends = {
-            name: stack.enter_context(Endpoint(name, KEYS[name], public, run="r", note=lambda _: None))
+            name: stack.enter_context(Endpoint(name, KEYS[name], public, run="r", listen=listen, note=lambda _: None))
             for name in names
         }
         for name, end in ends.items():
@@ -39,9 +39,9 @@ def connected(names: Sequence[str]) -> Iterator[dict[str, Endpoint]]:
         yield ends
 
 
-def together(names: Sequence[str], work: Work, revision: int = 0) -> dict[str, Any]:
+def together(names: Sequence[str], work: Work, revision: int = 0, listen: Listen | None = None) -> dict[str, Any]:
     """Run the same work on every member at once, each in a thread with its own link; results by name."""
-    with connected(names) as ends, ThreadPoolExecutor(len(names)) as pool:
+    with connected(names, listen) as ends, ThreadPoolExecutor(len(names)) as pool:
         exchanges = {name: Exchange(end, COORDINATOR, torch.device("cpu"), revision) for name, end in ends.items()}
         jobs = {name: pool.submit(work, name, exchange) for name, exchange in exchanges.items()}
         try:
@@ -131,6 +131,21 @@ def test_holders_of_the_same_weight_add_up_their_gradients(
     assert all(torch.equal(grads["alone"], torch.ones(3)) for grads in results.values())
 
 
+def test_a_shared_weight_has_a_gradient_where_any_holders_loss_reaches_it() -> None:
+    """`half` is reached in the second segment only, `none` nowhere: the first became zeros everywhere it was missing,
+    the second zeros that weight decay then moved."""
+    groups = ("ab", "cde")
+    holders = {"half": (0, 1), "none": (0, 1)}
+
+    def work(device: str, exchange: Exchange) -> dict[str, torch.Tensor]:
+        grads = {"half": values("half"[0], 6)} if device in groups[1] else {}
+        sum_tied(exchange, lane(*groups), device, holders, grads)
+        return grads
+
+    for grads in together(tuple("".join(groups)), work).values():
+        assert grads.keys() == {"half"} and torch.equal(grads["half"], values("h", 6))
+
+
 KINDS = (
     torch.arange(6.0).view(2, 3),
     torch.arange(6.0).view(2, 3).t(),  # not contiguous
@@ -143,8 +158,12 @@ KINDS = (
 )
 
 
-def test_tensors_arrive_as_they_were_sent() -> None:
-    """Every dtype and shape, by number; with when they left, when they came and how many bytes they were."""
+@pytest.mark.parametrize("limit_bytes", [1 << 30, 1000, 24, 7, 1])
+def test_tensors_arrive_as_they_were_sent(limit_bytes: int) -> None:
+    """Every dtype and shape, by number; with when they left, when they came and how many bytes they were.
+
+    Also where a message holds less than they are: once a tensor above 1 GiB was refused in the middle of a run.
+    """
     key = Key("values", 3, 1, 2, "a")
 
     def work(name: str, exchange: Exchange) -> Any:
@@ -156,7 +175,7 @@ def test_tensors_arrive_as_they_were_sent() -> None:
         exchange.send("a", Key("thanks", 3, 0, 0, "b"), {})
         return arrival
 
-    arrival = together(("a", "b"), work)["b"]
+    arrival = together(("a", "b"), work, listen=Listen(max_message_bytes=limit_bytes))["b"]
     assert arrival.tensors.keys() == set(range(len(KINDS)))
     for number, tensor in enumerate(KINDS):
         assert torch.equal(arrival.tensors[number], tensor)
@@ -225,6 +244,10 @@ def test_what_came_early_waits_for_its_round() -> None:
         {"round": "later"},
         {"round": None},
         {"sent_s": "now"},
+        {"piece": 5},
+        {"piece": [1, 2]},
+        {"piece": [0, "many"]},
+        {"piece": [0, 0]},
     ],
     ids=str,
 )
@@ -234,6 +257,22 @@ def test_a_malformed_message_is_named(changes: dict[str, Any]) -> None:
         peer.send("b", Message("values", header(**changes), (PART,)))
         with pytest.raises(Refused, match="^a sent a 'values' that does not describe its tensors"):
             exchange.receive(Key("values", 5, 1, 0, "a"))
+
+
+def test_pieces_of_other_sizes_than_described_are_malformed() -> None:
+    """Before memory is taken for what they claim to be; and what never becomes whole goes with its round."""
+    with listening() as (_, peer, exchange):
+        huge = header(piece=[0, 2], tensors=[[7, "float32", [1 << 50]]])
+        peer.send("b", Message("values", huge, (PART,)))
+        peer.send("b", Message("values", {**huge, "piece": [1, 2]}, (PART,)))
+        with pytest.raises(Refused, match="24 bytes came"):
+            exchange.receive(Key("values", 5, 1, 0, "a"))
+        peer.send("b", Message("values", header(piece=[0, 2], step=3), (PART,)))
+        peer.send("b", Message("values", header(), (PART,)))
+        exchange.receive(Key("values", 5, 1, 0, "a"))
+        assert len(exchange._begun) == 1
+        exchange.start_round(6)
+        assert exchange._begun == {}
 
 
 def test_no_tensor_is_made_of_nothing() -> None:

@@ -1,16 +1,13 @@
-"""How parameters move: rates by hand, clipping as torch does it, and state that survives being taken apart."""
+"""How parameters move: rates by hand, and state that survives being taken apart."""
 
 from typing import Any
 
-import hypothesis.strategies as st
 import pytest
 import torch
-from hypothesis import given
 from torch import nn
-from torch.nn.utils import clip_grad_norm_
 
 from fleetune.contracts.config.training import TrainingRequest
-from fleetune.training.updates import Updates, clip_scale, learning_rate, square_norm
+from fleetune.training.updates import Updates, learning_rate
 
 OPTIMIZERS = {
     "adamw": {"optimizer": "adamw", "weight_decay": 0.1},
@@ -43,26 +40,6 @@ def test_rates_follow_their_schedule(changes: dict[str, Any], rates: list[float]
     """A straight warm-up, then constant, a line or half a cosine that would reach 0 after the last round."""
     training = request(**changes)
     assert [learning_rate(training, round) for round in range(training.rounds)] == pytest.approx(rates, abs=1e-6)
-
-
-@given(st.floats(0, 1e6), st.floats(1e-3, 1e3))
-def test_clipping_is_torchs(norm: float, limit: float) -> None:
-    """The factor is what clip_grad_norm_ multiplies gradients by."""
-    parameter = nn.Parameter(torch.zeros(1, dtype=torch.float64))
-    parameter.grad = torch.tensor([norm], dtype=torch.float64)
-    clip_grad_norm_([parameter], limit)
-    assert float(parameter.grad) == pytest.approx(norm * clip_scale(request(clip_norm=limit), norm), rel=1e-12)
-
-
-def test_nothing_is_clipped_where_no_norm_is_given() -> None:
-    """Neither without a limit nor below it."""
-    assert clip_scale(request(), 100.0) == clip_scale(request(clip_norm=1.0), None) == 1.0
-    assert clip_scale(request(clip_norm=1.0), 0.5) == 1.0
-
-
-def test_squares_add_up_over_gradients() -> None:
-    """3, 4 and 12 make 169."""
-    assert square_norm([torch.tensor([3.0, 4.0]), torch.tensor([[12.0]])]) == 169.0
 
 
 def parameters(names: str = "abc") -> dict[str, nn.Parameter]:
@@ -149,10 +126,23 @@ def test_a_segment_without_trained_parameters_stays_as_it_is() -> None:
     assert torch.equal(held["c"], parameters()["c"])
 
 
-def test_a_parameter_that_the_loss_did_not_reach_has_a_gradient_of_zeros() -> None:
-    """All members of a group must add up the same tensors."""
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_parameter_that_the_loss_does_not_reach_stays_as_it_is(name: str) -> None:
+    """It was given zeros for a gradient, and weight decay moved it, where torch's optimizers leave it alone."""
     held = parameters("ab")
+    updates = Updates(held, request(**OPTIMIZERS[name]))
+    for _ in range(3):
+        held["a"].grad = torch.ones(5)
+        assert updates.gradients().keys() == {"a"}
+        updates.apply(0, 0.5)
+    assert torch.equal(held["b"], parameters("b")["b"]) and not torch.equal(held["a"], parameters("a")["a"])
+    assert not any(key.endswith(":b") for key in updates.state())
+
+
+def test_gradients_of_a_round_that_was_not_committed_are_forgotten() -> None:
+    """The round comes again: what it had added up must not count twice."""
+    held = parameters("ab")
+    updates = Updates(held, request())
     held["a"].grad = torch.ones(5)
-    gradients = Updates(held, request()).gradients()
-    assert torch.equal(gradients["a"], torch.ones(5))
-    assert torch.equal(gradients["b"], torch.zeros(5))
+    updates.start()
+    assert updates.gradients() == {}

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -76,7 +78,10 @@ def wait_until(happened: Callable[[], bool], process: subprocess.Popen[bytes]) -
 
 @pytest.mark.slow
 def test_a_run_is_reused_and_a_killed_one_is_finished(config: Path, tmp_path: Path) -> None:
-    """A second run trains nothing; a byte of data or a setting reruns what depends on it; kill -9 costs no bit."""
+    """A second run trains nothing; a byte of data or a setting reruns what depends on it; kill -9 costs no bit.
+
+    Neither does a device that is gone afterwards: what has to be planned anew once began to train at round 0.
+    """
     root = tmp_path / "runs"
     first = fleetune("run", str(config), "--root", str(root))
     again = fleetune("run", str(config), "--root", str(root))
@@ -96,6 +101,15 @@ def test_a_run_is_reused_and_a_killed_one_is_finished(config: Path, tmp_path: Pa
     wait_until(lambda: any(other.glob("work/*/checkpoints/round-*/round.json")), process)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
+    shutil.copytree(other, tmp_path / "third")
     finished = fleetune("run", str(config), "--root", str(other))
     assert whys(finished)["profile"].startswith("reused")
+    assert re.fullmatch(r".* did not finish it; goes on from round [246] of 8, .*", whys(finished)["train"])
     assert checkpoint_of(finished, other) == checkpoint_of(first, root)
+
+    alone = {**CONFIG, "fleet": {"devices": CONFIG["fleet"]["devices"][:1]}}
+    config.write_text(yaml.safe_dump(alone))
+    planned_anew = fleetune("run", str(config), "--root", str(tmp_path / "third"))
+    said = r"ran: input .*; goes on from round [246] of 8, by another plan's checkpoint"
+    assert re.fullmatch(said, whys(planned_anew)["train"])
+    assert checkpoint_of(planned_anew, tmp_path / "third") == checkpoint_of(first, root)

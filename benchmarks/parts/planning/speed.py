@@ -77,7 +77,7 @@ def cold_start() -> Figure:
         )
         environment = {**os.environ, "NUMBA_CACHE_DIR": os.path.join(folder, "cache")}
         started = time.perf_counter()
-        subprocess.run([sys.executable, "-c", program, path], check=True, env=environment)
+        subprocess.run([sys.executable, "-P", "-c", program, path], check=True, env=environment)
         lasted_s = time.perf_counter() - started
     return Figure(
         name="cold_first_call_s",

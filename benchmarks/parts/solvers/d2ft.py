@@ -21,7 +21,7 @@ from fleetune.solving.d2ft.split import largest
 
 SHEET = "d2ft, the paper's setting (72 subnets, 5 micro-batches)"
 LIMIT_S = 0.01
-"""Of the issue: for a subnet of 1024 micro-batches, and for 72 subnets of 20."""
+"""For a subnet of 1024 micro-batches, and for 72 subnets of 20."""
 WEIGHT = 0.9
 """Of forward scores, where joint is weighted: neither operation is always the better use of capacity."""
 WAYS = [(method, None) for method in SUMMARIES] + [("joint", WEIGHT)]
@@ -64,7 +64,11 @@ def _fresh(shape: tuple[int, int]) -> Figure:
     times = [
         float(
             subprocess.run(
-                [sys.executable, "-c", program], input=source, capture_output=True, check=True, env=dict(os.environ)
+                [sys.executable, "-P", "-c", program],
+                input=source,
+                capture_output=True,
+                check=True,
+                env=dict(os.environ),
             ).stdout
         )
         for _ in range(3)

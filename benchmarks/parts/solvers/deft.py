@@ -64,7 +64,7 @@ def _fresh() -> Figure:
     )
     source = json.dumps(wire.dump(any_problem(0, Size(100, 64)))).encode()
     ran = subprocess.run(
-        [sys.executable, "-c", program], input=source, capture_output=True, check=True, env=dict(os.environ)
+        [sys.executable, "-P", "-c", program], input=source, capture_output=True, check=True, env=dict(os.environ)
     )
     return Figure(
         name="bisection_100x64_fresh_s",

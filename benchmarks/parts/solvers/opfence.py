@@ -67,7 +67,7 @@ def _fresh(testbed: Testbed, networks: list[Network], quick: bool) -> Figure:
                 path.write_text(json.dumps(wire.dump(asked)), encoding="utf-8")
                 started, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
                 subprocess.run(
-                    [sys.executable, "-c", PROGRAM, "solve", str(path)], check=True, stdout=subprocess.DEVNULL
+                    [sys.executable, "-P", "-c", PROGRAM, "solve", str(path)], check=True, stdout=subprocess.DEVNULL
                 )
                 times.append(time.perf_counter() - started)
                 after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -11,7 +11,8 @@ class DataRequest:
     """The `data` section of a run.
 
     `source` is one of the built-in sets (digits, docstrings, stdlib-sources), a .jsonl, .csv or .parquet file (or a
-    folder with train.* and test.* files), or a Hugging Face dataset by folder or hub name.
+    folder with train.* and test.* files), a folder with a folder of images per class (below train/ and test/ where
+    there are splits), or a Hugging Face dataset by folder or hub name.
     """
 
     source: str
@@ -25,6 +26,7 @@ class DataRequest:
     train_samples: int | None = None
     """At most this many (the first of a seeded shuffle); all when absent."""
     test_samples: int | None = None
+    """So many, likewise; fewer are refused."""
     test_fraction: float = 0.2
     """Held out where the source has no test split of its own."""
 

@@ -2,7 +2,7 @@
 
 from fleetune.contracts.engine import IMAGE, LOCAL, Engine
 from fleetune.contracts.fleet import DOCKER, LAUNCHERS
-from fleetune.contracts.record import a_name, distinct, one_of, positive, record
+from fleetune.contracts.record import a_device_name, distinct, one_of, positive, record
 from fleetune.contracts.simulated import Simulated
 from fleetune.contracts.ways import Links
 from fleetune.errors import Refused
@@ -34,20 +34,27 @@ class DeviceRequest:
     """Name of one of the fleet's engines; `local` is that of this machine."""
     accelerator: str = "auto"
     """`auto` takes an accelerator where there is one; else `cpu` or `cuda:N`."""
+    threads: int | None = None
+    """That it computes with; None: as many as it has cores, or its share of them (see discovery.threads)."""
     emulate: Emulate = Emulate()
     simulated: Simulated | None = None
     """Speeds of hardware that is not there; in a file also the name of a file in configs/devices."""
 
     def __post_init__(self) -> None:
-        a_name("device", self.name)
+        a_device_name(self.name)
         one_of(f"device {self.name}", "launcher", self.launcher, LAUNCHERS)
         if self.accelerator not in ("auto", "cpu") and not self.accelerator.startswith("cuda:"):
             raise Refused(f"device {self.name}: accelerator is {self.accelerator!r}; allowed are auto, cpu, cuda:N")
+        if self.threads is not None:
+            positive(f"device {self.name}", threads=self.threads)
         if self.launcher != DOCKER and self.engine != LOCAL:
             raise Refused(f"device {self.name}: engine {self.engine} needs launcher: docker")
-        if self.simulated is not None and (self.emulate != Emulate() or self.accelerator != "auto"):
+        if self.simulated is not None and (
+            self.emulate != Emulate() or self.accelerator != "auto" or self.threads is not None
+        ):
             raise Refused(
-                f"device {self.name}: it is simulated, so emulate and accelerator say nothing about it; leave them out"
+                f"device {self.name}: it is simulated, so emulate, accelerator and threads say nothing about it; "
+                "leave them out"
             )
 
 

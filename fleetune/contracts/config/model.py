@@ -1,7 +1,9 @@
 """Which model is trained, and which of its parameters."""
 
 import re
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from fleetune.contracts.record import not_negative, one_of, positive, record
 from fleetune.errors import Refused
@@ -46,6 +48,8 @@ class ModelRequest:
     granularity: str = "block"
     """How fine the units are: `block` (a transformer or residual block) or `layer`."""
     precision: str = "float32"
+    revision: Annotated[str | None, Field(exclude_if=lambda value: value is None)] = None
+    """Branch, tag or commit of a name on the hub; by default its main branch. A run notes the commit it came to."""
 
     def __post_init__(self) -> None:
         one_of("model", "task", self.task, TASKS)
@@ -56,5 +60,7 @@ class ModelRequest:
                 re.compile(pattern)
             except re.error as error:
                 raise Refused(f"model: freeze has {pattern!r}, which is no regular expression ({error})") from None
+        if self.revision is not None and self.source is None:
+            raise Refused(f"model: revision {self.revision!r} is of no source; give a name on the hub, or leave it out")
         if self.source is None and not (self.config or {}).get("model_type"):
             raise Refused("model: give source (a folder, a hub name, package:NAME) or config with a model_type")

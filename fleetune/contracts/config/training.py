@@ -24,7 +24,8 @@ class TrainingRequest:
     warmup_rounds: int = 0
     clip_norm: float | None = None
     """Global L2 norm that gradients are scaled down to."""
-    checkpoint_every_rounds: int = 50
+    checkpoint_every_rounds: int | None = None
+    """None: every 50 rounds or a quarter of all, whichever is less, and once a minute."""
 
     def __post_init__(self) -> None:
         positive(
@@ -33,7 +34,6 @@ class TrainingRequest:
             batch_samples=self.batch_samples,
             micro_batch_samples=self.micro_batch_samples,
             learning_rate=self.learning_rate,
-            checkpoint_every_rounds=self.checkpoint_every_rounds,
             epsilon=self.epsilon,
         )
         not_negative(
@@ -48,8 +48,9 @@ class TrainingRequest:
                 raise Refused(f"training: {name} must be below 1 (got {beta})")
         one_of("training", "optimizer", self.optimizer, ("adamw", "sgd"))
         one_of("training", "schedule", self.schedule, ("constant", "linear", "cosine"))
-        if self.clip_norm is not None:
-            positive("training", clip_norm=self.clip_norm)
+        for name in ("clip_norm", "checkpoint_every_rounds"):
+            if getattr(self, name) is not None:
+                positive("training", **{name: getattr(self, name)})
         if self.batch_samples % self.micro_batch_samples:
             raise Refused(
                 f"training: micro_batch_samples {self.micro_batch_samples} does not divide batch_samples "

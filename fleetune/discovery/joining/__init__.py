@@ -5,8 +5,8 @@ both sides derive from the token; a *device* (device.py) opens its engine to who
 hands to hosts it could prove the token to. mDNS tells only where a host is: nothing it says is trusted. Set aside:
 passwords over TLS (a false host would learn them), and one key per device (each would have to be brought to the host).
 
-May import errors, contracts, links and containers; needs zeroconf and cryptography, so nothing that runs in a
-device's container imports it.
+May import errors, contracts, links, containers and the engine's client of launching; needs zeroconf and cryptography,
+so nothing that runs in a device's container imports it.
 """
 
 from fleetune.discovery.joining.host import listen_for

@@ -1,13 +1,15 @@
 """The side that joins: it opens its engine to those who know the token, until it is told to end."""
 
+import os
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from containers import answers
+from fleetune.contracts.engine import Engine
 from fleetune.discovery.joining import certificates, engine_facts
 from fleetune.discovery.joining.acquaintance import Acquaintance, Device
 from fleetune.discovery.joining.announcing import Announced, heard
@@ -15,7 +17,7 @@ from fleetune.discovery.joining.front import Front
 from fleetune.discovery.joining.protocol import Introduction, a_joining_name
 from fleetune.discovery.joining.surroundings import Surroundings, listening
 from fleetune.discovery.joining.token import pairs, read_token
-from fleetune.errors import Refused
+from fleetune.errors import FleetuneError, Refused
 
 LOOK_S = 0.2
 MOST_HOSTS = 16
@@ -71,7 +73,21 @@ def serve(
             "machine's engine, and by it the whole machine"
         )
         _meet(hosts, Device(keys=keys, introduce=introduce, surroundings=here, say=say), ended)
+    _leave_nothing(joining.engine, [f"tcp://{own}:{front.port}" for own in here.addresses], say)
     say("this device has left: its engine is closed to others again")
+
+
+def _leave_nothing(engine: str, addresses: Iterable[str], say: Callable[[str], None]) -> None:
+    """Remove what hosts have made on this engine by its own addresses: they can reach it no longer."""
+    from fleetune.launching.docker import leftovers  # the engine's client is slow to import
+    from fleetune.launching.docker.engines import connect
+
+    try:
+        with closing(connect(Engine(name="this-machine", address=f"unix://{os.path.abspath(engine)}"))) as client:
+            for address in addresses:
+                leftovers.remove_guests(client, address)
+    except FleetuneError as error:
+        say(f"what hosts have left on this engine could not be removed: {error}")
 
 
 def _meet(hosts: "queue.SimpleQueue[Announced]", device: Device, ended: threading.Event) -> None:

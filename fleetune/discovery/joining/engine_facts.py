@@ -1,7 +1,9 @@
 """What an engine says of the machine it runs on."""
 
-import json
 import socket
+import ssl
+import threading
+from contextlib import suppress
 from http.client import HTTPConnection, HTTPException
 from typing import Any
 
@@ -10,6 +12,7 @@ from fleetune.contracts.record import positive, record
 from fleetune.errors import Refused, TryAgain
 
 TIMEOUT_S = 3.0
+LIMIT_S = 10.0
 MOST_BYTES = 1 << 20
 
 
@@ -32,26 +35,37 @@ def of_socket(place: str) -> EngineFacts:
     """Ask the engine behind a unix socket; TryAgain when it gives no sense."""
     with socket.socket(socket.AF_UNIX) as line:
         line.settimeout(TIMEOUT_S)
-        connection = HTTPConnection("localhost")
-        connection.sock = line
         try:
             line.connect(place)
         except OSError as error:
             raise TryAgain(f"the engine at {place} does not answer ({error.strerror}); is it running?") from None
-        return ask(connection, place)
+        return ask(line, place)
 
 
-def ask(connection: HTTPConnection, place: str) -> EngineFacts:
-    """Ask over any connection; TryAgain names `place` and what went wrong."""
+def ask(line: socket.socket, place: str, limit_s: float = LIMIT_S) -> EngineFacts:
+    """Ask over any connection, of TLS too, within `limit_s` in all; TryAgain names `place` and what went wrong."""
+    connection = HTTPConnection("localhost")
+    connection.sock = line
+    end = threading.Timer(limit_s, _cut, (line,))  # a time limit for each piece is none for many small ones
+    end.start()
     try:
+        if isinstance(line, ssl.SSLSocket):
+            line.do_handshake()
         connection.request("GET", "/info")
-        said = json.loads(connection.getresponse().read(MOST_BYTES))
+        said = wire.plain(connection.getresponse().read(MOST_BYTES), f"engine at {place}")
         return wire.load(EngineFacts, _plain(said), f"engine at {place}")
     except (OSError, HTTPException, ValueError, KeyError, TypeError, AttributeError) as error:
         why = str(error) if isinstance(error, Refused) else getattr(error, "strerror", None) or type(error).__name__
         raise TryAgain(f"the engine at {place} does not answer as one does ({why})") from None
     finally:
+        end.cancel()
+        end.join()
         connection.close()
+
+
+def _cut(line: socket.socket) -> None:
+    with suppress(OSError):
+        socket.socket.shutdown(line, socket.SHUT_RDWR)  # as of a plain one: that of TLS is not made for other threads
 
 
 def _plain(said: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from fleetune.contracts import wire
@@ -11,7 +11,7 @@ from fleetune.discovery.joining.announcing import announced
 from fleetune.discovery.joining.front import Front
 from fleetune.discovery.joining.joined import Joined, kept, reached
 from fleetune.discovery.joining.protocol import DEVICE, HOST, RUN, Introduction
-from fleetune.discovery.joining.refusals import Refusals
+from fleetune.discovery.joining.refusals import TURNED_AWAY, Refusals
 from fleetune.discovery.joining.surroundings import HOST_PORT, Surroundings, listening
 from fleetune.discovery.joining.token import Pairs, pairs, read_token
 from fleetune.errors import FleetuneError, Refused, TryAgain
@@ -23,6 +23,8 @@ FAREWELL_S = 1.0
 """Whoever was turned away must not keep a place on the front."""
 MOST_PATH_CHARACTERS = 70
 """Of a folder for unix sockets, whose whole path has at most 107."""
+MOST_ANSWERED = 256
+"""Each takes a connection; one that is started again counts again."""
 MOST_BULK_BYTES = 1 << 10
 """An introduction is all header."""
 
@@ -39,7 +41,7 @@ def listen_for(
     keys = pairs(read_token(Path(join.token_file).expanduser()))
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     refusals = Refusals(folder, note, here.now)
-    with _open(keys, here, refusals) as (endpoint, front):
+    with closing(refusals), _open(keys, here, refusals) as (endpoint, front):
         note(f"listening {join.wait_s:g} s for devices that join, at port {front.port} of {', '.join(here.addresses)}")
         desk = _Desk(endpoint, keys, folder, note, refusals)
         with announced(here.addresses, front.port):
@@ -96,6 +98,8 @@ class _Desk:
     def _answer(self, introduction: Introduction, message: Message) -> None:
         peer = introduction.answer_to
         if peer not in self._endpoint.sent_bytes:
+            if len(self._endpoint.sent_bytes) >= MOST_ANSWERED:
+                return self._refusals.add(f"device {introduction.name}", f"{MOST_ANSWERED} devices have been answered")
             self._endpoint.connect(peer, peer, self._keys.device.public)
         self._endpoint.send(peer, message)
 
@@ -111,6 +115,12 @@ def _open(keys: Pairs, here: Surroundings, refusals: Refusals) -> Iterator[tuple
         known = {DEVICE: keys.device.public}
         with (
             Endpoint(HOST, keys.host, known, run=RUN, listen=listen, note=lambda _: None) as endpoint,
-            Front(listening(here, usual=HOST_PORT), socket, ended=refusals.ended, farewell_s=FAREWELL_S) as front,
+            Front(
+                listening(here, usual=HOST_PORT),
+                socket,
+                ended=refusals.ended,
+                farewell_s=FAREWELL_S,
+                unproven_bytes=TURNED_AWAY,
+            ) as front,
         ):
             yield endpoint, front

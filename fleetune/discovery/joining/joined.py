@@ -1,7 +1,7 @@
 """A device that has joined, and the folder that holds the papers for its engine."""
 
 import os
-from http.client import HTTPSConnection
+import socket
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -32,9 +32,13 @@ def reached(introduction: Introduction) -> EngineFacts:
         context = client_context(papers)
     except (OSError, ValueError):  # errors of TLS are such
         raise TryAgain(f"device {introduction.name}: its certificates cannot be used; join again") from None
-    return engine_facts.ask(
-        HTTPSConnection(str(place.hostname), place.port, timeout=TIMEOUT_S, context=context), introduction.address
-    )
+    try:
+        plain = socket.create_connection((str(place.hostname), place.port), TIMEOUT_S)
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        raise TryAgain(f"the engine at {introduction.address} does not answer as one does ({why})") from None
+    with context.wrap_socket(plain, server_hostname=str(place.hostname), do_handshake_on_connect=False) as line:
+        return engine_facts.ask(line, introduction.address)
 
 
 def kept(introduction: Introduction, facts: EngineFacts, folder: Path) -> Joined:

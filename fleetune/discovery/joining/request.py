@@ -19,7 +19,8 @@ def joined_request(
     """The request with every device that joined, and its engine; the request itself where it asks for none.
 
     A device of the file keeps what the file says of it and gets the engine that joined under its name. Refused when
-    the file has a device of that name which is another machine; TryAgain when the fleet would have no device at all.
+    the file has a device or an engine of that name which is another machine; TryAgain when the fleet would have no
+    device at all.
     """
     if request.join is None:
         return request
@@ -31,6 +32,12 @@ def joined_request(
 def with_joined(request: FleetRequest, joined: tuple[Joined, ...]) -> FleetRequest:
     """See joined_request."""
     new = {device.name: device for device in joined}
+    for engine in request.engines:
+        if engine.name in new:
+            raise Refused(
+                f"engine {engine.name}: it is in the fleet file, and a device has joined by that name, from "
+                f"{new[engine.name].engine.address}; rename one of them: fleetune join --name NAME"
+            )
     devices = [_filled(device) if device.name in new else device for device in request.devices]
     listed = {device.name for device in devices}
     devices += [DeviceRequest(name=name, launcher=DOCKER, engine=name) for name in new if name not in listed]
@@ -40,14 +47,12 @@ def with_joined(request: FleetRequest, joined: tuple[Joined, ...]) -> FleetReque
             f"fleet: it names no device, and none has joined within {wait_s:g} s; "
             "run fleetune join with the same token on every device, then try again"
         )
-    engines = [engine for engine in request.engines if engine.name not in new]
-    engines += [device.engine for device in joined]
-    return replace(request, devices=tuple(devices), engines=tuple(engines))
+    return replace(request, devices=tuple(devices), engines=(*request.engines, *(each.engine for each in joined)))
 
 
 def _filled(device: DeviceRequest) -> DeviceRequest:
     """A device of the file whose engine has joined."""
-    if device.launcher != DOCKER or device.engine not in (LOCAL, device.name):
+    if device.launcher != DOCKER or device.engine != LOCAL:
         where = f"engine {device.engine}" if device.launcher == DOCKER else "processes of this machine"
         raise Refused(
             f"device {device.name}: it is in the fleet file, with {where}, and another device has joined by that name; "

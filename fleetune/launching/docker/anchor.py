@@ -9,7 +9,7 @@ from fleetune.launching.docker.trouble import SILENT, why
 
 PORT = 7700
 """Where what runs at a device listens; a device runs one such command at a time."""
-SLEEP = ["-SEc", "import signal; signal.pause()"]
+SLEEP = ["-PSEc", "import signal; signal.pause()"]
 MEMORY_BYTES = 64 << 20
 SHAPING_S = 60
 
@@ -59,7 +59,7 @@ class Anchor:
         try:
             helper = create(
                 self._yard,
-                ["-m", "fleetune.launching.docker.shape"],
+                ["-P", "-m", "fleetune.launching.docker.shape"],
                 user="0:0",
                 cap_add=["NET_ADMIN"],
                 network_mode=self.mode,

@@ -6,20 +6,24 @@ what is unpacked comes from a container, so nothing in it can reach beyond its f
 
 import os
 import secrets
+import shutil
 import stat
 import tarfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from errno import ENOSPC, ENOTDIR
 from pathlib import Path, PurePosixPath
-from typing import IO
 
+from fleetune.contracts.folder_links import leads_out
 from fleetune.contracts.record import record
 from fleetune.errors import Refused, TryAgain
+from fleetune.launching.docker.tar_stream import PIECE_BYTES, Damaged, TarStream
 
 __all__ = ["OWNER", "END", "Entry", "entries", "folder_head", "pack", "unpack"]
 
 OWNER = 10001
 """User and group of our images."""
-PIECE_BYTES = 1 << 20
+RESERVE_BYTES = 1 << 28
+"""What a container's files leave free of the disk."""
 END = bytes(2 * tarfile.BLOCKSIZE)
 FILE_MODE, FOLDER_MODE = 0o644, 0o755
 
@@ -34,10 +38,11 @@ class Entry:
 
 
 def entries(folder: Path) -> tuple[Entry, ...]:
-    """All that is in a folder, by name, with links followed; Refused when something is neither file nor folder."""
+    """All that is in a folder, by name, with links followed within it (and in the hub's cache); Refused when something
+    else is there."""
     if not folder.is_dir():
         raise Refused(f"{folder} is to be carried to another engine, and is no folder: only folders are")
-    return tuple(_inside(folder, PurePosixPath(), (os.path.realpath(folder),)))
+    return tuple(_inside(folder, PurePosixPath(), (os.path.realpath(folder),), folder))
 
 
 def pack(found: Iterable[Entry], under: str) -> Iterator[bytes]:
@@ -57,51 +62,30 @@ def folder_head(name: str) -> bytes:
 def unpack(pieces: Iterable[bytes], folder: Path) -> None:
     """Write a tar stream of one folder, whatever that was called, over `folder`; files appear there whole or not.
 
-    Refused, before it is written, for whatever would lie or lead outside of `folder` or is no file, folder or link;
+    Refused, before it is written, for whatever would lie outside of `folder`, is no file or folder, or is too much;
     TryAgain when the stream ends too soon. What has been written until then stays.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    reader = _Reader(pieces)
+    stream = TarStream(pieces, str(folder))
     try:
-        with tarfile.open(fileobj=reader, mode="r|") as archive:  # type: ignore[call-overload]
-            for member in archive:
-                _unpack(archive, member, folder)
-        if not reader.at_end():
-            raise tarfile.ReadError("no end mark")
-    except tarfile.TarError as error:
+        for member in stream.members():
+            parts = member.parts[1:]  # the first names the folder itself
+            if not parts:
+                continue
+            _make(folder, parts if member.is_folder else parts[:-1])
+            if not member.is_folder:
+                _write(stream, member.bytes, folder.joinpath(*parts))
+    except Damaged as error:
         raise TryAgain(f"{folder}: what came from its container ended too soon, or was damaged ({error})") from None
 
 
-class _Reader:
-    """Pieces as a file that can only be read."""
-
-    def __init__(self, pieces: Iterable[bytes]) -> None:
-        self._pieces = iter(pieces)
-        self._rest = self._tail = b""
-
-    def read(self, size: int) -> bytes:
-        """At most `size` bytes; fewer only at the end."""
-        parts, missing = [self._rest], size - len(self._rest)
-        while missing > 0 and (piece := next(self._pieces, b"")):
-            parts.append(piece)
-            missing -= len(piece)
-            self._tail = (self._tail + piece)[-len(END) :]
-        whole = b"".join(parts)
-        self._rest = whole[size:]
-        return whole[:size]
-
-    def at_end(self) -> bool:
-        """Whether all of it ends as a tar stream should: without this, one cut between two files looks whole."""
-        while self.read(PIECE_BYTES):
-            pass
-        return self._tail == END
-
-
-def _inside(folder: Path, name: PurePosixPath, above: tuple[str, ...]) -> Iterator[Entry]:
-    for path in sorted(folder.iterdir()):
+def _inside(place: Path, name: PurePosixPath, above: tuple[str, ...], folder: Path) -> Iterator[Entry]:
+    for path in sorted(place.iterdir()):
         inner = name / path.name
         try:
             mode = path.stat().st_mode
+            if path.is_symlink() and leads_out(path, folder):
+                raise Refused(f"{path} cannot be carried to another engine: it is a link that leads out of {folder}")
         except OSError as error:
             raise Refused(f"{path} cannot be carried to another engine ({error.strerror})") from None
         if stat.S_ISDIR(mode):
@@ -109,7 +93,7 @@ def _inside(folder: Path, name: PurePosixPath, above: tuple[str, ...]) -> Iterat
             if real in above:
                 raise Refused(f"{path} cannot be carried to another engine: it leads back to {real}, which it is in")
             yield Entry(path=path, name=inner, is_folder=True)
-            yield from _inside(path, inner, (*above, real))
+            yield from _inside(path, inner, (*above, real), folder)
         elif stat.S_ISREG(mode):
             yield Entry(path=path, name=inner, is_folder=False)
         else:
@@ -141,56 +125,33 @@ def _head(name: str, kind: bytes, mode: int, size: int = 0, mtime: int = 0) -> b
     return head.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
 
 
-def _unpack(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
-    parts = _within(member.name, folder)[1:]  # the first names the folder itself
-    if not parts:
-        return
-    target = folder.joinpath(*parts)
-    if member.isdir():
-        target.mkdir(parents=True, exist_ok=True)
-    elif member.isreg():
-        content = archive.extractfile(member)
-        assert content is not None
-        _write(content, target)
-    elif member.issym():
-        _within(member.linkname, folder)
-        _replace(target, lambda aside: aside.symlink_to(member.linkname))
-    elif member.islnk():
-        source = folder.joinpath(*_within(member.linkname, folder)[1:])
-        _replace(target, lambda aside: os.link(source, aside, follow_symlinks=False))
-    else:
-        raise Refused(
-            f"{folder}: its container holds {member.name}, which is no file, folder or link; it was not taken"
-        )
+def _make(folder: Path, parts: tuple[str, ...]) -> None:
+    """Make a folder in `folder` by way of folders alone: a link here would lead elsewhere."""
+    for part in parts:
+        folder /= part
+        try:
+            folder.mkdir(exist_ok=True)
+            if folder.is_symlink():
+                raise NotADirectoryError(ENOTDIR, os.strerror(ENOTDIR))
+        except OSError as error:
+            raise _unwritten(folder, error) from None
 
 
-def _within(name: str, folder: Path) -> tuple[str, ...]:
-    """The parts of a name or of what a link leads to, which may only lead further down."""
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts:
-        raise Refused(f"{folder}: its container holds {name!r}, which may lead outside of it; it was not taken")
-    return path.parts
-
-
-def _write(content: IO[bytes], target: Path) -> None:
-    def fill(aside: Path) -> None:
-        with aside.open("xb") as file:
-            while piece := content.read(PIECE_BYTES):
-                file.write(piece)
-
-    _replace(target, fill)
-
-
-def _replace(target: Path, make: Callable[[Path], object]) -> None:
-    """Make something beside `target` and move it there."""
-    target.parent.mkdir(parents=True, exist_ok=True)
+def _write(stream: TarStream, size: int, target: Path) -> None:
+    """Write the content of the newest member beside `target`, and move it there once it is whole."""
     aside = target.with_name(f".{secrets.token_hex(8)}.part")
     try:
-        make(aside)
+        if size + RESERVE_BYTES > shutil.disk_usage(target.parent).free:
+            raise OSError(ENOSPC, os.strerror(ENOSPC))
+        with aside.open("xb") as file:
+            for piece in stream.content():
+                file.write(piece)
         aside.replace(target)
     except OSError as error:
-        raise TryAgain(
-            f"{target} could not be written ({error.strerror}): make room, or remove what is there"
-        ) from None
+        raise _unwritten(target, error) from None
     finally:
         aside.unlink(missing_ok=True)
+
+
+def _unwritten(target: Path, error: OSError) -> TryAgain:
+    return TryAgain(f"{target} could not be written ({error.strerror}): make room, or remove what is there")

@@ -57,8 +57,9 @@ def room(client: docker.DockerClient, image_id: str, folder: Path, labels: Mappi
 def fetch(container: Any, folder: Path) -> None:
     """What is in `folder` inside a container, written over `folder` here; while it runs as well as after its end.
 
-    A file appears here whole or not at all; what is here only stays. Refused for links that lead out of the folder, and
-    for devices; TryAgain when the container or the folder is gone, or its files change faster than they are fetched.
+    A file appears here whole or not at all; what is here only stays. Refused for links, devices, and more than any
+    device would write; TryAgain when the container or the folder is gone, or its files change faster than they are
+    fetched.
     """
     for attempt in range(1, ATTEMPTS + 1):
         try:

@@ -11,6 +11,7 @@ from typing import Any
 from docker.types import DeviceRequest, LogConfig, Mount
 
 import fleetune
+from fleetune.contracts.folder_links import prove_links
 from fleetune.contracts.record import record
 from fleetune.errors import TryAgain
 from fleetune.launching.docker import carry
@@ -69,7 +70,7 @@ class Housing:
         try:
             container = create(
                 self._yard,
-                ["-m", "fleetune.launching.child", "0", command.module, *command.arguments],
+                ["-P", "-m", "fleetune.launching.child", "0", command.module, *command.arguments],
                 environment={**EVERY_CHILD, **command.environment, **_environment(self._yard)},
                 mounts=[*_code(self._yard), *self._carried.mounts(command)],
                 network_mode=self._network,
@@ -118,11 +119,19 @@ def user(yard: Yard) -> str:
 
 
 def writable(folder: Path) -> None:
-    """Make a folder that containers of root's may write to."""
+    """Make a folder that containers of root's may write to; a container at work there cannot lead this elsewhere."""
     folder.mkdir(parents=True, exist_ok=True)
-    if os.getuid() == 0:
-        for path in (folder, *folder.rglob("*")):
-            os.chown(path, OWNER, OWNER, follow_symlinks=False)
+    if os.getuid() != 0:
+        return
+    top = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        os.fchown(top, OWNER, OWNER)
+        for _, folders, files, place in os.fwalk(".", dir_fd=top):  # by descriptors: names may be swapped meanwhile
+            for name in (*folders, *files):
+                with suppress(FileNotFoundError):
+                    os.chown(name, OWNER, OWNER, dir_fd=place, follow_symlinks=False)
+    finally:
+        os.close(top)
 
 
 class Carried:
@@ -160,7 +169,8 @@ class Carried:
 
 
 def _linked(folder: Path) -> Iterator[Path]:
-    """Files elsewhere that its links lead to, as those of the hub's cache do."""
+    """Files elsewhere that its links lead to: those of the hub's cache; Refused for any other."""
+    prove_links(folder, "container")
     for path in folder.rglob("*"):
         if path.is_symlink() and path.exists() and folder.resolve() not in path.resolve().parents:
             yield path.resolve()

@@ -48,6 +48,11 @@ class ContainerJob:
         """Whether the engine says that it hit its memory limit."""
         return self._out_of_memory
 
+    @property
+    def used_bytes(self) -> int | None:
+        """Not known: its engine only says that it was too much."""
+        return None
+
     def lines(self) -> Iterator[str]:
         """Lines of stdout as they come; they are kept until read."""
         while (line := self._lines.get()) is not None:

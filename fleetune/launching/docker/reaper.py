@@ -4,6 +4,7 @@ It waits on its stdin. `done` means that nothing is left to do; the end of stdin
 the other end is gone.
 """
 
+import os
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from fleetune.contracts.record import record
 from fleetune.errors import FleetuneError
 from fleetune.launching.docker import leftovers
 from fleetune.launching.docker.engines import connect
+from fleetune.launching.process import child_of, inherited
 
 DONE = b"done\n"
 PATIENCE_S = 10.0
@@ -36,7 +38,8 @@ class Reaper:
 
     def __init__(self, charge: Charge) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__],
+            [*child_of(0), __name__],
+            env=inherited(os.environ),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -45,7 +45,7 @@ class DockerSites:
 
     def launcher(self, device: str) -> Launcher:
         """Containers for a device that is one, processes for another."""
-        return self._housings.get(device) or ProcessLauncher()
+        return self._housings.get(device) or ProcessLauncher(self._grounds.process_limits.get(device))
 
     def door(self, device: str) -> Door:
         """The device's own place on the network."""

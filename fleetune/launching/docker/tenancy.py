@@ -32,7 +32,7 @@ class Tenancy:
         engine = _this_machines() if engine is None else engine
         client = connect(engine)
         try:
-            leftovers.sweep(client)
+            leftovers.sweep(client, own=engine.is_here)
             found = image_of(client, name, image)
             _prove_current(client, name, image)
             facts = engine_facts(client)
@@ -53,7 +53,7 @@ class Tenancy:
             mounted=found.mounted,
             here=engine.is_here,
             gpus="nvidia" in facts.runtimes,
-            labels=self.labels,
+            labels=self.labels if engine.is_here else {**self.labels, leftovers.ENGINE: engine.address},
         )
         self._yards.append(made)
         self.facts[name] = facts

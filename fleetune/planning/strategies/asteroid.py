@@ -9,7 +9,7 @@ bytes on links cost processor time (`clock.links`), units join where a cut is im
 
 import math
 from dataclasses import replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from fleetune.clock import Clock
 from fleetune.contracts import wire
@@ -68,6 +68,8 @@ class Asteroid:
     """Segments, groups, shares and warm-ups in one search."""
 
     name = "asteroid"
+    options: ClassVar[type] = Options
+    methods: ClassVar[dict[str, str]] = {"method": "hpp"}
     summary = "pipeline and data parallel at once; cuts, groups and shares searched, slow devices left out"
     citation = (
         "Ye, S. et al.: Asteroid: Resource-Efficient Hybrid Pipeline Parallelism for Collaborative DNN Training on "

@@ -11,6 +11,7 @@ subnets get its budget. Costs are measured, not 40 % by assumption. Scores are t
 """
 
 from dataclasses import field, replace
+from typing import ClassVar
 
 from fleetune.clock import Clock
 from fleetune.contracts import wire
@@ -69,6 +70,9 @@ class D2FT:
     """Gates on top of a hybrid pipeline."""
 
     name = "d2ft"
+    options: ClassVar[type] = Options
+    methods: ClassVar[dict[str, str]] = {"method": "d2ft", "placement": "hpp"}
+    needs_scores = True
     summary = "a hybrid pipeline in which every head is trained, only run, or skipped by its scores (lossy)"
     citation = (
         "Ding, S., Zhang, L., Wang, Z., Ateniese, G. and Yuan, X.: You Don't Need All Attentions: Distributed Dynamic "

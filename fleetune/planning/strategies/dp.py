@@ -6,6 +6,8 @@ forward and backward is as short as can be, since devices are uneven. Ignores th
 do not depend on the shares.
 """
 
+from typing import ClassVar
+
 from fleetune.contracts import wire
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.record import record
@@ -31,6 +33,8 @@ class DataParallel:
     """Samples dealt by measured speed within memory."""
 
     name = "dp"
+    options: ClassVar[type] = Options
+    methods: ClassVar[dict[str, str]] = {}
     summary = "the whole model on every device (or option devices), samples dealt by measured speed"
     citation = (
         "Li, S. et al.: PyTorch Distributed: Experiences on Accelerating Data Parallel Training. "

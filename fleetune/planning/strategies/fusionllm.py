@@ -14,6 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 
@@ -71,6 +72,8 @@ class FusionLLM:
     """Clusters of fast links, one connected part of the model each."""
 
     name = "fusionllm"
+    options: ClassVar[type] = Options
+    methods: ClassVar[dict[str, str]] = {"method": "opfence"}
     summary = "a pipeline that crosses slow links once, and thins what they carry (option compression_ratio)"
     citation = (
         "Tang, Z. et al.: FusionLLM: A Decentralized LLM Training System on Geo-distributed GPUs with Adaptive "

@@ -14,6 +14,7 @@ device trains on data of its own: training.batch_samples is each one's.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 from fleetune.clock import Clock
 from fleetune.contracts import wire
@@ -56,6 +57,8 @@ class LolaDeft:
     """One block per device, gradients to a server."""
 
     name = "lola-deft"
+    options: ClassVar[type] = Options
+    methods: ClassVar[dict[str, str]] = {"method": "deft"}
     summary = "every device tunes one block of the whole frozen model; a server collects (LoRA; data stays where it is)"
     citation = (
         "Wu, H., Chen, X. and Huang, K.: Resource Management for Low-latency Cooperative Fine-tuning of Foundation "

@@ -8,6 +8,8 @@ candidates; the schedule is one-forward-one-backward (PipeDream, SOSP 2019) with
 group of devices that share its samples, as in Asteroid's hybrid pipelines; the groups are given, not searched.
 """
 
+from typing import ClassVar
+
 from fleetune.contracts import wire
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.record import distinct, one_of, record
@@ -44,6 +46,8 @@ class PipelineParallel:
     """Contiguous segments balanced by measured time."""
 
     name = "pp"
+    options: ClassVar[type] = Options
+    methods: ClassVar[dict[str, str]] = {}
     summary = "contiguous segments balanced by measured time, one device (or option groups) each"
     citation = (
         "Huang, Y. et al.: GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism. "

@@ -4,6 +4,8 @@ The plain way to fine-tune, and the yardstick of every speed-up. Ignores links a
 the micro-batches add up before the optimizer steps, as everywhere here.
 """
 
+from typing import ClassVar
+
 from fleetune.contracts import wire
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.record import record
@@ -27,6 +29,8 @@ class Single:
     """The fastest feasible device alone."""
 
     name = "single"
+    options: ClassVar[type] = Options
+    methods: ClassVar[dict[str, str]] = {}
     summary = "everything on the fastest device that is large enough (or on option device)"
     citation = (
         "Robbins, H. and Monro, S.: A Stochastic Approximation Method. "

@@ -14,6 +14,7 @@ part of a round.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 from fleetune.clock import Clock
 from fleetune.contracts import wire
@@ -64,6 +65,8 @@ class SplitLearning:
     """Client lanes through helpers."""
 
     name = "split-learning"
+    options: ClassVar[type] = Options
+    methods: ClassVar[dict[str, str]] = {"method": "split"}
     summary = "every client trains on its own data; helpers run the middle of the model, scheduled for the makespan"
     citation = (
         "Tirana, J., Tsigkari, D., Iosifidis, G. and Chatzopoulos, D.: Workflow Optimization for Parallel Split "

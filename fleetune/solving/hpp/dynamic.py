@@ -9,6 +9,7 @@ from fleetune.compiled import compiled, inner
 from fleetune.solving.hpp.case import GRADIENT, OUTPUT, TRAINABLE, Case, Floats, Ints, Numbers
 from fleetune.solving.hpp.dealing import LOOSE, NONE, TIGHT, deal_by_capacity, task_s
 from fleetune.solving.hpp.draft import Draft, Stage
+from fleetune.solving.room import prove_room
 
 
 class Table(NamedTuple):
@@ -30,23 +31,30 @@ class Table(NamedTuple):
     """[edge, edge] memory: samples per second of a group on the pieces between, no less than it can do."""
     shares: Ints
     """[member] memory."""
+    stopped: Ints
+    """[1]: whoever sets it to 1, from another thread, ends the filling; the table then says nothing."""
 
 
 class Dynamic:
     """Best sub-pipelines of one order of devices.
 
     `edges` are the layer edges where stages may begin or end, 0 and L among them. States that cannot be part of a
-    round within `bound_s` by eq. (4) are left out.
+    round within `bound_s` by eq. (4) are left out. Refused where its tables do not fit into this machine's memory.
     """
 
-    def __init__(self, case: Case, order: Ints, edges: Ints, bound_s: float = np.inf) -> None:
+    def __init__(
+        self, case: Case, order: Ints, edges: Ints, bound_s: float = np.inf, stopped: Ints | None = None
+    ) -> None:
         self.case, self.order, self.edges = case, order, edges
         stages = min(len(edges) - 1, len(order))
         if isinstance(case.problem.warmup, tuple):
             stages = min(stages, len(case.problem.warmup))
-        self.table = _new_table(stages, len(edges) - 1, len(order))
+        prove_room(needed_bytes(len(edges) - 1, len(order)), f"{len(edges) - 1} layers on {len(order)} devices")
+        self.table = _new_table(stages, len(edges) - 1, len(order), stopped)
         warmups = np.array([0, *_warmups(case, stages)[::-1]], np.int64)
         _fill(case.numbers, order, warmups, edges, bound_s, self.table)
+        self.whole = not self.table.stopped[0]
+        """False where the filling was stopped."""
 
     def totals(self, skipped: int = 0) -> Floats:
         """[stages]: eq. (4) of the best plan without the first `skipped` devices of the order."""
@@ -96,7 +104,14 @@ def _warmups(case: Case, stages: int) -> list[int]:
     return list(policy[-stages:]) if isinstance(policy, tuple) else case.warmups(stages)
 
 
-def _new_table(stages: int, pieces: int, devices: int) -> Table:
+def needed_bytes(pieces: int, devices: int) -> int:
+    """Of the tables for so many pieces."""
+    return 8 * (
+        (pieces + 1) ** 2 + 4 * (min(pieces, devices) + 1) * (pieces + 1) * (devices + 1) + 4 * (devices + 1) ** 3
+    )
+
+
+def _new_table(stages: int, pieces: int, devices: int, stopped: Ints | None) -> Table:
     shape = (stages + 1, pieces + 1, devices + 1)
     return Table(
         span_s=np.full(shape, np.inf),
@@ -106,6 +121,7 @@ def _new_table(stages: int, pieces: int, devices: int) -> Table:
         between=np.zeros((devices + 1, devices + 1, devices + 1, 4)),
         speed=np.zeros((pieces + 1, pieces + 1)),
         shares=np.zeros(devices, np.int64),
+        stopped=np.zeros(1, np.int64) if stopped is None else stopped,
     )
 
 
@@ -116,11 +132,15 @@ def _fill(numbers: Numbers, order: Ints, warmups: Ints, edges: Ints, bound_s: fl
     _link_up(numbers, order, table.between)
     for x in range(devices - 1, -1, -1):
         for i in range(pieces):
+            if table.stopped[0] != 0:
+                return
             for j in range(pieces + 1):
                 speed[i, j] = 0.0
         for count in range(1, devices - x + 1):
             slowest = _slowest_inside(numbers, order[x : x + count])
             for i in range(pieces):
+                if table.stopped[0] != 0:
+                    return
                 for j in range(i + 1, pieces + 1):
                     least = numbers.least_s[order[x + count - 1]]
                     speed[i, j] += 1.0 / max(least[edges[j]] - least[edges[i]], 1e-15)

@@ -3,14 +3,21 @@
 from typing import Any
 
 from fleetune.contracts import wire
+from fleetune.errors import Refused
 from fleetune.solving.hpp.methods import SUMMARIES
 from fleetune.solving.hpp.problem import Problem
 from fleetune.solving.hpp.solution import Solution, Stage
 from fleetune.solving.kind import Kind
 from fleetune.solving.proofs import counted
 
+MOST_LAYERS = 200_000
+"""A model has a few thousand; reading and scoring ten times as many takes minutes whatever the method."""
+
 
 def _parse(plain: Any, owner: str) -> Problem:
+    layers = plain.get("layers")
+    if isinstance(layers, list) and len(layers) > MOST_LAYERS:  # before a minute is spent on proving each of them
+        raise Refused(f"{owner}: layers: {len(layers)} are more than {MOST_LAYERS}; join neighbours")
     return wire.load(Problem, plain, owner)
 
 

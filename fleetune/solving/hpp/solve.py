@@ -8,6 +8,7 @@ from fleetune.solving.hpp.bound import lower_bound_s
 from fleetune.solving.hpp.case import Case
 from fleetune.solving.hpp.draft import Draft, Verdict, judge
 from fleetune.solving.hpp.draft import Stage as DraftStage
+from fleetune.solving.hpp.dynamic import needed_bytes
 from fleetune.solving.hpp.methods import SUMMARIES, hetpipe
 from fleetune.solving.hpp.methods.search import Effort, Search
 from fleetune.solving.hpp.problem import Problem
@@ -15,6 +16,7 @@ from fleetune.solving.hpp.shortage import lacking, why
 from fleetune.solving.hpp.sketch import SHORT
 from fleetune.solving.hpp.solution import Share, Solution, Stage, VirtualWorker
 from fleetune.solving.proofs import counted
+from fleetune.solving.room import prove_room
 
 
 def solve(
@@ -34,6 +36,9 @@ def solve(
     """
     if method not in SUMMARIES:
         raise Refused(f"method: {method!r} is not known; allowed are {', '.join(SUMMARIES)}")
+    layers, devices = len(problem.layers), len(problem.devices)
+    if method == "asteroid":
+        prove_room(needed_bytes(layers, devices), f"{layers} layers on {devices} devices")
     started = time.perf_counter()
     case = Case(problem, lost_s_per_byte)
     if method == "hetpipe":

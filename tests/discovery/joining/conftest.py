@@ -14,8 +14,9 @@ from tests.discovery.joining.sides import Devices, token_file
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def nothing_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No thread and no temporary file outlives a test."""
+    tmp_path_factory.getbasetemp()  # pytest's own, which it would make in the private folder
     private = tempfile.mkdtemp(prefix="private-")
     monkeypatch.setattr(tempfile, "tempdir", private)
     before = set(threading.enumerate())

@@ -10,6 +10,8 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 INFORMATION = {"ServerVersion": "9.9", "NCPU": 3, "MemTotal": 4_000_000_000, "Runtimes": {"runc": {}, "nvidia": {}}}
+ANSWERS = {"version": {"ApiVersion": "1.41"}, "json": [], "networks": [], "volumes": {"Volumes": []}}
+"""To the questions that are not about itself, by the last part of their path."""
 ECHO = b"POST /echo HTTP/1.1\r\nHost: engine\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n"
 TAKEN_OVER = b"HTTP/1.1 101 UPGRADED\r\n\r\n"
 LAST_WORDS = b"that was all"
@@ -23,7 +25,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """What it is, whatever version of the API is asked."""
-        body = json.dumps(INFORMATION).encode()
+        last = self.path.partition("?")[0].rpartition("/")[2]
+        body = json.dumps(ANSWERS.get(last, INFORMATION)).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

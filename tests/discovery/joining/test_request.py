@@ -38,12 +38,19 @@ def test_who_joined_is_added() -> None:
     assert with_joined(request, ()) == request
 
 
-@pytest.mark.parametrize("given", [True, False], ids=["with an engine", "without"])
-def test_a_device_of_the_file(given: bool) -> None:
-    """It keeps what the file says of it; the engine that joined takes the place of one of that name."""
-    engines = (joined("a", port=1).engine,) if given else ()
-    asked = DeviceRequest(name="a", launcher="docker", engine="a" if given else "local", emulate=Emulate(cores=0.5))
-    made = with_joined(FleetRequest(devices=(asked,), engines=engines, join=ASKED), (joined("a"),))
+@pytest.mark.parametrize("used", [True, False], ids=["used", "unused"])
+def test_an_engine_of_the_file_is_not_taken_over(used: bool) -> None:
+    """A device that joined under an engine's name once got that engine's place, and with it other devices' work."""
+    devices = (DeviceRequest(name="b", launcher="docker", engine="a"),) if used else ()
+    request = FleetRequest(devices=devices, engines=(joined("a", port=1).engine,), join=ASKED)
+    with pytest.raises(Refused, match="engine a: it is in the fleet file, and a device has joined by that name, from"):
+        with_joined(request, (joined("a"),))
+
+
+def test_a_device_of_the_file() -> None:
+    """It keeps what the file says of it, and gets the engine that joined."""
+    asked = DeviceRequest(name="a", launcher="docker", engine="local", emulate=Emulate(cores=0.5))
+    made = with_joined(FleetRequest(devices=(asked,), join=ASKED), (joined("a"),))
     assert made.devices == (DeviceRequest(name="a", launcher="docker", engine="a", emulate=Emulate(cores=0.5)),)
     assert made.engines == (joined("a").engine,)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fleetune.errors import Refused, TryAgain
+from fleetune.launching.docker import tar_stream
 from fleetune.launching.docker.archive import END, OWNER, entries, pack, unpack
 
 PIECE = 1000
@@ -80,14 +81,17 @@ def test_the_same_whoever_owns_it(tmp_path: Path) -> None:
 
 
 def test_links_are_followed(tmp_path: Path) -> None:
-    """A link to a file or folder, also outside, becomes what it leads to."""
-    (tmp_path / "outside").mkdir()
-    (tmp_path / "outside" / "f").write_text("f")
-    (tmp_path / "s").mkdir()
-    (tmp_path / "s" / "folder").symlink_to(tmp_path / "outside")
-    (tmp_path / "s" / "file").symlink_to("folder/f")
-    unpack([packed(tmp_path / "s")], tmp_path / "t")
-    assert tree(tmp_path / "t") == {"folder": None, "folder/f": b"f", "file": b"f"}
+    """A link to a file or folder becomes what it leads to, also in the hub's cache, where files are links."""
+    snapshot = tmp_path / "models--a--b" / "snapshots" / "0123"
+    (tmp_path / "models--a--b" / "blobs").mkdir(parents=True)
+    (tmp_path / "models--a--b" / "blobs" / "x").write_text("f")
+    snapshot.mkdir(parents=True)
+    (snapshot / "inside").mkdir()
+    (snapshot / "inside" / "f").symlink_to("../../../blobs/x")
+    (snapshot / "folder").symlink_to("inside")
+    (snapshot / "file").symlink_to("folder/f")
+    unpack([packed(snapshot)], tmp_path / "t")
+    assert tree(tmp_path / "t") == {"inside": None, "inside/f": b"f", "folder": None, "folder/f": b"f", "file": b"f"}
     assert not any(path.is_symlink() for path in (tmp_path / "t").rglob("*"))
 
 
@@ -104,6 +108,7 @@ def a_socket(folder: Path) -> None:
         (lambda folder: os.mkfifo(folder / "it"), "neither a file nor a folder"),
         (lambda folder: (folder / "it").symlink_to("nowhere"), "No such file"),
         (lambda folder: (folder / "it").symlink_to(folder), "leads back"),
+        (lambda folder: (folder / "it").symlink_to("/etc/passwd"), "leads out of"),
     ],
 )
 def test_what_cannot_be_carried(tmp_path: Path, make: Callable[[Path], object], why: str) -> None:
@@ -180,12 +185,78 @@ def test_nothing_reaches_out(tmp_path: Path, bad: tarfile.TarInfo) -> None:
     assert not (target / "out").is_symlink()
 
 
-def test_links_inside(tmp_path: Path) -> None:
-    """Links within the folder are kept."""
-    heads = ((member("x/f"), b"f"), (member("x/soft", tarfile.SYMTYPE, "f"), b""))
-    unpack([stream(*heads, (member("x/hard", tarfile.LNKTYPE, "x/f"), b""))], tmp_path)
-    assert (tmp_path / "soft").readlink() == Path("f")
-    assert (tmp_path / "hard").samefile(tmp_path / "f")
+def extended(fields: bytes, kind: bytes = tarfile.XHDTYPE, size: int | None = None) -> bytes:
+    """An extended header with these bytes, which may say that it has more."""
+    head = tarfile.TarInfo("extended")
+    head.type, head.size = kind, len(fields) if size is None else size
+    return head.tobuf(tarfile.GNU_FORMAT) + fields + bytes(-len(fields) % tarfile.BLOCKSIZE)
+
+
+def pax(key: bytes, value: bytes) -> bytes:
+    """One field of an extended header."""
+    length = len(key) + len(value) + 3
+    while len(b"%d" % length) + len(key) + len(value) + 3 > length:
+        length += 1
+    return b"%d %b=%b\n" % (length, key, value)
+
+
+@pytest.mark.parametrize(
+    ("before", "name", "kind", "says"),
+    [
+        (extended(pax(b"path", b"x/a\0b")), "x/f", tarfile.REGTYPE, "whose name no file can have"),
+        (extended(b"x/a\0b\0", b"L"), "x/f", tarfile.REGTYPE, "whose name no file can have"),
+        (extended(pax(b"path", b"x/" + b"n" * 300)), "x/f", tarfile.REGTYPE, "whose name no file can have"),
+        (extended(pax(b"path", b"x/" * 3000)), "x/f", tarfile.REGTYPE, "whose name no file can have"),
+        (extended(pax(b"path", b"x/../../out")), "x/f", tarfile.REGTYPE, "may lead outside"),
+        (extended(pax(b"path", b"/out")), "x/f", tarfile.REGTYPE, "may lead outside"),
+        (extended(pax(b"GNU.sparse.realsize", b"999999999999")), "x/f", tarfile.REGTYPE, "a sparse file"),
+        (extended(pax(b"size", b"999999999999999999")), "x/f", tarfile.REGTYPE, "999999999999999999 bytes"),
+        (extended(b"", size=583 << 20), "x/f", tarfile.REGTYPE, "a header of 611319808 bytes"),
+        (extended(b"", b"L", size=583 << 20), "x/f", tarfile.REGTYPE, "a header of 611319808 bytes"),
+        (b"", "x/f", tarfile.GNUTYPE_SPARSE, "no file or folder"),
+        (b"", "x/f", tarfile.SYMTYPE, "no file or folder"),
+        (b"", "x/f", tarfile.LNKTYPE, "no file or folder"),
+        (extended(pax(b"path", b"x"), tarfile.XGLTYPE), "x/f", tarfile.REGTYPE, "no file or folder"),
+    ],
+)
+def test_what_no_engine_would_send_is_refused(tmp_path: Path, before: bytes, name: str, kind: bytes, says: str) -> None:
+    """A hostile engine once filled memory with a header of 583 MiB, or the disk with the holes of a sparse file: what
+    is too much, or is no plain file or folder, is refused from its announcement, before any of it is read."""
+    with pytest.raises(Refused, match=f"{says}.*it was not taken"):
+        unpack([before, stream((member(name, kind, "f"), b""))], tmp_path)
+    assert tree(tmp_path) == {}
+
+
+@pytest.mark.parametrize("fields", [b"5 a=b\n" * 2 + b"x", b"99 path=f\n", b"0 path=f\n", b"path=f\n", b"\0" * 9])
+def test_headers_that_cannot_be_read(tmp_path: Path, fields: bytes) -> None:
+    """A header whose fields do not fill it is damage, not an endless loop."""
+    with pytest.raises(TryAgain, match="was damaged"):
+        unpack([extended(fields), stream((member("x/f"), b"f"))], tmp_path)
+    assert tree(tmp_path) == {}
+
+
+def test_many_fields_and_files_take_linear_time(tmp_path: Path) -> None:
+    """A header full of fields, in one piece with many small files, is read once from its beginning to its end."""
+    fields = pax(b"SCHILY.xattr.user.a", b"b") * 1500 + pax(b"path", b"x/long")
+    files = [(member(f"x/{number}"), b"f") for number in range(500)]
+    unpack([extended(fields) + stream((member("x/f"), b"g"), *files)], tmp_path)
+    assert tree(tmp_path) == {"long": b"g", **{str(number): b"f" for number in range(500)}}
+
+
+def test_too_many_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Empty files cost no bytes, so their number is bounded too."""
+    monkeypatch.setattr(tar_stream, "MOST_MEMBERS", 5)
+    with pytest.raises(Refused, match="more than 5 files"):
+        unpack([stream(*((member(f"x/{number}"), b"") for number in range(20)))], tmp_path)
+
+
+def test_no_link_here_is_followed(tmp_path: Path) -> None:
+    """What lies in the folder already cannot lead a container's files elsewhere."""
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "a").symlink_to(tmp_path)
+    with pytest.raises(TryAgain, match=rf"{tmp_path}/t/a could not be written \(Not a directory\)"):
+        unpack([stream((member("x/a/f"), b"f"))], tmp_path / "t")
+    assert not (tmp_path / "f").exists()
 
 
 def test_over_what_is_there(tmp_path: Path) -> None:

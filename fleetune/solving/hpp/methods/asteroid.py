@@ -12,7 +12,7 @@ exact simulation: that is what `search` does better. Where `warmup` is `free` it
 import numpy as np
 
 from fleetune.errors import Infeasible
-from fleetune.solving.hpp.case import Case
+from fleetune.solving.hpp.case import Case, Ints
 from fleetune.solving.hpp.draft import Draft
 from fleetune.solving.hpp.dynamic import Dynamic, pieces
 
@@ -20,8 +20,9 @@ COARSE = 24
 """Pieces of the first, rough pass, whose result bounds the second."""
 
 
-def plan(case: Case) -> Draft:
-    """The plan with the least eq. (4). Infeasible where no plan of all devices fits their memories.
+def plan(case: Case, stopped: Ints | None = None) -> Draft:
+    """The plan with the least eq. (4). Infeasible where no plan of all devices fits their memories, or where another
+    thread set `stopped` ([1]) before it was found.
 
     A rough pass on a few pieces gives a round that the pass on all layers need not exceed: what cannot be part of a
     better one is skipped there, which changes no answer (where the rough bound is missed, all is done again without).
@@ -31,9 +32,11 @@ def plan(case: Case) -> Draft:
     bound_s = np.inf
     if case.layers > COARSE:
         bound_s = float(np.min(Dynamic(case, order, pieces(case, COARSE)).totals()))
-    dynamic = Dynamic(case, order, edges, bound_s * (1 + 1e-9))
-    if np.min(dynamic.totals()) > bound_s:
-        dynamic = Dynamic(case, order, edges)
+    dynamic = Dynamic(case, order, edges, bound_s * (1 + 1e-9), stopped)
+    if np.min(dynamic.totals()) > bound_s and dynamic.whole:
+        dynamic = Dynamic(case, order, edges, stopped=stopped)
+    if not dynamic.whole:
+        raise Infeasible("asteroid: time was up before a plan was found; give more")
     stages = int(np.argmin(dynamic.totals()))
     if not np.isfinite(dynamic.totals()[stages]):
         raise Infeasible(

@@ -6,6 +6,7 @@ shares, groups, their order and, where `warmup` is `free`, K (see `anneal`). It 
 and latencies, groups any devices, and leaves out those that slow the round. It proves nothing: the bound does.
 """
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fleetune.errors import Infeasible
+from fleetune.errors import Infeasible, Refused
 from fleetune.solving.hpp.case import Case, Ints
 from fleetune.solving.hpp.draft import Draft
 from fleetune.solving.hpp.dynamic import Dynamic, pieces
@@ -44,8 +45,11 @@ ANYHOW = 12
 ABREAST = 4
 """Best plans of each number of stages that come before any fifth one, where walks start."""
 BASELINES: tuple[Callable[[Case], Draft], ...] = tuple(
-    method.plan for method in (single, dp, pp, eddl, dapple, pipedream, asteroid)
+    method.plan for method in (single, dp, pp, eddl, dapple, pipedream)
 )
+MOST_STATES = 500_000_000
+"""Layers times devices, squared: with more the published planner takes more than half a minute, and is asked only
+where a time limit ends it."""
 
 
 class Effort(NamedTuple):
@@ -127,6 +131,26 @@ class Search:
         drafts = (random_draft(self.case, random, everybody=self.effort.every_device) for _ in range(ANYHOW))
         return [Found(self._score(draft), draft) for draft in drafts if self._keeps_rules(draft)]
 
+    def _published(self) -> Draft | None:
+        """Asteroid's own plan, on all layers; None where there is none, or not in time."""
+        if self.ends_s is None:
+            if (self.case.layers * self.case.devices) ** 2 > MOST_STATES:
+                return None
+            left_s = None
+        else:
+            left_s = max(0.0, self.ends_s - self.effort.now())
+        stopped = np.zeros(1, np.int64)
+        timer = threading.Timer(left_s or 0.0, stopped.fill, (1,))
+        timer.daemon = True
+        if left_s is not None:
+            timer.start()
+        try:
+            return asteroid.plan(self.case, stopped)
+        except (Infeasible, Refused):  # no plan, or no room for its tables
+            return None
+        finally:
+            timer.cancel()
+
     def _score(self, draft: Draft) -> int:
         return int(score(self.case.numbers, sketch_of(self.case, draft), self.lanes[0].bench, NEVER))
 
@@ -155,6 +179,9 @@ class Search:
                 yield method(self.case)
             except Infeasible:
                 continue
+        published = self._published()
+        if published is not None:
+            yield published
         edges = pieces(self.case, PIECES)
         for order in _orders(self.case, self.effort.seed):
             if self._late():

@@ -1,0 +1,147 @@
+"""A disk that takes no more, in one sentence: which one, how much is free on it, and what to do."""
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from fleetune.errors import TryAgain
+
+STORE, TEMPORARY, CACHE, OUTPUT = "runs and artifacts", "temporary files", "caches", "output"
+_ADVICE = {
+    STORE: "make room there or give another folder with --root",
+    TEMPORARY: "make room there or set TMPDIR to another folder",
+    OUTPUT: "make room there or give another file",
+    CACHE: "make room there or set XDG_CACHE_HOME and HF_HOME to other folders",
+}
+_NUMBERS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_SAID = re.compile(
+    rf"(?P<{errno.errorcode[errno.ENOSPC]}>no space left on device|os error {errno.ENOSPC}\b|disk is full)"
+    rf"|(?P<{errno.errorcode[errno.EDQUOT]}>quota exceeded|os error {errno.EDQUOT}\b)"
+    rf"|(?P<{errno.errorcode[errno.EROFS]}>read-only file system|os error {errno.EROFS}\b|readonly database)",
+    re.IGNORECASE,
+)
+"""What libraries say who tell an error of the system in their own words (safetensors, pyarrow, sqlite)."""
+FULL_BYTES = 1 << 20
+"""With less room than this a disk counts as full."""
+
+
+def folders(store: str | Path | None = None) -> dict[str, Path]:
+    """The folders of this process by what they are for: where to look for a disk that an error does not name."""
+    caches = os.environ.get("HF_HOME") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    found = {TEMPORARY: Path(os.environ.get("TMPDIR") or "/tmp"), CACHE: Path(caches).expanduser()}
+    with suppress(OSError):
+        if stat.S_ISREG(os.fstat(1).st_mode):  # stdout goes to a file
+            found[OUTPUT] = Path(os.readlink("/proc/self/fd/1"))
+    return found if store is None else {STORE: Path(store), **found}
+
+
+def in_words(error: BaseException, used: Mapping[str, Path]) -> TryAgain | None:
+    """What `error`, or one that it came of, means when a disk is behind it; None when none is.
+
+    `used`: folders by what they are for.
+    """
+    chain = list(_chain(error))
+    number = next((code for one in chain if (code := _number(one)) is not None), None)
+    if number is None:
+        return None
+    named = [Path(os.fsdecode(name)) for one in chain if isinstance(one, OSError) for name in _names(one)]
+    folder, purpose = _culprit(number, named, used)
+    return TryAgain(f"{_state(number, folder)}: {_ADVICE.get(purpose, 'make room there')}, then start again")
+
+
+def full(used: Mapping[str, Path]) -> TryAgain | None:
+    """The sentence for the first of these folders whose disk has no room left, None where all have some."""
+    for purpose, folder in used.items():
+        if _is_full(errno.ENOSPC, folder):
+            return in_words(OSError(errno.ENOSPC, "", str(folder)), {purpose: folder})
+    return None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    todo: list[BaseException | None] = [error]
+    while todo:
+        one = todo.pop(0)
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            todo += [one.__cause__, one.__context__, *(one.exceptions if isinstance(one, BaseExceptionGroup) else ())]
+
+
+def _number(error: BaseException) -> int | None:
+    if isinstance(error, OSError) and error.errno in _NUMBERS:
+        return error.errno
+    said = None if isinstance(error, OSError) and error.errno else _SAID.search(str(error))
+    return int(getattr(errno, str(said.lastgroup))) if said else None
+
+
+def _names(error: OSError) -> list[str | bytes]:
+    return [name for name in (error.filename2, error.filename) if isinstance(name, str | bytes)]
+
+
+def _culprit(number: int, named: list[Path], used: Mapping[str, Path]) -> tuple[Path, str]:
+    """The folder or file whose disk it was, and what it is for: one that is full now, else one that the error names,
+    else the first (what was half written may be gone again)."""
+    known = [(path, _purpose(path, used)) for path in named] + [(path, purpose) for purpose, path in used.items()]
+    for path, purpose in known:
+        if _is_full(number, path):
+            return path, purpose
+    return known[0]
+
+
+def _purpose(path: Path, used: Mapping[str, Path]) -> str:
+    """Of the folder in `used` that the path lies in; else of one on the same disk."""
+    place = Path(os.path.abspath(path))
+    inside = [purpose for purpose, folder in used.items() if place.is_relative_to(os.path.abspath(folder))]
+    same = [purpose for purpose, folder in used.items() if _mount(folder) == _mount(place)]
+    return next(iter([*inside, *same]), "")
+
+
+def _is_full(number: int, path: Path) -> bool:
+    facts = os.statvfs(_there(path))
+    if number == errno.EROFS:
+        return bool(facts.f_flag & os.ST_RDONLY)
+    return number == errno.ENOSPC and (_room(path)[0] < FULL_BYTES or _files_gone(facts))
+
+
+def _files_gone(facts: os.statvfs_result) -> bool:
+    return bool(facts.f_files) and not facts.f_favail
+
+
+def _state(number: int, path: Path) -> str:
+    free, size = _room(path)
+    path = path if path.is_dir() else _there(path.parent)
+    disk = f"the disk of {path} (mounted at {_mount(path)}, {_bytes(free)} free of {_bytes(size)})"
+    if number == errno.EROFS:
+        return f"{disk} is read-only"
+    if number == errno.EDQUOT:
+        return f"{disk} gives this user no more room (quota)"
+    return f"{disk} takes no more files" if _files_gone(os.statvfs(_there(path))) else f"{disk} has no room for this"
+
+
+def _room(path: Path) -> tuple[int, int]:
+    """Bytes that are free for us, and in all."""
+    facts = os.statvfs(_there(path))
+    return facts.f_bavail * facts.f_frsize, facts.f_blocks * facts.f_frsize
+
+
+def _there(path: Path) -> Path:
+    """The path or the nearest folder above it that exists."""
+    place = Path(os.path.abspath(path))
+    return next(folder for folder in (place, *place.parents) if folder.exists())
+
+
+def _mount(path: Path) -> Path:
+    place = _there(path).resolve()
+    return next(folder for folder in (place, *place.parents) if os.path.ismount(folder))
+
+
+def _bytes(amount: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if amount >= size:
+            return f"{amount / size:.3g} {unit}"
+    return f"{amount} B"

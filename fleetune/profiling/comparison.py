@@ -1,0 +1,206 @@
+"""Compares one step of the recorded model with the model's own, before anything is trained by the recording.
+
+Both steps start from the same weights, samples and random seed, in training mode. A faithful recording runs the same
+operations in the same order, so all bits agree. Where some do not, the model's own step is repeated with the samples
+in other orders: what that changes is rounding, and what differs by more than FACTOR times as much is refused by name.
+This guards against families of models that nobody has tried.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from fleetune.contracts.config.model import ModelRequest
+from fleetune.data import PreparedData
+from fleetune.errors import Refused
+from fleetune.models.dry import placeless
+from fleetune.models.graph import Graph
+from fleetune.models.loss import count_targets, loss_sum
+from fleetune.models.segment import Segment
+from fleetune.models.skeleton import saved_configuration
+from fleetune.models.start import START, initial_model
+from fleetune.profiling.preparation import RECORDED_SAMPLES, Folders
+
+FACTOR = 50.0
+"""How many times the measured rounding two faithful steps may be apart."""
+ORDERS = 4
+"""Orders of the samples in which rounding is measured."""
+HEADROOM = 2.0
+"""Memory that is asked for, as a multiple of weights and two sets of gradients: activations are not known before."""
+OUTPUT, LOSS = "its output", "its loss"
+
+Tensors = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """What the steps are made of."""
+
+    inputs: Mapping[str, torch.Tensor]
+    """By name, [samples, ...]."""
+    labels: torch.Tensor
+    task: str
+    seed: int
+
+    def ordered(self, order: torch.Tensor) -> "Samples":
+        """The same samples in another order."""
+        inputs = {name: value[order] for name, value in self.inputs.items()}
+        return Samples(inputs=inputs, labels=self.labels[order], task=self.task, seed=self.seed)
+
+
+def compare_recorded(graph: Graph, module: nn.Module, request: ModelRequest, folders: Folders, seed: int) -> str | None:
+    """Compare what preparation wrote, in this process; returns why that was not possible, where it was not.
+
+    `module` is the whole model on the meta device.
+    """
+    needed, free = needed_bytes(module), psutil.virtual_memory().available
+    if needed > free:
+        return (
+            f"the recorded model was not compared with the model's own step before training: that takes about "
+            f"{needed / 1e9:.1f} GB of this machine's memory, and {free / 1e9:.1f} GB are free"
+        )
+    data = PreparedData(folders.data)
+    rows = data.rows("train", [index % data.size("train") for index in range(RECORDED_SAMPLES)])
+    given = {name: torch.from_numpy(array) for name, array in rows.items()}
+    samples = Samples(inputs=given, labels=given.pop("labels"), task=data.task, seed=seed)
+    config = saved_configuration(folders.profile / "model")
+    compare_step(graph, initial_model(config, request, folders.profile / START), samples)
+    return None
+
+
+def needed_bytes(module: nn.Module) -> int:
+    """Memory to have free for a comparison of this model."""
+    trained = [p for p in module.parameters() if p.requires_grad]
+    held = (*module.parameters(), *module.buffers(), *trained, *trained)
+    return int(HEADROOM * sum(t.numel() * t.element_size() for t in held))
+
+
+def compare_step(graph: Graph, model: nn.Module, samples: Samples) -> None:
+    """Refused where the recorded model's step is another than the model's own, naming what differs and by how much.
+
+    `model` is the whole model with the weights that training starts from, on the CPU; its gradients and the running
+    statistics of its batch norms are as before afterwards.
+    """
+    pair = _Pair(graph, model.train())
+    with torch.random.fork_rng(devices=[]):
+        own = pair.step(samples)
+        distances = _distances(pair.step(samples, recorded=True), own)
+        if not any(distances.values()):
+            return
+        scale = {name: _norm(tensor) for name, tensor in own.items()}
+        own.clear()
+        bounds = _bounds(pair, samples, scale)
+    beyond = {name: d for name, d in distances.items() if not d <= bounds[name]}
+    if beyond:
+        raise Refused(_in_words(model, beyond, scale, pair.trained))
+
+
+class _Pair:
+    """A model and its recording, which share modules and weights."""
+
+    def __init__(self, graph: Graph, model: nn.Module) -> None:
+        self._model = model
+        whole = placeless(graph)
+        self._segment = Segment(whole, tuple(unit.name for unit in whole.units), model, torch.device("cpu"))
+        self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+    def step(self, samples: Samples, recorded: bool = False) -> Tensors:
+        """Output, loss, every trained parameter's gradient (zeros where it has none) and every buffer of one step."""
+        kept = {name: buffer.clone() for name, buffer in self._model.named_buffers()}
+        self._model.zero_grad(set_to_none=True)
+        torch.manual_seed(samples.seed)
+        output = self._recorded(samples) if recorded else self._own(samples)
+        loss = loss_sum(output, samples.labels, samples.task)
+        if loss.requires_grad:
+            (loss / max(1, count_targets(samples.labels.numpy(), samples.task))).backward()
+        found = {OUTPUT: output.detach(), LOSS: loss.detach()}
+        found |= {name: torch.zeros(()) if p.grad is None else p.grad for name, p in self.trained.items()}
+        found |= {name: buffer.clone() for name, buffer in self._model.named_buffers()}
+        self._model.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            for name, buffer in self._model.named_buffers():
+                buffer.copy_(kept[name])
+        return found
+
+    def _own(self, samples: Samples) -> torch.Tensor:
+        result: Any = self._model(**samples.inputs)
+        output: torch.Tensor = result.logits if hasattr(result, "logits") else pytree.tree_leaves(result)[0]
+        return output
+
+    def _recorded(self, samples: Samples) -> torch.Tensor:
+        graph = self._segment.graph
+        values = {number: samples.inputs[name] for name, number in graph.inputs.items()}
+        return self._segment.run(values, len(samples.labels))[graph.output]
+
+
+class _WithoutDropout(TorchFunctionMode):
+    """Dropout lets everything through, so that samples can change places."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in (functional.dropout, torch.dropout):
+            return args[0] if args else kwargs["input"]
+        if func is functional.scaled_dot_product_attention:
+            args, kwargs = (*args[:4], 0.0, *args[5:]) if len(args) > 4 else args, {**kwargs}
+            kwargs.pop("dropout_p", None)
+        return func(*args, **kwargs)
+
+
+def _bounds(pair: _Pair, samples: Samples, scale: Mapping[str, float]) -> dict[str, float]:
+    """How far each tensor may be off: FACTOR times what other orders of the samples change in it, or in the median
+    tensor for its size; nothing where steps draw random numbers that cannot be switched off."""
+    floors = dict.fromkeys(scale, 0.0)
+    count = len(samples.labels)
+    with _WithoutDropout():
+        torch.manual_seed(samples.seed)
+        before = torch.random.get_rng_state()
+        own = pair.step(samples)
+        if not torch.equal(before, torch.random.get_rng_state()):
+            return floors
+        for number in range(ORDERS):
+            order = torch.randperm(count, generator=torch.Generator().manual_seed(number))
+            moved = pair.step(samples.ordered(order))
+            moved[OUTPUT] = moved[OUTPUT][order.argsort()]
+            for name, distance in _distances(moved, own).items():
+                floors[name] = max(floors[name], distance)
+    shares = sorted(floors[name] / scale[name] for name in pair.trained if scale[name])
+    usual = shares[len(shares) // 2] if shares else 0.0
+    return {name: FACTOR * max(floors[name], usual * scale[name]) for name in scale}
+
+
+def _distances(found: Tensors, own: Tensors) -> dict[str, float]:
+    """L2 distance of each tensor from the model's own; 0 where all bits agree."""
+    return {name: 0.0 if _same(found[name], own[name]) else _norm(found[name].double() - own[name]) for name in own}
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if torch.equal(a, b):
+        return True
+    return a.shape == b.shape and bool((a.isnan() == b.isnan()).all()) and torch.equal(a.nan_to_num(), b.nan_to_num())
+
+
+def _norm(tensor: torch.Tensor) -> float:
+    return float(torch.linalg.vector_norm(tensor.to(torch.float64)))
+
+
+def _in_words(
+    model: nn.Module, beyond: Mapping[str, float], scale: Mapping[str, float], trained: Mapping[str, Any]
+) -> str:
+    share = {name: distance / (scale[name] or distance) for name, distance in beyond.items()}
+    worst = max(share, key=lambda name: share[name])
+    gradients = sum(name in trained for name in beyond)
+    whole = getattr(model, "get_base_model", lambda: model)()
+    others = [f"{name} ({share[name]:.0e} of it)" for name in (OUTPUT, LOSS) if name in beyond]
+    told = [*others, f"{gradients} of {len(trained)} gradients"] if gradients else others
+    return (
+        f"model: a step of the recorded {type(whole).__name__} is not the model's own: different are "
+        f"{', '.join(told)}, most of all {worst} by {share[worst]:.0e} of its size, which rounding does not explain; "
+        "this model cannot be cut into units, so it cannot be trained here"
+    )

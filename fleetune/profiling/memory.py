@@ -1,0 +1,137 @@
+"""Keeps a measuring process within its device's memory, and finds out what a worker takes beside its tensors."""
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from fleetune.errors import Infeasible
+from fleetune.links.endpoint import Endpoint, Listen
+from fleetune.links.keys import new_key_pair
+from fleetune.models.dry import FEW, NOWHERE, empty
+from fleetune.models.graph import Graph
+from fleetune.models.memory import forget_peak, peak_memory_bytes, resident_bytes, trim
+from fleetune.models.segment import Segment
+from fleetune.models.tied import state_by_unit
+from fleetune.profiling.measure import kept_bytes, leaves_of, run_watched
+
+TRAINING_WORKER = ("fleetune", "training", "worker")
+"""What a device runs to train, of which only the imports are weighed. In parts, because a module's whole name makes its
+code a part of the profile stage's key: an edit in training would measure all devices anew."""
+MANY = 2 * FEW
+CARRIED = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitNeed:
+    """Bytes that measuring one unit takes."""
+
+    state_bytes: int
+    """Weights and buffers, and as much again for gradients."""
+    kept_bytes: int
+    """From its forward to its backward whatever the batch size, and"""
+    sample_bytes: int
+    """for every sample: inputs and outputs included."""
+    input_bytes: int
+    """Of one sample."""
+
+    def activations(self, samples: int) -> int:
+        """Kept from forward to backward."""
+        return self.kept_bytes + samples * self.sample_bytes
+
+
+def unit_needs(graph: Graph, skeleton: nn.Module) -> dict[str, UnitNeed]:
+    """unit -> need, in order: counted on tensors without data. `skeleton` is the whole model on the meta device."""
+    sizes = {n: t.numel() * t.element_size() for n, t in (*skeleton.named_parameters(), *skeleton.named_buffers())}
+    state = {unit: 2 * sum(sizes[n] for n in names) for unit, names in state_by_unit(graph, skeleton).items()}
+    few, given_few = _activations(graph, skeleton, FEW)
+    many, given_many = _activations(graph, skeleton, MANY)
+    made = {}
+    for unit in state:
+        per_sample = max(0, many[unit] - few[unit]) // (MANY - FEW)
+        fixed = max(0, few[unit] - FEW * per_sample)
+        made[unit] = UnitNeed(
+            state_bytes=state[unit],
+            kept_bytes=fixed,
+            sample_bytes=per_sample,
+            input_bytes=max(0, given_many[unit] - given_few[unit]) // (MANY - FEW),
+        )
+    return made
+
+
+def _activations(graph: Graph, skeleton: nn.Module, samples: int) -> tuple[dict[str, int], dict[str, int]]:
+    """unit -> bytes kept from forward to backward by so many samples, and those of its inputs alone."""
+    held = {number: empty(graph, number, samples) for number in graph.inputs.values()}
+    found, given = {}, {}
+    for unit in graph.units:
+        segment = Segment(graph, (unit.name,), skeleton, NOWHERE)
+        segment.train()
+        inputs = leaves_of(graph, segment, held)
+        held, kept = run_watched(segment, inputs, samples)
+        found[unit.name], given[unit.name] = kept_bytes(inputs, held, kept), kept_bytes(inputs, {}, [])
+    return found, given
+
+
+def fitting_sizes(needs: Mapping[str, UnitNeed], sizes: tuple[int, ...], budget_bytes: int) -> tuple[int, ...]:
+    """The batch sizes at which every unit alone fits into the budget; Infeasible where none does."""
+    fitting = tuple(size for size in sizes if all(_window_bytes([n], size) <= budget_bytes for n in needs.values()))
+    if not fitting:
+        unit, need = max(needs.items(), key=lambda item: _window_bytes([item[1]], sizes[0]))
+        raise Infeasible(
+            f"unit {unit} alone takes {_window_bytes([need], sizes[0]) / 1e9:.2f} GB at {sizes[0]} samples, and a "
+            f"worker leaves {max(0, budget_bytes) / 1e9:.2f} GB of its memory for units; give it more memory or leave "
+            "it out"
+        )
+    return fitting
+
+
+def windows(needs: Mapping[str, UnitNeed], most_samples: int, budget_bytes: int) -> list[list[str]]:
+    """Consecutive units that are measured together within the budget; one that alone does not fit is a window too."""
+    found: list[list[str]] = [[]]
+    for unit in needs:
+        together = [needs[name] for name in (*found[-1], unit)]
+        if found[-1] and _window_bytes(together, most_samples) > budget_bytes:
+            found.append([])
+        found[-1].append(unit)
+    return found
+
+
+def _window_bytes(needs: list[UnitNeed], samples: int) -> int:
+    """State and activations of all; as much again as the largest one keeps, for gradients and what kernels take; and
+    what goes into the window and comes out of it, of this batch size and of all smaller ones (half of each other)."""
+    kept = [need.activations(samples) for need in needs]
+    carried = CARRIED * samples * max(need.input_bytes for need in needs)
+    return sum(need.state_bytes for need in needs) + sum(kept) + max(kept) + carried
+
+
+def floor_bytes() -> int:
+    """Memory of this process now that it has all that a training worker has before it holds any unit: the worker's
+    imports, a link's end, and an optimizer that has stepped."""
+    importlib.import_module(".".join(TRAINING_WORKER))
+    with Endpoint("floor", new_key_pair(), {}, run="floor", listen=Listen(), note=lambda sentence: None):
+        weight = nn.Parameter(torch.zeros(2, 2))
+        optimizer = torch.optim.AdamW([weight], fused=True)
+        (torch.zeros(2, 2) @ weight).sum().backward()
+        optimizer.step()
+        return resident_bytes()
+
+
+class Workspace:
+    """What computing takes beyond weights, gradients and kept activations: buffers of kernels, copies, the allocator's
+    slack. The most that any window took."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._before_bytes = resident_bytes()
+
+    def begin(self) -> None:
+        """A window is going to be loaded."""
+        trim()
+        forget_peak()
+
+    def end(self, held_bytes: int) -> None:
+        """It has been measured, and held so many bytes of tensors at most."""
+        used_bytes = int(peak_memory_bytes(torch.device("cpu"))) - self._before_bytes
+        self.bytes = max(self.bytes, used_bytes - held_bytes)

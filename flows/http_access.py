@@ -1,0 +1,89 @@
+"""Proxies and addresses of this process's calls over HTTP: what stays on this machine takes no proxy, and an API that
+the user has named is asked before anything is written."""
+
+import functools
+import http.client
+import os
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import MutableMapping
+from urllib.parse import urlsplit
+
+from fleetune.errors import Refused, TryAgain
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+VARIABLES = ("NO_PROXY", "no_proxy")
+ASK_S = 10.0
+SAYS_WHO = (401, 403)
+"""An API that wants a key is one."""
+
+
+def spare_loopback(environment: MutableMapping[str, str]) -> None:
+    """Take this machine's own addresses off the user's proxies, for this process and its children; the list that the
+    user keeps them off stays as it is and grows."""
+    for name in [name for name in VARIABLES if name in environment] or VARIABLES:
+        listed = [host.strip() for host in environment.get(name, "").split(",") if host.strip()]
+        if "*" not in listed:  # which means all, and only by itself
+            environment[name] = ",".join([*listed, *(host for host in LOOPBACK if host not in listed)])
+
+
+def ignore_proxies() -> None:
+    """Have Prefect's clients not even read the proxy variables: those of schemes that they cannot speak, such as
+    socks5, stop them whatever address they call. For a server of this machine only; imports Prefect."""
+    from prefect.client import base
+
+    for client in (base.PrefectHttpxAsyncClient, base.PrefectHttpxSyncClient):
+        client.__init__ = functools.partialmethod(client.__init__, trust_env=False)  # type: ignore[assignment]
+
+
+def is_loopback(address: str) -> bool:
+    """Whether a URL is one of this machine's own."""
+    return urlsplit(address).hostname in LOOPBACK
+
+
+def prove(address: str, name: str) -> None:
+    """Ask Prefect's API at `address`, which the setting `name` gives, for its health, as its clients would: through
+    proxies. Refused for what is no address, TryAgain where no such API answers."""
+    instead = f"or unset {name} to have a server started here"
+    given = f"{name} is {address}"
+    if urlsplit(address).scheme not in ("http", "https") or not urlsplit(address).hostname:
+        raise Refused(f"{given}: it is no address; give one such as http://127.0.0.1:4200/api, {instead}")
+    request = urllib.request.Request(address.rstrip("/") + "/health")
+    if key := os.environ.get("PREFECT_API_KEY"):
+        request.add_header("Authorization", f"Bearer {key}")
+    try:
+        status = _ask(request)
+    except ssl.SSLError:
+        return  # somebody is there; whom to trust is the client's to settle
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        why = getattr(error, "reason", None) or error
+        if isinstance(why, ssl.SSLError):
+            return
+        why = getattr(why, "strerror", None) or why
+        raise TryAgain(f"{given}, where nothing answers{_through(address)} ({why}): start it, {instead}") from None
+    if status != http.client.OK and status not in SAYS_WHO:
+        said = f"{status} {http.client.responses.get(status, '')}".rstrip()
+        raise TryAgain(
+            f"{given}, where no Prefect API answers{_through(address)} ({said} at {request.full_url}): "
+            f"correct the address, {instead}"
+        )
+
+
+def _ask(request: urllib.request.Request) -> int:
+    """The HTTP status of the answer."""
+    try:
+        with urllib.request.build_opener().open(request, timeout=ASK_S) as answer:  # reads the proxies of now
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def _through(address: str) -> str:
+    """In words, by which proxy the address is reached."""
+    parts = urlsplit(address)
+    proxies = urllib.request.getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if not proxy or urllib.request.proxy_bypass(parts.hostname or ""):
+        return ""
+    return f" through the proxy {urlsplit(proxy).hostname or proxy}"

@@ -1,0 +1,43 @@
+"""README's commands, as they stand there."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Call, add_run
+from tests.cli.test_run import Pipeline, pipeline
+
+__all__ = ["pipeline"]
+REPOSITORY = Path(__file__).parents[2]
+COMMANDS = re.findall(
+    r"^    \.venv/bin/fleetune (.+?)(?: +#.*)?$", (REPOSITORY / "README.md").read_text(), re.MULTILINE
+)
+TRAINS_NOTHING = [command for command in COMMANDS if not command.startswith(("solve configs", "doctor"))]
+
+
+def test_readme_has_commands() -> None:
+    """Those of a newcomer's first hour are among them."""
+    first = {command.split()[0] for command in COMMANDS}
+    assert first == {"run", "runs", "show", "rerun", "diff", "verify", "doctor", "solve"}
+
+
+@pytest.mark.parametrize("command", TRAINS_NOTHING)
+def test_a_command_of_readme(
+    call: Call, pipeline: Pipeline, root: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """`fleetune diff latest demo` once stood there and was refused: each command ends well in a store with runs, with a
+    pipeline that trains nothing."""
+    monkeypatch.chdir(REPOSITORY)
+    for number in (-2, -1):
+        add_run(root, number)
+    result = call(*shlex.split(command))
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command.startswith("solve configs")])
+def test_a_problem_of_readme_is_there(command: str) -> None:
+    """What it solves is a file of the repository."""
+    assert (REPOSITORY / shlex.split(command)[1]).is_file()

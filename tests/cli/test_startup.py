@@ -1,0 +1,63 @@
+"""What a command costs before it begins: the libraries it imports, by name, as seconds depend on who else computes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import add_run
+
+HEAVY = {
+    *("torch", "transformers", "peft", "safetensors", "numpy", "scipy", "numba", "pandas", "pyarrow", "sklearn"),
+    *("networkx", "ortools", "prefect", "docker", "zmq", "psutil", "zeroconf", "cryptography", "jinja2", "asyncio"),
+    *("fsspec", "yaml", "pyroute2", "packaging", "requests", "httpx"),
+}
+PROGRAM = """
+import atexit, sys
+atexit.register(lambda: print(*sorted({name.partition(".")[0] for name in sys.modules}), file=sys.stderr))
+from flows.cli import main
+sys.argv[0] = "fleetune"
+main()
+"""
+
+
+def imported(root: Path, *arguments: str, **environment: str) -> tuple[str, set[str]]:
+    """stdout of a command in a process of its own, and the packages that this process has imported."""
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments],
+        env={**os.environ, "FLEETUNE_ROOT": str(root), **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return ended.stdout, set(ended.stderr.split())
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["run", "--help"], ["solve", "--help"]])
+def test_help_comes_at_once(root: Path, arguments: list[str]) -> None:
+    """Every command once imported the whole store and the doctor: help and version need the command line alone."""
+    out, found = imported(root, *arguments)
+    assert out
+    assert ("pydantic" in found) == (arguments[0] in ("run", "solve"))  # typer reads the options of a command with it
+    assert sorted(found & HEAVY) == []
+
+
+def test_completion_comes_at_once(root: Path) -> None:
+    """A shell asks at every press of a key: it learns the names of commands without a library of a run."""
+    asked = {"_FLEETUNE_COMPLETE": "complete_bash", "COMP_WORDS": "fleetune re", "COMP_CWORD": "1"}
+    out, found = imported(root, **asked)
+    assert out.split() == ["rerun"]
+    assert sorted(found & HEAVY) == []
+
+
+@pytest.mark.parametrize("arguments", [["runs"], ["runs", "--json"], ["show", "small-1"], ["show", "small-1", "train"]])
+def test_records_are_shown_without_libraries_of_runs(root: Path, arguments: list[str]) -> None:
+    """Looking at a run of a local store once imported what reaches object stores, containers and processes."""
+    add_run(root, 1)
+    out, found = imported(root, *arguments)
+    assert "small" in out or "checkpoint" in out
+    assert "pydantic" in found  # the list of packages is what it seems
+    assert sorted(found & HEAVY) == []

@@ -1,0 +1,68 @@
+"""JSON that is well-formed and still not to be read."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fleetune.contracts import wire
+from fleetune.contracts.config.fleet import FleetRequest
+from fleetune.errors import Refused
+from fleetune.links.message import Message, header_frame, parse_header
+from fleetune.solving.door import kinds, read
+from flows import yaml_file
+
+Door = Callable[[str], Any]
+
+
+def by_wire(text: str) -> Any:
+    return wire.parse(FleetRequest, f'{{"tolerance": {text}}}', "it")
+
+
+def by_solve(text: str) -> Any:
+    return read(f'{{"kind": "hpp", "micro_batch": {text}}}', "it", kinds())
+
+
+def by_yaml(text: str) -> Any:
+    return yaml_file.parse(f"a: {text}", "it")
+
+
+def by_link(text: str) -> Any:
+    frame = header_frame(Message("k", {"a": "HERE"}), [], run="r", session="s", sequence=0)
+    return parse_header(frame.replace(b'"HERE"', text.encode()))
+
+
+DOORS = [by_wire, by_solve, by_yaml, by_link]
+DEEP = ["[" * depth + "]" * depth for depth in (101, 400, 990, 200_000)]
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("text", ["1e999", "-1.5e400", "1" * 5000, *DEEP])
+def test_numbers_without_end_and_depths_without_floor(door: Door, text: str) -> None:
+    """1e999 is a number to JSON and infinite to Python, and 200,000 brackets end a process that follows them: every
+    door refuses both in a sentence, never with a traceback."""
+    with pytest.raises(Refused):
+        door(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("1e999", "it: not JSON (1e999 is too large for a number)"),
+        ("9" * 301, "is too large for a number"),
+        ("[" * 101 + "]" * 101, "it: values are nested deeper than 100 levels; make it flatter"),
+        ("[" * 200_000, "it: not JSON to be read here (nested deeper than 100 levels)"),
+    ],
+)
+def test_what_is_wrong_is_said(text: str, says: str) -> None:
+    """By the owner's name and the number itself."""
+    with pytest.raises(Refused) as error:
+        wire.plain(text, "it")
+    assert says in str(error.value) and len(str(error.value)) < 200
+
+
+def test_what_is_large_and_fits() -> None:
+    """Bounds are far from what anybody writes."""
+    deep = "[" * 100 + "]" * 100
+    assert wire.plain(f'[1e308, {2**62}, "{"[" * 500}"]', "it")[:2] == [1e308, 2**62]
+    assert wire.plain(deep, "it") == yaml_file.parse(deep, "it")

@@ -1,0 +1,207 @@
+"""Anybody may announce hosts, knock and talk nonsense: what that costs is bounded on both sides."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleetune.contracts.config.fleet import DeviceRequest
+from fleetune.contracts.fleet import Device as FleetDevice
+from fleetune.discovery.joining import acquaintance, engine_facts, refusals
+from fleetune.discovery.joining import front as of_front
+from fleetune.discovery.joining.acquaintance import Acquaintance, Device
+from fleetune.discovery.joining.announcing import MOST_PLACES, Announced
+from fleetune.discovery.joining.certificates import client_context, issue, server_context
+from fleetune.discovery.joining.device import _update
+from fleetune.discovery.joining.front import Front, Passed
+from fleetune.discovery.joining.protocol import EARLIER_REFUSALS, REFUSALS, Introduction, a_joining_name
+from fleetune.discovery.joining.refusals import TURNED_AWAY, Refusals
+from fleetune.discovery.joining.streams import Plain, Tls
+from fleetune.discovery.joining.surroundings import LOOPBACK, Surroundings, listening
+from fleetune.discovery.joining.token import pairs
+from fleetune.errors import Refused, TryAgain
+
+HOSTS = 10
+PATIENCE_S = 30.0
+
+
+class Line:
+    """Stands in for an endpoint: admitted at the honest host's port only. Counts those that are open."""
+
+    open = 0
+    knocks = 0
+    honest = 0
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        Line.open += 1
+        Line.knocks += 1
+        assert Line.open == 1, "one knock at a time"
+        self.address, self._port = "tcp://127.0.0.1:1", 0
+
+    def connect(self, peer: str, address: str, key: bytes) -> None:
+        """As of an endpoint."""
+        self._port = int(address.rpartition(":")[2])
+
+    def connected(self, peer: str) -> bool:
+        """As of an endpoint."""
+        return self._port == Line.honest
+
+    def send(self, *_: Any) -> None:
+        """As of an endpoint."""
+
+    def receive(self, timeout_s: float) -> None:
+        """As of an endpoint."""
+
+    def close(self, linger_s: float) -> None:
+        """As of an endpoint."""
+        Line.open -= 1
+
+
+@contextmanager
+def silent() -> Iterator[int]:
+    """A port where connections are taken and nothing is ever said."""
+    with socket.create_server((LOOPBACK, 0), backlog=200) as server:
+        yield int(server.getsockname()[1])
+
+
+def test_announced_hosts_cost_one_knock_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten announced hosts with eight addresses each once took every file descriptor of a device in 3 s; now one address
+    is tried at a time, and an honest host among them is met after one address of each."""
+    monkeypatch.setattr(acquaintance, "Endpoint", Line)
+    monkeypatch.setattr(Line, "knocks", 0)
+    with silent() as bad, silent() as good, socket.create_server((LOOPBACK, 0)) as taken:
+        closed = int(taken.getsockname()[1])
+        taken.close()
+        monkeypatch.setattr(Line, "honest", good)
+        now_s = [0.0]
+        here = Surroundings(addresses=(LOOPBACK,), clock=lambda: now_s[0])
+        words = Introduction(
+            name="a", address="tcp://127.0.0.1:9", answer_to="tcp://127.0.0.1:9", ca="", cert="", key="",
+            facts=engine_facts.EngineFacts(version="1", cores=1, memory_bytes=1),
+        )  # fmt: skip
+        device = Device(keys=pairs("token"), introduce=lambda *_: words, surroundings=here, say=lambda _: None)
+        known: dict[str, tuple[Announced, Acquaintance]] = {}
+        for number in range(HOSTS):
+            places = ((LOOPBACK, closed), *([(LOOPBACK, bad)] * (MOST_PLACES - 1)))
+            _update(known, Announced(f"bad-{number}", places), device)
+        _update(known, Announced("good", ((LOOPBACK, good),)), device)
+        most = 0
+        while not known["good"][1].admitted:
+            now_s[0] += 0.4
+            for _, each in known.values():
+                each.look()
+                open_ones = sum(other._dialled is not None or other._line is not None for _, other in known.values())
+                most = max(most, open_ones)
+            assert Line.knocks <= HOSTS + 1
+        assert most == 1
+        for _, each in known.values():
+            each.close()
+    assert Line.open == 0
+
+
+@pytest.mark.parametrize("is_tls", [True, False], ids=["tls", "plain"])
+def test_unproven_connections_of_one_address_are_few(
+    is_tls: bool, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever only opens connections once kept every place from devices; proven ones are not counted among those."""
+    monkeypatch.setattr(of_front, "MOST_UNPROVEN_OF_ONE", 2)
+    server, client = issue([LOOPBACK], datetime.now(UTC))
+    context = server_context(server) if is_tls else None
+    here = Surroundings(addresses=(LOOPBACK,))
+
+    async def talk(front: Front) -> None:
+        proven = []
+        for _ in range(4):
+            stream: Any = Plain(*await asyncio.open_connection(LOOPBACK, front.port))
+            if is_tls:
+                stream = Tls(stream, client_context(client), LOOPBACK)
+            await stream.open()
+            await stream.write(b"GET /info HTTP/1.1\r\nHost: engine\r\n\r\n")
+            assert (await stream.read()).startswith(b"HTTP/1.1 200 OK")
+            proven.append(stream)
+        idle = [await asyncio.open_connection(LOOPBACK, front.port) for _ in range(2)]
+        reader, writer = await asyncio.open_connection(LOOPBACK, front.port)
+        try:
+            assert await asyncio.wait_for(reader.read(), PATIENCE_S) == b""
+        except ConnectionResetError:
+            pass
+        for _, each in (*idle, (reader, writer)):
+            each.close()
+            with suppress(OSError):
+                await each.wait_closed()
+        for stream in proven:
+            await stream.finish()
+
+    with Front(listening(here), engine, context) as front:
+        asyncio.run(talk(front))
+
+
+def test_the_log_of_refusals_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strangers from ever new addresses once filled the disk; after the first of them only their number is kept."""
+    monkeypatch.setattr(refusals, "MOST_TOLD", 3)
+    (tmp_path / REFUSALS).write_text("x" * (refusals.MOST_LOG_BYTES + 1))
+    told: list[str] = []
+    book = Refusals(tmp_path, told.append, lambda: datetime(2026, 1, 2, tzinfo=UTC))
+    assert (tmp_path / EARLIER_REFUSALS).exists() and not (tmp_path / REFUSALS).exists()
+    for number in range(100):
+        book.ended(Passed(remote=f"10.0.0.{number}", inward_bytes=1, outward_bytes=TURNED_AWAY - 1))
+    book.add("a device", "one\nline" * 1000)
+    book.close()
+    book.close()
+    lines = (tmp_path / REFUSALS).read_text().splitlines()
+    assert len(lines) == 4 and "10.0.0.2 may not join" in lines[2]
+    assert lines[3].endswith("98 further refusals are not written down")
+    assert len(told) == 4 and told[3].startswith("98 further")
+    again = Refusals(tmp_path, told.append, lambda: datetime(2026, 1, 2, tzinfo=UTC))
+    again.add("a device", "one\nline" * 1000)
+    assert len((tmp_path / REFUSALS).read_text().splitlines()[-1]) < 500
+
+
+@pytest.mark.parametrize("is_tls", [True, False], ids=["tls", "plain"])
+def test_an_engine_that_answers_by_drops_is_left(is_tls: bool) -> None:
+    """A time limit for every piece is none for a thousand pieces: the whole question has one."""
+    over = threading.Event()
+    server, client = issue([LOOPBACK], datetime.now(UTC))
+
+    def drip(listener: socket.socket) -> None:
+        line, _ = listener.accept()
+        if is_tls:
+            line = server_context(server).wrap_socket(line, server_side=True)
+        with line:
+            line.sendall(b"HTTP/1.1 200 OK\r\n")
+            try:
+                while not over.wait(0.05):
+                    line.sendall(b"x")
+            except OSError:
+                return
+
+    with socket.create_server((LOOPBACK, 0)) as listener:
+        thread = threading.Thread(target=drip, args=(listener,))
+        thread.start()
+        line: socket.socket = socket.create_connection(listener.getsockname(), PATIENCE_S)
+        if is_tls:
+            context = client_context(client)
+            line = context.wrap_socket(line, server_hostname=LOOPBACK, do_handshake_on_connect=False)
+        try:
+            with line, pytest.raises(TryAgain, match="does not answer as one does"):
+                engine_facts.ask(line, "the drip", limit_s=0.5)
+        finally:
+            over.set()
+            thread.join()
+
+
+def test_no_device_has_the_coordinators_name() -> None:
+    """A device of that name once broke every run, at its first message."""
+    for make in (
+        lambda: DeviceRequest(name="coordinator"),
+        lambda: FleetDevice(name="coordinator", memory_bytes=1, cores=1, fingerprint=""),
+        lambda: a_joining_name("coordinator"),
+    ):
+        with pytest.raises(Refused, match="device coordinator: this name means the process that conducts"):
+            make()

@@ -1,0 +1,90 @@
+"""What is not as an earlier run found it is looked at again before it is believed."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fleetune.contracts.fleet import Device, Fleet, Link
+from fleetune.contracts.progress import quiet
+from fleetune.discovery.link_work import LinkProbe
+from fleetune.discovery.probing import End, Expected, Probing
+from fleetune.discovery.protocol import Probed
+from fleetune.discovery.sweep import SIZES_BYTES
+from fleetune.discovery.tolerance import within_tolerance
+
+ENDS = tuple(End(name=name, machine="m", memory_bytes=1 << 30) for name in "ab")
+LATENCY_S, BYTES_PER_S, CPU_S_PER_BYTE = 1e-2, 1e7, 1e-8
+
+
+def probe(slower: float = 1.0, dearer: float = 1.0) -> Probed:
+    """A link of 10 ms and 10 MB/s, 10 ns of processor time a byte, with everything slower and dearer by factors."""
+    trips = tuple((slower * (2 * LATENCY_S + size / BYTES_PER_S),) * 9 for size in SIZES_BYTES)
+    cpu = tuple((dearer * CPU_S_PER_BYTE * size,) * 9 for size in SIZES_BYTES)
+    return Probed(sizes_bytes=SIZES_BYTES, round_trips_s=trips, sender_cpu_s=cpu, receiver_cpu_s=cpu)
+
+
+class Scripted(Probing):
+    """Probes that come from a list, then calm ones for ever."""
+
+    def __init__(self, stored: Fleet | None, *first: Probed) -> None:
+        conversation: Any = SimpleNamespace(probes=[], note=lambda sentence: None)
+        super().__init__(conversation, Expected(asked=None, stored=stored, tolerance=0.1))
+        self._first = list(first)
+        self.asked: list[str] = []
+
+    def _probe(self, source: End, target: End) -> Probed:
+        self.asked.append(source.name + target.name)
+        found = self._first.pop(0) if self._first else probe()
+        self._conversation.probes.append(LinkProbe(source=source.name, target=target.name, probed=found))
+        return found
+
+
+def measured(probing: Probing) -> Fleet:
+    """The fleet of both devices as those probes have it."""
+    links = tuple(probing.links(ENDS, quiet))
+    costs = probing.link_cpu_s_per_byte(ENDS)
+    devices = (
+        Device(name=end.name, memory_bytes=1, cores=1, fingerprint="f", link_cpu_s_per_byte=costs[end.name])
+        for end in ENDS
+    )
+    return Fleet(devices=tuple(devices), links=links)
+
+
+def test_a_disturbed_look_is_repeated_and_the_stored_fleet_stays() -> None:
+    """Bug: every run on a busy machine found another fleet, and with it began to train from round 0."""
+    stored = measured(Scripted(None))
+    busy = Scripted(stored, probe(slower=2.0), probe(slower=1.7))
+    assert within_tolerance(stored, measured(busy), 0.1)
+    assert busy.asked == ["ab", "ab", "ab", "ba"]
+
+
+def test_a_processor_that_was_disturbed_is_measured_again() -> None:
+    """Both directions of every link of the device, once more."""
+    stored = measured(Scripted(None))
+    busy = Scripted(stored, probe(dearer=3.0))
+    assert within_tolerance(stored, measured(busy), 0.1)
+    assert len(busy.asked) > 2 and set(busy.asked) == {"ab", "ba"}
+
+
+def test_a_link_that_has_changed_is_believed_after_three_looks() -> None:
+    """A slower cable is no disturbance: every look says the same."""
+    stored = measured(Scripted(None))
+    there = Scripted(stored, *(probe(slower=2.0) for _ in range(3)))
+    found = measured(there)
+    assert there.asked == ["ab"] * 3 + ["ba"] and not within_tolerance(stored, found, 0.1)
+    assert found.link("a", "b").bytes_per_s == pytest.approx(BYTES_PER_S / 2, rel=0.01)
+
+
+def test_a_fleet_that_is_new_is_looked_at_once() -> None:
+    """Links and devices that the stored fleet does not have are compared with nothing."""
+    stored = measured(Scripted(None))
+    renamed = Fleet(
+        devices=tuple(replace(device, name=device.name.upper()) for device in stored.devices),
+        links=tuple(Link(source=x, target=y, latency_s=1.0, bytes_per_s=1.0) for x, y in ("AB", "BA")),
+    )
+    for earlier in (None, renamed):
+        probing = Scripted(earlier)
+        measured(probing)
+        assert probing.asked == ["ab", "ba"]

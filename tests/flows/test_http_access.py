@@ -1,0 +1,159 @@
+"""Proxies that the user has set, and an address of Prefect's API where nobody lives."""
+
+import contextlib
+import http.server
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fleetune.errors import Refused, TryAgain
+from flows import http_access, server
+from flows.finetune import run_with
+from flows.setting import Wish
+from tests.flows.toy import World, setting
+
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+OURS = "127.0.0.1,localhost,::1"
+
+
+@pytest.fixture(autouse=True)
+def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in PROXIES:
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@contextlib.contextmanager
+def answering(status: int) -> Iterator[str]:
+    """The address of a server that gives this status to every question."""
+
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as listening:
+        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{listening.server_port}/api"
+        listening.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("given", "made"),
+    [
+        ({}, {"NO_PROXY": OURS, "no_proxy": OURS}),
+        ({"NO_PROXY": "intranet, 10.0.0.0/8"}, {"NO_PROXY": f"intranet,10.0.0.0/8,{OURS}"}),
+        ({"no_proxy": "localhost"}, {"no_proxy": "localhost,127.0.0.1,::1"}),
+        ({"no_proxy": "", "NO_PROXY": "a"}, {"no_proxy": OURS, "NO_PROXY": f"a,{OURS}"}),
+        ({"NO_PROXY": "*"}, {"NO_PROXY": "*"}),
+    ],
+)
+def test_the_users_list_grows(given: dict[str, str], made: dict[str, str]) -> None:
+    """This machine's addresses are added to what the user spares from proxies, once; nothing is lost."""
+    environment = dict(given)
+    for _ in range(2):
+        http_access.spare_loopback(environment)
+        assert environment == made
+
+
+def test_a_proxy_is_not_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every run once ended in an unforeseen RuntimeError where HTTP_PROXY was set."""
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # where nobody listens
+    environment: dict[str, str] = {}
+    http_access.spare_loopback(environment)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with answering(200) as address:
+        http_access.prove(address, "PREFECT_API_URL")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("proxy", ["http://127.0.0.1:9", "socks5://127.0.0.1:9"])
+def test_prefects_clients_read_no_proxy(proxy: str) -> None:
+    """A proxy of a scheme that httpx cannot speak once stopped Prefect's client before it called anybody."""
+    program = """
+import os
+from flows import http_access
+http_access.spare_loopback(os.environ)
+http_access.ignore_proxies()
+from prefect.client.orchestration import get_client
+with get_client(sync_client=True) as client:
+    print(client.hello().status_code)
+"""
+    with answering(200) as address:
+        ended = subprocess.run(
+            [sys.executable, "-c", program],
+            env={**_environment(), "ALL_PROXY": proxy, "HTTP_PROXY": proxy, "PREFECT_API_URL": address},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert ended.stdout.strip() == "200", ended.stderr[-2000:]
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+
+
+@pytest.mark.parametrize("status", [200, 401, 403])
+def test_an_api_that_answers_is_one(status: int) -> None:
+    """Also one that wants to know who asks."""
+    with answering(status) as address:
+        http_access.prove(address, "PREFECT_API_URL")
+
+
+def test_nobody_answers() -> None:
+    """The setting, the address and the reason are named, and what can be done."""
+    with answering(200) as address:
+        pass  # gone now
+    with pytest.raises(TryAgain) as caught:
+        http_access.prove(address, "PREFECT_API_URL")
+    assert str(caught.value) == (
+        f"PREFECT_API_URL is {address}, where nothing answers (Connection refused): start it, or unset PREFECT_API_URL "
+        "to have a server started here"
+    )
+
+
+def test_the_proxy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An address elsewhere is reached as the user means it, by the proxy, which may be what does not answer."""
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    with pytest.raises(TryAgain, match=r"nothing answers through the proxy 127\.0\.0\.1 \(Connection refused\)"):
+        http_access.prove("http://prefect.example:4200/api", "PREFECT_API_URL")
+
+
+def test_something_else_answers() -> None:
+    """An address without its /api is told from a dead one."""
+    with (
+        answering(404) as address,
+        pytest.raises(TryAgain, match=r"no Prefect API answers \(404 Not Found at .*/health"),
+    ):
+        http_access.prove(address, "PREFECT_API_URL")
+
+
+@pytest.mark.parametrize("address", ["", "127.0.0.1:4200", "file:///etc/passwd", "http://"])
+def test_no_address(address: str) -> None:
+    """What is no address is refused, not opened."""
+    with pytest.raises(Refused, match="it is no address; give one such as http://127.0.0.1:4200/api"):
+        http_access.prove(address, "PREFECT_API_URL")
+
+
+def test_a_dead_address_is_told_before_anything_is_written(
+    world: World, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run ends with the address; there is no record of it, not even a folder."""
+    with answering(200) as address:
+        pass
+    proven: list[str] = []
+    monkeypatch.setattr(server, "prove_named", lambda: proven.append(address) or http_access.prove(address, "X"))
+    with pytest.raises(TryAgain, match="where nothing answers"):
+        run_with(setting(root), world.config(), Wish())
+    assert proven and not root.exists()

@@ -1,0 +1,102 @@
+"""What is refused before a device is touched, in real runs and dry ones alike."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleetune.contracts import wire
+from fleetune.contracts.config.run import RunConfig
+from fleetune.errors import Refused
+from fleetune.store import Store
+from flows import finetune, preflight, server
+from flows.foresee import foresee
+from flows.runner import Runner
+from flows.setting import Setting, Wish
+
+PLAIN: dict[str, Any] = {
+    "name": "small",
+    "fleet": {"devices": [{"name": "fast"}, {"name": "slow"}]},
+    "model": {
+        "task": "sequence-classification",
+        "config": {"model_type": "bert", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+                   "intermediate_size": 16, "vocab_size": 300},
+    },
+    "data": {"source": "rows.csv"},
+    "strategy": {"name": "dp"},
+    "training": {"rounds": 4},
+}  # fmt: skip
+
+
+def config(folder: Path, **sections: Any) -> RunConfig:
+    """A run over a small file, with some sections changed."""
+    (folder / "rows.csv").write_text("text,label\n" + "".join(f"t{n},{n % 2}\n" for n in range(10)))
+    plain = {**PLAIN, "data": {"source": str(folder / "rows.csv")}}
+    for name, change in sections.items():
+        plain[name] = {**plain[name], **change} if isinstance(change, dict) else change
+    return wire.load(RunConfig, plain, "small")
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "a column": ({"data": {"label_column": "kind"}}, "no column 'kind'"),
+    "test rows": ({"data": {"test_samples": 9}}, "test_samples asks for 9 rows"),
+    "an option": ({"strategy": {"options": {"device": "fast"}}}, "strategy dp: device: unknown key"),
+    "a device of an option": ({"strategy": {"options": {"devices": ["fats"]}}}, "device is 'fats'; allowed are fast"),
+    "a method": ({"strategy": {"name": "asteroid", "options": {"method": "x"}}}, "method is 'x'; allowed are search"),
+    "scores": ({"strategy": {"name": "d2ft"}}, "set profile.scores=true"),
+    "targets": ({"model": {"lora": {"targets": ["nothing"]}}}, "lora.targets .* fit no layer"),
+    "a pattern": ({"model": {"freeze": ["nothing"]}}, "freeze pattern 'nothing' matches no parameter"),
+    "a seed": ({"seed": 2**64}, "seed 18446744073709551616 is beyond 64 bits"),
+    "a warm-up": ({"training": {"warmup_rounds": 5}}, "warmup_rounds is 5, but the run has 4 rounds"),
+}
+
+
+@pytest.mark.parametrize("dry", [False, True], ids=["run", "dry run"])
+@pytest.mark.parametrize("case", WRONG)
+def test_nothing_is_started_for_it(case: str, dry: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All devices were discovered and measured before a misspelt option was refused, and a dry run said nothing."""
+    sections, says = WRONG[case]
+
+    def started(*_: Any) -> None:
+        raise AssertionError("the pipeline's engine was started")
+
+    monkeypatch.setattr(server, "ensure", started)
+    with pytest.raises(Refused, match=says):
+        finetune.run(config(tmp_path, **sections), root=tmp_path / "kept", dry_run=dry)
+    assert not (tmp_path / "kept").exists()
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {},
+        {"seed": 2**62, "training": {"warmup_rounds": 4}, "data": {"test_samples": 2}},
+        {"strategy": {"name": "d2ft"}, "profile": {"scores": True}},
+        {"model": {"lora": {"targets": ["query"]}, "freeze": ["base_model.model.bert.pooler"]}},
+        {"strategy": {"name": "pp", "options": {"groups": [["fast"], ["slow"]]}}},
+    ],
+    ids=["plain", "at the limits", "scored", "adapters", "groups"],
+)
+def test_what_is_right_passes(sections: dict[str, Any], tmp_path: Path) -> None:
+    """A dry run of a config that can be run foresees all of its stages."""
+    plain = {**sections}
+    profile = plain.pop("profile", None)
+    made = config(tmp_path, **plain)
+    if profile:
+        made = wire.load(RunConfig, {**wire.dump(made), "profile": profile}, "small")
+    assert len(finetune.run(made, root=tmp_path / "kept", dry_run=True).stages) == 6
+
+
+def test_devices_that_join_have_any_name(tmp_path: Path) -> None:
+    """Who joins is not known beforehand, so names of devices are left to the plan stage."""
+    join = {"fleet": {"join": {"token_file": "t"}}, "strategy": {"name": "single", "options": {"device": "guest"}}}
+    assert finetune.run(config(tmp_path, **join), root=tmp_path / "kept", dry_run=True).state == "planned"
+
+
+def test_only_what_will_run_is_proven(tmp_path: Path) -> None:
+    """A run that ends before training does not ask for its schedule."""
+    wrong = config(tmp_path, training={"warmup_rounds": 5})
+    setting = Setting(store=Store(tmp_path / "kept"))
+    preflight.prove(foresee(Runner(setting, wrong, Wish(until="plan"))))
+    with pytest.raises(Refused, match="warmup_rounds"):
+        preflight.prove(foresee(Runner(setting, wrong, Wish())))

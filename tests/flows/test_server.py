@@ -1,0 +1,85 @@
+"""The embedded server: where it listens, and whom it answers."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fleetune.errors import TryAgain
+from flows import server
+
+PROGRAM = """
+import base64, http.client, json, os, sys
+from pathlib import Path
+from urllib.parse import urlsplit
+from flows import server
+
+server.ensure(Path("home"))
+secret = os.environ["PREFECT_API_AUTH_STRING"]
+
+def status(headers):
+    line = http.client.HTTPConnection(urlsplit(os.environ["PREFECT_API_URL"]).netloc, timeout=60)
+    line.request("POST", "/api/flows/filter", "{}", {"Content-Type": "application/json", **headers})
+    found = line.getresponse().status
+    line.close()
+    return found
+
+def basic(text):
+    return {"Authorization": "Basic " + base64.b64encode(text.encode()).decode()}
+
+from prefect.client.orchestration import get_client
+with get_client(sync_client=True) as client:
+    runs = len(client.read_flow_runs())
+from fleetune.launching import Command, ProcessLauncher
+child = ProcessLauncher().start(Command(module="tests.flows.environment", log=Path("log")))
+names = next(child.lines())
+print(json.dumps([status({}), status(basic("a:b")), status(basic(secret)), runs, names, secret]), flush=True)
+sys.stdin.readline()
+"""
+
+
+def server_of(process: psutil.Process) -> bool:
+    """Whether a process is the server; one that has just ended has no command any more."""
+    try:
+        return "flows.prefect_server" in process.cmdline()
+    except psutil.Error:
+        return False
+
+
+@pytest.mark.slow
+def test_the_server_answers_nobody_else(tmp_path: Path) -> None:
+    """A port that was only found to be free could be taken by another user of the machine, and the server behind it
+    answered anybody; its secret is known to this process alone, and stands in no argument, environment or log."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        cwd=tmp_path,
+        env=kept,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None and process.stdin is not None
+        unknown, wrong, known, runs, names, secret = json.loads(process.stdout.readline())
+        assert (unknown, wrong, known, runs) == (401, 401, 200, 0)
+        assert "PREFECT_API_AUTH_STRING" not in names.split() and "PREFECT_HOME" in names.split()
+        children = psutil.Process(process.pid).children()  # the other one may still be ending
+        (child,) = (each for each in children if server_of(each))
+        assert all(secret not in text for text in (*child.cmdline(), *child.environ().values()))
+        assert all(each.laddr.ip == "127.0.0.1" for each in child.net_connections() if each.status == "LISTEN")
+        process.stdin.write("\n")
+    assert not any(secret.encode() in file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
+
+
+def test_a_server_that_ends_before_it_has_a_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last word is told; nothing is waited for."""
+    monkeypatch.setattr(server, "SERVER_ONLY", {"PYTHONWARNINGS": "error", "PYTHONPATH": str(tmp_path)})
+    (tmp_path / "flows").mkdir()
+    (tmp_path / "flows" / "__init__.py").touch()
+    (tmp_path / "flows" / "prefect_server.py").write_text("raise SystemExit('no room here')")
+    with pytest.raises(TryAgain, match="Prefect's server did not start \\(no room here\\)"):
+        server.start(tmp_path, lambda _: False)

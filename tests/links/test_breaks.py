@@ -1,0 +1,175 @@
+"""Connections that break while messages are under way."""
+
+import queue
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from fleetune.errors import Refused, TryAgain
+from fleetune.links.endpoint import Endpoint
+from fleetune.links.message import Message
+from tests.links.ends import KEYS, LISTED, PATIENCE_S, two_ends, until
+
+
+class Cable:
+    """A TCP connection in two halves that swallows what comes from the caller, and breaks, when told so."""
+
+    def __init__(self, target: str) -> None:
+        host, port = target.removeprefix("tcp://").split(":")
+        self._target = (host, int(port))
+        self._door = socket.create_server(("127.0.0.1", 0))
+        self._swallow = threading.Event()
+        self.swallowed: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._halves: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def address(self) -> str:
+        """What to connect to instead."""
+        return f"tcp://127.0.0.1:{self._door.getsockname()[1]}"
+
+    def swallow(self) -> None:
+        """From now on what comes from the caller goes nowhere."""
+        self._swallow.set()
+
+    def cut(self) -> None:
+        """End the connection; the next one is whole again."""
+        self._swallow.clear()
+        halves, self._halves = self._halves, []
+        for half in halves:
+            with suppress(OSError):
+                half.shutdown(socket.SHUT_RDWR)
+            half.close()
+
+    def close(self) -> None:
+        """No more connections either."""
+        with suppress(OSError):
+            self._door.shutdown(socket.SHUT_RDWR)  # wakes whoever accepts; a close would not
+        self._door.close()
+        self.cut()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                caller, _ = self._door.accept()
+                called = socket.create_connection(self._target)
+                self._halves += [caller, called]
+                for ends in ((caller, called, True), (called, caller, False)):
+                    threading.Thread(target=self._carry, args=ends, daemon=True).start()
+
+    def _carry(self, source: socket.socket, target: socket.socket, forward: bool) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                if forward and self._swallow.is_set():
+                    self.swallowed.put(len(data))
+                else:
+                    target.sendall(data)
+
+
+@contextmanager
+def cabled() -> Iterator[tuple[Endpoint, Endpoint, Cable]]:
+    """Ann, who reaches bob over a cable."""
+    with (
+        Endpoint("bob", KEYS["bob"], LISTED, run="r", note=lambda _: None) as bob,
+        Endpoint("ann", KEYS["ann"], LISTED, run="r", note=lambda _: None) as ann,
+    ):
+        cable = Cable(bob.address)
+        ann.connect("bob", cable.address, KEYS["bob"].public)
+        ann.wait_connected("bob", PATIENCE_S)
+        try:
+            yield ann, bob, cable
+        finally:
+            cable.close()
+
+
+def test_a_lost_message_is_known_once_the_connection_stands_again() -> None:
+    """Once the last message before a silence was lost unseen until a later one came, and its receiver waited for ever.
+
+    Now the connection itself says, as soon as it is back, how many messages it has carried; no word of that is received
+    by anybody.
+    """
+    with cabled() as (ann, bob, cable):
+        ann.send("bob", Message("first", {}))
+        first = bob.receive(PATIENCE_S)
+        assert first is not None and not bob.lost_from
+        cable.swallow()
+        ann.send("bob", Message("second", {}, (bytes(5000),)))
+        swallowed = 0
+        while swallowed < 5000:  # heartbeats are among it
+            swallowed += cable.swallowed.get(timeout=PATIENCE_S)
+        cable.cut()
+        until(lambda: bob.receive(0.01) or bob.lost_from)
+        assert (bob.lost_from, bob.lost) == ({"ann": 1}, 1)
+        ann.send("bob", Message("third", {}))
+        third = bob.receive(PATIENCE_S)
+        assert third is not None and third.message.kind == "third" and bob.lost == 1
+
+
+def test_a_break_that_loses_nothing_is_no_loss() -> None:
+    """A connection that ends between two messages comes back, and all that is said meanwhile arrives."""
+    with cabled() as (ann, bob, cable):
+        ann.send("bob", Message("first", {}))
+        assert bob.receive(PATIENCE_S)
+        cable.cut()
+        ann.send("bob", Message("second", {}))
+        second = bob.receive(PATIENCE_S)
+        assert second is not None and second.message.kind == "second"
+        assert bob.lost == 0 and ann.down_s == {}
+
+
+def test_a_connection_that_does_not_come_back_is_known() -> None:
+    """How long a peer cannot be reached is told; it counts from the break, or from the first knock."""
+    with cabled() as (ann, bob, cable):
+        assert ann.down_s == {}
+        cable.close()
+        until(lambda: ann.down_s.get("bob", 0) > 0.05)
+        bob.connect("ann", "tcp://127.0.0.1:9", KEYS["ann"].public)
+        until(lambda: bob.down_s.get("ann", 0) > 0.05)
+
+
+def test_knocking_in_vain_does_not_count_as_a_connection() -> None:
+    """Whoever sits at a peer's address and hangs up on every caller cannot make its absence look short."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as door,
+        Endpoint("ann", KEYS["ann"], LISTED, run="r", note=lambda _: None) as ann,
+    ):
+        door.settimeout(PATIENCE_S)
+        ann.connect("bob", f"tcp://127.0.0.1:{door.getsockname()[1]}", KEYS["bob"].public)
+        connected_s = time.monotonic()
+        for _ in range(4):
+            door.accept()[0].close()
+            asked_s = time.monotonic()
+        down_s = ann.down_s["bob"]
+        assert down_s >= asked_s - connected_s
+
+
+def test_when_a_sender_was_last_heard_is_known_before_anybody_receives() -> None:
+    """A thread that watches over a silence must not need the thread that is busy computing."""
+    with two_ends() as ends:
+        assert ends.bob.heard_s("ann") is None
+        ends.ann.send("bob", Message("first", {}))
+        until(lambda: ends.bob.heard_s("ann"))
+        received = ends.bob.receive(PATIENCE_S)
+        assert received is not None and received.at_s == ends.bob.heard_s("ann")
+
+
+def test_a_reader_that_fails_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a fault in the thread that reads made every peer look silent; now whoever receives is told."""
+    with two_ends() as ends:
+        monkeypatch.setattr(ends.bob._inbox, "_read", lambda: 1 / 0)
+        ends.bob._inbox._handlers[ends.bob._inbox._router] = ends.bob._inbox._read
+        ends.ann.send("bob", Message("first", {}))
+        with pytest.raises(TryAgain, match="endpoint bob: links: the IO thread ended .ZeroDivisionError"):
+            ends.bob.receive(PATIENCE_S)
+
+
+def test_an_address_that_is_none_is_refused() -> None:
+    """A peer that names a bad address harms only itself: once zmq's own error ended whoever called it."""
+    with Endpoint("ann", KEYS["ann"], LISTED, run="r", note=lambda _: None) as ann:
+        for address in ("nonsense", "tcp://127.0.0.1:port", "", "inproc://bell", "ipc://x"):
+            with pytest.raises(Refused, match=r"bob: .* cannot be connected to .*give tcp://ADDRESS:PORT"):
+                ann.connect("bob", address, KEYS["bob"].public)

@@ -1,0 +1,177 @@
+"""Where a model comes from, and what identifies it: files in subfolders, and names on the hub that move."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import constants
+
+from fleetune.contracts.config.model import Lora, ModelRequest
+from fleetune.errors import Refused
+from fleetune.models.export import export_model
+from fleetune.models.skeleton import base_skeleton
+from fleetune.models.source import configuration, content_digest, needs, pinned, settled, source_folder, weight_files
+from fleetune.models.start import write_start
+
+BERT = {
+    "model_type": "bert", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "intermediate_size": 64, "vocab_size": 50,
+}  # fmt: skip
+NAME = "owner/tiny"
+FIRST, SECOND = "a" * 40, "b" * 40
+
+
+def saved(folder: Path, seed: int, shards: str = "") -> Path:
+    """A model folder with random weights; its weights lie in the folder `shards` below it where that is given."""
+    request = ModelRequest(task="sequence-classification", config=BERT)
+    config = configuration(request, ("no", "yes"))
+    folder.mkdir(parents=True)
+    write_start(config, request, seed, folder / "model.safetensors")
+    config.save_pretrained(folder)
+    if shards:
+        (folder / shards).mkdir()
+        (folder / "model.safetensors").rename(folder / shards / "one.safetensors")
+        named = {"anything": f"{shards}/one.safetensors"}
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": named}))
+    return folder
+
+
+class Hub:
+    """The cache of a hub that cannot be reached: commits of one model, and what its branch stands for."""
+
+    def __init__(self, cache: Path) -> None:
+        self._folder = cache / f"models--{NAME.replace('/', '--')}"
+        (self._folder / "refs").mkdir(parents=True)
+
+    def add(self, commit: str, seed: int) -> None:
+        """A snapshot of other weights, as main from now on."""
+        saved(self._folder / "snapshots" / commit, seed)
+        self.point(commit)
+
+    def point(self, commit: str, branch: str = "main") -> None:
+        """Move a branch."""
+        (self._folder / "refs" / branch).write_text(commit)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    """A hub with two commits of one model; main is the first."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    made = Hub(tmp_path / "hub")
+    made.add(SECOND, 2)
+    made.add(FIRST, 1)
+    return made
+
+
+def test_weights_in_a_subfolder_are_part_of_the_digest(tmp_path: Path) -> None:
+    """Bug: other weights under the same index were the same model, and the training of the old ones was reused."""
+    folder = saved(tmp_path / "model", 1, shards="shards")
+    request = ModelRequest(task="sequence-classification", source=str(folder))
+    assert weight_files(folder) == (folder / "shards" / "one.safetensors",)
+    before = content_digest(request)
+    content = bytearray((folder / "shards" / "one.safetensors").read_bytes())
+    content[-1] ^= 1
+    (folder / "shards" / "one.safetensors").write_bytes(content)
+    changed = content_digest(request)
+    assert changed != before
+    (folder / "shards").rename(folder / ".kept")
+    (folder / "shards").symlink_to(folder / ".kept")
+    assert content_digest(request) == changed, "a link is read like a folder"
+
+
+def test_what_is_never_read_is_no_part_of_the_digest(tmp_path: Path) -> None:
+    """A git folder and pickles beside the weights do not make another model; a link to the folder itself ends."""
+    folder = saved(tmp_path / "model", 1)
+    request = ModelRequest(task="sequence-classification", source=str(folder))
+    before = content_digest(request)
+    (folder / ".git").mkdir()
+    (folder / ".git" / "HEAD").write_text("x")
+    (folder / "pytorch_model.bin").write_bytes(b"x")
+    assert content_digest(request) == before
+    (folder / "chat_template.jinja").write_text("x")
+    (folder / "circle").symlink_to(folder)
+    assert content_digest(request) != before
+
+
+def test_a_name_on_the_hub_is_resolved_once(hub: Hub) -> None:
+    """Bug: a branch that moved during a run gave later stages and workers other weights than were hashed."""
+    request = ModelRequest(task="sequence-classification", source=NAME)
+    run = pinned(request)
+    before = content_digest(run)
+    assert run.revision == FIRST and pinned(run) == run
+    hub.point(SECOND)
+    assert (source_folder(run) or Path()).name == FIRST and content_digest(run) == before
+    assert settled(run) == ModelRequest(task="sequence-classification", source=str(source_folder(run)))
+    moved = pinned(request)
+    assert moved.revision == SECOND and content_digest(moved) != before
+
+
+def test_a_revision_may_be_asked_for(hub: Hub) -> None:
+    """A branch, or a commit; one that is not there is refused with its name, one of a folder too."""
+    hub.point(SECOND, "next")
+    for revision in ("next", SECOND):
+        assert pinned(ModelRequest(task="causal-lm", source=NAME, revision=revision)).revision == SECOND
+    with pytest.raises(
+        Refused, match="'owner/tiny' is neither a folder here nor readable from the hub at revision 'v9'"
+    ):
+        pinned(ModelRequest(task="causal-lm", source=NAME, revision="v9"))
+    here = ModelRequest(task="causal-lm", source=str(source_folder(ModelRequest(task="causal-lm", source=NAME))))
+    assert pinned(here) == here
+    with pytest.raises(Refused, match="revision 'v9' is for names on the hub"):
+        source_folder(ModelRequest(task="causal-lm", source=here.source, revision="v9"))
+    with pytest.raises(Refused, match="revision 'v9' is of no source"):
+        ModelRequest(task="causal-lm", config=BERT, revision="v9")
+
+
+@pytest.mark.usefixtures("hub")
+def test_an_adapter_names_the_commit_of_its_base(tmp_path: Path) -> None:
+    """Whoever loads it gets the very weights below it that it was trained on."""
+    plain = ModelRequest(task="sequence-classification", source=NAME, lora=Lora(r=2, targets=("query",)))
+    request = pinned(plain)
+    config = configuration(request, ("no", "yes"))
+    write_start(config, request, 3, tmp_path / "start")
+    folder = export_model(config, request, tmp_path / "start", {}, tmp_path)
+    written = json.loads((folder / "adapter_config.json").read_text())
+    assert (written["base_model_name_or_path"], written["revision"]) == (NAME, FIRST)
+
+
+IMAGE, TEXT = "image-classification", "sequence-classification"
+
+
+@pytest.mark.parametrize(
+    "task, config, side, positions",
+    [
+        (IMAGE, {"model_type": "hiera", "image_size": [64, 64]}, 64, None),
+        (IMAGE, {"model_type": "pvt_v2"}, 224, None),
+        (IMAGE, {"model_type": "deit", "image_size": 32}, 32, None),
+        (TEXT, {"model_type": "xlnet", "d_model": 32, "n_layer": 1, "n_head": 2, "d_inner": 64}, None, None),
+    ],
+    ids=lambda value: value["model_type"] if isinstance(value, dict) else "",
+)
+def test_sizes_are_read_however_a_family_says_them(
+    task: str, config: dict[str, Any], side: int | None, positions: int | None
+) -> None:
+    """Hiera and PVTv2 (a height and a width), DeiT (several classes for one task) ended in raw errors; XLNet, which
+    takes any number of positions and says -1, in "set data.max_length to at most -1"."""
+    request = ModelRequest(task=task, config=config)
+    found = needs(request)
+    assert (found.image_size, found.max_positions) == (side, positions)
+    assert base_skeleton(configuration(request, ("no", "yes")), request).training
+
+
+@pytest.mark.parametrize(
+    "config, why",
+    [
+        ({"model_type": "pvt_v2", "image_size": [32, 64]}, r"image_size is \[32, 64\], but images are made square"),
+        ({"model_type": "perceiver", "num_latents": -1}, "PerceiverConfig cannot do image-classification"),
+    ],
+)
+def test_settings_that_make_no_model_are_refused_in_a_sentence(config: dict[str, Any], why: str) -> None:
+    """Whatever the model's own code raises."""
+    request = ModelRequest(task=IMAGE, config=config)
+    with pytest.raises(Refused, match=why) as caught:
+        needs(request)
+        base_skeleton(configuration(request, ("no", "yes")), request)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,150 @@
+"""No model trains by a recording that does something else than the model."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fleetune.contracts.config.model import Lora
+from fleetune.errors import Refused
+from fleetune.models import graph as g
+from fleetune.models.leaves import leaves
+from fleetune.models.recorder import record_model
+from fleetune.models.units import fold
+from fleetune.profiling import comparison
+from fleetune.profiling.comparison import Samples, compare_step
+from fleetune.profiling.profile import profile
+from tests.models.instances import Recorded, batch, recorded
+from tests.profiling.instances import Scripted, ScriptedJob, costs, prepared, profiling_task
+from tests.training.families import BY_NAME, LANGUAGE, Family
+
+LORA = Lora(r=2, dropout=0.2, targets="all-linear")
+
+
+def samples(family: Family) -> Samples:
+    """Six samples, padded where they are text."""
+    inputs = batch(family, 6)
+    labels = inputs["input_ids"].clone() if family.task == LANGUAGE else torch.tensor([0, 1, 2, 2, 1, 0])
+    return Samples(inputs=inputs, labels=labels, task=family.task, seed=5)
+
+
+def changed(graph: g.Graph, number: int, **changes: Any) -> g.Graph:
+    """The graph with another node of that number."""
+    return replace(graph, nodes=tuple(replace(n, **changes) if n.id == number else n for n in graph.nodes))
+
+
+def compare(ready: Recorded, graph: g.Graph, family: Family) -> None:
+    """Compare a recording with the model it is of."""
+    compare_step(graph, ready.whole(), samples(family))
+
+
+@pytest.mark.parametrize(
+    "name, lora",
+    [("bert", None), ("bert", LORA), ("gpt2", None), ("llama", LORA), ("vit", None), ("efficientnet", None)],
+)
+@pytest.mark.parametrize("granularity", ["block", "layer"])
+def test_a_faithful_recording_passes(name: str, lora: Lora | None, granularity: str, tmp_path: Path) -> None:
+    """All three tasks, with dropout, tied weights, batch norms and adapters: every bit is the model's own, and the
+    model is left as it was."""
+    family = BY_NAME[name]
+    ready = recorded(family, tmp_path, granularity, lora=lora)
+    model = ready.whole()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    pair = comparison._Pair(ready.graph, model.train())
+    given = samples(family)
+    assert not any(comparison._distances(pair.step(given, recorded=True), pair.step(given)).values())
+    compare_step(ready.graph, model, given)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "vit"])
+def test_a_gradient_that_gets_lost_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    """Once a model trained whose recording cut the gradient off 38 of its 44 tensors, and nothing was said: the worst
+    tensor is named with how much of it is missing, and how many there are."""
+    family = BY_NAME[name]
+    ready = recorded(family, tmp_path)
+    unit = ready.graph.units[-2]
+    cut = ready.graph.node(unit.nodes[-1])
+    assert cut.value is not None and cut.value.gradient
+    broken = changed(ready.graph, cut.id, value=replace(cut.value, gradient=False))
+    with pytest.raises(Refused, match=r"^model: a step of the recorded \w+ is not .* \d+ of \d+ gradients.* by 1e\+00"):
+        compare(ready, broken, family)
+
+
+class Sums(nn.Module):
+    """Adds three terms between its layers, of a size that makes every order of additions round otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(1)
+        self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 3)
+        for parameter in self.parameters():
+            parameter.data = torch.randn(parameter.shape, generator=generator)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+        y = self.first(x)
+        a, b, c = y.sin() * 1.1, y.cos() * 0.3, y.tanh()
+        return (self.second((a + b) + c),)
+
+
+def of_sums() -> tuple[g.Graph, nn.Module, Samples, list[g.Node]]:
+    """Sums recorded; its additions, in order."""
+    model = Sums()
+    x = torch.randn(6, 8, generator=torch.Generator().manual_seed(2))
+    graph = fold(record_model(model, {"x": x}, leaves(model, "layer")))
+    given = Samples(inputs={"x": x}, labels=torch.tensor([0, 1, 2, 2, 1, 0]), task="image-classification", seed=5)
+    return graph, model, given, [node for node in graph.nodes if node.target.endswith("add")]
+
+
+def test_another_order_of_additions_is_rounding() -> None:
+    """a + b + c is b + c + a but for rounding: it passes, though not all bits agree."""
+    graph, model, given, (inner, outer) = of_sums()
+    a, b = inner.args
+    same, c = outer.args
+    reordered = changed(changed(graph, inner.id, args=(b, c)), outer.id, args=(same, a))
+    pair = comparison._Pair(reordered, model)
+    assert any(comparison._distances(pair.step(given, recorded=True), pair.step(given)).values())
+    compare_step(reordered, model, given)
+
+
+@pytest.mark.parametrize("error", [1e-4, 1e-2])
+def test_a_slightly_wrong_number_is_not(error: float) -> None:
+    """One factor that is off by 1e-4 of itself is refused, with the output named."""
+    graph, model, given, _ = of_sums()
+    scaled = next(node for node in graph.nodes if node.args[1:] == (0.3,))
+    wrong = changed(graph, scaled.id, args=(scaled.args[0], 0.3 * (1 + error)))
+    with pytest.raises(Refused, match="different are its output .*, 4 of 4 gradients"):
+        compare_step(wrong, model, given)
+
+
+def test_a_wrong_recording_ends_a_run_before_any_device_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The profile stage compares what it has recorded, with the data and the weights that training starts from."""
+
+    def forgetful(*given: Any) -> g.Graph:
+        graph = record_model(*given)
+        cut = next(n for n in graph.nodes if n.kind == g.MODULE and n.target.endswith("layer.0") and n.value)
+        return changed(graph, cut.id, value=replace(cut.value, gradient=False))  # type: ignore[type-var]
+
+    monkeypatch.setattr("fleetune.profiling.preparation.record_model", forgetful)
+    launcher = Scripted({})
+    with pytest.raises(Refused, match="BertForSequenceClassification is not the model's own"):
+        profile(profiling_task(tmp_path, launcher, ("ann", "bob")))
+    assert not launcher.given
+
+
+def test_a_model_that_does_not_fit_here_is_not_compared_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A comparison that could not be made is told, and measuring goes on."""
+    notes: list[str] = []
+    monkeypatch.setattr("fleetune.profiling.comparison.needed_bytes", lambda module: 1 << 60)
+    graph, _ = prepared(tmp_path)
+    launcher = Scripted({"ann": ScriptedJob([costs(len(graph.units), 1.0)], 0)})
+    profile(replace(profiling_task(tmp_path, launcher, ("ann",)), note=notes.append))
+    assert len([note for note in notes if "was not compared" in note and "GB are free" in note]) == 1

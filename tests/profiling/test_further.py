@@ -1,0 +1,47 @@
+"""A model that was finished before is trained further."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForSequenceClassification
+
+from fleetune.contracts.config.data import DataRequest
+from fleetune.contracts.config.model import Lora, ModelRequest
+from fleetune.contracts.progress import quiet
+from fleetune.data import PreparedData
+from fleetune.models.skeleton import saved_configuration
+from fleetune.models.source import configuration
+from fleetune.models.start import START, initial_model
+from fleetune.profiling.preparation import Folders, prepare_all
+from tests.data.instances import json_lines
+from tests.training.families import BY_NAME, TEXT, model_request
+
+ORDER = ("pear", "fig", "apple")
+
+
+def finished(folder: Path) -> ModelRequest:
+    """A tiny BERT that tells three fruits apart, in an order that is not the alphabet's."""
+    request = model_request(BY_NAME["bert"], dropout=True)
+    torch.manual_seed(11)
+    AutoModelForSequenceClassification.from_config(configuration(request, ORDER)).save_pretrained(folder)
+    return ModelRequest(task=TEXT, source=str(folder))
+
+
+@pytest.mark.parametrize("lora", [None, Lora(r=2, alpha=4, targets=("query",))], ids=["whole", "adapter"])
+def test_training_goes_on_with_the_same_classes(lora: Lora | None, tmp_path: Path) -> None:
+    """Classes were numbered anew by the alphabet under a head that kept its weights: accuracy 1.0 became 0.0."""
+    request = dataclasses.replace(finished(tmp_path / "model"), lora=lora)
+    plain = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model").eval()
+    given = torch.randint(5, 300, (12, 10), generator=torch.Generator().manual_seed(1))
+    answers = [ORDER[n] for n in plain(input_ids=given).logits.argmax(dim=-1).tolist()]
+    rows = [{"text": f"{n} {name}", "label": name} for n, name in enumerate([*answers, *ORDER, *ORDER])]
+    folders = Folders(profile=tmp_path / "profile", data=tmp_path / "data")
+    request_data = DataRequest(source=str(json_lines(tmp_path / "rows.jsonl", rows)), max_length=10)
+    prepare_all(request, request_data, 3, folders, quiet)
+    config = saved_configuration(folders.profile / "model")
+    assert config.id2label == AutoConfig.from_pretrained(tmp_path / "model").id2label == dict(enumerate(ORDER))
+    assert PreparedData(folders.data).labels == ORDER
+    started = initial_model(config, request, folders.profile / START)
+    assert [ORDER[n] for n in started(input_ids=given).logits.argmax(dim=-1).tolist()] == answers

@@ -1,0 +1,78 @@
+"""Which source files a module runs."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fleetune.store.code import ROOT, Sources
+from flows.checkout import Commit, checked_out
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A copy of this project's code, to be edited."""
+    for package in ("fleetune", "stages"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
+
+
+def edit(path: Path) -> None:
+    """Change what a file does, a little."""
+    path.write_text(path.read_text() + "\nEDITED = True\n")
+
+
+@pytest.mark.parametrize(
+    ("file", "stages"),
+    [
+        ("fleetune/training/rounds.py", {"train"}),  # run by a process that train starts
+        ("fleetune/solving/split/methods/admm.py", {"plan"}),  # looked up by the method's name
+        ("fleetune/discovery/agent.py", {"discover"}),
+        ("fleetune/drawing/report.html", {"plan", "evaluate"}),
+        ("fleetune/models/segment.py", {"profile", "train"}),
+        ("fleetune/errors.py", {"discover", "profile", "plan", "train", "monitor", "evaluate"}),
+    ],
+)
+def test_an_edit_concerns_the_stages_that_run_the_file(copy: Path, file: str, stages: set[str]) -> None:
+    """Imports anywhere, processes started by their module's name, methods found by theirs, and templates count."""
+    names = ("discover", "profile", "plan", "train", "monitor", "evaluate")
+    before = {name: Sources(copy).of(f"stages.{name}") for name in names}
+    edit(copy / file)
+    after = {name: Sources(copy).of(f"stages.{name}") for name in names}
+    changed = {name: {path for path in after[name] if before[name].get(path) != after[name][path]} for name in names}
+    assert changed == {name: {file} if name in stages else set() for name in names}
+
+
+def test_code_is_the_same_wherever_it_lies(copy: Path) -> None:
+    """A checkout and an installed copy have the same digests; caches and tests do not count."""
+    (copy / "fleetune" / "training" / "__pycache__").mkdir()
+    (copy / "fleetune" / "training" / "__pycache__" / "rounds.cpython-311.pyc").write_bytes(b"x")
+    there, here = Sources(copy).of("stages.train"), Sources().of("stages.train")
+    assert there == here and all(path.startswith(("fleetune/", "stages/train.py", "stages/")) for path in here)
+    assert {"stages/train.py", "stages/entry.py", "fleetune/training/worker.py", "fleetune/models/recorder.py"} - set(
+        here
+    ) == {"fleetune/models/recorder.py"}, "recording is done by profile, training runs what came of it"
+
+
+def git(folder: Path, *arguments: str) -> str:
+    """Run git as somebody."""
+    who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    done = subprocess.run(["git", "-C", str(folder), *who, *arguments], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_a_checkout_tells_its_commit_and_whether_it_was_edited(copy: Path) -> None:
+    """What is installed has none, and an edit outside the code leaves it clean."""
+    assert checked_out(copy) == Commit()
+    git(copy, "init", "-q")
+    assert checked_out(copy) == Commit(), "nothing is committed yet"
+    git(copy, "add", ".")
+    git(copy, "commit", "-qm", "all of it")
+    commit = git(copy, "rev-parse", "HEAD")
+    assert checked_out(copy) == Commit(id=commit)
+    (copy / "notes.txt").write_text("x")
+    assert checked_out(copy) == Commit(id=commit)
+    edit(copy / "fleetune" / "errors.py")
+    assert checked_out(copy) == Commit(id=commit, dirty=True)
+    assert checked_out(copy / "fleetune") == Commit(), "a folder of somebody's checkout is not this project's"

@@ -1,0 +1,140 @@
+"""A store that somebody else can write to: what it says is proven before anything is written for it."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleetune.errors import Refused
+from fleetune.store import Store
+from fleetune.store.hashing import content_digest
+from fleetune.store.records import FileEntry
+from tests.store.conftest import Make
+from tests.store.test_runs import a_run
+
+CONTENT, SHA = b"evil", hashlib.sha256(b"evil").hexdigest()
+DIGEST = "d0" * 16
+NAMES = (
+    "../out", "a/../../out", "/out", "a//b", "a/./b", "", ".", "..", "a/", "a\\..\\out", "\\\\host\\out", "C:out",
+    "c:/out", "a\0b", "a\nb", "x" * 300, "a/" * 600 + "b", "manifest.json",
+)  # fmt: skip
+
+
+def a_manifest(*files: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return {"kind": "plan", "files": list(files), "stage_key": "k", "inputs": {}, "created": "2026", **changes}
+
+
+def an_entry(path: str, **changes: Any) -> dict[str, Any]:
+    return {"path": path, "bytes": len(CONTENT), "sha256": SHA, **changes}
+
+
+def everything(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Store:
+    """A remote store with a reader's local copies at `reader`."""
+    return Store(f"memory://shared-{tmp_path.name}", cache=tmp_path / "reader")
+
+
+def poison(store: Store, manifest: dict[str, Any], digest: str = DIGEST, **files: bytes) -> None:
+    """What anybody who may write to the store can put there."""
+    for name, content in {**files, "manifest.json": json.dumps(manifest).encode()}.items():
+        store.place.write(f"artifacts/plan/{digest}/{name}", content)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_name_of_a_file_leads_out_of_its_artifact(shared: Store, tmp_path: Path, name: str) -> None:
+    """A manifest with `../` in a file's name once had its reader write anywhere; now nothing is fetched at all."""
+    poison(shared, a_manifest(an_entry("a"), an_entry(name)), a=CONTENT)
+    with pytest.raises(Refused, match="not the name of a file inside it|is used twice"):
+        shared.folder("plan", DIGEST)
+    assert everything(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("manifest", "said"),
+    [
+        (a_manifest(an_entry("a"), an_entry("a")), "'a' is used twice"),
+        (a_manifest(an_entry("a/b"), an_entry("a")), "'a/b' would lie inside of file 'a'"),
+        (a_manifest(an_entry("manifest.json/a")), "would lie inside of file 'manifest.json'"),
+        (a_manifest(an_entry("a", sha256="../x")), "not a digest of 64 hexadecimal digits"),
+        (a_manifest(an_entry("a"), kind="../x"), "is not a name"),
+        (a_manifest(an_entry("a"), stage_key="../x"), "is not a name"),
+        (a_manifest(an_entry("a"), inputs={"../x": DIGEST}), "is not a name"),
+        (a_manifest(an_entry("a"), inputs={"fleet": "../x"}), "not a digest of 32 hexadecimal digits"),
+    ],
+)
+def test_manifests_hold_names_and_digests(shared: Store, manifest: dict[str, Any], said: str) -> None:
+    """Kinds and digests become folders; what is none of either is refused before it is used as one."""
+    poison(shared, manifest, a=CONTENT)
+    with pytest.raises(Refused, match=said):
+        shared.folder("plan", DIGEST)
+
+
+@pytest.mark.parametrize("said", [b"other", b"evi", b"evil twin"])
+def test_a_fetched_file_has_its_name_only_with_its_content(shared: Store, tmp_path: Path, said: bytes) -> None:
+    """What is not what its manifest says never lies among the copies, where a stage would read it."""
+    digest = content_digest([FileEntry(**an_entry("a"))])
+    poison(shared, a_manifest(an_entry("a")), digest, a=said)
+    with pytest.raises(Refused, match="a: file of the store is corrupt"):
+        shared.folder("plan", digest)
+    poison(shared, a_manifest(an_entry("a")), a=CONTENT)
+    with pytest.raises(Refused, match="does not give its digest"):
+        shared.folder("plan", DIGEST)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_no_link_among_the_copies_is_followed(shared: Store, tmp_path: Path) -> None:
+    """A fetched file lies where it seems to: a folder that is a link would carry it elsewhere."""
+    digest = content_digest([FileEntry(**an_entry("deep/a"))])
+    poison(shared, a_manifest(an_entry("deep/a")), digest, **{"deep/a": CONTENT})
+    copies = shared.local / "cache" / "artifacts" / "plan" / digest
+    copies.mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    (copies / "deep").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(Refused, match="deep: a link stands among the local copies"):
+        shared.folder("plan", digest)
+    assert everything(tmp_path / "elsewhere") == []
+    (copies / "deep").unlink()
+    (copies / "deep").mkdir()
+    (tmp_path / "mine").write_bytes(b"mine")
+    (copies / "deep" / "a").symlink_to(tmp_path / "mine")
+    assert (shared.folder("plan", digest) / "deep" / "a").read_bytes() == CONTENT
+    assert (tmp_path / "mine").read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"outputs": {"plan": "../../x"}}, {"outputs": {"../x": DIGEST}}, {"run": "../x"}, {"stage": "/x"}],
+)
+def test_key_records_hold_names_and_digests(store: Store, change: dict[str, Any]) -> None:
+    """What a key stands for names folders too."""
+    plain = {"stage": "plan", "run": "r", "outputs": {"plan": DIGEST}, "ingredients": {}, **change}
+    store.place.write("keys/k.json", json.dumps(plain).encode())
+    with pytest.raises(Refused, match="is not a name|not a digest"):
+        store.find("k")
+
+
+def test_run_records_hold_names_and_digests(store: Store, make: Make) -> None:
+    """A run's record leads to artifacts, work folders and locks, and only to its own."""
+    store.runs.save(a_run("b-1", "2026-01-02"))
+    plain = json.loads((store.local / "runs" / "b-1" / "run.json").read_text())
+    stage = plain["stages"][0]
+    for change in (
+        {"id": "../x"},
+        {"id": "b-2"},
+        {"stages": [{**stage, "stage": "../x"}]},
+        {"stages": [{**stage, "key": "../x"}]},
+        {"stages": [{**stage, "outputs": {"plan": "../x"}}]},
+        {"stages": [{**stage, "inputs": {"/x": DIGEST}}]},
+    ):
+        store.place.write("runs/b-1/run.json", json.dumps({**plain, **change}).encode())
+        with pytest.raises(Refused, match="is not a name|not a digest|record of another run"):
+            store.runs.load("b-1")
+    for kind, digest in (("../x", DIGEST), ("plan", "../x")):
+        with pytest.raises(Refused, match="is not a name|not a digest"):
+            store.folder(kind, digest)
