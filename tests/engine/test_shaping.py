@@ -37,7 +37,7 @@ with socket.create_server(("0.0.0.0", 7700)) as server:
             start_s, total = now_s, 0
     print(statistics.median(rates))
 """
-# Reno: BBR, the default of some machines, takes a short standstill for a narrower link and tries more only seconds later.
+# Reno: BBR, some machines' default, takes a short standstill for a narrower link, and tries more only seconds later.
 SEND = """
 import socket, sys, time
 while True:

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 import fleetune
-from fleetune.launching import Command, Job, ProcessLauncher, exit_in_words
+from fleetune.launching import Command, Job, ProcessLauncher, exit_in_words, thread_environment
 from fleetune.launching.process import child_of
 
 PATIENCE_S = 30.0
@@ -71,6 +71,14 @@ def test_children_get_one_thread_and_their_own_environment(start: Start) -> None
     script = "import os; print(os.environ['OMP_NUM_THREADS'], os.environ['TOKENIZERS_PARALLELISM'], os.environ['X'])"
     assert list(start(script, X="y").lines()) == ["1 false y"]
     assert list(start(script, X="y", OMP_NUM_THREADS="2").lines()) == ["2 false y"]
+
+
+def test_idle_threads_soon_leave_the_core_to_others(start: Start) -> None:
+    """On a busy machine a round on two threads once took ten times that on one, since threads that had nothing to do
+    kept the core from those they waited for; none sleeps at once either, which an idle machine pays for."""
+    script = "import os; print(os.environ['OMP_NUM_THREADS'], os.environ['GOMP_SPINCOUNT'])"
+    threads, spins = next(start(script, **thread_environment(2)).lines()).split()
+    assert (threads, 1_000 < int(spins) < 100_000) == ("2", True)
 
 
 def test_children_import_nothing_from_the_working_directory(
