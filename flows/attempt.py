@@ -1,22 +1,31 @@
-"""One attempt at a stage: a process with a task file, its lines passed on, its output folder checked."""
+"""One attempt at a stage: its process, the lines it prints, its output folder, and unfinished attempts it resumes.
 
+An attempt writes the ingredients of its key beside its work (`ingredients.json`). A later attempt whose ingredients
+differ only in inputs that the stage can exchange (StageSpec.resumes) continues from that work.
+"""
+
+import dataclasses
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from fleetune.contracts import wire
+from fleetune.contracts.config.model import ModelRequest
 from fleetune.contracts.task import StageTask
-from fleetune.errors import TryAgain, by_exit_code
+from fleetune.errors import Refused, TryAgain, by_exit_code
 from fleetune.launching import Command, Job, Launcher, exit_in_words
-from flows.events import Listen, StageEvent
-from stages.catalog import StageEntry
+from fleetune.store import Ingredients, Store
+from flows.events import EventListener, StageEvent
+from stages.catalog import StageSpec
 
+INGREDIENTS = "ingredients.json"
 OUTPUT, LOG, TASK = "output", "stage.log", "task.json"
 
 
-def start(row: StageEntry, task: StageTask, launcher: Launcher, reads: tuple[Path, ...] = ()) -> Job:
+def start(spec: StageSpec, task: StageTask, launcher: Launcher, reads: tuple[Path, ...] = ()) -> Job:
     """Start a stage in its work folder; what an earlier attempt wrote as output is cleared away, its work is not.
 
     `reads`: folders outside the store that it reads.
@@ -27,7 +36,7 @@ def start(row: StageEntry, task: StageTask, launcher: Launcher, reads: tuple[Pat
     wire.write(task, work / TASK)
     return launcher.start(
         Command(
-            module=row.module,
+            module=spec.module,
             arguments=("--task", str(work / TASK)),
             log=work / LOG,
             reads=(*map(Path, task.inputs.values()), *reads),
@@ -36,7 +45,7 @@ def start(row: StageEntry, task: StageTask, launcher: Launcher, reads: tuple[Pat
     )
 
 
-def listen_to_end(row: StageEntry, job: Job, listen: Listen, resumed: Callable[[str], None]) -> None:
+def listen_to_end(spec: StageSpec, job: Job, listen: EventListener, resumed: Callable[[str], None]) -> None:
     """Pass on what a stage says until it ends; raise the error it ended with.
 
     `resumed` hears, in words, what an earlier attempt had done already.
@@ -47,26 +56,26 @@ def listen_to_end(row: StageEntry, job: Job, listen: Listen, resumed: Callable[[
         if event.get("event") == "error":
             message = str(event.get("message", ""))
         elif event.get("event") == "progress":
-            listen(_progress(row.name, event))
+            listen(_progress(spec.name, event))
         elif event.get("event") in ("note", "resumed"):
             if event["event"] == "resumed":
                 resumed(str(event.get("text", "")))
-            listen(StageEvent(stage=row.name, kind="note", text=str(event.get("text", ""))))
+            listen(StageEvent(stage=spec.name, kind="note", text=str(event.get("text", ""))))
     code = job.wait()
     if code:
         last = job.tail(1).strip()
         raise by_exit_code(
             code,
-            message or f"stage {row.name} {exit_in_words(code)}" + (f"; its last words were: {last}" if last else ""),
+            message or f"stage {spec.name} {exit_in_words(code)}" + (f"; its last words were: {last}" if last else ""),
         )
 
 
-def outputs_of(row: StageEntry, task: StageTask) -> dict[str, Path]:
+def outputs_of(spec: StageSpec, task: StageTask) -> dict[str, Path]:
     """kind -> folder of everything the stage was to make; TryAgain naming what it left out."""
-    folders = {kind: Path(task.output) / kind for kind in row.outputs}
+    folders = {kind: Path(task.output) / kind for kind in spec.outputs}
     for kind, folder in folders.items():
         if not folder.is_dir() or not any(folder.iterdir()):
-            raise TryAgain(f"stage {row.name} ended well but wrote no {kind}; see its log and run it again")
+            raise TryAgain(f"stage {spec.name} ended well but wrote no {kind}; see its log and run it again")
     return folders
 
 
@@ -89,3 +98,65 @@ def _progress(stage: str, event: dict[str, Any]) -> StageEvent:
         unit=str(event.get("unit", "")),
         detail=str(event.get("detail", "")),
     )
+
+
+def with_local_model(spec: StageSpec, task: StageTask, model: ModelRequest) -> tuple[StageTask, tuple[Path, ...]]:
+    """The task, and the folders outside the store that it reads."""
+    if "model" not in spec.config:
+        return task, ()
+    from fleetune.models.source import folders, settled  # imports transformers: only for stages that do as well
+
+    config = {**task.config, "model": wire.dump(settled(model))}
+    return dataclasses.replace(task, config=config), folders(model)
+
+
+def leave_ingredients(work: Path, ingredients: Mapping[str, str]) -> None:
+    """Write what an attempt's key is made of, for those that come after it."""
+    part = work / f"{INGREDIENTS}.part"
+    part.write_text(json.dumps(dict(ingredients), indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    part.replace(work / INGREDIENTS)
+
+
+@contextmanager
+def resumable_attempts(
+    store: Store, spec: StageSpec, key: str, ingredients: Mapping[str, str]
+) -> Iterator[tuple[str, ...]]:
+    """Keys of unfinished attempts to go on from; no other process works in their folders meanwhile."""
+    with ExitStack() as held:
+        found = []
+        for other in store.works() if spec.resumes else ():
+            if other != key and _goes_on(store, spec, left_ingredients(store, other), ingredients):
+                lock = store.lock(other, lambda seconds: True)
+                if lock.take():
+                    held.callback(lock.release)
+                    found.append(other)
+        yield tuple(found)
+
+
+def left_ingredients(store: Store, key: str) -> Ingredients:
+    """What the key of an unfinished attempt is made of; nothing where it did not say, or there is none."""
+    try:
+        found = json.loads((store.local / "work" / key / INGREDIENTS).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return {str(name): str(text) for name, text in found.items()} if isinstance(found, dict) else {}
+
+
+def _goes_on(store: Store, spec: StageSpec, old: Mapping[str, str], new: Mapping[str, str]) -> bool:
+    free = {f"input.{kind}" for kind in spec.resumes}
+    if not old or {**old, **dict.fromkeys(free, "")} != {**new, **dict.fromkeys(free, "")}:
+        return False
+    return all(
+        _files(store, kind, old[f"input.{kind}"], names) == _files(store, kind, new[f"input.{kind}"], names)
+        for kind, names in spec.resumes.items()
+        if names
+    )
+
+
+def _files(store: Store, kind: str, digest: str, names: tuple[str, ...]) -> dict[str, str] | None:
+    """Hashes of some files of an artifact; None where it is not in the store any more."""
+    try:
+        files = store.manifest(kind, digest).files
+    except Refused:
+        return None
+    return {file.path: file.sha256 for file in files if file.path in names}

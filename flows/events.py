@@ -30,8 +30,8 @@ class StageEvent:
         one_of(f"event of {self.stage}", "kind", self.kind, KINDS)
 
 
-Listen = Callable[[StageEvent], None]
+EventListener = Callable[[StageEvent], None]
 
 
-def nobody(event: StageEvent) -> None:
+def ignore_event(event: StageEvent) -> None:
     """A listener that does not listen."""

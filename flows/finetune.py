@@ -1,6 +1,6 @@
 """The way in to the pipeline: a config in, a run record out.
 
-`run` proves the config first and starts Prefect only when there is something to conduct: an embedded server whose
+`run` validates the config first and starts Prefect only when there is something to run: an embedded server whose
 home lies in the store, unless the user has set PREFECT_API_URL or PREFECT_HOME. The flow itself, for deployments, is
 `flows/pipeline.py:finetune`.
 """
@@ -16,38 +16,43 @@ from fleetune.contracts.config.run import RunConfig
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.store import RunRecord, Store
 from flows import preflight, server
-from flows.events import Listen, StageEvent, nobody
-from flows.foresee import foresee
+from flows.context import RunContext, StageSelection
+from flows.dry_run import predict_run
+from flows.events import EventListener, StageEvent, ignore_event
 from flows.runner import Runner
-from flows.setting import Setting, Wish
 
 
 def run(
-    config: RunConfig, *, root: Path, wish: Wish | None = None, dry_run: bool = False, listen: Listen = nobody
+    config: RunConfig,
+    *,
+    root: Path,
+    selection: StageSelection | None = None,
+    dry_run: bool = False,
+    listen: EventListener = ignore_event,
 ) -> RunRecord:
     """Run the pipeline by `config` with its store at `root`; the record that is also in the store.
 
     `dry_run`: say what would happen (state `planned`), write nothing. Raises the FleetuneError of the stage that
     failed; the record in the store then says which one and why.
     """
-    return run_with(Setting(store=Store(root), listen=listen), config, wish or Wish(), dry_run)
+    return run_with(RunContext(store=Store(root), listen=listen), config, selection or StageSelection(), dry_run)
 
 
-def run_with(setting: Setting, config: RunConfig, wish: Wish, dry_run: bool = False) -> RunRecord:
-    """`run`, conducted with a setting of the caller's."""
-    runner = Runner(setting, config, wish)
-    planned = foresee(runner)  # refuses what cannot be reused, before anything is started
+def run_with(context: RunContext, config: RunConfig, selection: StageSelection, dry_run: bool = False) -> RunRecord:
+    """`run`, in a context of the caller's."""
+    runner = Runner(context, config, selection)
+    planned = predict_run(runner)  # refuses what cannot be reused, before anything is started
     preflight.prove(planned)
     if dry_run:
         return planned
     server.prove_named()
-    used = disk.folders(setting.store.local)
+    used = disk.folders(context.store.local)
     try:
-        _prove_writable(setting.store.local)
-        setting.listen(StageEvent(stage="run", kind="note", text="starting the pipeline engine"))
-        server.ensure(setting.store.local / "prefect")
+        _prove_writable(context.store.local)
+        context.listen(StageEvent(stage="run", kind="note", text="starting the pipeline engine"))
+        server.ensure(context.store.local / "prefect")
         with runner:
-            setting.listen(StageEvent(stage="run", kind="started", text=runner.record.id))
+            context.listen(StageEvent(stage="run", kind="started", text=runner.record.id))
             _through_prefect(runner)
     except FleetuneError:
         raise
@@ -84,7 +89,7 @@ def _through_prefect(runner: Runner) -> None:
 
     state: Any = finetune(wire.dump(runner.config), return_state=True)
     if not state.is_completed() and runner.error is None:
-        if full := disk.full(disk.folders(runner.setting.store.local)):
+        if full := disk.full(disk.folders(runner.context.store.local)):
             raise full
         raise TryAgain(f"the engine ended the run without a stage at fault ({state.message}); run it again to go on")
 

@@ -18,9 +18,9 @@ from fleetune.contracts.config.run import RunConfig
 from fleetune.errors import FleetuneError
 from fleetune.store import Store
 from flows import preflight
-from flows.foresee import foresee
+from flows.context import RunContext, StageSelection
+from flows.dry_run import predict_run
 from flows.runner import Runner
-from flows.setting import Setting, Wish
 from stages.catalog import waves
 
 
@@ -37,8 +37,10 @@ def finetune(
     `from_stage`: everything before it must be in the store. `only`: run this stage on its stored inputs and stop.
     `until`: the last stage.
     """
-    runner = Runner(Setting(store=Store(root)), config, Wish(from_stage=from_stage, only=only, until=until))
-    preflight.prove(foresee(runner))
+    runner = Runner(
+        RunContext(store=Store(root)), config, StageSelection(from_stage=from_stage, only=only, until=until)
+    )
+    preflight.prove(predict_run(runner))
     with runner:
         return perform(runner)
 
@@ -46,8 +48,8 @@ def finetune(
 def perform(runner: Runner) -> State[Any]:
     """Every stage of a run as a task of the current flow run; the state tells the run's id or its first error."""
     try:
-        for wave in waves(runner.rows):
-            futures = [_stage_task(row.name).submit(runner) for row in wave]
+        for wave in waves(runner.specs):
+            futures = [_stage_task(spec.name).submit(runner) for spec in wave]
             states = [_ended(future) for future in futures]
             failed = next((state for state in states if not state.is_completed()), None)
             if failed is not None:
@@ -100,7 +102,7 @@ def _publish(runner: Runner, name: str) -> None:
 
 
 def _at(runner: Runner, kind: str, digest: str) -> str:
-    return str(Path(runner.setting.store.root) / "artifacts" / kind / digest)
+    return str(Path(runner.context.store.root) / "artifacts" / kind / digest)
 
 
 def _cell(text: str) -> str:

@@ -6,6 +6,7 @@ Knows nothing of Prefect. `stage(name)` may be called from several threads, for 
 import dataclasses
 import threading
 import time
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,12 @@ from fleetune.launching import Job, open_stages
 from fleetune.store import KeyRecord, RunRecord, StageRecord
 from fleetune.store.runs import new_run_id
 from flows import attempt, yaml_file
-from flows.beside import Leaders
-from flows.decide import Decision, Judge
+from flows.attempt import leave_ingredients, resumable_attempts, with_local_model
+from flows.cache_policy import CachePolicy, Decision
+from flows.context import RunContext, StageSelection, version_of
 from flows.events import StageEvent
-from flows.offline import offline
-from flows.predecessors import leave_ingredients, predecessors
-from flows.setting import Setting, Wish, version_of
-from stages.catalog import StageEntry, config_slice, entry
+from flows.followers import Leaders
+from stages.catalog import StageSpec, config_slice, find_stage, waves
 
 GRACE_S = 5.0
 
@@ -46,25 +46,25 @@ class Outcome:
 class Runner:
     """One run, from its first stage to its last."""
 
-    def __init__(self, setting: Setting, config: RunConfig, wish: Wish) -> None:
-        """Refused when the wish or the config cannot be met; nothing is written yet."""
-        self.setting = setting
-        self.config = config = setting.pin(config)
-        self.judge = Judge(setting, config, wish)
-        self.rows = self.judge.rows()
-        moment, commit = setting.store.clock(), setting.commit()
+    def __init__(self, context: RunContext, config: RunConfig, selection: StageSelection) -> None:
+        """Refused when the selection or the config cannot be met; nothing is written yet."""
+        self.context = context
+        self.config = config = context.pin(config)
+        self.cache_policy = CachePolicy(context, config, selection)
+        self.specs = self.cache_policy.specs()
+        moment, commit = context.store.clock(), context.commit()
         self.record = RunRecord(
-            id=new_run_id(config.name, moment, setting.chance),
+            id=new_run_id(config.name, moment, context.chance),
             config=config,
             seed=config.seed,
             code_version=version_of("fleetune"),
             commit=commit.id,
             dirty=commit.dirty,
             started=moment.isoformat(),
-            stages=tuple(StageRecord(stage=row.name) for row in self.rows),
+            stages=tuple(StageRecord(stage=spec.name) for spec in self.specs),
         )
         self.error: FleetuneError | None = None
-        self._leaders = Leaders(self.rows)
+        self._leaders = Leaders(self.specs)
         self._plain = wire.dump(config)
         self._facts = RunFacts(
             name=config.name,
@@ -74,20 +74,20 @@ class Runner:
             dirty=self.record.dirty,
             settings=yaml_file.text(self._plain),
         )
-        self._from_stage = wish.from_stage
+        self._from_stage = selection.from_stage
         self._change = threading.Lock()
         self._stop = threading.Event()
         self._jobs: dict[str, Job] = {}
         self._verified: set[tuple[str, str]] = set()
         self._open = ExitStack()
-        self._folders = disk.folders(setting.store.local)
+        self._folders = disk.folders(context.store.local)
         self._containers = open_stages(lambda text: None)
 
     def __enter__(self) -> "Runner":
-        self._open.enter_context(self.setting.store.runs.alive(self.record.id))
+        self._open.enter_context(self.context.store.runs.alive(self.record.id))
         self._open.enter_context(self._containers)
-        self.setting.store.tidy()
-        self.setting.store.runs.save(self.record)
+        self.context.store.tidy()
+        self.context.store.runs.save(self.record)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
@@ -112,175 +112,175 @@ class Runner:
 
     def stage(self, name: str) -> Outcome:
         """Reuse or run one stage whose inputs are there; raises the error it ended with."""
-        row = entry(self.rows, name)
+        spec = find_stage(self.specs, name)
         begun = time.monotonic()
         try:
-            outcome = self._stage(row)
+            outcome = self._stage(spec)
         except BaseException as raised:
             error = raised if isinstance(raised, FleetuneError) else disk.in_words(raised, self._folders) or raised
             self._leaders.ended(name, ok=False)
-            self._fail(row, error, time.monotonic() - begun)
+            self._fail(spec, error, time.monotonic() - begun)
             raise error from raised.__cause__
         self._leaders.ended(name, ok=True)
         self._tell(name, "done" if outcome.how == "ran" else outcome.how, outcome.why, time.monotonic() - begun)
         return outcome
 
-    def _stage(self, row: StageEntry) -> Outcome:
-        live = bool(row.beside) and self._leaders.wait_begun(row.beside)
-        leader = self.record.stage(row.beside) if row.beside else None
+    def _stage(self, spec: StageSpec) -> Outcome:
+        live = bool(spec.follows) and self._leaders.wait_begun(spec.follows)
+        leader = self.record.stage(spec.follows) if spec.follows else None
         if leader and not live and leader.state != "done":
-            return self._stopped(row)
-        known = self._known(row)
-        store = self.setting.store
+            return self._stopped(spec)
+        known = self._known(spec)
+        store = self.context.store
 
         def decide() -> Decision:
-            return self.judge.decide(row, {} if leader else known, self.record.id, leader.key if leader else "")
+            return self.cache_policy.decide(spec, {} if leader else known, self.record.id, leader.key if leader else "")
 
-        with store.lock(decide().key, self._stop.wait, lambda: self._tell(row.name, "note", "waits for another run")):
+        with store.lock(decide().key, self._stop.wait, lambda: self._tell(spec.name, "note", "waits for another run")):
             decision = dataclasses.replace(decide(), inputs=known)  # anew: the other run may have made it
-            self._note(row, key=decision.key, inputs=known, why=decision.why, started=self._now())
+            self._note(spec, key=decision.key, inputs=known, why=decision.why, started=self._now())
             if not decision.runs:
-                bad = self._bad(row, decision)
+                bad = self._bad(spec, decision)
                 if not bad:
-                    return self._reused(row, decision)
+                    return self._reused(spec, decision)
                 decision = dataclasses.replace(decision, runs=True, why=f"ran: {bad}")
-                self._note(row, why=decision.why)
-            return self._follow(row, decision) if live else self._run(row, decision)
+                self._note(spec, why=decision.why)
+            return self._follow(spec, decision) if live else self._run(spec, decision)
 
-    def _bad(self, row: StageEntry, decision: Decision) -> str:
+    def _bad(self, spec: StageSpec, decision: Decision) -> str:
         """What is wrong with the artifacts that would be reused; Refused where the stage is not to run."""
         for kind, digest in (decision.stored or {}).items():
             try:
                 self._prove(kind, digest)
             except Refused as error:
-                if self.judge.must_be_stored(row):
+                if self.cache_policy.must_be_stored(spec):
                     raise
-                return self.setting.store.first_bad(kind, digest) or str(error)
+                return self.context.store.first_bad(kind, digest) or str(error)
         return ""
 
-    def _reused(self, row: StageEntry, decision: Decision) -> Outcome:
+    def _reused(self, spec: StageSpec, decision: Decision) -> Outcome:
         assert decision.stored is not None
-        self._note(row, state="done", how="reused", outputs=decision.stored, ended=self._now())
-        self._leaders.begun(row.name, live=False)
-        return Outcome(stage=row.name, how="reused", why=decision.why, outputs=decision.stored)
+        self._note(spec, state="done", how="reused", outputs=decision.stored, ended=self._now())
+        self._leaders.begun(spec.name, live=False)
+        return Outcome(stage=spec.name, how="reused", why=decision.why, outputs=decision.stored)
 
-    def _stopped(self, row: StageEntry) -> Outcome:
-        why = f"stopped: {row.beside} did not end well"
-        self._note(row, state="stopped", why=why, ended=self._now())
-        return Outcome(stage=row.name, how="stopped", why=why, outputs={})
+    def _stopped(self, spec: StageSpec) -> Outcome:
+        why = f"stopped: {spec.follows} did not end well"
+        self._note(spec, state="stopped", why=why, ended=self._now())
+        return Outcome(stage=spec.name, how="stopped", why=why, outputs={})
 
-    def _follow(self, row: StageEntry, decision: Decision) -> Outcome:
+    def _follow(self, spec: StageSpec, decision: Decision) -> Outcome:
         """Run beside a stage that is running, then keep what the stage makes of what that has stored.
 
         What is kept must not depend on when it looked: the same stored inputs give the same outputs in every run.
         """
-        work = self.setting.store.work(self.record.stage(row.beside).key)
+        work = self.context.store.work(self.record.stage(spec.follows).key)
         try:
-            self._attempt(row, decision, {kind: work for kind in row.inputs})
+            self._attempt(spec, decision, {kind: work for kind in spec.inputs})
         except FleetuneError as error:
-            self._tell(row.name, "note", f"could not follow {row.beside} to its end ({error})")
-        if not self._leaders.wait_ended(row.beside):
-            return self._stopped(row)
-        whole = dataclasses.replace(decision, inputs=self._known(row))
-        self._note(row, inputs=whole.inputs)
-        return self._run(row, whole)
+            self._tell(spec.name, "note", f"could not follow {spec.follows} to its end ({error})")
+        if not self._leaders.wait_ended(spec.follows):
+            return self._stopped(spec)
+        whole = dataclasses.replace(decision, inputs=self._known(spec))
+        self._note(spec, inputs=whole.inputs)
+        return self._run(spec, whole)
 
-    def _run(self, row: StageEntry, decision: Decision) -> Outcome:
+    def _run(self, spec: StageSpec, decision: Decision) -> Outcome:
         for kind, digest in decision.inputs.items():
             self._prove(kind, digest)
-        store = self.setting.store
+        store = self.context.store
         folders = {kind: store.folder(kind, digest) for kind, digest in decision.inputs.items()}
-        with predecessors(store, row, decision.key, decision.ingredients) as earlier:
-            outcome = self._keep(row, decision, self._attempt(row, decision, folders, earlier))
+        with resumable_attempts(store, spec, decision.key, decision.ingredients) as earlier:
+            outcome = self._keep(spec, decision, self._attempt(spec, decision, folders, earlier))
             for key in earlier:
                 store.drop_work(key)
         return outcome
 
     def _attempt(
-        self, row: StageEntry, decision: Decision, folders: dict[str, Path], earlier: tuple[str, ...] = ()
+        self, spec: StageSpec, decision: Decision, folders: dict[str, Path], earlier: tuple[str, ...] = ()
     ) -> StageTask:
-        work = self.setting.store.work(decision.key)
+        work = self.context.store.work(decision.key)
         leave_ingredients(work, decision.ingredients)
         task = StageTask(
-            stage=row.name,
+            stage=spec.name,
             run=self.record.id,
             seed=self.config.seed,
-            config=config_slice(row, self._plain),
+            config=config_slice(spec, self._plain),
             inputs={kind: str(folder.resolve()) for kind, folder in folders.items()},
             output=str((work / attempt.OUTPUT).resolve()),
             work=str(work.resolve()),
-            earlier=tuple(str(self.setting.store.work(key).resolve()) for key in earlier),
-            cache=str(self.setting.store.cache(row.name).resolve()),
-            stored=self._stored(row, decision),
-            anew=row.name == self._from_stage,
+            earlier=tuple(str(self.context.store.work(key).resolve()) for key in earlier),
+            cache=str(self.context.store.cache(spec.name).resolve()),
+            stored=self._stored(spec, decision),
+            anew=spec.name == self._from_stage,
             facts=self._facts,
         )
-        if self.record.stage(row.name).state != "running":  # a follower is attempted twice
-            self._note(row, state="running", how="ran")
-            self._tell(row.name, "started", decision.why)
-        job = self._start(row, task)
-        self._jobs[row.name] = job
+        if self.record.stage(spec.name).state != "running":  # a follower is attempted twice
+            self._note(spec, state="running", how="ran")
+            self._tell(spec.name, "started", decision.why)
+        job = self._start(spec, task)
+        self._jobs[spec.name] = job
         try:
             if self._stop.is_set():
-                raise TryAgain(f"stage {row.name} was stopped with its run; run it again to go on")
-            self._leaders.begun(row.name, live=True)
-            if row.beside:
-                self._leaders.end_with(row.beside, job)
-            attempt.listen_to_end(row, job, self.setting.listen, lambda text: self._resumed(row, text))
+                raise TryAgain(f"stage {spec.name} was stopped with its run; run it again to go on")
+            self._leaders.begun(spec.name, live=True)
+            if spec.follows:
+                self._leaders.end_with(spec.follows, job)
+            attempt.listen_to_end(spec, job, self.context.listen, lambda text: self._resumed(spec, text))
         finally:
             job.stop(GRACE_S)
         return task
 
-    def _start(self, row: StageEntry, task: StageTask) -> Job:
+    def _start(self, spec: StageSpec, task: StageTask) -> Job:
         """In a container where the config asks for that and the stage conducts no devices."""
         stages = self.config.stages
-        if stages.launcher != DOCKER or not row.image:
-            return attempt.start(row, task, self.setting.launcher)
-        place = self._containers.launcher(stages.image or row.image)
-        task, reads = offline(row, task, self.config.model)
-        return attempt.start(row, task, place, reads)
+        if stages.launcher != DOCKER or not spec.image:
+            return attempt.start(spec, task, self.context.launcher)
+        place = self._containers.launcher(stages.image or spec.image)
+        task, reads = with_local_model(spec, task, self.config.model)
+        return attempt.start(spec, task, place, reads)
 
-    def _keep(self, row: StageEntry, decision: Decision, task: StageTask) -> Outcome:
+    def _keep(self, spec: StageSpec, decision: Decision, task: StageTask) -> Outcome:
         """Put what a stage made into the store, then its key."""
-        store, why, outputs = self.setting.store, self.record.stage(row.name).why, {}
-        for kind, folder in attempt.outputs_of(row, task).items():
-            if kind == row.settles and decision.stored is not None:
+        store, why, outputs = self.context.store, self.record.stage(spec.name).why, {}
+        for kind, folder in attempt.outputs_of(spec, task).items():
+            if kind == spec.measures and decision.stored is not None:
                 settled = self._settled(kind, folder, decision)
                 why += f"; {settled}" if settled else f"; the {kind} has changed"
                 if settled:
                     outputs[kind] = decision.stored[kind]
                     continue
             outputs[kind] = store.put(kind, folder, stage_key=decision.key, inputs=decision.inputs)
-        made = KeyRecord(stage=row.name, run=self.record.id, outputs=outputs, ingredients=decision.ingredients)
+        made = KeyRecord(stage=spec.name, run=self.record.id, outputs=outputs, ingredients=decision.ingredients)
         store.keep_key(decision.key, made)
-        self._note(row, state="done", outputs=outputs, why=why, ended=self._now())
-        if not self._leaders.leads(row.name):
+        self._note(spec, state="done", outputs=outputs, why=why, ended=self._now())
+        if not self._leaders.leads(spec.name):
             store.drop_work(decision.key)
-        if row.beside:
-            self._tidy(self.record.stage(row.beside).key)
-        return Outcome(stage=row.name, how="ran", why=why, outputs=outputs)
+        if spec.follows:
+            self._tidy(self.record.stage(spec.follows).key)
+        return Outcome(stage=spec.name, how="ran", why=why, outputs=outputs)
 
     def _tidy(self, key: str) -> None:
         """Drop the work folder of a leader whose follower is done, unless another run works in it."""
-        lock = self.setting.store.lock(key, self._stop.wait)
+        lock = self.context.store.lock(key, self._stop.wait)
         if lock.take():
-            self.setting.store.drop_work(key)
+            self.context.store.drop_work(key)
             lock.release()
 
-    def _stored(self, row: StageEntry, decision: Decision) -> dict[str, str]:
+    def _stored(self, spec: StageSpec, decision: Decision) -> dict[str, str]:
         """What a stage that measures the world is told of an earlier measurement; of one that is corrupt nothing."""
-        if not row.settles or decision.stored is None:
+        if not spec.measures or decision.stored is None:
             return {}
         try:
-            self._prove(row.settles, decision.stored[row.settles])
+            self._prove(spec.measures, decision.stored[spec.measures])
         except Refused:
             return {}
-        folder = self.setting.store.folder(row.settles, decision.stored[row.settles])
-        return {row.settles: str(folder.resolve())}
+        folder = self.context.store.folder(spec.measures, decision.stored[spec.measures])
+        return {spec.measures: str(folder.resolve())}
 
-    def _resumed(self, row: StageEntry, text: str) -> None:
+    def _resumed(self, spec: StageSpec, text: str) -> None:
         """Add to the reason what the stage goes on from."""
-        self._note(row, why=f"{self.record.stage(row.name).why}; {text}")
+        self._note(spec, why=f"{self.record.stage(spec.name).why}; {text}")
 
     def _settled(self, kind: str, measured: Path, decision: Decision) -> str:
         """Why the stored measurement stays; empty when it does not, as where it is corrupt."""
@@ -289,52 +289,70 @@ class Runner:
             self._prove(kind, decision.stored[kind])
         except Refused:
             return ""
-        stored = self.setting.store.folder(kind, decision.stored[kind])
-        if self.setting.settle[kind](stored, measured, self.config):
+        stored = self.context.store.folder(kind, decision.stored[kind])
+        if self.context.within_tolerance[kind](stored, measured, self.config):
             return f"the stored {kind} is kept, within tolerance"
-        if decision.unfinished and self.setting.there[kind](stored, measured, self.config):
+        if decision.unfinished and self.context.same_members[kind](stored, measured, self.config):
             return f"the unfinished run {decision.unfinished} keeps its {kind}"
         return ""
 
-    def _known(self, row: StageEntry) -> dict[str, str]:
+    def _known(self, spec: StageSpec) -> dict[str, str]:
         """kind -> digest of the stage's inputs, as far as they have been made."""
-        return {kind: digest for kind, digest in self.record.outputs.items() if kind in row.inputs}
+        return {kind: digest for kind, digest in self.record.outputs.items() if kind in spec.inputs}
 
     def _prove(self, kind: str, digest: str) -> None:
         """Hash an artifact once a run before anything reads it."""
         if (kind, digest) not in self._verified:
-            self.setting.store.verify(kind, digest)
+            self.context.store.verify(kind, digest)
             self._verified.add((kind, digest))
 
-    def _fail(self, row: StageEntry, error: BaseException, seconds: float) -> None:
+    def _fail(self, spec: StageSpec, error: BaseException, seconds: float) -> None:
         said = str(error) if isinstance(error, FleetuneError) else f"{type(error).__name__}: {error}"
         if isinstance(error, FleetuneError) and self.error is None:
             self.error = error
         with suppress(OSError):  # a full disk takes no record
-            self._note(row, state="failed", error=said, ended=self._now())
-        if isinstance(error, Refused) and "plan" in row.inputs:  # what cannot be trained can be looked at
-            report = self.setting.store.folder("plan", self.record.outputs["plan"]) / "report.html"
+            self._note(spec, state="failed", error=said, ended=self._now())
+        if isinstance(error, Refused) and "plan" in spec.inputs:  # what cannot be trained can be looked at
+            report = self.context.store.folder("plan", self.record.outputs["plan"]) / "report.html"
             if report.is_file():
-                self._tell(row.name, "note", f"the report of its plan is {report}")
-        self._tell(row.name, "failed", said, seconds)
+                self._tell(spec.name, "note", f"the report of its plan is {report}")
+        self._tell(spec.name, "failed", said, seconds)
 
-    def _note(self, row: StageEntry, **fields: Any) -> None:
+    def _note(self, spec: StageSpec, **fields: Any) -> None:
         """Change a stage's record and write run.json."""
         with self._change:
             stages = tuple(
-                dataclasses.replace(stage, **fields) if stage.stage == row.name else stage
+                dataclasses.replace(stage, **fields) if stage.stage == spec.name else stage
                 for stage in self.record.stages
             )
             self.record = dataclasses.replace(self.record, stages=stages)
-            self.setting.store.runs.save(self.record)
+            self.context.store.runs.save(self.record)
 
     def _update(self, **fields: Any) -> None:
         with self._change:
             self.record = dataclasses.replace(self.record, **fields)
-            self.setting.store.runs.save(self.record)
+            self.context.store.runs.save(self.record)
 
     def _tell(self, stage: str, kind: str, text: str, seconds: float = 0.0) -> None:
-        self.setting.listen(StageEvent(stage=stage, kind=kind, text=text, seconds=seconds))
+        self.context.listen(StageEvent(stage=stage, kind=kind, text=text, seconds=seconds))
 
     def _now(self) -> str:
-        return self.setting.store.clock().isoformat()
+        return self.context.store.clock().isoformat()
+
+
+def run_without_prefect(runner: Runner) -> RunRecord:
+    """Run every stage that has to; raises the first error after all that ran beside it has ended."""
+    with runner, ThreadPoolExecutor(thread_name_prefix="stage") as pool:
+        try:
+            for wave in waves(runner.specs):
+                _all([pool.submit(runner.stage, spec.name) for spec in wave])
+        except BaseException:
+            runner.stop()  # before the pool waits for its threads
+            raise
+    return runner.record
+
+
+def _all(futures: list[Future[Outcome]]) -> None:
+    wait(futures)
+    for future in futures:
+        future.result()

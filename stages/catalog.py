@@ -9,8 +9,8 @@ from fleetune.errors import Refused
 
 
 @record
-class StageEntry:
-    """One row of the table."""
+class StageSpec:
+    """One spec of the table."""
 
     name: str
     version: int
@@ -25,14 +25,14 @@ class StageEntry:
     """What it reads from outside the store, identified by content: `data`, `model weights`."""
     packages: tuple[str, ...] = ()
     """Distributions it computes with; their versions are part of its key."""
-    always: bool = False
+    always_runs: bool = False
     """It looks at the world (or follows another stage), so a known key does not make it superfluous."""
     resumes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Inputs that may differ from those of an unfinished attempt that this one goes on from: kind -> its files that may
     not. Empty: only an attempt of the same key is gone on from."""
-    settles: str = ""
+    measures: str = ""
     """An output that measures the world: one close enough to the stored one is dropped for the stored one."""
-    beside: str = ""
+    follows: str = ""
     """The stage it runs beside; it then reads that stage's work folder while that runs."""
     image: str = ""
     """What it runs in where stages run in containers; empty for one that conducts devices: it runs beside the flow."""
@@ -48,17 +48,17 @@ OPTIONAL = ("profile",)
 """Sections that a config's plain values leave out where they say nothing."""
 BATCH = ("training.batch_samples", "training.micro_batch_samples")
 
-DISCOVER = StageEntry(
+DISCOVER = StageSpec(
     name="discover",
     version=1,
     module="stages.discover",
     config=("fleet",),
     outputs=("fleet",),
     packages=("psutil", "pyzmq"),
-    always=True,
-    settles="fleet",
+    always_runs=True,
+    measures="fleet",
 )
-PROFILE = StageEntry(
+PROFILE = StageSpec(
     name="profile",
     version=1,
     module="stages.profile",
@@ -68,7 +68,7 @@ PROFILE = StageEntry(
     content=("data", "model weights"),
     packages=(*TENSORS, "pyarrow", "scikit-learn"),
 )
-PLAN = StageEntry(
+PLAN = StageSpec(
     name="plan",
     version=1,
     module="stages.plan",
@@ -78,7 +78,7 @@ PLAN = StageEntry(
     packages=("numpy", "scipy", "numba", "networkx", "ortools"),
     image="fleetune-plan",
 )
-TRAIN = StageEntry(
+TRAIN = StageSpec(
     name="train",
     version=1,
     module="stages.train",
@@ -90,17 +90,17 @@ TRAIN = StageEntry(
     resumes={"fleet": (), "plan": (), "profile": ("start.safetensors", "model/config.json")},
     needs_machines=True,
 )
-MONITOR = StageEntry(
+MONITOR = StageSpec(
     name="monitor",
     version=1,
     module="stages.monitor",
     inputs=("metrics",),
     outputs=("events",),
-    always=True,
-    beside="train",
+    always_runs=True,
+    follows="train",
     image="fleetune-plan",
 )
-EVALUATE = StageEntry(
+EVALUATE = StageSpec(
     name="evaluate",
     version=1,
     module="stages.evaluate",
@@ -115,35 +115,37 @@ EVALUATE = StageEntry(
 STAGES = (DISCOVER, PROFILE, PLAN, TRAIN, MONITOR, EVALUATE)
 
 
-def entry(catalog: Sequence[StageEntry], name: str) -> StageEntry:
-    """The row of a stage; Refused with the list of names when there is none."""
-    for row in catalog:
-        if row.name == name:
-            return row
-    raise Refused(f"stage {name!r} does not exist; stages are {', '.join(row.name for row in catalog)}")
+def find_stage(catalog: Sequence[StageSpec], name: str) -> StageSpec:
+    """The spec of a stage; Refused with the list of names when there is none."""
+    for spec in catalog:
+        if spec.name == name:
+            return spec
+    raise Refused(f"stage {name!r} does not exist; stages are {', '.join(spec.name for spec in catalog)}")
 
 
-def maker(catalog: Sequence[StageEntry], kind: str) -> StageEntry:
+def producer_of(catalog: Sequence[StageSpec], kind: str) -> StageSpec:
     """The stage that makes artifacts of a kind."""
-    for row in catalog:
-        if kind in row.outputs:
-            return row
-    made = ", ".join(kind for row in catalog for kind in row.outputs)
+    for spec in catalog:
+        if kind in spec.outputs:
+            return spec
+    made = ", ".join(kind for spec in catalog for kind in spec.outputs)
     raise Refused(f"no stage makes {kind!r}; kinds are {made}")
 
 
-def waves(catalog: Sequence[StageEntry]) -> tuple[tuple[StageEntry, ...], ...]:
+def waves(catalog: Sequence[StageSpec]) -> tuple[tuple[StageSpec, ...], ...]:
     """Stages in the order of the catalog, those that run beside each other together."""
-    return tuple((row, *(other for other in catalog if other.beside == row.name)) for row in catalog if not row.beside)
+    return tuple(
+        (spec, *(other for other in catalog if other.follows == spec.name)) for spec in catalog if not spec.follows
+    )
 
 
-def config_slice(row: StageEntry, config: Mapping[str, Any]) -> dict[str, Any]:
+def config_slice(spec: StageSpec, config: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a run's config (as plain values) that a stage reads, nested as it was.
 
     A section that plain values leave out is as if it were not there: a setting that is not used changes no key.
     """
     cut: dict[str, Any] = {}
-    for path in row.config:
+    for path in spec.config:
         if path in OPTIONAL and path not in config:
             continue
         *sections, last = path.split(".")

@@ -8,21 +8,23 @@ from fleetune.contracts.config.fleet import FleetRequest
 from fleetune.contracts.fleet import Fleet
 from fleetune.launching import open_sites
 from fleetune.launching.quarters import asked
-from stages.entry import Desk, main
+from stages.entry_point import StageContext, main
 
 
-def discover(desk: Desk) -> None:
+def discover(context: StageContext) -> None:
     """Find and measure the devices and links that the config asks for."""
-    request = wire.load(FleetRequest, desk.task.config["fleet"], "fleet")
+    request = wire.load(FleetRequest, context.task.config["fleet"], "fleet")
     if request.join is not None:
         from fleetune.discovery.joining import joined_request  # nobody else needs what it imports
 
-        request = joined_request(request, Path(desk.task.cache or desk.task.work) / "joined", desk.channel.note)
-    earlier = desk.task.stored.get("fleet")
+        request = joined_request(
+            request, Path(context.task.cache or context.task.work) / "joined", context.channel.note
+        )
+    earlier = context.task.stored.get("fleet")
     stored = wire.read(Fleet, Path(earlier) / "fleet.json") if earlier else None
-    with open_sites(asked(request), desk.channel.note) as sites:
-        fleet = discovery.discover(request, sites, desk.channel.progress, desk.channel.note, stored=stored)
-    wire.write(fleet, desk.output("fleet") / "fleet.json")
+    with open_sites(asked(request), context.channel.note) as sites:
+        fleet = discovery.discover(request, sites, context.channel.progress, context.channel.note, stored=stored)
+    wire.write(fleet, context.output("fleet") / "fleet.json")
 
 
 if __name__ == "__main__":

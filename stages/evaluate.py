@@ -9,37 +9,37 @@ from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.profile import Profile
 from fleetune.contracts.timeline import Forecast
 from fleetune.monitoring import EventSummary
-from stages.entry import Desk, main
+from stages.entry_point import StageContext, main
 
 
-def evaluate(desk: Desk) -> None:
+def evaluate(context: StageContext) -> None:
     """Score the model before and after training, and compare the forecast with what was measured."""
-    config = desk.task.config
-    fleet = wire.read(Fleet, desk.input("fleet") / "fleet.json")
-    training = wire.read(TrainingMetrics, desk.input("metrics") / "training.json")
-    events = wire.read(EventSummary, desk.input("events") / "events.json")
+    config = context.task.config
+    fleet = wire.read(Fleet, context.input("fleet") / "fleet.json")
+    training = wire.read(TrainingMetrics, context.input("metrics") / "training.json")
+    events = wire.read(EventSummary, context.input("events") / "events.json")
     evaluation.evaluate(
         evaluation.EvaluationTask(
             run=config["name"],
             fleet=fleet,
-            profile=wire.read(Profile, desk.input("profile") / "profile.json"),
-            plan=wire.read(PlanResult, desk.input("plan") / "plan.json"),
-            forecast=wire.read(Forecast, desk.input("plan") / "forecast.json"),
+            profile=wire.read(Profile, context.input("profile") / "profile.json"),
+            plan=wire.read(PlanResult, context.input("plan") / "plan.json"),
+            forecast=wire.read(Forecast, context.input("plan") / "forecast.json"),
             training=training,
             model=wire.load(ModelRequest, config["model"], "model"),
-            profile_folder=desk.input("profile"),
-            data_folder=desk.input("data"),
-            checkpoint_folder=desk.input("checkpoint"),
-            output=desk.output("evaluation"),
+            profile_folder=context.input("profile"),
+            data_folder=context.input("data"),
+            checkpoint_folder=context.input("checkpoint"),
+            output=context.output("evaluation"),
             accelerator=next((d.accelerator for d in fleet.devices if d.accelerator != "cpu"), "cpu"),
             facts={
-                **desk.task.facts.listed(desk.task.run),
+                **context.task.facts.listed(context.task.run),
                 "training ended": events.ended,
                 "failures": "; ".join(events.failures) or "none",
                 **_plans(training),
             },
-            settings=desk.task.facts.settings,
-            progress=desk.channel.progress,
+            settings=context.task.facts.settings,
+            progress=context.channel.progress,
         )
     )
 

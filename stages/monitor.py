@@ -2,16 +2,16 @@
 
 from fleetune import monitoring
 from fleetune.contracts import wire
-from stages.entry import Desk, main
+from stages.entry_point import StageContext, main
 
 
-def monitor(desk: Desk) -> None:
+def monitor(context: StageContext) -> None:
     """Follow events.jsonl of train: in its work folder while it runs, in its metrics (with a manifest) afterwards."""
-    folder = desk.input("metrics")
+    folder = context.input("metrics")
     summary = monitoring.follow(
-        folder / "events.jsonl", desk.channel.progress, alive=lambda: not (folder / "manifest.json").exists()
+        folder / "events.jsonl", context.channel.progress, alive=lambda: not (folder / "manifest.json").exists()
     )
-    wire.write(summary, desk.output("events") / "events.json")
+    wire.write(summary, context.output("events") / "events.json")
 
 
 if __name__ == "__main__":

@@ -8,37 +8,37 @@ from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.profile import Profile
 from fleetune.drawing import ReportContent, report
 from fleetune.planning.problem import Problem
-from stages.entry import Desk, main
+from stages.entry_point import StageContext, main
 
 
-def plan(desk: Desk) -> None:
+def plan(context: StageContext) -> None:
     """Have the strategy of the config solve the problem that fleet and profile pose."""
-    strategy = wire.load(StrategyRequest, desk.task.config["strategy"], "strategy")
-    training = wire.load(TrainingRequest, {"rounds": 1, **desk.task.config["training"]}, "training")
-    fleet = wire.read(Fleet, desk.input("fleet") / "fleet.json")
-    profile = wire.read(Profile, desk.input("profile") / "profile.json")
+    strategy = wire.load(StrategyRequest, context.task.config["strategy"], "strategy")
+    training = wire.load(TrainingRequest, {"rounds": 1, **context.task.config["training"]}, "training")
+    fleet = wire.read(Fleet, context.input("fleet") / "fleet.json")
+    profile = wire.read(Profile, context.input("profile") / "profile.json")
     problem = Problem(
         fleet=fleet,
         profile=profile,
         micro_batch_samples=training.micro_batch_samples,
         micro_batches=training.micro_batches,
-        seed=desk.task.seed,
+        seed=context.task.seed,
         options=strategy.options,
     )
     result = planning.solve(strategy.name, problem)
     forecast = clock.forecast(result.plan, fleet, profile)
-    wire.write(result, desk.output("plan") / "plan.json")
-    wire.write(forecast, desk.output("plan") / "forecast.json")
+    wire.write(result, context.output("plan") / "plan.json")
+    wire.write(forecast, context.output("plan") / "forecast.json")
     content = ReportContent(
-        title=f"{desk.task.facts.name or desk.task.run}: a plan",
+        title=f"{context.task.facts.name or context.task.run}: a plan",
         fleet=fleet,
         profile=profile,
         plan=result,
         forecast=forecast,
-        facts={**desk.task.facts.listed(desk.task.run), "seed": str(desk.task.seed)},
-        settings=desk.task.facts.settings,
+        facts={**context.task.facts.listed(context.task.run), "seed": str(context.task.seed)},
+        settings=context.task.facts.settings,
     )
-    (desk.output("plan") / "report.html").write_text(report(content), encoding="utf-8")
+    (context.output("plan") / "report.html").write_text(report(content), encoding="utf-8")
 
 
 if __name__ == "__main__":

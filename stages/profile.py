@@ -11,14 +11,14 @@ from fleetune.contracts.config.training import TrainingRequest
 from fleetune.contracts.fleet import Fleet
 from fleetune.launching import open_sites
 from fleetune.launching.quarters import found
-from stages.entry import Desk, main
+from stages.entry_point import StageContext, main
 
 
-def profile(desk: Desk) -> None:
+def profile(context: StageContext) -> None:
     """Cut the model into units, prepare the data, and measure every unit on every device that is new."""
-    config, task = desk.task.config, desk.task
-    fleet = wire.read(Fleet, desk.input("fleet") / "fleet.json")
-    with open_sites(found(fleet), desk.channel.note) as sites:
+    config, task = context.task.config, context.task
+    fleet = wire.read(Fleet, context.input("fleet") / "fleet.json")
+    with open_sites(found(fleet), context.channel.note) as sites:
         profiling.profile(
             profiling.ProfilingTask(
                 fleet=fleet,
@@ -26,12 +26,12 @@ def profile(desk: Desk) -> None:
                 data=wire.load(DataRequest, config["data"], "data"),
                 training=wire.load(TrainingRequest, {"rounds": 1, **config["training"]}, "training"),  # none of its own
                 seed=task.seed,
-                folder=desk.output("profile"),
-                data_folder=desk.output("data"),
-                work=desk.work,
+                folder=context.output("profile"),
+                data_folder=context.output("data"),
+                work=context.work,
                 sites=sites,
-                progress=desk.channel.progress,
-                note=desk.channel.note,
+                progress=context.channel.progress,
+                note=context.channel.note,
                 scores=wire.load(ProfileRequest, config.get("profile", {}), "profile").scores,
                 kept=profiling.Kept(Path(task.cache), task.run, anew=task.anew) if task.cache else None,
             )

@@ -12,33 +12,33 @@ from fleetune.contracts.profile import Profile
 from fleetune.errors import Refused
 from fleetune.launching import open_sites
 from fleetune.launching.quarters import found
-from stages.entry import Desk, main
+from stages.entry_point import StageContext, main
 
 
-def train(desk: Desk) -> None:
+def train(context: StageContext) -> None:
     """Train by the plan; an interrupted attempt goes on from what it left in the work folder, or another plan did."""
-    fleet = wire.read(Fleet, desk.input("fleet") / "fleet.json")
+    fleet = wire.read(Fleet, context.input("fleet") / "fleet.json")
     if fleet.simulated:
         raise Refused(f"device {fleet.simulated[0]} is simulated: a run with it ends after plan; use --until plan")
-    profile_folder = desk.input("profile")
-    with open_sites(found(fleet), desk.channel.note) as sites:
+    profile_folder = context.input("profile")
+    with open_sites(found(fleet), context.channel.note) as sites:
         training.train(
             training.TrainingTask(
-                plan=wire.read(PlanResult, desk.input("plan") / "plan.json"),
+                plan=wire.read(PlanResult, context.input("plan") / "plan.json"),
                 fleet=fleet,
                 profile=wire.read(Profile, profile_folder / "profile.json"),
                 profile_folder=profile_folder,
-                data_folder=desk.input("data"),
-                model=wire.load(ModelRequest, desk.task.config["model"], "model"),
-                training=wire.load(TrainingRequest, desk.task.config["training"], "training"),
-                seed=desk.task.seed,
-                work=desk.work,
-                output=Path(desk.task.output),
+                data_folder=context.input("data"),
+                model=wire.load(ModelRequest, context.task.config["model"], "model"),
+                training=wire.load(TrainingRequest, context.task.config["training"], "training"),
+                seed=context.task.seed,
+                work=context.work,
+                output=Path(context.task.output),
                 sites=sites,
-                progress=desk.channel.progress,
-                note=desk.channel.note,
-                resumed=desk.channel.resumed,
-                earlier=tuple(map(Path, desk.task.earlier)),
+                progress=context.channel.progress,
+                note=context.channel.note,
+                resumed=context.channel.resumed,
+                earlier=tuple(map(Path, context.task.earlier)),
             )
         )
 

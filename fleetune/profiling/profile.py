@@ -13,11 +13,11 @@ from fleetune.errors import Refused
 from fleetune.models.graph import Graph
 from fleetune.models.skeleton import saved_configuration
 from fleetune.models.tied import tied_adapters
+from fleetune.preparation.prepare import PreparedFolders, prepare_inputs
+from fleetune.preparation.step_comparison import compare_recorded
 from fleetune.profiling.answer import Answer
-from fleetune.profiling.comparison import compare_recorded
 from fleetune.profiling.devices import answers
 from fleetune.profiling.least import least_samples
-from fleetune.profiling.preparation import Folders, prepare_all
 from fleetune.profiling.scores import subnets, to_score
 from fleetune.profiling.simulated import simulated_times, works
 from fleetune.profiling.task import ProfilingTask
@@ -27,8 +27,8 @@ from fleetune.profiling.units import unit_sizes
 def profile(task: ProfilingTask) -> Profile:
     """Prepare data, starting weights and the graph, compare it with the model, then measure; the profile is written and
     returned."""
-    folders = Folders(profile=task.folder, data=task.data_folder)
-    graph, module = prepare_all(task.model, task.data, task.seed, folders, task.progress)
+    folders = PreparedFolders(profile=task.folder, data=task.data_folder)
+    graph, module = prepare_inputs(task.model, task.data, task.seed, folders, task.progress)
     for sentence in PreparedData(task.data_folder).info.notes:
         task.note(sentence)
     for name in tied_adapters(module):

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fleetune.errors import TryAgain
-from flows.cli.asked import Asked, with_common
-from flows.cli.ending import Commands, Stopped
+from flows.cli.exit_codes import CommandGroup, Interrupted
 from flows.cli.join import join
+from flows.cli.options import CommonOptions, with_common_options
 from flows.cli.solve import solve
 
 if TYPE_CHECKING:
     from fleetune.contracts.config.run import RunConfig
-    from flows.setting import Wish
+    from flows.context import StageSelection
 
 HELP = {"help_option_names": ["-h", "--help"]}
 GO_ON = "stopped; the same command goes on from what is finished"
 
-app = typer.Typer(cls=Commands, pretty_exceptions_enable=False, context_settings=HELP)
+app = typer.Typer(cls=CommandGroup, pretty_exceptions_enable=False, context_settings=HELP)
 app.info.help = "Fine-tune a foundation model across the uneven machines you already own."
 
 Config = Annotated[Path, typer.Argument(help="Run file, such as configs/runs/demo.yaml.")]
@@ -59,19 +59,21 @@ def _(
 
 
 @app.command()
-@with_common
-def run(asked: Asked, config: Config, sets: Sets = None, until: Until = None, dry_run: DryRun = False) -> None:
+@with_common_options
+def run(
+    options: CommonOptions, config: Config, sets: Sets = None, until: Until = None, dry_run: DryRun = False
+) -> None:
     """Run the pipeline by a run file; stages whose key is known are reused."""
     from flows import configs
-    from flows.setting import Wish
+    from flows.context import StageSelection
 
-    _conduct(asked, configs.load(config, sets or ()), Wish(until=until), dry_run)
+    _run_pipeline(options, configs.load(config, sets or ()), StageSelection(until=until), dry_run)
 
 
 @app.command()
-@with_common
+@with_common_options
 def rerun(
-    asked: Asked,
+    options: CommonOptions,
     run: Run,
     from_stage: Annotated[
         str | None, typer.Option("--from", metavar="STAGE", help="Run again from this stage on.")
@@ -82,102 +84,102 @@ def rerun(
 ) -> None:
     """Run the config of an earlier run again, from a stage on and with changes if asked for."""
     from flows import configs
-    from flows.setting import Wish
+    from flows.context import StageSelection
 
-    found = asked.store().runs.load(run)
+    found = options.store().runs.load(run)
     config = configs.changed(found.config, sets or (), found.id)
     until = found.stages[-1].stage if config.fleet.simulated and only is None else None  # it ends where it ended
-    again = f"fleetune rerun ID{f' --only {only}' if only else ''}{asked.root_option()}"
-    wish = Wish(from_stage=from_stage, only=only, until=until, rerun=found.id)
-    _conduct(asked, config, wish, dry_run, again)
+    again = f"fleetune rerun ID{f' --only {only}' if only else ''}{options.root_option()}"
+    selection = StageSelection(from_stage=from_stage, only=only, until=until, rerun=found.id)
+    _run_pipeline(options, config, selection, dry_run, again)
 
 
 @app.command()
-@with_common
-def runs(asked: Asked) -> None:
+@with_common_options
+def runs(options: CommonOptions) -> None:
     """List all runs, newest first."""
     from flows.cli import tables
 
-    found = asked.store().runs.all()
-    if asked.as_json:
-        asked.answer({"root": asked.root, "runs": [tables.in_short(record) for record in found]})
+    found = options.store().runs.all()
+    if options.as_json:
+        options.answer({"root": options.root, "runs": [tables.in_short(record) for record in found]})
     elif found:
-        tables.print_runs(asked.out(), found)
+        tables.print_runs(options.out(), found)
     else:
-        asked.out().print(f"no runs in {asked.root}; start one with: fleetune run configs/runs/demo.yaml")
+        options.out().print(f"no runs in {options.root}; start one with: fleetune run configs/runs/demo.yaml")
 
 
 @app.command()
-@with_common
-def show(asked: Asked, run: Run, stage: Stage = None) -> None:
+@with_common_options
+def show(options: CommonOptions, run: Run, stage: Stage = None) -> None:
     """Show a run and what came of it, or one stage with its artifacts."""
     from flows.cli import tables
     from flows.cli.results import answer, answer_stage, results_of
 
-    store = asked.store()
+    store = options.store()
     found = store.runs.load(run)
     if stage is not None:
         one = found.stage(stage)
         artifacts = answer_stage(store, one)
-        asked.answer(artifacts) if asked.as_json else tables.print_stage(asked.out(), one, artifacts)
-    elif asked.as_json:
-        asked.answer(answer(found, results_of(store, found)))
+        options.answer(artifacts) if options.as_json else tables.print_stage(options.out(), one, artifacts)
+    elif options.as_json:
+        options.answer(answer(found, results_of(store, found)))
     else:
-        tables.print_run(asked.out(), found, results_of(store, found))
+        tables.print_run(options.out(), found, results_of(store, found))
 
 
 @app.command()
-@with_common
-def verify(asked: Asked, run: Run) -> None:
+@with_common_options
+def verify(options: CommonOptions, run: Run) -> None:
     """Hash every file of a run's artifacts again; the first bad one is named."""
-    from flows.cli.watch import watching
+    from flows.cli.progress_display import show_progress
 
-    store = asked.store()
+    store = options.store()
     found = store.runs.load(run)
     checked = 0
-    with watching(asked) as watch:
+    with show_progress(options) as listener:
         for kind, digest in found.outputs.items():
-            watch.doing("verify", kind, checked, len(found.outputs))
+            listener.doing("verify", kind, checked, len(found.outputs))
             store.verify(kind, digest)
             checked += 1
-    if asked.as_json:
-        asked.answer({"run": found.id, "artifacts": checked, "ok": True})
+    if options.as_json:
+        options.answer({"run": found.id, "artifacts": checked, "ok": True})
     else:
-        asked.out().print(f"{found.id}: every file of its {checked} artifacts is what was stored")
+        options.out().print(f"{found.id}: every file of its {checked} artifacts is what was stored")
 
 
 @app.command()
-@with_common
-def diff(asked: Asked, run: Run, other: Run) -> None:
+@with_common_options
+def diff(options: CommonOptions, run: Run, other: Run) -> None:
     """Tell how two runs differ: config, stages, scores."""
     from fleetune.contracts import wire
     from flows.cli import tables
-    from flows.cli.compare import compare
+    from flows.cli.run_diff import diff_runs
 
-    store = asked.store()
-    difference = compare(store, store.runs.load(run), store.runs.load(other))
-    if asked.as_json:
-        asked.answer(wire.dump(difference))
+    store = options.store()
+    difference = diff_runs(store, store.runs.load(run), store.runs.load(other))
+    if options.as_json:
+        options.answer(wire.dump(difference))
     else:
-        tables.print_difference(asked.out(), difference)
+        tables.print_difference(options.out(), difference)
 
 
 @app.command()
-@with_common
-def doctor(asked: Asked) -> None:
+@with_common_options
+def doctor(options: CommonOptions) -> None:
     """Tell what this machine can do, in words; exit 75 when no run can work on it."""
     from fleetune.contracts import wire
     from flows.cli import tables
     from flows.doctor import MISSING, examine
 
-    findings = examine(asked.folder())
+    findings = examine(options.folder())
     missing = [finding.topic for finding in findings if finding.state == MISSING]
-    if asked.as_json:
-        asked.answer({"ok": not missing, "findings": [wire.dump(finding) for finding in findings]})
+    if options.as_json:
+        options.answer({"ok": not missing, "findings": [wire.dump(finding) for finding in findings]})
     else:
-        asked.out().print(tables.of_findings(findings))
+        options.out().print(tables.of_findings(findings))
         if not missing:
-            asked.out().print("this machine can run fleetune")
+            options.out().print("this machine can run fleetune")
     if missing:
         raise TryAgain(f"no run can work here until these are put right: {', '.join(missing)}")
 
@@ -186,36 +188,38 @@ app.command()(solve)
 app.command()(join)
 
 
-def _conduct(asked: Asked, config: "RunConfig", wish: "Wish", dry_run: bool, again: str = "") -> None:
+def _run_pipeline(
+    options: CommonOptions, config: "RunConfig", selection: "StageSelection", dry_run: bool, again: str = ""
+) -> None:
     """Run the pipeline while telling how it goes, then say what came of it.
 
     `again`: what takes an interrupted run up where the same command would not, with ID for the run.
     """
     from flows import finetune
     from flows.cli import tables
+    from flows.cli.progress_display import show_progress
     from flows.cli.results import answer, plan_of, plan_report_of, results_of
-    from flows.cli.watch import watching
-    from flows.setting import Setting
+    from flows.context import RunContext
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended from outside: everything ends as with Ctrl-C
-    store = asked.store()
-    with watching(asked) as watch:
-        setting = Setting(store=store, listen=watch.hear)
+    store = options.store()
+    with show_progress(options) as listener:
+        context = RunContext(store=store, listen=listener.hear)
         try:
-            record = finetune.run_with(setting, config, wish, dry_run)
+            record = finetune.run_with(context, config, selection, dry_run)
         except KeyboardInterrupt:
-            raise Stopped(_how_to_go_on(watch.run, again)) from None
+            raise Interrupted(_how_to_go_on(listener.run, again)) from None
         except Exception as error:
-            for line in tables.where_it_failed(store, watch.run):
+            for line in tables.where_it_failed(store, listener.run):
                 error.add_note(line)
             raise
     results = None if dry_run else results_of(store, record)
-    if asked.as_json:
-        asked.answer(answer(record, results))
+    if options.as_json:
+        options.answer(answer(record, results))
     elif dry_run:
-        asked.out().print(tables.of_stages(record))
+        options.out().print(tables.of_stages(record))
     else:
-        tables.print_end(asked.out(), record, results or plan_of(store, record), plan_report_of(store, record))
+        tables.print_end(options.out(), record, results or plan_of(store, record), plan_report_of(store, record))
 
 
 def _how_to_go_on(run: str, again: str) -> str:

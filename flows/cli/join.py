@@ -14,11 +14,11 @@ import typer
 
 from fleetune.contracts.record import record
 from fleetune.errors import Refused
-from flows.cli.asked import taking
+from flows.cli.options import with_options
 
 
 @record
-class Place:
+class NetworkOptions:
     """Options about where the device is, and where the host."""
 
     engine: Annotated[
@@ -33,9 +33,9 @@ class Place:
     ] = None
 
 
-@taking(Place)
+@with_options(NetworkOptions)
 def join(
-    place: Place,
+    network: NetworkOptions,
     token_file: Annotated[
         Path | None, typer.Option("--token-file", metavar="FILE", help="The token that the fleet's file names too.")
     ] = None,
@@ -53,13 +53,13 @@ def join(
     from fleetune.discovery.joining.device import Joining, engine_here, serve
     from fleetune.discovery.joining.surroundings import HOST_PORT, Surroundings, own_addresses
 
-    addresses = own_addresses() if place.listen is None else (_address(f"--listen {place.listen}", place.listen),)
-    surroundings = Surroundings(addresses=addresses, port=_port("--port", place.port))
+    addresses = own_addresses() if network.listen is None else (_address(f"--listen {network.listen}", network.listen),)
+    surroundings = Surroundings(addresses=addresses, port=_port("--port", network.port))
     joining = Joining(
         name=name or platform.node().partition(".")[0],
         token_file=token_file.expanduser(),
-        engine=engine_here(place.engine, os.environ).socket,
-        host=_host(place.host, HOST_PORT) if place.host is not None else None,
+        engine=engine_here(network.engine, os.environ).socket,
+        host=_host(network.host, HOST_PORT) if network.host is not None else None,
     )
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -19,7 +19,7 @@ from fleetune import disk
 from fleetune.contracts.record import record
 from fleetune.errors import Refused, TryAgain
 from flows.cli import STOPPED
-from flows.cli.asked import AsJson, taking
+from flows.cli.options import AsJson, with_options
 
 if TYPE_CHECKING:
     from fleetune.solving import Kind, Solved
@@ -33,7 +33,7 @@ List = Annotated[bool, typer.Option("--list", help="List kinds of problems and t
 
 
 @record
-class How:
+class SolveOptions:
     """Options of solving."""
 
     method: Annotated[str | None, typer.Option(metavar="NAME", help="See --list; the default comes first.")] = None
@@ -42,8 +42,8 @@ class How:
     as_json: AsJson = False
 
 
-@taking(How)
-def solve(how: How, problem: Problem = None, output: Output = None, listed: List = False) -> None:
+@with_options(SolveOptions)
+def solve(options: SolveOptions, problem: Problem = None, output: Output = None, listed: List = False) -> None:
     """Solve a planning problem given as plain numbers."""
     from fleetune import solving
 
@@ -51,7 +51,7 @@ def solve(how: How, problem: Problem = None, output: Output = None, listed: List
     if listed:
         if problem is not None:
             raise Refused(f"--list: takes no problem (got {problem!r}); leave out one of the two")
-        return _list(known, how.as_json)
+        return _list(known, options.as_json)
     if problem is None:
         raise Refused("solve: no problem is given; give a JSON file, - for stdin, or --list")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended from outside: ends as with Ctrl-C
@@ -59,13 +59,15 @@ def solve(how: How, problem: Problem = None, output: Output = None, listed: List
 
     def work() -> tuple[Kind, Solved]:
         kind, asked = solving.read(_source(problem), "stdin" if problem == STDIN else problem, known)
-        return kind, solving.solve(kind, asked, method=how.method, time_limit_s=how.time_limit, seed=how.seed)
+        return kind, solving.solve(
+            kind, asked, method=options.method, time_limit_s=options.time_limit, seed=options.seed
+        )
 
     kind, plan = _heard(work)
     text = json.dumps(solving.document(plan), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
     if target is not None:
         _write(text, target)
-    if how.as_json:
+    if options.as_json:
         typer.echo(text, nl=False)
     else:
         typer.echo(in_short(kind, plan) + (f"; {output}" if output else ""))
@@ -104,7 +106,7 @@ def in_short(kind: Kind, plan: Solved) -> str:
 
 
 def _gap(plan: Solved) -> str:
-    """How far the objective is from what no plan can pass."""
+    """SolveOptions far the objective is from what no plan can pass."""
     from fleetune.drawing.quantities import percent
 
     for name, side in (("lower_bound", "above"), ("upper_bound", "below")):

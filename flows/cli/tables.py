@@ -16,8 +16,8 @@ from fleetune.errors import Refused
 from fleetune.store import RunRecord, StageRecord, Store
 
 if TYPE_CHECKING:
-    from flows.cli.compare import Difference
     from flows.cli.results import Results
+    from flows.cli.run_diff import RunDifference
     from flows.doctor import Finding
 
 STYLES = {
@@ -158,7 +158,7 @@ def print_stage(console: Console, stage: StageRecord, answer: dict[str, Any]) ->
         console.print(table)
 
 
-def print_difference(console: Console, difference: "Difference") -> None:
+def print_difference(console: Console, difference: "RunDifference") -> None:
     """Two runs beside each other."""
     settings = _table("setting", difference.first, difference.second)
     for setting in difference.settings:

@@ -10,8 +10,8 @@ import pytest
 from fleetune.errors import Infeasible, TryAgain
 from fleetune.store import RunRecord
 from flows import finetune
+from flows.context import RunContext, StageSelection
 from flows.events import StageEvent
-from flows.setting import Setting, Wish
 from tests.cli.conftest import Call, add_run, document
 
 DEMO = Path(__file__).parents[2] / "configs" / "runs" / "demo.yaml"
@@ -30,24 +30,24 @@ class Pipeline:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.asked: list[tuple[Any, Wish, bool]] = []
+        self.asked: list[tuple[Any, StageSelection, bool]] = []
         self.error: BaseException | None = None
         self.begun = True
 
-    def run_with(self, setting: Setting, config: Any, wish: Wish, dry_run: bool = False) -> RunRecord:
+    def run_with(self, context: RunContext, config: Any, selection: StageSelection, dry_run: bool = False) -> RunRecord:
         """As flows.finetune.run_with."""
-        self.asked.append((config, wish, dry_run))
+        self.asked.append((config, selection, dry_run))
         if self.error and not self.begun:
             raise self.error
-        setting.listen(StageEvent(stage="run", kind="started", text=f"small-{len(self.asked)}"))
+        context.listen(StageEvent(stage="run", kind="started", text=f"small-{len(self.asked)}"))
         for event in EVENTS:
-            setting.listen(event)
+            context.listen(event)
         made = add_run(self.root, len(self.asked))
         if self.error:
             key = made.stages[0].key
-            setting.store.work(key).joinpath("stage.log").touch()
+            context.store.work(key).joinpath("stage.log").touch()
             stages = (dataclasses.replace(made.stages[0], state="failed"), *made.stages[1:])
-            setting.store.runs.save(dataclasses.replace(made, state="failed", stages=stages))
+            context.store.runs.save(dataclasses.replace(made, state="failed", stages=stages))
             raise self.error
         return made
 
@@ -88,12 +88,12 @@ def test_run_for_a_program(call: Call, pipeline: Pipeline) -> None:
 
 
 def test_run_asks(call: Call, pipeline: Pipeline) -> None:
-    """The pipeline gets the config with every --set, and the wish for a dry run."""
+    """The pipeline gets the config with every --set, and the selection for a dry run."""
     call("run", DEMO, "--set", "training.rounds=2", "--set", "seed=7", "--dry-run")
     call("run", DEMO, "--until", "plan")
-    [(config, wish, dry_run), (_, until, _)] = pipeline.asked
+    [(config, selection, dry_run), (_, until, _)] = pipeline.asked
     assert (config.training.rounds, config.seed, dry_run) == (2, 7, True)
-    assert (wish, until) == (Wish(), Wish(until="plan"))
+    assert (selection, until) == (StageSelection(), StageSelection(until="plan"))
 
 
 def test_rerun_asks(call: Call, pipeline: Pipeline, root: Path) -> None:
@@ -101,9 +101,9 @@ def test_rerun_asks(call: Call, pipeline: Pipeline, root: Path) -> None:
     earlier = add_run(root, 0, rounds=5)
     call("rerun", "small-0", "--from", "train", "--set", "training.learning_rate=1e-3")
     call("rerun", "latest", "--only", "plan")
-    (config, wish, _), (again, only, _) = pipeline.asked
+    (config, selection, _), (again, only, _) = pipeline.asked
     assert (config.training.rounds, config.training.learning_rate) == (5, 1e-3)
-    assert (wish.from_stage, wish.only) == ("train", None)
+    assert (selection.from_stage, selection.only) == ("train", None)
     assert only.only == "plan" and again.name == earlier.config.name
 
 

@@ -12,7 +12,7 @@ from fleetune.contracts.progress import quiet
 from fleetune.discovery import discover
 from fleetune.errors import Refused
 from fleetune.launching import Here
-from flows.setting import same_fleet
+from flows.context import same_fleet
 from tests.profiling.instances import Scripted
 
 BOARD = {"memory_bytes": 4_000, "speeds": [{"flops_per_s": 1e9}]}

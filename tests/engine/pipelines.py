@@ -8,10 +8,9 @@ import yaml
 
 from fleetune.store import RunRecord, Store
 from flows import configs
-from flows.conduct import conduct
+from flows.context import RunContext, StageSelection
 from flows.events import StageEvent
-from flows.runner import Runner
-from flows.setting import Setting, Wish
+from flows.runner import Runner, run_without_prefect
 
 MODEL = {
     "task": "image-classification",
@@ -62,5 +61,7 @@ def run(path: Path, root: Path, *sets: str, until: str | None = None) -> Told:
     """The pipeline, as `fleetune run` conducts it."""
     events: list[StageEvent] = []
     store = Store(root)
-    runner = Runner(Setting(store=store, listen=events.append), configs.load(path, sets), Wish(until=until))
-    return Told(conduct(runner), store, events)
+    runner = Runner(
+        RunContext(store=store, listen=events.append), configs.load(path, sets), StageSelection(until=until)
+    )
+    return Told(run_without_prefect(runner), store, events)

@@ -15,7 +15,7 @@ from fleetune.contracts import wire
 from fleetune.contracts.task import StageTask
 from fleetune.launching.docker import leftovers
 from fleetune.planning import strategies
-from stages.entry import Channel, Desk
+from stages.entry_point import Channel, StageContext
 from stages.plan import plan
 from tests.planning.instances import small
 from tests.planning.scored import scored
@@ -45,10 +45,10 @@ class Listener(event.Listener):
 event.register("numba:compile", Listener())
 from fleetune.contracts import wire
 from fleetune.contracts.task import StageTask
-from stages.entry import Channel, Desk
+from stages.entry_point import Channel, StageContext
 from stages.plan import plan
 for file in sys.argv[1:]:
-    plan(Desk(task=wire.read(StageTask, Path(file)), channel=Channel(sys.stdout)))
+    plan(StageContext(task=wire.read(StageTask, Path(file)), channel=Channel(sys.stdout)))
 print(json.dumps(found))
 """
 
@@ -206,7 +206,7 @@ def test_planning_in_a_mounted_image_compiles_nothing(engine: Any, tasks: Path) 
     """Nor where code and packages of this machine are mounted: what was compiled here serves there."""
     for file in sorted((tasks / "tasks").iterdir()):
         with open(os.devnull, "w") as nowhere:
-            plan(Desk(task=wire.read(StageTask, file), channel=Channel(nowhere)))
+            plan(StageContext(task=wire.read(StageTask, file), channel=Channel(nowhere)))
     for path in (tasks / "output").rglob("*"):
         path.chmod(0o777)
     mounts = [_bind(PROJECT / room) for room in ("containers", "fleetune", "stages")]

@@ -7,10 +7,9 @@ from fleetune.contracts import wire
 from fleetune.contracts.config.run import RunConfig
 from fleetune.contracts.task import StageTask
 from fleetune.launching import Command, Job, ProcessLauncher
-from flows.conduct import conduct
-from flows.runner import Runner
-from flows.setting import Wish
-from tests.flows.toy import World, setting
+from flows.context import StageSelection
+from flows.runner import Runner, run_without_prefect
+from tests.flows.toy import World, toy_context
 
 
 class Told:
@@ -26,10 +25,10 @@ class Told:
         return ProcessLauncher().start(command)
 
 
-def told(root: Path, config: RunConfig, **wish: str) -> dict[str, StageTask]:
+def told(root: Path, config: RunConfig, **selection: str) -> dict[str, StageTask]:
     """The tasks of one run, by stage."""
     launcher = Told()
-    conduct(Runner(replace(setting(root), launcher=launcher), config, Wish(**wish)))
+    run_without_prefect(Runner(replace(toy_context(root), launcher=launcher), config, StageSelection(**selection)))
     return launcher.tasks
 
 

@@ -12,10 +12,9 @@ import pytest
 from fleetune.contracts import wire
 from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain
 from fleetune.store import RunRecord
-from flows.conduct import conduct
-from flows.runner import Runner
-from flows.setting import Wish
-from tests.flows.toy import World, setting
+from flows.context import StageSelection
+from flows.runner import Runner, run_without_prefect
+from tests.flows.toy import World, toy_context
 
 END_S = 20
 
@@ -27,36 +26,36 @@ def test_a_failing_stage_keeps_its_words_and_its_exit_code(
     """The run ends with the stage's error, run.json says which stage and why, and what was made before stays."""
     world.set("fail-learn", str(code))
     with pytest.raises(kind, match="^learn cannot go on, as the world has it$"):
-        conduct(Runner(setting(root), world.config(), Wish()))
-    record = setting(root).store.runs.load("latest")
+        run_without_prefect(Runner(toy_context(root), world.config(), StageSelection()))
+    record = toy_context(root).store.runs.load("latest")
     assert (record.state, record.exit_code, record.error) == ("failed", code, "learn cannot go on, as the world has it")
     states = {stage.stage: stage.state for stage in record.stages}
     assert states == {"measure": "done", "shape": "done", "learn": "failed", "watch": "stopped", "score": "waiting"}
     assert world.started() == ["shape", "learn"]
     world.clear("fail-learn")
-    again = conduct(Runner(setting(root), world.config(), Wish()))
+    again = run_without_prefect(Runner(toy_context(root), world.config(), StageSelection()))
     assert again.stage("learn").why == f"ran: {record.id} did not finish it"
     assert world.started() == ["learn", "score"]
 
 
 def test_a_store_that_runs_full_is_one_sentence(world: World, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was an OSError once that no record kept: the run ends with the disk's name, and what it keeps says so."""
-    setup = setting(root)
+    setup = toy_context(root)
 
     def full(kind: str, folder: Path, **_: object) -> str:
         raise OSError(errno.ENOSPC, "No space left on device", str(root / "artifacts" / kind))
 
     monkeypatch.setattr(setup.store, "put", full)
     with pytest.raises(TryAgain, match=f"^the disk of {root}.* has no room for this: .*--root"):
-        conduct(Runner(setup, world.config(), Wish()))
-    record = setting(root).store.runs.load("latest")
+        run_without_prefect(Runner(setup, world.config(), StageSelection()))
+    record = toy_context(root).store.runs.load("latest")
     assert (record.state, record.stage("measure").state) == ("failed", "failed")
     assert record.error.startswith(f"the disk of {root}")
 
 
 def test_a_disk_that_takes_no_record_hides_nothing(world: World, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error of the record that could not be written once took the place of the stage's own."""
-    setup = setting(root)
+    setup = toy_context(root)
     world.set("fail-shape", "65")
     save = setup.store.runs.save
 
@@ -67,8 +66,8 @@ def test_a_disk_that_takes_no_record_hides_nothing(world: World, root: Path, mon
 
     monkeypatch.setattr(setup.store.runs, "save", full)
     with pytest.raises(Infeasible, match="^shape cannot go on, as the world has it$"):
-        conduct(Runner(setup, world.config(), Wish()))
-    assert setting(root).store.runs.load("latest").state == "interrupted"
+        run_without_prefect(Runner(setup, world.config(), StageSelection()))
+    assert toy_context(root).store.runs.load("latest").state == "interrupted"
 
 
 @pytest.mark.parametrize("stage", ["measure", "shape", "learn", "watch", "score"])
@@ -78,7 +77,14 @@ def test_a_run_killed_in_any_stage_is_finished_by_the_next(
     """SIGKILL to the flow: its stage dies with it, and the next run starts only what is missing, on the work left."""
     world.set(f"stop-{stage}", "")
     wire.write(world.config(), tmp_path / "config.json")
-    command = [sys.executable, "-m", "tests.flows.toy", "--conduct", str(tmp_path / "config.json"), str(root)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.flows.toy",
+        "--run",
+        str(tmp_path / "config.json"),
+        str(root),
+    ]
     with subprocess.Popen(command, stderr=subprocess.PIPE) as flow:
         process = psutil.Process(int((world.folder / "here").read_text()))  # a pipe: waits until the stage is there
         flow.kill()
@@ -86,10 +92,10 @@ def test_a_run_killed_in_any_stage_is_finished_by_the_next(
         gone, alive = psutil.wait_procs([process], timeout=END_S)
     assert not alive
     before = world.started()
-    killed = setting(root).store.runs.load("latest")
+    killed = toy_context(root).store.runs.load("latest")
     assert killed.state == "interrupted"
     world.clear(f"stop-{stage}")
-    record = conduct(Runner(setting(root), world.config(), Wish()))
+    record = run_without_prefect(Runner(toy_context(root), world.config(), StageSelection()))
     assert record.state == "done" and all(one.state == "done" for one in record.stages)
     done = [name for name in before if name != stage and killed.stage(name).state == "done"]
     assert world.started() == [name for name in ("shape", "learn", "score") if name not in done]
@@ -100,12 +106,12 @@ def test_a_run_killed_in_any_stage_is_finished_by_the_next(
 def test_stopping_a_run_leaves_no_process(world: World, root: Path) -> None:
     """A run that is told to stop while a stage runs ends at once, and so does the stage."""
     world.set("stop-shape", "")
-    runner = Runner(setting(root), world.config(), Wish())
+    runner = Runner(toy_context(root), world.config(), StageSelection())
     ended: list[BaseException] = []
 
     def conduct_it() -> None:
         try:
-            conduct(runner)
+            run_without_prefect(runner)
         except FleetuneError as error:
             ended.append(error)
 
@@ -124,7 +130,7 @@ def test_two_runs_at_once_do_the_work_once(world: World, root: Path) -> None:
     records = []
 
     def conduct_it() -> None:
-        records.append(conduct(Runner(setting(root), world.config(), Wish())))
+        records.append(run_without_prefect(Runner(toy_context(root), world.config(), StageSelection())))
 
     threads = [threading.Thread(target=conduct_it) for _ in range(2)]
     for thread in threads:

@@ -13,9 +13,9 @@ import pytest
 
 from fleetune.errors import Refused, TryAgain
 from flows import http_access, server
+from flows.context import StageSelection
 from flows.finetune import run_with
-from flows.setting import Wish
-from tests.flows.toy import World, setting
+from tests.flows.toy import World, toy_context
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 OURS = "127.0.0.1,localhost,::1"
@@ -155,5 +155,5 @@ def test_a_dead_address_is_told_before_anything_is_written(
     proven: list[str] = []
     monkeypatch.setattr(server, "prove_named", lambda: proven.append(address) or http_access.prove(address, "X"))
     with pytest.raises(TryAgain, match="where nothing answers"):
-        run_with(setting(root), world.config(), Wish())
+        run_with(toy_context(root), world.config(), StageSelection())
     assert proven and not root.exists()

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.flows.toy import World, setting
+from tests.flows.toy import World, toy_context
 
 END_S = 180
 
@@ -44,4 +44,4 @@ def test_the_flow_on_the_embedded_server(world: World, root: Path, monkeypatch: 
     assert told["error"] == [65, "score cannot go on, as the world has it"]
     assert told["flow states"].count("Completed") == 2 and told["flow states"].count("Failed") == 1
     assert done.stderr == "", "nothing but what listeners hear"
-    assert [run.state for run in setting(root).store.runs.all()] == ["failed", "done", "done", "interrupted"]
+    assert [run.state for run in toy_context(root).store.runs.all()] == ["failed", "done", "done", "interrupted"]

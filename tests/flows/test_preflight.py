@@ -10,9 +10,9 @@ from fleetune.contracts.config.run import RunConfig
 from fleetune.errors import Refused
 from fleetune.store import Store
 from flows import finetune, preflight, server
-from flows.foresee import foresee
+from flows.context import RunContext, StageSelection
+from flows.dry_run import predict_run
 from flows.runner import Runner
-from flows.setting import Setting, Wish
 
 PLAIN: dict[str, Any] = {
     "name": "small",
@@ -96,7 +96,7 @@ def test_devices_that_join_have_any_name(tmp_path: Path) -> None:
 def test_only_what_will_run_is_proven(tmp_path: Path) -> None:
     """A run that ends before training does not ask for its schedule."""
     wrong = config(tmp_path, training={"warmup_rounds": 5})
-    setting = Setting(store=Store(tmp_path / "kept"))
-    preflight.prove(foresee(Runner(setting, wrong, Wish(until="plan"))))
+    setting = RunContext(store=Store(tmp_path / "kept"))
+    preflight.prove(predict_run(Runner(setting, wrong, StageSelection(until="plan"))))
     with pytest.raises(Refused, match="warmup_rounds"):
-        preflight.prove(foresee(Runner(setting, wrong, Wish())))
+        preflight.prove(predict_run(Runner(setting, wrong, StageSelection())))

@@ -11,18 +11,17 @@ from fleetune.contracts.config.model import ModelRequest
 from fleetune.contracts.config.run import RunConfig
 from fleetune.errors import Refused
 from fleetune.store import RunRecord
-from flows.conduct import conduct
+from flows.context import StageSelection
+from flows.dry_run import predict_run
 from flows.events import StageEvent
-from flows.foresee import foresee
-from flows.runner import Runner
-from flows.setting import Wish
-from stages.catalog import STAGES, entry
-from tests.flows.toy import World, setting
+from flows.runner import Runner, run_without_prefect
+from stages.catalog import STAGES, find_stage
+from tests.flows.toy import World, toy_context
 
 
-def conducted(root: Path, config: RunConfig, numpy: str = "1.0", **wish: str) -> RunRecord:
+def conducted(root: Path, config: RunConfig, numpy: str = "1.0", **selection: str) -> RunRecord:
     """One run of the toy catalogue."""
-    return conduct(Runner(setting(root, numpy=numpy), config, Wish(**wish)))
+    return run_without_prefect(Runner(toy_context(root, numpy=numpy), config, StageSelection(**selection)))
 
 
 def reasons(record: RunRecord) -> dict[str, str]:
@@ -90,8 +89,8 @@ def test_an_edit_of_the_code_reruns_what_runs_it(world: World, root: Path) -> No
     """Bug: after a change of training's own code a run was reused; stages that run the file say its name."""
     conducted(root, world.config())
     world.started()
-    edited = setting(root, code={"tests/flows/toy.py": "d1", "tests/other.py": "d0"})
-    again = conduct(Runner(edited, world.config(), Wish()))
+    edited = toy_context(root, code={"tests/flows/toy.py": "d1", "tests/other.py": "d0"})
+    again = run_without_prefect(Runner(edited, world.config(), StageSelection()))
     assert reasons(again)["learn"] == "ran: code of learn changed (tests/flows/toy.py and 1 more)"
     assert world.started() == ["shape", "learn", "score"]
     assert again.stage("measure").why.endswith("the stored value is kept, within tolerance"), "new code, old world"
@@ -123,7 +122,7 @@ def test_a_deleted_artifact_is_made_again(world: World, root: Path) -> None:
     """A key whose artifact is gone is not reused, and the reason says so."""
     first = conducted(root, world.config())
     world.started()
-    setting(root).store.place.remove(f"artifacts/weights/{first.outputs['weights']}")
+    toy_context(root).store.place.remove(f"artifacts/weights/{first.outputs['weights']}")
     again = conducted(root, world.config())
     assert reasons(again)["learn"] == f"ran: its artifacts are gone from the store, {first.id} had them"
     assert world.started() == ["learn"]
@@ -140,7 +139,7 @@ def test_a_run_that_is_reused_looks_at_what_it_points_to(
     reason, and what did not change by that is reused after all."""
     first = conducted(root, world.config())
     world.started()
-    store = setting(root).store
+    store = toy_context(root).store
     folder = store.folder(kind, first.outputs[kind])
     file = folder / ("events.jsonl" if kind == "metrics" else kind)
     if harm == "a flipped bit":
@@ -163,7 +162,7 @@ def test_a_corrupt_artifact_is_named_before_it_is_read(world: World, root: Path)
     """Where the stage that made it is not to run, the run fails with the file's name and code 64."""
     first = conducted(root, world.config())
     world.started()
-    store = setting(root).store
+    store = toy_context(root).store
     (store.folder("shape", first.outputs["shape"]) / "shape").write_text("other")
     with pytest.raises(Refused, match="shape: file of the shape artifact is corrupt.*; delete the artifact's folder"):
         conducted(root, world.config(learning_rate=0.5), only="learn")
@@ -194,35 +193,37 @@ def test_until_ends_the_run_well_after_a_stage(world: World, root: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "wish, said",
+    "selection, said",
     [
         ({"until": "nonsense"}, "stages are measure, shape, learn, watch, score"),
         ({"until": "shape", "only": "shape"}, "--only shape and --until shape both say where to stop"),
         ({"until": "shape", "from_stage": "learn"}, "--from learn comes after --until shape"),
     ],
 )
-def test_ends_that_contradict_each_other_are_refused(wish: dict[str, str], said: str, world: World, root: Path) -> None:
+def test_ends_that_contradict_each_other_are_refused(
+    selection: dict[str, str], said: str, world: World, root: Path
+) -> None:
     """In a sentence, before anything is started."""
     with pytest.raises(Refused, match=said):
-        Runner(setting(root), world.config(), Wish(**wish))
+        Runner(toy_context(root), world.config(), StageSelection(**selection))
 
 
 def test_what_must_be_in_the_store_is_asked_for_at_once(world: World, root: Path) -> None:
     """--from and --only without their inputs are refused with the stage that has to run, and nothing is started."""
-    for wish, said in (
+    for selection, said in (
         ({"only": "learn"}, "stage measure has to run first \\(never run before\\)"),
         ({"from_stage": "nonsense"}, "stages are measure, shape, learn, watch, score"),
     ):
         with pytest.raises(Refused, match=said):
-            foresee(Runner(setting(root), world.config(), Wish(**wish)))
+            predict_run(Runner(toy_context(root), world.config(), StageSelection(**selection)))
     conducted(root, world.config())
     with pytest.raises(Refused, match="stage shape has to run first \\(training.batch_samples changed\\)"):
-        foresee(Runner(setting(root), world.config(batch_samples=64), Wish(from_stage="learn")))
+        predict_run(Runner(toy_context(root), world.config(batch_samples=64), StageSelection(from_stage="learn")))
 
 
 def test_a_dry_run_says_what_would_happen_and_writes_nothing(world: World, root: Path) -> None:
     """Before the first run everything would run; after it a change shows what depends on it."""
-    empty = foresee(Runner(setting(root), world.config(), Wish()))
+    empty = predict_run(Runner(toy_context(root), world.config(), StageSelection()))
     assert [stage.why for stage in empty.stages] == [
         "ran: never run before",
         "ran: input value is made anew",
@@ -233,10 +234,10 @@ def test_a_dry_run_says_what_would_happen_and_writes_nothing(world: World, root:
     assert not root.exists() and empty.state == "planned"
     conducted(root, world.config())
     world.started()
-    planned = foresee(Runner(setting(root), world.config(learning_rate=0.5), Wish()))
+    planned = predict_run(Runner(toy_context(root), world.config(learning_rate=0.5), StageSelection()))
     assert [stage.how for stage in planned.stages] == ["ran", "reused", "ran", "ran", "ran"]
     assert planned.stage("learn").why == "ran: training.learning_rate changed"
-    assert world.started() == [] and len(setting(root).store.runs.all()) == 1
+    assert world.started() == [] and len(toy_context(root).store.runs.all()) == 1
 
 
 def test_a_run_collects_what_killed_ones_left_half_written(world: World, root: Path) -> None:
@@ -250,14 +251,14 @@ def test_a_run_collects_what_killed_ones_left_half_written(world: World, root: P
 def test_a_listener_hears_every_stage(world: World, root: Path) -> None:
     """Start, progress and end of what runs, in order, with the reason; one word for what is reused."""
     heard: list[StageEvent] = []
-    conduct(Runner(setting(root, heard.append), world.config(), Wish()))
+    run_without_prefect(Runner(toy_context(root, heard.append), world.config(), StageSelection()))
     assert [(event.kind, event.text) for event in heard if event.stage == "shape"] == [
         ("started", "ran: never run before"),
         ("progress", "shape"),
         ("done", "ran: never run before"),
     ]
     heard.clear()
-    conduct(Runner(setting(root, heard.append), world.config(), Wish()))
+    run_without_prefect(Runner(toy_context(root, heard.append), world.config(), StageSelection()))
     assert [event.kind for event in heard if event.stage == "shape"] == ["reused"]
 
 
@@ -271,17 +272,21 @@ def test_a_run_notes_which_commit_of_the_hub_it_reads(world: World, root: Path) 
         )
         return replace(config, model=model)
 
-    pinning = replace(setting(root), pin=pin)
-    first = conduct(Runner(pinning, world.config(), Wish()))
-    assert setting(root).store.runs.load(first.id).config.model.revision == "a" * 40
-    assert Runner(pinning, first.config, Wish()).config.model.revision == "a" * 40
+    pinning = replace(toy_context(root), pin=pin)
+    first = run_without_prefect(Runner(pinning, world.config(), StageSelection()))
+    assert toy_context(root).store.runs.load(first.id).config.model.revision == "a" * 40
+    assert Runner(pinning, first.config, StageSelection()).config.model.revision == "a" * 40
     contents = {"data": lambda config: "d", "model weights": lambda config: "w"}
     runners = [
-        Runner(replace(pinning, catalog=STAGES, contents=contents, versions=lambda name: "1"), world.config(), Wish())
+        Runner(
+            replace(pinning, catalog=STAGES, contents=contents, versions=lambda name: "1"),
+            world.config(),
+            StageSelection(),
+        )
         for _ in range(2)
     ]
     assert [runner.config.model.revision for runner in runners] == ["b" * 40, "c" * 40]
-    keys = {runner.judge.decide(entry(STAGES, "profile"), {"fleet": "f"}).key for runner in runners}
+    keys = {runner.cache_policy.decide(find_stage(STAGES, "profile"), {"fleet": "f"}).key for runner in runners}
     assert len(keys) == 1
 
 

@@ -7,16 +7,15 @@ import pytest
 from fleetune.contracts.config.run import RunConfig
 from fleetune.errors import TryAgain
 from fleetune.store import RunRecord
-from flows.conduct import conduct
-from flows.foresee import foresee
-from flows.runner import Runner
-from flows.setting import Wish
-from tests.flows.toy import World, setting
+from flows.context import StageSelection
+from flows.dry_run import predict_run
+from flows.runner import Runner, run_without_prefect
+from tests.flows.toy import World, toy_context
 
 
-def conducted(root: Path, config: RunConfig, **wish: str) -> RunRecord:
+def conducted(root: Path, config: RunConfig, **selection: str) -> RunRecord:
     """One run of the toy catalogue."""
-    return conduct(Runner(setting(root), config, Wish(**wish)))
+    return run_without_prefect(Runner(toy_context(root), config, StageSelection(**selection)))
 
 
 def unfinished(world: World, root: Path, value: str = "100") -> RunRecord:
@@ -28,7 +27,7 @@ def unfinished(world: World, root: Path, value: str = "100") -> RunRecord:
         conducted(root, world.config())
     world.clear("fail-learn")
     world.started()
-    return setting(root).store.runs.load("latest")
+    return toy_context(root).store.runs.load("latest")
 
 
 def test_an_unfinished_run_keeps_what_it_measured(world: World, root: Path) -> None:
@@ -48,7 +47,7 @@ def test_what_it_measured_is_kept_though_another_run_measured_since(world: World
     world.set("value", "150")
     conducted(root, world.config("other"))
     world.started()
-    planned = foresee(Runner(setting(root), world.config(), Wish()))
+    planned = predict_run(Runner(toy_context(root), world.config(), StageSelection()))
     assert planned.stage("measure").outputs == first.stage("measure").outputs
     again = conducted(root, world.config())
     assert again.outputs["value"] == first.outputs["value"] and world.started() == ["learn", "score"]
@@ -62,7 +61,7 @@ def test_a_measurement_of_another_world_is_believed(world: World, root: Path) ->
     assert again.stage("measure").why == "ran: measured in every run; the value has changed"
     assert world.started() == ["shape", "learn", "score"]
     assert again.stage("learn").why.endswith("; goes on from the half")
-    assert first.stage("learn").key not in setting(root).store.works(), "what was gone on from is not left behind"
+    assert first.stage("learn").key not in toy_context(root).store.works(), "what was gone on from is not left behind"
 
 
 def test_reasons_are_told_against_the_run_in_mind(world: World, root: Path) -> None:
@@ -72,9 +71,11 @@ def test_reasons_are_told_against_the_run_in_mind(world: World, root: Path) -> N
     world.set("fail-learn", "75")
     with pytest.raises(TryAgain):
         conducted(root, world.config(momentum=0.5, weight_decay=0.5, learning_rate=0.25))
-    newest = foresee(Runner(setting(root), world.config(momentum=0.25, weight_decay=0.5, learning_rate=0.25), Wish()))
+    newest = predict_run(
+        Runner(toy_context(root), world.config(momentum=0.25, weight_decay=0.5, learning_rate=0.25), StageSelection())
+    )
     assert newest.stage("learn").why == "ran: training.momentum changed"
-    again = foresee(Runner(setting(root), world.config(weight_decay=0.75), Wish(rerun=old.id)))
+    again = predict_run(Runner(toy_context(root), world.config(weight_decay=0.75), StageSelection(rerun=old.id)))
     assert again.stage("learn").why == "ran: training.weight_decay changed"
 
 
@@ -82,18 +83,18 @@ def test_reasons_are_told_against_the_run_in_mind(world: World, root: Path) -> N
 def test_nothing_is_kept_for_a_run_that_is_not_the_unfinished_one(world: World, root: Path, other: str) -> None:
     """A run that came to its end, another config, and a measurement that is asked for are measured as ever."""
     unfinished(world, root)
-    config, wish = world.config(), {}
+    config, selection = world.config(), {}
     if other == "a run that is done":
         conducted(root, config)
     elif other == "other settings":
         config = world.config(learning_rate=0.25)
     else:
-        wish = {"from_stage": "measure"}
+        selection = {"from_stage": "measure"}
     world.set("value", "150")
-    again = conducted(root, config, **wish)
+    again = conducted(root, config, **selection)
     assert again.stage("measure").why.endswith("; the value has changed") or other == "--from measure"
     assert (world.folder / "value").read_text() == "150"
-    store = setting(root).store
+    store = toy_context(root).store
     assert (store.folder("value", again.outputs["value"]) / "value").read_text() == "150"
 
 
@@ -111,14 +112,14 @@ def test_other_work_is_not_gone_on_from(world: World, root: Path, change: str) -
         config = RunConfig(name="toy", seed=7, model=config.model, data=config.data, training=config.training)
     again = conducted(root, config)
     assert "goes on" not in again.stage("learn").why
-    assert first.stage("learn").key in setting(root).store.works(), "what was not gone on from is still there"
+    assert first.stage("learn").key in toy_context(root).store.works(), "what was not gone on from is still there"
 
 
 def test_work_that_another_process_is_at_is_left_to_it(world: World, root: Path) -> None:
     """Its lock is held: this run begins by itself and takes nothing away."""
     first = unfinished(world, root)
     world.set("value", "500")
-    store = setting(root).store
+    store = toy_context(root).store
     with store.lock(first.stage("learn").key, lambda seconds: True):
         again = conducted(root, world.config())
     assert "goes on" not in again.stage("learn").why

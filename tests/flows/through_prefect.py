@@ -8,19 +8,19 @@ import sys
 from pathlib import Path
 
 from fleetune.errors import FleetuneError
+from flows.context import StageSelection
 from flows.finetune import run_with
-from flows.setting import Wish
-from tests.flows.toy import World, setting
+from tests.flows.toy import World, toy_context
 
 
 def main(world: World, root: Path) -> None:
     """Three runs and a look at the server."""
     told: dict[str, object] = {}
-    first = run_with(setting(root), world.config(), Wish())
-    second = run_with(setting(root), world.config(), Wish())
+    first = run_with(toy_context(root), world.config(), StageSelection())
+    second = run_with(toy_context(root), world.config(), StageSelection())
     world.set("fail-score", "65")
     try:
-        run_with(setting(root), world.config(learning_rate=0.5), Wish())
+        run_with(toy_context(root), world.config(learning_rate=0.5), StageSelection())
     except FleetuneError as error:
         told["error"] = [error.exit_code, str(error)]
     from prefect.client.orchestration import get_client

@@ -20,20 +20,19 @@ from fleetune.contracts.config.run import RunConfig
 from fleetune.contracts.config.training import TrainingRequest
 from fleetune.errors import Infeasible, Refused, TryAgain
 from fleetune.store import Store
-from flows.checkout import Commit
-from flows.conduct import conduct
-from flows.events import Listen, nobody
-from flows.runner import Runner
-from flows.setting import Setting, Wish
-from stages.catalog import StageEntry
-from stages.entry import Desk, main
+from flows.context import RunContext, StageSelection
+from flows.events import EventListener, ignore_event
+from flows.external import Commit
+from flows.runner import Runner, run_without_prefect
+from stages.catalog import StageSpec
+from stages.entry_point import StageContext, main
 
 HERE = "tests.flows.toy"
 CODE = {"tests/flows/toy.py": "d0"}
-MEASURE = StageEntry(
-    name="measure", version=1, module=HERE, config=("data",), outputs=("value",), always=True, settles="value"
+MEASURE = StageSpec(
+    name="measure", version=1, module=HERE, config=("data",), outputs=("value",), always_runs=True, measures="value"
 )
-SHAPE = StageEntry(
+SHAPE = StageSpec(
     name="shape",
     version=1,
     module=HERE,
@@ -43,7 +42,7 @@ SHAPE = StageEntry(
     content=("data",),
     packages=("numpy",),
 )
-LEARN = StageEntry(
+LEARN = StageSpec(
     name="learn",
     version=1,
     module=HERE,
@@ -52,17 +51,17 @@ LEARN = StageEntry(
     outputs=("weights", "metrics"),
     resumes={"value": (), "shape": ("start",)},
 )
-WATCH = StageEntry(
+WATCH = StageSpec(
     name="watch",
     version=1,
     module=HERE,
     config=("data",),
     inputs=("metrics",),
     outputs=("events",),
-    always=True,
-    beside="learn",
+    always_runs=True,
+    follows="learn",
 )
-SCORE = StageEntry(
+SCORE = StageSpec(
     name="score",
     version=1,
     module=HERE,
@@ -131,9 +130,11 @@ def still_there(stored: Path, measured: Path, config: RunConfig) -> bool:
     return old / 2 < new < old * 2
 
 
-def setting(root: Path, listen: Listen = nobody, numpy: str = "1.0", code: Mapping[str, str] = CODE) -> Setting:
+def toy_context(
+    root: Path, listen: EventListener = ignore_event, numpy: str = "1.0", code: Mapping[str, str] = CODE
+) -> RunContext:
     """How the toy catalogue is conducted; `code` are the files that its stages run."""
-    return Setting(
+    return RunContext(
         store=Store(root),
         listen=listen,
         catalog=CATALOG,
@@ -141,45 +142,45 @@ def setting(root: Path, listen: Listen = nobody, numpy: str = "1.0", code: Mappi
         versions={"numpy": numpy}.__getitem__,
         sources=lambda module: code,
         commit=lambda: Commit(id="c0ffee", dirty=True),
-        settle={"value": close_enough},
-        there={"value": still_there},
+        within_tolerance={"value": close_enough},
+        same_members={"value": still_there},
     )
 
 
-def a_stage(desk: Desk) -> None:
+def a_stage(context: StageContext) -> None:
     """Every stage: say that it started, do as the world says, write one file per output."""
-    name, world = desk.task.stage, Path(desk.task.config["data"]["source"])
+    name, world = context.task.stage, Path(context.task.config["data"]["source"])
     with (world / "started").open("a") as started:
         started.write(name + "\n")
     if (world / f"stop-{name}").exists():
-        (desk.work / "half").write_text("done before the stop\n")
+        (context.work / "half").write_text("done before the stop\n")
         (world / "here").write_text(f"{os.getpid()}\n")
         signal.pause()
     if (world / f"fail-{name}").exists():
         if (world / "goes-on").exists():
-            (desk.work / "half").write_text("done before the failure\n")
+            (context.work / "half").write_text("done before the failure\n")
         code = int((world / f"fail-{name}").read_text())
         raise {64: Refused, 65: Infeasible, 75: TryAgain}[code](f"{name} cannot go on, as the world has it")
-    for half in (work / "half" for work in (desk.work, *map(Path, desk.task.earlier))):
+    for half in (work / "half" for work in (context.work, *map(Path, context.task.earlier))):
         if half.exists() and (world / "goes-on").exists():
-            desk.channel.resumed("goes on from the half")
-            half.rename(desk.work / "whole")
-    desk.channel.progress(name, 1, 2, "steps")
-    text = json.dumps([name, desk.task.seed, *(_read(desk.input(kind)) for kind in desk.task.inputs)])
+            context.channel.resumed("goes on from the half")
+            half.rename(context.work / "whole")
+    context.channel.progress(name, 1, 2, "steps")
+    text = json.dumps([name, context.task.seed, *(_read(context.input(kind)) for kind in context.task.inputs)])
     if name == "measure":
         text = (world / "value").read_text()
     elif name == "learn":
-        (desk.work / "events.jsonl").write_text('{"event": "end"}\n')
-        text = json.dumps([text, desk.task.config["training"]])
+        (context.work / "events.jsonl").write_text('{"event": "end"}\n')
+        text = json.dumps([text, context.task.config["training"]])
     elif name == "watch":
-        text = (desk.input("metrics") / "events.jsonl").read_text()
-    for kind in {row.name: row.outputs for row in CATALOG}[name]:
-        (desk.output(kind) / ("events.jsonl" if kind == "metrics" else kind)).write_text(
+        text = (context.input("metrics") / "events.jsonl").read_text()
+    for kind in {spec.name: spec.outputs for spec in CATALOG}[name]:
+        (context.output(kind) / ("events.jsonl" if kind == "metrics" else kind)).write_text(
             '{"event": "end"}\n' if kind == "metrics" else text
         )
     if name == "shape":
         start = world / "start"
-        (desk.output("shape") / "start").write_text(start.read_text() if start.exists() else "")
+        (context.output("shape") / "start").write_text(start.read_text() if start.exists() else "")
 
 
 def _read(folder: Path) -> list[str]:
@@ -187,8 +188,8 @@ def _read(folder: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "--conduct":
+    if sys.argv[1] == "--run":
         config = wire.read(RunConfig, Path(sys.argv[2]))
-        conduct(Runner(setting(Path(sys.argv[3])), config, Wish()))
+        run_without_prefect(Runner(toy_context(Path(sys.argv[3])), config, StageSelection()))
     else:
         main(a_stage)

@@ -13,7 +13,7 @@ from fleetune.contracts.fleet import Device, Fleet, Link
 from fleetune.contracts.progress import quiet
 from fleetune.launching import Command, Here
 from fleetune.models.graph import Graph
-from fleetune.profiling.preparation import Folders, prepare_all
+from fleetune.preparation.prepare import PreparedFolders, prepare_inputs
 from fleetune.profiling.task import MeasureTask, ProfilingTask
 from tests.training.families import BY_NAME, data_request, model_request
 
@@ -21,14 +21,14 @@ FAMILY = BY_NAME["bert"]
 MODEL = model_request(FAMILY, dropout=True)
 
 
-def prepared(folder: Path) -> tuple[Graph, Folders]:
+def prepared(folder: Path) -> tuple[Graph, PreparedFolders]:
     """Data, graph, configuration and starting weights of a tiny BERT."""
-    folders = Folders(profile=folder / "profile", data=folder / "data")
-    graph, _ = prepare_all(MODEL, data_request(FAMILY, folder), 3, folders, quiet)
+    folders = PreparedFolders(profile=folder / "profile", data=folder / "data")
+    graph, _ = prepare_inputs(MODEL, data_request(FAMILY, folder), 3, folders, quiet)
     return graph, folders
 
 
-def measure_task(folders: Folders, **changes: Any) -> MeasureTask:
+def measure_task(folders: PreparedFolders, **changes: Any) -> MeasureTask:
     """What a measuring process is given."""
     settings: dict[str, Any] = {
         "device": "ann",

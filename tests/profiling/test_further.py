@@ -14,7 +14,7 @@ from fleetune.data import PreparedData
 from fleetune.models.skeleton import saved_configuration
 from fleetune.models.source import configuration
 from fleetune.models.start import START, initial_model
-from fleetune.profiling.preparation import Folders, prepare_all
+from fleetune.preparation.prepare import PreparedFolders, prepare_inputs
 from tests.data.instances import json_lines
 from tests.training.families import BY_NAME, TEXT, model_request
 
@@ -37,9 +37,9 @@ def test_training_goes_on_with_the_same_classes(lora: Lora | None, tmp_path: Pat
     given = torch.randint(5, 300, (12, 10), generator=torch.Generator().manual_seed(1))
     answers = [ORDER[n] for n in plain(input_ids=given).logits.argmax(dim=-1).tolist()]
     rows = [{"text": f"{n} {name}", "label": name} for n, name in enumerate([*answers, *ORDER, *ORDER])]
-    folders = Folders(profile=tmp_path / "profile", data=tmp_path / "data")
+    folders = PreparedFolders(profile=tmp_path / "profile", data=tmp_path / "data")
     request_data = DataRequest(source=str(json_lines(tmp_path / "rows.jsonl", rows)), max_length=10)
-    prepare_all(request, request_data, 3, folders, quiet)
+    prepare_inputs(request, request_data, 3, folders, quiet)
     config = saved_configuration(folders.profile / "model")
     assert config.id2label == AutoConfig.from_pretrained(tmp_path / "model").id2label == dict(enumerate(ORDER))
     assert PreparedData(folders.data).labels == ORDER

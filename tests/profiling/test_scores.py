@@ -28,10 +28,10 @@ from fleetune.models.heads import Head, heads
 from fleetune.models.randomness import Draws
 from fleetune.models.skeleton import saved_configuration, skeleton
 from fleetune.models.start import START, initial_model
+from fleetune.preparation.prepare import PreparedFolders, prepare_inputs
 from fleetune.profiling import Kept, worker
 from fleetune.profiling.answer import Scores, scores_of
 from fleetune.profiling.parts import Parts
-from fleetune.profiling.preparation import Folders, prepare_all
 from fleetune.profiling.profile import profile
 from fleetune.profiling.scoring import first_round
 from fleetune.profiling.task import ProfilingTask, ScoringTask
@@ -51,8 +51,8 @@ class Ready:
     def __init__(self, folder: Path, family: Family = VIT, **changes: Any) -> None:
         self.folder = folder
         self.request: ModelRequest = model_request(family, dropout=False, **changes)
-        self.folders = Folders(profile=folder / "profile", data=folder / "data")
-        graph, _ = prepare_all(self.request, data_request(family, folder), SEED, self.folders, quiet)
+        self.folders = PreparedFolders(profile=folder / "profile", data=folder / "data")
+        graph, _ = prepare_inputs(self.request, data_request(family, folder), SEED, self.folders, quiet)
         self.graph = parse_graph((self.folders.profile / "graph.json").read_bytes(), "graph")
         self.config = saved_configuration(self.folders.profile / "model")
         self.heads = heads(find_blocks(self.graph, self.skeleton(), self.config))

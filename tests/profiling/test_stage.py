@@ -10,7 +10,7 @@ from fleetune.errors import Refused
 from fleetune.profiling import ProfilingTask
 from fleetune.profiling.answer import Answer
 from stages import profile as stage
-from stages.entry import Channel, Desk
+from stages.entry_point import Channel, StageContext
 from tests.profiling.instances import MODEL, Scripted, profiling_task
 
 KEY = "0" * 64
@@ -35,7 +35,7 @@ def given(folder: Path, monkeypatch: pytest.MonkeyPatch, **task: object) -> Prof
         **task,
     }
     with (folder / "said").open("w") as said:
-        stage.profile(Desk(task=StageTask(**fields), channel=Channel(said)))  # type: ignore[arg-type]
+        stage.profile(StageContext(task=StageTask(**fields), channel=Channel(said)))  # type: ignore[arg-type]
     return found[0]
 
 

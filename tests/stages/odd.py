@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from fleetune.errors import Infeasible, Refused, TryAgain
-from stages.entry import Desk, main
+from stages.entry_point import StageContext, main
 
 RAISED: dict[str, Any] = {
     "refused": Refused("given 3, allowed are 1 and 2,\nchoose one"),
@@ -17,11 +17,11 @@ RAISED: dict[str, Any] = {
 }
 
 
-def odd(desk: Desk) -> None:
+def odd(context: StageContext) -> None:
     """Do what the config's `how` says."""
-    how = desk.task.config["how"]
-    desk.channel.progress("oddities", 1, 3, "steps")
-    desk.channel.note("a remark")
+    how = context.task.config["how"]
+    context.channel.progress("oddities", 1, 3, "steps")
+    context.channel.note("a remark")
     sys.stdout.write("a library prints\n")
     os.write(1, b"so does a C library\n")
     if how in RAISED:
@@ -30,12 +30,12 @@ def odd(desk: Desk) -> None:
         with open("/dev/full", "w") as full:
             full.write("a checkpoint")
     if how == "no input":
-        desk.input("fleet")
+        context.input("fleet")
     if how == "wait":
         child = subprocess.Popen(["sleep", "600"])
-        desk.channel.note(f"child {child.pid}")
+        context.channel.note(f"child {child.pid}")
         signal.pause()
-    (desk.output("thing") / "thing.txt").write_text("made")
+    (context.output("thing") / "thing.txt").write_text("made")
 
 
 if __name__ == "__main__":

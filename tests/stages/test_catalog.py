@@ -13,7 +13,7 @@ from fleetune.contracts.config.model import ModelRequest
 from fleetune.contracts.config.run import RunConfig
 from fleetune.contracts.config.training import TrainingRequest
 from fleetune.errors import Refused
-from stages.catalog import STAGES, StageEntry, config_slice, entry, maker, waves
+from stages.catalog import STAGES, StageSpec, config_slice, find_stage, producer_of, waves
 
 PLAIN = wire.dump(
     RunConfig(
@@ -25,21 +25,21 @@ PLAIN = wire.dump(
 )
 
 
-@pytest.mark.parametrize("row", STAGES, ids=lambda row: row.name)
-def test_a_row_names_what_exists(row: StageEntry) -> None:
+@pytest.mark.parametrize("spec", STAGES, ids=lambda spec: spec.name)
+def test_a_row_names_what_exists(spec: StageSpec) -> None:
     """Its module, its packages, its settings, and stages before it (or itself) that make what it reads."""
-    assert importlib.util.find_spec(row.module) is not None
-    assert all(metadata.version(package) for package in row.packages)
-    config_slice(row, PLAIN)
+    assert importlib.util.find_spec(spec.module) is not None
+    assert all(metadata.version(package) for package in spec.packages)
+    config_slice(spec, PLAIN)
     order = [one.name for wave in waves(STAGES) for one in wave]
-    for kind in row.inputs:
-        assert order.index(maker(STAGES, kind).name) < order.index(row.name)
+    for kind in spec.inputs:
+        assert order.index(producer_of(STAGES, kind).name) < order.index(spec.name)
 
 
-@pytest.mark.parametrize("row", STAGES, ids=lambda row: row.name)
-def test_a_stage_module_is_thin(row: StageEntry) -> None:
+@pytest.mark.parametrize("spec", STAGES, ids=lambda spec: spec.name)
+def test_a_stage_module_is_thin(spec: StageSpec) -> None:
     """At most 60 lines: records in, one call, records out."""
-    spec = importlib.util.find_spec(row.module)
+    spec = importlib.util.find_spec(spec.module)
     assert spec is not None and spec.origin is not None
     assert len(Path(spec.origin).read_text().splitlines()) <= 60
 
@@ -65,12 +65,12 @@ def test_a_setting_is_read_by_the_stages_that_need_it(setting: str, readers: set
         first, _, rest = path.partition(".")
         return first in cut and (not rest or holds(cut[first], rest))
 
-    assert {row.name for row in STAGES if holds(config_slice(row, PLAIN), setting)} == readers
+    assert {spec.name for spec in STAGES if holds(config_slice(spec, PLAIN), setting)} == readers
 
 
 def test_the_slice_is_all_that_a_stage_gets() -> None:
     """Single settings stay nested where they were, and nothing else comes along."""
-    assert config_slice(entry(STAGES, "plan"), PLAIN) == {
+    assert config_slice(find_stage(STAGES, "plan"), PLAIN) == {
         "strategy": {"name": "asteroid", "options": {}},
         "training": {"batch_samples": 16, "micro_batch_samples": 4},
     }
@@ -78,17 +78,17 @@ def test_the_slice_is_all_that_a_stage_gets() -> None:
 
 def test_a_section_that_says_nothing_is_no_part_of_any_slice() -> None:
     """So keys are what they were before there was such a section; where it says something, its one reader has it."""
-    assert "profile" not in PLAIN and "profile" not in config_slice(entry(STAGES, "profile"), PLAIN)
+    assert "profile" not in PLAIN and "profile" not in config_slice(find_stage(STAGES, "profile"), PLAIN)
     asked = {**PLAIN, "profile": {"scores": True}}
     assert wire.dump(wire.load(RunConfig, asked, "run")) == asked
-    assert [row.name for row in STAGES if "profile" in config_slice(row, asked)] == ["profile"]
-    assert config_slice(entry(STAGES, "profile"), asked)["profile"] == {"scores": True}
+    assert [spec.name for spec in STAGES if "profile" in config_slice(spec, asked)] == ["profile"]
+    assert config_slice(find_stage(STAGES, "profile"), asked)["profile"] == {"scores": True}
     assert wire.dump(wire.load(RunConfig, {**PLAIN, "profile": {}}, "run")) == PLAIN
 
 
 def test_monitor_shares_the_wave_of_train() -> None:
     """The order of a run, with what runs beside each other together."""
-    assert [[row.name for row in wave] for wave in waves(STAGES)] == [
+    assert [[spec.name for spec in wave] for wave in waves(STAGES)] == [
         ["discover"],
         ["profile"],
         ["plan"],
@@ -100,6 +100,6 @@ def test_monitor_shares_the_wave_of_train() -> None:
 def test_an_unknown_stage_is_refused_with_the_list() -> None:
     """For stages and for kinds of artifact."""
     with pytest.raises(Refused, match="'trian' does not exist; stages are discover, profile, plan, train"):
-        entry(STAGES, "trian")
+        find_stage(STAGES, "trian")
     with pytest.raises(Refused, match="no stage makes 'plam'; kinds are fleet, profile, data, plan"):
-        maker(STAGES, "plam")
+        producer_of(STAGES, "plam")

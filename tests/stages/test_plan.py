@@ -8,7 +8,7 @@ import pytest
 from fleetune.contracts import wire
 from fleetune.contracts.task import RunFacts, StageTask
 from fleetune.planning import Problem
-from stages.entry import Desk
+from stages.entry_point import StageContext
 from stages.plan import plan
 from tests.planning.instances import small
 from tests.planning.scored import scored
@@ -43,7 +43,7 @@ def planned(folder: Path, problem: Problem, strategy: str, facts: RunFacts = FAC
         work=str(folder / "work"),
         facts=facts,
     )
-    plan(Desk(task=task, channel=Silent()))  # type: ignore[arg-type]
+    plan(StageContext(task=task, channel=Silent()))  # type: ignore[arg-type]
     assert sorted(path.name for path in (folder / "out" / "plan").iterdir()) == [
         "forecast.json", "plan.json", "report.html"
     ]  # fmt: skip

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fleetune.store.code import ROOT, Sources
-from flows.checkout import Commit, checked_out
+from flows.external import Commit, current_commit
 
 
 @pytest.fixture
@@ -50,9 +50,12 @@ def test_code_is_the_same_wherever_it_lies(copy: Path) -> None:
     (copy / "fleetune" / "training" / "__pycache__" / "rounds.cpython-311.pyc").write_bytes(b"x")
     there, here = Sources(copy).of("stages.train"), Sources().of("stages.train")
     assert there == here and all(path.startswith(("fleetune/", "stages/train.py", "stages/")) for path in here)
-    assert {"stages/train.py", "stages/entry.py", "fleetune/training/worker.py", "fleetune/models/recorder.py"} - set(
-        here
-    ) == {"fleetune/models/recorder.py"}, "recording is done by profile, training runs what came of it"
+    assert {
+        "stages/train.py",
+        "stages/entry_point.py",
+        "fleetune/training/worker.py",
+        "fleetune/models/recorder.py",
+    } - set(here) == {"fleetune/models/recorder.py"}, "recording is done by profile, training runs what came of it"
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -64,15 +67,15 @@ def git(folder: Path, *arguments: str) -> str:
 
 def test_a_checkout_tells_its_commit_and_whether_it_was_edited(copy: Path) -> None:
     """What is installed has none, and an edit outside the code leaves it clean."""
-    assert checked_out(copy) == Commit()
+    assert current_commit(copy) == Commit()
     git(copy, "init", "-q")
-    assert checked_out(copy) == Commit(), "nothing is committed yet"
+    assert current_commit(copy) == Commit(), "nothing is committed yet"
     git(copy, "add", ".")
     git(copy, "commit", "-qm", "all of it")
     commit = git(copy, "rev-parse", "HEAD")
-    assert checked_out(copy) == Commit(id=commit)
+    assert current_commit(copy) == Commit(id=commit)
     (copy / "notes.txt").write_text("x")
-    assert checked_out(copy) == Commit(id=commit)
+    assert current_commit(copy) == Commit(id=commit)
     edit(copy / "fleetune" / "errors.py")
-    assert checked_out(copy) == Commit(id=commit, dirty=True)
-    assert checked_out(copy / "fleetune") == Commit(), "a folder of somebody's checkout is not this project's"
+    assert current_commit(copy) == Commit(id=commit, dirty=True)
+    assert current_commit(copy / "fleetune") == Commit(), "a folder of somebody's checkout is not this project's"

@@ -17,7 +17,7 @@ from fleetune.contracts.profile import DeviceTimes, Profile, Unit
 from fleetune.contracts.progress import quiet
 from fleetune.launching import Here
 from fleetune.models.graph import Graph
-from fleetune.profiling.preparation import Folders, prepare_all
+from fleetune.preparation.prepare import PreparedFolders, prepare_inputs
 from fleetune.training import TrainingTask, train
 
 MICRO_BATCH, MICRO_BATCHES = 8, 3
@@ -29,7 +29,7 @@ class Prepared:
 
     graph: Graph
     model: ModelRequest
-    folders: Folders
+    folders: PreparedFolders
     seed: int
 
     @property
@@ -40,8 +40,8 @@ class Prepared:
 
 def prepared(model: ModelRequest, data: DataRequest, folder: Path, seed: int = 3) -> Prepared:
     """Prepare once; several plans may train from it."""
-    folders = Folders(profile=folder / "profile", data=folder / "data")
-    graph, _ = prepare_all(model, data, seed, folders, quiet)
+    folders = PreparedFolders(profile=folder / "profile", data=folder / "data")
+    graph, _ = prepare_inputs(model, data, seed, folders, quiet)
     return Prepared(graph, model, folders, seed)
 
 

@@ -10,7 +10,7 @@ from fleetune.contracts.config.training import TrainingRequest
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.links.message import Message
 from fleetune.monitoring import follow
-from fleetune.profiling.preparation import Folders
+from fleetune.preparation.prepare import PreparedFolders
 from fleetune.training.exchange import Key
 from fleetune.training.worker import COORDINATOR
 from tests.training.actors import Actor, Role, Theatre
@@ -23,7 +23,7 @@ VALUES = {"revision": 0, "round": 0, "segment": 1, "step": 9, "tensors": [], "se
 
 def played(folder: Path, **roles: Role) -> FleetuneError:
     """What ends a training of three devices that play these roles."""
-    folders = Folders(profile=folder / "profile", data=folder / "data")
+    folders = PreparedFolders(profile=folder / "profile", data=folder / "data")
     ready = SimpleNamespace(units=("a", "b", "c"), folders=folders, model=model_request(BY_NAME["bert"], False), seed=0)
     with pytest.raises(FleetuneError) as caught:
         three = plan(ready.units, [1, 2], [[8], [8], [8]])

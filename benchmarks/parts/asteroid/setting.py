@@ -21,7 +21,7 @@ from fleetune.models.source import configuration
 from fleetune.models.units import fold, merge_uncuttable
 from fleetune.planning.parts.hpp import problem_of
 from fleetune.planning.problem import Problem
-from fleetune.profiling.preparation import RECORDED_SAMPLES
+from fleetune.preparation.prepare import RECORDED_SAMPLES
 from fleetune.profiling.simulated import Work, simulated_times, works
 from fleetune.profiling.units import unit_sizes
 from fleetune.solving.hpp.problem import Problem as Hpp

@@ -15,11 +15,9 @@ from fleetune.contracts.timeline import Forecast
 from fleetune.errors import FleetuneError
 from fleetune.store import RunRecord, Store
 from flows import configs
-from flows.conduct import conduct
+from flows.context import RunContext, StageSelection
 from flows.events import StageEvent
-from flows.runner import Runner
-from flows.setting import Setting as Around
-from flows.setting import Wish
+from flows.runner import Runner, run_without_prefect
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 EVENTS = "events.jsonl"
@@ -74,10 +72,10 @@ def run_all(setting: Setting, image: str, folder: Path, say: Callable[[str], Non
             if event.stage == "train" and event.kind == "started":
                 loads.append(os.getloadavg()[0])
 
-        wish = Wish(until="train") if place == 0 else Wish(from_stage="plan", until="train")
-        runner = Runner(Around(store=store, listen=listen), configs.load(path), wish)
+        selection = StageSelection(until="train") if place == 0 else StageSelection(from_stage="plan", until="train")
+        runner = Runner(RunContext(store=store, listen=listen), configs.load(path), selection)
         try:
-            record = conduct(runner)
+            record = run_without_prefect(runner)
         except FleetuneError as error:
             found.append(Failed(fleet=setting.name, strategy=strategy, why=str(error)))
         else:

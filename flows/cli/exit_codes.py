@@ -17,13 +17,13 @@ from fleetune.errors import FleetuneError, Refused, TryAgain
 from flows.cli import STOPPED
 
 
-class Stopped(FleetuneError):
+class Interrupted(FleetuneError):
     """Ctrl-C, where more is to be said of it than that."""
 
     exit_code = STOPPED
 
 
-class Commands(TyperGroup):
+class CommandGroup(TyperGroup):
     """The group of all commands; typer calls `main`, for users and tests alike."""
 
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -82,11 +82,11 @@ def _seen_enough(error: BaseException) -> int:
     return 0
 
 
-def _stopped(error: BaseException | None) -> Stopped | None:
+def _stopped(error: BaseException | None) -> Interrupted | None:
     """Of a library that makes an error of its own out of Ctrl-C."""
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
-            return Stopped("stopped")
+            return Interrupted("stopped")
         error = error.__cause__ or error.__context__
     return None
 

@@ -28,7 +28,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document an
 
 
 @record
-class Asked:
+class CommonOptions:
     """The common options of one call."""
 
     root: Root = "runs"
@@ -71,7 +71,7 @@ class Asked:
         typer.echo(json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False))
 
 
-def taking(kind: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_options(kind: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command one option per field of the record `kind`; it gets them gathered, as its first argument."""
     hints = get_type_hints(kind, include_extras=True)
     options = [
@@ -94,4 +94,4 @@ def taking(kind: type[Any]) -> Callable[[Callable[..., None]], Callable[..., Non
     return decorate
 
 
-with_common = taking(Asked)
+with_common_options = with_options(CommonOptions)

@@ -1,8 +1,9 @@
-"""What a run is conducted with: the store, the table of stages, a launcher, and someone to tell."""
+"""State outside the store that stage keys and run records depend on: package versions, hub revisions, data, models,
+measured fleets, and the git commit."""
 
-import secrets
-from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -11,14 +12,12 @@ from fleetune.contracts.config.data import BUILT_IN
 from fleetune.contracts.config.run import RunConfig
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.record import record
-from fleetune.launching import Launcher, ProcessLauncher
-from fleetune.store import Store
-from fleetune.store.code import Sources
-from flows.checkout import Commit, checked_out
-from flows.events import Listen, nobody
-from stages.catalog import STAGES, StageEntry
+from fleetune.store.code import ROOT
 
-Settle = Callable[[Path, Path, RunConfig], bool]
+CODE = ("fleetune", "flows", "stages", "containers")
+GIT_S = 10.0
+
+MeasurementTest = Callable[[Path, Path, RunConfig], bool]
 
 
 def version_of(package: str) -> str:
@@ -75,39 +74,29 @@ def fleet_is_there(stored: Path, measured: Path, config: RunConfig) -> bool:
 
 
 @record
-class Setting:
-    """Everything around a run that is not its config."""
+class Commit:
+    """The commit that is checked out; no id where the project is installed, or git is not."""
 
-    store: Store
-    listen: Listen = nobody
-    catalog: tuple[StageEntry, ...] = STAGES
-    launcher: Launcher = field(default_factory=ProcessLauncher)
-    contents: Mapping[str, Callable[[RunConfig], str]] = field(
-        default_factory=lambda: {"data": data_content, "model weights": model_content}
-    )
-    """Digests of what lies outside the store, by the name the catalog uses."""
-    pin: Callable[[RunConfig], RunConfig] = pinned
-    """Has every later stage and worker read what a name on the hub stands for when the run begins."""
-    versions: Callable[[str], str] = version_of
-    sources: Callable[[str], Mapping[str, str]] = field(default_factory=lambda: Sources().of)
-    """Source files that a module runs, by path, with their digests."""
-    commit: Callable[[], Commit] = checked_out
-    settle: Mapping[str, Settle] = field(default_factory=lambda: {"fleet": same_fleet})
-    """kind -> whether a new measurement may be dropped for the stored one"""
-    there: Mapping[str, Settle] = field(default_factory=lambda: {"fleet": fleet_is_there})
-    """kind -> whether it may be dropped for that of a run that is not done, whatever has changed of it since"""
-    chance: Callable[[int], str] = secrets.token_hex
+    id: str = ""
+    dirty: bool = False
+    """Its code was edited since."""
 
 
-@record
-class Wish:
-    """What the user asked for beyond the config."""
+def current_commit(root: Path = ROOT) -> Commit:
+    """The commit of the checkout at `root`; a folder that lies in the checkout of something else has none."""
+    if not (root / ".git").exists():
+        return Commit()
+    commit = _git(root, "rev-parse", "HEAD")
+    if not commit:
+        return Commit()
+    edited = _git(root, "status", "--porcelain", "--", *(name for name in CODE if (root / name).is_dir()))
+    return Commit(id=commit, dirty=bool(edited))
 
-    from_stage: str | None = None
-    """Earlier stages must be in the store already; this one is run even when its key is known."""
-    only: str | None = None
-    """What it reads must be in the store already; nothing after it is run."""
-    rerun: str | None = None
-    """The run that is run again: reasons are told against it."""
-    until: str | None = None
-    """The last stage; the run ends well after it."""
+
+def _git(root: Path, *arguments: str) -> str:
+    command = ["git", "--no-optional-locks", "-C", str(root), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_S, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

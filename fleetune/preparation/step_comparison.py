@@ -26,7 +26,7 @@ from fleetune.models.loss import count_targets, loss_sum
 from fleetune.models.segment import Segment
 from fleetune.models.skeleton import saved_configuration
 from fleetune.models.start import START, initial_model
-from fleetune.profiling.preparation import RECORDED_SAMPLES, Folders
+from fleetune.preparation.prepare import RECORDED_SAMPLES, PreparedFolders
 
 FACTOR = 50.0
 """How many times the measured rounding two faithful steps may be apart."""
@@ -55,7 +55,9 @@ class Samples:
         return Samples(inputs=inputs, labels=self.labels[order], task=self.task, seed=self.seed)
 
 
-def compare_recorded(graph: Graph, module: nn.Module, request: ModelRequest, folders: Folders, seed: int) -> str | None:
+def compare_recorded(
+    graph: Graph, module: nn.Module, request: ModelRequest, folders: PreparedFolders, seed: int
+) -> str | None:
     """Compare what preparation wrote, in this process; returns why that was not possible, where it was not.
 
     `module` is the whole model on the meta device.

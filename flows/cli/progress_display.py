@@ -22,7 +22,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from flows.cli.asked import Asked
+from flows.cli.options import CommonOptions
 from flows.events import StageEvent
 
 RUN = "run"
@@ -33,7 +33,7 @@ WIDE, MEDIUM = 110, 80
 ENDED = {"done": "green", "reused": "cyan", "failed": "red", "stopped": "yellow"}
 
 
-class Watch:
+class ProgressListener:
     """Hears a run silently."""
 
     run = ""
@@ -49,7 +49,7 @@ class Watch:
         self.hear(StageEvent(stage=stage, kind="progress", text=what, done=done, total=total))
 
 
-class Lines(Watch):
+class LineDisplay(ProgressListener):
     """One line when a stage starts and one when it ends, with the reason; remarks; and every EVERY_S one that tells how
     far it is."""
 
@@ -60,7 +60,7 @@ class Lines(Watch):
         self._told_s: dict[str, float] = {}
 
     def hear(self, event: StageEvent) -> None:
-        """See Watch."""
+        """See ProgressListener."""
         super().hear(event)
         with self._change:
             now_s = self._clock()
@@ -72,7 +72,7 @@ class Lines(Watch):
                 self._console.print(how_far(event))
 
 
-class Bars(Watch):
+class BarDisplay(ProgressListener):
     """A bar for each stage that runs; a line stays when it has ended."""
 
     def __init__(self, progress: Progress) -> None:
@@ -83,7 +83,7 @@ class Bars(Watch):
         self._waiting: TaskID | None = progress.add_task("", total=None, what="getting ready", unit="")
 
     def hear(self, event: StageEvent) -> None:
-        """See Watch."""
+        """See ProgressListener."""
         super().hear(event)
         with self._change:
             if event.stage == RUN:
@@ -119,7 +119,7 @@ class Bars(Watch):
         return words if len(words) <= room else words[: room - 1] + "…"
 
 
-class Pace(ProgressColumn):
+class PaceColumn(ProgressColumn):
     """Done, total and pace: `960/1280 samples, 31.2 samples/s`."""
 
     def render(self, task: Task) -> Text:
@@ -162,14 +162,14 @@ def reason(event: StageEvent) -> str:
 
 
 @contextmanager
-def watching(asked: Asked) -> Iterator[Watch]:
+def show_progress(options: CommonOptions) -> Iterator[ProgressListener]:
     """Someone who listens while the block runs, as fits where the output goes."""
-    console = Console(stderr=asked.as_json, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    console = Console(stderr=options.as_json, highlight=False, markup=False, emoji=False, soft_wrap=True)
     if not console.is_terminal or console.is_dumb_terminal:
-        yield Watch() if asked.as_json else Lines(console)
+        yield ProgressListener() if options.as_json else LineDisplay(console)
         return
     with bars(console) as progress:
-        yield Bars(progress)
+        yield BarDisplay(progress)
 
 
 def bars(console: Console, clock: Callable[[], float] | None = None) -> Progress:
@@ -179,9 +179,9 @@ def bars(console: Console, clock: Callable[[], float] | None = None) -> Progress
     what = TextColumn("{task.fields[what]}", markup=False)
     columns: tuple[ProgressColumn, ...] = (spinner, stage, what)
     if console.width >= WIDE:
-        columns = (*columns, BarColumn(bar_width=24), Pace(), TimeRemainingColumn(compact=True))
+        columns = (*columns, BarColumn(bar_width=24), PaceColumn(), TimeRemainingColumn(compact=True))
     elif console.width >= MEDIUM:
-        columns = (*columns, Pace(), TimeRemainingColumn(compact=True))
+        columns = (*columns, PaceColumn(), TimeRemainingColumn(compact=True))
     return Progress(*columns, console=console, transient=True, get_time=clock)
 
 

@@ -11,7 +11,7 @@ from flows.cli.results import results_of
 
 
 @record
-class Setting:
+class SettingDifference:
     """A setting that differs; None where a run does not have it."""
 
     key: str
@@ -39,19 +39,19 @@ class ScoreDifference:
 
 
 @record
-class Difference:
+class RunDifference:
     """Everything that differs, and the stages that do not."""
 
     first: str
     second: str
-    settings: tuple[Setting, ...]
+    settings: tuple[SettingDifference, ...]
     stages: tuple[StageDifference, ...]
     scores: tuple[ScoreDifference, ...]
 
 
-def compare(store: Store, first: RunRecord, second: RunRecord) -> Difference:
+def diff_runs(store: Store, first: RunRecord, second: RunRecord) -> RunDifference:
     """The difference between two runs of one store."""
-    return Difference(
+    return RunDifference(
         first=first.id,
         second=second.id,
         settings=_settings(first, second),
@@ -60,13 +60,14 @@ def compare(store: Store, first: RunRecord, second: RunRecord) -> Difference:
     )
 
 
-def _settings(first: RunRecord, second: RunRecord) -> tuple[Setting, ...]:
+def _settings(first: RunRecord, second: RunRecord) -> tuple[SettingDifference, ...]:
     sides = [leaves(wire.dump(run.config), "config") for run in (first, second)]
     names = sorted({*sides[0], *sides[1]})
     differing = [name for name in names if sides[0].get(name) != sides[1].get(name)]
     values = {name: [json.loads(side[name]) if name in side else None for side in sides] for name in differing}
     return tuple(
-        Setting(key=name.removeprefix("config."), first=value[0], second=value[1]) for name, value in values.items()
+        SettingDifference(key=name.removeprefix("config."), first=value[0], second=value[1])
+        for name, value in values.items()
     )
 
 

@@ -5,8 +5,16 @@ import io
 import pytest
 from rich.console import Console
 
-from flows.cli.asked import Asked
-from flows.cli.watch import Bars, Lines, Watch, bars, how_far, in_a_line, watching
+from flows.cli.options import CommonOptions
+from flows.cli.progress_display import (
+    BarDisplay,
+    LineDisplay,
+    ProgressListener,
+    bars,
+    how_far,
+    in_a_line,
+    show_progress,
+)
 from flows.events import StageEvent
 
 
@@ -18,7 +26,7 @@ class Screen:
         self.written = io.StringIO()
         self.console = Console(file=self.written, width=columns, markup=False, highlight=False)
         self.progress = bars(self.console, lambda: self.now_s)
-        self.watch = Bars(self.progress)
+        self.watch = BarDisplay(self.progress)
 
     def hear(self, stage: str, kind: str, text: str = "", done: float = 0, total: float = 0) -> None:
         """An event; samples are what is counted."""
@@ -87,7 +95,7 @@ def progress(done: float) -> StageEvent:
 def test_lines() -> None:
     """Away from a terminal starts, ends and remarks are told, each in one line without colours."""
     written = io.StringIO()
-    watch = Lines(Console(file=written))
+    watch = LineDisplay(Console(file=written))
     for kind, text in (("started", "ran: seed changed"), ("progress", "training"), ("note", "a remark")):
         watch.hear(StageEvent(stage="train", kind=kind, text=text))
     watch.hear(StageEvent(stage="train", kind="failed", text="slow left", seconds=3))
@@ -98,7 +106,7 @@ def test_lines_tell_now_and_then_how_far_it_is() -> None:
     """A run whose output goes to a file or a pipe once said nothing for all of training: every 15 s a plain line does,
     of each stage, with round and loss, and no control characters."""
     written, now_s = io.StringIO(), [0.0]
-    watch = Lines(Console(file=written), lambda: now_s[0])
+    watch = LineDisplay(Console(file=written), lambda: now_s[0])
     watch.hear(StageEvent(stage="train", kind="started", text="ran: seed changed"))
     watch.hear(StageEvent(stage="monitor", kind="progress", text="following"))
     for second in range(32):
@@ -164,15 +172,20 @@ def test_the_run_itself_has_no_bar() -> None:
 
 @pytest.mark.parametrize(
     ("term", "json", "kind"),
-    [("xterm", False, Bars), ("dumb", False, Lines), ("xterm", True, Bars), ("dumb", True, Watch)],
+    [
+        ("xterm", False, BarDisplay),
+        ("dumb", False, LineDisplay),
+        ("xterm", True, BarDisplay),
+        ("dumb", True, ProgressListener),
+    ],
 )
 def test_a_terminal_that_cannot_move_its_cursor(
-    monkeypatch: pytest.MonkeyPatch, term: str, json: bool, kind: type[Watch]
+    monkeypatch: pytest.MonkeyPatch, term: str, json: bool, kind: type[ProgressListener]
 ) -> None:
-    """Bars say nothing on one (an editor's window, say): it is told in lines, as a pipe is."""
+    """BarDisplay say nothing on one (an editor's window, say): it is told in lines, as a pipe is."""
     monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal, to rich
     monkeypatch.setenv("TERM", term)
-    with watching(Asked(as_json=json)) as watch:
+    with show_progress(CommonOptions(as_json=json)) as watch:
         assert type(watch) is kind
 
 

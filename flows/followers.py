@@ -4,12 +4,12 @@ import threading
 from collections.abc import Iterable
 
 from fleetune.launching import Job
-from stages.catalog import StageEntry
+from stages.catalog import StageSpec
 
 FOLLOW_S, GRACE_S = 20.0, 5.0
 
 
-class Leader:
+class LeaderState:
     """What the followers of a stage need to know of it."""
 
     def __init__(self) -> None:
@@ -20,8 +20,8 @@ class Leader:
 class Leaders:
     """The stages of a run that others run beside; questions about any other stage are answered harmlessly."""
 
-    def __init__(self, rows: Iterable[StageEntry]) -> None:
-        self._leaders = {row.beside: Leader() for row in rows if row.beside}
+    def __init__(self, specs: Iterable[StageSpec]) -> None:
+        self._leaders = {spec.follows: LeaderState() for spec in specs if spec.follows}
 
     def begun(self, name: str, live: bool) -> None:
         """The stage's process runs (`live`), or its stored outputs are reused."""

@@ -60,7 +60,7 @@ class Channel:
 
 
 @record
-class Desk:
+class StageContext:
     """What lies before a stage: its task, its folders and someone to tell."""
 
     task: StageTask
@@ -90,7 +90,7 @@ class _Terminated(BaseException):
     """SIGTERM, as an exception in the main thread, so that whatever is open gets closed."""
 
 
-def main(stage: Callable[[Desk], None], arguments: Sequence[str] | None = None) -> None:
+def main(stage: Callable[[StageContext], None], arguments: Sequence[str] | None = None) -> None:
     """Run a stage as this process and end with its exit code."""
     channel = Channel(_own_stdout())
     signal.signal(signal.SIGTERM, _terminate)
@@ -99,7 +99,7 @@ def main(stage: Callable[[Desk], None], arguments: Sequence[str] | None = None) 
     try:
         task = _task(arguments)
         used = disk.folders(task.work)
-        stage(Desk(task=task, channel=channel))
+        stage(StageContext(task=task, channel=channel))
     except FleetuneError as error:
         code = _failed(channel, error)
     except (_Terminated, KeyboardInterrupt):

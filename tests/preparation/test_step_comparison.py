@@ -14,8 +14,8 @@ from fleetune.models import graph as g
 from fleetune.models.leaves import leaves
 from fleetune.models.recorder import record_model
 from fleetune.models.units import fold
-from fleetune.profiling import comparison
-from fleetune.profiling.comparison import Samples, compare_step
+from fleetune.preparation import step_comparison
+from fleetune.preparation.step_comparison import Samples, compare_step
 from fleetune.profiling.profile import profile
 from tests.models.instances import Recorded, batch, recorded
 from tests.profiling.instances import Scripted, ScriptedJob, costs, prepared, profiling_task
@@ -53,9 +53,9 @@ def test_a_faithful_recording_passes(name: str, lora: Lora | None, granularity: 
     ready = recorded(family, tmp_path, granularity, lora=lora)
     model = ready.whole()
     before = {key: value.clone() for key, value in model.state_dict().items()}
-    pair = comparison._Pair(ready.graph, model.train())
+    pair = step_comparison._Pair(ready.graph, model.train())
     given = samples(family)
-    assert not any(comparison._distances(pair.step(given, recorded=True), pair.step(given)).values())
+    assert not any(step_comparison._distances(pair.step(given, recorded=True), pair.step(given)).values())
     compare_step(ready.graph, model, given)
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -106,8 +106,8 @@ def test_another_order_of_additions_is_rounding() -> None:
     a, b = inner.args
     same, c = outer.args
     reordered = changed(changed(graph, inner.id, args=(b, c)), outer.id, args=(same, a))
-    pair = comparison._Pair(reordered, model)
-    assert any(comparison._distances(pair.step(given, recorded=True), pair.step(given)).values())
+    pair = step_comparison._Pair(reordered, model)
+    assert any(step_comparison._distances(pair.step(given, recorded=True), pair.step(given)).values())
     compare_step(reordered, model, given)
 
 
@@ -131,7 +131,7 @@ def test_a_wrong_recording_ends_a_run_before_any_device_is_asked(
         cut = next(n for n in graph.nodes if n.kind == g.MODULE and n.target.endswith("layer.0") and n.value)
         return changed(graph, cut.id, value=replace(cut.value, gradient=False))  # type: ignore[type-var]
 
-    monkeypatch.setattr("fleetune.profiling.preparation.record_model", forgetful)
+    monkeypatch.setattr("fleetune.preparation.prepare.record_model", forgetful)
     launcher = Scripted({})
     with pytest.raises(Refused, match="BertForSequenceClassification is not the model's own"):
         profile(profiling_task(tmp_path, launcher, ("ann", "bob")))
@@ -143,7 +143,7 @@ def test_a_model_that_does_not_fit_here_is_not_compared_in_words(
 ) -> None:
     """A comparison that could not be made is told, and measuring goes on."""
     notes: list[str] = []
-    monkeypatch.setattr("fleetune.profiling.comparison.needed_bytes", lambda module: 1 << 60)
+    monkeypatch.setattr("fleetune.preparation.step_comparison.needed_bytes", lambda module: 1 << 60)
     graph, _ = prepared(tmp_path)
     launcher = Scripted({"ann": ScriptedJob([costs(len(graph.units), 1.0)], 0)})
     profile(replace(profiling_task(tmp_path, launcher, ("ann",)), note=notes.append))

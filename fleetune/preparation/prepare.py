@@ -22,7 +22,7 @@ RECORDED_SAMPLES = 4  # any number above 1 will do: shapes are symbolic in it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Folders:
+class PreparedFolders:
     """Where preparation writes."""
 
     profile: Path
@@ -31,8 +31,8 @@ class Folders:
     """Gets the prepared data."""
 
 
-def prepare_all(
-    model: ModelRequest, data: DataRequest, seed: int, folders: Folders, progress: Progress
+def prepare_inputs(
+    model: ModelRequest, data: DataRequest, seed: int, folders: PreparedFolders, progress: Progress
 ) -> tuple[Graph, nn.Module]:
     """Write it all; returns the graph and the model without weights."""
     if not (folders.data / "data.json").exists():

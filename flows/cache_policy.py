@@ -1,0 +1,171 @@
+"""Whether a stage has to run, and why: decided by keys alone, for a run and for a dry run alike."""
+
+from collections.abc import Mapping
+from dataclasses import field, replace
+
+from fleetune.contracts import wire
+from fleetune.contracts.config.run import RunConfig
+from fleetune.contracts.record import record
+from fleetune.errors import Refused
+from fleetune.store import Ingredients, RunRecord, Store, changes, stage_key
+from fleetune.store.key import CODE, leaves
+from flows.attempt import left_ingredients
+from flows.context import RunContext, StageSelection
+from stages.catalog import StageSpec, config_slice, find_stage, producer_of, waves
+
+
+@record
+class Decision:
+    """What is to be done about one stage."""
+
+    key: str
+    ingredients: Ingredients
+    inputs: dict[str, str] = field(default_factory=dict)
+    stored: dict[str, str] | None = None
+    """Outputs that the key stands for, when they are in the store; of a stage that measures the world, what the new
+    measurement is compared with."""
+    unfinished: str = ""
+    """The run whose measurement `stored` is, when that run was begun by the same config and is not done."""
+    runs: bool
+    why: str
+    """`ran: ...` or `reused: ...`."""
+
+
+class CachePolicy:
+    """Keys and reasons of one run's stages."""
+
+    def __init__(self, context: RunContext, config: RunConfig, selection: StageSelection) -> None:
+        """Reads every digest from outside the store once; Refused when something is missing or misnamed."""
+        self._context = context
+        self._config = config
+        self._plain = wire.dump(config)
+        self._selection = selection
+        self._validate_selection()
+        wanted = {name for spec in self.specs() for name in spec.content}
+        self._contents = {name: context.contents[name](config) for name in sorted(wanted)}
+
+    def specs(self) -> tuple[StageSpec, ...]:
+        """The stages of this run, in order: all, those up to the one wished for, or those it needs."""
+        order = [spec for wave in waves(self._context.catalog) for spec in wave]
+        if self._selection.until is not None:
+            order = order[: [spec.name for spec in order].index(self._selection.until) + 1]
+        if self._selection.only is None:
+            return tuple(order)
+        needed, todo = set(), [find_stage(self._context.catalog, self._selection.only)]
+        while todo:
+            spec = todo.pop()
+            needed.add(spec.name)
+            todo += [producer_of(self._context.catalog, kind) for kind in spec.inputs]
+        return tuple(spec for spec in order if spec.name in needed)
+
+    def must_be_stored(self, spec: StageSpec) -> bool:
+        """Whether the selection is to start from what this stage has made before."""
+        names = [other.name for other in self.specs()]
+        if self._selection.only is not None and spec.name != self._selection.only:
+            return self._selection.from_stage is None or names.index(spec.name) < self._first(names)
+        return self._selection.from_stage is not None and names.index(spec.name) < self._first(names)
+
+    def decide(self, spec: StageSpec, inputs: Mapping[str, str], run: str = "", leader_key: str = "") -> Decision:
+        """Decide about a stage whose inputs are known; `leader_key` is the key of the stage it follows."""
+        store = self._context.store
+        ingredients = self._ingredients(spec, inputs, leader_key)
+        key = stage_key(ingredients)
+        stored = store.find(key)
+        found = Decision(key=key, ingredients=ingredients, inputs=dict(inputs), stored=stored, runs=True, why="")
+        if spec.name == self._selection.from_stage:
+            return replace(found, why="ran: asked for with --from")
+        if stored is not None and (self.must_be_stored(spec) or not spec.always_runs):
+            return replace(found, runs=False, why=_same_key(store, key))
+        reason = self._reason(spec, key, ingredients, run)
+        if self.must_be_stored(spec):
+            raise Refused(
+                f"stage {spec.name} has to run first ({reason}); run without --only, or with --from {spec.name}"
+            )
+        if spec.measures:
+            found = self._unfinished(spec, found, run)
+        if spec.always_runs and (spec.follows or found.stored is not None):
+            reason = f"beside {spec.follows}" if spec.follows else "measured in every run"
+        return replace(found, why=f"ran: {reason}")
+
+    def _unfinished(self, spec: StageSpec, found: Decision, this_run: str) -> Decision:
+        """With what the newest run of the same config measured, unless a run of it has come to its end since."""
+        store = self._context.store
+        for run in store.runs.named(self._config.name):
+            if run.id == this_run or wire.dump(run.config) != self._plain:
+                continue
+            past = {stage.stage: stage for stage in run.stages}
+            if run.state == "done" and all(one.name in past for one in self.specs()):
+                break
+            made = past[spec.name].outputs if spec.name in past else {}
+            if run.state != "done" and made and all(store.has(kind, digest) for kind, digest in made.items()):
+                return replace(found, stored=dict(made), unfinished=run.id)
+        return found
+
+    def _validate_selection(self) -> None:
+        """Refuse stages that do not exist or contradict each other, and to work on devices that do not exist."""
+        selection = self._selection
+        for name in (selection.from_stage, selection.only, selection.until):
+            if name is not None:
+                find_stage(self._context.catalog, name)
+        if selection.only is not None and selection.until is not None:
+            raise Refused(
+                f"--only {selection.only} and --until {selection.until} both say where to stop; give one of them"
+            )
+        specs = self.specs()
+        names = [spec.name for spec in specs]
+        if selection.until is not None and selection.from_stage is not None and selection.from_stage not in names:
+            raise Refused(f"--from {selection.from_stage} comes after --until {selection.until}; give an earlier stage")
+        for spec, before in zip(specs[1:], names, strict=False):
+            if spec.needs_machines and self._config.fleet.simulated:
+                raise Refused(
+                    f"device {self._config.fleet.simulated[0]} is simulated: a run with it ends after {before}; "
+                    f"use --until {before}"
+                )
+
+    def _first(self, names: list[str]) -> int:
+        """Where `--from` points; past the end when that stage is not of this run."""
+        return names.index(self._selection.from_stage) if self._selection.from_stage in names else len(names)
+
+    def _ingredients(self, spec: StageSpec, inputs: Mapping[str, str], leader_key: str) -> Ingredients:
+        named: Ingredients = {"stage": spec.name, "stage version": str(spec.version)}
+        if not spec.always_runs:
+            named.update({f"{CODE}{path}": digest for path, digest in self._context.sources(spec.module).items()})
+        named.update({f"package.{name}": self._context.versions(name) for name in spec.packages})
+        for section, value in config_slice(spec, self._plain).items():
+            named.update({f"config.{name}": text for name, text in leaves(value, section).items()})
+        named.pop("config.model.revision", None)  # what is there counts as content, whatever it is called
+        if not spec.always_runs:
+            named["seed"] = str(self._config.seed)
+        named.update({f"content.{name}": self._contents[name] for name in spec.content})
+        named.update({f"input.{kind}": digest for kind, digest in inputs.items()})
+        if leader_key:
+            named[f"input.key of {spec.follows}"] = leader_key
+        return named
+
+    def _reason(self, spec: StageSpec, key: str, ingredients: Ingredients, this_run: str) -> str:
+        """Against the run that is run again, else the newest earlier one of the same config name, that had this stage,
+        whether it ended or not."""
+        store = self._context.store
+        for run in self._compared_with(this_run):
+            past = next((stage for stage in run.stages if stage.stage == spec.name), None)
+            if past is None or not past.key:
+                continue
+            if past.key == key:
+                gone = f"its artifacts are gone from the store, {run.id} had them"
+                return gone if past.state == "done" else f"{run.id} did not finish it"
+            made = store.key(past.key)
+            old = made.ingredients if made is not None else left_ingredients(store, past.key)
+            if old:
+                return changes(old, ingredients)
+        return "never run before"
+
+    def _compared_with(self, this_run: str) -> list[RunRecord]:
+        """Earlier runs, the one first that the user has in mind."""
+        named = [run for run in self._context.store.runs.named(self._config.name) if run.id != this_run]
+        return sorted(named, key=lambda run: run.id != self._selection.rerun)
+
+
+def _same_key(store: Store, key: str) -> str:
+    found = store.key(key)
+    assert found is not None, "a key that was found has a record"
+    return f"reused: same key as {found.run}"
