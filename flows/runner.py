@@ -24,8 +24,9 @@ from fleetune.store.runs import new_run_id
 from flows import attempt, yaml_file
 from flows.attempt import leave_ingredients, resumable_attempts, with_local_model
 from flows.cache_policy import CachePolicy, Decision
-from flows.context import RunContext, StageSelection, version_of
+from flows.context import RunContext, StageSelection
 from flows.events import StageEvent
+from flows.external import version_of
 from flows.followers import Leaders
 from stages.catalog import StageSpec, config_slice, find_stage, waves
 
