@@ -17,8 +17,7 @@ from benchmarks.parts.profiling.setting import CORES, MODELS, QUICK_CORES, QUICK
 from benchmarks.parts.profiling.table import table8
 from benchmarks.parts.profiling.timed import timed
 from benchmarks.report import Report
-from fleetune.contracts.engine import IMAGE
-from fleetune.contracts.fleet import LAUNCHERS, PROCESS, Fleet
+from fleetune.contracts.fleet import IMAGE, LAUNCHERS, PROCESS, Fleet
 from fleetune.launching import Sites, open_sites
 from fleetune.launching.quarters import found
 

@@ -1,8 +1,8 @@
-"""What can go wrong, as one small tree; the exit code tells a conductor whether trying again can help.
+"""The errors of this project; the exit code tells the caller whether a retry can help.
 
     FleetuneError
     ├── Refused      64  the input is malformed: the same input will be refused again
-    ├── Infeasible   65  the input is fine, but nothing satisfies it; names the binding constraint
+    ├── Infeasible   65  the input is valid, but nothing satisfies it; the message names the binding constraint
     └── TryAgain     75  a device, a link or the machine failed: the same call may succeed later
 
 Messages are one sentence that says what was given, what is allowed and what to do next.
@@ -14,13 +14,13 @@ __all__ = ["FleetuneError", "Infeasible", "Refused", "TryAgain", "by_exit_code"]
 
 
 class FleetuneError(Exception):
-    """Root of every error a user may see; str() is the whole message."""
+    """Base of every error shown to users; str() is the whole message."""
 
     exit_code: ClassVar[int] = 1
 
 
 class Refused(FleetuneError, ValueError):
-    """Malformed input or usage. A ValueError, so that records may raise it while they are being parsed."""
+    """Malformed input or usage. A ValueError, so that pydantic reports it when a record raises it."""
 
     exit_code = 64
 
@@ -38,6 +38,6 @@ class TryAgain(FleetuneError):
 
 
 def by_exit_code(code: int, message: str) -> FleetuneError:
-    """The error that a process ending with `code` meant; anything unknown may be tried again."""
+    """Return the error that a process's exit code stands for; unknown codes become TryAgain."""
     kinds = {kind.exit_code: kind for kind in (Refused, Infeasible)}
     return kinds.get(code, TryAgain)(message)

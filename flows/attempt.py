@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fleetune.contracts import wire
-from fleetune.contracts.config.model import ModelRequest
+from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.task import StageTask
 from fleetune.errors import Refused, TryAgain, by_exit_code
 from fleetune.launching import Command, Job, Launcher, exit_in_words

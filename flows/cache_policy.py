@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 
 from fleetune.contracts import wire
-from fleetune.contracts.config.run import RunConfig
 from fleetune.contracts.record import record
+from fleetune.contracts.run_config import RunConfig
 from fleetune.errors import Refused
 from fleetune.store import Ingredients, RunRecord, Store, changes, stage_key
 from fleetune.store.key import CODE, leaves

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from fleetune.contracts import wire
-from fleetune.contracts.config.data import BUILT_IN
-from fleetune.contracts.config.fleet import FleetRequest
-from fleetune.contracts.config.run import RunConfig
+from fleetune.contracts.fleet_request import FleetRequest
 from fleetune.contracts.record import NAME
+from fleetune.contracts.run_config import BUILT_IN, RunConfig
 from fleetune.errors import Refused
 from flows import yaml_file
 

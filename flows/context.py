@@ -4,8 +4,8 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import field
 
-from fleetune.contracts.config.run import RunConfig
 from fleetune.contracts.record import record
+from fleetune.contracts.run_config import RunConfig
 from fleetune.launching import Launcher, ProcessLauncher
 from fleetune.store import Store
 from fleetune.store.code import Sources

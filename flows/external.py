@@ -8,10 +8,9 @@ from importlib import metadata
 from pathlib import Path
 
 from fleetune.contracts import wire
-from fleetune.contracts.config.data import BUILT_IN
-from fleetune.contracts.config.run import RunConfig
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.record import record
+from fleetune.contracts.run_config import BUILT_IN, RunConfig
 from fleetune.store.code import ROOT
 
 CODE = ("fleetune", "flows", "stages", "containers")

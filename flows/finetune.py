@@ -10,9 +10,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from fleetune import disk
+from fleetune import filesystem
 from fleetune.contracts import wire
-from fleetune.contracts.config.run import RunConfig
+from fleetune.contracts.run_config import RunConfig
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.store import RunRecord, Store
 from flows import preflight, server
@@ -46,7 +46,7 @@ def run_with(context: RunContext, config: RunConfig, selection: StageSelection, 
     if dry_run:
         return planned
     server.prove_named()
-    used = disk.folders(context.store.local)
+    used = filesystem.folders(context.store.local)
     try:
         _prove_writable(context.store.local)
         context.listen(StageEvent(stage="run", kind="note", text="starting the pipeline engine"))
@@ -57,7 +57,7 @@ def run_with(context: RunContext, config: RunConfig, selection: StageSelection, 
     except FleetuneError:
         raise
     except Exception as error:
-        if known := runner.error or disk.in_words(error, used) or disk.full(used):
+        if known := runner.error or filesystem.disk_error(error, used) or filesystem.find_full_disk(used):
             raise known from error
         raise
     if runner.error is not None:
@@ -70,7 +70,7 @@ def _prove_writable(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(bytes(disk.FULL_BYTES))
+            file.write(bytes(filesystem.FULL_BYTES))
     except OSError as error:
         if error.errno == errno.ENOSPC:
             error.filename = str(folder)
@@ -89,7 +89,7 @@ def _through_prefect(runner: Runner) -> None:
 
     state: Any = finetune(wire.dump(runner.config), return_state=True)
     if not state.is_completed() and runner.error is None:
-        if full := disk.full(disk.folders(runner.context.store.local)):
+        if full := filesystem.find_full_disk(filesystem.folders(runner.context.store.local)):
             raise full
         raise TryAgain(f"the engine ended the run without a stage at fault ({state.message}); run it again to go on")
 

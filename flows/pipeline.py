@@ -14,7 +14,7 @@ from prefect.client.schemas.objects import State
 from prefect.futures import PrefectFuture
 from prefect.states import Completed, Failed
 
-from fleetune.contracts.config.run import RunConfig
+from fleetune.contracts.run_config import RunConfig
 from fleetune.errors import FleetuneError
 from fleetune.store import Store
 from flows import preflight

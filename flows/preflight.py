@@ -4,9 +4,7 @@ One place, called with what is going to run: stages that are reused have been pr
 pure function of the room whose business it is.
 """
 
-from fleetune.contracts.config.model import ModelRequest
-from fleetune.contracts.config.run import RunConfig
-from fleetune.contracts.config.training import TrainingRequest
+from fleetune.contracts.run_config import ModelRequest, RunConfig, TrainingRequest
 from fleetune.errors import Refused
 from fleetune.store import RunRecord
 

@@ -11,11 +11,11 @@ from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from fleetune import disk
+from fleetune import filesystem
 from fleetune.contracts import wire
-from fleetune.contracts.config.run import RunConfig
 from fleetune.contracts.fleet import DOCKER
 from fleetune.contracts.record import record
+from fleetune.contracts.run_config import RunConfig
 from fleetune.contracts.task import RunFacts, StageTask
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.launching import Job, open_stages
@@ -81,7 +81,7 @@ class Runner:
         self._jobs: dict[str, Job] = {}
         self._verified: set[tuple[str, str]] = set()
         self._open = ExitStack()
-        self._folders = disk.folders(context.store.local)
+        self._folders = filesystem.folders(context.store.local)
         self._containers = open_stages(lambda text: None)
 
     def __enter__(self) -> "Runner":
@@ -118,7 +118,9 @@ class Runner:
         try:
             outcome = self._stage(spec)
         except BaseException as raised:
-            error = raised if isinstance(raised, FleetuneError) else disk.in_words(raised, self._folders) or raised
+            error = (
+                raised if isinstance(raised, FleetuneError) else filesystem.disk_error(raised, self._folders) or raised
+            )
             self._leaders.ended(name, ok=False)
             self._fail(spec, error, time.monotonic() - begun)
             raise error from raised.__cause__

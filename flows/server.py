@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from fleetune import disk
+from fleetune import filesystem
 from fleetune.errors import TryAgain
 from fleetune.launching import Command, Job, ProcessLauncher
 from fleetune.store import Lock
@@ -94,7 +94,7 @@ def start(home: Path, pause: Callable[[float], bool]) -> str:
 def _wait(port: int | None, job: Job, home: Path, pause: Callable[[float], bool]) -> None:
     for _ in range(int(START_S / ASK_S)):
         if job.poll() is not None:
-            if full := disk.full({disk.STORE: home}):
+            if full := filesystem.find_full_disk({filesystem.STORE: home}):
                 raise full
             raise TryAgain(f"Prefect's server did not start ({job.tail(1).strip() or 'no reason given'}); run it again")
         if port is not None and _answers(port):

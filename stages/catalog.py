@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
-from fleetune.contracts.record import a_name, record
+from fleetune.contracts.record import check_name, record
 from fleetune.errors import Refused
 
 
@@ -40,7 +40,7 @@ class StageSpec:
     """It works on the devices themselves, so there is none of it on a simulated fleet."""
 
     def __post_init__(self) -> None:
-        a_name("stage", self.name)
+        check_name("stage", self.name)
 
 
 TENSORS = ("torch", "transformers", "peft", "numpy")

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from fleetune import discovery
 from fleetune.contracts import wire
-from fleetune.contracts.config.fleet import FleetRequest
 from fleetune.contracts.fleet import Fleet
+from fleetune.contracts.fleet_request import FleetRequest
 from fleetune.launching import open_sites
 from fleetune.launching.quarters import asked
 from stages.entry_point import StageContext, main

@@ -21,7 +21,7 @@ from typing import Any, TextIO
 
 import psutil
 
-from fleetune import disk
+from fleetune import filesystem
 from fleetune.contracts import wire
 from fleetune.contracts.record import record
 from fleetune.contracts.task import StageTask
@@ -95,10 +95,10 @@ def main(stage: Callable[[StageContext], None], arguments: Sequence[str] | None 
     channel = Channel(_own_stdout())
     signal.signal(signal.SIGTERM, _terminate)
     code = 0
-    used = disk.folders()
+    used = filesystem.folders()
     try:
         task = _task(arguments)
-        used = disk.folders(task.work)
+        used = filesystem.folders(task.work)
         stage(StageContext(task=task, channel=channel))
     except FleetuneError as error:
         code = _failed(channel, error)
@@ -108,7 +108,7 @@ def main(stage: Callable[[StageContext], None], arguments: Sequence[str] | None 
         with contextlib.suppress(OSError):  # the log may lie on a full disk
             traceback.print_exc()
         unforeseen = TryAgain(f"the stage failed unexpectedly ({_short(error)}); its log has the traceback")
-        code = _failed(channel, disk.in_words(error, used) or unforeseen)
+        code = _failed(channel, filesystem.disk_error(error, used) or unforeseen)
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         _end_children()

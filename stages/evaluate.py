@@ -2,12 +2,11 @@
 
 from fleetune import evaluation
 from fleetune.contracts import wire
-from fleetune.contracts.config.model import ModelRequest
 from fleetune.contracts.fleet import Fleet
-from fleetune.contracts.metrics import TrainingMetrics
+from fleetune.contracts.metrics import Forecast, TrainingMetrics
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.profile import Profile
-from fleetune.contracts.timeline import Forecast
+from fleetune.contracts.run_config import ModelRequest
 from fleetune.monitoring import EventSummary
 from stages.entry_point import StageContext, main
 

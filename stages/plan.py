@@ -2,10 +2,9 @@
 
 from fleetune import clock, planning
 from fleetune.contracts import wire
-from fleetune.contracts.config.run import StrategyRequest
-from fleetune.contracts.config.training import TrainingRequest
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.profile import Profile
+from fleetune.contracts.run_config import StrategyRequest, TrainingRequest
 from fleetune.drawing import ReportContent, report
 from fleetune.planning.problem import Problem
 from stages.entry_point import StageContext, main

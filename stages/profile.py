@@ -4,11 +4,8 @@ from pathlib import Path
 
 from fleetune import profiling
 from fleetune.contracts import wire
-from fleetune.contracts.config.data import DataRequest
-from fleetune.contracts.config.model import ModelRequest
-from fleetune.contracts.config.run import ProfileRequest
-from fleetune.contracts.config.training import TrainingRequest
 from fleetune.contracts.fleet import Fleet
+from fleetune.contracts.run_config import DataRequest, ModelRequest, ProfileRequest, TrainingRequest
 from fleetune.launching import open_sites
 from fleetune.launching.quarters import found
 from stages.entry_point import StageContext, main

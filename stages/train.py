@@ -4,11 +4,10 @@ from pathlib import Path
 
 from fleetune import training
 from fleetune.contracts import wire
-from fleetune.contracts.config.model import ModelRequest
-from fleetune.contracts.config.training import TrainingRequest
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.profile import Profile
+from fleetune.contracts.run_config import ModelRequest, TrainingRequest
 from fleetune.errors import Refused
 from fleetune.launching import open_sites
 from fleetune.launching.quarters import found

@@ -5,15 +5,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fleetune.contracts.config.data import DataRequest
-from fleetune.contracts.config.fleet import DeviceRequest, Emulate, FleetRequest
-from fleetune.contracts.config.model import ModelRequest
-from fleetune.contracts.config.training import TrainingRequest
 from fleetune.contracts.fleet import Fleet
+from fleetune.contracts.fleet_request import DeviceRequest, Emulate, FleetRequest
 from fleetune.contracts.metrics import TrainingMetrics
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.profile import Profile
-from fleetune.contracts.progress import Progress, quiet
+from fleetune.contracts.run_config import DataRequest, ModelRequest, TrainingRequest
+from fleetune.contracts.task import Progress, quiet
 from fleetune.discovery import discover
 from fleetune.launching import Here, Launcher
 from fleetune.planning import solve

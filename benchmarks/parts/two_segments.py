@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from benchmarks.parts.bench_model import Measured
 from benchmarks.report import Figure, middle
 from fleetune.clock import forecast
-from fleetune.contracts.action import BACKWARD, FORWARD, parse_action
-from fleetune.contracts.metrics import TrainingMetrics
-from fleetune.contracts.plan import PlanResult
-from fleetune.contracts.timeline import Forecast
+from fleetune.contracts.metrics import Forecast, TrainingMetrics
+from fleetune.contracts.plan import BACKWARD, FORWARD, PlanResult, parse_action
 
 WARM_UP = 2
 

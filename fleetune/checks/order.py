@@ -5,9 +5,8 @@ from collections.abc import Iterator, Mapping
 
 from fleetune.checks.structure import some
 from fleetune.clock import Clock
-from fleetune.contracts.action import BACKWARD, FORWARD, REDUCE, Action, parse_action
 from fleetune.contracts.fleet import Fleet
-from fleetune.contracts.plan import Plan, actions_of
+from fleetune.contracts.plan import BACKWARD, FORWARD, REDUCE, Action, Plan, actions_of, parse_action
 from fleetune.contracts.profile import Profile
 
 MARK = "<-- waits"

@@ -13,11 +13,10 @@ from fleetune.clock.rows import Reduced, chain_rows, link_bytes, woven_rows
 from fleetune.clock.simulation import Simulation, simulate
 from fleetune.clock.times import interpolate, nanoseconds
 from fleetune.clock.woven import Cost, Loom, Woven
-from fleetune.contracts.action import BACKWARD, FORWARD, REDUCE, parse_action
 from fleetune.contracts.fleet import Fleet
-from fleetune.contracts.plan import Lane, Plan, Segment
+from fleetune.contracts.metrics import DeviceAmount, Forecast, TimelineRow
+from fleetune.contracts.plan import BACKWARD, FORWARD, REDUCE, Lane, Plan, Segment, parse_action
 from fleetune.contracts.profile import Profile
-from fleetune.contracts.timeline import DeviceAmount, Forecast, Row
 from fleetune.errors import Refused
 
 GRAIN_S = 2.0**-40
@@ -49,15 +48,17 @@ class Clock:
         """Seconds of a usual forward and backward of every unit on `device` with `samples` samples, in whole GRAINs."""
         key = (device, samples)
         if key not in self._times:
-            measured = self.profile.of(device)
+            measured = self.profile.times_of(device)
             sizes = self.profile.batch_sizes
             try:
                 forward, backward = (
                     [
-                        grained(interpolate(sizes, row, samples) * usual)
-                        for row, usual in zip(table, usuals, strict=True)
+                        grained(interpolate(sizes, row, samples) * factor)
+                        for row, factor in zip(table, factors, strict=True)
                     ]
-                    for table, usuals in zip((measured.forward_s, measured.backward_s), measured.usual(), strict=True)
+                    for table, factors in zip(
+                        (measured.forward_s, measured.backward_s), measured.median_factors(), strict=True
+                    )
                 )
             except Refused as error:
                 raise Refused(f"profile of {device}: {error}") from None
@@ -132,7 +133,7 @@ class Clock:
             raise _deadlock(plan.lanes[0].segments[stage].devices[place], position)
         return played
 
-    def _told(self, plan: Plan) -> tuple[tuple[Row, ...], float]:
+    def _told(self, plan: Plan) -> tuple[tuple[TimelineRow, ...], float]:
         """Rows and seconds of a round of any plan."""
         woven = self.woven(plan)
         story = play(woven.work)

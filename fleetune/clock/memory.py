@@ -3,9 +3,8 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from fleetune.contracts.action import BACKWARD, FORWARD, parse_action
 from fleetune.contracts.fleet import Fleet
-from fleetune.contracts.plan import Plan, Segment
+from fleetune.contracts.plan import BACKWARD, FORWARD, Plan, Segment, parse_action
 from fleetune.contracts.profile import Profile, Unit
 
 FORECAST_MARGIN = 0.05
@@ -42,7 +41,7 @@ def device_bytes(plan: Plan, device: str, profile: Profile) -> int:
         if device in segment.devices
     ]
     collected = _collected_bytes(plan, profile) if device == plan.collector else 0
-    return profile.of(device).runtime_bytes + collected + sum(seats)
+    return profile.times_of(device).runtime_bytes + collected + sum(seats)
 
 
 def kept_micro_batches(plan: Plan, device: str, seat: tuple[str, int], warmup: int) -> int:

@@ -7,9 +7,8 @@ from typing import NamedTuple
 from fleetune.clock.events import Story
 from fleetune.clock.simulation import Simulation
 from fleetune.clock.woven import Woven
-from fleetune.contracts.action import REDUCE, Action, parse_action
-from fleetune.contracts.plan import Lane, Plan
-from fleetune.contracts.timeline import LinkBytes, Row
+from fleetune.contracts.metrics import LinkBytes, TimelineRow
+from fleetune.contracts.plan import REDUCE, Action, Lane, Plan, parse_action
 
 Span = tuple[int, int]
 """[start, end) in ns."""
@@ -25,7 +24,7 @@ class Reduced(NamedTuple):
     trainable_bytes: int
 
 
-def chain_rows(lane: Lane, played: Simulation, trainable_bytes: list[int]) -> tuple[Row, ...]:
+def chain_rows(lane: Lane, played: Simulation, trainable_bytes: list[int]) -> tuple[TimelineRow, ...]:
     """Work, transfers and all-reduces by start time; a transfer's row spans the time it holds its ports."""
 
     def name(seat: tuple[int, int]) -> str:
@@ -44,7 +43,7 @@ def chain_rows(lane: Lane, played: Simulation, trainable_bytes: list[int]) -> tu
     return _sorted(rows, [device for segment in lane.segments for device in segment.devices])
 
 
-def woven_rows(plan: Plan, woven: Woven, story: Story, reduced: list[Reduced]) -> tuple[Row, ...]:
+def woven_rows(plan: Plan, woven: Woven, story: Story, reduced: list[Reduced]) -> tuple[TimelineRow, ...]:
     """The same of any plan; updates to and from the collector stand on their links."""
     rows = []
     for number, span in story.tasks.items():
@@ -60,7 +59,7 @@ def woven_rows(plan: Plan, woven: Woven, story: Story, reduced: list[Reduced]) -
     return _sorted(rows, plan.devices)
 
 
-def link_bytes(plan: Plan, rows: Iterable[Row]) -> tuple[LinkBytes, ...]:
+def link_bytes(plan: Plan, rows: Iterable[TimelineRow]) -> tuple[LinkBytes, ...]:
     """Per directed link: what crosses cuts, updates, and the ring of each group in the order of its shares."""
     lanes = {lane.name: lane for lane in plan.lanes}
     amounts: dict[tuple[str, str], int] = {}
@@ -82,19 +81,19 @@ def ring_bytes(trainable_bytes: int, members: int) -> int:
     return math.ceil(2 * (members - 1) * trainable_bytes / members)
 
 
-def _reduce_rows(lane: Lane, one: Reduced, group: tuple[str, ...]) -> list[Row]:
+def _reduce_rows(lane: Lane, one: Reduced, group: tuple[str, ...]) -> list[TimelineRow]:
     size = ring_bytes(one.trainable_bytes, len(group))
     return [_row(d, (lane.name, one.segment, REDUCE, 0), (one.start_ns, one.end_ns), size) for d in group]
 
 
-def _row(device: str, action: tuple[str, int, str, int], span_ns: Span, size: int = 0) -> Row:
+def _row(device: str, action: tuple[str, int, str, int], span_ns: Span, size: int = 0) -> TimelineRow:
     lane, segment, letter, micro_batch = action
     spelled = str(Action(lane=lane, segment=segment, letter=letter, micro_batch=micro_batch))
     start_s, end_s = span_ns[0] / 1e9, span_ns[1] / 1e9
-    return Row(device=device, lane=lane, action=spelled, start_s=start_s, end_s=end_s, bytes=size)
+    return TimelineRow(device=device, lane=lane, action=spelled, start_s=start_s, end_s=end_s, bytes=size)
 
 
-def _sorted(rows: list[Row], devices: Sequence[str]) -> tuple[Row, ...]:
+def _sorted(rows: list[TimelineRow], devices: Sequence[str]) -> tuple[TimelineRow, ...]:
     """By time; what starts and ends together in the order of devices, and links after them in the order of starting."""
     place = {device: k for k, device in enumerate(devices)}
     return tuple(sorted(rows, key=lambda r: (r.start_s, r.end_s, place.get(r.device, len(place)))))

@@ -7,10 +7,9 @@ from typing import NamedTuple
 from fleetune.clock.events import Task, Transfer, Work
 from fleetune.clock.links import lost_s_per_byte
 from fleetune.clock.times import nanoseconds
-from fleetune.contracts.action import BACKWARD, FORWARD, UPDATE
-from fleetune.contracts.codecs import wire_bytes
 from fleetune.contracts.fleet import Fleet
-from fleetune.contracts.plan import Lane, LinkUse, Plan, Segment, actions_of
+from fleetune.contracts.link_spec import wire_bytes
+from fleetune.contracts.plan import BACKWARD, FORWARD, UPDATE, Lane, LinkUse, Plan, Segment, actions_of
 from fleetune.contracts.profile import Unit
 from fleetune.errors import Refused
 

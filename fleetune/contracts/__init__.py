@@ -1,9 +1,8 @@
-"""The records that pass between stages: fleet, profile, plan, timeline, metrics, checkpoint, and the run's config.
+"""Records that pass between stages: fleet, profile, plan, timeline, metrics, stage tasks, and a run's config.
 
-Frozen, slotted, keyword-only dataclasses that prove themselves when built (each its own ranges); relations
-between records are checked in `fleetune.checks`. `wire.py` is the only door to and from JSON and YAML, with
-pydantic behind it: plain classes inside, a strict parser at the edge. A bag of dicts was set aside because
-every stage would have had to check it again.
+Records are frozen, slotted, keyword-only dataclasses that validate their own fields when built; `fleetune.checks`
+validates relations between records. `wire.py` alone converts between records and JSON, with pydantic as its strict
+parser. Plain dicts were rejected because every stage would have to validate them again.
 
 May import: fleetune.errors only.
 """

@@ -1,14 +1,114 @@
-"""A fleet: the machines that take part and the directed links between them."""
+"""A fleet: devices, the container engines that run them, and the directed links between devices."""
 
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import Field
 
-from fleetune.contracts.engine import IMAGE, LOCAL, Engine
-from fleetune.contracts.record import a_device_name, distinct, not_negative, positive, record
-from fleetune.contracts.simulated import Simulated
-from fleetune.contracts.ways import Links
+from fleetune.contracts.link_spec import NetworkSpec
+from fleetune.contracts.record import check_device_name, check_name, distinct, not_negative, positive, record
 from fleetune.errors import Refused
+
+LOCAL = "local"
+"""This machine's engine: DOCKER_HOST if set, else the default socket, else the one of `make engine`."""
+IMAGE = "fleetune-train"
+"""Name of the training image that `make images` builds."""
+SCHEMES = ("unix", "ssh", "tcp")
+
+
+@record
+class Engine:
+    """A named container engine: its address, certificates, and the address of its machine."""
+
+    name: str
+    address: str
+    """`unix:///PATH`, `ssh://[USER@]HOST[:PORT]` or `tcp://HOST:PORT` (always with mutual TLS)."""
+    tls: str | None = None
+    """Folder with ca.pem, cert.pem and key.pem; required for `tcp` addresses and refused for others."""
+    reach: str | None = None
+    """Address under which other devices reach the machine; by default the host of `address`."""
+
+    def __post_init__(self) -> None:
+        check_name("engine", self.name)
+        owner = f"engine {self.name}"
+        if self.name == LOCAL:
+            raise Refused(f"{owner}: this name means the engine of this machine; choose another")
+        try:
+            parts = urlsplit(self.address)
+            port = parts.port
+        except ValueError:
+            raise Refused(f"{owner}: address {self.address!r} has no usable port; write tcp://HOST:PORT") from None
+        complete = bool(parts.path.strip("/")) if parts.scheme == "unix" else bool(parts.hostname)
+        if parts.scheme not in SCHEMES or not complete:
+            raise Refused(
+                f"{owner}: address is {self.address!r}; allowed are unix:///PATH, ssh://USER@HOST and tcp://HOST:PORT"
+            )
+        if parts.scheme == "tcp" and (self.tls is None or port is None):
+            raise Refused(
+                f"{owner}: {self.address} needs a port and tls, the folder with ca.pem, cert.pem and key.pem: "
+                "an engine without client authentication gives anyone control of its machine"
+            )
+        if parts.scheme != "tcp" and self.tls is not None:
+            raise Refused(f"{owner}: tls is for tcp:// addresses; leave it out")
+
+    @property
+    def is_here(self) -> bool:
+        """True if the engine's containers can mount folders of this machine."""
+        return self.address.startswith("unix:")
+
+    @property
+    def host(self) -> str:
+        """Host name or IP address of the engine's machine; empty for this machine."""
+        return self.reach or urlsplit(self.address).hostname or ""
+
+
+ANY = "any"
+
+
+@record
+class ModelSpeed:
+    """Speed of a simulated device for one model type.
+
+    One pass (forward or backward) over y samples of a unit takes
+    `layers · layer_s + y · FLOPs / flops_per_s`: small batches do not fill a GPU, so time is not proportional to y.
+    """
+
+    model: str = ANY
+    """A Hugging Face model_type such as `resnet`; `any` applies to all types without their own speed."""
+    flops_per_s: float
+    layer_s: float = 0.0
+    """Fixed seconds per layer and pass, independent of the batch size."""
+    inferred: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """True if the speed was inferred instead of measured; the config file states from what."""
+
+    def __post_init__(self) -> None:
+        positive(f"speed of {self.model}", flops_per_s=self.flops_per_s)
+        not_negative(f"speed of {self.model}", layer_s=self.layer_s)
+
+
+@record
+class SimulatedDevice:
+    """A device that exists only as numbers, to plan for: its memory for training, and a speed per model type."""
+
+    memory_bytes: int
+    speeds: tuple[ModelSpeed, ...]
+
+    def __post_init__(self) -> None:
+        positive("simulated", memory_bytes=self.memory_bytes)
+        if not self.speeds:
+            raise Refused("simulated: speeds is empty; give at least one flops_per_s")
+        distinct("simulated", "speed of model", (speed.model for speed in self.speeds))
+
+    def speed(self, device: str, model: str) -> ModelSpeed:
+        """Return the speed for a model_type. Refused: a type without a speed; the error lists the known ones."""
+        found = {speed.model: speed for speed in self.speeds}
+        if model in found or ANY in found:
+            return found.get(model) or found[ANY]
+        raise Refused(
+            f"device {device}: it is simulated and has speeds for {', '.join(found)}, none for {model!r}; "
+            f"add one to simulated.speeds (model: {model}, or {ANY})"
+        )
+
 
 PROCESS, DOCKER = "process", "docker"
 LAUNCHERS = (PROCESS, DOCKER)
@@ -16,30 +116,30 @@ LAUNCHERS = (PROCESS, DOCKER)
 
 @record
 class Device:
-    """One machine as it was found."""
+    """One machine as discovery found it."""
 
     name: str
     memory_bytes: int
-    """What training may use in all, the runtime's own memory included."""
+    """Memory that training may use, the runtime's own included."""
     cores: float
-    """CPU cores the device computes with; below what the machine has when the device is emulated."""
+    """CPU cores that the device computes with; fewer than the machine has if emulated."""
     threads: Annotated[int, Field(exclude_if=lambda value: value == 1)] = 1
-    """That its process computes with, when it is profiled as when it trains; never more than its cores."""
+    """Compute threads, the same for profiling and training; never more than `cores`."""
     accelerator: str = "cpu"
-    """Where tensors live: `cpu`, or `cuda:N`."""
+    """Torch device of the tensors: `cpu` or `cuda:N`."""
     launcher: str = PROCESS
     engine: Annotated[str, Field(exclude_if=lambda value: value == LOCAL)] = LOCAL
-    """Name of the engine whose containers do its work."""
+    """Name of the engine that runs the device's containers."""
     fingerprint: str
-    """Changes when the machine, its software or its emulated limits change; part of what profiles are cached by."""
+    """Digest of the machine, its software and its emulated limits; part of the profile cache's key."""
     emulated: bool = False
     link_cpu_s_per_byte: float = 0.0
-    """Processor seconds that a byte on a link costs the device, sent or received: encryption, mostly."""
-    simulated: Annotated[Simulated | None, Field(exclude_if=lambda value: value is None)] = None
-    """Its speeds, when it exists only as numbers; not written where it is real."""
+    """CPU seconds per byte sent or received, mostly for encryption."""
+    simulated: Annotated[SimulatedDevice | None, Field(exclude_if=lambda value: value is None)] = None
+    """Speeds of a simulated device; None, and left out of the JSON form, for a real one."""
 
     def __post_init__(self) -> None:
-        a_device_name(self.name)
+        check_device_name(self.name)
         positive(f"device {self.name}", memory_bytes=self.memory_bytes, cores=self.cores, threads=self.threads)
         not_negative(f"device {self.name}", link_cpu_s_per_byte=self.link_cpu_s_per_byte)
 
@@ -53,7 +153,7 @@ class Link:
     latency_s: float
     bytes_per_s: float
     fit_error: float = 0.0
-    """Median relative distance of the probe's times from the fitted line."""
+    """Median relative error of the linear fit to the probe's times."""
 
     def __post_init__(self) -> None:
         owner = f"link {self.source} -> {self.target}"
@@ -71,9 +171,9 @@ class Fleet:
     links: tuple[Link, ...] = ()
     engines: Annotated[tuple[Engine, ...], Field(exclude_if=lambda value: not value)] = ()
     image: Annotated[str, Field(exclude_if=lambda value: value == IMAGE)] = IMAGE
-    """What containers of its devices are made of."""
-    emulated_links: Annotated[Links | None, Field(exclude_if=lambda value: value is None)] = None
-    """What links between containers are held to; `links` says what was measured then."""
+    """Image of the devices' containers."""
+    emulated_links: Annotated[NetworkSpec | None, Field(exclude_if=lambda value: value is None)] = None
+    """Rates that links between containers are shaped to; `links` holds what was measured under them."""
 
     def __post_init__(self) -> None:
         if not self.devices:
@@ -88,18 +188,18 @@ class Fleet:
 
     @property
     def simulated(self) -> tuple[str, ...]:
-        """Names of the devices that exist only as numbers."""
+        """Names of the simulated devices."""
         return tuple(device.name for device in self.devices if device.simulated)
 
     def device(self, name: str) -> Device:
-        """The device of that name; refused with the list of names when there is none."""
+        """Return the device called `name`. Refused: an unknown name; the error lists the known ones."""
         for device in self.devices:
             if device.name == name:
                 return device
         raise Refused(f"fleet: no device {name!r}; it has {', '.join(d.name for d in self.devices)}")
 
     def link(self, source: str, target: str) -> Link:
-        """The directed link between two devices of the fleet."""
+        """Return the directed link between two devices. Refused: a pair without a link."""
         for link in self.links:
             if (link.source, link.target) == (source, target):
                 return link

@@ -1,7 +1,64 @@
-"""What training and evaluation measured."""
+"""Timelines, forecasts and measurements.
 
-from fleetune.contracts.record import record
-from fleetune.contracts.timeline import DeviceAmount, LinkBytes, Row
+Forecast and measured timelines share one row type, so a plan's error is a subtraction and one function draws both.
+"""
+
+from fleetune.contracts.record import not_negative, record
+from fleetune.errors import Refused
+
+
+@record
+class TimelineRow:
+    """One span of work or of a transfer."""
+
+    device: str
+    """Name of the device, or `a>b` for a transfer on the link from a to b."""
+    lane: str
+    action: str
+    """Spelling of the action, such as `main/2F0`."""
+    start_s: float
+    """Seconds since the start of the round."""
+    end_s: float
+    bytes: int = 0
+
+    def __post_init__(self) -> None:
+        not_negative(f"row {self.device} {self.action}", bytes=self.bytes)
+        if not self.end_s >= self.start_s:
+            raise Refused(f"row {self.device} {self.action}: ends at {self.end_s} before it starts at {self.start_s}")
+
+    @property
+    def is_transfer(self) -> bool:
+        """True for a transfer on a link."""
+        return ">" in self.device
+
+
+@record
+class LinkBytes:
+    """Bytes carried by one directed link."""
+
+    source: str
+    target: str
+    bytes: int
+
+
+@record
+class DeviceAmount:
+    """A quantity of one device; the name of the field that holds it gives the unit."""
+
+    device: str
+    amount: float
+
+
+@record
+class Forecast:
+    """Simulated timeline of one round of a plan, with totals per device and link."""
+
+    round_s: float
+    rows: tuple[TimelineRow, ...]
+    busy_s: tuple[DeviceAmount, ...]
+    memory_bytes: tuple[DeviceAmount, ...]
+    """Peak memory of each device, the runtime's own included."""
+    link_bytes: tuple[LinkBytes, ...]
 
 
 @record
@@ -10,12 +67,12 @@ class RoundMetrics:
 
     round: int
     loss: float
-    """Mean over the round's targets."""
+    """Mean loss over the round's targets."""
     gradient_norm: float | None
-    """Global L2 norm before clipping; None where nothing is clipped."""
+    """Global L2 norm before clipping; None if clipping is off."""
     learning_rate: float
     round_s: float
-    """From the round's start to the end of the slowest device's backward and all-reduce."""
+    """Seconds from the round's start to the end of the slowest device's backward and all-reduce."""
 
 
 @record
@@ -23,27 +80,26 @@ class TrainingMetrics:
     """The `metrics` artifact of `train`."""
 
     rounds: tuple[RoundMetrics, ...]
-    timeline: tuple[Row, ...]
-    """Rows of one typical round (the one of median duration)."""
+    timeline: tuple[TimelineRow, ...]
+    """Rows of the round of median duration."""
     peak_memory_bytes: tuple[DeviceAmount, ...]
     busy_s: tuple[DeviceAmount, ...]
-    """Per device, computing in the median round."""
+    """Compute seconds of each device in the median round."""
     link_bytes: tuple[LinkBytes, ...]
-    """Per round."""
+    """Bytes per round."""
     median_round_s: float
-    """Of the rounds that were trained by this plan; of all, where another plan trained all of them."""
+    """Median over the rounds trained by this plan; over all rounds if another plan trained all of them."""
     wall_s: float
-    """From the first worker's start to the last commit of this attempt."""
+    """Seconds from the first worker's start to the last commit of this attempt."""
     resumed_from_round: int = 0
-    """Where this attempt began; timeline, bytes, busy times and peaks are of its own rounds."""
+    """First round of this attempt; timeline, bytes, busy times and peaks cover only its own rounds."""
     plan_from_round: int = 0
-    """The first round that was trained by this plan: those before it were trained by other plans, which their `round_s`
-    tells of."""
+    """First round trained by this plan; the `round_s` of earlier rounds belongs to other plans."""
 
 
 @record
 class Score:
-    """A task's score on data that was not trained on."""
+    """A task's score on held-out data, before and after training."""
 
     name: str
     before: float
@@ -54,17 +110,17 @@ class Score:
 
 @record
 class ClassScore:
-    """How well one class is told from the others, after training."""
+    """Precision, recall and F1 of one class after training."""
 
     name: str
     samples: int
-    """Of the class, in the test split."""
+    """Samples of the class in the test split."""
     precision: float
-    """Share of what was taken for the class that is of it; 0 where nothing was."""
+    """Share of the predictions of this class that are right; 0 without predictions."""
     recall: float
-    """Share of the class that was taken for it; 0 where there is none of it."""
+    """Share of the class's samples that were predicted as it; 0 without samples."""
     f1: float
-    """Harmonic mean of both."""
+    """Harmonic mean of precision and recall."""
 
 
 @record
@@ -80,6 +136,6 @@ class EvaluationMetrics:
     bytes_per_round: int
     peak_memory_bytes: tuple[DeviceAmount, ...]
     energy_j: float | None = None
-    """None where the machine cannot read it."""
+    """Joules of training; None if the machine cannot measure them."""
     classes: tuple[ClassScore, ...] = ()
-    """Of a classifier, by number."""
+    """Scores by class number; empty unless the model is a classifier."""

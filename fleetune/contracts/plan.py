@@ -1,49 +1,80 @@
-"""A plan: what every device does, in which order. Data that reads aloud, prints, parses back and draws.
+"""A plan: what every device does in one round, and in which order.
 
-One language for every strategy. Fields that only some strategies decide have a neutral value, and a plan with
-neutral values behaves as if the field did not exist.
+One language for every strategy. A field that only some strategies decide has a neutral value, and a plan with neutral
+values behaves as if the field did not exist. Actions are spelled `LANE/SEGMENT LETTER MICRO_BATCH`: `main/2F0` is lane
+main, segment 2, forward of micro-batch 0. Letters: F forward, B backward, R all-reduce of the round's gradients within
+a group, U update (gradients to the collector, new parameters back; micro-batch 0, never in an explicit order). The
+spelling follows the schedules of torch.distributed.pipelining.
 """
 
+import re
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from fleetune.contracts.action import BACKWARD, FORWARD, Action, parse_action
-from fleetune.contracts.codecs import CODECS, DENSE
-from fleetune.contracts.record import a_name, distinct, not_negative, one_of, positive, record
+from fleetune.contracts.link_spec import CODECS, DENSE
+from fleetune.contracts.record import check_name, distinct, not_negative, one_of, positive, record
 from fleetune.errors import Refused
 
+FORWARD, BACKWARD, REDUCE, UPDATE = "F", "B", "R", "U"
+SPELLING = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*)/(\d+)([FBRU])(\d+)")
+
+
+@record
+class Action:
+    """One step of one device: a forward, backward, all-reduce or update; `str()` spells it as `main/2F0`."""
+
+    lane: str
+    segment: int
+    letter: str
+    micro_batch: int
+
+    def __str__(self) -> str:
+        return f"{self.lane}/{self.segment}{self.letter}{self.micro_batch}"
+
+
+def parse_action(spelling: str) -> Action:
+    """Parse a spelling such as `main/2F0`. Refused: any other text; the error gives an example."""
+    found = SPELLING.fullmatch(spelling)
+    if not found:
+        raise Refused(
+            f"action {spelling!r}: write LANE/SEGMENT LETTER MICRO-BATCH such as main/2F0, letters F, B, R, U"
+        )
+    lane, segment, letter, micro_batch = found.groups()
+    return Action(lane=lane, segment=int(segment), letter=letter, micro_batch=int(micro_batch))
+
+
 FULL, FORWARD_ONLY, SKIP = "123"
-"""Operations of a gate, as D2FT's tables number them."""
+"""Operations of a gate, numbered as in D2FT's tables."""
 
 
 def _neutral(value: Any) -> bool:
-    """Whether a field says nothing: then it is not written, and older plans read as they were."""
+    """Return True for a field's neutral value, which is left out of the JSON form."""
     return not value
 
 
 @record
 class Share:
-    """How many samples of every micro-batch a device of a group takes."""
+    """Samples of every micro-batch that one device of a group processes."""
 
     device: str
     samples: int
 
     def __post_init__(self) -> None:
-        a_name("share", self.device)
+        check_name("share", self.device)
         positive(f"share of {self.device}", samples=self.samples)
 
 
 @record
 class Segment:
-    """Units that a group of devices runs; samples keep their position, in the order of the shares."""
+    """Units that a group of devices runs; the samples of a micro-batch are dealt in the order of the shares."""
 
     units: tuple[str, ...]
     shares: tuple[Share, ...]
     warmup: int
-    """Forwards before the first backward (K_p of Asteroid); more than micro_batches counts as all."""
+    """Forwards before the first backward (K_p in Asteroid); capped at micro_batches."""
     trains: Annotated[tuple[str, ...], Field(exclude_if=_neutral)] = ()
-    """Units whose trainable parameters are trained here; backwards end at the first of them. Neutral: empty, all."""
+    """Units whose trainable parameters are trained here; backward passes end at the first one. Neutral: empty, all."""
 
     def __post_init__(self) -> None:
         if not self.units or not self.shares:
@@ -57,16 +88,16 @@ class Segment:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Names of the group, in the order in which samples are dealt."""
+        """Names of the group's devices, in the order in which samples are dealt."""
         return tuple(share.device for share in self.shares)
 
     @property
     def trained(self) -> tuple[str, ...]:
-        """Units whose trainable parameters are trained here, in their order."""
+        """Units whose trainable parameters are trained here, in model order."""
         return tuple(name for name in self.units if not self.trains or name in self.trains)
 
     def span(self, device: str) -> tuple[int, int]:
-        """[first, end) of the samples of each micro-batch that the device takes."""
+        """Half-open range [first, end) of the samples of each micro-batch that `device` processes."""
         first = 0
         for share in self.shares:
             if share.device == device:
@@ -83,7 +114,7 @@ class Lane:
     segments: tuple[Segment, ...]
 
     def __post_init__(self) -> None:
-        a_name("lane", self.name)
+        check_name("lane", self.name)
         if not self.segments:
             raise Refused(f"lane {self.name}: it needs at least one segment")
         for index, (before, after) in enumerate(zip(self.segments, self.segments[1:], strict=False)):
@@ -98,7 +129,7 @@ class Lane:
 
 @record
 class DeviceOrder:
-    """The actions of one device, in order; spelled as in action.py."""
+    """The actions of one device, in order, spelled as `Action` spells them."""
 
     device: str
     actions: tuple[str, ...]
@@ -110,21 +141,21 @@ class DeviceOrder:
 
 @record
 class LinkUse:
-    """How a directed link is used, where not as it is."""
+    """Compression and bandwidth share of a directed link; links without a LinkUse are dense and unshared."""
 
     source: str
     target: str
     codec: str = DENSE
-    """What crosses cuts is sent as (`contracts.codecs`); parameters and gradients of a collector stay dense."""
+    """Codec of tensors that cross cuts, from `link_spec.CODECS`; a collector's parameters and gradients stay dense."""
     ratio: float = 1.0
-    """Of a sparsifying codec: one of so many elements is sent."""
+    """Compression ratio of a sparsifying codec: one of every `ratio` elements is sent."""
     share: float = 1.0
-    """Of the medium that it shares with others: it runs at this part of its rate, and waits for no other link."""
+    """Share of a medium, in (0, 1]: the link runs at this part of its rate and waits for no other link."""
 
     def __post_init__(self) -> None:
         owner = f"link {self.source}>{self.target}"
-        a_name(owner, self.source)
-        a_name(owner, self.target)
+        check_name(owner, self.source)
+        check_name(owner, self.target)
         if self.source == self.target:
             raise Refused(f"{owner}: a link joins two different devices")
         one_of(owner, "codec", self.codec, CODECS)
@@ -136,13 +167,13 @@ class LinkUse:
 
     @property
     def is_neutral(self) -> bool:
-        """Whether the link is used as it is."""
+        """True for a link at its full rate whose codec keeps every element."""
         return self.ratio == 1.0 and self.share == 1.0
 
 
 @record
 class Gate:
-    """What happens to a subnet (a head of a block) in every micro-batch of a round."""
+    """Operation of a subnet (a head of a block) for every micro-batch of a round."""
 
     subnet: str
     operations: str
@@ -154,7 +185,7 @@ class Gate:
 
     @property
     def is_neutral(self) -> bool:
-        """Whether the subnet runs in full all the time."""
+        """True if the subnet runs in full in every micro-batch."""
         return set(self.operations) == {FULL}
 
 
@@ -167,7 +198,7 @@ class Plan:
     micro_batches: int
     lanes: tuple[Lane, ...]
     order: tuple[DeviceOrder, ...] = ()
-    """Neutral: empty, each device runs one-forward-one-backward with its segment's warm-up."""
+    """Explicit orders. Neutral: empty, each device runs one-forward-one-backward with its segment's warm-up."""
     revision: int = 0
     links: Annotated[tuple[LinkUse, ...], Field(exclude_if=_neutral)] = ()
     """Neutral: empty, every link dense and whole."""
@@ -179,7 +210,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         if self.collector:
-            a_name("plan: collector", self.collector)
+            check_name("plan: collector", self.collector)
         distinct("plan", "link", (f"{use.source}>{use.target}" for use in self.links))
         distinct("plan", "gate of subnet", (gate.subnet for gate in self.gates))
         for gate in self.gates:
@@ -204,13 +235,13 @@ class Plan:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Every device that takes part, in the order of lanes, segments and shares; a collector without units last."""
+        """Names of all participating devices, ordered by lane, segment and share; a collector without units is last."""
         names = [d for lane in self.lanes for segment in lane.segments for d in segment.devices]
         return tuple(dict.fromkeys([*names, *([self.collector] if self.collector else [])]))
 
     @property
     def is_chain(self) -> bool:
-        """Whether it is one lane of segments, each on devices of its own, and nothing else is decided."""
+        """True for one lane of segments on disjoint device groups whose other fields are neutral."""
         names = [d for lane in self.lanes for segment in lane.segments for d in segment.devices]
         trains = any(segment.trains for lane in self.lanes for segment in lane.segments)
         extra = trains or self.links or self.gates or self.collector
@@ -218,34 +249,33 @@ class Plan:
 
     @property
     def batch_samples(self) -> int:
-        """Samples of one round; where lanes have data of their own, of each."""
+        """Samples of one round, per lane where lanes have data of their own."""
         return self.micro_batch_samples * self.micro_batches
 
 
 @record
 class PlanResult:
-    """A plan with what its strategy knows about it; the `plan` artifact as a file."""
+    """A plan with its objective, lower bound and solve time: the file of the `plan` artifact."""
 
     plan: Plan
     objective: float
-    """Forecast seconds of one round by the clock."""
+    """Seconds of one round, forecast by the event simulation."""
     lower_bound: float | None
-    """No plan of this strategy, with its options and the roles it gave to devices, can be faster than this; None where
-    it knows none."""
+    """Seconds that no plan of this strategy, with its options and device roles, can beat; None if unknown."""
     status: str
-    """`optimal` when proven, else `feasible`."""
+    """`optimal` if proven, else `feasible`."""
     solve_s: float
     method: str
     citation: str = ""
 
     @property
     def gap(self) -> float | None:
-        """How far the plan may be from the best one, relative to the bound."""
+        """Relative distance of the objective from the lower bound; None without a bound."""
         return None if not self.lower_bound else self.objective / self.lower_bound - 1.0
 
 
 def one_forward_one_backward(lane: str, segment: int, warmup: int, micro_batches: int) -> tuple[Action, ...]:
-    """min(K, M) forwards, then backward 0, forward K, backward 1, ... (1F1B with K warm-up forwards)."""
+    """1F1B schedule with K warm-up forwards: min(K, M) forwards, then backward 0, forward K, backward 1, ..."""
 
     def act(letter: str, micro_batch: int) -> Action:
         return Action(lane=lane, segment=segment, letter=letter, micro_batch=micro_batch)
@@ -260,7 +290,7 @@ def one_forward_one_backward(lane: str, segment: int, warmup: int, micro_batches
 
 
 def actions_of(plan: Plan, device: str) -> tuple[Action, ...]:
-    """What a device does in one round: the plan's own order, or 1F1B lane after lane."""
+    """Actions of a device in one round: the plan's explicit order, or 1F1B for one lane after the other."""
     for order in plan.order:
         if order.device == device:
             return tuple(parse_action(spelling) for spelling in order.actions)

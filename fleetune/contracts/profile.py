@@ -1,4 +1,4 @@
-"""A profile: the model as an ordered list of units, and what each unit costs on each device."""
+"""A profile: the model as an ordered list of units, and the time of each unit on each device."""
 
 from typing import Annotated
 
@@ -22,15 +22,15 @@ class Unit:
     activation_bytes: int
     """Kept between forward and backward, per sample."""
     output_bytes: int
-    """Everything that crosses a cut placed after this unit, forward, per sample (values of earlier units included)."""
+    """All bytes that cross a cut after this unit, forward, per sample (values of earlier units included)."""
     gradient_bytes: int
-    """Everything that crosses that cut backward, per sample."""
+    """All bytes that cross the same cut backward, per sample."""
     flops: int
     """Forward, per sample."""
     cut_after: bool = True
-    """False where what would cross cannot be divided by samples: the next unit must stay with this one."""
+    """False if the tensors after this unit cannot be split by samples: the next unit must stay with this one."""
     tied: tuple[str, ...] = ()
-    """Parameters this unit shares with other units; the holders sum their gradients every round."""
+    """Names of parameters shared with other units; their holders sum the gradients every round."""
 
     def __post_init__(self) -> None:
         not_negative(
@@ -57,18 +57,17 @@ class DeviceTimes:
     runtime_bytes: int
     """Memory of an idle worker before it holds any unit."""
     forward_s: tuple[tuple[float, ...], ...]
-    """[unit][batch size]"""
+    """[unit][batch size] minimum over the timed passes."""
     backward_s: tuple[tuple[float, ...], ...]
     """[unit][batch size]; 0 for units below the first trainable parameter."""
     forward_usual: Annotated[tuple[float, ...], Field(exclude_if=lambda value: not value)] = ()
-    """[unit] How many times the minimum over passes, which the times are, a usual pass takes: what else the machine
-    does, and the memory that devices share. Empty: once."""
+    """[unit] Median pass time divided by the minimum pass time, which `forward_s` holds. Empty: 1 for every unit."""
     backward_usual: Annotated[tuple[float, ...], Field(exclude_if=lambda value: not value)] = ()
+    """[unit] The same ratio for `backward_s`."""
     simulated: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
-    """Worked out from FLOPs and the device's stated speed, not measured."""
+    """True if computed from FLOPs and the device's stated speed instead of measured."""
     profiling_s: Annotated[float | None, Field(exclude_if=lambda value: value is None)] = None
-    """How long measuring took the device, at its own pace too: by its clock, or where it is emulated its processor
-    time divided by its cores. None where nothing was measured."""
+    """Duration of the measurement: wall time, or CPU time divided by cores on an emulated device; None if simulated."""
 
     def __post_init__(self) -> None:
         not_negative(f"times of {self.device}", runtime_bytes=self.runtime_bytes, profiling_s=self.profiling_s or 0.0)
@@ -85,19 +84,19 @@ class DeviceTimes:
             for ratio in ratios:
                 positive(f"times of {self.device}", **{name: ratio})
 
-    def usual(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """[unit] of forward and of backward: what times are to be multiplied by to be those of a usual pass."""
-        once = (1.0,) * len(self.forward_s)
-        return self.forward_usual or once, self.backward_usual or once
+    def median_factors(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """[unit] factors that turn the minimum forward and backward times into median times."""
+        ones = (1.0,) * len(self.forward_s)
+        return self.forward_usual or ones, self.backward_usual or ones
 
 
 @record
-class Part:
-    """What of a unit belongs to a subnet."""
+class SubnetPart:
+    """The share of one unit that belongs to a subnet."""
 
     unit: str
     share: float
-    """Of the unit's work and bytes, in (0, 1]."""
+    """Share of the unit's work and bytes, in (0, 1]."""
 
     def __post_init__(self) -> None:
         positive(f"part of unit {self.unit}", share=self.share)
@@ -107,17 +106,17 @@ class Part:
 
 @record
 class Subnet:
-    """A head of a block and as large a part of its feed-forward layer: what D2FT (§2) trains, runs or skips."""
+    """A head of a block and an equal part of its feed-forward layer: D2FT (§2) trains, runs or skips it as a whole."""
 
     name: str
     """`encoder.layer.3#2`: block and head."""
-    parts: tuple[Part, ...]
+    parts: tuple[SubnetPart, ...]
     weight_magnitude: float
     """Sum of |w| of its weights, D2FT eq. (3)."""
     gradient_magnitude: float
-    """Sum of |gradient|, over the micro-batches that were scored."""
+    """Sum of |gradient| over the scored micro-batches."""
     fisher: tuple[float, ...]
-    """[micro-batch] Sum of squared gradients, D2FT eq. (2)."""
+    """[micro-batch] sum of squared gradients, D2FT eq. (2)."""
 
     def __post_init__(self) -> None:
         if not self.parts:
@@ -131,7 +130,7 @@ class Subnet:
 
 @record
 class Profile:
-    """The `profile` artifact's numbers; `graph.json` beside it holds the model's graph."""
+    """The numbers of the `profile` artifact; `graph.json` beside it holds the model's graph."""
 
     model: str
     units: tuple[Unit, ...]
@@ -139,7 +138,7 @@ class Profile:
     times: tuple[DeviceTimes, ...]
     optimizer_bytes_per_param_byte: float = 2.0
     subnets: Annotated[tuple[Subnet, ...], Field(exclude_if=lambda value: not value)] = ()
-    """Blocks' heads with their scores, block by block; empty where the run did not ask for scores."""
+    """Heads with their scores, block by block; empty unless the run asks for scores."""
 
     def __post_init__(self) -> None:
         if not self.units:
@@ -150,7 +149,7 @@ class Profile:
         if not self.batch_sizes or list(self.batch_sizes) != sorted(set(self.batch_sizes)):
             raise Refused(f"profile: batch_sizes must ascend without repeats (got {list(self.batch_sizes)})")
         positive("profile", first_batch_size=self.batch_sizes[0])
-        self._prove_subnets()
+        self._validate_subnets()
         shape = (len(self.units), len(self.batch_sizes))
         for times in self.times:
             for name, table in (("forward_s", times.forward_s), ("backward_s", times.backward_s)):
@@ -159,7 +158,7 @@ class Profile:
                         f"profile: {name} of {times.device} must be {shape[0]} units x {shape[1]} batch sizes"
                     )
 
-    def _prove_subnets(self) -> None:
+    def _validate_subnets(self) -> None:
         distinct("profile", "subnet", (subnet.name for subnet in self.subnets))
         if len({len(subnet.fisher) for subnet in self.subnets}) > 1:
             raise Refused("profile: every subnet must be scored on the same micro-batches")
@@ -173,18 +172,18 @@ class Profile:
                 raise Refused(f"profile: subnets have {share:.6f} of unit {unit}; together at most all of it")
 
     def unit(self, name: str) -> Unit:
-        """The unit of that name."""
+        """Return the unit called `name`. Refused: an unknown name."""
         return self.units[self.position(name)]
 
     def position(self, name: str) -> int:
-        """Where a unit stands in the order of units."""
+        """Index of the unit called `name` in `units`. Refused: an unknown name."""
         for index, unit in enumerate(self.units):
             if unit.name == name:
                 return index
         raise Refused(f"profile: no unit {name!r}")
 
-    def of(self, device: str) -> DeviceTimes:
-        """What was measured on one device."""
+    def times_of(self, device: str) -> DeviceTimes:
+        """Return the times of one device. Refused: a device that was not profiled."""
         for times in self.times:
             if times.device == device:
                 return times

@@ -1,4 +1,4 @@
-"""What every record shares: the decorator that makes it one, and the small proofs its fields need."""
+"""The `record` decorator and the validators that records call on their fields."""
 
 import dataclasses
 import math
@@ -15,9 +15,9 @@ T = TypeVar("T")
 STRICT: "ConfigDict" = {"extra": "forbid"}
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 RESERVED = ("coordinator",)
-"""Names on the links of a run that no device can have."""
+"""Participants of a run that are not devices; no device may use these names."""
 LONGEST_PATH, LONGEST_PART = 1024, 255
-"""Characters of a file's name within an artifact, and of each of its parts."""
+"""Maximum characters of a file's path within an artifact, and of each of its parts."""
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(dataclasses.field,))
@@ -28,56 +28,58 @@ def record(cls: type[T]) -> type[T]:
 
 
 def finite(owner: str, **values: float) -> None:
-    """Refuse NaN and infinities by name."""
+    """Refuse NaN and infinities; the error names the field."""
     for name, value in values.items():
         if not math.isfinite(value):
             raise Refused(f"{owner}: {name} must be a finite number (got {value})")
 
 
 def positive(owner: str, **values: float) -> None:
-    """Refuse anything not above zero, by name."""
+    """Refuse values that are not above 0; the error names the field."""
     for name, value in values.items():
         if not (math.isfinite(value) and value > 0):
             raise Refused(f"{owner}: {name} must be a number above 0 (got {value})")
 
 
 def not_negative(owner: str, **values: float) -> None:
-    """Refuse anything below zero, by name."""
+    """Refuse values below 0; the error names the field."""
     for name, value in values.items():
         if not (math.isfinite(value) and value >= 0):
             raise Refused(f"{owner}: {name} must be a number of at least 0 (got {value})")
 
 
 def one_of(owner: str, name: str, value: object, allowed: Iterable[Any]) -> None:
-    """Refuse a value outside a short list, and print the list."""
+    """Refuse a value outside `allowed`; the error lists the allowed values."""
     allowed = tuple(allowed)
     if value not in allowed:
         raise Refused(f"{owner}: {name} is {value!r}; allowed are {', '.join(map(str, allowed))}")
 
 
-def a_name(owner: str, value: str) -> None:
-    """Refuse names that could not be a file name or a part of an action such as main/2F0."""
+def check_name(owner: str, value: str) -> None:
+    """Refuse names that cannot be a file name or a part of an action such as main/2F0."""
     if not NAME.fullmatch(value):
         raise Refused(f"{owner}: {value!r} is not a name; use letters, digits, '.', '_' and '-'")
 
 
-def a_device_name(value: str) -> None:
-    """Refuse what is no name, or what another part of a run is called by."""
-    a_name("device", value)
+def check_device_name(value: str) -> None:
+    """Refuse malformed and reserved device names."""
+    check_name("device", value)
     if value in RESERVED:
-        raise Refused(f"device {value}: this name means the process that conducts a run's devices; choose another")
+        raise Refused(
+            f"device {value}: this name is reserved for the process that coordinates the devices; choose another"
+        )
 
 
-def a_digest(owner: str, value: str, digits: int) -> None:
-    """Refuse what is not so many hexadecimal digits in lower case."""
+def check_digest(owner: str, value: str, digits: int) -> None:
+    """Refuse text that is not exactly `digits` lower-case hexadecimal digits."""
     if not re.fullmatch(rf"[0-9a-f]{{{digits}}}", value):
         raise Refused(f"{owner}: {value[:80]!r} is not a digest of {digits} hexadecimal digits")
 
 
-def a_file_name(owner: str, path: str) -> None:
-    """Refuse a relative file name, with forward slashes, that could lead out of the folder it is written under.
+def check_file_name(owner: str, path: str) -> None:
+    """Refuse a relative file name, with forward slashes, that could escape the folder it is written to.
 
-    What only some systems take for a way out (a backslash, `C:`) counts as one on all of them.
+    Backslashes and drive letters (`C:`) are refused on every system, though only some systems interpret them.
     """
     parts = path.split("/")
     leads_out = any(part in ("", ".", "..") or len(part) > LONGEST_PART for part in parts)
@@ -90,7 +92,7 @@ def a_file_name(owner: str, path: str) -> None:
 
 
 def distinct(owner: str, what: str, values: Iterable[str]) -> None:
-    """Refuse a name used twice."""
+    """Refuse repeated values; `what` says in the error what they are."""
     seen: set[str] = set()
     for value in values:
         if value in seen:

@@ -1,26 +1,26 @@
-"""How a stage is started: `python -m stages.NAME --task task.json`."""
+"""A stage's task file, and the protocol by which long work reports its progress."""
 
 from dataclasses import field
-from typing import Any
+from typing import Any, Protocol
 
 from fleetune.contracts.record import record
 
 
 @record
 class RunFacts:
-    """Of the run that a stage is part of, for what it reports: nothing that is computed depends on them."""
+    """Facts about the run that a stage's report shows; no computation depends on them."""
 
     name: str = ""
     started: str = ""
     code_version: str = ""
     commit: str = ""
-    """Empty where the code was not run from a checkout."""
+    """Git commit; empty outside a checkout."""
     dirty: bool = False
     settings: str = ""
     """The whole config, as YAML."""
 
     def listed(self, run: str) -> dict[str, str]:
-        """As entries of a report's list; `run` is its id."""
+        """Label -> text of every fact that is known, for a report; `run` is the run's id."""
         edited = " with changes since" if self.dirty else ""
         named = {
             "run": run,
@@ -33,7 +33,10 @@ class RunFacts:
 
 @record
 class StageTask:
-    """The whole of what a stage may read; folders are absolute paths on the machine that runs it."""
+    """Everything a stage reads, started as `python -m stages.NAME --task task.json`.
+
+    Folders are absolute paths on the machine that runs the stage.
+    """
 
     stage: str
     run: str
@@ -45,14 +48,25 @@ class StageTask:
     output: str
     """Folder; the stage writes `output/KIND/...` for each artifact it makes."""
     work: str
-    """Folder that outlives an interrupted attempt of the same key (checkpoints to resume from, logs)."""
+    """Folder that outlives an interrupted attempt under the same key: checkpoints to resume from, logs."""
     earlier: tuple[str, ...] = ()
-    """Such folders of unfinished attempts under other keys that this one may go on from."""
+    """Work folders of unfinished attempts under other keys that this attempt may resume from."""
     cache: str = ""
-    """Folder that outlives runs and keys, for what a stage can use again under other inputs; not made yet, perhaps.
-    Empty: none."""
+    """Folder that outlives runs and keys, for results that hold under other inputs; it may not exist. Empty: none."""
     stored: dict[str, str] = field(default_factory=dict)
-    """kind -> read-only folder of what an earlier run measured, for a stage that measures the world."""
+    """kind -> read-only folder of an earlier run's measurement, for stages that measure machines."""
     anew: bool = False
-    """Nothing in the cache counts: what the stage finds now takes its place."""
+    """True to ignore cached measurements and replace them."""
     facts: RunFacts = RunFacts()
+
+
+class Progress(Protocol):
+    """Callback of anything that may take longer than 2 s."""
+
+    def __call__(self, what: str, done: float, total: float, unit: str = "", detail: str = "") -> None:
+        """Report progress of `what` ("training"): `done` of `total` in `unit` ("samples"), with a changing `detail`
+        ("loss 2.13")."""
+
+
+def quiet(what: str, done: float, total: float, unit: str = "", detail: str = "") -> None:
+    """Discard the report."""

@@ -1,4 +1,4 @@
-"""The one door between records and JSON: unknown keys, wrong types and non-finite numbers are refused by name."""
+"""Conversion between records and JSON. Unknown keys, wrong types and non-finite numbers are refused by name."""
 
 import dataclasses
 import json
@@ -13,8 +13,7 @@ from fleetune.errors import Refused
 
 T = TypeVar("T")
 
-
-_PLAINLY = {
+_JSON_TERMS = {
     r"a valid (tuple|list)\b": "a list, [...]",
     r"a (valid )?dictionary( or an instance of \w+)?": "an object, {...}",
     r"a valid (number|float)\b": "a number",
@@ -22,33 +21,36 @@ _PLAINLY = {
     r"a valid string\b": "text",
     r"a valid boolean\b": "true or false",
 }
-"""What the parser says, in the words of JSON."""
-MOST_LEVELS, MOST_DIGITS = 100, 300
-"""Of values within values, and of a whole number; longer ones have no finite float."""
+"""Pydantic's terms (regular expressions) -> the terms of JSON."""
+MAX_LEVELS, MAX_DIGITS = 100, 300
+"""Maximum nesting depth of values, and maximum digits of a whole number (longer ones have no finite float)."""
 _ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
 
 
 def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """Building a parser takes milliseconds: one per kind and process."""
+    """Return the cached parser of a type; building one takes milliseconds."""
     if kind not in _ADAPTERS:
         _ADAPTERS[kind] = TypeAdapter(kind)
     return _ADAPTERS[kind]
 
 
 def dump(record: Any) -> dict[str, Any]:
-    """A record as plain JSON values; tuples become lists."""
+    """Convert a record to plain JSON values; tuples become lists."""
     plain = _adapter(type(record)).dump_python(record, mode="json")
     assert isinstance(plain, dict)
     return plain
 
 
 def text(record: Any) -> str:
-    """A record as JSON text: keys in declared order, so equal records give equal bytes."""
+    """Convert a record to JSON text; keys keep their declared order, so equal records give equal bytes."""
     return json.dumps(dump(record), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def load(kind: type[T], plain: Any, owner: str) -> T:
-    """Plain values as a record; `owner` (a file's name, say) opens the message when they are refused."""
+    """Convert plain values to a record of type `kind`.
+
+    Refused: values that do not fit; the message starts with `owner`, for example a file name.
+    """
     try:
         made: T = _adapter(kind).validate_python(plain)
     except ValidationError as error:
@@ -57,34 +59,37 @@ def load(kind: type[T], plain: Any, owner: str) -> T:
 
 
 def parse(kind: type[T], source: str | bytes, owner: str) -> T:
-    """JSON text as a record."""
-    return load(kind, plain(source, owner), owner)
+    """Parse JSON text to a record of type `kind`. Refused: as by `load` and `parse_plain`."""
+    return load(kind, parse_plain(source, owner), owner)
 
 
-def plain(source: str | bytes, owner: str) -> Any:
-    """JSON text as plain values; refused where a number is too large to be finite, or values are nested too deep."""
+def parse_plain(source: str | bytes, owner: str) -> Any:
+    """Parse JSON text to plain values.
+
+    Refused: malformed JSON, repeated keys, non-finite or overlong numbers, and nesting deeper than MAX_LEVELS.
+    """
     try:
         found = json.loads(
             source,
             parse_constant=_refuse_constant,
-            parse_float=_finite,
-            parse_int=_whole,
-            object_pairs_hook=_each_once,
+            parse_float=_finite_number,
+            parse_int=_whole_number,
+            object_pairs_hook=_unique_keys,
         )
     except RecursionError:
-        raise Refused(f"{owner}: not JSON to be read here (nested deeper than {MOST_LEVELS} levels)") from None
+        raise Refused(f"{owner}: not JSON to be read here (nested deeper than {MAX_LEVELS} levels)") from None
     except UnicodeDecodeError as error:
-        raise Refused(f"{owner}: {not_text(error)}") from None
+        raise Refused(f"{owner}: {utf8_error(error)}") from None
     except ValueError as error:
         raise Refused(f"{owner}: not JSON ({error})") from None
-    prove_depth(found, owner)
+    check_depth(found, owner)
     return found
 
 
-def prove_depth(found: Any, owner: str) -> None:
-    """Refuse plain values that are nested so deep that walking through them could end this process."""
+def check_depth(found: Any, owner: str) -> None:
+    """Refuse values nested deeper than MAX_LEVELS, because recursion over them could overflow the stack."""
     level = [found]
-    for _ in range(MOST_LEVELS):
+    for _ in range(MAX_LEVELS):
         level = [
             inner
             for each in level
@@ -93,11 +98,11 @@ def prove_depth(found: Any, owner: str) -> None:
         ]
         if not level:
             return
-    raise Refused(f"{owner}: values are nested deeper than {MOST_LEVELS} levels; make it flatter")
+    raise Refused(f"{owner}: values are nested deeper than {MAX_LEVELS} levels; make it flatter")
 
 
 def read(kind: type[T], path: Path) -> T:
-    """A JSON file as a record; a missing or unreadable file is refused by its name."""
+    """Parse a JSON file to a record. Refused: a missing, unreadable or invalid file."""
     try:
         source = path.read_bytes()
     except OSError as error:
@@ -106,7 +111,7 @@ def read(kind: type[T], path: Path) -> T:
 
 
 def write(record: Any, path: Path) -> None:
-    """Write a record as JSON text, whole or not at all."""
+    """Write a record as JSON text atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     try:
@@ -116,14 +121,14 @@ def write(record: Any, path: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def not_text(error: UnicodeDecodeError) -> str:
-    """Where the first byte is that is no text: `line 3: byte 0xff is not text in UTF-8`."""
+def utf8_error(error: UnicodeDecodeError) -> str:
+    """Describe the first invalid byte: `line 3: byte 0xff is not text in UTF-8`."""
     line = error.object.count(b"\n", 0, error.start) + 1
     return f"line {line}: byte 0x{error.object[error.start]:02x} is not text in UTF-8"
 
 
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose keys differ; JSON would let the last of equals win, and hide a slip."""
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build a JSON object and refuse repeated keys, of which the parser would silently keep the last."""
     found = dict(pairs)
     if len(found) < len(pairs):
         twice = next(key for place, (key, _) in enumerate(pairs) if key in {k for k, _ in pairs[:place]})
@@ -135,25 +140,25 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a finite number")
 
 
-def _finite(text: str) -> float:
+def _finite_number(text: str) -> float:
     if not math.isfinite(number := float(text)):
         raise ValueError(f"{text[:40]} is too large for a number")
     return number
 
 
-def _whole(text: str) -> int:
-    if len(text) > MOST_DIGITS:
+def _whole_number(text: str) -> int:
+    if len(text) > MAX_DIGITS:
         raise ValueError(f"{text[:40]}... is too large for a number")
     return int(text)
 
 
 def _sentence(error: ValidationError, kind: Any) -> str:
-    """The first problem of a parse as `key: what was given and what is allowed`; unknown keys come first."""
+    """Describe the first problem of a parse as `KEY: PROBLEM (got VALUE)`; unknown keys come first."""
     found = error.errors()
     first = next((e for e in found if e["type"] == "unexpected_keyword_argument"), found[0])
     key = ".".join(str(part) for part in first["loc"]) or "value"
     cause = first.get("ctx", {}).get("error")
-    if isinstance(cause, Refused):  # raised by the record itself: already a whole sentence
+    if isinstance(cause, Refused):  # raised by a record: its message is complete
         return str(cause)
     if first["type"] == "unexpected_keyword_argument":
         allowed = _fields_at(kind, first["loc"][:-1])
@@ -163,13 +168,13 @@ def _sentence(error: ValidationError, kind: Any) -> str:
     shown = repr(first.get("input"))
     shown = shown if len(shown) <= 60 else shown[:57] + "..."
     said = str(first["msg"]).replace("Input should be", "must be", 1)
-    for theirs, ours in _PLAINLY.items():
-        said = re.sub(theirs, ours, said)
+    for pydantic_term, json_term in _JSON_TERMS.items():
+        said = re.sub(pydantic_term, json_term, said)
     return f"{key}: {said[0].lower()}{said[1:]} (got {shown})"
 
 
 def _fields_at(kind: Any, path: tuple[int | str, ...]) -> list[str]:
-    """Field names of the record that `path` leads to from `kind`; empty where it leads into something else."""
+    """Field names of the record type that `path` leads to from `kind`; empty if it is not a record."""
     for part in path:
         if dataclasses.is_dataclass(kind) and isinstance(part, str):
             kind = get_type_hints(kind).get(part)

@@ -6,7 +6,7 @@ import platform
 from importlib.metadata import version
 from pathlib import Path
 
-from fleetune.contracts.config.data import DataRequest
+from fleetune.contracts.run_config import DataRequest
 from fleetune.data.hub import hub_digest
 from fleetune.data.sources import source_path
 from fleetune.data.stdlib import stdlib_files

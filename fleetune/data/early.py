@@ -3,7 +3,7 @@
 import math
 from itertools import islice
 
-from fleetune.contracts.config.data import BUILT_IN, DataRequest
+from fleetune.contracts.run_config import BUILT_IN, DataRequest
 from fleetune.data.examples import check_fits, examples
 from fleetune.data.needs import InputNeeds
 from fleetune.data.sources import open_source, source_path

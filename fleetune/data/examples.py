@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from fleetune.contracts.config.data import DataRequest
+from fleetune.contracts.run_config import DataRequest
 from fleetune.data.images import Image, as_image
 from fleetune.data.needs import InputNeeds
 from fleetune.data.table import Source, Table

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from fleetune.contracts.config.model import TASKS
 from fleetune.contracts.record import one_of, positive, record
+from fleetune.contracts.run_config import TASKS
 from fleetune.errors import Refused
 
 TEXT_TASKS = ("sequence-classification", "causal-lm")

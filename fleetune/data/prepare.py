@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from fleetune.contracts import wire
-from fleetune.contracts.config.data import DataRequest
-from fleetune.contracts.progress import Progress, quiet
+from fleetune.contracts.run_config import DataRequest
+from fleetune.contracts.task import Progress, quiet
 from fleetune.data.classes import Classes, number_classes
 from fleetune.data.digest import content_digest
 from fleetune.data.encoders import Encoder, ImageEncoder, TextEncoder, token_arrays

@@ -6,9 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from fleetune.contracts import wire
-from fleetune.contracts.config.data import BUILT_IN, DataRequest
-from fleetune.contracts.folder_links import prove_links
-from fleetune.contracts.record import a_file_name
+from fleetune.contracts.record import check_file_name
+from fleetune.contracts.run_config import BUILT_IN, DataRequest
 from fleetune.data.class_folders import class_folders
 from fleetune.data.digits import digits
 from fleetune.data.hub import HUB_NAME, hub_source, pinned_source
@@ -16,6 +15,7 @@ from fleetune.data.stdlib import docstrings, stdlib_sources
 from fleetune.data.table import Source
 from fleetune.data.tables import SUFFIXES, open_table
 from fleetune.errors import Refused
+from fleetune.filesystem import check_symlinks
 
 TEST_NAMES = ("test", "validation", "valid", "dev", "eval")
 """Splits that serve as test data; the first that a source has is taken."""
@@ -61,7 +61,7 @@ def source_path(source: str) -> Path | None:
     path = Path(source).expanduser()
     if path.exists():
         if path.is_dir():
-            prove_links(path, "data")
+            check_symlinks(path, "data")
         return path
     if HUB_NAME.fullmatch(source) and path.suffix.lower() not in SUFFIXES:
         return None
@@ -108,9 +108,9 @@ def _saved_to_disk(folder: Path) -> dict[str, tuple[Path, ...]]:
     """Splits of a folder written by `datasets`' save_to_disk; empty where it is none."""
     try:
         if (folder / "dataset_dict.json").is_file():
-            names = wire.plain((folder / "dataset_dict.json").read_bytes(), str(folder))["splits"]
+            names = wire.parse_plain((folder / "dataset_dict.json").read_bytes(), str(folder))["splits"]
             for name in names:
-                a_file_name(str(folder), name)
+                check_file_name(str(folder), name)
             splits = {name: _arrow_files(folder / name) for name in names}
         elif (folder / "state.json").is_file():
             splits = {"train": _arrow_files(folder)}
@@ -124,7 +124,7 @@ def _saved_to_disk(folder: Path) -> dict[str, tuple[Path, ...]]:
 
 
 def _arrow_files(folder: Path) -> tuple[Path, ...]:
-    state = wire.plain((folder / "state.json").read_bytes(), str(folder))
+    state = wire.parse_plain((folder / "state.json").read_bytes(), str(folder))
     for entry in state["_data_files"]:
-        a_file_name(str(folder), entry["filename"])
+        check_file_name(str(folder), entry["filename"])
     return tuple(folder / entry["filename"] for entry in state["_data_files"])

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from fleetune.contracts.config.data import DataRequest
+from fleetune.contracts.run_config import DataRequest
 from fleetune.errors import Refused
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fleetune.contracts.progress import Progress
+from fleetune.contracts.task import Progress
 from fleetune.data.examples import Example, RawLabel, examples
 from fleetune.data.needs import InputNeeds
 from fleetune.data.table import Source, Table

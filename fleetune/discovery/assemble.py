@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from fleetune.contracts import wire
-from fleetune.contracts.config.fleet import DeviceRequest, FleetRequest
 from fleetune.contracts.fleet import DOCKER, Device
+from fleetune.contracts.fleet_request import DeviceRequest, FleetRequest
 from fleetune.contracts.record import record
 from fleetune.discovery.facts import Facts
 from fleetune.discovery.threads import CPU, threads

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from fleetune.contracts import wire
-from fleetune.contracts.config.fleet import DeviceRequest, FleetRequest
 from fleetune.contracts.fleet import Device, Fleet
-from fleetune.contracts.progress import Progress
+from fleetune.contracts.fleet_request import DeviceRequest, FleetRequest
+from fleetune.contracts.task import Progress
 from fleetune.discovery.assemble import crowded, devices
 from fleetune.discovery.conversation import Conversation, Limits
 from fleetune.discovery.emulation import deviations

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from fleetune.contracts.fleet import Link
-from fleetune.contracts.ways import BYTES_PER_MBIT, Links, Way
+from fleetune.contracts.link_spec import BYTES_PER_MBIT, LinkSpec, NetworkSpec
 
 TOLERANCE = 0.1
 OWN_LATENCY_S = 1e-3
@@ -23,16 +23,16 @@ class Measured(Protocol):
         """What arrives in a second."""
 
 
-def holds(asked: Way, found: Measured) -> bool:
+def holds(asked: LinkSpec, found: Measured) -> bool:
     """Whether rate and latency are within TOLERANCE of what was asked, the transport's own latency allowed for."""
     rate_off = abs(found.bytes_per_s - asked.bytes_per_s)
     latency_off_s = abs(found.latency_s - asked.latency_s)
     return rate_off <= TOLERANCE * asked.bytes_per_s and latency_off_s <= TOLERANCE * asked.latency_s + OWN_LATENCY_S
 
 
-def deviations(asked: Links, links: Iterable[Link]) -> list[str]:
+def deviations(asked: NetworkSpec, links: Iterable[Link]) -> list[str]:
     """A sentence for every link that is not as asked."""
-    ways = [(asked.way(link.source, link.target), link) for link in links]
+    ways = [(asked.link(link.source, link.target), link) for link in links]
     return [
         f"link {way.source} -> {way.target}: asked {way.mbit_per_s:.3g} Mbit/s and {1e3 * way.latency_s:.3g} ms, "
         f"measured {link.bytes_per_s / BYTES_PER_MBIT:.3g} Mbit/s and {1e3 * link.latency_s:.3g} ms; is the machine "

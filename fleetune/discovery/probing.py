@@ -5,9 +5,9 @@ from itertools import permutations
 
 from fleetune.contracts import wire
 from fleetune.contracts.fleet import Fleet, Link
-from fleetune.contracts.progress import Progress
+from fleetune.contracts.link_spec import NetworkSpec
 from fleetune.contracts.record import record
-from fleetune.contracts.ways import Links
+from fleetune.contracts.task import Progress
 from fleetune.discovery.conversation import Conversation
 from fleetune.discovery.emulation import holds
 from fleetune.discovery.fit import ATTEMPTS, GOOD_FIT, Line, best_fit
@@ -30,7 +30,7 @@ class End:
 class Expected:
     """What a measurement is compared with; one that differs is looked at again before it is believed."""
 
-    asked: Links | None
+    asked: NetworkSpec | None
     """What links are emulated as, where they are."""
     stored: Fleet | None
     """The fleet as an earlier run found it."""
@@ -81,7 +81,7 @@ class Probing:
         old = next((link for link in links if (link.source, link.target) == (source.name, target.name)), None)
 
         def expected(line: Line) -> bool:
-            if asked is not None and not holds(asked.way(source.name, target.name), line):
+            if asked is not None and not holds(asked.link(source.name, target.name), line):
                 return False
             return old is None or same_times(old, line, self._expected.tolerance + old.fit_error + line.error)
 

@@ -4,10 +4,9 @@ import hashlib
 from itertools import permutations
 
 from fleetune.contracts import wire
-from fleetune.contracts.config.fleet import FleetRequest
-from fleetune.contracts.fleet import Device, Fleet, Link
-from fleetune.contracts.simulated import Simulated
-from fleetune.contracts.ways import Links
+from fleetune.contracts.fleet import Device, Fleet, Link, SimulatedDevice
+from fleetune.contracts.fleet_request import FleetRequest
+from fleetune.contracts.link_spec import NetworkSpec
 
 
 def simulated_fleet(request: FleetRequest) -> Fleet:
@@ -20,7 +19,7 @@ def simulated_fleet(request: FleetRequest) -> Fleet:
     )
 
 
-def _device(name: str, simulated: Simulated) -> Device:
+def _device(name: str, simulated: SimulatedDevice) -> Device:
     """One core, that of its one worker; the fingerprint is a hash of what was stated."""
     return Device(
         name=name,
@@ -31,6 +30,6 @@ def _device(name: str, simulated: Simulated) -> Device:
     )
 
 
-def _link(links: Links, source: str, target: str) -> Link:
-    way = links.way(source, target)
+def _link(links: NetworkSpec, source: str, target: str) -> Link:
+    way = links.link(source, target)
     return Link(source=source, target=target, latency_s=way.latency_s, bytes_per_s=way.bytes_per_s)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from fleetune.contracts.config.fleet import DeviceRequest, FleetRequest
+from fleetune.contracts.fleet_request import DeviceRequest, FleetRequest
 from fleetune.discovery.facts import Facts
 from fleetune.errors import Refused
 

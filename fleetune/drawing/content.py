@@ -3,11 +3,10 @@
 from dataclasses import field
 
 from fleetune.contracts.fleet import Fleet
-from fleetune.contracts.metrics import EvaluationMetrics, TrainingMetrics
+from fleetune.contracts.metrics import EvaluationMetrics, Forecast, TrainingMetrics
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.profile import Profile
 from fleetune.contracts.record import record
-from fleetune.contracts.timeline import Forecast
 from fleetune.errors import Refused
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fleetune.contracts.timeline import Row
+from fleetune.contracts.metrics import TimelineRow
 from fleetune.drawing.colours import colour
 from fleetune.drawing.marks import WORDS, Mark, lanes, mark, tracks, without_common_start
 from fleetune.drawing.quantities import seconds, size, steps
@@ -15,14 +15,14 @@ LIGHT = 0.62
 """Opacity of backwards where colours tell lanes."""
 
 
-def gantt(rows: Sequence[Row], title: str) -> str:
+def gantt(rows: Sequence[TimelineRow], title: str) -> str:
     """Rows of one round as an SVG file: colours for forward, backward, all-reduce and update, or for lanes where there
     are several; a time axis, tooltips."""
     return alone(gantt_chart(rows, title))
 
 
 def gantt_chart(
-    rows: Sequence[Row],
+    rows: Sequence[TimelineRow],
     title: str,
     *,
     until_s: float | None = None,
@@ -65,7 +65,7 @@ class _Stream(NamedTuple):
     """Whether it has one micro-batch only, which need not be told."""
 
 
-def _streams(rows: tuple[Row, ...], order: Sequence[str]) -> dict[str, _Stream]:
+def _streams(rows: tuple[TimelineRow, ...], order: Sequence[str]) -> dict[str, _Stream]:
     """By name; empty where there is one."""
     names = list(dict.fromkeys((*order, *lanes(rows))))
     if len(names) < 2:
@@ -75,7 +75,7 @@ def _streams(rows: tuple[Row, ...], order: Sequence[str]) -> dict[str, _Stream]:
     return {n: _Stream(k, n, short, n not in several) for k, (n, short) in enumerate(zip(names, shorts, strict=True))}
 
 
-def _bar(row: Row, x: float, y: float, scale: float, streams: dict[str, _Stream]) -> list[str]:
+def _bar(row: TimelineRow, x: float, y: float, scale: float, streams: dict[str, _Stream]) -> list[str]:
     shown, stream = mark(row), streams.get(row.lane)
     wide = (row.end_s - row.start_s) * scale
     y += (TRACK - BAR) / 2
@@ -108,7 +108,7 @@ def _texts(shown: Mark, stream: _Stream | None) -> list[str]:
     return [f"{name} {what}".strip() for name in names]
 
 
-def _hint(row: Row, shown: Mark) -> str:
+def _hint(row: TimelineRow, shown: Mark) -> str:
     what = f"{row.action} ({WORDS[shown.letter]}) on {row.device}"
     when = f"{seconds(row.start_s)} to {seconds(row.end_s)}, {seconds(row.end_s - row.start_s)}"
     return f"{what}\n{when}" + (f"\n{size(row.bytes)}" if row.bytes else "")
@@ -122,7 +122,7 @@ class _Key(NamedTuple):
     style: str = ""
 
 
-def _letters_used(rows: tuple[Row, ...], streams: dict[str, _Stream]) -> list[_Key]:
+def _letters_used(rows: tuple[TimelineRow, ...], streams: dict[str, _Stream]) -> list[_Key]:
     used = [letter for letter in WORDS if any(mark(row).letter == letter for row in rows)]
     plain = {"F": "fill:var(--ink)", "B": f"fill:var(--ink);opacity:{LIGHT / 2}"} if streams else {}
     return [_Key(WORDS[letter], letter, plain.get(letter, "")) for letter in used]

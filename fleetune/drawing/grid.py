@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from fleetune.contracts.timeline import Row
+from fleetune.contracts.metrics import TimelineRow
 from fleetune.drawing.marks import lanes, mark, tracks
 from fleetune.drawing.quantities import seconds
 
 _NAMED_LANES = 10
 
 
-def grid(rows: Sequence[Row], width: int = 80) -> str:
+def grid(rows: Sequence[TimelineRow], width: int = 80) -> str:
     """Rows of one round drawn over `width` columns of equal time, a legend below. Signs tell micro-batches; where there
     are several lanes, which are the more confusing, they tell these.
 
@@ -31,7 +31,7 @@ def grid(rows: Sequence[Row], width: int = 80) -> str:
     return "\n".join([scale, *lines, f"{'':>{margin}} {_legend(rows, streams)}"]) + "\n"
 
 
-def _cells(rows: list[tuple[Row, str]], width: int, until_s: float) -> str:
+def _cells(rows: list[tuple[TimelineRow, str]], width: int, until_s: float) -> str:
     cells = ["."] * width
     unseen = []
     for row, sign in rows:
@@ -48,14 +48,14 @@ def _cells(rows: list[tuple[Row, str]], width: int, until_s: float) -> str:
     return "".join(cells)
 
 
-def _sign(row: Row, streams: list[str]) -> str:
+def _sign(row: TimelineRow, streams: list[str]) -> str:
     letter, micro_batch = mark(row)
     number = (streams.index(row.lane) if len(streams) > 1 else micro_batch) % 10
     signs = {"F": str(number), "B": "abcdefghij"[number], "R": "=", "U": "^"}
     return signs.get(letter, "*")
 
 
-def _legend(rows: tuple[Row, ...], streams: list[str]) -> str:
+def _legend(rows: tuple[TimelineRow, ...], streams: list[str]) -> str:
     what, which = "a micro-batch", ""
     if len(streams) > 1:
         what = "a lane"

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from os.path import commonprefix
 from typing import NamedTuple
 
-from fleetune.contracts.action import SPELLING
-from fleetune.contracts.timeline import Row
+from fleetune.contracts.metrics import TimelineRow
+from fleetune.contracts.plan import SPELLING
 
 WORDS = {"F": "forward", "B": "backward", "R": "all-reduce", "U": "update", "O": "other"}
 
@@ -17,19 +17,19 @@ class Mark(NamedTuple):
     micro_batch: int
 
 
-def mark(row: Row) -> Mark:
+def mark(row: TimelineRow) -> Mark:
     """Read from the spelling of its action."""
     found = SPELLING.fullmatch(row.action)
     return Mark(found[3], int(found[4])) if found else Mark("O", 0)
 
 
-def tracks(rows: Sequence[Row]) -> list[str]:
+def tracks(rows: Sequence[TimelineRow]) -> list[str]:
     """Devices in order of appearance, then links."""
     names = list(dict.fromkeys(row.device for row in rows))
     return [n for n in names if ">" not in n] + [n for n in names if ">" in n]
 
 
-def lanes(rows: Sequence[Row]) -> list[str]:
+def lanes(rows: Sequence[TimelineRow]) -> list[str]:
     """Names of lanes: shorter ones first, then by name, so that client-2 stands before client-10."""
     return sorted({row.lane for row in rows}, key=lambda name: (len(name), name))
 

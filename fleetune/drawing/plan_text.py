@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from fleetune.contracts.action import Action, parse_action
-from fleetune.contracts.codecs import DENSE
-from fleetune.contracts.plan import FORWARD_ONLY, FULL, SKIP, LinkUse, Plan, PlanResult, Segment
+from fleetune.contracts.link_spec import DENSE
+from fleetune.contracts.plan import FORWARD_ONLY, FULL, SKIP, Action, LinkUse, Plan, PlanResult, Segment, parse_action
 from fleetune.drawing.quantities import number, seconds
 
 OPERATIONS = {FULL: "full", FORWARD_ONLY: "forward-only", SKIP: "skip"}

@@ -7,7 +7,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from fleetune.clock.memory import beyond_memory
-from fleetune.contracts.timeline import DeviceAmount, LinkBytes
+from fleetune.contracts.metrics import DeviceAmount, LinkBytes
 from fleetune.drawing import quantities
 from fleetune.drawing.charts import Amounts, amounts_chart, fleet_chart, loss_chart
 from fleetune.drawing.colours import colour_of_segment

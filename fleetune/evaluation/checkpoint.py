@@ -9,7 +9,7 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import PretrainedConfig
 
-from fleetune.contracts.config.model import ModelRequest
+from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import Refused
 from fleetune.models.skeleton import AUTO, DTYPES
 from fleetune.models.source import source_folder

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fleetune.contracts.metrics import ClassScore
-from fleetune.contracts.progress import Progress, quiet
+from fleetune.contracts.task import Progress, quiet
 from fleetune.data import PreparedData
 from fleetune.errors import Refused
 from fleetune.models.loss import count_targets, loss_sum

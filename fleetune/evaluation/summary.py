@@ -1,8 +1,7 @@
 """summary.json: a run in one table."""
 
-from fleetune.contracts.metrics import EvaluationMetrics
+from fleetune.contracts.metrics import DeviceAmount, EvaluationMetrics
 from fleetune.contracts.record import record
-from fleetune.contracts.timeline import DeviceAmount
 from fleetune.evaluation.checkpoint import result_folder
 from fleetune.evaluation.task import EvaluationTask
 

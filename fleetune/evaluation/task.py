@@ -3,13 +3,12 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fleetune.contracts.config.model import ModelRequest
 from fleetune.contracts.fleet import Fleet
-from fleetune.contracts.metrics import TrainingMetrics
+from fleetune.contracts.metrics import Forecast, TrainingMetrics
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.profile import Profile
-from fleetune.contracts.progress import Progress, quiet
-from fleetune.contracts.timeline import Forecast
+from fleetune.contracts.run_config import ModelRequest
+from fleetune.contracts.task import Progress, quiet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-from fleetune.contracts.config.fleet import FleetRequest
-from fleetune.contracts.engine import LOCAL, Engine
-from fleetune.contracts.fleet import DOCKER, Fleet
+from fleetune.contracts.fleet import DOCKER, LOCAL, Engine, Fleet
+from fleetune.contracts.fleet_request import FleetRequest
+from fleetune.contracts.link_spec import NetworkSpec
 from fleetune.contracts.record import record
-from fleetune.contracts.ways import Links
 
 
 def gpu_nodes() -> list[Path]:
@@ -34,7 +33,7 @@ class Grounds:
     quarters: tuple[Quarters, ...]
     engines: tuple[Engine, ...] = ()
     image: str
-    links: Links | None = None
+    links: NetworkSpec | None = None
 
     @property
     def contained(self) -> tuple[Quarters, ...]:

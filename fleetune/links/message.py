@@ -112,7 +112,7 @@ def parse_header(frame: Buffer) -> Envelope:
         plain = json.loads(raw.tobytes(), parse_constant=_refuse_constant, parse_float=_finite)
     except (ValueError, RecursionError):
         raise Refused("header is not JSON") from None
-    wire.prove_depth(plain, "header")
+    wire.check_depth(plain, "header")
     fields = {"run": str, "session": str, "sequence": int, "kind": str, "header": dict, "sizes": list}
     if not isinstance(plain, dict) or plain.keys() != fields.keys():
         raise Refused(f"header must be an object with the keys {', '.join(fields)}")

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import PretrainedConfig
 
-from fleetune.contracts.config.model import ModelRequest
+from fleetune.contracts.run_config import ModelRequest
 from fleetune.models.readme import readme
 from fleetune.models.skeleton import base_skeleton, canonical_names, skeleton
 from fleetune.models.source import PACKAGE, source_folder

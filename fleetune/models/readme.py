@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fleetune.contracts.config.model import ModelRequest
+from fleetune.contracts.run_config import ModelRequest
 from fleetune.models.source import PACKAGE
 
 LOADERS = {

@@ -15,7 +15,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from fleetune.contracts.config.model import Lora, ModelRequest
+from fleetune.contracts.run_config import Lora, ModelRequest
 from fleetune.errors import Refused
 from fleetune.models.source import source_folder, weight_files
 from fleetune.models.weights import provided

@@ -11,10 +11,10 @@ from pathlib import Path
 from transformers import AutoConfig, PretrainedConfig
 
 from fleetune.contracts import wire
-from fleetune.contracts.config.model import ModelRequest
-from fleetune.contracts.folder_links import prove_links
-from fleetune.contracts.record import a_file_name
+from fleetune.contracts.record import check_file_name
+from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import Refused
+from fleetune.filesystem import check_symlinks
 
 PACKAGE = "package:"
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -56,7 +56,7 @@ def source_folder(request: ModelRequest) -> Path | None:
         return _in_package(source.removeprefix(PACKAGE))
     if Path(source).is_dir():
         folder = Path(source).resolve()
-        prove_links(folder, "model")
+        check_symlinks(folder, "model")
         return folder
     return _from_hub(source, request.revision)
 
@@ -89,7 +89,7 @@ def adapter_folder(request: ModelRequest) -> Path | None:
     if not request.lora or not request.lora.start:
         return None
     folder = Path(request.lora.start)
-    prove_links(folder, "model: lora.start")
+    check_symlinks(folder, "model: lora.start")
     return folder
 
 
@@ -100,9 +100,9 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
         return (folder / "model.safetensors",)
     if index.exists():
         try:
-            names = sorted(set(wire.plain(index.read_bytes(), str(index))["weight_map"].values()))
+            names = sorted(set(wire.parse_plain(index.read_bytes(), str(index))["weight_map"].values()))
             for name in names:
-                a_file_name(f"model: {index}", name)
+                check_file_name(f"model: {index}", name)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise Refused(f"model: {index} is not an index of weight files; fetch the model again") from None
         lost = [name for name in names if not (folder / name).is_file()]

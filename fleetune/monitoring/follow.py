@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fleetune.contracts import wire
-from fleetune.contracts.progress import Progress
+from fleetune.contracts.task import Progress
 from fleetune.errors import Refused
 from fleetune.monitoring.events import Event
 from fleetune.monitoring.summary import Account, EventSummary

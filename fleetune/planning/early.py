@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fleetune.contracts import wire
-from fleetune.contracts.config.run import StrategyRequest
 from fleetune.contracts.record import one_of
+from fleetune.contracts.run_config import StrategyRequest
 from fleetune.errors import Refused
 from fleetune.planning.solve import strategies
 from fleetune.solving.door import kinds

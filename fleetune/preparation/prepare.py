@@ -6,9 +6,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from fleetune.contracts.config.data import DataRequest
-from fleetune.contracts.config.model import ModelRequest
-from fleetune.contracts.progress import Progress
+from fleetune.contracts.run_config import DataRequest, ModelRequest
+from fleetune.contracts.task import Progress
 from fleetune.data import InputNeeds, PreparedData, prepare
 from fleetune.models.graph import Graph, graph_text
 from fleetune.models.leaves import leaves

@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 
 from fleetune.contracts import wire
-from fleetune.contracts.config.model import ModelRequest
 from fleetune.contracts.fleet import Device
+from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import Refused
 from fleetune.models.source import settled
 from fleetune.profiling.answer import Answer, answer_of

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from torch import nn
 
-from fleetune.contracts.profile import Part
+from fleetune.contracts.profile import SubnetPart
 from fleetune.models import graph as g
 from fleetune.models.blocks import Half
 from fleetune.models.dense import Dense
@@ -31,7 +31,7 @@ class Parts:
             for unit in graph.units
         }
 
-    def of(self, head: Head) -> tuple[Part, ...]:
+    def of(self, head: Head) -> tuple[SubnetPart, ...]:
         """The head's parts, in the order of units."""
         shares = dict.fromkeys(self._modules, Fraction(0))
         for layer, fraction in head.layers:
@@ -39,7 +39,7 @@ class Parts:
             shares[self._unit(layer)] += fraction * size / self._of_unit[self._unit(layer)]
         for half, fraction in head.fractions:
             shares.update(dict.fromkeys(self._between(head, half), fraction))
-        return tuple(Part(unit=unit, share=float(share)) for unit, share in shares.items() if share)
+        return tuple(SubnetPart(unit=unit, share=float(share)) for unit, share in shares.items() if share)
 
     def _unit(self, layer: Dense) -> str:
         """The unit that runs a layer."""

@@ -7,12 +7,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fleetune.contracts.config.data import DataRequest
-from fleetune.contracts.config.model import ModelRequest
-from fleetune.contracts.config.training import TrainingRequest
 from fleetune.contracts.fleet import Fleet
-from fleetune.contracts.progress import Progress
 from fleetune.contracts.record import record
+from fleetune.contracts.run_config import DataRequest, ModelRequest, TrainingRequest
+from fleetune.contracts.task import Progress
 from fleetune.launching import Sites
 from fleetune.profiling.kept import Kept
 

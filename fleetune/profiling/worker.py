@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fleetune import disk
+from fleetune import filesystem
 from fleetune.contracts import wire
 from fleetune.data import PreparedData
 from fleetune.errors import FleetuneError, TryAgain
@@ -50,7 +50,7 @@ def main() -> int:
         if refused_memory(error):
             sys.stderr.write(traceback.format_exc())
             return RAN_OUT  # whoever started it says what there was
-        known = error if isinstance(error, FleetuneError) else disk.in_words(error, disk.folders())
+        known = error if isinstance(error, FleetuneError) else filesystem.disk_error(error, filesystem.folders())
         said = str(known) if known is not None else f"{type(error).__name__}: {error}"
         _say({"event": ERROR, "message": said[:2000]})
         with suppress(OSError):  # the log may lie on a full disk

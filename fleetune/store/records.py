@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 
-from fleetune.contracts.config.run import RunConfig
-from fleetune.contracts.record import a_digest, a_file_name, a_name, distinct, not_negative, one_of, record
+from fleetune.contracts.record import check_digest, check_file_name, check_name, distinct, not_negative, one_of, record
+from fleetune.contracts.run_config import RunConfig
 from fleetune.errors import Refused
 
 SCHEMA = 1
@@ -25,8 +25,8 @@ class FileEntry:
     sha256: str
 
     def __post_init__(self) -> None:
-        a_file_name("artifact", self.path)
-        a_digest(f"file {self.path}: sha256", self.sha256, SHA256_DIGITS)
+        check_file_name("artifact", self.path)
+        check_digest(f"file {self.path}: sha256", self.sha256, SHA256_DIGITS)
         not_negative(f"file {self.path}", bytes=self.bytes)
 
 
@@ -44,8 +44,8 @@ class Manifest:
     created: str
 
     def __post_init__(self) -> None:
-        a_name("manifest", self.kind)
-        a_name("manifest: stage_key", self.stage_key)
+        check_name("manifest", self.kind)
+        check_name("manifest: stage_key", self.stage_key)
         artifacts("manifest: inputs", self.inputs)
         _prove_apart(f"artifact of kind {self.kind}", [file.path for file in self.files])
 
@@ -63,8 +63,8 @@ class KeyRecord:
     """Everything the key is a hash of, by name."""
 
     def __post_init__(self) -> None:
-        a_name("key record: stage", self.stage)
-        a_name("key record: run", self.run)
+        check_name("key record: stage", self.stage)
+        check_name("key record: run", self.run)
         artifacts("key record: outputs", self.outputs)
 
 
@@ -88,9 +88,9 @@ class StageRecord:
     error: str = ""
 
     def __post_init__(self) -> None:
-        a_name("stage", self.stage)
+        check_name("stage", self.stage)
         if self.key:
-            a_name(f"stage {self.stage}: key", self.key)
+            check_name(f"stage {self.stage}: key", self.key)
         artifacts(f"stage {self.stage}: inputs", self.inputs)
         artifacts(f"stage {self.stage}: outputs", self.outputs)
         one_of(f"stage {self.stage}", "state", self.state, STAGE_STATES)
@@ -119,7 +119,7 @@ class RunRecord:
     """Of the error, when there is one."""
 
     def __post_init__(self) -> None:
-        a_name("run", self.id)
+        check_name("run", self.id)
         one_of(f"run {self.id}", "state", self.state, RUN_STATES)
         distinct(f"run {self.id}", "stage", (stage.stage for stage in self.stages))
 
@@ -139,8 +139,8 @@ class RunRecord:
 def artifacts(owner: str, found: Mapping[str, str]) -> None:
     """Refuse kinds and digests of artifacts that are not what the store calls its folders by."""
     for kind, digest in found.items():
-        a_name(owner, kind)
-        a_digest(f"{owner}: {kind}", digest, DIGEST_DIGITS)
+        check_name(owner, kind)
+        check_digest(f"{owner}: {kind}", digest, DIGEST_DIGITS)
 
 
 def _prove_apart(owner: str, paths: Iterable[str]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fleetune.contracts.config.training import TrainingRequest
+from fleetune.contracts.run_config import TrainingRequest
 from fleetune.errors import Refused
 from fleetune.training.exchange import DTYPES
 

@@ -15,8 +15,7 @@ import torch
 from fleetune.clock import Clock
 from fleetune.clock.memory import beyond_memory
 from fleetune.contracts import wire
-from fleetune.contracts.metrics import RoundMetrics, TrainingMetrics
-from fleetune.contracts.timeline import DeviceAmount, LinkBytes, Row
+from fleetune.contracts.metrics import DeviceAmount, LinkBytes, RoundMetrics, TimelineRow, TrainingMetrics
 from fleetune.data import PreparedData
 from fleetune.errors import Refused, TryAgain
 from fleetune.models.export import copy_tokenizer, export_model
@@ -139,7 +138,7 @@ def _measured(
     raw = [row for header in ready.values() for row in header["rows"]]
     begin_s = min(row[2] for row in raw)
     rows = [
-        Row(device=d, lane=a.split("/")[0], action=a, start_s=s - begin_s, end_s=max(s, e) - begin_s, bytes=n)
+        TimelineRow(device=d, lane=a.split("/")[0], action=a, start_s=s - begin_s, end_s=max(s, e) - begin_s, bytes=n)
         for d, a, s, e, n in raw
     ]
     sent_bytes: dict[tuple[str, str], int] = {}

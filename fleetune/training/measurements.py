@@ -8,13 +8,13 @@ from typing import Any
 
 from typing_extensions import Buffer
 
-from fleetune.contracts.timeline import Row
+from fleetune.contracts.metrics import TimelineRow
 from fleetune.errors import Refused
 
 KEPT_ROUNDS = 16
 
 
-def rows_part(rows: Sequence[Row]) -> bytes:
+def rows_part(rows: Sequence[TimelineRow]) -> bytes:
     """Rows as a message part: of many micro-batches they would not fit into a header."""
     plain = [[r.device, r.action, r.start_s, r.end_s, r.bytes] for r in rows]
     return json.dumps(plain, separators=(",", ":"), allow_nan=False).encode()
@@ -42,9 +42,11 @@ class Measurements:
         self.peaks: dict[str, int] = {}
         """device -> bytes."""
         self._ordered_s: list[float] = []
-        self._kept: dict[int, tuple[float, list[Row], Mapping[tuple[str, str], int]]] = {}
+        self._kept: dict[int, tuple[float, list[TimelineRow], Mapping[tuple[str, str], int]]] = {}
 
-    def add(self, round: int, round_s: float, rows: list[Row], sent_bytes: Mapping[tuple[str, str], int]) -> None:
+    def add(
+        self, round: int, round_s: float, rows: list[TimelineRow], sent_bytes: Mapping[tuple[str, str], int]
+    ) -> None:
         """Take a round's rows; the one of the kept that is farthest from the median so far may be forgotten for it."""
         bisect.insort(self._ordered_s, round_s)
         self._kept[round] = (round_s, rows, sent_bytes)
@@ -52,7 +54,7 @@ class Measurements:
             median_s = self._ordered_s[len(self._ordered_s) // 2]
             del self._kept[max(self._kept, key=lambda r: (abs(self._kept[r][0] - median_s), r))]
 
-    def typical(self, median_s: float) -> tuple[list[Row], Mapping[tuple[str, str], int]]:
+    def typical(self, median_s: float) -> tuple[list[TimelineRow], Mapping[tuple[str, str], int]]:
         """Rows and bytes from device to device of the kept round that is nearest to the median; empty without one."""
         nearest = min(self._kept, key=lambda r: (abs(self._kept[r][0] - median_s), r), default=None)
         return self._kept[nearest][1:] if nearest is not None else ([], {})

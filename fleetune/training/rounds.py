@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from fleetune.contracts.action import BACKWARD, FORWARD, REDUCE, Action
-from fleetune.contracts.plan import Plan, actions_of
-from fleetune.contracts.timeline import Row
+from fleetune.contracts.metrics import TimelineRow
+from fleetune.contracts.plan import BACKWARD, FORWARD, REDUCE, Action, Plan, actions_of
 from fleetune.launching.pace import Pace
 from fleetune.models.loss import loss_sum
 from fleetune.models.randomness import Draws
@@ -33,7 +32,7 @@ class RoundWork:
 
     loss: float = 0.0
     """This device's part of the mean over the batch's targets."""
-    rows: list[Row] = field(default_factory=list)
+    rows: list[TimelineRow] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,5 +225,5 @@ class Rounds:
         short = f"{action.segment}{action.letter}{action.micro_batch}"
         spelled = f"{action.lane}/{short}"
         self._work.rows.append(
-            Row(device=device, lane=action.lane, action=spelled, start_s=start_s, end_s=end_s, bytes=size_bytes)
+            TimelineRow(device=device, lane=action.lane, action=spelled, start_s=start_s, end_s=end_s, bytes=size_bytes)
         )

@@ -5,13 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fleetune.contracts.config.model import ModelRequest
-from fleetune.contracts.config.training import TrainingRequest
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import Plan, PlanResult
 from fleetune.contracts.profile import Profile
-from fleetune.contracts.progress import Progress, quiet
 from fleetune.contracts.record import record
+from fleetune.contracts.run_config import ModelRequest, TrainingRequest
+from fleetune.contracts.task import Progress, quiet
 from fleetune.launching import Sites
 
 

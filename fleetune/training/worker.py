@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from fleetune import disk
+from fleetune import filesystem
 from fleetune.contracts import wire
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.launching.memory import RAN_OUT, refused_memory
@@ -88,7 +88,9 @@ def _serve(task: WorkerTask, endpoint: Endpoint, allowed: dict[str, bytes]) -> i
         if refused_memory(error):
             return RAN_OUT  # whoever started it says what there was
         code = error.exit_code if isinstance(error, FleetuneError) else TryAgain.exit_code
-        known = error if isinstance(error, FleetuneError) else disk.in_words(error, disk.folders(task.work))
+        known = (
+            error if isinstance(error, FleetuneError) else filesystem.disk_error(error, filesystem.folders(task.work))
+        )
         why = str(known) if known else f"{type(error).__name__}: {error}"
         exchange.tell("failed", {"why": why[:2000], "trace": traceback.format_exc()[-4000:], "exit_code": code})
         return code

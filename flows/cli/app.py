@@ -16,7 +16,7 @@ from flows.cli.options import CommonOptions, with_common_options
 from flows.cli.solve import solve
 
 if TYPE_CHECKING:
-    from fleetune.contracts.config.run import RunConfig
+    from fleetune.contracts.run_config import RunConfig
     from flows.context import StageSelection
 
 HELP = {"help_option_names": ["-h", "--help"]}

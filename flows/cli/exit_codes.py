@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
-from fleetune import disk
+from fleetune import filesystem
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from flows.cli import STOPPED
 
@@ -38,7 +38,7 @@ class CommandGroup(TyperGroup):
         except (BrokenPipeError, SystemExit) as error:
             code = _seen_enough(error)
         except Exception as error:
-            known = _stopped(error) or disk.in_words(error, disk.folders())
+            known = _stopped(error) or filesystem.disk_error(error, filesystem.folders())
             code = known.exit_code if known else TryAgain.exit_code
             _say(str(known or _unforeseen(error)), code, *getattr(error, "__notes__", ()))
         else:

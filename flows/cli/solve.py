@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from fleetune import disk
+from fleetune import filesystem
 from fleetune.contracts.record import record
 from fleetune.errors import Refused, TryAgain
 from flows.cli import STOPPED
@@ -169,7 +169,7 @@ def _write(text: str, path: Path) -> None:
         part.write_text(text, encoding="utf-8")
         part.replace(path)
     except OSError as error:
-        if known := disk.in_words(error, {disk.OUTPUT: path}):
+        if known := filesystem.disk_error(error, {filesystem.OUTPUT: path}):
             raise known from None
         raise TryAgain(f"-o {path}: cannot be written ({error.strerror}); give another file") from None
     finally:

@@ -7,7 +7,7 @@ import pytest
 from fleetune.checks import findings, prove
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import Gate, LinkUse, Plan
-from fleetune.contracts.profile import Part, Profile, Subnet
+from fleetune.contracts.profile import Profile, Subnet, SubnetPart
 from fleetune.errors import Infeasible, Refused
 from tests.clock import fleets, ticks
 from tests.clock.ticks import segment
@@ -101,7 +101,7 @@ def test_an_unknown_subnet_is_named_with_those_there_are() -> None:
     """A gate made for another profile."""
     known = Subnet(
         name="head#0",
-        parts=(Part(unit="u0", share=0.5),),
+        parts=(SubnetPart(unit="u0", share=0.5),),
         weight_magnitude=1.0,
         gradient_magnitude=1.0,
         fisher=(1.0,),

@@ -10,9 +10,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from fleetune.contracts import wire
-from fleetune.contracts.config.run import RunConfig
-from fleetune.contracts.metrics import EvaluationMetrics, Score
-from fleetune.contracts.timeline import DeviceAmount
+from fleetune.contracts.metrics import DeviceAmount, EvaluationMetrics, Score
+from fleetune.contracts.run_config import RunConfig
 from fleetune.store import KeyRecord, RunRecord, StageRecord, Store, stage_key
 from flows.cli.app import app
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fleetune import disk
+from fleetune import filesystem
 from fleetune.errors import Refused
 from flows import finetune
 from tests.cli.conftest import Call, add_run, files
@@ -31,7 +31,7 @@ DEMO = CONFIGS / "runs" / "demo.yaml"
         (["run", DEMO, "--set", "training.round=3"], "training.round: unknown key; allowed are rounds, batch_samples"),
         (["run", DEMO, "--set", "training.rounds=-3"], "training: rounds must be a number above 0 (got -3)"),
         (["run", DEMO, "--set", "training.beta2=1"], "training: beta2 must be below 1 (got 1.0)"),
-        (["run", DEMO, "--set", "model.freeze=['(']"], "model: freeze has '(', which is no regular expression"),
+        (["run", DEMO, "--set", "model.freeze=['(']"], "model: freeze has '(', which is not a regular expression"),
         (["run", DEMO, "--set", "training.optimizer=lion"], "optimizer is 'lion'; allowed are adamw, sgd"),
         (
             ["run", DEMO, "--set", "training.micro_batch_samples=5"],
@@ -126,7 +126,9 @@ def test_root_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
     with pytest.raises(OSError, match="No space left") as caught:
         finetune._prove_writable(tmp_path)
-    assert str(disk.in_words(caught.value, disk.folders(tmp_path))).startswith(f"the disk of {tmp_path} (mounted at ")
+    assert str(filesystem.disk_error(caught.value, filesystem.folders(tmp_path))).startswith(
+        f"the disk of {tmp_path} (mounted at "
+    )
 
 
 def test_root_that_nobody_may_look_at(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from fleetune.clock import forecast
 from fleetune.contracts import wire
+from fleetune.contracts.metrics import Forecast
 from fleetune.contracts.plan import DeviceOrder, Lane, Segment, Share, actions_of
-from fleetune.contracts.timeline import Forecast
 from fleetune.errors import Refused
 from tests.clock import fleets
 

@@ -7,7 +7,7 @@ import pytest
 from fleetune.clock import forecast
 from fleetune.clock.gates import parts_left
 from fleetune.contracts.plan import Gate, Plan
-from fleetune.contracts.profile import Part, Profile, Subnet
+from fleetune.contracts.profile import Profile, Subnet, SubnetPart
 from fleetune.errors import Refused
 from tests.clock import ticks
 from tests.clock.ticks import picture, segment
@@ -17,7 +17,7 @@ FLEET = ticks.fleet("a b")
 
 def subnet(name: str, **shares: float) -> Subnet:
     """Parts of units by name."""
-    parts = tuple(Part(unit=unit, share=share) for unit, share in shares.items())
+    parts = tuple(SubnetPart(unit=unit, share=share) for unit, share in shares.items())
     return Subnet(name=name, parts=parts, weight_magnitude=1.0, gradient_magnitude=1.0, fisher=(1.0,))
 
 

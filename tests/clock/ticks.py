@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from fleetune.clock import forecast
 from fleetune.contracts.fleet import Fleet
+from fleetune.contracts.metrics import TimelineRow
 from fleetune.contracts.plan import DeviceOrder, Lane, Plan, Segment, Share
 from fleetune.contracts.profile import DeviceTimes, Profile, Unit
-from fleetune.contracts.timeline import Row
 from tests.clock import fleets
 
 TICK_S = 1e-9
@@ -84,7 +84,7 @@ def ticks(seconds: float) -> int:
     return round(seconds / TICK_S)
 
 
-def _sign(row: Row, before: int) -> str:
+def _sign(row: TimelineRow, before: int) -> str:
     letter, micro_batch = row.action.split("/")[1].lstrip("0123456789")[:1], int(row.action[-1])
     number = before + micro_batch
     return {"F": str(number), "B": "abcdefghij"[number]}.get(letter, letter)

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from fleetune.contracts import wire
-from fleetune.contracts.action import Action, parse_action
-from fleetune.contracts.plan import Gate, Lane, LinkUse, Plan, Segment, Share
+from fleetune.contracts.plan import Action, Gate, Lane, LinkUse, Plan, Segment, Share, parse_action
 from fleetune.errors import Refused
 from tests.clock import fleets
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fleetune.contracts import wire
-from fleetune.contracts.profile import Part, Profile, Subnet
+from fleetune.contracts.profile import Profile, Subnet, SubnetPart
 from fleetune.errors import Refused
 from tests.clock import fleets
 
@@ -39,7 +39,7 @@ def test_subnets_survive_json() -> None:
     read = wire.parse(Profile, profile_with(subnet(), subnet("block.0#1")), "profile")
     assert read.subnets[1] == Subnet(
         name="block.0#1",
-        parts=(Part(unit="u0", share=0.5),),
+        parts=(SubnetPart(unit="u0", share=0.5),),
         weight_magnitude=2.0,
         gradient_magnitude=1.0,
         fisher=(0.5, 0.25),

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fleetune.contracts import wire
-from fleetune.contracts.config.fleet import FleetRequest
+from fleetune.contracts.fleet_request import FleetRequest
 from fleetune.errors import Refused
 from fleetune.links.message import Message, header_frame, parse_header
 from fleetune.solving.door import kinds, read
@@ -57,12 +57,12 @@ def test_numbers_without_end_and_depths_without_floor(door: Door, text: str) -> 
 def test_what_is_wrong_is_said(text: str, says: str) -> None:
     """By the owner's name and the number itself."""
     with pytest.raises(Refused) as error:
-        wire.plain(text, "it")
+        wire.parse_plain(text, "it")
     assert says in str(error.value) and len(str(error.value)) < 200
 
 
 def test_what_is_large_and_fits() -> None:
     """Bounds are far from what anybody writes."""
     deep = "[" * 100 + "]" * 100
-    assert wire.plain(f'[1e308, {2**62}, "{"[" * 500}"]', "it")[:2] == [1e308, 2**62]
-    assert wire.plain(deep, "it") == yaml_file.parse(deep, "it")
+    assert wire.parse_plain(f'[1e308, {2**62}, "{"[" * 500}"]', "it")[:2] == [1e308, 2**62]
+    assert wire.parse_plain(deep, "it") == yaml_file.parse(deep, "it")

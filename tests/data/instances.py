@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fleetune.contracts.config.data import DataRequest
+from fleetune.contracts.run_config import DataRequest
 from fleetune.data import InputNeeds, PreparedData, prepare
 
 TEXT = InputNeeds(task="sequence-classification", vocab_size=260, max_positions=64)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fleetune.contracts.config.data import DataRequest
+from fleetune.contracts.run_config import DataRequest
 from fleetune.data import InputNeeds, PreparedData, content_digest
 from fleetune.errors import Refused
 from tests.data.instances import every_byte, prepared, whole

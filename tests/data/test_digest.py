@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fleetune.contracts.config.data import DataRequest
+from fleetune.contracts.run_config import DataRequest
 from fleetune.data import content_digest, digest, prepare
 from fleetune.errors import Refused
 from tests.data.instances import FRUITS, TEXT, json_lines

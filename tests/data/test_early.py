@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fleetune.contracts.config.data import DataRequest
+from fleetune.contracts.run_config import DataRequest
 from fleetune.data import prove_data
 from fleetune.errors import Refused
 from tests.data.instances import CAUSAL, FRUITS, TEXT, json_lines, prepared

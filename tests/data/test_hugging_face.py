@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import constants
 
-from fleetune.contracts.config.data import DataRequest
+from fleetune.contracts.run_config import DataRequest
 from fleetune.data import content_digest, pinned_request
 from fleetune.errors import Refused, TryAgain
 from tests.data.instances import FRUITS, prepared, texts, whole

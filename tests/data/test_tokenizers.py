@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tokenizers.processors import TemplateProcessing
 
-from fleetune.contracts.config.model import ModelRequest
+from fleetune.contracts.run_config import ModelRequest
 from fleetune.data import InputNeeds, tokens
 from fleetune.data.tokens import open_tokenizer
 from fleetune.errors import Refused

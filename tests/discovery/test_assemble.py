@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from fleetune.contracts.config.fleet import DeviceRequest, Emulate, FleetRequest
-from fleetune.contracts.engine import Engine
-from fleetune.contracts.fleet import DOCKER
+from fleetune.contracts.fleet import DOCKER, Engine
+from fleetune.contracts.fleet_request import DeviceRequest, Emulate, FleetRequest
 from fleetune.contracts.record import record
 from fleetune.discovery.assemble import crowded, devices
 from fleetune.discovery.facts import Accelerator, Facts

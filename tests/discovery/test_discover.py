@@ -6,10 +6,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fleetune.contracts.config.fleet import DeviceRequest, Emulate, FleetRequest
 from fleetune.contracts.fleet import DOCKER
-from fleetune.contracts.progress import quiet
-from fleetune.contracts.ways import Links
+from fleetune.contracts.fleet_request import DeviceRequest, Emulate, FleetRequest
+from fleetune.contracts.link_spec import NetworkSpec
+from fleetune.contracts.task import quiet
 from fleetune.discovery import Limits, discover
 from fleetune.errors import Infeasible, Refused, TryAgain
 from fleetune.launching import Command, Door, Here, Job, ProcessLauncher
@@ -78,7 +78,7 @@ def test_emulated_links_are_compared_with_what_was_asked(launcher: Watched, monk
     held: list[int] = []
     monkeypatch.setattr(ProcessJob, "hold", lambda self: held.append(self.pid))
     devices = tuple(DeviceRequest(name=name, accelerator="cpu", launcher=DOCKER) for name in "ab")
-    request = FleetRequest(devices=devices, links=Links(mbit_per_s=1e-3), image="own")
+    request = FleetRequest(devices=devices, links=NetworkSpec(mbit_per_s=1e-3), image="own")
     notes: list[str] = []
     fleet = discover(request, Far(launcher), quiet, notes.append, Limits(probe_s=0.1))
     there, back = fleet.link("a", "b"), fleet.link("b", "a")

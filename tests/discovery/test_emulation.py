@@ -3,10 +3,10 @@
 import pytest
 
 from fleetune.contracts.fleet import Link
-from fleetune.contracts.ways import Links, Way
+from fleetune.contracts.link_spec import LinkSpec, NetworkSpec
 from fleetune.discovery.emulation import deviations, holds
 
-ASKED = Links(mbit_per_s=20, latency_s=0.01, pairs=(Way(source="desk", target="nano", mbit_per_s=100),))
+ASKED = NetworkSpec(mbit_per_s=20, latency_s=0.01, pairs=(LinkSpec(source="desk", target="nano", mbit_per_s=100),))
 
 
 def link(source: str, target: str, mbit_per_s: float, latency_s: float) -> Link:
@@ -28,7 +28,7 @@ def link(source: str, target: str, mbit_per_s: float, latency_s: float) -> Link:
 )
 def test_a_tenth_and_a_millisecond_are_allowed(mbit_per_s: float, latency_s: float, good: bool) -> None:
     """Rate within 10 %; latency within 10 % and the millisecond of the transport itself."""
-    asked = ASKED.way("nano", "desk")
+    asked = ASKED.link("nano", "desk")
     assert holds(asked, link("nano", "desk", mbit_per_s, latency_s)) is good
 
 

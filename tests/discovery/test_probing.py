@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fleetune.contracts.fleet import Device, Fleet, Link
-from fleetune.contracts.progress import quiet
+from fleetune.contracts.task import quiet
 from fleetune.discovery.link_work import LinkProbe
 from fleetune.discovery.probing import End, Expected, Probing
 from fleetune.discovery.protocol import Probed

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from fleetune.contracts import wire
-from fleetune.contracts.config.fleet import FleetRequest
 from fleetune.contracts.fleet import Device, Fleet
-from fleetune.contracts.progress import quiet
+from fleetune.contracts.fleet_request import FleetRequest
+from fleetune.contracts.task import quiet
 from fleetune.discovery import discover
 from fleetune.errors import Refused
 from fleetune.launching import Here

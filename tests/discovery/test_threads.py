@@ -2,7 +2,7 @@
 
 import pytest
 
-from fleetune.contracts.config.fleet import DeviceRequest, Emulate, FleetRequest
+from fleetune.contracts.fleet_request import DeviceRequest, Emulate, FleetRequest
 from fleetune.discovery.assemble import devices
 from fleetune.discovery.facts import Accelerator
 from fleetune.errors import Refused

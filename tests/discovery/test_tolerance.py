@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from fleetune.contracts.engine import Engine
-from fleetune.contracts.fleet import Device, Fleet, Link
-from fleetune.contracts.ways import Links
+from fleetune.contracts.fleet import Device, Engine, Fleet, Link
+from fleetune.contracts.link_spec import NetworkSpec
 from fleetune.discovery import within_tolerance
 
 
@@ -70,7 +69,7 @@ def test_what_was_stated_must_be_the_same() -> None:
     changes: tuple[dict[str, Any], ...] = (
         {"image": "own"},
         {"engines": (Engine(name="shed", address="ssh://shed"),)},
-        {"emulated_links": Links(mbit_per_s=80)},
+        {"emulated_links": NetworkSpec(mbit_per_s=80)},
     )
     for change in changes:
         assert not within_tolerance(old, replace(old, **change), 0.1)

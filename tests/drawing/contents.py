@@ -4,10 +4,17 @@ from dataclasses import replace
 
 from fleetune.clock import forecast
 from fleetune.contracts.fleet import Fleet
-from fleetune.contracts.metrics import EvaluationMetrics, RoundMetrics, Score, TrainingMetrics
+from fleetune.contracts.metrics import (
+    DeviceAmount,
+    EvaluationMetrics,
+    LinkBytes,
+    RoundMetrics,
+    Score,
+    TimelineRow,
+    TrainingMetrics,
+)
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.profile import Profile
-from fleetune.contracts.timeline import DeviceAmount, LinkBytes, Row
 from fleetune.drawing import ReportContent
 from fleetune.planning import solve
 from tests.drawing import hand_made
@@ -72,5 +79,5 @@ def content_of(result: PlanResult, fleet: Fleet, profile: Profile) -> ReportCont
     )
 
 
-def _slower(row: Row) -> Row:
+def _slower(row: TimelineRow) -> TimelineRow:
     return replace(row, start_s=row.start_s * 1.08, end_s=row.end_s * 1.08)

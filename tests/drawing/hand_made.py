@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from fleetune.contracts.plan import DeviceOrder, Gate, Lane, LinkUse, Plan, Segment, Share
-from fleetune.contracts.profile import Part, Profile, Subnet
+from fleetune.contracts.profile import Profile, Subnet, SubnetPart
 from tests.clock import fleets
 
 CLIENTS = ("phone-1", "phone-2", "laptop-1", "laptop-2")
@@ -14,7 +14,7 @@ HEADS = 6
 SUBNETS = tuple(
     Subnet(
         name=f"layer.{block}#{head}",
-        parts=(Part(unit=f"layer.{block}", share=1 / HEADS),),
+        parts=(SubnetPart(unit=f"layer.{block}", share=1 / HEADS),),
         weight_magnitude=1.0,
         gradient_magnitude=1.0,
         fisher=(1.0,) * 20,

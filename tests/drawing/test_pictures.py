@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleetune.clock import forecast
+from fleetune.contracts.metrics import TimelineRow
 from fleetune.contracts.plan import DeviceOrder
-from fleetune.contracts.timeline import Row
 from fleetune.drawing import ReportContent, gantt, report
 from fleetune.drawing.charts import fleet_chart
 from fleetune.drawing.colours import colours_of_devices
@@ -71,8 +71,8 @@ def test_a_gantt_chart_has_a_bar_with_a_tooltip_for_every_row() -> None:
 def test_bars_stand_where_their_times_are() -> None:
     """A row of the second half starts in the middle and is as wide as the first."""
     rows = (
-        Row(device="a", lane="main", action="main/0F0", start_s=0, end_s=1),
-        Row(device="a", lane="main", action="main/0B0", start_s=1, end_s=2),
+        TimelineRow(device="a", lane="main", action="main/0F0", start_s=0, end_s=1),
+        TimelineRow(device="a", lane="main", action="main/0B0", start_s=1, end_s=2),
     )
     first, second = bars(gantt(rows, "t"))
     x, wide = float(first.get("x") or 0), float(first.get("width") or 0)
@@ -80,8 +80,8 @@ def test_bars_stand_where_their_times_are() -> None:
     assert float(second.get("width") or 0) == pytest.approx(wide, abs=0.05)
 
 
-@pytest.mark.parametrize("rows", [(), (Row(device="a&b", lane="main", action="?", start_s=0, end_s=0),)])
-def test_nothing_and_the_unknown_are_drawn_too(rows: tuple[Row, ...]) -> None:
+@pytest.mark.parametrize("rows", [(), (TimelineRow(device="a&b", lane="main", action="?", start_s=0, end_s=0),)])
+def test_nothing_and_the_unknown_are_drawn_too(rows: tuple[TimelineRow, ...]) -> None:
     """No rows, no time, an action nobody knows, a name with markup in it: still one whole SVG."""
     assert len(bars(gantt(rows, "<odd>"))) == len(rows)
 
@@ -201,10 +201,10 @@ def test_lanes_have_colours_of_their_own_in_every_picture() -> None:
 def test_bars_of_lanes_say_as_much_as_fits() -> None:
     """Lane and micro-batch, or what tells the lane apart; micro-batches only where there are several."""
     rows = [
-        Row(device="a", lane="client-1", action="client-1/0F0", start_s=0, end_s=60),
-        Row(device="a", lane="client-2", action="client-2/0F0", start_s=60, end_s=160),
-        Row(device="b", lane="client-2", action="client-2/0F1", start_s=0, end_s=4),
-        Row(device="b", lane="client-1", action="client-1/0U0", start_s=20, end_s=26),
+        TimelineRow(device="a", lane="client-1", action="client-1/0F0", start_s=0, end_s=60),
+        TimelineRow(device="a", lane="client-2", action="client-2/0F0", start_s=60, end_s=160),
+        TimelineRow(device="b", lane="client-2", action="client-2/0F1", start_s=0, end_s=4),
+        TimelineRow(device="b", lane="client-1", action="client-1/0U0", start_s=20, end_s=26),
     ]
     drawn = ElementTree.fromstring(gantt(rows, "t"))
     texts = [text.text for text in drawn.iter(f"{SVG}text") if text.get("font-size") == "10"]

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from fleetune.contracts.metrics import TimelineRow
 from fleetune.contracts.plan import DeviceOrder, LinkUse
-from fleetune.contracts.timeline import Row
 from fleetune.drawing import grid, plan_text
 from fleetune.drawing.plan_text import link_text, operations_text, trained_text
 from tests.clock import fleets, ticks
@@ -14,9 +14,9 @@ from tests.drawing.contents import content
 from tests.golden import same_as_golden
 
 
-def row(device: str, action: str, start_s: float, end_s: float) -> Row:
+def row(device: str, action: str, start_s: float, end_s: float) -> TimelineRow:
     """A row of the lane that the action names."""
-    return Row(device=device, lane=action.split("/")[0], action=action, start_s=start_s, end_s=end_s)
+    return TimelineRow(device=device, lane=action.split("/")[0], action=action, start_s=start_s, end_s=end_s)
 
 
 def test_a_timeline_as_a_grid_drawn_by_hand() -> None:

@@ -29,7 +29,7 @@ from pathlib import Path
 import docker
 import pytest
 
-from fleetune.contracts.engine import Engine
+from fleetune.contracts.fleet import Engine
 from fleetune.errors import FleetuneError, TryAgain
 from fleetune.launching.docker.engines import connect
 from tests.engine.certificates import Authority

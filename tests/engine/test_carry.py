@@ -14,7 +14,7 @@ import pytest
 from docker.types import Mount
 
 from containers import answers
-from fleetune.contracts.engine import Engine
+from fleetune.contracts.fleet import Engine
 from fleetune.errors import Refused, TryAgain
 from fleetune.launching.docker import carry
 from fleetune.launching.docker.engines import connect, image_of

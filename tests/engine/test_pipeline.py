@@ -41,7 +41,7 @@ def test_a_run_in_containers_and_what_a_second_one_keeps(tmp_path: Path) -> None
     first = run(config(tmp_path), tmp_path / "store")
     fleet = fleet_of(first)
     assert fleet.emulated_links is not None
-    off = [x for x in fleet.links if not holds(fleet.emulated_links.way(x.source, x.target), x)]
+    off = [x for x in fleet.links if not holds(fleet.emulated_links.link(x.source, x.target), x)]
     assert not off and all(device.launcher == "docker" for device in fleet.devices)
     metrics = first.store.folder("metrics", first.record.outputs["metrics"]) / "training.json"
     trained = wire.read(TrainingMetrics, metrics)

@@ -13,7 +13,7 @@ from typing import Any
 import docker
 import pytest
 
-from fleetune.contracts.engine import Engine
+from fleetune.contracts.fleet import Engine
 from fleetune.errors import Refused, TryAgain
 from fleetune.launching.docker.engines import connect, engine_facts, has_image, image_of
 from tests.engine.certificates import Authority

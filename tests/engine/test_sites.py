@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fleetune.contracts.engine import Engine
+from fleetune.contracts.fleet import Engine
 from fleetune.errors import Refused, TryAgain
 from fleetune.launching.docker import leftovers
 from fleetune.launching.docker.sites import DockerSites

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fleetune.contracts.config.data import DataRequest
-from fleetune.contracts.config.model import Lora, ModelRequest
+from fleetune.contracts.run_config import DataRequest, Lora, ModelRequest
 from fleetune.data import InputNeeds, PreparedData, prepare
 from fleetune.evaluation import EvaluationTask
 from fleetune.models.skeleton import saved_configuration

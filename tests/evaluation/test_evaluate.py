@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fleetune.contracts import wire
-from fleetune.contracts.config.model import ModelRequest
 from fleetune.contracts.metrics import EvaluationMetrics
+from fleetune.contracts.run_config import ModelRequest
 from fleetune.data import PreparedData
 from fleetune.errors import Refused
 from fleetune.evaluation import EvaluationTask, Summary, evaluate

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fleetune.contracts import wire
-from fleetune.contracts.config.run import RunConfig
+from fleetune.contracts.run_config import RunConfig
 from fleetune.contracts.task import StageTask
 from fleetune.launching import Command, Job, ProcessLauncher
 from flows.context import StageSelection

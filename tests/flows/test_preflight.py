@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fleetune.contracts import wire
-from fleetune.contracts.config.run import RunConfig
+from fleetune.contracts.run_config import RunConfig
 from fleetune.errors import Refused
 from fleetune.store import Store
 from flows import finetune, preflight, server

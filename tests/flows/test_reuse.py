@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from fleetune.contracts.config.model import ModelRequest
-from fleetune.contracts.config.run import RunConfig
+from fleetune.contracts.run_config import ModelRequest, RunConfig
 from fleetune.errors import Refused
 from fleetune.store import RunRecord
 from flows.context import StageSelection

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fleetune.contracts.config.run import RunConfig
+from fleetune.contracts.run_config import RunConfig
 from fleetune.errors import TryAgain
 from fleetune.store import RunRecord
 from flows.context import StageSelection

@@ -14,10 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fleetune.contracts import wire
-from fleetune.contracts.config.data import DataRequest
-from fleetune.contracts.config.model import ModelRequest
-from fleetune.contracts.config.run import RunConfig
-from fleetune.contracts.config.training import TrainingRequest
+from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig, TrainingRequest
 from fleetune.errors import Infeasible, Refused, TryAgain
 from fleetune.store import Store
 from flows.context import RunContext, StageSelection

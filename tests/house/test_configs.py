@@ -8,17 +8,15 @@ import pytest
 
 from fleetune import solving
 from fleetune.contracts import wire
-from fleetune.contracts.config.data import DataRequest
-from fleetune.contracts.config.model import ModelRequest
-from fleetune.contracts.config.run import StrategyRequest
-from fleetune.contracts.simulated import Simulated
+from fleetune.contracts.fleet import SimulatedDevice
+from fleetune.contracts.run_config import DataRequest, ModelRequest, StrategyRequest
 from fleetune.data import prove_data
 from flows import configs, yaml_file
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 KINDS: dict[str, Any] = {
     "models": ModelRequest,
-    "devices": Simulated,
+    "devices": SimulatedDevice,
     "data": DataRequest,
     "strategies": StrategyRequest,
 }

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fleetune.contracts.config.model import ModelRequest
+from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import Refused
 from fleetune.models.source import configuration
 from tests.house.test_sizes import ROOT

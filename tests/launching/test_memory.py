@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from fleetune.contracts.config.fleet import DeviceRequest, Emulate, FleetRequest
 from fleetune.contracts.fleet import Device, Fleet, Link
-from fleetune.contracts.progress import quiet
+from fleetune.contracts.fleet_request import DeviceRequest, Emulate, FleetRequest
+from fleetune.contracts.task import quiet
 from fleetune.discovery import discover
 from fleetune.errors import Infeasible
 from fleetune.launching import Command, ProcessLauncher, used_in_words

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from fleetune.contracts.config.model import ModelRequest
+from fleetune.contracts.run_config import ModelRequest
 from fleetune.models.graph import Graph, graph_text, parse_graph
 from fleetune.models.leaves import leaves
 from fleetune.models.randomness import Draws, unit_seed

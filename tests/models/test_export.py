@@ -16,7 +16,7 @@ from transformers import (
     AutoModelForSequenceClassification,
 )
 
-from fleetune.contracts.config.model import Lora, ModelRequest
+from fleetune.contracts.run_config import Lora, ModelRequest
 from fleetune.models.export import copy_tokenizer, export_model
 from fleetune.models.readme import readme
 from fleetune.models.skeleton import skeleton

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fleetune.contracts.config.model import Lora, ModelRequest
+from fleetune.contracts.run_config import Lora, ModelRequest
 from fleetune.errors import Refused
 from fleetune.models.blocks import Block, find_blocks
 from fleetune.models.dense import Slice

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fleetune.contracts.config.model import Lora
+from fleetune.contracts.run_config import Lora
 from fleetune.errors import Refused
 from fleetune.models.graph import graph_text, parse_graph
 from fleetune.models.randomness import Draws, unit_seed

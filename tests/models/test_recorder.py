@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from fleetune.contracts.config.model import Lora
+from fleetune.contracts.run_config import Lora
 from fleetune.errors import Refused
 from fleetune.models.graph import Graph, graph_text, parse_graph
 from fleetune.models.randomness import Draws

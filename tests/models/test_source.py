@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from huggingface_hub import constants
 
-from fleetune.contracts.config.model import Lora, ModelRequest
+from fleetune.contracts.run_config import Lora, ModelRequest
 from fleetune.errors import Refused
 from fleetune.models.export import export_model
 from fleetune.models.skeleton import base_skeleton
@@ -121,7 +121,7 @@ def test_a_revision_may_be_asked_for(hub: Hub) -> None:
     assert pinned(here) == here
     with pytest.raises(Refused, match="revision 'v9' is for names on the hub"):
         source_folder(ModelRequest(task="causal-lm", source=here.source, revision="v9"))
-    with pytest.raises(Refused, match="revision 'v9' is of no source"):
+    with pytest.raises(Refused, match="revision 'v9' needs a source"):
         ModelRequest(task="causal-lm", config=BERT, revision="v9")
 
 

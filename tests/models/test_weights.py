@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fleetune.contracts.config.model import ModelRequest
+from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import Refused
 from fleetune.models import weights as module
 from fleetune.models.segment import Segment

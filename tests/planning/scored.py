@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from fleetune.contracts.profile import Part, Subnet
+from fleetune.contracts.profile import Subnet, SubnetPart
 from fleetune.planning import Problem
 
 
@@ -12,7 +12,7 @@ def scored(problem: Problem, heads: int = 2) -> Problem:
     subnets = tuple(
         Subnet(
             name=f"{unit.name}#{head}",
-            parts=(Part(unit=unit.name, share=0.8 / heads),),
+            parts=(SubnetPart(unit=unit.name, share=0.8 / heads),),
             weight_magnitude=1.0 + head,
             gradient_magnitude=2.0 - head / heads,
             fisher=tuple(float((5 * m + 3 * head + index) % 7) for m in range(problem.micro_batches)),

@@ -120,7 +120,7 @@ def test_a_plan_takes_as_long_as_its_solution(problem: Problem, layers: str | in
     clock = Clock(problem.fleet, problem.profile)
     assert clock.round_s(plan) == solution.objective
     for amount in clock.forecast(plan).memory_bytes:
-        runtime = problem.profile.of(amount.device).runtime_bytes
+        runtime = problem.profile.times_of(amount.device).runtime_bytes
         assert amount.amount == solution.memory_bytes[amount.device] + runtime
     over = any(
         solution.memory_bytes[d.name] > d.memory_bytes for d in posed.problem.devices if d.name in solution.memory_bytes

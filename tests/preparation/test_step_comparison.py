@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fleetune.contracts.config.model import Lora
+from fleetune.contracts.run_config import Lora
 from fleetune.errors import Refused
 from fleetune.models import graph as g
 from fleetune.models.leaves import leaves

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from fleetune.contracts import wire
-from fleetune.contracts.config.training import TrainingRequest
 from fleetune.contracts.fleet import Device, Fleet, Link
-from fleetune.contracts.progress import quiet
+from fleetune.contracts.run_config import TrainingRequest
+from fleetune.contracts.task import quiet
 from fleetune.launching import Command, Here
 from fleetune.models.graph import Graph
 from fleetune.preparation.prepare import PreparedFolders, prepare_inputs

@@ -7,9 +7,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from fleetune.contracts.config.data import DataRequest
-from fleetune.contracts.config.model import Lora, ModelRequest
-from fleetune.contracts.progress import quiet
+from fleetune.contracts.run_config import DataRequest, Lora, ModelRequest
+from fleetune.contracts.task import quiet
 from fleetune.data import PreparedData
 from fleetune.models.skeleton import saved_configuration
 from fleetune.models.source import configuration

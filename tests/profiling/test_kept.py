@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from fleetune.contracts import wire
-from fleetune.contracts.config.model import Lora
 from fleetune.contracts.profile import Profile
+from fleetune.contracts.run_config import Lora
 from fleetune.errors import Refused, TryAgain
 from fleetune.launching import Here
 from fleetune.models.graph import Graph
@@ -78,7 +78,7 @@ def test_the_profile_is_made_of_what_is_kept_and_what_is_new(tmp_path: Path) -> 
         task, launcher = runs.task(paces)
         made.append(profile(replace(task, kept=Kept(runs.kept, f"run-{number}"), note=runs.notes.append)))
         assert list(launcher.given) == [["ann"], ["bob"], []][number]
-    assert made[1].of("ann") == made[0].of("ann") and made[1].of("ann").profiling_s == 7.0
+    assert made[1].times_of("ann") == made[0].times_of("ann") and made[1].times_of("ann").profiling_s == 7.0
     assert made[2] == made[1]
     assert wire.read(Profile, tmp_path / "profile" / "profile.json") == made[2]
 

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fleetune.contracts.config.model import ModelRequest
-from fleetune.contracts.config.training import TrainingRequest
+from fleetune.contracts.run_config import ModelRequest, TrainingRequest
 from fleetune.errors import Refused
 from fleetune.models.graph import Graph
 from fleetune.models.leaves import leaves

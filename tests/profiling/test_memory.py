@@ -9,9 +9,9 @@ import pytest
 
 from fleetune.clock import Clock
 from fleetune.contracts import wire
-from fleetune.contracts.config.training import TrainingRequest
 from fleetune.contracts.fleet import Device, Fleet
-from fleetune.contracts.progress import quiet
+from fleetune.contracts.run_config import TrainingRequest
+from fleetune.contracts.task import quiet
 from fleetune.errors import Infeasible
 from fleetune.launching import KEEPS_MEMORY, Command, Here, ProcessLauncher
 from fleetune.models.skeleton import skeleton

@@ -59,8 +59,8 @@ def test_the_profile_has_every_device_in_the_order_of_the_fleet(tmp_path: Path) 
     assert {unit.activation_bytes for unit in made.units} == {10}
     assert {unit.flops for unit in made.units} == {7}
     assert [times.device for times in made.times] == ["ann", "bob"]
-    assert made.of("bob").forward_s[1] == (6.0,) * 4
-    assert made.of("ann").backward_s[1] == (4.0,) * 4
+    assert made.times_of("bob").forward_s[1] == (6.0,) * 4
+    assert made.times_of("ann").backward_s[1] == (4.0,) * 4
     assert [times.profiling_s for times in made.times] == [7.0, 21.0]
     assert {name: task.cores for name, task in launcher.given.items()} == {"ann": None, "bob": 0.5}
 

@@ -13,11 +13,10 @@ import torch
 from torch.nn import functional
 
 from fleetune.contracts import wire
-from fleetune.contracts.config.model import Lora, ModelRequest
-from fleetune.contracts.fleet import Device, Fleet
+from fleetune.contracts.fleet import Device, Fleet, ModelSpeed, SimulatedDevice
 from fleetune.contracts.profile import Profile
-from fleetune.contracts.progress import quiet
-from fleetune.contracts.simulated import Simulated, Speed
+from fleetune.contracts.run_config import Lora, ModelRequest
+from fleetune.contracts.task import quiet
 from fleetune.data import PreparedData, batch_indices
 from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain
 from fleetune.launching import Here
@@ -362,11 +361,11 @@ def test_real_and_simulated_fleets_find_the_same_heads(
         sites=Here(),
     )
     real = profile(replace(task, folder=tmp_path / "real" / "profile", data_folder=tmp_path / "real" / "data"))
-    simulated = Simulated(memory_bytes=1 << 20, speeds=(Speed(flops_per_s=1e9),))
+    simulated = SimulatedDevice(memory_bytes=1 << 20, speeds=(ModelSpeed(flops_per_s=1e9),))
     absent = Fleet(devices=(Device(name="ann", memory_bytes=1 << 20, cores=1, fingerprint="f", simulated=simulated),))
     unreal = profile(replace(task, fleet=absent, sites=Here(Scripted({}))))
     assert len(real.subnets) == 4 and real.subnets == unreal.subnets
-    assert real.of("ann").profiling_s and unreal.of("ann").simulated
+    assert real.times_of("ann").profiling_s and unreal.times_of("ann").simulated
     for subnet, one in zip(real.subnets, scores(ask(vit)).heads, strict=True):
         assert (subnet.weight_magnitude, subnet.gradient_magnitude, subnet.fisher) == (
             one.weight_magnitude, one.gradient_magnitude, one.fisher,

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from fleetune.contracts import wire
-from fleetune.contracts.config.model import ModelRequest
-from fleetune.contracts.fleet import Device, Fleet
-from fleetune.contracts.simulated import Simulated, Speed
+from fleetune.contracts.fleet import Device, Fleet, ModelSpeed, SimulatedDevice
+from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import Refused
 from fleetune.models.graph import Graph
 from fleetune.models.leaves import leaves
@@ -30,7 +29,7 @@ HOURS = 3600.0
 
 def board(**speeds: float) -> Device:
     """A simulated device."""
-    simulated = Simulated(memory_bytes=1 << 30, speeds=(Speed(**speeds),))  # type: ignore[arg-type]
+    simulated = SimulatedDevice(memory_bytes=1 << 30, speeds=(ModelSpeed(**speeds),))  # type: ignore[arg-type]
     return Device(name="board", memory_bytes=1 << 30, cores=1, fingerprint="f", simulated=simulated)
 
 
@@ -93,7 +92,7 @@ def test_a_simulated_fleet_is_profiled_without_a_process(tmp_path: Path) -> None
     devices = tuple(replace(board(flops_per_s=speed), name=name) for name, speed in speeds.items())
     made = profile(replace(task, fleet=Fleet(devices=devices, links=task.fleet.links)))
     assert [times.simulated for times in made.times] == [True, True]
-    np.testing.assert_allclose(made.of("ann").forward_s, np.multiply(made.of("bob").forward_s, 2))
+    np.testing.assert_allclose(made.times_of("ann").forward_s, np.multiply(made.times_of("bob").forward_s, 2))
     assert made.batch_sizes == batch_sizes(6)
     assert sum(unit.flops for unit in made.units) > 0 and sum(unit.activation_bytes for unit in made.units) > 0
     assert wire.read(type(made), tmp_path / "profile" / "profile.json") == made

@@ -8,10 +8,7 @@ from typing import Any
 import pytest
 
 from fleetune.contracts import wire
-from fleetune.contracts.config.data import DataRequest
-from fleetune.contracts.config.model import ModelRequest
-from fleetune.contracts.config.run import RunConfig
-from fleetune.contracts.config.training import TrainingRequest
+from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig, TrainingRequest
 from fleetune.errors import Refused
 from stages.catalog import STAGES, StageSpec, config_slice, find_stage, producer_of, waves
 

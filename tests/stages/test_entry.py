@@ -10,8 +10,7 @@ import psutil
 import pytest
 
 from fleetune.contracts import wire
-from fleetune.contracts.fleet import Device, Fleet
-from fleetune.contracts.simulated import Simulated, Speed
+from fleetune.contracts.fleet import Device, Fleet, ModelSpeed, SimulatedDevice
 from fleetune.contracts.task import StageTask
 
 END_S = 120
@@ -142,7 +141,7 @@ def test_sigterm_ends_the_stage_and_its_children(tmp_path: Path) -> None:
 
 def test_training_on_devices_that_are_not_there_is_refused(tmp_path: Path) -> None:
     """The stage itself says how far a run on a simulated fleet goes, before it reads anything else."""
-    simulated = Simulated(memory_bytes=1, speeds=(Speed(flops_per_s=1),))
+    simulated = SimulatedDevice(memory_bytes=1, speeds=(ModelSpeed(flops_per_s=1),))
     device = Device(name="nano-0", memory_bytes=1, cores=1, fingerprint="f", simulated=simulated)
     wire.write(Fleet(devices=(device,)), tmp_path / "fleet.json")
     task = StageTask(

@@ -7,10 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fleetune.contracts.config.data import DataRequest
-from fleetune.contracts.config.model import ModelRequest
-from fleetune.contracts.config.run import RunConfig
-from fleetune.contracts.config.training import TrainingRequest
+from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig, TrainingRequest
 from fleetune.errors import Refused, TryAgain
 from fleetune.store import Lock, RunRecord, StageRecord, Store
 from fleetune.store.lock import is_held

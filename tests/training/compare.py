@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fleetune.contracts.config.training import TrainingRequest
+from fleetune.contracts.run_config import TrainingRequest
 from fleetune.data import PreparedData
 from fleetune.models.skeleton import saved_configuration
 from fleetune.models.start import START, initial_model

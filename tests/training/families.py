@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fleetune.contracts.config.data import DataRequest
-from fleetune.contracts.config.model import ModelRequest
+from fleetune.contracts.run_config import DataRequest, ModelRequest
 
 TEXT, IMAGE, LANGUAGE = "sequence-classification", "image-classification", "causal-lm"
 ENCODER = {

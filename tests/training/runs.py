@@ -7,14 +7,12 @@ from typing import Any
 from safetensors.torch import load_file
 from torch import Tensor
 
-from fleetune.contracts.config.data import DataRequest
-from fleetune.contracts.config.model import ModelRequest
-from fleetune.contracts.config.training import TrainingRequest
 from fleetune.contracts.fleet import Device, Fleet, Link
 from fleetune.contracts.metrics import TrainingMetrics
 from fleetune.contracts.plan import Lane, Plan, PlanResult, Segment, Share
 from fleetune.contracts.profile import DeviceTimes, Profile, Unit
-from fleetune.contracts.progress import quiet
+from fleetune.contracts.run_config import DataRequest, ModelRequest, TrainingRequest
+from fleetune.contracts.task import quiet
 from fleetune.launching import Here
 from fleetune.models.graph import Graph
 from fleetune.preparation.prepare import PreparedFolders, prepare_inputs

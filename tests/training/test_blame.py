@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from fleetune.contracts.config.training import TrainingRequest
+from fleetune.contracts.run_config import TrainingRequest
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.links.message import Message
 from fleetune.monitoring import follow

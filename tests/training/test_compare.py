@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fleetune.contracts.config.training import TrainingRequest
+from fleetune.contracts.run_config import TrainingRequest
 from fleetune.data import PreparedData
 from tests.training.compare import FP64, Comparison, beside_control, has_batch_norm, whole_model
 from tests.training.families import BY_NAME, data_request, model_request

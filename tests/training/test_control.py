@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from fleetune.contracts.config.model import Lora
-from fleetune.contracts.config.training import TrainingRequest
 from fleetune.contracts.plan import Plan
+from fleetune.contracts.run_config import Lora, TrainingRequest
 from tests.training.compare import FP32, FP64, Comparison, beside_control, has_batch_norm, whole_model
 from tests.training.families import BY_NAME, FAMILIES, IMAGE, MINILM, Family, data_request, model_request
 from tests.training.reference import Control

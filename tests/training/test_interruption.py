@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fleetune.contracts.config.training import TrainingRequest
+from fleetune.contracts.run_config import TrainingRequest
 from fleetune.errors import FleetuneError, TryAgain
 from fleetune.launching import Command, Job, ProcessLauncher
 from fleetune.training.checkpoints import newest_whole

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from fleetune.contracts.config.training import TrainingRequest
+from fleetune.contracts.run_config import TrainingRequest
 from fleetune.errors import Refused
 from fleetune.links.message import MAX_HEADER_BYTES
 from fleetune.training.bucket import Bucket

@@ -10,8 +10,8 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from fleetune.contracts.config.training import TrainingRequest
 from fleetune.contracts.metrics import RoundMetrics
+from fleetune.contracts.run_config import TrainingRequest
 from fleetune.errors import Refused, TryAgain
 from fleetune.models.segment import Segment
 from fleetune.training import checkpoints, durable

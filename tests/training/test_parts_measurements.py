@@ -5,15 +5,15 @@ import statistics
 
 import pytest
 
-from fleetune.contracts.timeline import Row
+from fleetune.contracts.metrics import TimelineRow
 from fleetune.errors import Refused
 from fleetune.links.message import MAX_HEADER_BYTES
 from fleetune.training.measurements import KEPT_ROUNDS, Measurements, raw_rows, rows_part
 
 
-def row(device: str = "d0", action: str = "main/0F0", start_s: float = 1.5, bytes: int = 0) -> Row:
+def row(device: str = "d0", action: str = "main/0F0", start_s: float = 1.5, bytes: int = 0) -> TimelineRow:
     """A row that ends a second later."""
-    return Row(device=device, lane="main", action=action, start_s=start_s, end_s=start_s + 1, bytes=bytes)
+    return TimelineRow(device=device, lane="main", action=action, start_s=start_s, end_s=start_s + 1, bytes=bytes)
 
 
 def test_rows_of_many_micro_batches_arrive() -> None:

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from fleetune.contracts.config.training import TrainingRequest
 from fleetune.contracts.plan import Lane, Plan, Segment, Share
+from fleetune.contracts.run_config import TrainingRequest
 from fleetune.launching.pace import Pace
 from fleetune.models import segment as models
 from fleetune.training.batch_statistics import BatchStatistics

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fleetune.contracts.config.training import TrainingRequest
+from fleetune.contracts.run_config import TrainingRequest
 from fleetune.training.updates import Updates, learning_rate
 
 OPTIMIZERS = {

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from fleetune.contracts import wire
-from fleetune.contracts.config.fleet import FleetRequest
-from fleetune.contracts.config.model import ModelRequest
 from fleetune.contracts.fleet import Fleet
+from fleetune.contracts.fleet_request import FleetRequest
 from fleetune.contracts.profile import Profile
+from fleetune.contracts.run_config import ModelRequest
 from fleetune.discovery.simulated import simulated_fleet
 from fleetune.models.graph import Graph
 from fleetune.models.leaves import leaves

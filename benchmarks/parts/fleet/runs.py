@@ -10,8 +10,7 @@ import yaml
 
 from benchmarks.parts.fleet.setting import Setting
 from fleetune.contracts import wire
-from fleetune.contracts.metrics import TrainingMetrics
-from fleetune.contracts.timeline import Forecast
+from fleetune.contracts.metrics import Forecast, TrainingMetrics
 from fleetune.errors import FleetuneError
 from fleetune.store import RunRecord, Store
 from flows import configs

@@ -5,10 +5,8 @@ from itertools import permutations
 from pathlib import Path
 
 from fleetune.contracts import wire
-from fleetune.contracts.config.data import DataRequest
-from fleetune.contracts.config.model import ModelRequest
-from fleetune.contracts.engine import IMAGE
-from fleetune.contracts.fleet import PROCESS, Device, Fleet, Link
+from fleetune.contracts.fleet import IMAGE, PROCESS, Device, Fleet, Link
+from fleetune.contracts.run_config import DataRequest, ModelRequest
 from flows import yaml_file
 
 CONFIGS = Path(__file__).parents[3] / "configs"

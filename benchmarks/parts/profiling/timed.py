@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.parts.profiling.setting import Model
-from fleetune.contracts.config.training import TrainingRequest
 from fleetune.contracts.fleet import Fleet
-from fleetune.contracts.progress import quiet
+from fleetune.contracts.run_config import TrainingRequest
+from fleetune.contracts.task import quiet
 from fleetune.launching import Sites
 from fleetune.profiling import ProfilingTask, profile
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from containers import answers
-from fleetune.contracts.engine import Engine
+from fleetune.contracts.fleet import Engine
 from fleetune.discovery.joining import certificates, engine_facts
 from fleetune.discovery.joining.acquaintance import Acquaintance, Device
 from fleetune.discovery.joining.announcing import Announced, heard

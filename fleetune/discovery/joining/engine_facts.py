@@ -52,7 +52,7 @@ def ask(line: socket.socket, place: str, limit_s: float = LIMIT_S) -> EngineFact
         if isinstance(line, ssl.SSLSocket):
             line.do_handshake()
         connection.request("GET", "/info")
-        said = wire.plain(connection.getresponse().read(MOST_BYTES), f"engine at {place}")
+        said = wire.parse_plain(connection.getresponse().read(MOST_BYTES), f"engine at {place}")
         return wire.load(EngineFacts, _plain(said), f"engine at {place}")
     except (OSError, HTTPException, ValueError, KeyError, TypeError, AttributeError) as error:
         why = str(error) if isinstance(error, Refused) else getattr(error, "strerror", None) or type(error).__name__

@@ -6,7 +6,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from fleetune.contracts import wire
-from fleetune.contracts.config.fleet import Join
+from fleetune.contracts.fleet_request import Join
 from fleetune.discovery.joining.announcing import announced
 from fleetune.discovery.joining.front import Front
 from fleetune.discovery.joining.joined import Joined, kept, reached

@@ -5,7 +5,7 @@ import socket
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from fleetune.contracts.engine import Engine
+from fleetune.contracts.fleet import Engine
 from fleetune.contracts.record import record
 from fleetune.discovery.joining import engine_facts
 from fleetune.discovery.joining.certificates import Papers, client_context

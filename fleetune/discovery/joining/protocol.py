@@ -7,8 +7,8 @@ import re
 from dataclasses import field
 from ipaddress import AddressValueError, IPv4Address
 
-from fleetune.contracts.engine import Engine
-from fleetune.contracts.record import a_device_name, record
+from fleetune.contracts.fleet import Engine
+from fleetune.contracts.record import check_device_name, record
 from fleetune.discovery.joining.engine_facts import EngineFacts
 from fleetune.errors import Refused
 
@@ -58,7 +58,7 @@ def _prove_place(owner: str, place: str) -> None:
 
 def a_joining_name(name: str) -> None:
     """Refuse what can be no device's name, or no folder's beside the log of refusals."""
-    a_device_name(name)
+    check_device_name(name)
     if len(name) > MOST_CHARACTERS or name in (REFUSALS, EARLIER_REFUSALS):
         raise Refused(
             f"device {name[:MOST_CHARACTERS]}: a name has at most {MOST_CHARACTERS} characters; not {REFUSALS}"

@@ -4,9 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from fleetune.contracts.config.fleet import DeviceRequest, FleetRequest
-from fleetune.contracts.engine import LOCAL
-from fleetune.contracts.fleet import DOCKER
+from fleetune.contracts.fleet import DOCKER, LOCAL
+from fleetune.contracts.fleet_request import DeviceRequest, FleetRequest
 from fleetune.discovery.joining.host import listen_for
 from fleetune.discovery.joining.joined import Joined
 from fleetune.discovery.joining.surroundings import Surroundings

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 from errno import ENOSPC, ENOTDIR
 from pathlib import Path, PurePosixPath
 
-from fleetune.contracts.folder_links import leads_out
 from fleetune.contracts.record import record
 from fleetune.errors import Refused, TryAgain
+from fleetune.filesystem import leaves_folder
 from fleetune.launching.docker.tar_stream import PIECE_BYTES, Damaged, TarStream
 
 __all__ = ["OWNER", "END", "Entry", "entries", "folder_head", "pack", "unpack"]
@@ -84,7 +84,7 @@ def _inside(place: Path, name: PurePosixPath, above: tuple[str, ...], folder: Pa
         inner = name / path.name
         try:
             mode = path.stat().st_mode
-            if path.is_symlink() and leads_out(path, folder):
+            if path.is_symlink() and leaves_folder(path, folder):
                 raise Refused(f"{path} cannot be carried to another engine: it is a link that leads out of {folder}")
         except OSError as error:
             raise Refused(f"{path} cannot be carried to another engine ({error.strerror})") from None

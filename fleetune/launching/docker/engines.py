@@ -19,7 +19,7 @@ from docker.utils import version_lt
 from requests.exceptions import JSONDecodeError, RequestException
 
 from containers import answers
-from fleetune.contracts.engine import IMAGE, Engine
+from fleetune.contracts.fleet import IMAGE, Engine
 from fleetune.contracts.record import record
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.launching.docker.ssh import SshAdapter, command

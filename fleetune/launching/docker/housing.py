@@ -11,9 +11,9 @@ from typing import Any
 from docker.types import DeviceRequest, LogConfig, Mount
 
 import fleetune
-from fleetune.contracts.folder_links import prove_links
 from fleetune.contracts.record import record
 from fleetune.errors import TryAgain
+from fleetune.filesystem import check_symlinks
 from fleetune.launching.docker import carry
 from fleetune.launching.docker.archive import OWNER
 from fleetune.launching.docker.job import ContainerJob
@@ -170,7 +170,7 @@ class Carried:
 
 def _linked(folder: Path) -> Iterator[Path]:
     """Files elsewhere that its links lead to: those of the hub's cache; Refused for any other."""
-    prove_links(folder, "container")
+    check_symlinks(folder, "container")
     for path in folder.rglob("*"):
         if path.is_symlink() and path.exists() and folder.resolve() not in path.resolve().parents:
             yield path.resolve()

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import IO
 
 from fleetune.contracts import wire
-from fleetune.contracts.engine import Engine
+from fleetune.contracts.fleet import Engine
 from fleetune.contracts.record import record
 from fleetune.errors import FleetuneError
 from fleetune.launching.docker import leftovers

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Self
 
-from fleetune.contracts.engine import Engine
+from fleetune.contracts.fleet import Engine
 from fleetune.errors import Refused, TryAgain
 from fleetune.launching.docker.anchor import PORT, Anchor
 from fleetune.launching.docker.engines import EngineFacts
@@ -53,7 +53,7 @@ class DockerSites:
         if anchor is None:
             return Door(bind=self.listen)
         links, others = self._grounds.links, (q.device for q in self._grounds.quarters if q.device != device)
-        delays_s = {other: links.way(other, device).latency_s for other in others} if links else {}
+        delays_s = {other: links.link(other, device).latency_s for other in others} if links else {}
         return Door(
             bind=f"tcp://0.0.0.0:{PORT}",
             address=anchor.address,
@@ -89,7 +89,7 @@ class DockerSites:
         links = self._grounds.links
         others = [other for other in self._anchors if other != each.device]
         if links is not None and others:
-            rates = {self._anchors[other].ip: links.way(each.device, other).bytes_per_s for other in others}
+            rates = {self._anchors[other].ip: links.link(each.device, other).bytes_per_s for other in others}
             self._anchors[each.device].shape(rates)
 
     def _own_address(self) -> str:

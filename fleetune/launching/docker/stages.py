@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from typing import Self
 
-from fleetune.contracts.engine import LOCAL
+from fleetune.contracts.fleet import LOCAL
 from fleetune.launching.docker.housing import Carried, Housing, Limits
 from fleetune.launching.docker.tenancy import Tenancy
 from fleetune.launching.job import Launcher

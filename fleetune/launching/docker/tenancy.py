@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from containers import recipe
-from fleetune.contracts.engine import Engine
+from fleetune.contracts.fleet import Engine
 from fleetune.errors import Refused, TryAgain
 from fleetune.launching.docker import leftovers
 from fleetune.launching.docker.engines import EngineFacts, connect, engine_facts, image_of, local

@@ -60,7 +60,7 @@ class Costs:
     def idle_missing(self, device: str) -> Matrix:
         """[i, j]: the same with nothing kept: runtime, weights and their state alone."""
         budget = self.problem.fleet.device(device).memory_bytes
-        runtime = self.problem.profile.of(device).runtime_bytes
+        runtime = self.problem.profile.times_of(device).runtime_bytes
         return self._weights + float(runtime - budget)
 
     def activation_bytes(self) -> Matrix:

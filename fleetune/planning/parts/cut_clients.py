@@ -87,7 +87,7 @@ class Sharer:
             backward=slots("backward_s", many, 1),
             tail=slots("tail_s", outside),
             helper_memory=tuple(
-                float(max(0, fleet.device(name).memory_bytes - profile.of(name).runtime_bytes))
+                float(max(0, fleet.device(name).memory_bytes - profile.times_of(name).runtime_bytes))
                 for name in self.roles.helpers
             ),
             client_memory=(float(self._copy_bytes(cuts)),) * len(self.roles.clients),

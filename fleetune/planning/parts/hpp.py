@@ -44,7 +44,7 @@ def problem_of(
     as the clock has them, so that both agree to the nanosecond. Infeasible: no device can run even an idle worker.
     """
     clock, profile, fleet = Clock(problem.fleet, problem.profile), problem.profile, problem.fleet
-    room = {name: fleet.device(name).memory_bytes - profile.of(name).runtime_bytes for name in names}
+    room = {name: fleet.device(name).memory_bytes - profile.times_of(name).runtime_bytes for name in names}
     able = [name for name in names if room[name] >= 0]
     if not able:
         best = max(names, key=lambda name: room[name])

@@ -6,9 +6,8 @@ from dataclasses import replace
 import numpy as np
 
 from fleetune.clock import Clock
-from fleetune.contracts.action import BACKWARD, FORWARD
-from fleetune.contracts.codecs import BYTES_PER_KEPT_ELEMENT, ELEMENT_BYTES, TOP_K, wire_bytes
-from fleetune.contracts.plan import LinkUse, Plan
+from fleetune.contracts.link_spec import BYTES_PER_KEPT_ELEMENT, ELEMENT_BYTES, TOP_K, wire_bytes
+from fleetune.contracts.plan import BACKWARD, FORWARD, LinkUse, Plan
 from fleetune.contracts.record import positive
 from fleetune.errors import Refused
 from fleetune.solving.opfence.wires import Codec

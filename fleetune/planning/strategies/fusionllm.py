@@ -22,7 +22,7 @@ from fleetune.checks.memory import over_memory
 from fleetune.clock import Clock
 from fleetune.clock.memory import segment_bytes
 from fleetune.contracts import wire
-from fleetune.contracts.codecs import BYTES_PER_KEPT_ELEMENT, TOP_K
+from fleetune.contracts.link_spec import BYTES_PER_KEPT_ELEMENT, TOP_K
 from fleetune.contracts.plan import Plan, PlanResult, Segment
 from fleetune.contracts.record import positive, record
 from fleetune.errors import Infeasible
@@ -124,7 +124,7 @@ def placing(problem: Problem, names: Sequence[str], edges: list[int], *, kept: i
     run even an idle worker.
     """
     fleet, samples, clock = problem.fleet, problem.micro_batch_samples, Clock(problem.fleet, problem.profile)
-    room = {name: fleet.device(name).memory_bytes - problem.profile.of(name).runtime_bytes for name in names}
+    room = {name: fleet.device(name).memory_bytes - problem.profile.times_of(name).runtime_bytes for name in names}
     able = [name for name in names if room[name] >= 0]
     if not able:
         best = max(names, key=lambda name: room[name])

@@ -123,7 +123,7 @@ def _room_bytes(problem: Problem, server: str) -> float:
     """What is left of its memory beside the parameters that it collects; below 0 where it lacks some."""
     profile = problem.profile
     trained = sum(unit.trainable_bytes for unit in profile.units)
-    held = profile.of(server).runtime_bytes + trained * (2 + profile.optimizer_bytes_per_param_byte)
+    held = profile.times_of(server).runtime_bytes + trained * (2 + profile.optimizer_bytes_per_param_byte)
     return problem.fleet.device(server).memory_bytes - held
 
 
@@ -170,7 +170,7 @@ def _posed(
             tuple(problem.micro_batches * (sum(forward) + sum(backward[first:])) + latency_s for first, _ in blocks)
         )
     weights = sum(unit.param_bytes + unit.buffer_bytes for unit in units)
-    room = [problem.fleet.device(name).memory_bytes - problem.profile.of(name).runtime_bytes for name in names]
+    room = [problem.fleet.device(name).memory_bytes - problem.profile.times_of(name).runtime_bytes for name in names]
     return Dealing(
         bandwidth="joint" if bandwidth == "joint" else "equal",
         compute_s=tuple(compute_s),

@@ -18,8 +18,7 @@ from typing import ClassVar
 
 from fleetune.clock import Clock
 from fleetune.contracts import wire
-from fleetune.contracts.action import BACKWARD, FORWARD, Action
-from fleetune.contracts.plan import DeviceOrder, Lane, Plan, PlanResult
+from fleetune.contracts.plan import BACKWARD, FORWARD, Action, DeviceOrder, Lane, Plan, PlanResult
 from fleetune.contracts.record import distinct, positive, record
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning.parts.cut_clients import Cuts, Roles, Sharer

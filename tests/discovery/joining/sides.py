@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fleetune.contracts.config.fleet import Join
+from fleetune.contracts.fleet_request import Join
 from fleetune.discovery.joining import Joined, listen_for
 from fleetune.discovery.joining.device import Joining, serve
 from fleetune.discovery.joining.surroundings import LOOPBACK, Surroundings

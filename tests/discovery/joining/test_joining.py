@@ -14,7 +14,7 @@ import requests
 from docker.tls import TLSConfig
 
 from fleetune.contracts import wire
-from fleetune.contracts.config.fleet import Join
+from fleetune.contracts.fleet_request import Join
 from fleetune.discovery.joining import Joined, listen_for
 from fleetune.discovery.joining.acquaintance import ADMIT_S
 from fleetune.discovery.joining.certificates import issue

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from fleetune.contracts.config.fleet import DeviceRequest, Emulate, FleetRequest, Join
-from fleetune.contracts.engine import Engine
-from fleetune.contracts.simulated import Simulated, Speed
-from fleetune.contracts.ways import Links
+from fleetune.contracts.fleet import Engine, ModelSpeed, SimulatedDevice
+from fleetune.contracts.fleet_request import DeviceRequest, Emulate, FleetRequest, Join
+from fleetune.contracts.link_spec import NetworkSpec
 from fleetune.discovery.joining import Joined, joined_request
 from fleetune.discovery.joining.engine_facts import EngineFacts
 from fleetune.discovery.joining.request import with_joined
@@ -79,9 +78,9 @@ def test_nothing_is_listened_for(tmp_path: Path) -> None:
     """Not where the file does not ask for it, and never for devices that exist only as numbers."""
     request = FleetRequest()
     assert joined_request(request, tmp_path / "kept", print) is request
-    number = Simulated(memory_bytes=1, speeds=(Speed(flops_per_s=1e9),))
+    number = SimulatedDevice(memory_bytes=1, speeds=(ModelSpeed(flops_per_s=1e9),))
     of_numbers = FleetRequest(
-        devices=(DeviceRequest(name="n", simulated=number),), links=Links(mbit_per_s=1), join=ASKED
+        devices=(DeviceRequest(name="n", simulated=number),), links=NetworkSpec(mbit_per_s=1), join=ASKED
     )
     with pytest.raises(Refused, match="simulated, so none can join"):
         joined_request(of_numbers, tmp_path / "kept", print)

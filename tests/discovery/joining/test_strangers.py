@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from fleetune.contracts.config.fleet import DeviceRequest
 from fleetune.contracts.fleet import Device as FleetDevice
+from fleetune.contracts.fleet_request import DeviceRequest
 from fleetune.discovery.joining import acquaintance, engine_facts, refusals
 from fleetune.discovery.joining import front as of_front
 from fleetune.discovery.joining.acquaintance import Acquaintance, Device
@@ -203,5 +203,5 @@ def test_no_device_has_the_coordinators_name() -> None:
         lambda: FleetDevice(name="coordinator", memory_bytes=1, cores=1, fingerprint=""),
         lambda: a_joining_name("coordinator"),
     ):
-        with pytest.raises(Refused, match="device coordinator: this name means the process that conducts"):
+        with pytest.raises(Refused, match="device coordinator: this name is reserved"):
             make()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fleetune.contracts import engine as contracts_engine
+from fleetune.contracts import fleet as contracts_engine
 from fleetune.launching.docker import leftovers, tenancy
 from fleetune.launching.docker.engines import EngineFacts, Image
 from fleetune.launching.docker.leftovers import UNKNOWN, Machine

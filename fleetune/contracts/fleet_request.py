@@ -1,19 +1,17 @@
-"""Which devices are asked for (what is found is `contracts.fleet`)."""
+"""The `fleet` section of a run: which devices are asked for. What is found is `contracts.fleet`."""
 
-from fleetune.contracts.engine import IMAGE, LOCAL, Engine
-from fleetune.contracts.fleet import DOCKER, LAUNCHERS
-from fleetune.contracts.record import a_device_name, distinct, one_of, positive, record
-from fleetune.contracts.simulated import Simulated
-from fleetune.contracts.ways import Links
+from fleetune.contracts.fleet import DOCKER, IMAGE, LAUNCHERS, LOCAL, Engine, SimulatedDevice
+from fleetune.contracts.link_spec import NetworkSpec
+from fleetune.contracts.record import check_device_name, distinct, one_of, positive, record
 from fleetune.errors import Refused
 
 
 @record
 class Emulate:
-    """Hold a device below what its machine has, so that an uneven fleet fits on one machine."""
+    """Limits below what the machine has, so that one machine can host an uneven fleet."""
 
     cores: float | None = None
-    """Share of CPU: 0.5 makes every computation take twice its CPU time."""
+    """CPU share in cores: with 0.5 every computation takes twice its CPU time."""
     memory_bytes: int | None = None
 
     def __post_init__(self) -> None:
@@ -29,19 +27,19 @@ class DeviceRequest:
 
     name: str
     launcher: str = "process"
-    """`process` runs what it does on this machine, `docker` in containers of its engine."""
+    """`process` runs the device's work on this machine, `docker` in containers of its engine."""
     engine: str = LOCAL
-    """Name of one of the fleet's engines; `local` is that of this machine."""
+    """Name of one of the fleet's engines; `local` is this machine's engine."""
     accelerator: str = "auto"
-    """`auto` takes an accelerator where there is one; else `cpu` or `cuda:N`."""
+    """`cpu`, `cuda:N`, or `auto`: an accelerator if there is one."""
     threads: int | None = None
-    """That it computes with; None: as many as it has cores, or its share of them (see discovery.threads)."""
+    """Compute threads; None: one per core, or the device's share of the cores (see discovery.threads)."""
     emulate: Emulate = Emulate()
-    simulated: Simulated | None = None
-    """Speeds of hardware that is not there; in a file also the name of a file in configs/devices."""
+    simulated: SimulatedDevice | None = None
+    """Speeds of hardware that does not exist here; in a fleet file also the name of a file in configs/devices."""
 
     def __post_init__(self) -> None:
-        a_device_name(self.name)
+        check_device_name(self.name)
         one_of(f"device {self.name}", "launcher", self.launcher, LAUNCHERS)
         if self.accelerator not in ("auto", "cpu") and not self.accelerator.startswith("cuda:"):
             raise Refused(f"device {self.name}: accelerator is {self.accelerator!r}; allowed are auto, cpu, cuda:N")
@@ -53,19 +51,18 @@ class DeviceRequest:
             self.emulate != Emulate() or self.accelerator != "auto" or self.threads is not None
         ):
             raise Refused(
-                f"device {self.name}: it is simulated, so emulate, accelerator and threads say nothing about it; "
-                "leave them out"
+                f"device {self.name}: it is simulated, so emulate, accelerator and threads do not apply; leave them out"
             )
 
 
 @record
 class Join:
-    """Devices that are not in the file: those that join by `fleetune join` while discovery listens."""
+    """Settings for devices outside the fleet file, which join by `fleetune join` while discovery listens."""
 
     token_file: str
-    """File that holds the token; every device must give the same."""
+    """File with the token that every joining device must present."""
     wait_s: float = 10.0
-    """How long to listen for them."""
+    """Seconds to listen for joining devices."""
 
     def __post_init__(self) -> None:
         positive("join", wait_s=self.wait_s)
@@ -77,14 +74,14 @@ class FleetRequest:
 
     devices: tuple[DeviceRequest, ...] = (DeviceRequest(name="here"),)
     tolerance: float = 0.1
-    """A new measurement within this share of the stored one keeps the stored fleet."""
-    links: Links | None = None
-    """Of a simulated fleet, which needs them; of containers of one engine: what their links are held to. None where
-    they are measured as they are."""
+    """Relative change of a measurement up to which the stored fleet is kept."""
+    links: NetworkSpec | None = None
+    """Required for a simulated fleet; for containers of one engine, the rates their links are shaped to. None: links
+    are measured as they are."""
     engines: tuple[Engine, ...] = ()
-    """Engines that devices name; that of this machine needs no entry."""
+    """Engines that devices refer to by name; this machine's engine needs no entry."""
     image: str = IMAGE
-    """What the containers of devices are made of; `fleetune-mounted` uses code and packages of this machine."""
+    """Image of the devices' containers; `fleetune-mounted` uses this machine's code and packages."""
     join: Join | None = None
 
     def __post_init__(self) -> None:
@@ -92,23 +89,23 @@ class FleetRequest:
             raise Refused("fleet: devices is empty; name at least one")
         distinct("fleet", "device name", (device.name for device in self.devices))
         positive("fleet", tolerance=self.tolerance)
-        self._prove_one_kind()
+        self._validate_kind_and_links()
         distinct("fleet", "engine name", (engine.name for engine in self.engines))
         engines = [LOCAL, *(engine.name for engine in self.engines)]
         for device in self.devices:
             one_of(f"device {device.name}", "engine", device.engine, engines)
         names = [device.name for device in self.devices]
-        for way in self.links.pairs if self.links else ():
-            for name in (way.source, way.target):
-                one_of(f"fleet: links.pairs {way.source} -> {way.target}", "device", name, names)
+        for pair in self.links.pairs if self.links else ():
+            for name in (pair.source, pair.target):
+                one_of(f"fleet: links.pairs {pair.source} -> {pair.target}", "device", name, names)
 
     @property
     def simulated(self) -> tuple[str, ...]:
-        """Names of the devices that exist only as numbers: all or none."""
+        """Names of the simulated devices: all of the fleet's or none."""
         return tuple(device.name for device in self.devices if device.simulated)
 
-    def _prove_one_kind(self) -> None:
-        """Simulated devices have no real ones beside them, and their links are given."""
+    def _validate_kind_and_links(self) -> None:
+        """Refuse a mix of simulated and real devices, and links that are missing or cannot be shaped."""
         simulated = self.simulated
         real = [device.name for device in self.devices if device.name not in simulated]
         if simulated and real:

@@ -1,4 +1,4 @@
-"""A disk that takes no more, in one sentence: which one, how much is free on it, and what to do."""
+"""Readable errors for full disks, and detection of symbolic links that leave a folder."""
 
 import errno
 import os
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from fleetune.errors import TryAgain
+from fleetune.errors import Refused, TryAgain
 
 STORE, TEMPORARY, CACHE, OUTPUT = "runs and artifacts", "temporary files", "caches", "output"
 _ADVICE = {
@@ -24,13 +24,13 @@ _SAID = re.compile(
     rf"|(?P<{errno.errorcode[errno.EROFS]}>read-only file system|os error {errno.EROFS}\b|readonly database)",
     re.IGNORECASE,
 )
-"""What libraries say who tell an error of the system in their own words (safetensors, pyarrow, sqlite)."""
+"""Messages of libraries that wrap system errors in their own text (safetensors, pyarrow, sqlite)."""
 FULL_BYTES = 1 << 20
-"""With less room than this a disk counts as full."""
+"""A disk with fewer free bytes than this counts as full."""
 
 
 def folders(store: str | Path | None = None) -> dict[str, Path]:
-    """The folders of this process by what they are for: where to look for a disk that an error does not name."""
+    """Purpose -> folder that this process writes to; these disks are checked when an error names none."""
     caches = os.environ.get("HF_HOME") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     found = {TEMPORARY: Path(os.environ.get("TMPDIR") or "/tmp"), CACHE: Path(caches).expanduser()}
     with suppress(OSError):
@@ -39,10 +39,10 @@ def folders(store: str | Path | None = None) -> dict[str, Path]:
     return found if store is None else {STORE: Path(store), **found}
 
 
-def in_words(error: BaseException, used: Mapping[str, Path]) -> TryAgain | None:
-    """What `error`, or one that it came of, means when a disk is behind it; None when none is.
+def disk_error(error: BaseException, used: Mapping[str, Path]) -> TryAgain | None:
+    """Return the TryAgain for an `error` that a full, read-only or over-quota disk caused; None for other errors.
 
-    `used`: folders by what they are for.
+    `used` maps purposes to folders, as `folders` returns them. Causes and contexts of the error are examined too.
     """
     chain = list(_chain(error))
     number = next((code for one in chain if (code := _number(one)) is not None), None)
@@ -53,11 +53,11 @@ def in_words(error: BaseException, used: Mapping[str, Path]) -> TryAgain | None:
     return TryAgain(f"{_state(number, folder)}: {_ADVICE.get(purpose, 'make room there')}, then start again")
 
 
-def full(used: Mapping[str, Path]) -> TryAgain | None:
-    """The sentence for the first of these folders whose disk has no room left, None where all have some."""
+def find_full_disk(used: Mapping[str, Path]) -> TryAgain | None:
+    """Return the error for the first of these folders whose disk is full; None if every disk has room."""
     for purpose, folder in used.items():
         if _is_full(errno.ENOSPC, folder):
-            return in_words(OSError(errno.ENOSPC, "", str(folder)), {purpose: folder})
+            return disk_error(OSError(errno.ENOSPC, "", str(folder)), {purpose: folder})
     return None
 
 
@@ -84,8 +84,11 @@ def _names(error: OSError) -> list[str | bytes]:
 
 
 def _culprit(number: int, named: list[Path], used: Mapping[str, Path]) -> tuple[Path, str]:
-    """The folder or file whose disk it was, and what it is for: one that is full now, else one that the error names,
-    else the first (what was half written may be gone again)."""
+    """Return the path on the disk at fault, and its purpose.
+
+    A path whose disk is full now, else the first path that the error names, else the first used folder: a partial file
+    may already be deleted.
+    """
     known = [(path, _purpose(path, used)) for path in named] + [(path, purpose) for purpose, path in used.items()]
     for path, purpose in known:
         if _is_full(number, path):
@@ -94,7 +97,7 @@ def _culprit(number: int, named: list[Path], used: Mapping[str, Path]) -> tuple[
 
 
 def _purpose(path: Path, used: Mapping[str, Path]) -> str:
-    """Of the folder in `used` that the path lies in; else of one on the same disk."""
+    """Purpose of the used folder that contains the path, else of one on the same disk, else empty."""
     place = Path(os.path.abspath(path))
     inside = [purpose for purpose, folder in used.items() if place.is_relative_to(os.path.abspath(folder))]
     same = [purpose for purpose, folder in used.items() if _mount(folder) == _mount(place)]
@@ -124,13 +127,13 @@ def _state(number: int, path: Path) -> str:
 
 
 def _room(path: Path) -> tuple[int, int]:
-    """Bytes that are free for us, and in all."""
+    """Bytes available to this user, and the disk's size in bytes."""
     facts = os.statvfs(_there(path))
     return facts.f_bavail * facts.f_frsize, facts.f_blocks * facts.f_frsize
 
 
 def _there(path: Path) -> Path:
-    """The path or the nearest folder above it that exists."""
+    """The path, or its nearest existing parent folder."""
     place = Path(os.path.abspath(path))
     return next(folder for folder in (place, *place.parents) if folder.exists())
 
@@ -145,3 +148,36 @@ def _bytes(amount: int) -> str:
         if amount >= size:
             return f"{amount / size:.3g} {unit}"
     return f"{amount} B"
+
+
+REPOSITORY = re.compile(r"(models|datasets|spaces)--.+")
+
+
+def leaves_folder(path: Path, folder: Path) -> bool:
+    """Return True if `path`, given below `folder`, resolves to a place outside of it.
+
+    In the hub's cache every file of `models--NAME/snapshots/REVISION` is a link into `models--NAME/blobs`: those links
+    are allowed.
+    """
+    whole, real = Path(os.path.realpath(folder)), Path(os.path.realpath(path))
+    allowed = (whole, *(blobs for place in (whole, *whole.parents) if (blobs := _blobs(place)) is not None))
+    return not any(real.is_relative_to(place) for place in allowed)
+
+
+def check_symlinks(folder: Path, owner: str) -> None:
+    """Refuse a folder that contains a symbolic link to a place outside of it; the message starts with `owner`."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink() and leaves_folder(path, folder):
+            raise Refused(
+                f"{owner}: {path} is a link to {os.path.realpath(path)}, outside of {folder}; put the file itself there"
+            )
+
+
+def _blobs(place: Path) -> Path | None:
+    """The hub cache's folder with the files of the snapshot `place`; None if `place` is not a snapshot."""
+    return place.parents[1] / "blobs" if _is_snapshot(place) else None
+
+
+def _is_snapshot(place: Path) -> bool:
+    above = place.parents
+    return len(above) > 1 and above[0].name == "snapshots" and bool(REPOSITORY.fullmatch(above[1].name))

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from fleetune.contracts.config.data import DataRequest
-from fleetune.contracts.config.model import Lora, ModelRequest
-from fleetune.contracts.folder_links import leads_out, prove_links
+from fleetune.contracts.run_config import DataRequest, Lora, ModelRequest
 from fleetune.data.digest import content_digest
 from fleetune.errors import Refused
+from fleetune.filesystem import check_symlinks, leaves_folder
 from fleetune.models.source import folders, source_folder
 
 Use = Callable[[Path], object]
@@ -53,10 +52,10 @@ def test_the_hubs_cache_is_links(tmp_path: Path) -> None:
     snapshot = tmp_path / "models--a--b" / "snapshots" / "0"
     (snapshot / "config.json").symlink_to("../../blobs/x")
     (snapshot / "onnx" / "model").symlink_to("../../../blobs/x")
-    prove_links(snapshot, "model")
-    prove_links(snapshot / "onnx", "model")
+    check_symlinks(snapshot, "model")
+    check_symlinks(snapshot / "onnx", "model")
     (snapshot / "other").symlink_to("../../../models--c--d/blobs/x")
-    assert leads_out(snapshot / "other", snapshot)
+    assert leaves_folder(snapshot / "other", snapshot)
     other = tmp_path / "mine" / "snapshots" / "0"
     (other / "it").symlink_to("../../blobs/x")
-    assert leads_out(other / "it", other)
+    assert leaves_folder(other / "it", other)

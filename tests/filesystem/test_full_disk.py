@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fleetune import disk
+from fleetune import filesystem
 from fleetune.contracts import wire
 from fleetune.contracts.fleet import Device, Fleet
 from fleetune.errors import TryAgain
@@ -39,30 +39,33 @@ def disks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("error", SAID, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("small", [disk.STORE, disk.TEMPORARY])
+@pytest.mark.parametrize("small", [filesystem.STORE, filesystem.TEMPORARY])
 def test_the_disk_that_is_full_is_named(disks: Path, error: Exception, small: str) -> None:
     """It was an unforeseen OSError once, of no disk in particular: the full one among those in use is told, with its
     room and what to do about it."""
-    used = {purpose: disks / ("small" if purpose == small else "large") for purpose in (disk.STORE, disk.TEMPORARY)}
-    found = disk.in_words(error, used)
+    used = {
+        purpose: disks / ("small" if purpose == small else "large")
+        for purpose in (filesystem.STORE, filesystem.TEMPORARY)
+    }
+    found = filesystem.disk_error(error, used)
     assert isinstance(found, TryAgain)
     assert str(found).startswith(
         f"the disk of {disks / 'small'} (mounted at {disks / 'small'}, 3 kB free of 64 kB) has no room for this: "
     )
-    assert ("--root" if small == disk.STORE else "TMPDIR") in str(found)
+    assert ("--root" if small == filesystem.STORE else "TMPDIR") in str(found)
 
 
 def test_the_cause_of_an_error_counts(disks: Path) -> None:
     """A library that raises an error of its own after one of a full disk hides nothing."""
     error = ValueError("cannot save")
     error.__cause__ = OSError(errno.ENOSPC, "No space left on device", str(disks / "small" / "weights"))
-    assert str(disks / "small") in str(disk.in_words(error, {disk.STORE: disks / "large"}))
+    assert str(disks / "small") in str(filesystem.disk_error(error, {filesystem.STORE: disks / "large"}))
 
 
 def test_what_was_half_written_may_be_gone(disks: Path) -> None:
     """The disk that an error names is told even when there is room again."""
     error = OSError(errno.ENOSPC, "No space left on device", str(disks / "large" / "x.part"))
-    assert "5 GB free of 10 GB" in str(disk.in_words(error, {disk.TEMPORARY: disks / "large"}))
+    assert "5 GB free of 10 GB" in str(filesystem.disk_error(error, {filesystem.TEMPORARY: disks / "large"}))
 
 
 @pytest.mark.parametrize(
@@ -71,14 +74,14 @@ def test_what_was_half_written_may_be_gone(disks: Path) -> None:
 )
 def test_other_reasons_to_take_nothing(disks: Path, number: int, place: str, said: str) -> None:
     """A disk that was mounted read-only or a user's share that is used up are called so."""
-    used = {disk.TEMPORARY: disks / "large", disk.STORE: disks / place}
-    assert said.partition(":")[0] in str(disk.in_words(OSError(number, os.strerror(number)), used))
+    used = {filesystem.TEMPORARY: disks / "large", filesystem.STORE: disks / place}
+    assert said.partition(":")[0] in str(filesystem.disk_error(OSError(number, os.strerror(number)), used))
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EACCES, "Permission denied"), KeyError("device"), OSError("space")])
 def test_other_errors_are_none_of_a_disk(disks: Path, error: Exception) -> None:
     """Nothing is blamed on a disk but what is one's fault, even while one is full."""
-    assert disk.in_words(error, {disk.STORE: disks / "small"}) is None
+    assert filesystem.disk_error(error, {filesystem.STORE: disks / "small"}) is None
 
 
 def test_a_record_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

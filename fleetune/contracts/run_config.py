@@ -1,0 +1,226 @@
+"""The config of a run: model, data, training, strategy and stages. Unknown keys are refused by name."""
+
+import re
+from dataclasses import field
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from fleetune.contracts.fleet import LAUNCHERS, PROCESS
+from fleetune.contracts.fleet_request import FleetRequest
+from fleetune.contracts.record import check_name, not_negative, one_of, positive, record
+from fleetune.errors import Refused
+
+TASKS = ("sequence-classification", "image-classification", "causal-lm")
+
+
+@record
+class Lora:
+    """Low-rank adapters (PEFT); only they and the task's head are trained."""
+
+    r: int = 8
+    alpha: float = 16.0
+    dropout: float = 0.0
+    targets: tuple[str, ...] | str
+    """Names of the modules that get an adapter, or one regular expression."""
+    start: str | None = None
+    """Folder of a PEFT adapter to start from."""
+
+    def __post_init__(self) -> None:
+        positive("lora", r=self.r, alpha=self.alpha)
+        not_negative("lora", dropout=self.dropout)
+        if self.dropout >= 1:
+            raise Refused(f"lora: dropout must be below 1 (got {self.dropout})")
+
+
+@record
+class ModelRequest:
+    """The `model` section of a run.
+
+    `source` is a folder, a name on the Hugging Face hub, or `package:NAME` (a Python package that contains a model).
+    Without `source`, `config` with its `model_type` describes a model with random weights.
+    """
+
+    task: str
+    source: str | None = None
+    config: dict[str, Any] | None = None
+    """Changes to the model's own configuration; without `source` the whole configuration."""
+    lora: Lora | None = None
+    freeze: tuple[str, ...] = ()
+    """Regular expressions; parameters whose name matches one from its start are frozen."""
+    granularity: str = "block"
+    """Size of a unit: `block` (a transformer or residual block) or `layer`."""
+    precision: str = "float32"
+    revision: Annotated[str | None, Field(exclude_if=lambda value: value is None)] = None
+    """Branch, tag or commit on the hub; by default the main branch. The run record holds the resolved commit."""
+
+    def __post_init__(self) -> None:
+        one_of("model", "task", self.task, TASKS)
+        one_of("model", "granularity", self.granularity, ("block", "layer"))
+        one_of("model", "precision", self.precision, ("float32", "float64"))
+        for pattern in self.freeze:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise Refused(f"model: freeze has {pattern!r}, which is not a regular expression ({error})") from None
+        if self.revision is not None and self.source is None:
+            raise Refused(
+                f"model: revision {self.revision!r} needs a source; give a name on the hub, or leave revision out"
+            )
+        if self.source is None and not (self.config or {}).get("model_type"):
+            raise Refused("model: give source (a folder, a hub name, package:NAME) or config with a model_type")
+
+
+BUILT_IN = ("digits", "docstrings", "stdlib-sources")
+
+
+@record
+class DataRequest:
+    """The `data` section of a run.
+
+    `source` is one of the built-in sets (digits, docstrings, stdlib-sources), a .jsonl, .csv or .parquet file (or a
+    folder with train.* and test.* files), a folder with a folder of images per class (below train/ and test/ where
+    there are splits), or a Hugging Face dataset by folder or hub name.
+    """
+
+    source: str
+    text_column: str = "text"
+    image_column: str = "image"
+    label_column: str = "label"
+    max_length: int = 64
+    """Tokens per sample; longer texts are cut, shorter ones padded."""
+    image_size: int | None = None
+    """Width and height in pixels to which images are resized; by default the model's own."""
+    train_samples: int | None = None
+    """At most this many (the first of a seeded shuffle); by default all."""
+    test_samples: int | None = None
+    """Exactly this many, from the same shuffle; a data set with fewer is refused."""
+    test_fraction: float = 0.2
+    """Share of the samples held out for testing if the source has no test split."""
+
+    def __post_init__(self) -> None:
+        if not self.source:
+            raise Refused(f"data: source is empty; allowed are {', '.join(BUILT_IN)}, a file, a folder or a hub name")
+        positive("data", max_length=self.max_length)
+        for name, value in (
+            ("train_samples", self.train_samples),
+            ("test_samples", self.test_samples),
+            ("image_size", self.image_size),
+        ):
+            if value is not None:
+                positive("data", **{name: value})
+        not_negative("data", test_fraction=self.test_fraction)
+        if not 0 < self.test_fraction < 1:
+            raise Refused(f"data: test_fraction must lie between 0 and 1 (got {self.test_fraction})")
+
+
+@record
+class TrainingRequest:
+    """The `training` section of a run. A round is one optimizer step over batch_samples samples."""
+
+    rounds: int
+    batch_samples: int = 32
+    micro_batch_samples: int = 8
+    optimizer: str = "adamw"
+    learning_rate: float = 5e-4
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    """Momentum of sgd."""
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    schedule: str = "constant"
+    """Learning rate after the warm-up: constant, linear (to 0 at the last round) or cosine."""
+    warmup_rounds: int = 0
+    clip_norm: float | None = None
+    """Maximum global L2 norm of the gradients; None disables clipping."""
+    checkpoint_every_rounds: int | None = None
+    """None: every 50 rounds or a quarter of all rounds, whichever is less, and once a minute."""
+
+    def __post_init__(self) -> None:
+        positive(
+            "training",
+            rounds=self.rounds,
+            batch_samples=self.batch_samples,
+            micro_batch_samples=self.micro_batch_samples,
+            learning_rate=self.learning_rate,
+            epsilon=self.epsilon,
+        )
+        not_negative(
+            "training",
+            weight_decay=self.weight_decay,
+            momentum=self.momentum,
+            warmup_rounds=self.warmup_rounds,
+        )
+        for name, beta in (("beta1", self.beta1), ("beta2", self.beta2)):
+            not_negative("training", **{name: beta})
+            if beta >= 1:
+                raise Refused(f"training: {name} must be below 1 (got {beta})")
+        one_of("training", "optimizer", self.optimizer, ("adamw", "sgd"))
+        one_of("training", "schedule", self.schedule, ("constant", "linear", "cosine"))
+        for name in ("clip_norm", "checkpoint_every_rounds"):
+            if getattr(self, name) is not None:
+                positive("training", **{name: getattr(self, name)})
+        if self.batch_samples % self.micro_batch_samples:
+            raise Refused(
+                f"training: micro_batch_samples {self.micro_batch_samples} does not divide batch_samples "
+                f"{self.batch_samples}; choose a divisor"
+            )
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of one round (M in the papers)."""
+        return self.batch_samples // self.micro_batch_samples
+
+    @property
+    def optimizer_bytes_per_param_byte(self) -> float:
+        """Bytes of optimizer state per trainable byte."""
+        return 2.0 if self.optimizer == "adamw" else (1.0 if self.momentum else 0.0)
+
+
+@record
+class StrategyRequest:
+    """The strategy that plans, and its options, which the strategy validates."""
+
+    name: str = "asteroid"
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@record
+class StagesRequest:
+    """Launcher and image of the stages that run on no device: plan, monitor and evaluate."""
+
+    launcher: str = PROCESS
+    """`process`, or `docker`: each stage in a container of this machine's engine, without a network."""
+    image: str | None = None
+    """One image for all of them, instead of fleetune-plan and fleetune-train."""
+
+    def __post_init__(self) -> None:
+        one_of("stages", "launcher", self.launcher, LAUNCHERS)
+
+
+@record
+class ProfileRequest:
+    """Measurements in addition to the costs of units."""
+
+    scores: bool = False
+    """True to score every attention head on the first round's micro-batches, which D2FT needs. Transformers only."""
+
+
+@record
+class RunConfig:
+    """A run file. Each section may instead be the name of a file in configs/."""
+
+    name: str
+    seed: int = 0
+    fleet: FleetRequest = FleetRequest()
+    model: ModelRequest
+    data: DataRequest
+    training: TrainingRequest
+    strategy: StrategyRequest = StrategyRequest()
+    stages: Annotated[StagesRequest, Field(exclude_if=lambda value: value == StagesRequest())] = StagesRequest()
+    profile: Annotated[ProfileRequest, Field(exclude_if=lambda value: value == ProfileRequest())] = ProfileRequest()
+
+    def __post_init__(self) -> None:
+        check_name("run", self.name)
+        not_negative("run", seed=self.seed)
