@@ -8,8 +8,8 @@ from benchmarks.parts.asteroid.planned import FORCED, costed, must
 from benchmarks.parts.asteroid.setting import BERT, MODELS, alike, environment, posed, profile_of, usual
 from benchmarks.parts.asteroid.sheet import beside, near, share
 from benchmarks.parts.asteroid.speedups import cells
-from fleetune.solving.hpp.case import Case
-from fleetune.solving.hpp.draft import Draft, Stage
+from fleetune.solving.hpp.draft import Draft, DraftStage
+from fleetune.solving.hpp.instance import Instance
 
 PROBLEM = ("C", 100)
 
@@ -37,7 +37,7 @@ def test_a_table_compares_rounds_of_the_same_problem() -> None:
     ours, forced, dp = (must(problem, name) for name in ("search", FORCED, "dp"))
     assert ours.fits and forced.fits and ours.round_s <= dp.round_s
     assert len([device for stage in forced.draft.stages for device in stage.devices]) == 4
-    again = costed(Case(problem), ours.draft)
+    again = costed(Instance(problem), ours.draft)
     assert (again.round_s, again.words) == (ours.round_s, ours.words)
 
 
@@ -59,7 +59,7 @@ def test_every_model_has_its_numbers() -> None:
 
 def test_ablation_deals_evenly_and_averages_devices() -> None:
     """Groups stay, samples do not; times are means over devices."""
-    draft = Draft((Stage(0, 2, (0, 1, 2), (8, 1, 1)), Stage(2, 3, (3,), (10,))), (3, 1))
+    draft = Draft((DraftStage(0, 2, (0, 1, 2), (8, 1, 1)), DraftStage(2, 3, (3,), (10,))), (3, 1))
     assert [stage.samples for stage in _evenly(draft).stages] == [(4, 3, 3), (10,)]
     assert _average((((1.0, 2.0),), ((3.0, 6.0),))) == ((2.0, 4.0),)
 

@@ -15,7 +15,7 @@ from fleetune import solving
 from fleetune.contracts import wire
 from flows.cli.app import app
 from tests.cli.conftest import Call, document, files
-from tests.solving.instances import drawn
+from tests.solving.hpp.instances import drawn
 from tests.solving.stand_in import KIND, solution
 
 SUMMARY = "best: round 12.5 ms (25.0 % above its bound), 2 stages nano-0+nano-1 | tx2, solved in 250 ms"

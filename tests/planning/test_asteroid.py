@@ -12,11 +12,11 @@ from fleetune.contracts.plan import PlanResult, Segment
 from fleetune.contracts.profile import Profile
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning import Problem, solve
-from fleetune.planning.parts.hpp import problem_of
+from fleetune.planning.parts.hpp_problem import problem_of
 from fleetune.solving.hpp.solve import solve as solve_hpp
 from tests.clock import fleets
 from tests.planning.instances import small, tiny
-from tests.planning.test_hpp import jagged, names_of
+from tests.planning.test_hpp_problem import jagged, names_of
 
 PROPERTY = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

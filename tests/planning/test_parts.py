@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from fleetune.errors import Refused
 from fleetune.planning import Problem
-from fleetune.planning.parts.costs import Costs
-from fleetune.planning.parts.groups import Groups
-from fleetune.solving.hpp.allocation import allocate
-from fleetune.solving.hpp.cuts import best_cuts
+from fleetune.planning.parts.groups import GroupCosts
+from fleetune.planning.parts.run_costs import RunCosts
+from fleetune.solving.hpp.chain_cuts import best_cuts
+from fleetune.solving.hpp.sample_allocation import allocate
 from fleetune.solving.hpp.warmup import warmups
 from tests.planning.instances import tiny
 
@@ -132,8 +132,8 @@ def test_a_group_is_dealt_the_same_for_all_runs_at_once_as_for_each_alone(proble
     group = tuple(times.device for times in problem.profile.times)
     if len(group) > problem.micro_batch_samples:
         return
-    costs = Costs(problem)
-    runs = Groups(costs)
+    costs = RunCosts(problem)
+    runs = GroupCosts(costs)
     matrix = runs.seconds(group, kept)
     for i, j in combinations(range(costs.blocks + 1), 2):
         dealt = runs.dealt(group, kept, i, j)

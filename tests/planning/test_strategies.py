@@ -10,7 +10,7 @@ from fleetune.clock import Clock
 from fleetune.contracts.plan import Segment
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning import Problem, solve
-from fleetune.planning.parts.finish import plan_of, segment
+from fleetune.planning.parts.plan_result import plan_of, segment
 from fleetune.solving.hpp.warmup import warmups
 from tests.clock import fleets
 from tests.planning.instances import small, tiny

@@ -10,7 +10,7 @@ from fleetune.contracts import wire
 from fleetune.errors import Infeasible, Refused
 from fleetune.solving.hpp.kind import in_short
 from fleetune.solving.hpp.solution import Share, Solution, Stage, VirtualWorker
-from tests.solving.instances import drawn
+from tests.solving.hpp.instances import drawn
 from tests.solving.stand_in import KIND, METHODS, solution
 
 KNOWN = {"hpp": KIND}

@@ -6,8 +6,8 @@ from dataclasses import replace
 from benchmarks.parts.asteroid.planned import Planned, costed, must
 from benchmarks.parts.asteroid.setting import Model, environment, usual
 from benchmarks.parts.asteroid.sheet import Sheet, share
-from fleetune.solving.hpp.case import Case
 from fleetune.solving.hpp.draft import Draft
+from fleetune.solving.hpp.instance import Instance
 from fleetune.solving.hpp.problem import Problem
 
 AMPLE_BYTES = 1 << 50
@@ -49,12 +49,12 @@ def _naive(problem: Problem) -> Planned:
         bandwidth_bytes_per_s=wide,
         latency_s=tuple((0.0,) * count for _ in range(count)),
     )
-    return costed(Case(problem), _evenly(_planned_for(alike)))
+    return costed(Instance(problem), _evenly(_planned_for(alike)))
 
 
 def _between_stages(problem: Problem) -> Planned:
     """Cuts and groups as the planner finds them with ample memory; samples dealt evenly."""
-    return costed(Case(problem), _evenly(_planned_for(_roomy(problem))))
+    return costed(Instance(problem), _evenly(_planned_for(_roomy(problem))))
 
 
 def _planned_for(problem: Problem) -> Draft:

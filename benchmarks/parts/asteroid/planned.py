@@ -5,14 +5,11 @@ from functools import cache
 from typing import NamedTuple
 
 from fleetune.errors import Infeasible
-from fleetune.solving.hpp.case import Case
-from fleetune.solving.hpp.draft import Draft, judge
-from fleetune.solving.hpp.draft import Stage as DraftStage
-from fleetune.solving.hpp.formula import all_reduce_s
+from fleetune.solving.hpp.draft import Draft, DraftStage, all_reduce_s, evaluate, hetpipe_bytes, synchronous_bytes
+from fleetune.solving.hpp.instance import Instance
 from fleetune.solving.hpp.problem import Problem
 from fleetune.solving.hpp.solution import Solution, Stage
 from fleetune.solving.hpp.solve import solve
-from fleetune.solving.hpp.volume import hetpipe_bytes, synchronous_bytes
 
 FORCED = "search!"
 """`search` that may leave no device out."""
@@ -70,44 +67,44 @@ def _planned(known: _Known, method: str) -> Planned | None:
         found = solve(problem, method=name, every_device=every_device)
     except Infeasible:
         return None
-    case = Case(problem)
+    instance = Instance(problem)
     if found.virtual_workers is not None:
-        return _of_hetpipe(case, found)
-    return costed(case, _draft(case, found.stages), found.solve_s)
+        return _of_hetpipe(instance, found)
+    return costed(instance, _draft(instance, found.stages), found.solve_s)
 
 
-def costed(case: Case, draft: Draft, solve_s: float = 0.0) -> Planned:
+def costed(instance: Instance, draft: Draft, solve_s: float = 0.0) -> Planned:
     """What a draft costs by the exact simulation."""
-    verdict = judge(case, draft)
+    cost = evaluate(instance, draft)
     return Planned(
-        round_s=verdict.round_s,
-        fits=verdict.lack is None,
-        peak_bytes=max(max(of_stage) for of_stage in verdict.memory_bytes),
-        volume_bytes=synchronous_bytes(case, draft),
-        reduce_s=max(all_reduce_s(case, stage.devices, stage.first, stage.end) for stage in draft.stages),
+        round_s=cost.round_s,
+        fits=cost.shortfall is None,
+        peak_bytes=max(max(of_stage) for of_stage in cost.memory_bytes),
+        volume_bytes=synchronous_bytes(instance, draft),
+        reduce_s=max(all_reduce_s(instance, stage.devices, stage.first, stage.end) for stage in draft.stages),
         solve_s=solve_s,
         draft=draft,
-        words=_words(case, draft),
+        words=_words(instance, draft),
     )
 
 
-def _of_hetpipe(case: Case, found: Solution) -> Planned:
+def _of_hetpipe(instance: Instance, found: Solution) -> Planned:
     assert found.virtual_workers is not None
-    workers = [(_draft(case, worker.stages), worker.micro_batches) for worker in found.virtual_workers]
+    workers = [(_draft(instance, worker.stages), worker.micro_batches) for worker in found.virtual_workers]
     return Planned(
         round_s=found.objective,
         fits=found.feasible,
         peak_bytes=max(found.memory_bytes.values()),
-        volume_bytes=hetpipe_bytes(case, workers),
+        volume_bytes=hetpipe_bytes(instance, workers),
         reduce_s=0.0,
         solve_s=found.solve_s,
         draft=workers[0][0],
-        words=" and ".join(f"[{_words(case, draft)}]" for draft, _ in workers),
+        words=" and ".join(f"[{_words(instance, draft)}]" for draft, _ in workers),
     )
 
 
-def _draft(case: Case, stages: Sequence[Stage]) -> Draft:
-    number = {device.name: place for place, device in enumerate(case.problem.devices)}
+def _draft(instance: Instance, stages: Sequence[Stage]) -> Draft:
+    number = {device.name: place for place, device in enumerate(instance.problem.devices)}
     drafted = tuple(
         DraftStage(
             *stage.layers,
@@ -119,8 +116,8 @@ def _draft(case: Case, stages: Sequence[Stage]) -> Draft:
     return Draft(drafted, tuple(stage.warmup for stage in stages))
 
 
-def _words(case: Case, draft: Draft) -> str:
-    names = [device.name for device in case.problem.devices]
+def _words(instance: Instance, draft: Draft) -> str:
+    names = [device.name for device in instance.problem.devices]
     return " | ".join(
         " + ".join(f"{names[device]} {samples}" for device, samples in zip(stage.devices, stage.samples, strict=True))
         for stage in draft.stages

@@ -4,8 +4,8 @@ from benchmarks.parts.asteroid.planned import Planned, costed, must
 from benchmarks.parts.asteroid.setting import EFFICIENTNET, alike, posed
 from benchmarks.parts.asteroid.sheet import Sheet
 from benchmarks.report import Figure
-from fleetune.solving.hpp.case import Case
 from fleetune.solving.hpp.draft import peak_bytes
+from fleetune.solving.hpp.instance import Instance
 from fleetune.solving.hpp.warmup import POLICIES, warmups
 
 STAGES = 3
@@ -24,10 +24,10 @@ def fig15b(mini_batch: int = EFFICIENTNET.mini_batch, micro_batch: int = 64) -> 
     fleet = alike("tx2", STAGES)
     problem = posed(EFFICIENTNET, fleet, micro_batch, micro_batches, tuple(warmups(OURS, STAGES, micro_batches)))
     base, dp = must(problem, "asteroid"), must(posed(EFFICIENTNET, fleet, micro_batch, micro_batches), "dp")
-    case = Case(problem)
+    instance = Instance(problem)
     kept = {name: tuple(warmups(name, STAGES, micro_batches)) for name in POLICIES}
     kept["backward after forward"] = (micro_batches,) * STAGES
-    rows = {name: costed(case, base.draft._replace(warmups=k)) for name, k in kept.items()}
+    rows = {name: costed(instance, base.draft._replace(warmups=k)) for name, k in kept.items()}
     columns = ("schedule", "K", "peak MB", "samples/s", "fits 6500 MB", "")
     sheet = Sheet(f"Fig. 15b: {micro_batches} micro-batches of {micro_batch}: {base.words}", columns)
     sheet.remarks = list(REMARKS)
@@ -35,8 +35,8 @@ def fig15b(mini_batch: int = EFFICIENTNET.mini_batch, micro_batch: int = 64) -> 
         keeps = ", ".join(map(str, kept.get(name, (1,))))
         speed = f"{mini_batch / found.round_s:.0f}"
         sheet.rows.append((name, keeps, f"{found.peak_bytes / 1e6:.0f}", speed, "yes" if found.fits else "x", ""))
-    at_once = peak_bytes(case, dp.draft.stages[0], 1, -(-mini_batch // STAGES))
-    at_once_words = (f"{at_once / 1e6:.0f}", "", "yes" if at_once <= case.memory_bytes[0] else "x", "")
+    at_once = peak_bytes(instance, dp.draft.stages[0], 1, -(-mini_batch // STAGES))
+    at_once_words = (f"{at_once / 1e6:.0f}", "", "yes" if at_once <= instance.memory_bytes[0] else "x", "")
     sheet.rows.append(("data parallel, no micro-batches", "1", *at_once_words))
     sheet.figures = _figures(rows, at_once)
     return sheet

@@ -8,9 +8,9 @@ from benchmarks.parts.planning.problems import Shape, random_problem
 from benchmarks.parts.planning.tally import Tally
 from benchmarks.report import Figure
 from fleetune.errors import Infeasible
-from fleetune.solving.hpp.case import Case
-from fleetune.solving.hpp.draft import Draft, Stage
-from fleetune.solving.hpp.sketch import NEVER, SHORT, new_bench, score, sketch_of
+from fleetune.solving.hpp.candidate import OUT_OF_MEMORY, WORST_SCORE, candidate_of, new_evaluator, score
+from fleetune.solving.hpp.draft import Draft, DraftStage
+from fleetune.solving.hpp.instance import Instance
 from fleetune.solving.hpp.solve import solve
 
 LINKS = (0.03, 0.1, 0.3, 1.0, 10.0)
@@ -25,7 +25,7 @@ def against_all_plans(tally: Tally, *, problems: int) -> list[Figure]:
         size = SIZES[seed % len(SIZES)]
         shape = size._replace(link=LINKS[seed % len(LINKS)], memory=MEMORIES[seed // 5 % len(MEMORIES)])
         problem = random_problem(1000 + seed, shape)
-        least = best_ns(Case(problem))
+        least = best_ns(Instance(problem))
         try:
             plan = solve(problem)
         except Infeasible:
@@ -48,28 +48,28 @@ def against_all_plans(tally: Tally, *, problems: int) -> list[Figure]:
     ]  # fmt: skip
 
 
-def best_ns(case: Case) -> int | None:
+def best_ns(instance: Instance) -> int | None:
     """The least round of all ordered groupings, cuts and dealings; None where none fits."""
-    bench, least = new_bench(case), SHORT
-    for draft in every_plan(case):
-        least = min(least, int(score(case.numbers, sketch_of(case, draft), bench, least)))
-    return None if least >= SHORT or least == NEVER else least
+    evaluator, least = new_evaluator(instance), OUT_OF_MEMORY
+    for draft in every_plan(instance):
+        least = min(least, int(score(instance.arrays, candidate_of(instance, draft), evaluator, least)))
+    return None if least >= OUT_OF_MEMORY or least == WORST_SCORE else least
 
 
-def every_plan(case: Case) -> Iterator[Draft]:
+def every_plan(instance: Instance) -> Iterator[Draft]:
     """All of them, whether they fit or not; samples in every order of a group's members."""
-    for used in range(1, case.devices + 1):
-        for order in permutations(range(case.devices), used):
-            for stages in range(1, min(used, case.layers) + 1):
-                warmups = tuple(case.warmups(stages))
+    for used in range(1, instance.devices + 1):
+        for order in permutations(range(instance.devices), used):
+            for stages in range(1, min(used, instance.layers) + 1):
+                warmups = tuple(instance.warmups(stages))
                 for sizes in _parts(used, stages):
                     groups = [order[sum(sizes[:p]) : sum(sizes[: p + 1])] for p in range(stages)]
-                    dealings = [_parts(case.samples, len(group)) for group in groups]
-                    for cuts in combinations(range(1, case.layers), stages - 1):
-                        edges = (0, *cuts, case.layers)
+                    dealings = [_parts(instance.samples, len(group)) for group in groups]
+                    for cuts in combinations(range(1, instance.layers), stages - 1):
+                        edges = (0, *cuts, instance.layers)
                         for shares in product(*dealings):
                             yield Draft(
-                                tuple(Stage(edges[p], edges[p + 1], groups[p], shares[p]) for p in range(stages)),
+                                tuple(DraftStage(edges[p], edges[p + 1], groups[p], shares[p]) for p in range(stages)),
                                 warmups,
                             )
 

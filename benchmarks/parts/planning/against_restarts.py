@@ -9,13 +9,12 @@ import numpy as np
 from benchmarks.parts.planning.problems import Shape, random_problem
 from benchmarks.parts.planning.tally import Tally
 from benchmarks.report import Figure
-from fleetune.solving.hpp.anneal import anneal
-from fleetune.solving.hpp.case import Case
-from fleetune.solving.hpp.lane import Found
-from fleetune.solving.hpp.methods.search import Effort, Search
-from fleetune.solving.hpp.sketch import NEVER, score, sketch_of
+from fleetune.solving.hpp.annealing import Cooling, ScoredDraft, anneal
+from fleetune.solving.hpp.candidate import WORST_SCORE, candidate_of, score
+from fleetune.solving.hpp.initial_drafts import random_draft
+from fleetune.solving.hpp.instance import Instance
+from fleetune.solving.hpp.methods.search import Search, SearchOptions
 from fleetune.solving.hpp.solve import solve
-from fleetune.solving.hpp.spread import random_draft
 
 LINKS = (0.03, 0.1, 0.3, 1.0)
 PATIENCE = 60_000
@@ -51,15 +50,17 @@ def against_restarts(tally: Tally, *, problems: int, seconds: float) -> list[Fig
 
 def restarts(seed: int, seconds: float) -> tuple[float, int]:
     """Descents from random plans to where no change helps, until time is up: the best round in s, and how many."""
-    case = Case(random_problem(seed, shape_of(seed)))
-    lane, random = Search(case, Effort(seed=seed)).lanes[0], np.random.default_rng(seed)
-    best, count, ends = NEVER, 0, time.monotonic() + seconds
+    instance = Instance(random_problem(seed, shape_of(seed)))
+    worker, random = Search(instance, SearchOptions(seed=seed)).workers[0], np.random.default_rng(seed)
+    best, count, ends = WORST_SCORE, 0, time.monotonic() + seconds
     while time.monotonic() < ends:
-        draft = random_draft(case, random)
-        walk = lane.start(Found(int(score(lane.numbers, sketch_of(case, draft), lane.bench, NEVER)), draft))
-        before = NEVER
+        draft = random_draft(instance, random)
+        walk = worker.start(
+            ScoredDraft(int(score(worker.arrays, candidate_of(instance, draft), worker.evaluator, WORST_SCORE)), draft)
+        )
+        before = WORST_SCORE
         while walk.scores[1] < before and time.monotonic() < ends:
             before = int(walk.scores[1])
-            anneal(lane.numbers, lane.bench, lane.rules, walk, lane.chance, (PATIENCE, 1e-9, 1e-9))
+            anneal(worker.arrays, worker.evaluator, worker.rules, walk, worker.rng, Cooling(PATIENCE, 1e-9, 1e-9))
         best, count = min(best, int(walk.scores[1])), count + 1
     return best / 1e9, count

@@ -5,13 +5,13 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from fleetune.planning.parts.costs import Costs, Integers, Matrix
-from fleetune.solving.hpp.allocation import allocate
+from fleetune.planning.parts.run_costs import Integers, Matrix, RunCosts
+from fleetune.solving.hpp.sample_allocation import allocate
 
 Group = tuple[str, ...]
 
 
-def most_samples(costs: Costs, device: str, kept: int) -> Integers:
+def max_samples(costs: RunCosts, device: str, kept: int) -> Integers:
     """[i, j]: the largest share of the run that fits the device's memory with `kept` micro-batches between forward
     and backward; a whole micro-batch at most, 0 where not even the weights fit."""
     batch = costs.problem.micro_batch_samples
@@ -21,10 +21,10 @@ def most_samples(costs: Costs, device: str, kept: int) -> Integers:
     return np.asarray(np.clip(np.where(room < 0, 0, many), 0, batch), dtype=np.int64)
 
 
-class Groups:
+class GroupCosts:
     """Costs of runs on groups; every answer is computed once."""
 
-    def __init__(self, costs: Costs) -> None:
+    def __init__(self, costs: RunCosts) -> None:
         self.costs = costs
         self.batch = costs.problem.micro_batch_samples
         self._seconds: dict[tuple[Group, int], Matrix] = {}
@@ -64,7 +64,7 @@ class Groups:
         """Samples of each member of the group for run (i, j), by measured speed within memory."""
         if len(group) == 1:
             return [self.batch]
-        most = [int(most_samples(self.costs, device, kept)[i, j]) for device in group]
+        most = [int(max_samples(self.costs, device, kept)[i, j]) for device in group]
         times = [self._running(device) for device in group]
         return allocate([(total[:, j] - total[:, i]).tolist() for total in times], most, self.batch)
 
@@ -72,7 +72,7 @@ class Groups:
         """Deal samples for all runs at once, one by one to whom it hurts least, as `allocate` does where times grow;
         the few runs where a measured time falls with more samples are dealt one after another."""
         count = self.costs.blocks + 1
-        most = np.stack([most_samples(self.costs, device, kept) for device in group])
+        most = np.stack([max_samples(self.costs, device, kept) for device in group])
         times = [self._running(device) for device in group]
         dealt = np.ones((len(group), count, count), dtype=np.int64)
         rows, columns = np.indices((count, count))

@@ -9,6 +9,7 @@ from fleetune.clock import Clock
 from fleetune.contracts.profile import Unit
 from fleetune.errors import Refused
 from fleetune.planning.problem import Problem
+from fleetune.solving.hpp.chain_cuts import edges_near
 
 UNITS, BLOCKS = "units", "blocks"
 NUMBERED = re.compile(r"\d+(@\d+)?")
@@ -70,12 +71,12 @@ def _of_equal_work(problem: Problem, count: int, clock: Clock) -> list[int]:
         work += seconds / (seconds.sum() or 1.0)
     done = np.concatenate([[0.0], np.cumsum(work)])
     each = done[-1] / count
-    found = {0, len(units)}
-    for wanted in np.arange(1, count) * each:
-        near = [k for k in places if abs(done[k] - wanted) <= each / 4]
-        nearest = min(places, key=lambda k: abs(done[k] - wanted))
-        found.add(min(near, key=lambda k: (_crosses(units, k), abs(done[k] - wanted))) if near else nearest)
-    return sorted(found)
+    targets, position = np.arange(1, count) * each, done[places]
+    crossing = np.array([_crosses(units, k) for k in places], np.float64)
+    near = edges_near(position, crossing, targets, each / 4, nearest=True)
+    nearest = np.argmin(np.abs(position[None, :] - targets[:, None]), axis=1).tolist()
+    chosen = (n if k is None else k for k, n in zip(near, nearest, strict=True))
+    return sorted({0, len(units), *(places[k] for k in chosen)})
 
 
 def _crosses(units: Sequence[Unit], place: int) -> int:

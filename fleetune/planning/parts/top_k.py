@@ -13,7 +13,7 @@ from fleetune.errors import Refused
 from fleetune.solving.opfence.wires import Codec
 
 
-def prove_ratio(owner: str, ratio: float | None) -> None:
+def check_ratio(owner: str, ratio: float | None) -> None:
     """Refuse ratios below 1; None is dense."""
     if ratio is not None:
         positive(owner, compression_ratio=ratio)

@@ -17,10 +17,10 @@ from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.record import one_of, positive, record
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning.parts.devices import not_profiled, taking_part
-from fleetune.planning.parts.finish import answer
-from fleetune.planning.parts.hpp import Posed, plan_of, problem_of, with_reserves
-from fleetune.planning.parts.shortage import amount
-from fleetune.planning.parts.top_k import prove_ratio, with_top_k
+from fleetune.planning.parts.hpp_problem import PosedProblem, plan_of, problem_of, with_reserves
+from fleetune.planning.parts.plan_result import plan_result
+from fleetune.planning.parts.requirements import format_bytes
+from fleetune.planning.parts.top_k import check_ratio, with_top_k
 from fleetune.planning.problem import Problem
 from fleetune.solving.hpp.solution import Solution
 from fleetune.solving.hpp.solve import solve
@@ -57,7 +57,7 @@ class Options:
     def __post_init__(self) -> None:
         one_of("asteroid", "snapshots", self.snapshots, (0, 1))
         one_of("asteroid", "backups", self.backups, (0, 1))
-        prove_ratio("asteroid", self.compression_ratio)
+        check_ratio("asteroid", self.compression_ratio)
         if self.time_limit_s is not None:
             positive("asteroid", time_limit_s=self.time_limit_s)
         if self.method == "hetpipe":
@@ -94,11 +94,11 @@ class Asteroid:
         dense = plan_of(self.name, problem, posed, solution)
         plan = with_top_k(dense, clock, options.compression_ratio)
         bound_s = solution.lower_bound if plan is dense else None  # that of dense links is none of thin ones
-        found = answer(plan, problem, clock, self.citation, bound_s=bound_s)
+        found = plan_result(plan, problem, clock, self.citation, bound_s=bound_s)
         return replace(found, method=options.method)
 
 
-def _solve(posed: Posed, options: Options, seed: int) -> Solution:
+def _solve(posed: PosedProblem, options: Options, seed: int) -> Solution:
     """By the method; Infeasible also where a method that ignores memory found nothing that fits."""
     try:
         solution = solve(
@@ -116,7 +116,7 @@ def _solve(posed: Posed, options: Options, seed: int) -> Solution:
     return solution
 
 
-def _with_backups(posed: Posed, options: Options, seed: int) -> Solution:
+def _with_backups(posed: PosedProblem, options: Options, seed: int) -> Solution:
     """The first plan whose backups fit.
 
     What a backup needs depends on the plan, so none is allowed for at first; then the device that was to keep one and
@@ -139,7 +139,7 @@ def _with_backups(posed: Posed, options: Options, seed: int) -> Solution:
 
 
 def _told(held_bytes: dict[str, int]) -> str:
-    held = ", ".join(f"{amount(size)} on {name}" for name, size in held_bytes.items())
+    held = ", ".join(f"{format_bytes(size)} on {name}" for name, size in held_bytes.items())
     return f"; held back for backups: {held}" if held else ""
 
 
@@ -150,7 +150,7 @@ class Lack(NamedTuple):
     needed_bytes: int
 
 
-def _lack_of_room(posed: Posed, solution: Solution) -> Lack | None:
+def _lack_of_room(posed: PosedProblem, solution: Solution) -> Lack | None:
     """The first segment of one device whose state fits no device of the next; None where all fit.
 
     A plan of one segment has no other device: it has nothing to back up to.
@@ -165,7 +165,7 @@ def _lack_of_room(posed: Posed, solution: Solution) -> Lack | None:
     return None
 
 
-def _backup_bytes(posed: Posed, first: int, end: int) -> int:
+def _backup_bytes(posed: PosedProblem, first: int, end: int) -> int:
     """Trained weights and their optimizer state."""
     trained = sum(layer.trainable_bytes or 0 for layer in posed.problem.layers[first:end])
     return math.ceil(trained * (1 + posed.problem.optimizer_bytes_per_param_byte))

@@ -20,8 +20,8 @@ from fleetune.contracts.profile import Subnet
 from fleetune.contracts.record import not_negative, one_of, record
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning.parts.devices import not_profiled, taking_part
-from fleetune.planning.parts.finish import answer
-from fleetune.planning.parts.hpp import plan_of, problem_of
+from fleetune.planning.parts.hpp_problem import plan_of, problem_of
+from fleetune.planning.parts.plan_result import plan_result
 from fleetune.planning.problem import Problem
 from fleetune.solving.d2ft.problem import Problem as Choosing
 from fleetune.solving.d2ft.solve import solve as choose
@@ -105,7 +105,7 @@ class D2FT:
             Gate(subnet=subnet.name, operations="".join(map(str, row)))
             for subnet, row in zip(problem.profile.subnets, chosen.table, strict=True)
         )
-        found = answer(replace(plan, gates=gates), problem, clock, self.citation)
+        found = plan_result(replace(plan, gates=gates), problem, clock, self.citation)
         return replace(found, method=options.method, lower_bound=None, status="feasible")
 
 

@@ -12,13 +12,13 @@ from fleetune.contracts import wire
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.record import record
 from fleetune.errors import Infeasible
-from fleetune.planning.parts.costs import Costs
 from fleetune.planning.parts.devices import enough_samples, not_profiled, taking_part
-from fleetune.planning.parts.finish import answer, plan_of, segment
-from fleetune.planning.parts.groups import most_samples
-from fleetune.planning.parts.shortage import amount, lacking
+from fleetune.planning.parts.groups import max_samples
+from fleetune.planning.parts.plan_result import plan_of, plan_result, segment
+from fleetune.planning.parts.requirements import format_bytes, memory_shortage
+from fleetune.planning.parts.run_costs import RunCosts
 from fleetune.planning.problem import Problem
-from fleetune.solving.hpp.allocation import allocate
+from fleetune.solving.hpp.sample_allocation import allocate
 
 
 @record
@@ -50,21 +50,22 @@ class DataParallel:
         options = wire.load(Options, problem.options, "strategy dp")
         names = taking_part(problem, options.devices)
         enough_samples(problem, names)
-        costs = Costs(problem)
+        costs = RunCosts(problem)
         batch, whole = problem.micro_batch_samples, (0, costs.blocks)
         for device in names:
             missing = float(costs.missing(device, 1)[whole])
             if missing > 0:
-                raise lacking(device, missing, problem.profile.units, samples=1, kept=1)
-        most = [int(most_samples(costs, device, 1)[whole]) for device in names]
+                raise memory_shortage(device, missing, problem.profile.units, samples=1, kept=1)
+        most = [int(max_samples(costs, device, 1)[whole]) for device in names]
         seconds = [[float(costs.running_seconds(d, y)[-1]) for y in range(1, batch + 1)] for d in names]
         dealt = allocate(seconds, most, batch)
         if dealt is None:
             short = (batch - sum(most)) * float(costs.activation_bytes()[whole])
             raise Infeasible(
                 f"micro_batch_samples is {batch}, but {', '.join(names)} together hold {sum(most)} samples of the "
-                f"whole model: they lack {amount(short)}; lower training.micro_batch_samples or cut with strategy pp"
+                f"whole model: they lack {format_bytes(short)}; lower training.micro_batch_samples or cut with "
+                "strategy pp"
             )
         shares = list(zip(names, dealt, strict=True))
         plan = plan_of(self.name, problem, [segment(problem.profile.units, shares, warmup=1)])
-        return answer(plan, problem, costs.clock, self.citation)
+        return plan_result(plan, problem, costs.clock, self.citation)

@@ -26,12 +26,12 @@ from fleetune.contracts.link_spec import BYTES_PER_KEPT_ELEMENT, TOP_K
 from fleetune.contracts.plan import Plan, PlanResult, Segment
 from fleetune.contracts.record import positive, record
 from fleetune.errors import Infeasible
-from fleetune.planning.parts.chains import Chains
+from fleetune.planning.parts.chain_planner import ChainPlanner
 from fleetune.planning.parts.devices import not_profiled, taking_part
-from fleetune.planning.parts.finish import answer, plan_of, segment
 from fleetune.planning.parts.layers import layer_edges
-from fleetune.planning.parts.shortage import amount
-from fleetune.planning.parts.top_k import prove_ratio, with_top_k
+from fleetune.planning.parts.plan_result import plan_of, plan_result, segment
+from fleetune.planning.parts.requirements import format_bytes
+from fleetune.planning.parts.top_k import check_ratio, with_top_k
 from fleetune.planning.problem import Problem
 from fleetune.solving.hpp.warmup import warmups
 from fleetune.solving.opfence.problem import Device, Operator
@@ -63,7 +63,7 @@ class Options:
     """None: a fixed amount of work; else `search` goes on until then, and may answer differently from run to run."""
 
     def __post_init__(self) -> None:
-        prove_ratio("fusionllm", self.compression_ratio)
+        check_ratio("fusionllm", self.compression_ratio)
         if self.time_limit_s is not None:
             positive("fusionllm", time_limit_s=self.time_limit_s)
 
@@ -97,7 +97,7 @@ class FusionLLM:
         if plan is None:
             plan, method = _chained(self.name, problem, posed, edges, options), "chains"
         plan = with_top_k(plan, clock, options.compression_ratio)
-        return replace(answer(plan, problem, clock, self.citation), method=method)
+        return replace(plan_result(plan, problem, clock, self.citation), method=method)
 
     def _placed(self, problem: Problem, posed: Placing, edges: list[int], options: Options) -> Plan | None:
         """The placement as a chain; None where memory leaves no placement, or one that comes back to a device."""
@@ -128,7 +128,7 @@ def placing(problem: Problem, names: Sequence[str], edges: list[int], *, kept: i
     able = [name for name in names if room[name] >= 0]
     if not able:
         best = max(names, key=lambda name: room[name])
-        raise Infeasible(f"device {best} lacks {amount(-room[best])} for an idle worker; give it more memory")
+        raise Infeasible(f"device {best} lacks {format_bytes(-room[best])} for an idle worker; give it more memory")
     seconds = np.array([np.sum(clock.unit_times(name, samples), axis=0) for name in able])
     layers = np.add.reduceat(seconds, edges[:-1], axis=1)
     whole = np.maximum(layers.sum(axis=1), 1e-12)
@@ -186,7 +186,7 @@ def _chained(name: str, problem: Problem, posed: Placing, edges: list[int], opti
         if isinstance(options.warmup, tuple) and len(options.warmup) != count:
             continue
         try:
-            return Chains(name, problem, groups, options.warmup, edges).best(keep_order=False)
+            return ChainPlanner(name, problem, groups, options.warmup, edges).best(keep_order=False)
         except Infeasible as error:
             shortage = shortage or error
     assert shortage is not None or isinstance(options.warmup, tuple)

@@ -23,8 +23,8 @@ from fleetune.contracts.profile import Unit
 from fleetune.contracts.record import one_of, positive, record
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning.parts.devices import not_profiled, taking_part
-from fleetune.planning.parts.finish import answer, segment
 from fleetune.planning.parts.layers import block_of
+from fleetune.planning.parts.plan_result import plan_result, segment
 from fleetune.planning.problem import Problem
 from fleetune.solving.deft.kind import DEFT
 from fleetune.solving.deft.problem import Problem as Dealing
@@ -82,7 +82,9 @@ class LolaDeft:
         plan = _plan(problem, server, names, blocks, solution)
         least = min(_bytes(problem, block) for block in blocks)
         bound_s = _solved(replace(posed, block_bits=8.0 * least), Options(), problem.seed, names).lower_bound
-        found = answer(plan, problem, clock, self.citation, bound_s=max(0.0, bound_s - 1e-8 * problem.micro_batches))
+        found = plan_result(
+            plan, problem, clock, self.citation, bound_s=max(0.0, bound_s - 1e-8 * problem.micro_batches)
+        )
         return replace(found, method=solution.method)
 
 

@@ -14,9 +14,9 @@ from fleetune.contracts import wire
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.record import distinct, one_of, record
 from fleetune.errors import Refused
-from fleetune.planning.parts.chains import Chains
+from fleetune.planning.parts.chain_planner import ChainPlanner
 from fleetune.planning.parts.devices import enough_samples, not_profiled, taking_part
-from fleetune.planning.parts.finish import answer
+from fleetune.planning.parts.plan_result import plan_result
 from fleetune.planning.problem import Problem
 
 
@@ -66,7 +66,7 @@ class PipelineParallel:
         groups = options.groups or tuple((name,) for name in names)
         for group in groups:
             enough_samples(problem, group)
-        search = Chains(self.name, problem, groups, options.warmup)
+        search = ChainPlanner(self.name, problem, groups, options.warmup)
         keep_order = options.order == "given" or (options.order == "auto" and bool(options.groups))
         best = search.best(keep_order)
-        return answer(best, problem, search.costs.clock, self.citation)
+        return plan_result(best, problem, search.costs.clock, self.citation)

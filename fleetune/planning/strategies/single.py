@@ -10,10 +10,10 @@ from fleetune.contracts import wire
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.record import record
 from fleetune.errors import Infeasible
-from fleetune.planning.parts.costs import Costs
 from fleetune.planning.parts.devices import not_profiled, taking_part
-from fleetune.planning.parts.finish import answer, plan_of, segment
-from fleetune.planning.parts.shortage import amount
+from fleetune.planning.parts.plan_result import plan_of, plan_result, segment
+from fleetune.planning.parts.requirements import format_bytes
+from fleetune.planning.parts.run_costs import RunCosts
 from fleetune.planning.problem import Problem
 
 
@@ -44,18 +44,18 @@ class Single:
     def plan(self, problem: Problem) -> PlanResult:
         """Compare the devices that fit by the clock; at equal times the first of the fleet."""
         options = wire.load(Options, problem.options, "strategy single")
-        costs = Costs(problem)
+        costs = RunCosts(problem)
         names = taking_part(problem, [options.device] if options.device is not None else [])
         missing = {d: float(costs.missing(d, problem.micro_batch_samples)[0, -1]) for d in names}
         fitting = [d for d in names if missing[d] <= 0]
         if not fitting:
             nearest = min(names, key=lambda d: missing[d])
             raise Infeasible(
-                f"device {nearest} lacks {amount(missing[nearest])} for the whole model with "
+                f"device {nearest} lacks {format_bytes(missing[nearest])} for the whole model with "
                 f"{problem.micro_batch_samples} samples"
                 + (", and no other device lacks less" if len(names) > 1 else "")
                 + "; lower training.micro_batch_samples or cut the model with strategy pp"
             )
         share = problem.micro_batch_samples
         plans = [plan_of(self.name, problem, [segment(problem.profile.units, [(d, share)], warmup=1)]) for d in fitting]
-        return answer(min(plans, key=costs.clock.round_s), problem, costs.clock, self.citation)
+        return plan_result(min(plans, key=costs.clock.round_s), problem, costs.clock, self.citation)

@@ -21,10 +21,10 @@ from fleetune.contracts import wire
 from fleetune.contracts.plan import BACKWARD, FORWARD, Action, DeviceOrder, Lane, Plan, PlanResult
 from fleetune.contracts.record import distinct, positive, record
 from fleetune.errors import Infeasible, Refused
-from fleetune.planning.parts.cut_clients import Cuts, Roles, Sharer
 from fleetune.planning.parts.devices import not_profiled, taking_part
-from fleetune.planning.parts.finish import answer, segment
 from fleetune.planning.parts.layers import cut_places
+from fleetune.planning.parts.plan_result import plan_result, segment
+from fleetune.planning.parts.split_problem import Cuts, Roles, SplitProblemBuilder
 from fleetune.planning.problem import Problem
 from fleetune.solving.split.bound import quick_bound
 from fleetune.solving.split.case import Case
@@ -85,7 +85,7 @@ class SplitLearning:
         options = wire.load(Options, problem.options, "strategy split-learning")
         clock = Clock(problem.fleet, problem.profile)
         roles = _roles(problem, options, clock)
-        sharer = Sharer(problem, clock, roles)
+        sharer = SplitProblemBuilder(problem, clock, roles)
         cuts = _given(problem, options.cuts) if options.cuts else _searched(problem, sharer)
         _prove_clients(problem, roles, cuts)
         slot_s = sharer.slot_s(cuts)
@@ -97,7 +97,7 @@ class SplitLearning:
         plan = _plan(problem, roles, cuts, found)
         least_s = _least_s(sharer, cuts) if options.cuts else _least_of_all_s(problem, sharer)
         rounding_s = least_s * 1e-9 + 1e-8 * problem.micro_batches * (1 + len(roles.clients))  # the clock's, the slots'
-        result = answer(plan, problem, clock, self.citation, bound_s=max(0.0, least_s - rounding_s))
+        result = plan_result(plan, problem, clock, self.citation, bound_s=max(0.0, least_s - rounding_s))
         return replace(result, method=options.method)
 
 
@@ -131,7 +131,7 @@ def _given(problem: Problem, named: tuple[str, str]) -> Cuts:
     return Cuts(first, second)
 
 
-def _searched(problem: Problem, sharer: Sharer) -> Cuts:
+def _searched(problem: Problem, sharer: SplitProblemBuilder) -> Cuts:
     """The pair of cuts whose greedy schedule is shortest; Infeasible: no pair fits the memories."""
     best: tuple[float, Cuts] | None = None
     reason = "no pair of cuts leaves every client and helper enough memory"
@@ -149,7 +149,7 @@ def _searched(problem: Problem, sharer: Sharer) -> Cuts:
     return best[1]
 
 
-def _least_s(sharer: Sharer, cuts: Cuts) -> float:
+def _least_s(sharer: SplitProblemBuilder, cuts: Cuts) -> float:
     """No plan of these roles and cuts has a shorter round: by clients and helpers together, by each client alone."""
     slot_s, own_s = sharer.slot_s(cuts), max(sharer.own_s(client, cuts) for client in sharer.roles.clients)
     case = Case.of(sharer.posed(cuts, slot_s, least=True))
@@ -158,7 +158,7 @@ def _least_s(sharer: Sharer, cuts: Cuts) -> float:
     return max(own_s, quick_bound(case) * slot_s)
 
 
-def _least_of_all_s(problem: Problem, sharer: Sharer) -> float:
+def _least_of_all_s(problem: Problem, sharer: SplitProblemBuilder) -> float:
     """The same for any cuts. Where they are many, only what clients do themselves counts, with as little as can be."""
     places = cut_places(problem.profile.units)[1:-1]
     pairs = [Cuts(first, second) for first in places for second in places if first < second]

@@ -1,17 +1,24 @@
-"""A plan while it is being made, and what the exact simulation says of it."""
+"""Drafts: plans while they are searched for, and what they cost.
+
+Costs are the exact round of the event simulation, peak memory, Asteroid's own estimate of a round (eq. (4)-(6), which
+its planner minimises), and the bytes that cross between devices in a round (§2.3).
+"""
 
 import math
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from fleetune.clock import Member, Pipeline, simulate
 from fleetune.clock import Stage as ClockStage
 from fleetune.clock.times import nanoseconds
-from fleetune.solving.hpp.case import Case
-from fleetune.solving.hpp.formula import formula_round_s
+from fleetune.errors import Infeasible
+from fleetune.solving.hpp.instance import Floats, Instance
 
 
-class Stage(NamedTuple):
-    """Layers [first, end) on a group of devices (by number), each with its samples of every micro-batch."""
+class DraftStage(NamedTuple):
+    """Layers [first, end) on a group of devices (indices), each with its samples of every micro-batch."""
 
     first: int
     end: int
@@ -20,87 +27,181 @@ class Stage(NamedTuple):
 
 
 class Draft(NamedTuple):
-    """Stages from the first layer to the last, and K of each."""
+    """Stages from the first layer to the last, and the warm-up K of each."""
 
-    stages: tuple[Stage, ...]
+    stages: tuple[DraftStage, ...]
     warmups: tuple[int, ...]
 
 
-class Lack(NamedTuple):
-    """A device over its budget."""
+class MemoryShortfall(NamedTuple):
+    """A device that exceeds its memory budget."""
 
     device: int
     stage: int
     missing_bytes: int
 
 
-class Verdict(NamedTuple):
-    """What a draft costs."""
+class DraftCost(NamedTuple):
+    """Round and memory of a draft."""
 
     round_s: float
-    """Of the exact simulation; infinite where it waits for ever."""
+    """Seconds by the exact simulation; infinite where it deadlocks."""
     formula_round_s: float
     """Asteroid eq. (4)."""
     memory_bytes: tuple[tuple[int, ...], ...]
-    """[stage][place] peak."""
-    lack: Lack | None
-    """The worst device over its budget."""
+    """[stage][member]: peak bytes."""
+    shortfall: MemoryShortfall | None
+    """The device that exceeds its budget most; None where all fit."""
 
 
-def judge(case: Case, draft: Draft) -> Verdict:
-    """The exact round of a draft, and whether every device has the memory."""
-    played = simulate(pipeline_of(case, draft))
+def single_stage_draft(instance: Instance, method: str, devices: Sequence[int], samples: Sequence[int]) -> Draft:
+    """All layers as one stage on `devices`. Infeasible where warm-ups are listed for several stages."""
+    listed = instance.problem.warmup
+    if not isinstance(listed, str) and len(listed) != 1:
+        raise Infeasible(
+            f"warmup: {list(listed)} fixes {len(listed)} stages and {method} makes plans of one; list one K, name a "
+            "policy or choose another method"
+        )
+    stage = DraftStage(0, instance.layers, tuple(devices), tuple(samples))
+    return Draft((stage,), tuple(instance.warmups(1)))
+
+
+def evaluate(instance: Instance, draft: Draft) -> DraftCost:
+    """Simulate a round of the draft and compare peak memory with every device's budget."""
+    played = simulate(pipeline_of(instance, draft))
     memory = tuple(
-        tuple(peak_bytes(case, stage, k, samples) for samples in stage.samples)
+        tuple(peak_bytes(instance, stage, k, samples) for samples in stage.samples)
         for stage, k in zip(draft.stages, draft.warmups, strict=True)
     )
-    lacks = [
-        Lack(device, p, peak - case.problem.devices[device].memory_bytes)
+    shortfalls = [
+        MemoryShortfall(device, p, peak - instance.problem.devices[device].memory_bytes)
         for p, stage in enumerate(draft.stages)
         for device, peak in zip(stage.devices, memory[p], strict=True)
     ]
-    worst = max(lacks, key=lambda lack: lack.missing_bytes)
-    return Verdict(
+    worst = max(shortfalls, key=lambda each: each.missing_bytes)
+    return DraftCost(
         round_s=math.inf if played.stuck else played.round_ns / 1e9,
-        formula_round_s=formula_round_s(case, [(s.first, s.end, s.devices, s.samples) for s in draft.stages]),
+        formula_round_s=formula_round_s(instance, draft.stages),
         memory_bytes=memory,
-        lack=worst if worst.missing_bytes > 0 else None,
+        shortfall=worst if worst.missing_bytes > 0 else None,
     )
 
 
-def peak_bytes(case: Case, stage: Stage, warmup: int, samples: int) -> int:
-    """Asteroid eq. (3) in the contract's form, rounded up."""
-    kept = min(warmup, case.micro_batches) * samples
-    activations = int(case.activation_bytes[stage.end] - case.activation_bytes[stage.first])
-    return case.state_bytes(stage.first, stage.end) + kept * activations
+def peak_bytes(instance: Instance, stage: DraftStage, warmup: int, samples: int) -> int:
+    """Peak bytes of a member with `samples` samples: Asteroid eq. (3) plus optimizer state and snapshots."""
+    kept = min(warmup, instance.micro_batches) * samples
+    activations = int(instance.activation_bytes[stage.end] - instance.activation_bytes[stage.first])
+    return instance.state_bytes(stage.first, stage.end) + kept * activations
 
 
-def pipeline_of(case: Case, draft: Draft) -> Pipeline:
-    """The draft as the simulation takes it; times are sums over layers, each rounded once."""
+def pipeline_of(instance: Instance, draft: Draft) -> Pipeline:
+    """The draft as input of the simulation; task times are sums over layers, rounded once to nanoseconds."""
     return Pipeline(
-        stages=tuple(_stage(case, stage, k) for stage, k in zip(draft.stages, draft.warmups, strict=True)),
-        micro_batches=case.micro_batches,
-        bandwidth_bytes_per_s=tuple(tuple(row) for row in case.bandwidth.tolist()),
-        latency_s=tuple(tuple(row) for row in case.latency_s.tolist()),
+        stages=tuple(_stage(instance, stage, k) for stage, k in zip(draft.stages, draft.warmups, strict=True)),
+        micro_batches=instance.micro_batches,
+        bandwidth_bytes_per_s=tuple(tuple(row) for row in instance.bandwidth.tolist()),
+        latency_s=tuple(tuple(row) for row in instance.latency_s.tolist()),
     )
 
 
-def _stage(case: Case, stage: Stage, warmup: int) -> ClockStage:
-    members = [_member(case, stage, *seat) for seat in zip(stage.devices, stage.samples, strict=True)]
+def _stage(instance: Instance, stage: DraftStage, warmup: int) -> ClockStage:
+    members = [_member(instance, stage, *member) for member in zip(stage.devices, stage.samples, strict=True)]
     return ClockStage(
         members=tuple(members),
         warmup=warmup,
-        trainable_bytes=int(case.trainable_bytes[stage.end] - case.trainable_bytes[stage.first]),
-        output_bytes=int(case.output_bytes[stage.end]),
-        gradient_bytes=int(case.gradient_bytes[stage.end]),
+        trainable_bytes=int(instance.trainable_bytes[stage.end] - instance.trainable_bytes[stage.first]),
+        output_bytes=int(instance.output_bytes[stage.end]),
+        gradient_bytes=int(instance.gradient_bytes[stage.end]),
     )
 
 
-def _member(case: Case, stage: Stage, device: int, samples: int) -> Member:
-    forward_s, backward_s = case.seconds(device, samples, stage.first, stage.end)
+def _member(instance: Instance, stage: DraftStage, device: int, samples: int) -> Member:
+    forward_s, backward_s = instance.seconds(device, samples, stage.first, stage.end)
     return Member(
         device=device,
         samples=samples,
         forward_ns=nanoseconds(forward_s),
         backward_ns=nanoseconds(backward_s),
+    )
+
+
+class _Steps:
+    """E_f, E_b (eq. (8)) and T_a (eq. (5), without latency) of alternating execution and communication steps."""
+
+    def __init__(self, instance: Instance, stages: Sequence[DraftStage]) -> None:
+        forward, backward, reduce = [], [], []
+        for p, (first, end, devices, samples) in enumerate(stages):
+            if p > 0:
+                there, back = _crossing(instance, stages[p - 1][2], devices, first)
+                forward.append(there)
+                backward.append(back)
+                reduce.append(0.0)
+            tasks = [instance.seconds(d, y, first, end) for d, y in zip(devices, samples, strict=True)]
+            forward.append(max(there for there, _ in tasks))
+            backward.append(max(back for _, back in tasks))
+            reduce.append(all_reduce_s(instance, devices, first, end))
+        self.forward_s, self.backward_s = np.array(forward), np.array(backward)
+        self.reduce_s: Floats = np.array(reduce)
+
+
+def formula_round_s(instance: Instance, stages: Sequence[DraftStage]) -> float:
+    """Seconds of a round by eq. (4): the largest T_w + T_e + T_a over all steps. The dominant step is the first with
+    the largest M · (E_f + E_b) plus the E_f + E_b of the steps before it, eq. (11)."""
+    steps = _Steps(instance, stages)
+    both = steps.forward_s + steps.backward_s
+    before = np.concatenate([[0.0], np.cumsum(both)[:-1]])
+    dominant = int(np.argmax(instance.micro_batches * both + before))
+    waiting = np.concatenate([[0.0], np.cumsum(steps.forward_s)[:-1]])
+    executing = instance.micro_batches * both[dominant] + before[dominant] - before
+    return float(np.max(waiting + executing + steps.reduce_s))
+
+
+def all_reduce_s(instance: Instance, devices: tuple[int, ...], first: int, end: int) -> float:
+    """T_a of eq. (5): 2(|G|-1) · w / (|G| · bandwidth of the slowest link inside the group)."""
+    count = len(devices)
+    if count == 1:
+        return 0.0
+    slowest = min(float(instance.bandwidth[a, b]) for a in devices for b in devices if a != b)
+    return 2 * (count - 1) * float(instance.trainable_bytes[end] - instance.trainable_bytes[first]) / (count * slowest)
+
+
+def _crossing(instance: Instance, low: tuple[int, ...], high: tuple[int, ...], edge: int) -> tuple[float, float]:
+    """Seconds, forward and backward, of a micro-batch over the slowest link between two groups plus the largest
+    latency."""
+    result = []
+    for senders, receivers, size in (
+        (low, high, instance.output_bytes[edge]),
+        (high, low, instance.gradient_bytes[edge]),
+    ):
+        slowest = min(float(instance.bandwidth[a, b]) for a in senders for b in receivers)
+        latency_s = max(float(instance.latency_s[a, b]) for a in senders for b in receivers)
+        result.append(instance.samples * float(size) / slowest + latency_s)
+    return result[0], result[1]
+
+
+def synchronous_bytes(instance: Instance, draft: Draft) -> int:
+    """Bytes per round by eq. (2): 2 (|g| - 1) P_g of every stage's ring all-reduce, plus activations and gradients of M
+    micro-batches across the cuts. P_g counts trainable bytes; gradients count with their own size (the paper uses
+    a_j for both)."""
+    reduced = sum(
+        2 * (len(stage.devices) - 1) * int(instance.trainable_bytes[stage.end] - instance.trainable_bytes[stage.first])
+        for stage in draft.stages
+    )
+    return reduced + _crossing_bytes(instance, draft, instance.micro_batches)
+
+
+def hetpipe_bytes(instance: Instance, workers: Iterable[tuple[Draft, int]]) -> int:
+    """Bytes per round by eq. (1): traffic across the cuts of G virtual workers, given with their micro-batches, plus
+    2 G P for pushing and pulling the model where G > 1."""
+    listed = list(workers)
+    exchanged = 2 * len(listed) * int(instance.trainable_bytes[-1]) if len(listed) > 1 else 0
+    return exchanged + sum(_crossing_bytes(instance, draft, micro_batches) for draft, micro_batches in listed)
+
+
+def _crossing_bytes(instance: Instance, draft: Draft, micro_batches: int) -> int:
+    cuts = [stage.first for stage in draft.stages[1:]]
+    return (
+        micro_batches
+        * instance.samples
+        * sum(int(instance.output_bytes[cut] + instance.gradient_bytes[cut]) for cut in cuts)
     )

@@ -1,4 +1,4 @@
-"""Kind "hpp" as the door knows it; numba comes only with solving."""
+"""Kind "hpp" for `fleetune solve`; numba is imported only when a problem is solved."""
 
 from typing import Any
 
@@ -10,14 +10,14 @@ from fleetune.solving.hpp.solution import Solution, Stage
 from fleetune.solving.kind import Kind
 from fleetune.solving.proofs import counted
 
-MOST_LAYERS = 200_000
-"""A model has a few thousand; reading and scoring ten times as many takes minutes whatever the method."""
+MAX_LAYERS = 200_000
+"""Models have a few thousand; ten times as many take minutes with any method."""
 
 
 def _parse(plain: Any, owner: str) -> Problem:
     layers = plain.get("layers")
-    if isinstance(layers, list) and len(layers) > MOST_LAYERS:  # before a minute is spent on proving each of them
-        raise Refused(f"{owner}: layers: {len(layers)} are more than {MOST_LAYERS}; join neighbours")
+    if isinstance(layers, list) and len(layers) > MAX_LAYERS:  # validating each of them takes minutes
+        raise Refused(f"{owner}: layers: {len(layers)} are more than {MAX_LAYERS}; join neighbours")
     return wire.load(Problem, plain, owner)
 
 
@@ -32,7 +32,7 @@ def _solve(problem: Problem, *, method: str, time_limit_s: float | None, seed: i
 
 
 def in_short(plan: Solution) -> str:
-    """`3 stages nano-0+nano-1 | tx2 | nx`; virtual workers in brackets."""
+    """Format a plan: `3 stages nano-0+nano-1 | tx2 | nx`, virtual workers in brackets."""
     if plan.virtual_workers is not None:
         workers = " ".join(f"[{_line(worker.stages)}]" for worker in plan.virtual_workers)
         return f"{counted(len(plan.virtual_workers), 'virtual worker')} {workers}"

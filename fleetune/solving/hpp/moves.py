@@ -1,6 +1,7 @@
-"""Small changes of a sketch; compiled. Each says whether it changed anything; shares and cuts it upsets are made anew.
+"""Small random changes of a candidate plan; compiled.
 
-Chance comes from a xorshift generator in an array, so that a seed means the same everywhere.
+Each change returns whether it changed anything, and makes the shares and cuts that it invalidates anew. Random numbers
+come from a xorshift generator in an array, so that a seed gives the same numbers everywhere.
 """
 
 from typing import NamedTuple
@@ -9,263 +10,324 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleetune.compiled import inner, signed
-from fleetune.solving.hpp.case import GRADIENT, OUTPUT, Ints, Numbers
-from fleetune.solving.hpp.dealing import deal_exactly, most_samples
-from fleetune.solving.hpp.sketch import Sketch
+from fleetune.solving.hpp.candidate import Candidate
+from fleetune.solving.hpp.instance import InstanceArrays, Ints
+from fleetune.solving.hpp.sample_allocation import allocate_optimally, max_samples
 
-Chance = NDArray[np.uint64]
+RandomState = NDArray[np.uint64]
+EVERY_DEVICE, STAGE_COUNT, FREE_WARMUP = range(3)
+"""Indices of `PlanRules.flags`."""
 
 
-class Rules(NamedTuple):
-    """What a plan must keep to."""
+class PlanRules(NamedTuple):
+    """Constraints on a plan besides memory."""
 
     flags: Ints
-    """Every device takes part (0 or 1), the number of stages (0: any), K is free (0 or 1)."""
+    """Whether every device must take part, the number of stages (0: any), whether K is free."""
     warmups: Ints
-    """[stages, stage]: K by the policy."""
+    """[number of stages, stage]: K by the policy."""
 
 
 @signed("int64(uint64[::1], int64)")
-def below(chance: Chance, count: int) -> int:
-    """A whole number of 0..count-1."""
-    x = chance[0]
+def random_below(rng: RandomState, count: int) -> int:
+    """A random integer from 0 to count - 1."""
+    x = rng[0]
     x ^= x << np.uint64(13)
     x ^= x >> np.uint64(7)
     x ^= x << np.uint64(17)
-    chance[0] = x
+    rng[0] = x
     return int(np.int64((x >> np.uint64(11)) % np.uint64(count)))
 
 
 @inner
-def stage_of(sketch: Sketch, g: int) -> int:
-    """The stage of member g."""
+def stage_of(candidate: Candidate, g: int) -> int:
+    """Stage of member g."""
     p = 0
-    while sketch.first[p + 1] <= g:
+    while candidate.first[p + 1] <= g:
         p += 1
     return p
 
 
 @inner
-def take_out(sketch: Sketch, g: int) -> int:
-    """Remove member g, and its stage when it was alone (a neighbour inherits the layers); the device."""
-    p, device, stages = stage_of(sketch, g), sketch.device[g], sketch.size[0]
-    for h in range(g, sketch.first[stages] - 1):
-        sketch.device[h], sketch.samples[h] = sketch.device[h + 1], sketch.samples[h + 1]
+def remove_member(candidate: Candidate, g: int) -> int:
+    """Remove member g and return its device; a stage left empty goes too, and a neighbour takes its layers."""
+    p, device, stages = stage_of(candidate, g), candidate.device[g], candidate.size[0]
+    for h in range(g, candidate.first[stages] - 1):
+        candidate.device[h], candidate.samples[h] = candidate.device[h + 1], candidate.samples[h + 1]
     for q in range(p + 1, stages + 1):
-        sketch.first[q] -= 1
-    if sketch.first[p] == sketch.first[p + 1]:
-        _drop(sketch, p)
+        candidate.first[q] -= 1
+    if candidate.first[p] == candidate.first[p + 1]:
+        _drop(candidate, p)
     return int(device)
 
 
 @inner
-def _drop(sketch: Sketch, p: int) -> None:
-    """Remove an empty stage; the one before it, or the first of the rest, takes its layers."""
-    stages = sketch.size[0]
+def _drop(candidate: Candidate, p: int) -> None:
+    """Remove an empty stage; the one before it, or the next one where it is the first, takes its layers."""
+    stages = candidate.size[0]
     for q in range(p, stages):
-        sketch.first[q] = sketch.first[q + 1]
+        candidate.first[q] = candidate.first[q + 1]
         if q > 0 or stages == 1:
-            sketch.edge[q] = sketch.edge[q + 1]
-    sketch.size[0] = stages - 1
+            candidate.edge[q] = candidate.edge[q + 1]
+    candidate.size[0] = stages - 1
 
 
 @inner
-def put_in(sketch: Sketch, p: int, place: int, device: int) -> None:
-    """Make `device` a member of stage p, at `place`."""
-    stages = sketch.size[0]
-    at = sketch.first[p] + place
-    for h in range(sketch.first[stages], at, -1):
-        sketch.device[h], sketch.samples[h] = sketch.device[h - 1], sketch.samples[h - 1]
-    sketch.device[at], sketch.samples[at] = device, 1
+def insert_member(candidate: Candidate, p: int, place: int, device: int) -> None:
+    """Insert `device` into stage p at position `place`."""
+    stages = candidate.size[0]
+    at = candidate.first[p] + place
+    for h in range(candidate.first[stages], at, -1):
+        candidate.device[h], candidate.samples[h] = candidate.device[h - 1], candidate.samples[h - 1]
+    candidate.device[at], candidate.samples[at] = device, 1
     for q in range(p + 1, stages + 1):
-        sketch.first[q] += 1
+        candidate.first[q] += 1
 
 
 @inner
-def open_stage(sketch: Sketch, p: int, edge: int, members: int) -> None:
-    """Part stage p at layer `edge`: its first `members` stay, the rest become stage p + 1."""
-    stages = sketch.size[0]
+def split_stage(candidate: Candidate, p: int, edge: int, members: int) -> None:
+    """Split stage p at layer `edge`: its first `members` stay, the rest become stage p + 1."""
+    stages = candidate.size[0]
     for q in range(stages + 1, p + 1, -1):
-        sketch.first[q], sketch.edge[q] = sketch.first[q - 1], sketch.edge[q - 1]
-    sketch.first[p + 1], sketch.edge[p + 1] = sketch.first[p] + members, edge
-    sketch.size[0] = stages + 1
+        candidate.first[q], candidate.edge[q] = candidate.first[q - 1], candidate.edge[q - 1]
+    candidate.first[p + 1], candidate.edge[p + 1] = candidate.first[p] + members, edge
+    candidate.size[0] = stages + 1
 
 
 @inner
-def deal(numbers: Numbers, sketch: Sketch, p: int) -> None:
-    """New shares for stage p; where memory forbids any, those it would have with a single forward kept, or even ones
-    (the sketch then lacks memory, and is scored so)."""
-    low, high = sketch.first[p], sketch.first[p + 1]
-    group, shares = sketch.device[low:high], sketch.samples[low:high]
-    first, end = sketch.edge[p], sketch.edge[p + 1]
-    for kept in (int(sketch.warmup[p]), int(sketch.size[0] * 0)):
-        if deal_exactly(numbers, group, first, end, kept, shares):
+def allocate_stage(arrays: InstanceArrays, candidate: Candidate, p: int) -> None:
+    """Allocate the samples of stage p anew.
+
+    Where memory allows no allocation, use the one for a single kept forward, or else even shares; the candidate is
+    then short of memory, and its score says so.
+    """
+    low, high = candidate.first[p], candidate.first[p + 1]
+    group, shares = candidate.device[low:high], candidate.samples[low:high]
+    first, end = candidate.edge[p], candidate.edge[p + 1]
+    for kept in (int(candidate.warmup[p]), int(candidate.size[0] * 0)):
+        if allocate_optimally(arrays, group, first, end, kept, shares):
             return
-    batch = numbers.seconds.shape[1] - 1
+    batch = arrays.seconds.shape[1] - 1
     for k in range(shares.size):
         shares[k] = batch // shares.size + (1 if k < batch % shares.size else 0)
 
 
 @inner
-def fits(numbers: Numbers, sketch: Sketch, p: int) -> bool:
-    """Whether the shares of stage p fit its devices' memories."""
-    for g in range(sketch.first[p], sketch.first[p + 1]):
-        room = most_samples(numbers, sketch.device[g], sketch.edge[p], sketch.edge[p + 1], sketch.warmup[p])
-        if sketch.samples[g] > room:
+def fits(arrays: InstanceArrays, candidate: Candidate, p: int) -> bool:
+    """Tell whether the shares of stage p fit into its devices' memories."""
+    for g in range(candidate.first[p], candidate.first[p + 1]):
+        room = max_samples(arrays, candidate.device[g], candidate.edge[p], candidate.edge[p + 1], candidate.warmup[p])
+        if candidate.samples[g] > room:
             return False
     return True
 
 
 @inner
-def give_warmups(numbers: Numbers, sketch: Sketch, rules: Rules) -> None:
-    """K of every stage by the policy; where K is free, lowered until the shares fit (K may not rise again behind)."""
-    stages = sketch.size[0]
+def set_warmups(arrays: InstanceArrays, candidate: Candidate, rules: PlanRules) -> None:
+    """Set K of every stage by the policy; where K is free, lower it until shares fit. K never rises towards the end."""
+    stages = candidate.size[0]
     for p in range(stages):
-        sketch.warmup[p] = rules.warmups[stages, p]
-    if rules.flags[2] == 0:
+        candidate.warmup[p] = rules.warmups[stages, p]
+    if rules.flags[FREE_WARMUP] == 0:
         return
     for p in range(stages):
-        sketch.warmup[p] = min(sketch.warmup[p], numbers.micro_batches)
+        candidate.warmup[p] = min(candidate.warmup[p], arrays.micro_batches)
         if p > 0:
-            sketch.warmup[p] = min(sketch.warmup[p], sketch.warmup[p - 1])
-        low, high = sketch.first[p], sketch.first[p + 1]
-        while sketch.warmup[p] > 1 and not deal_exactly(
-            numbers,
-            sketch.device[low:high],
-            sketch.edge[p],
-            sketch.edge[p + 1],
-            sketch.warmup[p],
-            sketch.samples[low:high],
+            candidate.warmup[p] = min(candidate.warmup[p], candidate.warmup[p - 1])
+        low, high = candidate.first[p], candidate.first[p + 1]
+        while candidate.warmup[p] > 1 and not allocate_optimally(
+            arrays,
+            candidate.device[low:high],
+            candidate.edge[p],
+            candidate.edge[p + 1],
+            candidate.warmup[p],
+            candidate.samples[low:high],
         ):
-            sketch.warmup[p] -= 1
+            candidate.warmup[p] -= 1
 
 
 @inner
-def balance(numbers: Numbers, sketch: Sketch, rules: Rules, pace_s: NDArray[np.float64]) -> bool:
-    """Move the cuts so that no stage takes longer than need be, nor what it sends, if its group dealt samples like a
-    fluid, and so that it fits memory where any cuts of these groups do; False where there are fewer layers than stages.
-    `pace_s` is memory for two numbers per stage.
-    """
-    stages, layers = sketch.size[0], numbers.seconds.shape[2] - 1
-    if stages > layers:
+def tune(arrays: InstanceArrays, candidate: Candidate, rules: PlanRules, rng: RandomState, draw: int) -> bool:
+    """Change a cut, shares, K or the order inside a group; `draw` from 0 to 61 chooses."""
+    if draw < 30:
+        return candidate.size[0] > 1 and _move_cut(arrays, candidate, rng)
+    if draw < 50:
+        return _move_samples(candidate, rng)
+    if draw < 58 and rules.flags[FREE_WARMUP]:
+        return _change_warmup(arrays, candidate, rng)
+    return _swap_members(candidate, rng)
+
+
+@inner
+def regroup(candidate: Candidate, rng: RandomState, draw: int) -> bool:
+    """Change the groups of devices; `draw` from 62 to 99 chooses."""
+    if draw < 74:
+        return _move_device(candidate, rng)
+    if draw < 86:
+        return _swap_devices(candidate, rng)
+    if draw < 90:
+        return _merge_stages(candidate, rng)
+    if draw < 95:
+        return _divide_stage(candidate, rng)
+    return candidate.size[0] > 1 and _swap_stages(candidate, random_below(rng, candidate.size[0] - 1))
+
+
+@inner
+def _move_cut(arrays: InstanceArrays, candidate: Candidate, rng: RandomState) -> bool:
+    """Move a cut by a few layers."""
+    p = 1 + random_below(rng, candidate.size[0] - 1)
+    step = 1 + random_below(rng, 1 << random_below(rng, 5))
+    edge = candidate.edge[p] + (step if random_below(rng, 2) else -step)
+    edge = min(max(edge, candidate.edge[p - 1] + 1), candidate.edge[p + 1] - 1)
+    if edge == candidate.edge[p]:
         return False
-    if stages == 1:
-        return True
-    low, high = 0.0, 0.0
-    for p in range(stages):
-        pace_s[p, 0] = pace_s[p, 1] = 0.0
-        high = max(high, _fluid_s(numbers, sketch, p, sketch.edge[0], layers))
-    for p in range(stages - 1):
-        pace_s[p, 0] = _pace_s(numbers, sketch, p, p + 1)
-        pace_s[p + 1, 1] = _pace_s(numbers, sketch, p + 1, p)
-    for edge in range(1, layers):
-        for p in range(stages):
-            high = max(high, _sending_s(numbers, pace_s, p, edge, edge))
-    heed = _sweep(numbers, sketch, rules, pace_s, (high, stages > 0))
-    for _ in range(14):
-        middle = 0.5 * (low + high)
-        if _sweep(numbers, sketch, rules, pace_s, (middle, heed)):
-            high = middle
-        else:
-            low = middle
-    return _sweep(numbers, sketch, rules, pace_s, (high, heed))
+    candidate.edge[p] = edge
+    anew = random_below(rng, 2)
+    for q in range(p - 1, p + 1):
+        if anew or not fits(arrays, candidate, q):
+            allocate_stage(arrays, candidate, q)
+    return True
 
 
 @inner
-def _sweep(
-    numbers: Numbers, sketch: Sketch, rules: Rules, pace_s: NDArray[np.float64], limits: tuple[float, bool]
-) -> bool:
-    """Give every stage as many layers as it does within the limit, cut where it sends within it too; whether that was
-    possible. `limits`: seconds, and whether the group must have the memory as well."""
-    stages, layers = sketch.size[0], numbers.seconds.shape[2] - 1
-    first, possible = int(sketch.edge[0]), True
-    for p in range(stages - 1):
-        low, high = first + 1, layers - (stages - 1 - p)
-        while low < high:
-            middle = (low + high + 1) // 2
-            if _within(numbers, sketch, rules, (p, first, middle), limits):
-                low = middle
-            else:
-                high = middle - 1
-        cut = low
-        while cut > first and (
-            _sending_s(numbers, pace_s, p, first, cut) > limits[0]
-            or _sending_s(numbers, pace_s, p + 1, cut, layers) > limits[0]
-        ):
-            cut -= 1
-        if cut == first:
-            cut, possible = low, False
-        possible &= low > first + 1 or _within(numbers, sketch, rules, (p, first, cut), limits)
-        sketch.edge[p], sketch.edge[p + 1] = first, cut
-        first = cut
-    sketch.edge[stages - 1], sketch.edge[stages] = first, layers
-    return possible and _within(numbers, sketch, rules, (stages - 1, first, layers), limits)
-
-
-@inner
-def _within(
-    numbers: Numbers, sketch: Sketch, rules: Rules, span: tuple[int, int, int], limits: tuple[float, bool]
-) -> bool:
-    """Whether stage span[0] does layers [span[1], span[2]) in time and, if asked, has room for a micro-batch's samples
-    with as few forwards kept as the rules allow."""
-    p, first, end = span
-    if _fluid_s(numbers, sketch, p, first, end) > limits[0]:
+def _move_samples(candidate: Candidate, rng: RandomState) -> bool:
+    """Move samples from one member of a stage to another."""
+    g = random_below(rng, candidate.first[candidate.size[0]])
+    p = stage_of(candidate, g)
+    count = candidate.first[p + 1] - candidate.first[p]
+    if count < 2:
         return False
-    if not limits[1]:
-        return True
-    kept, total = int(rules.warmups[sketch.size[0], p]), 0
-    if rules.flags[2]:
-        kept = 1
-    for g in range(sketch.first[p], sketch.first[p + 1]):
-        room = most_samples(numbers, sketch.device[g], first, end, kept)
-        if room < 1:
+    h = candidate.first[p] + random_below(rng, count)
+    moved = min(candidate.samples[g] - 1, 1 + random_below(rng, 1 << random_below(rng, 6)))
+    if h == g or moved < 1:
+        return False
+    candidate.samples[g] -= moved
+    candidate.samples[h] += moved
+    return True
+
+
+@inner
+def _change_warmup(arrays: InstanceArrays, candidate: Candidate, rng: RandomState) -> bool:
+    """Raise or lower K of a stage by 1; K must not rise from a stage to the next."""
+    p = random_below(rng, candidate.size[0])
+    k = min(candidate.warmup[p], arrays.micro_batches) + (1 if random_below(rng, 2) else -1)
+    ahead = candidate.warmup[p - 1] if p > 0 else arrays.micro_batches
+    behind = candidate.warmup[p + 1] if p + 1 < candidate.size[0] else 1
+    if k < behind or k > ahead:
+        return False
+    candidate.warmup[p] = k
+    if not fits(arrays, candidate, p):
+        allocate_stage(arrays, candidate, p)
+    return True
+
+
+@inner
+def _swap_members(candidate: Candidate, rng: RandomState) -> bool:
+    """Swap two members of a stage with their shares, which changes who sends to whom."""
+    g = random_below(rng, candidate.first[candidate.size[0]])
+    p = stage_of(candidate, g)
+    h = candidate.first[p] + random_below(rng, candidate.first[p + 1] - candidate.first[p])
+    if h == g:
+        return False
+    candidate.device[g], candidate.device[h] = candidate.device[h], candidate.device[g]
+    candidate.samples[g], candidate.samples[h] = candidate.samples[h], candidate.samples[g]
+    return True
+
+
+@inner
+def _random_unused_device(candidate: Candidate, rng: RandomState) -> int:
+    """A random device that takes no part; -1 where all do."""
+    devices, used = candidate.device.size, candidate.first[candidate.size[0]]
+    if used == devices:
+        return -1
+    skip = random_below(rng, devices - used)
+    for device in range(devices):
+        taken = False
+        for g in range(used):
+            taken |= candidate.device[g] == device
+        if not taken:
+            if skip == 0:
+                return device
+            skip -= 1
+    return -1
+
+
+@inner
+def _move_device(candidate: Candidate, rng: RandomState) -> bool:
+    """Move a device to another stage or to a new one, leave one out, or take one in."""
+    used = candidate.first[candidate.size[0]]
+    device = _random_unused_device(candidate, rng) if random_below(rng, 3) == 0 else -1
+    if device < 0:
+        if used == 1:
             return False
-        total += room
-    return bool(total >= numbers.seconds.shape[1] - 1)
+        device = remove_member(candidate, random_below(rng, used))
+        if random_below(rng, 4) == 0:
+            return True
+    p = random_below(rng, candidate.size[0])
+    if random_below(rng, 3) == 0:
+        if candidate.size[0] == candidate.warmup.size:
+            return False
+        members = candidate.first[p + 1] - candidate.first[p]
+        behind = random_below(rng, 2)
+        split_stage(candidate, p, candidate.edge[p + behind], behind * members)
+        p += behind
+    insert_member(candidate, p, random_below(rng, candidate.first[p + 1] - candidate.first[p] + 1), device)
+    return True
 
 
 @inner
-def _sending_s(numbers: Numbers, pace_s: NDArray[np.float64], p: int, first: int, end: int) -> float:
-    """What stage p, of layers [first, end), sends of a micro-batch: outputs on, gradients back."""
-    batch = numbers.seconds.shape[1] - 1
-    return float(batch * (pace_s[p, 0] * numbers.edge[end, OUTPUT] + pace_s[p, 1] * numbers.edge[first, GRADIENT]))
+def _swap_devices(candidate: Candidate, rng: RandomState) -> bool:
+    """Swap two devices of different stages, or one with a device that takes no part."""
+    used = candidate.first[candidate.size[0]]
+    g = random_below(rng, used)
+    device = _random_unused_device(candidate, rng) if random_below(rng, 3) == 0 else -1
+    if device >= 0:
+        candidate.device[g] = device
+        return True
+    h = random_below(rng, used)
+    if stage_of(candidate, g) == stage_of(candidate, h):
+        return False
+    candidate.device[g], candidate.device[h] = candidate.device[h], candidate.device[g]
+    return True
 
 
 @inner
-def _fluid_s(numbers: Numbers, sketch: Sketch, p: int, first: int, end: int) -> float:
-    """Forward and backward seconds of a micro-batch on stage p, each device at its speed for its even share."""
-    batch, speed = numbers.seconds.shape[1] - 1, 0.0
-    count = sketch.first[p + 1] - sketch.first[p]
-    y = max(1, batch // count)
-    for g in range(sketch.first[p], sketch.first[p + 1]):
-        table = numbers.seconds[sketch.device[g], y]
-        speed += y / max(table[end, 0] - table[first, 0] + table[end, 1] - table[first, 1], 1e-15)
-    return float(batch / speed)
+def _merge_stages(candidate: Candidate, rng: RandomState) -> bool:
+    """Merge two neighbouring stages."""
+    stages = candidate.size[0]
+    if stages < 2:
+        return False
+    p = random_below(rng, stages - 1)
+    for q in range(p + 1, stages):
+        candidate.first[q], candidate.edge[q] = candidate.first[q + 1], candidate.edge[q + 1]
+    candidate.size[0] = stages - 1
+    return True
 
 
 @inner
-def _pace_s(numbers: Numbers, sketch: Sketch, a: int, b: int) -> float:
-    """Seconds per byte of a micro-batch from stage a to stage b, dealt like a fluid: the busiest port of either."""
-    most, shares = 0.0, numbers.hand[0]
-    for p in (a, b):
-        total = 0.0
-        for g in range(sketch.first[p], sketch.first[p + 1]):
-            y = max(1, (numbers.seconds.shape[1] - 1) // (sketch.first[p + 1] - sketch.first[p]))
-            table = numbers.seconds[sketch.device[g], y]
-            end = table.shape[0] - 1
-            shares[g] = 1.0 / max(table[end, 0] + table[end, 1], 1e-15)
-            total += shares[g]
-        for g in range(sketch.first[p], sketch.first[p + 1]):
-            shares[g] /= total
-    for here, there in ((a, b), (b, a)):
-        low = 0.0
-        for g in range(sketch.first[here], sketch.first[here + 1]):
-            high, busy, reached = low + shares[g], 0.0, 0.0
-            for h in range(sketch.first[there], sketch.first[there + 1]):
-                shared = min(high, reached + shares[h]) - max(low, reached)
-                reached += shares[h]
-                if shared > 1e-9:
-                    sender, receiver = (g, h) if here == a else (h, g)
-                    busy += shared / numbers.link[sketch.device[sender], sketch.device[receiver], 0]
-            most, low = max(most, busy), high
-    return float(most)
+def _divide_stage(candidate: Candidate, rng: RandomState) -> bool:
+    """Divide a stage in two, its members shuffled between them."""
+    stages, p = candidate.size[0], random_below(rng, candidate.size[0])
+    first, members = candidate.first[p], candidate.first[p + 1] - candidate.first[p]
+    if members < 2 or stages == candidate.warmup.size:
+        return False
+    for k in range(members - 1, 0, -1):
+        j = random_below(rng, k + 1)
+        a, b = first + k, first + j
+        candidate.device[a], candidate.device[b] = candidate.device[b], candidate.device[a]
+    middle = (candidate.edge[p] + candidate.edge[p + 1]) // 2
+    split_stage(candidate, p, middle, 1 + random_below(rng, members - 1))
+    return True
+
+
+@inner
+def _swap_stages(candidate: Candidate, p: int) -> bool:
+    """Swap the groups of stages p and p + 1: reverse both together, then each by itself."""
+    a, b, c = candidate.first[p], candidate.first[p + 1], candidate.first[p + 2]
+    middle = a + c - b
+    candidate.first[p + 1] = middle
+    for low, high in ((a, c), (a, middle), (middle, c)):
+        for k in range((high - low) // 2):
+            i, j = low + k, high - 1 - k
+            candidate.device[i], candidate.device[j] = candidate.device[j], candidate.device[i]
+    return True

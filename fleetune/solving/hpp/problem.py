@@ -1,4 +1,7 @@
-"""The problem of kind "hpp": layers, devices, times and links as plain numbers, proven when it is made."""
+"""The problem of kind "hpp": layers, devices, times and links as plain numbers, validated on construction.
+
+Times and sizes beyond the limits below are errors of units. Refusing them here keeps every method free of overflow.
+"""
 
 from typing import Annotated, Any, Literal
 
@@ -9,16 +12,22 @@ from pydantic import BeforeValidator
 from fleetune.contracts.record import one_of, record
 from fleetune.errors import Refused
 from fleetune.solving.fields import LARGEST, Real, Whole
-from fleetune.solving.hpp.extent import prove_extent
 from fleetune.solving.hpp.warmup import FREE, POLICIES, warmups
 from fleetune.solving.proofs import Axis, Floats, ascending, at_least, counted, links, names, table
 
 ROUNDING = 1e-12
-"""Of the larger time: a line may end this far below 0 by the rounding of its numbers alone."""
+"""Tolerance of extrapolated times below 0, as a share of the two measured times."""
+MAX_ROUND_S = 4e9
+"""Limit of all work and traffic of a round in sequence; 64 bits hold 9.2e9 s in nanoseconds."""
+MAX_BYTES = 2**62
+"""Limit of the bytes that a round keeps or moves."""
+MAX_TIMES = 50_000_000
+"""Limit of layers x devices x samples: 0.4 GB per table of times."""
+MAX_MICRO_BATCHES = 1_000_000
 
 
 def _warmup(value: Any) -> Any:
-    """A name or whole numbers, so that a mistake is told in our words and not as one of two failed types."""
+    """Parse a policy's name or a list of integers; one Refused instead of pydantic's two failed types."""
     if isinstance(value, list | tuple) and all(isinstance(k, int) and not isinstance(k, bool) for k in value):
         return tuple(value)
     if isinstance(value, str):
@@ -33,20 +42,20 @@ def _allowed() -> str:
 
 @record
 class Layer:
-    """A piece of the model; cuts lie between neighbours."""
+    """A piece of the model; the model can be cut between neighbouring layers."""
 
     name: str
     param_bytes: Whole
     activation_bytes: Whole
-    """Kept between forward and backward, per sample."""
+    """Per sample, kept between forward and backward."""
     flops: Whole
-    """Forward, per sample."""
+    """Per sample, forward."""
     output_bytes: Whole
-    """Everything that crosses a cut placed after this layer, forward, per sample."""
+    """Per sample, everything that crosses a cut after this layer in the forward direction."""
     gradient_bytes: Whole | None = None
-    """The same backward; None: output_bytes."""
+    """The same in the backward direction; None: output_bytes."""
     trainable_bytes: Whole | None = None
-    """Of param_bytes; None: all of them."""
+    """The part of param_bytes that is trained; None: all."""
 
     def __post_init__(self) -> None:
         for field in ("param_bytes", "activation_bytes", "flops", "output_bytes", "gradient_bytes", "trainable_bytes"):
@@ -73,9 +82,9 @@ class Device:
 
 @record
 class Problem:
-    """Plan one round of `micro_batches` micro-batches of `micro_batch` samples.
+    """One round of `micro_batches` micro-batches of `micro_batch` samples to be planned.
 
-    Making one proves it; Refused names the first fault by field, device, layer and size.
+    Validated on construction: Refused names the first fault by field, device, layer and batch size.
     """
 
     kind: Literal["hpp"] = "hpp"
@@ -94,9 +103,9 @@ class Problem:
     """[from][to]; the diagonal is not read."""
     optimizer_bytes_per_param_byte: Real = 2.0
     snapshots: Whole = 0
-    """1: every device also keeps a rollback copy of its trainable state."""
+    """1: every device keeps a rollback copy of its trainable state."""
     warmup: Annotated[str | tuple[int, ...], BeforeValidator(_warmup)] = "2(P-p)-1"
-    """A policy's name, `free`, or K of every stage (which fixes how many there are)."""
+    """A policy's name, `free`, or K of every stage, which fixes the number of stages."""
 
     def __post_init__(self) -> None:
         at_least("micro_batch", self.micro_batch, 1)
@@ -107,16 +116,16 @@ class Problem:
         ascending("batch_sizes", self.batch_sizes, least=1)
         at_least("optimizer_bytes_per_param_byte", self.optimizer_bytes_per_param_byte, 0)
         one_of("problem", "snapshots", self.snapshots, (0, 1))
-        self._prove_warmup()
+        self._check_warmup()
         axes: list[Axis] = [("device", devices), ("layer", layers), ("batch size", self.batch_sizes)]
         forward = table("forward_s", self.forward_s, *axes)
         backward = table("backward_s", self.backward_s, *axes)
         bandwidth = links("bandwidth_bytes_per_s", self.bandwidth_bytes_per_s, devices, may_be_0=False)
         latency = links("latency_s", self.latency_s, devices, may_be_0=True)
         forward, backward = self._with_ends("forward_s", forward), self._with_ends("backward_s", backward)
-        prove_extent(self, forward, backward, bandwidth, latency)
+        _check_limits(self, forward, backward, bandwidth, latency)
 
-    def _prove_warmup(self) -> None:
+    def _check_warmup(self) -> None:
         if isinstance(self.warmup, str):
             if self.warmup not in (*POLICIES, FREE):
                 raise Refused(f"warmup: {self.warmup!r} is not known; {_allowed()}")
@@ -131,10 +140,10 @@ class Problem:
         warmups(self.warmup, len(self.warmup), self.micro_batches)
 
     def _with_ends(self, field: str, seconds: Floats) -> Floats:
-        """Times [device, layer, size] with those at 1 and micro_batch samples after them, none of which is below 0.
+        """`seconds` [device, layer, size], followed by the extrapolated times at 1 and at micro_batch samples.
 
-        By the rule of `clock.times.interpolate`. Lines between measured sizes stay above 0, and beyond an end they
-        are lowest and highest at the farthest number of samples: these two are all there is to look at.
+        Extrapolation follows `clock.times.interpolate`. A line is lowest and highest at its ends, so checking these
+        two numbers of samples is enough. Refused where a time is below 0.
         """
         sizes = self.batch_sizes
         found = [seconds]
@@ -144,12 +153,12 @@ class Problem:
             elif y < sizes[0] if one == 0 else y > sizes[-1]:
                 t0, t1 = seconds[:, :, one], seconds[:, :, other]
                 times = t0 + (t1 - t0) * ((y - sizes[one]) / (sizes[other] - sizes[one]))
-                self._prove_line(field, times, times < -ROUNDING * (t0 + t1), (y, sizes[one], sizes[other]))
+                self._check_line(field, times, times < -ROUNDING * (t0 + t1), (y, sizes[one], sizes[other]))
                 found.append(times[:, :, None])
         return np.concatenate(found, axis=2)
 
-    def _prove_line(self, field: str, times: Floats, below: NDArray[np.bool_], sizes: tuple[int, int, int]) -> None:
-        """Refuse the first time that is `below`; sizes: the samples asked for, and the two that the line runs by."""
+    def _check_line(self, field: str, times: Floats, below: NDArray[np.bool_], sizes: tuple[int, int, int]) -> None:
+        """Refuse the first time where `below` holds; sizes: its number of samples, and the two measured sizes."""
         if below.any():
             device, layer = np.argwhere(below)[0]
             raise Refused(
@@ -157,3 +166,44 @@ class Problem:
                 f"{sizes[0]} would take {times[device, layer]:.3g} s on the line through batch sizes {sizes[1]} and "
                 f"{sizes[2]}; measure a size nearer to it"
             )
+
+
+def _check_limits(problem: Problem, forward: Floats, backward: Floats, bandwidth: Floats, latency: Floats) -> None:
+    """Refuse numbers that would overflow, naming the field that contributes most.
+
+    forward, backward: seconds [device, layer, samples], extrapolated ends included; bandwidth, latency: [from, to].
+    """
+    if problem.micro_batches > MAX_MICRO_BATCHES:
+        raise Refused(f"micro_batches: {problem.micro_batches} is above {MAX_MICRO_BATCHES}; give fewer, larger ones")
+    layers, devices = len(problem.layers), len(problem.devices)
+    if layers * devices * problem.micro_batch > MAX_TIMES:
+        raise Refused(
+            f"micro_batch: {layers} layers on {devices} devices for up to {problem.micro_batch} samples are more than "
+            f"{MAX_TIMES} times to tell apart; give at most {MAX_TIMES // (layers * devices)} samples"
+        )
+    samples, rounds = problem.micro_batch * problem.micro_batches, problem.micro_batches
+    state = (1 + problem.optimizer_bytes_per_param_byte) * 2 + 1
+    kept = {
+        "param_bytes": state * sum(layer.param_bytes for layer in problem.layers),
+        "activation_bytes": 1.0 * samples * sum(layer.activation_bytes for layer in problem.layers),
+    }
+    crossing = sorted(layer.output_bytes + (layer.gradient_bytes or layer.output_bytes) for layer in problem.layers)
+    moved = 1.0 * samples * sum(crossing[1 - min(layers, devices) :]) if min(layers, devices) > 1 else 0.0
+    _check_sum(MAX_BYTES, "bytes", kept | {"output_bytes": moved})
+    pairs = bandwidth[bandwidth > 0]
+    one_after_another = {
+        "forward_s": float(forward.max(axis=(0, 2)).sum()) * rounds,
+        "backward_s": float(backward.max(axis=(0, 2)).sum()) * rounds,
+        "bandwidth_bytes_per_s": (moved + kept["param_bytes"]) / float(pairs.min()) if pairs.size else 0.0,
+        "latency_s": float(latency.max()) * 2 * (rounds + 1) * devices**2,
+    }
+    _check_sum(MAX_ROUND_S, "s", one_after_another)
+
+
+def _check_sum(most: float, unit: str, parts: dict[str, float]) -> None:
+    if not sum(parts.values()) <= most:
+        field = max(parts, key=lambda name: parts[name])
+        raise Refused(
+            f"{field}: a round could come to {parts[field]:.3g} {unit} by it, more than can be counted "
+            f"({most:.3g}); check its unit"
+        )

@@ -7,7 +7,7 @@ from fleetune.contracts.record import finite, record
 
 @record
 class Share:
-    """What a device does of every micro-batch."""
+    """A device's samples of every micro-batch."""
 
     name: str
     samples: int
@@ -26,35 +26,35 @@ class Stage:
 
 @record
 class VirtualWorker:
-    """Of `hetpipe`: devices that form a pipeline of their own and meet the others at a parameter server."""
+    """A pipeline of its own in a `hetpipe` plan, synchronised with others through a parameter server."""
 
     devices: tuple[str, ...]
     stages: tuple[Stage, ...]
     micro_batches: int
-    """Of one round, how many it takes."""
+    """Number of a round's micro-batches that it processes."""
 
 
 @record
 class Solution:
-    """The plan of one round, and what it costs."""
+    """The plan of one round and its costs."""
 
     kind: Literal["hpp"] = "hpp"
     method: str
     feasible: bool
-    """False only of methods that ignore memory; `reason` has the device and the bytes it lacks."""
+    """False only for methods that ignore memory; `reason` then names the device and the missing bytes."""
     reason: str = ""
     objective: float
     """Seconds of the round in the exact event simulation."""
     lower_bound: float | None
-    """No plan has a shorter round; None: not known."""
+    """Seconds; no plan has a shorter round. None: not known."""
     solve_s: float
     deterministic: bool
-    """False: another run may find another plan, since a clock ended the search."""
+    """False: a time limit ended the search, so another run may find another plan."""
     stages: tuple[Stage, ...]
     formula_round_s: float | None
-    """Asteroid eq. (4); None: the method has no synchronous round."""
+    """Seconds by Asteroid eq. (4); None: the method has no synchronous round."""
     memory_bytes: dict[str, int]
-    """Peak of every device."""
+    """Device name -> peak bytes."""
     virtual_workers: tuple[VirtualWorker, ...] | None = None
 
     def __post_init__(self) -> None:

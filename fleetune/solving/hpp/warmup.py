@@ -1,4 +1,4 @@
-"""K_p, the forwards of segment p of P before its first backward."""
+"""Warm-up policies: K_p, the number of forwards of segment p of P before its first backward."""
 
 from collections.abc import Callable
 
@@ -10,16 +10,17 @@ POLICIES: dict[str, Callable[[int, int], int]] = {
     "P-p": lambda parts, p: parts - p,
     "2(P-p)+1": lambda parts, p: 2 * (parts - p) + 1,
 }
-"""Asteroid's default first: every transfer between segments counts as a step of the pipeline of its own."""
+"""Policy name -> K_p. The first is Asteroid's default, which counts every transfer as a pipeline step."""
 FREE = "free"
-"""Not a policy but the wish to have K chosen within memory."""
+"""The planner chooses K within memory."""
 
 
 def warmups(policy: str | tuple[int, ...], parts: int, micro_batches: int) -> list[int]:
     """K of every segment, first to last, by a policy's name or as listed.
 
-    Refused: an unknown policy, a list of another length, a K below 1, and a list that, capped at the number of
-    micro-batches, increases from a segment to the next: the earlier one would wait for a gradient that cannot come.
+    Refused: an unknown policy, a list of another length, a K below 1, and a list that, capped at `micro_batches`,
+    increases from a segment to the next, which would deadlock: the earlier segment waits for a gradient that the later
+    one computes only after further forwards of the earlier one.
     """
     if isinstance(policy, str):
         if policy not in POLICIES:

@@ -1,4 +1,4 @@
-"""One planner per file; none knows another, except that `search` starts from what the others find."""
+"""Planners, one per file. None uses another, except that `search` starts from the plans of the others."""
 
 SUMMARIES = {
     "search": "ours: many starts, annealed by the exact simulation; leaves out devices that slow the round",
@@ -12,4 +12,4 @@ SUMMARIES = {
     "unevenness",
     "hetpipe": "HetPipe: asynchronous pipelines with a parameter server, judged by its own round; ignores memory",
 }
-"""One line for each method; the first is the default. Here, because listing them must not compile them."""
+"""Method -> summary; the first is the default. Kept here so that listing the methods compiles nothing."""

@@ -5,7 +5,7 @@ Stages and the transfers between them are steps s with times F_s and B_s, and L 
 T_w = forwards up to Q, T_s = (M - 1)(F_Q + B_Q), T_e = the latest end of a step's last backward and all-reduce, counted
 from the start of Q's last backward. The pivot moves from the last step to the front, to every s with
 (M - 1)(F_s + B_s) > (M - 1)(F_Q + B_Q) + all F + B strictly between. With key_s = M (F_s + B_s) + all F + B before s,
-that is key_s > key_Q - (F_Q + B_Q), and L = key_Q + max_s (all-reduce_s - all B before s): what is computed here.
+that is key_s > key_Q - (F_Q + B_Q), and L = key_Q + max_s (all-reduce_s - all B before s). This form is computed here.
 
 The planner splits stages off the front, the rest staying one last stage, and keeps one best plan per (layers, devices)
 split off. Each device is a machine of its own, where its three placements (fresh first, append first, scatter first)
@@ -19,70 +19,70 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fleetune.solving.hpp.alike import Alike
-from fleetune.solving.hpp.case import Case, Floats, Ints
 from fleetune.solving.hpp.draft import Draft
+from fleetune.solving.hpp.homogeneous import HomogeneousFleet
+from fleetune.solving.hpp.instance import Floats, Instance, Ints
 
 RUNS, LISTED_RUNS = 256, 64
-"""A longer chain of layers is cut between this many runs of them; fewer where plans of every number of stages up to
-those listed are kept."""
+"""Longer chains of layers are joined into this many runs; fewer where warm-ups are listed, which needs one table per
+number of stages."""
 
 
 class Split(NamedTuple):
-    """The best plans that split the first runs off onto the first devices, [edge, devices]."""
+    """Best plans that split the first runs off onto the first devices, [edge, devices]."""
 
     latency_s: Floats
-    """L, the rest being one stage on the other devices."""
+    """L with the rest as one stage on the other devices."""
     steps: Ints
-    """Stages and transfers split off."""
+    """Number of stages and transfers split off."""
     before_s: Floats
-    """All F + B of them."""
+    """Sum of their F + B."""
     backward_s: Floats
-    """All B of them."""
+    """Sum of their B."""
     tail_s: Floats
-    """The largest all-reduce_s - all B before s."""
+    """Maximum of all-reduce_s - all B before s."""
     key_s: Floats
     """[step, edge, devices]: key_s, the last step first; -inf beyond the first."""
     step_s: Floats
     """[step, edge, devices]: F_s + B_s."""
     came: Ints
-    """[edge, devices, 2]: edge and devices before the last stage split off."""
+    """[edge, devices, 2]: edge and devices before the last split."""
 
 
 class Steps(NamedTuple):
-    """F + B, B and all-reduce of candidate stages or transfers."""
+    """F + B, B and all-reduce seconds of candidate stages or transfers."""
 
     both_s: Floats
     backward_s: Floats
     reduce_s: Floats
 
 
-class Ways(NamedTuple):
-    """Plans that split one more stage off, [edge before, pair of devices]; fields as in Split."""
+class Extensions(NamedTuple):
+    """Plans that split one more stage off, [edge before, pair of device counts]; fields as in Split."""
 
     latency_s: Floats
     before_s: Floats
     backward_s: Floats
     tail_s: Floats
     key_s: tuple[Floats, Floats]
-    """Of the stage, and of the transfer into it (-inf for the first stage)."""
+    """key_s of the stage, and of the transfer into it (-inf for the first stage)."""
     step_s: tuple[Floats, Floats]
 
 
 State = tuple[Ints, Ints]
-"""Edges and devices split off; or rows and columns of Ways."""
+"""Edges and devices split off; or rows and columns of Extensions."""
 Pairs = tuple[Ints, Ints]
-"""Devices split off after and before a stage."""
+"""Numbers of devices split off after and before a stage."""
 
 
-def plan(case: Case) -> Draft:
-    """On all devices that can have a sample; as many stages as warm-ups are listed."""
-    return estimated(case)[0]
+def plan(instance: Instance) -> Draft:
+    """A plan on all devices that can have a sample, in as many stages as warm-ups are listed."""
+    return estimated(instance)[0]
 
 
-def estimated(case: Case) -> tuple[Draft, float]:
-    """The plan, and the L in seconds by which it was chosen."""
-    fleet = Alike(case, RUNS if isinstance(case.problem.warmup, str) else LISTED_RUNS)
+def estimated(instance: Instance) -> tuple[Draft, float]:
+    """The plan, and its estimated latency L in seconds."""
+    fleet = HomogeneousFleet(instance, RUNS if isinstance(instance.problem.warmup, str) else LISTED_RUNS)
     tables = [_nothing(fleet)]
     if fleet.stages is None:
         pairs = _pairs(fleet, 1, fleet.count - 1)
@@ -97,7 +97,7 @@ def estimated(case: Case) -> tuple[Draft, float]:
     return _read(fleet, tables)
 
 
-def _unreached(fleet: Alike) -> Split:
+def _unreached(fleet: HomogeneousFleet) -> Split:
     shape = (fleet.runs + 1, fleet.count + 1)
     deep = (2 * min(fleet.count, fleet.runs), *shape)
     return Split(
@@ -112,42 +112,42 @@ def _unreached(fleet: Alike) -> Split:
     )
 
 
-def _nothing(fleet: Alike) -> Split:
-    """Nothing split off: one stage of everything."""
+def _nothing(fleet: HomogeneousFleet) -> Split:
+    """The table with nothing split off: one stage on all devices."""
     table = _unreached(fleet)
     whole = _stage(fleet, 0, fleet.runs, fleet.count)
-    table.latency_s[0, 0] = fleet.case.micro_batches * whole.both_s + whole.reduce_s
+    table.latency_s[0, 0] = fleet.instance.micro_batches * whole.both_s + whole.reduce_s
     return table
 
 
-def _stage(fleet: Alike, first: int | Ints, end: int, size: int | Ints) -> Steps:
-    """Runs [first, end) on `size` alike devices."""
+def _stage(fleet: HomogeneousFleet, first: int | Ints, end: int, size: int | Ints) -> Steps:
+    """Times of runs [first, end) on `size` average devices."""
     forward_s = (fleet.forward_s[end] - fleet.forward_s[first]) / size
     backward_s = (fleet.backward_s[end] - fleet.backward_s[first]) / size
     weights = fleet.trainable_bytes[end] - fleet.trainable_bytes[first]
     return Steps(forward_s + backward_s, backward_s, 2 * (size - 1) / size * weights / fleet.bandwidth)
 
 
-def _split(fleet: Alike, old: Split, new: Split, edge: int, pairs: Pairs) -> None:
-    """Fill new[edge]: split one more stage, up to `edge`, off the plans of `old`; per number of devices the best."""
+def _split(fleet: HomogeneousFleet, old: Split, new: Split, edge: int, pairs: Pairs) -> None:
+    """Fill new[edge] with the best plan per number of devices that splits a stage up to `edge` off a plan of `old`."""
     after, before = pairs
     if not len(after):
         return
-    ways = _ways(fleet, old, edge, pairs)
-    rows = np.argmin(ways.latency_s, axis=0)
+    extensions = _extensions(fleet, old, edge, pairs)
+    rows = np.argmin(extensions.latency_s, axis=0)
     best = np.full((fleet.count, fleet.count), np.inf)
-    best[after, before] = ways.latency_s[rows, np.arange(len(rows))]
+    best[after, before] = extensions.latency_s[rows, np.arange(len(rows))]
     column = np.zeros(best.shape, np.int64)
     column[after, before] = np.arange(len(rows))
     m = np.flatnonzero(np.min(best, axis=1) < np.inf)
     columns = column[m, np.argmin(best[m], axis=1)]
-    _keep(old, new, ways, (rows[columns], columns), ((rows[columns], before[columns]), edge, m))
+    _keep(old, new, extensions, (rows[columns], columns), ((rows[columns], before[columns]), edge, m))
 
 
-def _ways(fleet: Alike, old: Split, edge: int, pairs: Pairs) -> Ways:
-    """Every edge before `edge` with every pair of devices split off after and before."""
+def _extensions(fleet: HomogeneousFleet, old: Split, edge: int, pairs: Pairs) -> Extensions:
+    """Evaluate every edge before `edge` with every pair of device counts after and before the split."""
     devices, before = pairs
-    micro_batches, at = fleet.case.micro_batches, (slice(0, edge), before)
+    micro_batches, at = fleet.instance.micro_batches, (slice(0, edge), before)
     first = np.arange(edge)[:, None]
     old_before_s, old_backward_s = old.before_s[at], old.backward_s[at]
     into_s = np.where(first > 0, (fleet.output_s + fleet.gradient_s)[first], 0.0)
@@ -171,7 +171,7 @@ def _ways(fleet: Alike, old: Split, edge: int, pairs: Pairs) -> Ways:
     backward_s = backward_at + stage.backward_s
     tail_s = np.maximum(old.tail_s[at], stage.reduce_s - backward_at)
     last_s = np.maximum(tail_s, rest.reduce_s - backward_s - fleet.gradient_s[edge])
-    return Ways(
+    return Extensions(
         latency_s=np.where(np.isfinite(old.latency_s[at]), key + last_s, np.inf),
         before_s=out_at,
         backward_s=backward_s,
@@ -181,37 +181,37 @@ def _ways(fleet: Alike, old: Split, edge: int, pairs: Pairs) -> Ways:
     )
 
 
-def _keep(old: Split, new: Split, ways: Ways, way: State, states: tuple[State, int, Ints]) -> None:
-    """Write ways from old states into new ones; their steps stand before those of the old."""
+def _keep(old: Split, new: Split, extensions: Extensions, way: State, states: tuple[State, int, Ints]) -> None:
+    """Write extensions of old states into new ones, their steps before those of the old."""
     origin, edge, m = states
-    new.latency_s[edge, m], new.before_s[edge, m] = ways.latency_s[way], ways.before_s[way]
-    new.backward_s[edge, m], new.tail_s[edge, m] = ways.backward_s[way], ways.tail_s[way]
-    new.steps[edge, m] = old.steps[origin] + len(ways.key_s)
+    new.latency_s[edge, m], new.before_s[edge, m] = extensions.latency_s[way], extensions.before_s[way]
+    new.backward_s[edge, m], new.tail_s[edge, m] = extensions.backward_s[way], extensions.tail_s[way]
+    new.steps[edge, m] = old.steps[origin] + len(extensions.key_s)
     new.came[edge, m] = np.stack(origin, axis=1)
-    for k, (key_s, step_s) in enumerate(zip(ways.key_s, ways.step_s, strict=True)):
+    for k, (key_s, step_s) in enumerate(zip(extensions.key_s, extensions.step_s, strict=True)):
         new.key_s[k, edge, m], new.step_s[k, edge, m] = key_s[way], step_s[way]
-    added = len(ways.key_s)
+    added = len(extensions.key_s)
     new.key_s[added:, edge, m] = old.key_s[:-added, origin[0], origin[1]]
     new.step_s[added:, edge, m] = old.step_s[:-added, origin[0], origin[1]]
 
 
-def _pairs(fleet: Alike, stage: int, most: int) -> Pairs:
-    """Devices split off after and before stage `stage` (from 1): each stage before has one, `most` at most after."""
+def _pairs(fleet: HomogeneousFleet, stage: int, most: int) -> Pairs:
+    """Device counts after and before stage `stage` (from 1): at least one per stage before, `most` at most after."""
     after, before = np.tril_indices(most + 1, -1)
     allowed = (after >= stage) & (before >= stage - 1) & (after - before <= fleet.group)
     return after[allowed], before[allowed]
 
 
-def _read(fleet: Alike, tables: list[Split]) -> tuple[Draft, float]:
-    """Walk back from the least latency whose last stage has a sample for every device; with that L."""
+def _read(fleet: HomogeneousFleet, tables: list[Split]) -> tuple[Draft, float]:
+    """Walk back from the least latency whose last stage has a sample for every device; returns the plan and that L."""
     latency_s = tables[-1].latency_s.copy()
     latency_s[:, : max(fleet.count - fleet.group, 0)] = np.inf
     edge, m = (int(x) for x in np.unravel_index(int(np.argmin(latency_s)), latency_s.shape))
-    least_s = float(latency_s[edge, m])
+    best_s = float(latency_s[edge, m])
     cuts, sizes, depth = [fleet.runs, edge], [fleet.count - m], len(tables) - 1
     while edge > 0:
         edge, before = (int(x) for x in tables[max(depth, 0)].came[edge, m])
         cuts.append(edge)
         sizes.append(m - before)
         m, depth = before, depth - 1
-    return fleet.laid(cuts[::-1], sizes[::-1]), least_s
+    return fleet.draft(cuts[::-1], sizes[::-1]), best_s

@@ -6,17 +6,16 @@ workload balancing that Asteroid §5.2 adds to it. Every device has the whole mo
 It takes each device's measured times into account; it ignores links and memory.
 """
 
-from fleetune.solving.hpp.allocation import allocate
-from fleetune.solving.hpp.case import Case
-from fleetune.solving.hpp.draft import Draft
-from fleetune.solving.hpp.whole import fastest, one_stage
+from fleetune.solving.hpp.draft import Draft, single_stage_draft
+from fleetune.solving.hpp.instance import Instance, fastest_devices
+from fleetune.solving.hpp.sample_allocation import allocate
 
 
-def plan(case: Case) -> Draft:
-    """On every device, at most as many as there are samples (the fastest). Infeasible where warm-ups are listed for
+def plan(instance: Instance) -> Draft:
+    """A plan on the fastest devices, as many as there are samples at most. Infeasible where warm-ups are listed for
     several stages."""
-    devices = fastest(case, case.samples)
-    seconds = (case.forward_s[devices, 1:, -1] + case.backward_s[devices, 1:, -1]).tolist()
-    shares = allocate(seconds, [case.samples] * len(devices), case.samples)
-    assert shares is not None, "everybody can take everything"
-    return one_stage(case, "dp", devices, shares)
+    devices = fastest_devices(instance, instance.samples)
+    seconds = (instance.forward_s[devices, 1:, -1] + instance.backward_s[devices, 1:, -1]).tolist()
+    shares = allocate(seconds, [instance.samples] * len(devices), instance.samples)
+    assert shares is not None, "every device may take every sample"
+    return single_stage_draft(instance, "dp", devices, shares)

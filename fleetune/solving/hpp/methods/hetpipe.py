@@ -23,78 +23,75 @@ from typing import NamedTuple
 import numpy as np
 
 from fleetune.clock import simulate
-from fleetune.solving.hpp.case import Case, Floats, Ints
-from fleetune.solving.hpp.chain import runs
-from fleetune.solving.hpp.cuts import best_cuts
-from fleetune.solving.hpp.draft import Draft, Stage, peak_bytes, pipeline_of
-from fleetune.solving.hpp.volume import hetpipe_bytes
-from fleetune.solving.hpp.whole import whole_model_s
+from fleetune.solving.hpp.chain_cuts import best_cuts, run_edges
+from fleetune.solving.hpp.draft import Draft, DraftStage, hetpipe_bytes, peak_bytes, pipeline_of
+from fleetune.solving.hpp.instance import Floats, Instance, Ints, whole_model_s
 
 RUNS = 256
-"""A longer chain of layers is cut between this many runs of them."""
+"""Longer chains of layers are joined into this many runs."""
 
 
 class Worker(NamedTuple):
-    """A virtual worker."""
+    """A virtual worker of a plan."""
 
     draft: Draft
     micro_batches: int
-    """Of a round's M."""
+    """Number of a round's M micro-batches that it processes."""
     busy_s: float
-    """For these, in the steady run of its pipeline."""
+    """Seconds for these in the steady state of its pipeline."""
 
 
 class HetPipe(NamedTuple):
-    """An asynchronous plan, and what it costs."""
+    """An asynchronous plan and its costs."""
 
     virtual_workers: tuple[Worker, ...]
     round_s: float
-    """The longer of the slowest worker and the server's busier port."""
+    """Maximum of the slowest worker's and the server's busier port's seconds."""
     server: int | None
-    """The device that holds the weights of all; None: a single worker needs none."""
+    """Device of the parameter server; None for a single worker, which needs none."""
     server_s: float
-    """How long a round keeps its busier port: everyone's pushes or pulls, and what its own pipeline sends."""
+    """Seconds per round on its busier port: pushes or pulls of all workers and traffic of its own pipeline."""
     volume_bytes: int
-    """Per round, Asteroid eq. (1)."""
+    """Bytes per round, Asteroid eq. (1)."""
     memory_bytes: tuple[int, ...]
-    """[device] peak; 0 where it is not used. The server's device also holds the trained weights of all."""
+    """[device]: peak bytes, 0 where unused; the server's device also holds the trainable weights."""
 
 
 class _Team(NamedTuple):
-    """A virtual worker while it is compared."""
+    """A virtual worker while numbers of workers are compared."""
 
     draft: Draft
     period_s: float
-    """Its slowest stage, transfers included: it finishes a micro-batch in that time."""
+    """Seconds of its slowest stage, transfers included: the time per micro-batch."""
 
 
-def plan(case: Case) -> HetPipe:
-    """Any number of devices and layers; each worker has as many stages as warm-ups are listed."""
-    listed = case.problem.warmup
+def plan(instance: Instance) -> HetPipe:
+    """The plan with the number of workers whose estimate is best; each has as many stages as warm-ups are listed."""
+    listed = instance.problem.warmup
     stages = 1 if isinstance(listed, str) else len(listed)
     best: tuple[float, list[_Team], list[int]] | None = None
-    for count in range(1, min(case.devices // stages, case.micro_batches) + 1):
-        teams = [_team(case, group) for group in equal_distribution(case, count)]
-        shares = share([team.period_s for team in teams], case.micro_batches)
+    for count in range(1, min(instance.devices // stages, instance.micro_batches) + 1):
+        teams = [_team(instance, group) for group in equal_distribution(instance, count)]
+        shares = share([team.period_s for team in teams], instance.micro_batches)
         busy_s = max(team.period_s * m for team, m in zip(teams, shares, strict=True))
-        estimate_s = max(busy_s, server(case, [team.draft for team in teams], shares)[1])
+        estimate_s = max(busy_s, server(instance, [team.draft for team in teams], shares)[1])
         if best is None or estimate_s < best[0]:
             best = estimate_s, teams, shares
     assert best is not None, "one worker is always possible"
-    return _costed(case, [team.draft for team in best[1]], best[2])
+    return _costed(instance, [team.draft for team in best[1]], best[2])
 
 
-def equal_distribution(case: Case, count: int) -> list[list[int]]:
-    """Devices of `count` workers, fastest first: dealt in turn, every other turn backwards."""
+def equal_distribution(instance: Instance, count: int) -> list[list[int]]:
+    """Groups of devices for `count` workers: fastest first, dealt in turn, every other turn backwards."""
     groups: list[list[int]] = [[] for _ in range(count)]
-    for k, device in enumerate(np.argsort(whole_model_s(case), kind="stable").tolist()):
+    for k, device in enumerate(np.argsort(whole_model_s(instance), kind="stable").tolist()):
         turn, place = divmod(k, count)
         groups[place if turn % 2 == 0 else count - 1 - place].append(device)
     return groups
 
 
 def share(periods_s: list[float], micro_batches: int) -> list[int]:
-    """Micro-batches of every worker, at least one, so that the last to end ends as early as can be."""
+    """Micro-batches of every worker, at least one, that minimise the end of the last worker."""
     shares = [1] * len(periods_s)
     if min(periods_s) > 0:
         even_s = (micro_batches - len(shares)) / sum(1 / period_s for period_s in periods_s)
@@ -105,81 +102,88 @@ def share(periods_s: list[float], micro_batches: int) -> list[int]:
     return shares
 
 
-def server(case: Case, drafts: list[Draft], shares: list[int]) -> tuple[int | None, float]:
-    """The device whose busier port is done first with a round as the parameter server, and when.
+def server(instance: Instance, drafts: list[Draft], shares: list[int]) -> tuple[int | None, float]:
+    """The device that is the best parameter server, and the seconds per round on its busier port.
 
     Each device of a worker pushes and pulls the weights of its own layers; the server's own do not cross a link. Its
     ports also carry what its own pipeline sends and receives.
     """
     if len(drafts) == 1:
         return None, 0.0
-    per_byte_s, held = 1 / case.bandwidth, np.zeros(case.devices)
-    own_in_s, own_out_s = np.zeros(case.devices), np.zeros(case.devices)
+    per_byte_s, held = 1 / instance.bandwidth, np.zeros(instance.devices)
+    own_in_s, own_out_s = np.zeros(instance.devices), np.zeros(instance.devices)
     for draft, micro_batches in zip(drafts, shares, strict=True):
         for stage in draft.stages:
-            held[stage.devices[0]] = float(case.trainable_bytes[stage.end] - case.trainable_bytes[stage.first])
+            held[stage.devices[0]] = float(instance.trainable_bytes[stage.end] - instance.trainable_bytes[stage.first])
         for low, high in pairwise(draft.stages):
             ends = low.devices[0], high.devices[0]
-            for (a, b), size in ((ends, case.output_bytes[low.end]), (ends[::-1], case.gradient_bytes[low.end])):
-                lasts_s = micro_batches * case.samples * float(size) * per_byte_s[a, b]
+            for (a, b), size in (
+                (ends, instance.output_bytes[low.end]),
+                (ends[::-1], instance.gradient_bytes[low.end]),
+            ):
+                lasts_s = micro_batches * instance.samples * float(size) * per_byte_s[a, b]
                 own_out_s[a] += lasts_s
                 own_in_s[b] += lasts_s
     busier_s = np.maximum(held @ per_byte_s + own_in_s, per_byte_s @ held + own_out_s)
     return int(np.argmin(busier_s)), float(np.min(busier_s))
 
 
-def _team(case: Case, group: list[int]) -> _Team:
-    """Cuts for devices given fastest first; those beyond the last stage are left out."""
-    listed = case.problem.warmup
-    stages = min(case.layers, len(group)) if isinstance(listed, str) else len(listed)
-    devices = sorted(group[:stages], key=lambda device: -case.memory_bytes[device])
-    edges = runs(case, max(RUNS, stages))
+def _team(instance: Instance, group: list[int]) -> _Team:
+    """Cut the model for devices given fastest first; devices beyond the last stage are left out."""
+    listed = instance.problem.warmup
+    stages = min(instance.layers, len(group)) if isinstance(listed, str) else len(listed)
+    devices = sorted(group[:stages], key=lambda device: -instance.memory_bytes[device])
+    edges = run_edges(instance, max(RUNS, stages))
 
     def seconds(p: int) -> Floats:
-        return _stage_s(case, devices, p, edges)
+        return _stage_s(instance, devices, p, edges)
 
     cuts = best_cuts(stages, seconds)
-    assert cuts is not None, "nothing costs infinitely much"
+    assert cuts is not None, "all costs are finite"
     period_s = max(float(seconds(p)[cuts[p], cuts[p + 1]]) for p in range(stages))
     spans = zip(edges[cuts[:-1]].tolist(), edges[cuts[1:]].tolist(), devices, strict=True)
-    parts = tuple(Stage(first, end, (device,), (case.samples,)) for first, end, device in spans)
-    return _Team(Draft(parts, tuple(case.warmups(stages))), period_s)
+    parts = tuple(DraftStage(first, end, (device,), (instance.samples,)) for first, end, device in spans)
+    return _Team(Draft(parts, tuple(instance.warmups(stages))), period_s)
 
 
-def _stage_s(case: Case, devices: list[int], p: int, edges: Ints) -> Floats:
-    """[from edge, to edge]: computing of stage p, and receiving activations and gradients of a micro-batch."""
+def _stage_s(instance: Instance, devices: list[int], p: int, edges: Ints) -> Floats:
+    """[from edge, to edge]: seconds per micro-batch of stage p to compute and to receive activations and gradients."""
     device = devices[p]
-    both_s = (case.forward_s[device, -1] + case.backward_s[device, -1])[edges]
+    both_s = (instance.forward_s[device, -1] + instance.backward_s[device, -1])[edges]
     result: Floats = both_s[None, :] - both_s[:, None]
     if p > 0:
-        result += (case.samples * case.output_bytes[edges] / case.bandwidth[devices[p - 1], device])[:, None]
+        result += (instance.samples * instance.output_bytes[edges] / instance.bandwidth[devices[p - 1], device])[
+            :, None
+        ]
     if p < len(devices) - 1:
-        result += (case.samples * case.gradient_bytes[edges] / case.bandwidth[devices[p + 1], device])[None, :]
+        result += (instance.samples * instance.gradient_bytes[edges] / instance.bandwidth[devices[p + 1], device])[
+            None, :
+        ]
     return result
 
 
-def _costed(case: Case, drafts: list[Draft], shares: list[int]) -> HetPipe:
-    workers = tuple(Worker(d, m, steady_s(case, d, m)) for d, m in zip(drafts, shares, strict=True))
-    where, server_s = server(case, drafts, shares)
-    memory = [0] * case.devices
+def _costed(instance: Instance, drafts: list[Draft], shares: list[int]) -> HetPipe:
+    workers = tuple(Worker(d, m, steady_s(instance, d, m)) for d, m in zip(drafts, shares, strict=True))
+    where, server_s = server(instance, drafts, shares)
+    memory = [0] * instance.devices
     for draft in drafts:
         for stage, k in zip(draft.stages, draft.warmups, strict=True):
-            memory[stage.devices[0]] = peak_bytes(case, stage, k, case.samples)
+            memory[stage.devices[0]] = peak_bytes(instance, stage, k, instance.samples)
     if where is not None:
-        memory[where] += int(case.trainable_bytes[-1])
+        memory[where] += int(instance.trainable_bytes[-1])
     return HetPipe(
         virtual_workers=workers,
         round_s=max(server_s, *(worker.busy_s for worker in workers)),
         server=where,
         server_s=server_s,
-        volume_bytes=hetpipe_bytes(case, zip(drafts, shares, strict=True)),
+        volume_bytes=hetpipe_bytes(instance, zip(drafts, shares, strict=True)),
         memory_bytes=tuple(memory),
     )
 
 
-def steady_s(case: Case, draft: Draft, micro_batches: int) -> float:
-    """What `micro_batches` more add to a pipeline that has had time to fill, by the exact simulation."""
-    pipeline = pipeline_of(case, draft)
+def steady_s(instance: Instance, draft: Draft, micro_batches: int) -> float:
+    """Seconds that `micro_batches` more add to a filled pipeline, by the exact simulation."""
+    pipeline = pipeline_of(instance, draft)
     filled = max(draft.warmups) + len(draft.stages)
     rounds_ns = [
         simulate(dataclasses.replace(pipeline, micro_batches=count)).round_ns

@@ -15,27 +15,27 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fleetune.solving.hpp.alike import Alike
-from fleetune.solving.hpp.case import Case, Floats, Ints
 from fleetune.solving.hpp.draft import Draft
+from fleetune.solving.hpp.homogeneous import HomogeneousFleet
+from fleetune.solving.hpp.instance import Floats, Instance, Ints
 
 RUNS = 256
-"""A longer chain of layers is cut between this many runs of them."""
+"""Longer chains of layers are joined into this many runs."""
 
 
 class Reached(NamedTuple):
-    """The best plans of the first runs on the first devices, [devices, edge]."""
+    """Best plans of the first runs on the first devices, [devices, edge]."""
 
     slowest_s: Floats
     cut: Ints
-    """Where the last stage begins."""
+    """Edge where the last stage begins."""
     size: Ints
-    """Devices of the last stage."""
+    """Number of devices of the last stage."""
 
 
-def plan(case: Case) -> Draft:
-    """On all devices that can have a sample; as many stages as warm-ups are listed."""
-    fleet = Alike(case, RUNS)
+def plan(instance: Instance) -> Draft:
+    """A plan on all devices that can have a sample, in as many stages as warm-ups are listed."""
+    fleet = HomogeneousFleet(instance, RUNS)
     stages_s, cut_s = stage_times(fleet)
     tables = [_one_stage(fleet, stages_s)]
     if fleet.stages is None:
@@ -48,11 +48,11 @@ def plan(case: Case) -> Draft:
     return _read(fleet, tables)
 
 
-def stage_times(fleet: Alike) -> tuple[Floats, Floats]:
-    """T(i..j, m): [m, i, j], infinite where no stage is; and what a cut costs: [edge]."""
+def stage_times(fleet: HomogeneousFleet) -> tuple[Floats, Floats]:
+    """T(i..j, m) as [m, i, j], infinite unless i < j, and the seconds of a cut as [edge]."""
     both_s = fleet.forward_s + fleet.backward_s
     sizes = np.arange(1, min(fleet.group, fleet.count) + 1)[:, None, None]
-    exchange_s = 2 * fleet.trainable_bytes / (fleet.bandwidth * fleet.case.micro_batches)
+    exchange_s = 2 * fleet.trainable_bytes / (fleet.bandwidth * fleet.instance.micro_batches)
     compute = both_s[None, :] - both_s[:, None]
     exchange = exchange_s[None, :] - exchange_s[:, None]
     never = np.tril(np.full(compute.shape, np.inf))
@@ -60,12 +60,12 @@ def stage_times(fleet: Alike) -> tuple[Floats, Floats]:
     return np.concatenate([np.full_like(times[:1], np.inf), times]), fleet.output_s + fleet.gradient_s
 
 
-def _unreached(fleet: Alike) -> Reached:
+def _unreached(fleet: HomogeneousFleet) -> Reached:
     shape = (fleet.count + 1, fleet.runs + 1)
     return Reached(np.full(shape, np.inf), np.zeros(shape, np.int64), np.zeros(shape, np.int64))
 
 
-def _one_stage(fleet: Alike, stages_s: Floats) -> Reached:
+def _one_stage(fleet: HomogeneousFleet, stages_s: Floats) -> Reached:
     found = _unreached(fleet)
     for m in range(1, len(stages_s)):
         found.slowest_s[m], found.size[m] = stages_s[m, 0], m
@@ -73,7 +73,7 @@ def _one_stage(fleet: Alike, stages_s: Floats) -> Reached:
 
 
 def _extend(before: Reached, after: Reached, m: int, stages_s: Floats, cut_s: Floats) -> None:
-    """Put a last stage behind plans of fewer devices, where that is better than what `after` has for m devices."""
+    """Append a last stage to plans of fewer devices where that improves the plans of m devices in `after`."""
     for size in range(1, min(m, len(stages_s))):
         slowest_s = np.maximum(np.maximum(before.slowest_s[m - size], cut_s)[:, None], stages_s[size])
         cut = np.argmin(slowest_s, axis=0)
@@ -82,12 +82,12 @@ def _extend(before: Reached, after: Reached, m: int, stages_s: Floats, cut_s: Fl
         after.slowest_s[m, better], after.cut[m, better], after.size[m, better] = found_s[better], cut[better], size
 
 
-def _read(fleet: Alike, tables: list[Reached]) -> Draft:
-    """Walk back from the last run; the table of a stage is the one before, where stages are counted."""
+def _read(fleet: HomogeneousFleet, tables: list[Reached]) -> Draft:
+    """Walk back from the last run; with a fixed number of stages, each stage has a table of its own."""
     cuts, sizes, m, depth = [fleet.runs], [], fleet.count, len(tables)
     while cuts[-1] > 0:
         table = tables[max(depth - 1, 0)]
         sizes.append(int(table.size[m, cuts[-1]]))
         cuts.append(int(table.cut[m, cuts[-1]]))
         m, depth = m - sizes[-1], depth - 1
-    return fleet.laid(cuts[::-1], sizes[::-1])
+    return fleet.draft(cuts[::-1], sizes[::-1])

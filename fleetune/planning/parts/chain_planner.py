@@ -1,0 +1,145 @@
+"""Contiguous segments on given groups of devices, in the best of their orders.
+
+What strategy pp is, and what others fall back to where memory leaves their own placement no contiguous one.
+"""
+
+from collections.abc import Iterator
+from itertools import permutations
+
+import numpy as np
+
+from fleetune.contracts.plan import Plan
+from fleetune.errors import Infeasible
+from fleetune.planning.parts.groups import Group, GroupCosts
+from fleetune.planning.parts.plan_result import plan_of, segment
+from fleetune.planning.parts.requirements import memory_shortage
+from fleetune.planning.parts.run_costs import Matrix, RunCosts
+from fleetune.planning.problem import Problem
+from fleetune.solving.hpp.chain_cuts import best_cuts
+from fleetune.solving.hpp.warmup import warmups
+
+ALL_ORDERS_UP_TO = 6
+"""Groups; beyond that, n! orders are too many to cut."""
+
+
+class ChainPlanner:
+    """Candidates of one problem."""
+
+    def __init__(
+        self,
+        strategy: str,
+        problem: Problem,
+        groups: tuple[Group, ...],
+        warmup: str | tuple[int, ...],
+        edges: list[int] | None = None,
+    ) -> None:
+        """edges: of `layer_edges`, where cuts may be; None: wherever the model can be cut."""
+        self.strategy, self.problem, self.groups = strategy, problem, groups
+        self.costs = RunCosts(problem, edges)
+        self.runs = GroupCosts(self.costs)
+        self._crossings: dict[tuple[Group, Group], Matrix] = {}
+        self.warmups = warmups(warmup, len(groups), problem.micro_batches)
+        self.kept = [min(k, problem.micro_batches) for k in self.warmups]
+        if len(groups) > self.costs.blocks:
+            raise Infeasible(
+                f"the pipeline has {len(groups)} segments, but the model can be cut into {self.costs.blocks} pieces "
+                "at most; name fewer devices or deal them into fewer groups"
+            )
+
+    def best(self, keep_order: bool) -> Plan:
+        """The best candidate by the clock, those that promise most first; at equal rounds the first."""
+        orders = list(self._orders(keep_order))
+        candidates = [(self._at_least_s(order, cut), order, cut) for order in orders for cut in self._cuts(order)]
+        best: tuple[float, Plan] | None = None
+        for at_least_s, order, edges in sorted(candidates, key=lambda candidate: candidate[0]):
+            if best is not None and at_least_s >= best[0]:
+                break
+            plan = self._plan(order, edges)
+            round_s = self.costs.clock.round_s(plan)
+            best = (round_s, plan) if best is None or round_s < best[0] else best
+        if best is None:
+            raise self._shortage(orders)
+        return best[1]
+
+    def _orders(self, keep_order: bool) -> Iterator[tuple[Group, ...]]:
+        if keep_order:
+            yield self.groups
+        elif len(self.groups) <= ALL_ORDERS_UP_TO:
+            yield from permutations(self.groups)
+        else:
+            fastest = tuple(sorted(self.groups, key=self._whole_model_s))
+            roomiest = tuple(sorted(self.groups, key=lambda g: -min(self._memory_bytes(d) for d in g)))
+            yield from dict.fromkeys((fastest, fastest[::-1], roomiest, self.groups))
+
+    def _cuts(self, order: tuple[Group, ...]) -> Iterator[list[int]]:
+        """Balanced by work alone, then by work and what crosses; each at most once."""
+        work = [self.runs.seconds(group, kept) for group, kept in zip(order, self.kept, strict=True)]
+        pairs = list(zip(order, order[1:], strict=False))
+        free = best_cuts(len(work), work.__getitem__)
+        if free is not None:
+            yield free
+            counted = best_cuts(len(work), work.__getitem__, lambda p: self._crossing(*pairs[p]))
+            if counted is not None and counted != free:
+                yield counted
+
+    def _crossing(self, low: Group, high: Group) -> Matrix:
+        """[edge]: seconds of the slower direction of a cut there, with as many ports busy as the smaller group has."""
+        if (low, high) in self._crossings:
+            return self._crossings[low, high]
+        fleet, units = self.problem.fleet, self.problem.profile.units
+        there = min(fleet.link(a, b).bytes_per_s for a in low for b in high)
+        back = min(fleet.link(b, a).bytes_per_s for a in low for b in high)
+        samples = self.problem.micro_batch_samples / min(len(low), len(high))
+        cut = [units[edge - 1] for edge in self.costs.edges[1:]]
+        each = [max(u.output_bytes / there, u.gradient_bytes / back) * samples for u in cut]
+        self._crossings[low, high] = np.array([0.0, *each])
+        return self._crossings[low, high]
+
+    def _at_least_s(self, order: tuple[Group, ...], edges: list[int]) -> float:
+        """No round is shorter: a segment's own work, after the first forward came and before the last backward went
+        through the single devices before it; a nanosecond per task is taken off, since the clock rounds."""
+        longest, before = 0.0, 0.0
+        for p, group in enumerate(order):
+            work_s = float(self.runs.seconds(group, self.kept[p])[edges[p], edges[p + 1]])
+            longest = max(longest, before + self.problem.micro_batches * work_s)
+            before += work_s if len(group) == 1 else 0.0
+        return longest - 1e-9 * (self.problem.micro_batches + len(order))
+
+    def _plan(self, order: tuple[Group, ...], edges: list[int]) -> Plan:
+        segments = []
+        for p, group in enumerate(order):
+            dealt = self.runs.dealt(group, self.kept[p], edges[p], edges[p + 1])
+            assert dealt is not None, "cuts only take runs that fit"
+            units = self.costs.units(edges[p], edges[p + 1])
+            segments.append(segment(units, list(zip(group, dealt, strict=True)), self.warmups[p]))
+        return plan_of(self.strategy, self.problem, segments)
+
+    def _shortage(self, orders: list[tuple[Group, ...]]) -> Infeasible:
+        """Who lacks how much: a device too small for every block, else whoever the least short arrangement lacks."""
+        for group in self.groups:
+            kept = min(self.kept)
+            blocks = [(k, k + 1) for k in range(self.costs.blocks)]
+            run = min(blocks, key=lambda run: self.runs.neediest(group, kept, *run)[2])
+            device, samples, missing = self.runs.neediest(group, kept, *run)
+            if missing > 0:
+                return memory_shortage(device, missing, self.costs.units(*run), samples, kept)
+        missing, device, samples, run, kept = min(self._neediest(order) for order in orders)
+        return memory_shortage(device, missing, self.costs.units(*run), samples, kept)
+
+    def _neediest(self, order: tuple[Group, ...]) -> tuple[float, str, int, tuple[int, int], int]:
+        """(missing bytes, device, samples, run, kept) where this order, cut to lack as little as can be, lacks most."""
+        needs = [self.runs.missing(group, kept) for group, kept in zip(order, self.kept, strict=True)]
+        edges = best_cuts(len(needs), needs.__getitem__)
+        assert edges is not None, "there are enough pieces"
+        runs = list(zip(edges, edges[1:], strict=False))
+        p = max(range(len(order)), key=lambda p: needs[p][runs[p]])
+        device, samples, missing = self.runs.neediest(order[p], self.kept[p], *runs[p])
+        return missing, device, samples, runs[p], self.kept[p]
+
+    def _whole_model_s(self, group: Group) -> float:
+        """Seconds of a sample of the whole model, the group's devices sharing as if work were fluid."""
+        batch = self.problem.micro_batch_samples
+        return 1 / sum(1 / max(float(self.costs.running_seconds(d, batch)[-1]), 1e-12) for d in group)
+
+    def _memory_bytes(self, device: str) -> int:
+        return self.problem.fleet.device(device).memory_bytes

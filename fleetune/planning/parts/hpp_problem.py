@@ -1,0 +1,115 @@
+"""A fleet and a profile as a pure problem of kind "hpp", and its solution as a plan."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import NamedTuple
+
+from fleetune.clock import Clock
+from fleetune.clock.links import lost_s_per_byte
+from fleetune.contracts.plan import Plan
+from fleetune.contracts.profile import Unit
+from fleetune.errors import Infeasible
+from fleetune.planning.parts import plan_result
+from fleetune.planning.parts.layers import layer_edges
+from fleetune.planning.parts.requirements import format_bytes
+from fleetune.planning.problem import Problem
+from fleetune.solving.hpp import problem as hpp
+from fleetune.solving.hpp.solution import Solution
+
+
+class PosedProblem(NamedTuple):
+    """A planning problem in numbers only."""
+
+    problem: hpp.Problem
+    edges: list[int]
+    """Layer k is units edges[k] .. edges[k + 1] - 1."""
+    lost_s_per_byte: tuple[float, ...]
+    """Of every device, in the order of the problem's; beside it, because the problem's format knows nothing of it."""
+
+
+def problem_of(
+    problem: Problem,
+    names: Sequence[str],
+    *,
+    layers: str | int = "units",
+    warmup: str | tuple[int, ...] = "2(P-p)-1",
+    snapshots: int = 0,
+) -> PosedProblem:
+    """What the devices `names` could do, as numbers.
+
+    A device's budget is its memory less what an idle worker holds; those that cannot even be idle are left out.
+    Layers are units, joined where no cut is allowed and as `layers` says (`parts.layers`); param_bytes counts frozen
+    weights and buffers too, which a device keeps but neither trains nor sums. Times stand for every number of samples
+    as the clock has them, so that both agree to the nanosecond. Infeasible: no device can run even an idle worker.
+    """
+    clock, profile, fleet = Clock(problem.fleet, problem.profile), problem.profile, problem.fleet
+    room = {name: fleet.device(name).memory_bytes - profile.times_of(name).runtime_bytes for name in names}
+    able = [name for name in names if room[name] >= 0]
+    if not able:
+        best = max(names, key=lambda name: room[name])
+        raise Infeasible(f"device {best} lacks {format_bytes(-room[best])} for an idle worker; give it more memory")
+    edges = layer_edges(problem, layers, clock)
+    forward_s, backward_s = zip(*(_times(problem, clock, name, edges) for name in able), strict=True)
+    ways = [[None if a == b else fleet.link(a, b) for b in able] for a in able]
+    posed = hpp.Problem(
+        micro_batch=problem.micro_batch_samples,
+        micro_batches=problem.micro_batches,
+        layers=tuple(_layer(profile.units[i:j]) for i, j in pairwise(edges)),
+        devices=tuple(hpp.Device(name=name, memory_bytes=room[name]) for name in able),
+        batch_sizes=tuple(range(1, problem.micro_batch_samples + 1)),
+        forward_s=forward_s,
+        backward_s=backward_s,
+        bandwidth_bytes_per_s=tuple(tuple(link.bytes_per_s if link else None for link in row) for row in ways),
+        latency_s=tuple(tuple(link.latency_s if link else None for link in row) for row in ways),
+        optimizer_bytes_per_param_byte=profile.optimizer_bytes_per_param_byte,
+        snapshots=snapshots,
+        warmup=warmup,
+    )
+    return PosedProblem(posed, edges, tuple(lost_s_per_byte(fleet.device(name)) for name in able))
+
+
+def plan_of(strategy: str, problem: Problem, posed: PosedProblem, solution: Solution) -> Plan:
+    """The plan that a solution of the posed problem describes."""
+    units, edges = problem.profile.units, posed.edges
+    segments = []
+    for stage in solution.stages:
+        first, end = stage.layers
+        shares = [(device.name, device.samples) for device in stage.devices]
+        segments.append(plan_result.segment(units[edges[first] : edges[end]], shares, stage.warmup))
+    return plan_result.plan_of(strategy, problem, segments)
+
+
+def with_reserves(posed: PosedProblem, held_bytes: Mapping[str, int]) -> PosedProblem:
+    """The same with so much memory held back on devices by name; on one that has less, all of it."""
+    devices = tuple(
+        replace(device, memory_bytes=max(0, device.memory_bytes - held_bytes.get(device.name, 0)))
+        for device in posed.problem.devices
+    )
+    return posed._replace(problem=replace(posed.problem, devices=devices))
+
+
+def _layer(units: Sequence[Unit]) -> hpp.Layer:
+    """Joined units; what crosses a cut after them is what crosses after the last."""
+    first, last = units[0], units[-1]
+    return hpp.Layer(
+        name=first.name if len(units) == 1 else f"{first.name} .. {last.name}",
+        param_bytes=sum(unit.param_bytes + unit.buffer_bytes for unit in units),
+        trainable_bytes=sum(unit.trainable_bytes for unit in units),
+        activation_bytes=sum(unit.activation_bytes for unit in units),
+        flops=sum(unit.flops for unit in units),
+        output_bytes=last.output_bytes,
+        gradient_bytes=last.gradient_bytes,
+    )
+
+
+Table = tuple[tuple[float, ...], ...]
+
+
+def _times(problem: Problem, clock: Clock, device: str, edges: list[int]) -> tuple[Table, Table]:
+    """Forward and backward seconds [layer][samples - 1]; sums of the clock's times are exact."""
+    measured = [clock.unit_times(device, samples) for samples in range(1, problem.micro_batch_samples + 1)]
+    forward, backward = (
+        tuple(tuple(sum(times[way][i:j]) for times in measured) for i, j in pairwise(edges)) for way in (0, 1)
+    )
+    return forward, backward

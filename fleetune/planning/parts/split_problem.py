@@ -1,0 +1,132 @@
+"""Parallel split learning as a problem of kind "split": what a batch costs clients and helpers for given cuts."""
+
+from collections.abc import Sequence
+from math import ceil, floor
+from typing import NamedTuple
+
+from fleetune.clock import Clock
+from fleetune.clock.memory import segment_bytes
+from fleetune.contracts.profile import Unit
+from fleetune.planning.problem import Problem
+from fleetune.solving.split.problem import Problem as Sharing
+
+
+class Roles(NamedTuple):
+    """Who does what."""
+
+    clients: tuple[str, ...]
+    helpers: tuple[str, ...]
+
+
+class Cuts(NamedTuple):
+    """Positions in the list of units: parts 1 and 3 stay with the client, part 2 lies between."""
+
+    first: int
+    second: int
+
+
+class TaskTimes(NamedTuple):
+    """Seconds of one micro-batch of a client on a helper, in the order in which they pass (paper's r, p, l, l', p',
+    r'); whatever crosses a link counts its latency."""
+
+    release_s: float
+    forward_s: float
+    turnaround_forward_s: float
+    turnaround_backward_s: float
+    backward_s: float
+    tail_s: float
+
+
+class SplitProblemBuilder:
+    """Poses one problem after another for the same roles; client work is the clock's."""
+
+    def __init__(self, problem: Problem, clock: Clock, roles: Roles) -> None:
+        self.problem, self.clock, self.roles = problem, clock, roles
+        self.samples = problem.micro_batch_samples
+        self.running = {name: self._running(name) for name in (*roles.clients, *roles.helpers)}
+
+    def chain(self, client: str, helper: str, cuts: Cuts) -> TaskTimes:
+        """What a micro-batch meets on its way."""
+        units, fleet = self.problem.profile.units, self.problem.fleet
+        up, down = fleet.link(client, helper), fleet.link(helper, client)
+        one, two = units[cuts.first - 1], units[cuts.second - 1]
+        (part_1, part_3), part_2 = self._parts(client, cuts), self._parts(helper, cuts, middle=True)[0]
+
+        def over(link: object, size: int) -> float:
+            return link.latency_s + size * self.samples / link.bytes_per_s  # type: ignore[attr-defined, no-any-return]
+
+        return TaskTimes(
+            release_s=part_1[0] + over(up, one.output_bytes),
+            forward_s=part_2[0],
+            turnaround_forward_s=over(down, two.output_bytes) + part_3[0],
+            turnaround_backward_s=part_3[1] + over(up, two.gradient_bytes),
+            backward_s=part_2[1],
+            tail_s=over(down, one.gradient_bytes) + part_1[1],
+        )
+
+    def posed(self, cuts: Cuts, slot_s: float, *, least: bool = False) -> Sharing:
+        """In slots of `slot_s`, rounded up. `least`: rounded down and without what micro-batches of a client can do at
+        the same time, so that what is proven of it holds for every schedule in seconds."""
+        many = self.problem.micro_batches
+        rows = [[self.chain(client, helper, cuts) for client in self.roles.clients] for helper in self.roles.helpers]
+        outside = 1 if least else many
+        between = 0 if least and many > 1 else outside
+
+        def slots(field: str, times: int, low: int = 0) -> tuple[tuple[int, ...], ...]:
+            rounded = floor if least else ceil
+            return tuple(
+                tuple(max(low, rounded(getattr(chain, field) * times / slot_s)) for chain in row) for row in rows
+            )
+
+        fleet, profile = self.problem.fleet, self.problem.profile
+        return Sharing(
+            release=slots("release_s", outside),
+            forward=slots("forward_s", many, 1),
+            turnaround_forward=slots("turnaround_forward_s", between),
+            turnaround_backward=slots("turnaround_backward_s", between),
+            backward=slots("backward_s", many, 1),
+            tail=slots("tail_s", outside),
+            helper_memory=tuple(
+                float(max(0, fleet.device(name).memory_bytes - profile.times_of(name).runtime_bytes))
+                for name in self.roles.helpers
+            ),
+            client_memory=(float(self._copy_bytes(cuts)),) * len(self.roles.clients),
+            preemptive=False,
+            switch_cost=(0,) * len(self.roles.helpers),
+        )
+
+    def own_s(self, client: str, cuts: Cuts) -> float:
+        """What a client computes itself in a round."""
+        return self.problem.micro_batches * sum(map(sum, self._parts(client, cuts)))
+
+    def slot_s(self, cuts: Cuts) -> float:
+        """A two hundredth of the shortest task of a helper, at least a nanosecond."""
+        chains = [self.chain(c, h, cuts) for c in self.roles.clients for h in self.roles.helpers]
+        return max(1e-9, min(min(chain.forward_s, chain.backward_s) for chain in chains) / 200)
+
+    def _copy_bytes(self, cuts: Cuts) -> int:
+        """A client's copy of part 2 on its helper."""
+        units: Sequence[Unit] = self.problem.profile.units[cuts.first : cuts.second]
+        return segment_bytes(
+            units,
+            trained=units,
+            state_per_param_byte=1 + self.problem.profile.optimizer_bytes_per_param_byte,
+            kept_samples=self.problem.micro_batches * self.samples,
+        )
+
+    def _parts(self, device: str, cuts: Cuts, *, middle: bool = False) -> list[tuple[float, float]]:
+        """Seconds forward and backward: of the outer parts, or of the one in the middle."""
+        edges = [0, *cuts, len(self.problem.profile.units)]
+        runs = [(edges[1], edges[2])] if middle else [(edges[0], edges[1]), (edges[2], edges[3])]
+        forward, backward = self.running[device]
+        return [(forward[b] - forward[a], backward[b] - backward[a]) for a, b in runs]
+
+    def _running(self, device: str) -> tuple[list[float], list[float]]:
+        """[position]: seconds of all units before it."""
+        found = []
+        for seconds in self.clock.unit_times(device, self.samples):
+            total = [0.0]
+            for each in seconds:
+                total.append(total[-1] + each)
+            found.append(total)
+        return found[0], found[1]

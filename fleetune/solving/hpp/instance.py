@@ -1,0 +1,175 @@
+"""A problem's numbers as arrays of running sums, so that the cost of any run of layers is one subtraction."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleetune.solving.hpp.problem import Problem
+from fleetune.solving.hpp.warmup import warmups
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+PARAM, ACTIVATION, TRAINABLE, OUTPUT, GRADIENT = range(5)
+"""Columns of `InstanceArrays.edge`. The first three sum over all layers before the edge: bytes of weights, activation
+bytes per sample, trainable bytes. The last two are bytes per sample across a cut at the edge, forward and backward, 0
+at both ends."""
+
+
+class Span(NamedTuple):
+    """Layers [first, end)."""
+
+    first: int
+    end: int
+
+
+class InstanceArrays(NamedTuple):
+    """Input of compiled functions; edges 0..L lie before, between and after the L layers."""
+
+    micro_batches: int
+    seconds: Floats
+    """[device, samples 0..B, edge, 0 forward or 1 backward]: summed over all layers before the edge."""
+    best_s: Floats
+    """[device, edge]: least forward plus backward seconds per sample of all layers before the edge, each at its best
+    batch size; no share of a stage is faster."""
+    state_per_byte: float
+    """Bytes of gradients, optimizer state and snapshots per trainable byte."""
+    edge: Ints
+    """[edge, column]"""
+    memory_bytes: Ints
+    """[device]"""
+    lost_s: Floats
+    """[device]: seconds added to a task per byte that it receives or sends."""
+    link: Floats
+    """[from, to, 2]: bytes per second, infinite on the diagonal; latency in seconds, 0 there."""
+    int_scratch: Ints
+    """Scratch buffer, [device]; compiled code allocates nothing, which halves its compile time."""
+    float_scratch: Floats
+    """Scratch buffer, [2, device]."""
+
+
+class Instance:
+    """A problem in a form that planners compute with.
+
+    `lost_s_per_byte` [device] (empty: 0) models devices whose links and layers share a processor: a forward of y
+    samples takes so much longer per byte of these samples that crosses the stage's two cuts forward; a backward
+    likewise.
+    """
+
+    def __init__(self, problem: Problem, lost_s_per_byte: tuple[float, ...] = ()) -> None:
+        self.problem = problem
+        self.layers = len(problem.layers)
+        self.devices = len(problem.devices)
+        self.samples = problem.micro_batch
+        self.micro_batches = problem.micro_batches
+        seconds = np.stack([_running(problem, problem.forward_s), _running(problem, problem.backward_s)], axis=-1)
+        self.forward_s, self.backward_s = seconds[..., 0], seconds[..., 1]
+        self.best_s = _best(self.forward_s + self.backward_s)
+        layers = problem.layers
+        trainable = [layer.param_bytes if layer.trainable_bytes is None else layer.trainable_bytes for layer in layers]
+        self.param_bytes = _sums([layer.param_bytes for layer in layers])
+        self.trainable_bytes = _sums(trainable)
+        self.activation_bytes = _sums([layer.activation_bytes for layer in layers])
+        self.output_bytes = np.array([0, *(layer.output_bytes for layer in layers)], np.int64)
+        self.gradient_bytes = np.array(
+            [0, *(x.output_bytes if x.gradient_bytes is None else x.gradient_bytes for x in layers)], np.int64
+        )
+        self.output_bytes[-1] = self.gradient_bytes[-1] = 0
+        self.memory_bytes = np.array([device.memory_bytes for device in problem.devices], np.int64)
+        self.bandwidth = _links(problem.bandwidth_bytes_per_s, np.inf)
+        self.latency_s = _links(problem.latency_s, 0.0)
+        self.lost_s = np.array(lost_s_per_byte or [0.0] * self.devices, np.float64)
+        summed = (self.param_bytes, self.activation_bytes, self.trainable_bytes)
+        self.arrays = InstanceArrays(
+            micro_batches=self.micro_batches,
+            seconds=seconds,
+            best_s=self.best_s,
+            state_per_byte=(1 + problem.optimizer_bytes_per_param_byte) * (1 + problem.snapshots),
+            edge=np.stack([*summed, self.output_bytes, self.gradient_bytes], axis=-1),
+            memory_bytes=self.memory_bytes,
+            lost_s=self.lost_s,
+            link=np.stack([self.bandwidth, self.latency_s], axis=-1),
+            int_scratch=np.zeros(self.devices, np.int64),
+            float_scratch=np.zeros((2, self.devices)),
+        )
+
+    @property
+    def max_stages(self) -> int:
+        """The largest number of stages of any plan."""
+        return min(self.layers, self.devices)
+
+    def warmups(self, stages: int) -> list[int]:
+        """K of every stage by the problem's policy; `free` starts from the paper's 2(P-p)-1. Refused for any number of
+        stages but that of a listed warm-up."""
+        policy = self.problem.warmup
+        return warmups("2(P-p)-1" if policy == "free" else policy, stages, self.micro_batches)
+
+    def seconds(self, device: int, samples: int, first: int, end: int) -> tuple[float, float]:
+        """Forward and backward seconds of layers [first, end) on `samples` samples, work for links included. Summed
+        layer by layer as the clock does, so that both round half nanoseconds alike."""
+        y, lost_s = np.array([samples]), float(self.lost_s[device]) * samples
+        there, back = (
+            sum(_times(self.problem, np.array(rows[device][first:end], np.float64), y)[:, 0].tolist())
+            for rows in (self.problem.forward_s, self.problem.backward_s)
+        )
+        return (
+            there + lost_s * float(self.output_bytes[first] + self.output_bytes[end]),
+            back + lost_s * float(self.gradient_bytes[first] + self.gradient_bytes[end]),
+        )
+
+    def state_bytes(self, first: int, end: int) -> int:
+        """Bytes of weights, gradients, optimizer state and snapshots of layers [first, end), rounded up once."""
+        trainable = int(self.trainable_bytes[end] - self.trainable_bytes[first])
+        own = math.ceil(trainable * self.arrays.state_per_byte)
+        return int(self.param_bytes[end] - self.param_bytes[first]) + own
+
+
+def whole_model_s(instance: Instance) -> Floats:
+    """[device]: seconds of one micro-batch forward and backward through all layers."""
+    result: Floats = instance.forward_s[:, -1, -1] + instance.backward_s[:, -1, -1]
+    return result
+
+
+def fastest_devices(instance: Instance, count: int) -> list[int]:
+    """The `count` devices that are fastest at the whole model, in their original order; ties go to the earlier."""
+    return sorted(np.argsort(whole_model_s(instance), kind="stable")[:count].tolist())
+
+
+def _running(problem: Problem, seconds: tuple[tuple[tuple[float, ...], ...], ...]) -> Floats:
+    """[device, samples 0..B, edge]: running sums over layers."""
+    times = _times(problem, np.array(seconds, np.float64), np.arange(1, problem.micro_batch + 1)).transpose(0, 2, 1)
+    result = np.zeros((len(times), problem.micro_batch + 1, len(problem.layers) + 1))
+    np.cumsum(times, axis=2, out=result[:, 1:, 1:])
+    return result
+
+
+def _times(problem: Problem, measured: Floats, y: Ints) -> Floats:
+    """Times [..., batch size] at y samples: [..., samples]; `clock.times.interpolate` vectorised."""
+    sizes = np.array(problem.batch_sizes)
+    if len(sizes) == 1:
+        return np.asarray(measured * y / sizes[0])
+    right = np.clip(np.searchsorted(sizes, y), 1, len(sizes) - 1)
+    weight = (y - sizes[right - 1]) / (sizes[right] - sizes[right - 1])
+    times: Floats = measured[..., right - 1] + (measured[..., right] - measured[..., right - 1]) * weight
+    exact = np.isin(y, sizes)
+    times[..., exact] = measured[..., np.searchsorted(sizes, y[exact])]
+    return times
+
+
+def _best(both_s: Floats) -> Floats:
+    """`InstanceArrays.best_s` from forward plus backward seconds [device, samples, edge]."""
+    samples = np.arange(1, both_s.shape[1])
+    per_sample = np.min(np.diff(both_s[:, 1:, :], axis=2) / samples[None, :, None], axis=1)
+    return np.concatenate([np.zeros((len(both_s), 1)), np.cumsum(per_sample, axis=1)], axis=1)
+
+
+def _sums(values: list[int]) -> Ints:
+    return np.concatenate([[0], np.cumsum(np.array(values, np.int64))])
+
+
+def _links(rows: tuple[tuple[float | None, ...], ...], own: float) -> Floats:
+    matrix = np.array([[own if a == b else row[b] for b in range(len(row))] for a, row in enumerate(rows)], np.float64)
+    return matrix.reshape(len(rows), len(rows))

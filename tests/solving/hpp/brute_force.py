@@ -1,0 +1,73 @@
+"""Every plan of a tiny problem, and the best of them."""
+
+from collections.abc import Iterator
+from itertools import combinations, combinations_with_replacement, permutations
+
+from fleetune.solving.hpp.candidate import WORST_SCORE, candidate_of, new_evaluator, score
+from fleetune.solving.hpp.draft import Draft, DraftStage
+from fleetune.solving.hpp.instance import Instance
+from fleetune.solving.hpp.problem import Problem
+from tests.solving.hpp.contract import POLICIES, peak_bytes
+
+
+def compositions(total: int, parts: int) -> list[tuple[int, ...]]:
+    """All ways of writing `total` as that many whole numbers of at least 1."""
+    return [
+        tuple(b - a for a, b in zip((0, *cuts), (*cuts, total), strict=True))
+        for cuts in combinations(range(1, total), parts - 1)
+    ]
+
+
+def warmups(problem: Problem, stages: int) -> list[tuple[int, ...]]:
+    """K of every stage as the problem allows, capped at the number of micro-batches where it is free."""
+    if problem.warmup == "free":
+        return [k[::-1] for k in combinations_with_replacement(range(1, problem.micro_batches + 1), stages)]
+    if isinstance(problem.warmup, str):
+        return [tuple(POLICIES[problem.warmup](stages - p) for p in range(stages))]
+    return [problem.warmup] if len(problem.warmup) == stages else []
+
+
+def plans(problem: Problem) -> Iterator[Draft]:
+    """Every ordered grouping, cutting and dealing that fits all memories by the contract's formula."""
+    layers, devices = len(problem.layers), len(problem.devices)
+    for stages in range(1, min(layers, devices) + 1):
+        for kept in warmups(problem, stages):
+            for inner in combinations(range(1, layers), stages - 1):
+                edges = (0, *inner, layers)
+                for used in range(stages, devices + 1):
+                    for sizes in compositions(used, stages):
+                        yield from _dealt(problem, edges, sizes, kept)
+
+
+def _dealt(problem: Problem, edges: tuple[int, ...], sizes: tuple[int, ...], kept: tuple[int, ...]) -> Iterator[Draft]:
+    places = [(sum(sizes[:p]), sum(sizes[: p + 1])) for p in range(len(sizes))]
+    for order in permutations(range(len(problem.devices)), sum(sizes)):
+        choices: list[list[DraftStage]] = []
+        for p, (a, b) in enumerate(places):
+            span, group = (edges[p], edges[p + 1]), order[a:b]
+            choices.append(
+                [
+                    DraftStage(*span, group, shares)
+                    for shares in compositions(problem.micro_batch, len(group))
+                    if all(
+                        peak_bytes(problem, span, kept[p], y) <= problem.devices[d].memory_bytes
+                        for d, y in zip(group, shares, strict=True)
+                    )
+                ]
+            )
+        partial: list[tuple[DraftStage, ...]] = [()]
+        for stage_choices in choices:
+            partial = [(*head, stage) for head in partial for stage in stage_choices]
+        for stages in partial:
+            yield Draft(stages, kept)
+
+
+def best_ns(problem: Problem, *, every_device: bool = False) -> int | None:
+    """The least round of all plans in ns; None where none fits."""
+    instance = Instance(problem)
+    evaluator, least = new_evaluator(instance), WORST_SCORE
+    for draft in plans(problem):
+        if every_device and sum(len(stage.devices) for stage in draft.stages) < instance.devices:
+            continue
+        least = min(least, int(score(instance.arrays, candidate_of(instance, draft), evaluator, least)))
+    return None if least == WORST_SCORE else least

@@ -1,0 +1,61 @@
+"""Odd problems for any planner, and the proof that a draft is a plan."""
+
+import dataclasses
+from itertools import combinations
+from typing import Any
+
+from hypothesis import strategies as st
+
+from fleetune.solving.hpp.draft import Draft
+from fleetune.solving.hpp.instance import Instance
+from fleetune.solving.hpp.problem import Problem
+from tests.solving.hpp.instances import tiny
+
+
+def proven(instance: Instance, draft: Draft, micro_batch: int) -> set[int]:
+    """Assert that a draft is a plan; its devices."""
+    assert [stage.first for stage in draft.stages] == [0, *(stage.end for stage in draft.stages[:-1])]
+    assert draft.stages[-1].end == instance.layers
+    assert all(stage.first < stage.end for stage in draft.stages)
+    for stage in draft.stages:
+        assert len(stage.devices) == len(stage.samples)
+        assert min(stage.samples) >= 1
+        assert sum(stage.samples) == micro_batch
+    devices = [device for stage in draft.stages for device in stage.devices]
+    assert len(set(devices)) == len(devices)
+    assert set(devices) <= set(range(instance.devices))
+    assert list(draft.warmups) == instance.warmups(len(draft.stages))
+    return set(devices)
+
+
+def cuttings(layers: int, stages: int) -> list[tuple[int, ...]]:
+    """All places to cut, both ends among them."""
+    return [(0, *inner, layers) for inner in combinations(range(1, layers), stages - 1)]
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    """Odd shapes: few or many layers, devices, samples; layers that cost nothing; devices that are all the same."""
+    shape = {name: draw(st.integers(1, 6)) for name in ("layers", "devices", "samples")}
+    listed = draw(st.integers(1, min(shape["layers"], shape["devices"])))
+    problem = tiny(
+        draw(st.integers(0, 99)),
+        **shape,
+        link=draw(st.sampled_from([0.01, 1.0, 100.0])),
+        micro_batches=draw(st.integers(1, 5)),
+        warmup=draw(st.sampled_from(["2(P-p)-1", "P-p", "free", tuple(range(2 * listed, listed, -1))])),
+    )
+    free = draw(st.sets(st.integers(0, shape["layers"] - 1)))
+    alike = draw(st.booleans())
+    return dataclasses.replace(
+        problem,
+        forward_s=_changed(problem.forward_s, free, alike),
+        backward_s=_changed(problem.backward_s, free, alike),
+    )
+
+
+def _changed(seconds: tuple[Any, ...], free: set[int], alike: bool) -> tuple[Any, ...]:
+    rows = [seconds[0]] * len(seconds) if alike else seconds
+    return tuple(
+        tuple(tuple(0.0 for _ in times) if layer in free else times for layer, times in enumerate(row)) for row in rows
+    )

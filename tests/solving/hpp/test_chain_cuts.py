@@ -1,0 +1,72 @@
+"""Chains of layers: runs of them, and cuts that keep the slowest part fast; `pp`, which is little more."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fleetune.solving.hpp.chain_cuts import best_cuts, run_edges
+from fleetune.solving.hpp.draft import DraftStage
+from fleetune.solving.hpp.instance import Instance
+from fleetune.solving.hpp.methods import pp
+from fleetune.solving.hpp.problem import Problem
+from tests.solving.hpp.instances import drawn, tiny
+from tests.solving.hpp.problem_strategies import cuttings, problems
+
+SEEDS = range(6)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_pp_cuts_best(seed: int) -> None:
+    """Of all cuts the slowest stage is fastest, and of those the sum least; stages lie in descending memory."""
+    instance = Instance(tiny(seed, layers=7, devices=4))
+    draft = pp.plan(instance)
+    order = [stage.devices[0] for stage in draft.stages]
+    assert order == sorted(range(4), key=lambda device: -instance.memory_bytes[device])
+
+    def costs(cuts: tuple[int, ...]) -> tuple[float, float]:
+        stages = [sum(instance.seconds(d, instance.samples, *cuts[p : p + 2])) for p, d in enumerate(order)]
+        return max(stages), sum(stages)
+
+    found = (0, *(stage.end for stage in draft.stages))
+    assert costs(found) == pytest.approx(min(map(costs, cuttings(7, 4))), rel=1e-12)
+
+
+def test_pp_by_hand() -> None:
+    """The tx2 has the most memory and twice the speed: it takes one layer of three only because each device has one;
+    with two stages listed it takes two layers and the slower second nano stays out."""
+    assert [stage.devices for stage in pp.plan(Instance(drawn())).stages] == [(2,), (0,), (1,)]
+    two = pp.plan(Instance(drawn(warmup=(3, 1))))
+    assert two.stages == (DraftStage(0, 2, (2,), (2,)), DraftStage(2, 3, (0,), (2,)))
+
+
+def test_cuts_break_ties_by_the_sum() -> None:
+    """The first part costs 5 whatever the rest does: the second ends at 3 for 1 rather than at 2 for 4."""
+    costs = np.full((3, 5, 5), 9.0)
+    costs[0, 0, 1], costs[1, 1, 2], costs[1, 1, 3], costs[2, 2, 4], costs[2, 3, 4] = 5, 4, 1, 4, 4
+    assert best_cuts(3, lambda p: costs[p]) == [0, 1, 3, 4]
+
+
+def test_runs_begin_where_least_crosses() -> None:
+    """Twelve equal layers in four runs: the cut within half a run of each quarter that carries least."""
+    crossing = [9, 9, 9, 1, 9, 9, 2, 9, 9, 1, 9, 9]
+    layers = tuple(
+        dataclasses.replace(drawn().layers[0], name=f"layer-{i}", output_bytes=size) for i, size in enumerate(crossing)
+    )
+    one = (((1.0, 2.0),) * 12,) * 3
+    instance = Instance(drawn(layers=layers, forward_s=one, backward_s=one))
+    assert run_edges(instance, 4).tolist() == [0, 4, 7, 10, 12]
+    assert run_edges(instance, 12).tolist() == list(range(13))
+
+
+@given(problem=problems(), most=st.integers(1, 8))
+@settings(max_examples=40, deadline=None)
+def test_runs_cover(problem: Problem, most: int) -> None:
+    """There are as many runs as asked for, or as layers, and none is empty."""
+    edges = run_edges(Instance(problem), most)
+    assert len(edges) - 1 == min(most, len(problem.layers))
+    assert edges[0] == 0
+    assert edges[-1] == len(problem.layers)
+    assert min(np.diff(edges)) >= 1

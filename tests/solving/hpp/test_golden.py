@@ -1,0 +1,37 @@
+"""Plans once looked at, as text: whoever changes a planner reads here what became of them."""
+
+import pytest
+
+from fleetune.solving.hpp.problem import Problem
+from fleetune.solving.hpp.solution import Solution
+from fleetune.solving.hpp.solve import solve
+from tests.golden import same_as_golden
+from tests.solving.hpp.instances import drawn, tiny
+
+PROBLEMS = {
+    "drawn": drawn(),
+    "fast-links": tiny(11, layers=5, samples=5, link=10.0),
+    "slow-links": tiny(12, layers=5, samples=5, link=0.15),
+    "little-memory": tiny(13, layers=5, samples=4, memory=0.35),
+}
+
+
+def text(problem: Problem, plan: Solution) -> str:
+    """What it costs, then a line per stage."""
+    figures = [plan.objective, plan.formula_round_s or 0.0, plan.lower_bound or 0.0]
+    taken, formula, least = (f"{figure * 1e3:.3f} ms" for figure in figures)
+    lines = [f"{plan.method}: a round takes {taken}; {formula} by eq. (4), and no plan less than {least}"]
+    for stage in plan.stages:
+        group = ", ".join(f"{share.name} {share.samples}" for share in stage.devices)
+        lines.append(f"  layers [{stage.layers[0]}, {stage.layers[1]})  K {stage.warmup}  {group}")
+    budgets = {device.name: device.memory_bytes for device in problem.devices}
+    lines += [f"  {name} holds {peak} of {budgets[name]} bytes" for name, peak in plan.memory_bytes.items()]
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("method", ["search", "asteroid"])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_plan(name: str, method: str) -> None:
+    """The plan is the one that was looked at."""
+    problem = PROBLEMS[name]
+    same_as_golden(f"solve-{name}-{method}.txt", text(problem, solve(problem, method=method)))

@@ -1,0 +1,96 @@
+"""Problems beyond what a method can hold or do in time."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fleetune.errors import Infeasible, Refused
+from fleetune.solving import room
+from fleetune.solving.hpp import bound, pipeline_program
+from fleetune.solving.hpp.bound import lower_bound_s
+from fleetune.solving.hpp.draft import Draft
+from fleetune.solving.hpp.instance import Instance, Ints
+from fleetune.solving.hpp.kind import HPP
+from fleetune.solving.hpp.methods import asteroid
+from fleetune.solving.hpp.methods import search as search_module
+from fleetune.solving.hpp.methods.search import Search, SearchOptions
+from fleetune.solving.hpp.solve import solve
+from tests.solving.hpp.instances import tiny
+
+
+def test_what_does_not_fit_is_refused_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """100,000 layers ended in a MemoryError: the published planner's tables grow with the square of the layers."""
+    problem = tiny(1, layers=40, devices=3)
+    needed = pipeline_program.needed_bytes(40, 3)
+    monkeypatch.setattr(room, "available_bytes", lambda: needed)
+    assert solve(problem, method="asteroid").feasible
+    monkeypatch.setattr(room, "available_bytes", lambda: needed - 1)
+    with pytest.raises(Refused, match=r"40 layers on 3 devices need .* GB of memory by this method, and .* are free"):
+        solve(problem, method="asteroid")
+    assert solve(problem).feasible, "search does without"
+
+
+def test_tables_are_as_large_as_promised() -> None:
+    """What is refused is computed from the shapes that are really taken."""
+    instance = Instance(tiny(1, layers=40, devices=3))
+    table = pipeline_program.PipelineProgram(instance, np.arange(3), np.arange(41)).table
+    large = (table.span_s, table.tail_s, table.cut, table.head, table.between, table.speed)
+    assert sum(part.nbytes for part in large) == pipeline_program.needed_bytes(40, 3)
+
+
+def test_the_room_of_a_container_counts(tmp_path: Path) -> None:
+    """Free is what its limit leaves; without a limit what the machine has."""
+    assert room.available_bytes(tmp_path) > 0
+    (tmp_path / "memory.max").write_text("5000\n")
+    (tmp_path / "memory.current").write_text("2000\n")
+    assert room.available_bytes(tmp_path) == 3000
+
+
+def test_a_planner_that_is_stopped_stops() -> None:
+    """Whoever sets the flag from another thread ends the compiled loop, which says so instead of answering."""
+    instance = Instance(tiny(1, layers=40, devices=3))
+    with pytest.raises(Infeasible, match="time was up"):
+        asteroid.plan(instance, np.ones(1, np.int64))
+
+
+def test_a_time_limit_ends_the_published_planner_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 20,000 layers a search of 5 s took 175: the published planner, one of its starts, looked at no clock."""
+    heard = []
+
+    def endless(instance: Instance, stopped: Ints) -> Draft:
+        while not stopped[0]:
+            pass
+        heard.append(True)
+        raise Infeasible("stopped")
+
+    monkeypatch.setattr(search_module.asteroid, "plan", endless)
+    problem = tiny(1, layers=40, devices=3)
+    assert solve(problem, time_limit_s=0.05).feasible
+    assert heard == [True]
+
+
+def test_long_chains_are_searched_without_the_published_planner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a limit its work is a constant's: beyond it the search starts from the others alone."""
+
+    def unasked(*_: object) -> Draft:
+        raise AssertionError("asked")
+
+    monkeypatch.setattr(search_module, "MOST_STATES", (40 * 3) ** 2 - 1)
+    monkeypatch.setattr(search_module.asteroid, "plan", unasked)
+    instance = Instance(tiny(1, layers=40, devices=3))
+    assert Search(instance, SearchOptions()).best().score > 0
+
+
+def test_runs_of_layers_give_a_bound_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million layers spent a quarter of an hour in the linear program; prices of runs make a bound that holds."""
+    instance = Instance(tiny(1, layers=40, devices=3))
+    exact = lower_bound_s(instance)
+    monkeypatch.setattr(bound, "MOST_RUNS", 4)
+    assert 0.5 * exact < lower_bound_s(instance) <= exact * (1 + 1e-9)
+
+
+def test_a_million_layers_are_refused_before_they_are_proven() -> None:
+    """They took 22 minutes; counting them takes none."""
+    with pytest.raises(Refused, match="problem: layers: 1000000 are more than 200000; join neighbours"):
+        HPP.parse({"kind": "hpp", "layers": [None] * 10**6}, "problem")
