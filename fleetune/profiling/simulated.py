@@ -44,7 +44,7 @@ def works(recorded: Graph, skeleton: nn.Module) -> list[Work]:
 
 
 def simulated_times(device: Device, model_type: str, of_units: list[Work], batch_sizes: tuple[int, ...]) -> DeviceTimes:
-    """Times of a simulated device (see contracts.simulated.Speed); Refused where it has no speed for such a model."""
+    """Times of a simulated device (see contracts.fleet.ModelSpeed); Refused where it has no speed for such a model."""
     assert device.simulated is not None, "only simulated devices have speeds"
     speed = device.simulated.speed(device.name, model_type)
 
