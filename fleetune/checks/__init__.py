@@ -1,12 +1,11 @@
-"""Is this plan runnable here? Findings in words, before anything is started.
+"""Checks whether a plan can run on a fleet, before anything is started.
 
-Records prove their own ranges; what must hold between a plan, a fleet and a profile is proven here, by small named
-functions that each know one truth. `findings` tells all, `prove` raises the first. Letting the workers find out was
-set aside: a plan that cannot run would then fail on many machines at once, each with a part of the reason.
+Records validate their own fields; these checks validate relations between a plan, a fleet and a profile. `findings`
+returns all faults, `validate` raises the first. Without them an unrunnable plan would fail on many machines at once.
 
 May import: fleetune.clock, fleetune.contracts, fleetune.errors.
 """
 
-from fleetune.checks.findings import findings, prove
+from fleetune.checks.findings import findings, validate
 
-__all__ = ["findings", "prove"]
+__all__ = ["findings", "validate"]

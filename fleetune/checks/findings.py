@@ -1,28 +1,36 @@
-"""All that keeps a plan from running, gathered from the rooms' small proofs."""
+"""Entry points of the checks, and the check of memory budgets."""
 
 from collections.abc import Iterator
 
-from fleetune.checks.links import crossed_by_nothing, given_away_twice
-from fleetune.checks.memory import over_memory
-from fleetune.checks.order import misordered, stuck
-from fleetune.checks.structure import cut_where_none_may_be, units_at_fault, unknown
-from fleetune.checks.trained import gradients_cut_off, nothing_to_train
+from fleetune.checks.order import deadlocks, order_faults
+from fleetune.checks.structure import (
+    first_names,
+    forbidden_cuts,
+    gradients_cut_off,
+    nothing_to_train,
+    overcommitted_shares,
+    unknown,
+    unused_links,
+    wrong_units,
+)
+from fleetune.clock import Clock
+from fleetune.clock.memory import kept_micro_batches
 from fleetune.contracts.fleet import Fleet
-from fleetune.contracts.plan import Plan
+from fleetune.contracts.plan import Plan, Segment
 from fleetune.contracts.profile import Profile
 from fleetune.errors import Infeasible, Refused
 
 
 def findings(plan: Plan, fleet: Fleet, profile: Profile) -> tuple[str, ...]:
-    """One sentence per fault; empty where the plan can run on this fleet by this profile.
+    """Return one sentence per fault; empty if the plan can run on this fleet.
 
-    Later proofs rest on earlier ones: a plan with unknown devices or units is judged no further.
+    Later checks rely on earlier ones: a plan with unknown devices or units is not checked further.
     """
     return tuple((*_malformed(plan, fleet, profile), *_infeasible(plan, fleet, profile)))
 
 
-def prove(plan: Plan, fleet: Fleet, profile: Profile) -> None:
-    """Raise the first finding: Infeasible where memory is short, Refused for everything else."""
+def validate(plan: Plan, fleet: Fleet, profile: Profile) -> None:
+    """Raise the first finding: Infeasible if memory is short, Refused for every other fault."""
     for finding in _malformed(plan, fleet, profile):
         raise Refused(f"plan: {finding}")
     for finding in _infeasible(plan, fleet, profile):
@@ -34,18 +42,78 @@ def _malformed(plan: Plan, fleet: Fleet, profile: Profile) -> Iterator[str]:
     yield from faults
     if faults:
         return
-    yield from units_at_fault(plan, profile)
-    yield from cut_where_none_may_be(plan, profile)
+    yield from wrong_units(plan, profile)
+    yield from forbidden_cuts(plan, profile)
     yield from nothing_to_train(plan, profile)
     yield from gradients_cut_off(plan, profile)
-    yield from crossed_by_nothing(plan)
-    yield from given_away_twice(plan)
-    faults = list(misordered(plan))
+    yield from unused_links(plan)
+    yield from overcommitted_shares(plan)
+    faults = list(order_faults(plan))
     yield from faults
     if not faults:
-        yield from stuck(plan, fleet, profile)
+        yield from deadlocks(plan, fleet, profile)
 
 
 def _infeasible(plan: Plan, fleet: Fleet, profile: Profile) -> Iterator[str]:
     if not any(unknown(plan, fleet, profile)):
         yield from over_memory(plan, fleet, profile)
+
+
+Seat = tuple[tuple[str, int], Segment]
+"""(Name of the lane, index of the segment) and the segment."""
+
+
+def over_memory(plan: Plan, fleet: Fleet, profile: Profile) -> Iterator[str]:
+    """Yield devices whose peak exceeds their budget; a peak equal to the budget fits."""
+    clock = Clock(fleet, profile)
+    for device in plan.devices:
+        needed = clock.memory_bytes(plan, device)
+        missing = needed - fleet.device(device).memory_bytes
+        if missing > 0:
+            seats = _seats(plan, device)
+            yield (
+                f"device {device} lacks {_amount(missing)} for {_what(plan, device, seats)}: it needs "
+                f"{_amount(needed)}; {_advice(plan, device, seats)}"
+            )
+
+
+def _seats(plan: Plan, device: str) -> list[Seat]:
+    return [
+        ((lane.name, index), segment)
+        for lane in plan.lanes
+        for index, segment in enumerate(lane.segments)
+        if device in segment.devices
+    ]
+
+
+def _what(plan: Plan, device: str, seats: list[Seat]) -> str:
+    """Describe what the device has to hold."""
+    held = []
+    if len(seats) == 1:
+        held.append(_segment(plan, device, seats[0]))
+    elif seats:
+        held.append(f"segments {first_names([f'{lane}/{index}' for (lane, index), _ in seats])}")
+    if device == plan.collector:
+        held.append("the parameters and optimizer state that it collects")
+    return " and ".join(held)
+
+
+def _segment(plan: Plan, device: str, seat: Seat) -> str:
+    place, segment = seat
+    first, end = segment.span(device)
+    kept = kept_micro_batches(plan, device, place, segment.warmup)
+    units = f"{segment.units[0]} .. {segment.units[-1]}"
+    return f"segment {place[0]}/{place[1]} ({units}, {end - first} samples, {kept} micro-batches kept)"
+
+
+def _advice(plan: Plan, device: str, seats: list[Seat]) -> str:
+    if not seats:
+        return "let a device with more memory collect, or train fewer units"
+    ordered = any(order.device == device for order in plan.order)
+    earlier = "an order with fewer forwards ahead" if ordered else "a lower warm-up"
+    fewer = "fewer units or samples" if len(seats) == 1 else "fewer segments, units or samples"
+    return f"give it {fewer}, or {earlier}" + (", or let another device collect" if device == plan.collector else "")
+
+
+def _amount(size: int) -> str:
+    return f"{size} bytes" if size < 10**6 else f"{size / 1e6:.0f} MB ({size} bytes)"

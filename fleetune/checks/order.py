@@ -1,9 +1,9 @@
-"""Explicit orders: whole, possible, and drawn where they are not."""
+"""Checks of explicit orders: completeness, and deadlocks, which are drawn."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from fleetune.checks.structure import some
+from fleetune.checks.structure import first_names
 from fleetune.clock import Clock
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import BACKWARD, FORWARD, REDUCE, Action, Plan, actions_of, parse_action
@@ -12,8 +12,8 @@ from fleetune.contracts.profile import Profile
 MARK = "<-- waits"
 
 
-def misordered(plan: Plan) -> Iterator[str]:
-    """Orders of devices that do not take part or are listed twice; actions missing, repeated or not the device's."""
+def order_faults(plan: Plan) -> Iterator[str]:
+    """Yield orders of unused devices, repeated orders, and missing, repeated or foreign actions."""
     listed = Counter(order.device for order in plan.order)
     for device, times in listed.items():
         if times > 1:
@@ -26,15 +26,16 @@ def misordered(plan: Plan) -> Iterator[str]:
         yield from _faults(plan, order.device, [parse_action(spelling) for spelling in order.actions], mine)
 
 
-def stuck(plan: Plan, fleet: Fleet, profile: Profile) -> Iterator[str]:
-    """An order (or warm-ups) by which devices wait for each other for ever, drawn with the blocking actions marked."""
-    waiting = Clock(fleet, profile).stuck(plan)
+def deadlocks(plan: Plan, fleet: Fleet, profile: Profile) -> Iterator[str]:
+    """Yield a deadlock caused by orders or warm-ups, drawn with the blocked actions marked."""
+    waiting = Clock(fleet, profile).deadlocked(plan)
     if waiting:
-        yield f"its order deadlocks, {', '.join(waiting)} wait for ever{_hint(plan, waiting)}:\n{grid(plan, waiting)}"
+        drawing = draw_orders(plan, waiting)
+        yield f"its order deadlocks, {', '.join(waiting)} wait for ever{_hint(plan, waiting)}:\n{drawing}"
 
 
-def grid(plan: Plan, waiting: Mapping[str, int]) -> str:
-    """A line per device with its actions; the one at the given position is marked."""
+def draw_orders(plan: Plan, waiting: Mapping[str, int]) -> str:
+    """Draw one line per device with its actions; `waiting` maps devices to the position to mark."""
     width = max(len(device) for device in plan.devices)
     lines = []
     for device in plan.devices:
@@ -46,10 +47,10 @@ def grid(plan: Plan, waiting: Mapping[str, int]) -> str:
 
 
 def _hint(plan: Plan, waiting: Mapping[str, int]) -> str:
-    """Who came back without an order: segment after segment, it would end its first one before it begins the next."""
+    """Name devices with several segments of a lane and no order, for which 1F1B runs one segment after the other."""
     ordered = {order.device for order in plan.order}
     lost = [d for d in waiting if d not in ordered and _comes_back(plan, d)]
-    return f" ({some(lost)}: several segments of a lane need an explicit order)" if lost else ""
+    return f" ({first_names(lost)}: several segments of a lane need an explicit order)" if lost else ""
 
 
 def _comes_back(plan: Plan, device: str) -> bool:
@@ -67,7 +68,7 @@ def _segments_of(plan: Plan, device: str) -> list[tuple[str, int]]:
 
 
 def _faults(plan: Plan, device: str, actions: list[Action], mine: list[tuple[str, int]]) -> Iterator[str]:
-    """What is wrong with one device's order; the first fault of each kind."""
+    """Yield the first fault of each kind in one device's order."""
     given = Counter(str(action) for action in actions)
     wanted = [
         str(Action(lane=lane, segment=index, letter=letter, micro_batch=m))
@@ -80,7 +81,7 @@ def _faults(plan: Plan, device: str, actions: list[Action], mine: list[tuple[str
     foreign = [spelling for spelling in given if spelling not in {*wanted, *reduces}]
     repeated = [spelling for spelling, times in given.items() if times > 1]
     if missing:
-        yield f"the order of {device} misses {some(missing)}"
+        yield f"the order of {device} misses {first_names(missing)}"
     if foreign:
         places = ", ".join(f"{lane}/{index}" for lane, index in mine)
         yield (
@@ -94,7 +95,7 @@ def _faults(plan: Plan, device: str, actions: list[Action], mine: list[tuple[str
 
 
 def _too_early(device: str, actions: list[Action]) -> Iterator[str]:
-    """A backward before its own forward, or an all-reduce before its segment's last backward."""
+    """Yield a backward before its own forward, or an all-reduce before its segment's last backward."""
     place = {(a.lane, a.segment, a.letter, a.micro_batch): index for index, a in enumerate(actions)}
     for action in actions:
         seat = (action.lane, action.segment)

@@ -1,14 +1,15 @@
-"""Devices, units, links and subnets of a plan against fleet and profile."""
+"""Checks of a plan's devices, units, links, gates and trained units against fleet and profile."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from fleetune.contracts.fleet import Fleet
-from fleetune.contracts.plan import Plan
+from fleetune.contracts.plan import Lane, Plan, Segment
 from fleetune.contracts.profile import Profile
 
 
 def unknown(plan: Plan, fleet: Fleet, profile: Profile) -> Iterator[str]:
-    """Devices, units, links and subnets that fleet or profile do not know."""
+    """Yield devices, units, links and subnets that are missing in fleet or profile."""
     yield from _unknown_devices(plan, fleet, profile)
     yield from _unknown_subnets(plan, profile)
     units = {unit.name for unit in profile.units}
@@ -19,16 +20,16 @@ def unknown(plan: Plan, fleet: Fleet, profile: Profile) -> Iterator[str]:
                     yield f"segment {lane.name}/{index} has unit {name}, which the model does not have"
 
 
-def units_at_fault(plan: Plan, profile: Profile) -> Iterator[str]:
-    """Units that no segment runs, or that stand in another order than the model's."""
+def wrong_units(plan: Plan, profile: Profile) -> Iterator[str]:
+    """Yield units that no segment runs, or that are not in the model's order."""
     names = [unit.name for unit in profile.units]
     for lane in plan.lanes:
         planned = [name for segment in lane.segments for name in segment.units]
         left_out = [name for name in names if name not in planned]
         if left_out:
             yield (
-                f"lane {lane.name} leaves out {len(left_out)} of the model's units ({some(left_out)}); every unit must "
-                "run"
+                f"lane {lane.name} leaves out {len(left_out)} of the model's units ({first_names(left_out)}); "
+                "every unit must run"
             )
         in_order = [name for name in names if name in planned]
         for given, wanted in zip(planned, in_order, strict=True):
@@ -40,8 +41,8 @@ def units_at_fault(plan: Plan, profile: Profile) -> Iterator[str]:
                 break
 
 
-def cut_where_none_may_be(plan: Plan, profile: Profile) -> Iterator[str]:
-    """Cuts after units whose output cannot be divided by samples."""
+def forbidden_cuts(plan: Plan, profile: Profile) -> Iterator[str]:
+    """Yield cuts after units whose output cannot be split by samples."""
     for lane in plan.lanes:
         for index, segment in enumerate(lane.segments[:-1]):
             last = segment.units[-1]
@@ -52,8 +53,8 @@ def cut_where_none_may_be(plan: Plan, profile: Profile) -> Iterator[str]:
                 )
 
 
-def some(names: Sequence[str]) -> str:
-    """The first five of a list."""
+def first_names(names: Sequence[str]) -> str:
+    """Join the first five names, and mark omissions with `...`."""
     return ", ".join(names[:5]) + (" ..." if len(names) > 5 else "")
 
 
@@ -79,8 +80,88 @@ def _unknown_subnets(plan: Plan, profile: Profile) -> Iterator[str]:
     missing = [gate.subnet for gate in plan.gates if gate.subnet not in known]
     if missing and not known:
         yield (
-            f"it has gates of {len(missing)} subnets ({some(missing)}), but the profile has none; profile with scores "
-            "(profile.scores=true)"
+            f"it has gates of {len(missing)} subnets ({first_names(missing)}), but the profile has none; "
+            "profile with scores (profile.scores=true)"
         )
     elif missing:
-        yield f"it has gates of {some(missing)}, of which the profile does not know; it has {some(sorted(known))}"
+        yield (
+            f"it has gates of {first_names(missing)}, which the profile does not have; "
+            f"it has {first_names(sorted(known))}"
+        )
+
+
+_ROUNDING = 1e-6
+"""Tolerance for sums of shares."""
+
+
+def unused_links(plan: Plan) -> Iterator[str]:
+    """Yield links with a codec or share over which the plan sends nothing."""
+    crossed = set(_used_links(plan))
+    for use in plan.links:
+        if (use.source, use.target) not in crossed and not use.is_neutral:
+            yield (
+                f"link {use.source}>{use.target} has a codec or share, but nothing crosses it; leave it "
+                "out, or correct its ends"
+            )
+
+
+def overcommitted_shares(plan: Plan) -> Iterator[str]:
+    """Yield devices whose outgoing or incoming links have shares that sum to more than 1."""
+    out_of, into = defaultdict[str, float](float), defaultdict[str, float](float)
+    for use in plan.links:
+        if use.share < 1.0:
+            out_of[use.source] += use.share
+            into[use.target] += use.share
+    for words, sums in (("out of", out_of), ("into", into)):
+        for device, total in sums.items():
+            if total > 1 + _ROUNDING:
+                yield f"links {words} {device} have shares of {total:.4g} together; a medium has 1 to give"
+
+
+def _used_links(plan: Plan) -> Iterator[tuple[str, str]]:
+    for lane in plan.lanes:
+        yield from _across_cuts(lane)
+        for device in {device for segment in lane.segments for device in segment.devices}:
+            if plan.collector:
+                yield from ((plan.collector, device), (device, plan.collector))
+
+
+def _across_cuts(lane: Lane) -> Iterator[tuple[str, str]]:
+    for low, high in zip(lane.segments, lane.segments[1:], strict=False):
+        for a in low.devices:
+            for b in high.devices:
+                (first, end), (begin, stop) = low.span(a), high.span(b)
+                if min(end, stop) > max(first, begin):
+                    yield from ((a, b), (b, a))
+
+
+def nothing_to_train(plan: Plan, profile: Profile) -> Iterator[str]:
+    """Yield segments that name trained units of which none has a trainable parameter."""
+    for lane in plan.lanes:
+        for index, segment in enumerate(lane.segments):
+            if segment.trains and not _has_trainable(segment, profile):
+                yield (
+                    f"segment {lane.name}/{index} is to train {first_names(segment.trains)}, which have no trainable "
+                    "parameters; name units that do, or leave it out to train all"
+                )
+
+
+def gradients_cut_off(plan: Plan, profile: Profile) -> Iterator[str]:
+    """Yield segments that train units below a segment whose backward ends before its first unit."""
+    for lane in plan.lanes:
+        for index in range(len(lane.segments) - 1, 0, -1):
+            segment, below = lane.segments[index], _trained_below(lane, index, profile)
+            if below and segment.trained[0] != segment.units[0]:
+                yield (
+                    f"segment {lane.name}/{index} ends its backward at unit {segment.trained[0]}, so no gradient "
+                    f"reaches segment {below[-1]}, which is to train; train {segment.units[0]} too, or nothing below"
+                )
+                break
+
+
+def _trained_below(lane: Lane, index: int, profile: Profile) -> list[str]:
+    return [f"{lane.name}/{k}" for k in range(index) if _has_trainable(lane.segments[k], profile)]
+
+
+def _has_trainable(segment: Segment, profile: Profile) -> bool:
+    return any(profile.unit(name).trainable_bytes for name in segment.trained)

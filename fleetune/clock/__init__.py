@@ -1,26 +1,23 @@
-"""How long a round of a plan takes, and what it does to links and memory, without running it.
+"""The exact event simulation by which every plan is judged: a round's duration, timeline, link bytes and memory.
 
-The exact event simulation by which every plan is judged, ours or anybody's: tasks in order, one transfer per port,
-link latency, ring all-reduce, on whole nanoseconds. `forecast(plan, fleet, profile)` is the door; `Clock` is the same
-for a planner that asks about many plans. Chains of segments are played compiled (`pipeline.py`, `simulation.py`), all
-else by the same rules in plain Python (`woven.py`, `events.py`).
-A closed formula (Asteroid eq. (4)-(6)) was set aside as the judge: it is off by up to a third on uneven links.
+`forecast(plan, fleet, profile)` is the entry point; `Clock` does the same for planners that simulate many plans. Chains
+of segments run compiled (`pipeline_simulation`), other plans by the same rules in plain Python (`event_simulation`).
+Asteroid's closed formula (eq. (4)-(6)) was rejected as the judge: it is off by up to a third on uneven links.
 
-May import: fleetune.contracts, fleetune.errors.
+May import: fleetune.contracts, fleetune.compiled, fleetune.errors.
 """
 
+from fleetune.clock.costs import interpolate
 from fleetune.clock.forecast import Clock, forecast
 from fleetune.clock.memory import device_bytes
-from fleetune.clock.pipeline import Member, Pipeline, Stage
-from fleetune.clock.simulation import Simulation, simulate
-from fleetune.clock.times import interpolate
+from fleetune.clock.pipeline_simulation import Member, Pipeline, PipelineStage, PipelineTrace, simulate
 
 __all__ = [
     "Clock",
     "Member",
     "Pipeline",
-    "Simulation",
-    "Stage",
+    "PipelineTrace",
+    "PipelineStage",
     "device_bytes",
     "forecast",
     "interpolate",

@@ -1,40 +1,37 @@
-"""A plan on a fleet with a profile: how long a round takes, and all that it does, as rows people can read.
+"""Forecast of one round of a plan on a fleet, from a profile: its duration, timeline, bytes and memory.
 
-Chains of segments, which planners ask about by the million, are played compiled (`simulation`); every other plan event
-by event in plain Python (`woven`, `events`), by the same rules.
+Chains of segments, which planners simulate by the million, run compiled (`pipeline_simulation`). Other plans are
+lowered to a task graph (`lowering`) and run in plain Python (`event_simulation`), by the same rules.
 """
 
-from fleetune.clock.events import Story, play
-from fleetune.clock.gates import parts_left
-from fleetune.clock.links import lost_s_per_byte
+from fleetune.clock.costs import interpolate, lost_s_per_byte, nanoseconds, remaining_shares
+from fleetune.clock.event_simulation import Trace, simulate_graph
+from fleetune.clock.lowering import LoweredPlan, PassTimes, PlanLowering
 from fleetune.clock.memory import device_bytes
-from fleetune.clock.pipeline import Member, Order, Pipeline, Stage
-from fleetune.clock.rows import Reduced, chain_rows, link_bytes, woven_rows
-from fleetune.clock.simulation import Simulation, simulate
-from fleetune.clock.times import interpolate, nanoseconds
-from fleetune.clock.woven import Cost, Loom, Woven
+from fleetune.clock.pipeline_simulation import Member, Order, Pipeline, PipelineStage, PipelineTrace, simulate
+from fleetune.clock.timeline import AllReduce, chain_rows, graph_rows, link_bytes
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.metrics import DeviceAmount, Forecast, TimelineRow
 from fleetune.contracts.plan import BACKWARD, FORWARD, REDUCE, Lane, Plan, Segment, parse_action
 from fleetune.contracts.profile import Profile
 from fleetune.errors import Refused
 
-GRAIN_S = 2.0**-40
-"""Times of units are whole multiples of it, about a picosecond: their sums are exact up to two hours, and so the same
-in every order and however units are joined."""
+TIME_QUANTUM_S = 2.0**-40
+"""Times of units are whole multiples of this quantum, about 1 ps. Their sums are exact up to two hours, so they do not
+depend on the order of addition."""
 
 
 def forecast(plan: Plan, fleet: Fleet, profile: Profile) -> Forecast:
-    """One round of `plan` by the exact event simulation.
+    """Simulate one round of `plan`.
 
-    Refused: a device, unit or subnet that fleet or profile lacks, an order in which devices wait for ever. Whether the
-    plan fits memories is not judged here (`fleetune.checks` does), only told.
+    Refused: a device, unit or subnet that fleet or profile lacks, and an order that deadlocks. Memory is reported, but
+    only `fleetune.checks` compares it with budgets.
     """
     return Clock(fleet, profile).forecast(plan)
 
 
 class Clock:
-    """Times plans on one fleet and profile; keeps what many plans share."""
+    """Simulates plans on one fleet and profile; caches the unit times that plans share."""
 
     def __init__(self, fleet: Fleet, profile: Profile) -> None:
         self.fleet = fleet
@@ -45,7 +42,7 @@ class Clock:
         self._times: dict[tuple[str, int], tuple[list[float], list[float]]] = {}
 
     def unit_times(self, device: str, samples: int) -> tuple[list[float], list[float]]:
-        """Seconds of a usual forward and backward of every unit on `device` with `samples` samples, in whole GRAINs."""
+        """Median forward and backward seconds of every unit on `device` with `samples` samples, in whole quanta."""
         key = (device, samples)
         if key not in self._times:
             measured = self.profile.times_of(device)
@@ -53,7 +50,7 @@ class Clock:
             try:
                 forward, backward = (
                     [
-                        grained(interpolate(sizes, row, samples) * factor)
+                        quantize(interpolate(sizes, row, samples) * factor)
                         for row, factor in zip(table, factors, strict=True)
                     ]
                     for table, factors in zip(
@@ -66,7 +63,7 @@ class Clock:
         return self._times[key]
 
     def pipeline(self, plan: Plan) -> Pipeline:
-        """A chain in numbers; members stand in the order of `plan.devices`."""
+        """Convert a chain to a Pipeline; its members stand in the order of `plan.devices`."""
         lane, names = plan.lanes[0], plan.devices
         for name in names:
             self.fleet.device(name)
@@ -78,26 +75,26 @@ class Clock:
             latency_s=tuple(tuple(link.latency_s if link else 0.0 for link in row) for row in links),
         )
 
-    def woven(self, plan: Plan) -> Woven:
-        """Any plan as work of devices and links."""
+    def lower(self, plan: Plan) -> LoweredPlan:
+        """Lower any plan to a task graph."""
         for name in plan.devices:
             self.fleet.device(name)
         names = [name for lane in plan.lanes for segment in lane.segments for name in segment.units]
         units = {name: self.profile.units[self._position(name)] for name in names}
-        return Loom(plan, self.fleet, units, self._costs(plan)).weave()
+        return PlanLowering(plan, self.fleet, units, self._costs(plan)).lower()
 
     def round_s(self, plan: Plan) -> float:
-        """Seconds of one round, nothing else: for comparing many plans."""
-        return self._played(plan).round_ns / 1e9 if plan.is_chain else self._told(plan)[1]
+        """Seconds of one round; cheaper than `forecast`, for comparing many plans."""
+        return self._simulate_chain(plan).round_ns / 1e9 if plan.is_chain else self._simulate_graph(plan)[1]
 
     def forecast(self, plan: Plan) -> Forecast:
-        """The whole of what the clock can say."""
+        """Simulate one round and return its timeline, totals and memory."""
         if plan.is_chain:
-            played, lane = self._played(plan), plan.lanes[0]
-            rows = chain_rows(lane, played, [self.trainable_bytes(segment) for segment in lane.segments])
-            round_s = played.round_ns / 1e9
+            trace, lane = self._simulate_chain(plan), plan.lanes[0]
+            rows = chain_rows(lane, trace, [self.trainable_bytes(segment) for segment in lane.segments])
+            round_s = trace.round_ns / 1e9
         else:
-            rows, round_s = self._told(plan)
+            rows, round_s = self._simulate_graph(plan)
         busy_ns = dict.fromkeys(plan.devices, 0)
         for row in rows:
             if not row.is_transfer and parse_action(row.action).letter != REDUCE:
@@ -110,62 +107,64 @@ class Clock:
             link_bytes=link_bytes(plan, rows),
         )
 
-    def stuck(self, plan: Plan) -> dict[str, int]:
-        """Devices that wait for ever by the plan's orders, and at which of their forwards and backwards."""
+    def deadlocked(self, plan: Plan) -> dict[str, int]:
+        """Device -> position among its forwards and backwards where it waits for ever; empty without a deadlock."""
         if not plan.is_chain:
-            woven = self.woven(plan)
-            return {woven.devices[device]: at for device, at in play(woven.work).waiting.items()}
+            lowered = self.lower(plan)
+            return {lowered.devices[device]: at for device, at in simulate_graph(lowered.graph).deadlocked.items()}
         segments = plan.lanes[0].segments
-        return {segments[p].devices[place]: at for p, place, at in simulate(self.pipeline(plan)).stuck}
+        return {segments[p].devices[place]: at for p, place, at in simulate(self.pipeline(plan)).deadlocked}
 
     def memory_bytes(self, plan: Plan, device: str) -> int:
         """Peak bytes of `device` in this plan, the runtime's own included."""
         return device_bytes(plan, device, self.profile)
 
     def trainable_bytes(self, segment: Segment) -> int:
-        """What a group's all-reduce sums."""
+        """Bytes that the group's all-reduce sums."""
         return sum(self.profile.units[self._position(name)].trainable_bytes for name in segment.trained)
 
-    def _played(self, plan: Plan) -> Simulation:
-        played = simulate(self.pipeline(plan))
-        if played.stuck:
-            stage, place, position = played.stuck[0]
+    def _simulate_chain(self, plan: Plan) -> PipelineTrace:
+        trace = simulate(self.pipeline(plan))
+        if trace.deadlocked:
+            stage, place, position = trace.deadlocked[0]
             raise _deadlock(plan.lanes[0].segments[stage].devices[place], position)
-        return played
+        return trace
 
-    def _told(self, plan: Plan) -> tuple[tuple[TimelineRow, ...], float]:
-        """Rows and seconds of a round of any plan."""
-        woven = self.woven(plan)
-        story = play(woven.work)
-        for device, position in story.waiting.items():
-            raise _deadlock(woven.devices[device], position)
-        reduced = self._reduced(plan, woven, story)
-        ends_ns = [story.end_ns, *(one.end_ns for one in reduced)]
-        return woven_rows(plan, woven, story, reduced), max(ends_ns) / 1e9
+    def _simulate_graph(self, plan: Plan) -> tuple[tuple[TimelineRow, ...], float]:
+        """Timeline and seconds of one round of any plan. Refused: a deadlock."""
+        lowered = self.lower(plan)
+        trace = simulate_graph(lowered.graph)
+        for device, position in trace.deadlocked.items():
+            raise _deadlock(lowered.devices[device], position)
+        reduced = self._all_reduces(plan, lowered, trace)
+        ends_ns = [trace.end_ns, *(one.end_ns for one in reduced)]
+        return graph_rows(plan, lowered, trace, reduced), max(ends_ns) / 1e9
 
-    def _reduced(self, plan: Plan, woven: Woven, story: Story) -> list[Reduced]:
-        """The all-reduce of each group, from the end of its slowest member; a collector makes them needless."""
+    def _all_reduces(self, plan: Plan, lowered: LoweredPlan, trace: Trace) -> list[AllReduce]:
+        """All-reduce of each group, from the end of its slowest member; none if the plan has a collector."""
         ends: dict[tuple[int, int], int] = {}
-        for number, (at, index, _, letter, _) in enumerate(woven.tasks):
+        for number, (at, index, _, letter, _) in enumerate(lowered.tasks):
             if letter == BACKWARD:
-                ends[at, index] = max(ends.get((at, index), 0), story.tasks[number][1])
+                ends[at, index] = max(ends.get((at, index), 0), trace.tasks[number][1])
         found = []
         for (at, index), end_ns in ends.items():
             segment = plan.lanes[at].segments[index]
             if len(segment.devices) > 1 and not plan.collector:
-                found.append(Reduced(at, index, end_ns, end_ns + self._ring_ns(segment), self.trainable_bytes(segment)))
+                found.append(
+                    AllReduce(at, index, end_ns, end_ns + self._ring_ns(segment), self.trainable_bytes(segment))
+                )
         return found
 
     def _ring_ns(self, segment: Segment) -> int:
-        """2(|G|-1) · (largest latency + w / (|G| · smallest bandwidth)), as `layout.reduce_ns` has it."""
+        """2(|G|-1) · (largest latency + w / (|G| · smallest bandwidth)), as in `pipeline_arrays`."""
         links = [self._links[a, b] for a in segment.devices for b in segment.devices if a != b]
         count, slowest = len(segment.devices), min(link.bytes_per_s for link in links)
         latency_s = max(link.latency_s for link in links)
         return nanoseconds(2 * (count - 1) * (latency_s + self.trainable_bytes(segment) / (count * slowest)))
 
-    def _costs(self, plan: Plan) -> dict[tuple[int, int, str, int], Cost]:
-        """[lane, segment, device, micro-batch]; backwards end at the first unit that a segment trains."""
-        left = parts_left(plan.gates, self.profile)
+    def _costs(self, plan: Plan) -> dict[tuple[int, int, str, int], PassTimes]:
+        """(Lane, segment, device, micro-batch) -> seconds; backward passes end at the first trained unit."""
+        left = remaining_shares(plan.gates, self.profile)
         costs = {}
         for at, lane in enumerate(plan.lanes):
             for index, segment in enumerate(lane.segments):
@@ -175,13 +174,13 @@ class Clock:
                     for m in range(plan.micro_batches):
                         parts = [left[name][m] if name in left else (1.0, 1.0) for name in segment.units]
                         at_work = list(zip([self._position(name) for name in segment.units], parts, strict=True))
-                        costs[at, index, share.device, m] = Cost(
+                        costs[at, index, share.device, m] = PassTimes(
                             sum(forward[k] * part[0] for k, part in at_work),
                             sum(backward[k] * part[1] for k, part in at_work[first:]),
                         )
         return costs
 
-    def _stage(self, plan: Plan, lane: Lane, index: int) -> Stage:
+    def _stage(self, plan: Plan, lane: Lane, index: int) -> PipelineStage:
         segment = lane.segments[index]
         positions = [self._position(name) for name in segment.units]
         before, after = self._cut(lane, index - 1), self._cut(lane, index)
@@ -198,7 +197,7 @@ class Clock:
                     order=_given_order(plan, segment.devices[place]),
                 )
             )
-        return Stage(
+        return PipelineStage(
             members=tuple(members),
             warmup=segment.warmup,
             trainable_bytes=self.trainable_bytes(segment),
@@ -207,7 +206,7 @@ class Clock:
         )
 
     def _cut(self, lane: Lane, index: int) -> tuple[int, int]:
-        """What crosses the cut after that segment, forward and backward, per sample; nothing at both ends."""
+        """Bytes per sample that cross the cut after a segment, forward and backward; 0 at both ends of the lane."""
         if index < 0 or index == len(lane.segments) - 1:
             return 0, 0
         last = self.profile.units[self._position(lane.segments[index].units[-1])]
@@ -219,20 +218,20 @@ class Clock:
         return self._positions[unit]
 
 
-def grained(seconds: float) -> float:
-    """To the nearest whole multiple of GRAIN_S."""
-    return round(seconds / GRAIN_S) * GRAIN_S
+def quantize(seconds: float) -> float:
+    """Round to a whole multiple of TIME_QUANTUM_S."""
+    return round(seconds / TIME_QUANTUM_S) * TIME_QUANTUM_S
 
 
 def _deadlock(device: str, position: int) -> Refused:
     return Refused(
         f"plan: the order deadlocks; {device} waits for ever at action {position + 1} of its order "
-        "(`checks.findings` draws it)"
+        "(`fleetune.checks` draws it)"
     )
 
 
 def _given_order(plan: Plan, device: str) -> Order | None:
-    """The forwards and backwards of an explicit order; all-reduce and update follow the last backward by themselves."""
+    """Forwards and backwards of an explicit order; None without one. All-reduces follow implicitly."""
     for order in plan.order:
         if order.device == device:
             actions = [parse_action(spelling) for spelling in order.actions]

@@ -1,4 +1,4 @@
-"""What a plan needs on a device, in bytes, and what is to be said where it took more."""
+"""Memory of a plan on a device in bytes, and warnings for measured peaks above budget or forecast."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,11 +8,14 @@ from fleetune.contracts.plan import BACKWARD, FORWARD, Plan, Segment, parse_acti
 from fleetune.contracts.profile import Profile, Unit
 
 FORECAST_MARGIN = 0.05
-"""Peaks of one plan differ by a few percent from one training to the next: how the allocator's pieces come to lie."""
+"""Tolerated relative excess: allocator fragmentation changes a plan's peak by a few percent between trainings."""
 
 
-def beyond_memory(fleet: Fleet, forecast: Mapping[str, float], peaks: Mapping[str, float]) -> Iterator[str]:
-    """A sentence for every device whose peak exceeded its budget, or its forecast by more than FORECAST_MARGIN."""
+def memory_warnings(fleet: Fleet, forecast: Mapping[str, float], peaks: Mapping[str, float]) -> Iterator[str]:
+    """Yield a sentence for each device whose peak exceeds its budget, or its forecast by more than FORECAST_MARGIN.
+
+    `forecast` and `peaks` map device names to bytes.
+    """
     for device, peak in peaks.items():
         budget, promised = fleet.device(device).memory_bytes, forecast.get(device, math.inf)
         foretold = "" if math.isinf(promised) else f", {promised / 1e6:.0f} MB forecast"
@@ -29,10 +32,11 @@ def beyond_memory(fleet: Fleet, forecast: Mapping[str, float], peaks: Mapping[st
 
 
 def device_bytes(plan: Plan, device: str, profile: Profile) -> int:
-    """Peak bytes of a device, after Asteroid eq. (3): the idle runtime, and of each segment that it runs (a client's
-    first and last, a helper's copy for every client) weights, buffers, gradients, optimizer state, and the activations
-    of the micro-batches of its share that it keeps. Where a collector steps the optimizer, its state is there and
-    nowhere else. Gates and codecs save none of it: what they leave out differs from one micro-batch to the next.
+    """Peak bytes of a device, after Asteroid eq. (3).
+
+    The idle runtime, plus for every segment the device runs: weights, buffers, gradients, optimizer state, and the
+    activations of the kept micro-batches of its share. With a collector, only the collector holds optimizer state.
+    Gates and codecs save no memory, because what they leave out differs between micro-batches.
     """
     seats = [
         _seat_bytes(plan, device, (lane.name, index), segment, profile)
@@ -45,8 +49,10 @@ def device_bytes(plan: Plan, device: str, profile: Profile) -> int:
 
 
 def kept_micro_batches(plan: Plan, device: str, seat: tuple[str, int], warmup: int) -> int:
-    """Most micro-batches between forward and backward at once on a seat (lane, segment): min(K, M) by the usual order,
-    whatever an explicit one makes of it."""
+    """Maximum number of micro-batches between forward and backward at once on `seat`, a (lane, segment).
+
+    min(K, M) in the default 1F1B order; counted from an explicit order otherwise.
+    """
     given = next((order.actions for order in plan.order if order.device == device), ())
     kept = most = 0
     for action in map(parse_action, given):
@@ -59,8 +65,11 @@ def kept_micro_batches(plan: Plan, device: str, seat: tuple[str, int], warmup: i
 def segment_bytes(
     units: Sequence[Unit], *, trained: Sequence[Unit], state_per_param_byte: float, kept_samples: int
 ) -> int:
-    """Bytes of running `units`: weights and buffers, what training keeps beside every trained byte (gradient, optimizer
-    state), and the activations of `kept_samples` samples of all units from the first trained one on."""
+    """Bytes for running `units`, without the runtime.
+
+    Weights and buffers, `state_per_param_byte` bytes (gradient, optimizer state) per trained byte, and the activations
+    of `kept_samples` samples from the first trained unit on.
+    """
     fixed = sum(unit.param_bytes + unit.buffer_bytes for unit in units)
     state = math.ceil(sum(unit.trainable_bytes for unit in trained) * state_per_param_byte)
     differentiated = units[units.index(trained[0]) :] if trained else ()
@@ -68,12 +77,12 @@ def segment_bytes(
 
 
 def trained_units(plan: Plan) -> Iterable[str]:
-    """Names of the units that somebody trains, each once."""
+    """Names of the units that any device trains, without repeats."""
     return dict.fromkeys(name for lane in plan.lanes for segment in lane.segments for name in segment.trained)
 
 
 def _seat_bytes(plan: Plan, device: str, seat: tuple[str, int], segment: Segment, profile: Profile) -> int:
-    """What one segment needs on a device of its group, without the runtime."""
+    """Bytes of one segment on a device of its group, without the runtime."""
     first, end = segment.span(device)
     return segment_bytes(
         [profile.unit(name) for name in segment.units],
@@ -84,6 +93,6 @@ def _seat_bytes(plan: Plan, device: str, seat: tuple[str, int], segment: Segment
 
 
 def _collected_bytes(plan: Plan, profile: Profile) -> int:
-    """The collector's parameters, summed gradients and optimizer state."""
+    """Bytes of the collector's parameters, summed gradients and optimizer state."""
     trained = sum(profile.unit(name).trainable_bytes for name in trained_units(plan))
     return math.ceil(trained * (2 + profile.optimizer_bytes_per_param_byte))

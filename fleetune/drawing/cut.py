@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from fleetune.clock import Clock
-from fleetune.clock.gates import parts_left
+from fleetune.clock.costs import remaining_shares
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import Lane, Plan, Segment
 from fleetune.contracts.profile import Profile
@@ -70,7 +70,7 @@ def _caption_height(lane: Lane) -> int:
 def _lane_seconds(clock: Clock, plan: Plan, lane: Lane) -> list[list[float]]:
     """[segment][unit] Forward and backward on the group's slowest member: backwards down to the first trained unit,
     and what gates leave in the mean over micro-batches."""
-    left = parts_left(plan.gates, clock.profile)
+    left = remaining_shares(plan.gates, clock.profile)
     found = []
     for segment in lane.segments:
         first = segment.units.index(segment.trained[0])

@@ -6,7 +6,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from fleetune.clock.memory import beyond_memory
+from fleetune.clock.memory import memory_warnings
 from fleetune.contracts.metrics import DeviceAmount, LinkBytes
 from fleetune.drawing import quantities
 from fleetune.drawing.charts import Amounts, amounts_chart, fleet_chart, loss_chart
@@ -58,7 +58,7 @@ def report(content: ReportContent) -> str:
         uses={(use.source, use.target): link_text(use) for use in content.plan.plan.links if not use.is_neutral},
         memory=_memory(content),
         beyond_memory=tuple(
-            beyond_memory(
+            memory_warnings(
                 content.fleet,
                 _by_device(content.forecast.memory_bytes),
                 _by_device(content.training.peak_memory_bytes) if content.training else {},

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from fleetune.checks import prove
+from fleetune.checks import validate
 from fleetune.contracts.plan import PlanResult
 from fleetune.errors import Refused
 from fleetune.planning.problem import Problem
@@ -48,5 +48,5 @@ def solve(name: str, problem: Problem, now: Callable[[], float] = time.perf_coun
     if reason:
         raise Refused(f"strategy {name}: {reason}")
     result = known[name].plan(problem)
-    prove(result.plan, problem.fleet, problem.profile)
+    validate(result.plan, problem.fleet, problem.profile)
     return replace(result, solve_s=now() - started)

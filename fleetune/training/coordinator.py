@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from fleetune.clock import Clock
-from fleetune.clock.memory import beyond_memory
+from fleetune.clock.memory import memory_warnings
 from fleetune.contracts import wire
 from fleetune.contracts.metrics import DeviceAmount, LinkBytes, RoundMetrics, TimelineRow, TrainingMetrics
 from fleetune.data import PreparedData
@@ -68,7 +68,7 @@ def _train(task: TrainingTask) -> TrainingMetrics:
     metrics = _metrics(task, first_round, tuple(rounds), seen, time.monotonic() - started_s)
     clock = Clock(task.fleet, task.profile)
     forecast = {device: float(clock.memory_bytes(task.plan.plan, device)) for device in seen.peaks}
-    for sentence in beyond_memory(task.fleet, forecast, seen.peaks):
+    for sentence in memory_warnings(task.fleet, forecast, seen.peaks):
         task.note(sentence)
     _leave(task, found, metrics)
     return metrics

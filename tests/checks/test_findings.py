@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fleetune.checks import findings, prove
+from fleetune.checks import findings, validate
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import DeviceOrder, Lane, Plan
 from fleetune.contracts.profile import Profile
@@ -28,7 +28,7 @@ def with_order(device: str, *actions: str) -> Plan:
 def test_a_sound_plan_has_no_findings() -> None:
     """The plan of all the other tests, proven."""
     assert findings(fleets.PLAN, fleets.FLEET, fleets.PROFILE) == ()
-    prove(fleets.PLAN, fleets.FLEET, fleets.PROFILE)
+    validate(fleets.PLAN, fleets.FLEET, fleets.PROFILE)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_units_and_devices_must_be_those_of_the_model_and_the_fleet(plan: Plan, 
     """Unknown, missing, not contiguous, in another order: each is named."""
     assert words in told(plan)
     with pytest.raises(Refused):
-        prove(plan, fleets.FLEET, fleets.PROFILE)
+        validate(plan, fleets.FLEET, fleets.PROFILE)
 
 
 def test_a_device_without_a_profile_is_named() -> None:
@@ -77,7 +77,7 @@ def test_memory_that_is_missing_is_counted_to_the_byte(memory_bytes: int, missin
     assert bool(said) == bool(missing)
     if missing:
         with pytest.raises(Infeasible, match=f"a lacks {missing} bytes"):
-            prove(fleets.PLAN, fleet, fleets.PROFILE)
+            validate(fleets.PLAN, fleet, fleets.PROFILE)
 
 
 def test_much_missing_memory_is_told_in_megabytes() -> None:

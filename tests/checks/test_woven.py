@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fleetune.checks import findings, prove
+from fleetune.checks import findings, validate
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import Gate, LinkUse, Plan
 from fleetune.contracts.profile import Profile, Subnet, SubnetPart
@@ -49,7 +49,7 @@ def with_budget(device: str, memory_bytes: int) -> Fleet:
 def test_sound_plans_have_no_findings(plan: Plan) -> None:
     """Split learning, and blocks with a server of their own or one of them."""
     assert findings(plan, FLEET, PROFILE) == ()
-    prove(plan, FLEET, PROFILE)
+    validate(plan, FLEET, PROFILE)
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,7 @@ def test_sound_plans_have_no_findings(plan: Plan) -> None:
         (replace(SPLIT, collector="z"), "device z is not in the fleet; it has x, y, h, s"),
         (
             replace(SPLIT, links=(LinkUse(source="x", target="y", codec="top-k", ratio=10.0),)),
-            "link x>y is to be used in a way of its own, but nothing crosses it; leave it out, or look whether its "
-            "ends are the right ones",
+            "link x>y has a codec or share, but nothing crosses it; leave it out, or correct its ends",
         ),
         (
             replace(SPLIT, gates=(Gate(subnet="head#0", operations="1"), Gate(subnet="head#1", operations="1"))),
@@ -108,7 +107,7 @@ def test_an_unknown_subnet_is_named_with_those_there_are() -> None:
     )
     plan = replace(SPLIT, gates=tuple(Gate(subnet=f"head#{k}", operations="1") for k in range(8)))
     assert told(plan, profile=replace(PROFILE, subnets=(known,))) == (
-        "it has gates of head#1, head#2, head#3, head#4, head#5 ..., of which the profile does not know; it has head#0"
+        "it has gates of head#1, head#2, head#3, head#4, head#5 ..., which the profile does not have; it has head#0"
     )
 
 
@@ -176,7 +175,7 @@ def test_memory_over_several_segments_is_counted_to_the_byte(plan: Plan, device:
     assert told(plan, with_budget(device, needed)) == ""
     assert told(plan, with_budget(device, needed - 1)) == f"device {device} lacks 1 bytes {words}"
     with pytest.raises(Infeasible, match=f"device {device} lacks 1 bytes"):
-        prove(plan, with_budget(device, needed - 1), PROFILE)
+        validate(plan, with_budget(device, needed - 1), PROFILE)
 
 
 def test_an_order_that_keeps_more_than_its_warm_up_needs_the_memory() -> None:
@@ -248,7 +247,7 @@ def test_later_proofs_rest_on_earlier_ones() -> None:
     plan = replace(ordered(x=""), gates=(Gate(subnet="head#0", operations="1"),))
     assert len(findings(plan, with_budget("x", 1), PROFILE)) == 1
     with pytest.raises(Refused, match="plan: it has gates of 1 subnets"):
-        prove(plan, FLEET, PROFILE)
+        validate(plan, FLEET, PROFILE)
 
 
 def test_findings_of_a_chain_are_what_they_were() -> None:

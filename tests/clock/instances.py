@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from fleetune.clock import Member, Pipeline, Stage
+from fleetune.clock import Member, Pipeline, PipelineStage
 
 TICK_BYTES_PER_S = 1e9
 """One byte per tick."""
@@ -21,7 +21,7 @@ def uniform(
     device = iter(range(100))
     count = sum(len(members) for members in stages)
     made = tuple(
-        Stage(
+        PipelineStage(
             members=tuple(
                 Member(device=next(device), samples=samples, forward_ns=forward, backward_ns=backward)
                 for samples, forward, backward in members
@@ -58,7 +58,7 @@ def pipelines(draw: st.DrawFn) -> Pipeline:
         last = p == count - 1
         out, back = (0, 0) if last else (draw(st.integers(0, 3)), draw(st.integers(0, 3)))
         stages.append(
-            Stage(
+            PipelineStage(
                 members=tuple(members),
                 warmup=warmups[p],
                 trainable_bytes=draw(st.integers(0, 9)),

@@ -1,9 +1,9 @@
 """A simulation as a picture, one column per tick of 1 ns: digits are forwards, letters (a is 0) backwards."""
 
-from fleetune.clock import Simulation
+from fleetune.clock import PipelineTrace
 
 
-def picture(simulation: Simulation, width: int) -> list[str]:
+def picture(simulation: PipelineTrace, width: int) -> list[str]:
     """Rows of work first (`0` is a stage's only device, `1.2` place 2 of stage 1), then rows of links (`0>1`)."""
     rows: dict[str, list[str]] = {}
     for task in simulation.tasks:

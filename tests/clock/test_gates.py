@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fleetune.clock import forecast
-from fleetune.clock.gates import parts_left
+from fleetune.clock.costs import remaining_shares
 from fleetune.contracts.plan import Gate, Plan
 from fleetune.contracts.profile import Profile, Subnet, SubnetPart
 from fleetune.errors import Refused
@@ -62,10 +62,10 @@ def test_gates_that_are_all_full_change_nothing() -> None:
 
 def test_units_without_a_subnet_always_run() -> None:
     """Only what gates touch is listed, and what they leave lies between nothing and all."""
-    left = parts_left((Gate(subnet="one", operations="23"),), profile(subnet("one", u0=1.0)))
+    left = remaining_shares((Gate(subnet="one", operations="23"),), profile(subnet("one", u0=1.0)))
     assert left == {"u0": ((1.0, 0.0), (0.0, 0.0))}
     thirds = profile(*(subnet(f"head#{k}", u0=1 / 3, u1=0.1) for k in range(3)))
-    left = parts_left(tuple(Gate(subnet=s.name, operations="3") for s in thirds.subnets), thirds)
+    left = remaining_shares(tuple(Gate(subnet=s.name, operations="3") for s in thirds.subnets), thirds)
     assert left["u0"] == ((0.0, 0.0),)
     assert left["u1"][0] == pytest.approx((0.7, 0.7))
 

@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 
 from fleetune.clock import forecast
-from fleetune.clock.links import lost_s_per_byte
+from fleetune.clock.costs import lost_s_per_byte
 from tests.clock import fleets
 
 COST = 1e-9

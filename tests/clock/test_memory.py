@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fleetune.clock import Clock
-from fleetune.clock.memory import beyond_memory
+from fleetune.clock.memory import memory_warnings
 from fleetune.contracts.fleet import Device, Fleet
 from fleetune.contracts.plan import Gate, LinkUse, Plan
 from tests.clock import ticks
@@ -128,7 +128,7 @@ def test_a_peak_beyond_its_budget_or_forecast_is_said() -> None:
     fleet = Fleet(devices=(Device(name="a", memory_bytes=500_000_000, cores=1.0, fingerprint="f"),))
 
     def said(peak: float, forecast: float) -> list[str]:
-        return list(beyond_memory(fleet, {"a": forecast}, {"a": peak}))
+        return list(memory_warnings(fleet, {"a": forecast}, {"a": peak}))
 
     assert said(490e6, 481e6) == [] == said(500e6, 500e6)
     (over,) = said(538e6, 481e6)

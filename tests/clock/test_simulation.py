@@ -4,7 +4,7 @@ from collections import defaultdict
 
 from hypothesis import given, settings
 
-from fleetune.clock import Pipeline, Simulation, simulate
+from fleetune.clock import Pipeline, PipelineTrace, simulate
 from tests.clock import reference
 from tests.clock.instances import pipelines, uniform
 from tests.clock.pictures import picture
@@ -87,7 +87,7 @@ def test_a_group_sums_its_gradients_in_a_ring_after_its_slowest_member() -> None
 def test_warmups_that_grow_towards_the_end_are_stuck_and_say_where() -> None:
     """The last stage wants two forwards before the first gradient, the first gives only one: both wait."""
     pipeline = uniform([[(1, 1, 1)]] * 2, warmups=[1, 2], cut_bytes=[(1, 1)], micro_batches=3)
-    assert simulate(pipeline).stuck == ((0, 0, 1), (1, 0, 1))
+    assert simulate(pipeline).deadlocked == ((0, 0, 1), (1, 0, 1))
 
 
 @settings(max_examples=300, deadline=None)
@@ -118,7 +118,7 @@ def test_every_round_keeps_the_laws(pipeline: Pipeline) -> None:
     assert_needs_are_kept(played)
 
 
-def assert_each_once(pipeline: Pipeline, played: Simulation) -> None:
+def assert_each_once(pipeline: Pipeline, played: PipelineTrace) -> None:
     """Every member runs every micro-batch forward once and backward once."""
     done = sorted((t.stage, t.place, t.letter, t.micro_batch) for t in played.tasks)
     seats = [(p, place) for p, stage in enumerate(pipeline.stages) for place in range(len(stage.members))]
@@ -127,7 +127,7 @@ def assert_each_once(pipeline: Pipeline, played: Simulation) -> None:
     )
 
 
-def assert_needs_are_kept(played: Simulation) -> None:
+def assert_needs_are_kept(played: PipelineTrace) -> None:
     """No transfer leaves before its task ended, no task starts before all that was sent for it arrived."""
     when = {(t.stage, t.place, t.letter, t.micro_batch): t for t in played.tasks}
     for t in played.transfers:

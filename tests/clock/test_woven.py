@@ -31,8 +31,8 @@ CLIENT_PROFILE = ticks.profile(
 def assert_told_alike(plan: Plan, fleet: Fleet, profile: Profile) -> None:
     """Compiled as a chain and in plain Python: every row, byte and nanosecond, or the same who wait for ever."""
     woven, clock = with_neutral_link(plan, fleet), Clock(fleet, profile)
-    assert clock.stuck(plan) == clock.stuck(woven)
-    if clock.stuck(plan):
+    assert clock.deadlocked(plan) == clock.deadlocked(woven)
+    if clock.deadlocked(plan):
         with pytest.raises(Refused, match="deadlocks"):
             clock.forecast(woven)
         return
@@ -105,14 +105,14 @@ def test_rows_of_lanes_carry_their_names() -> None:
 def test_devices_that_wait_for_ever_are_told_with_the_position() -> None:
     """x wants its gradient before it ran its last part; so the helper waits for x, and y for the helper."""
     plan = ticks.plan(CLIENTS, orders={**OWN, "x": "x/0F0 x/0B0 x/2F0 x/2B0", "h": "x/1F0 y/1F0 x/1B0 y/1B0"})
-    assert Clock(CLIENT_FLEET, CLIENT_PROFILE).stuck(plan) == {"x": 1, "h": 2, "y": 3}
+    assert Clock(CLIENT_FLEET, CLIENT_PROFILE).deadlocked(plan) == {"x": 1, "h": 2, "y": 3}
     with pytest.raises(Refused, match=r"deadlocks; x waits for ever at action 2 of its order"):
         forecast(plan, CLIENT_FLEET, CLIENT_PROFILE)
 
 
 def test_a_device_that_comes_back_needs_an_order() -> None:
     """By the usual one, segment after segment, a client would end its first part before it begins its last."""
-    assert Clock(CLIENT_FLEET, CLIENT_PROFILE).stuck(ticks.plan(CLIENTS)) == {"x": 1, "y": 1, "h": 1}
+    assert Clock(CLIENT_FLEET, CLIENT_PROFILE).deadlocked(ticks.plan(CLIENTS)) == {"x": 1, "y": 1, "h": 1}
 
 
 @pytest.mark.parametrize("action", ["z/0F0", "x/1F0", "x/0F1", "x/0F0"])

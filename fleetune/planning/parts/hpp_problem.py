@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from fleetune.clock import Clock
-from fleetune.clock.links import lost_s_per_byte
+from fleetune.clock.costs import lost_s_per_byte
 from fleetune.contracts.plan import Plan
 from fleetune.contracts.profile import Unit
 from fleetune.errors import Infeasible

@@ -47,7 +47,7 @@ def _carried(plan: Plan, clock: Clock) -> tuple[Mapping[tuple[str, str], float],
     shares = {(use.source, use.target): use.share for use in plan.links}
     seconds: dict[tuple[str, str], float] = {}
     sizes: dict[tuple[str, str], int] = {}
-    for transfer in clock.woven(plan).transfers:
+    for transfer in clock.lower(plan).transfers:
         if transfer.micro_batch == 0 and transfer.letter in (FORWARD, BACKWARD):
             pair = (transfer.source, transfer.target)
             link = clock.fleet.link(*pair)

@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fleetune.checks.memory import over_memory
+from fleetune.checks.findings import over_memory
 from fleetune.clock import Clock
 from fleetune.clock.memory import segment_bytes
 from fleetune.contracts import wire

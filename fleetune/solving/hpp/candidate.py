@@ -8,19 +8,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fleetune.clock import engine
-from fleetune.clock import layout as columns
-from fleetune.clock.engine import Desk, Tracks, new_desk, new_tracks, play
-from fleetune.clock.layout import (
+from fleetune.clock import event_loop
+from fleetune.clock import pipeline_arrays as columns
+from fleetune.clock.event_loop import SimInput, SimState, new_input, new_state, run_event_loop
+from fleetune.clock.pipeline_arrays import (
     BACKWARD,
     FIRST,
     FORWARD,
     WARMUP,
-    Layout,
-    lay_orders,
-    lay_routes,
-    new_layout,
-    reduce_ns,
+    PipelineArrays,
+    all_reduce_ns,
+    fill_orders,
+    fill_routes,
+    new_arrays,
 )
 from fleetune.compiled import compiled, inner
 from fleetune.solving.hpp.draft import Draft, DraftStage
@@ -57,9 +57,9 @@ class Candidate(NamedTuple):
 class Evaluator(NamedTuple):
     """Working memory for evaluating candidates."""
 
-    layout: Layout
-    tracks: Tracks
-    desk: Desk
+    layout: PipelineArrays
+    tracks: SimInput
+    desk: SimState
     minima: Ints
     """[stage, column]: see `_fill_minima`."""
     work: Ints
@@ -83,9 +83,9 @@ def new_evaluator(instance: Instance) -> Evaluator:
     """Arrays for any plan of the instance."""
     stages = instance.max_stages
     return Evaluator(
-        layout=new_layout(instance.devices, stages, instance.arrays.link),
-        tracks=new_tracks(instance.devices, instance.micro_batches, stages),
-        desk=new_desk(instance.devices, instance.micro_batches, stages),
+        layout=new_arrays(instance.devices, stages, instance.arrays.link),
+        tracks=new_input(instance.devices, instance.micro_batches, stages),
+        desk=new_state(instance.devices, instance.micro_batches, stages),
         minima=np.zeros((stages, 7), np.int64),
         work=np.zeros(1, np.int64),
     )
@@ -136,14 +136,14 @@ def score(arrays: InstanceArrays, candidate: Candidate, evaluator: Evaluator, li
         return WORST_SCORE
     if bound >= OUT_OF_MEMORY:
         return bound
-    lay_orders(layout, evaluator.tracks)
-    ends = play(evaluator.tracks, evaluator.desk)
-    evaluator.work[0] += evaluator.desk.sizes[engine.TASKS] + evaluator.desk.sizes[engine.TRANSFERS]
+    fill_orders(layout, evaluator.tracks)
+    ends = run_event_loop(evaluator.tracks, evaluator.desk)
+    evaluator.work[0] += evaluator.desk.sizes[event_loop.TASKS] + evaluator.desk.sizes[event_loop.TRANSFERS]
     for g in range(candidate.first[stages]):
-        if evaluator.desk.member[g, engine.POSITION] < evaluator.tracks.member[g, engine.LENGTH]:
+        if evaluator.desk.member[g, event_loop.POSITION] < evaluator.tracks.member[g, event_loop.LENGTH]:
             return WORST_SCORE
     for p in range(stages):
-        ends = max(ends, evaluator.desk.ended[p] + reduce_ns(layout, p))
+        ends = max(ends, evaluator.desk.ended[p] + all_reduce_ns(layout, p))
     return int(ends)
 
 
@@ -154,12 +154,12 @@ def lower_bound(arrays: InstanceArrays, candidate: Candidate, evaluator: Evaluat
     missing = _fill_layout(arrays, candidate, evaluator.layout)
     if missing > 0:
         return OUT_OF_MEMORY + missing
-    lay_routes(evaluator.layout, evaluator.tracks)
+    fill_routes(evaluator.layout, evaluator.tracks)
     return _round_bound_ns(evaluator)
 
 
 @inner
-def _fill_layout(arrays: InstanceArrays, candidate: Candidate, layout: Layout) -> int:
+def _fill_layout(arrays: InstanceArrays, candidate: Candidate, layout: PipelineArrays) -> int:
     """Fill the layout of the simulation; returns the sum of missing bytes over all devices."""
     stages, missing = candidate.size[0], 0
     layout.size[0], layout.size[1] = stages, arrays.micro_batches
@@ -201,7 +201,7 @@ def _round_bound_ns(evaluator: Evaluator) -> int:
             behind += minima[p - 1, ROUTE_FORWARD] + minima[p - 1, ROUTE_BACKWARD]
     most, starts, tail = 0, 0, 0
     for p in range(stages):
-        row, reduce = minima[p], reduce_ns(layout, p)
+        row, reduce = minima[p], all_reduce_ns(layout, p)
         if p > 0:
             tail = max(reduce, tail + int(minima[p - 1, ROUTE_BACKWARD] + minima[p - 1, FASTEST_BACKWARD]))
         else:
@@ -227,10 +227,10 @@ def _fill_minima(evaluator: Evaluator) -> None:
             row[FASTEST_FORWARD] = min(row[FASTEST_FORWARD], there)
             row[FASTEST_BACKWARD] = min(row[FASTEST_BACKWARD], back)
             row[SLOWEST_WORK] = max(row[SLOWEST_WORK], there + back)
-            for r in range(tracks.member[g, engine.FIRST_ROUTE], tracks.member[g + 1, engine.FIRST_ROUTE]):
+            for r in range(tracks.member[g, event_loop.FIRST_ROUTE], tracks.member[g + 1, event_loop.FIRST_ROUTE]):
                 route = tracks.route[r]
-                port += route[engine.HOLDS]
-                lasts, letter = route[engine.HOLDS] + route[engine.LATENCY], route[engine.LETTER]
+                port += route[event_loop.HOLDS]
+                lasts, letter = route[event_loop.HOLDS] + route[event_loop.LATENCY], route[event_loop.LETTER]
                 behind = minima[p - letter]
                 behind[ROUTE_FORWARD + letter] = min(behind[ROUTE_FORWARD + letter], lasts)
             row[BUSIEST_PORT] = max(row[BUSIEST_PORT], port)

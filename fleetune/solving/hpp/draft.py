@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fleetune.clock import Member, Pipeline, simulate
-from fleetune.clock import Stage as ClockStage
-from fleetune.clock.times import nanoseconds
+from fleetune.clock import PipelineStage as ClockStage
+from fleetune.clock.costs import nanoseconds
 from fleetune.errors import Infeasible
 from fleetune.solving.hpp.instance import Floats, Instance
 
@@ -80,7 +80,7 @@ def evaluate(instance: Instance, draft: Draft) -> DraftCost:
     ]
     worst = max(shortfalls, key=lambda each: each.missing_bytes)
     return DraftCost(
-        round_s=math.inf if played.stuck else played.round_ns / 1e9,
+        round_s=math.inf if played.deadlocked else played.round_ns / 1e9,
         formula_round_s=formula_round_s(instance, draft.stages),
         memory_bytes=memory,
         shortfall=worst if worst.missing_bytes > 0 else None,

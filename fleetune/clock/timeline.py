@@ -1,12 +1,12 @@
-"""What happened in a round as timeline rows, and what links carried."""
+"""Traces as timeline rows, and the bytes that links carry."""
 
 import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from fleetune.clock.events import Story
-from fleetune.clock.simulation import Simulation
-from fleetune.clock.woven import Woven
+from fleetune.clock.event_simulation import Trace
+from fleetune.clock.lowering import LoweredPlan
+from fleetune.clock.pipeline_simulation import PipelineTrace
 from fleetune.contracts.metrics import LinkBytes, TimelineRow
 from fleetune.contracts.plan import REDUCE, Action, Lane, Plan, parse_action
 
@@ -14,8 +14,8 @@ Span = tuple[int, int]
 """[start, end) in ns."""
 
 
-class Reduced(NamedTuple):
-    """An all-reduce of a segment's group."""
+class AllReduce(NamedTuple):
+    """The all-reduce of a segment's group."""
 
     lane: int
     segment: int
@@ -24,33 +24,33 @@ class Reduced(NamedTuple):
     trainable_bytes: int
 
 
-def chain_rows(lane: Lane, played: Simulation, trainable_bytes: list[int]) -> tuple[TimelineRow, ...]:
-    """Work, transfers and all-reduces by start time; a transfer's row spans the time it holds its ports."""
+def chain_rows(lane: Lane, trace: PipelineTrace, trainable_bytes: list[int]) -> tuple[TimelineRow, ...]:
+    """Timeline of a pipeline's trace by start time; the row of a transfer spans its time on the ports."""
 
     def name(seat: tuple[int, int]) -> str:
         return lane.segments[seat[0]].devices[seat[1]]
 
     rows = [
         _row(name((t.stage, t.place)), (lane.name, t.stage, t.letter, t.micro_batch), (t.start_ns, t.end_ns))
-        for t in played.tasks
+        for t in trace.tasks
     ]
-    for t in played.transfers:
+    for t in trace.transfers:
         link = f"{name(t.sender)}>{name(t.receiver)}"
         rows.append(_row(link, (lane.name, t.sender[0], t.letter, t.micro_batch), (t.start_ns, t.end_ns), t.bytes))
-    for reduce in played.reduces:
+    for reduce in trace.reduces:
         group = lane.segments[reduce.stage].devices
-        rows += _reduce_rows(lane, Reduced(0, *reduce, trainable_bytes[reduce.stage]), group)
+        rows += _reduce_rows(lane, AllReduce(0, *reduce, trainable_bytes[reduce.stage]), group)
     return _sorted(rows, [device for segment in lane.segments for device in segment.devices])
 
 
-def woven_rows(plan: Plan, woven: Woven, story: Story, reduced: list[Reduced]) -> tuple[TimelineRow, ...]:
-    """The same of any plan; updates to and from the collector stand on their links."""
+def graph_rows(plan: Plan, lowered: LoweredPlan, trace: Trace, reduced: list[AllReduce]) -> tuple[TimelineRow, ...]:
+    """Timeline of a task graph's trace by start time, with a collector's updates on their links."""
     rows = []
-    for number, span in story.tasks.items():
-        at, index, device, letter, m = woven.tasks[number]
+    for number, span in trace.tasks.items():
+        at, index, device, letter, m = lowered.tasks[number]
         rows.append(_row(device, (plan.lanes[at].name, index, letter, m), span))
-    for number, span in story.transfers.items():
-        t = woven.transfers[number]
+    for number, span in trace.transfers.items():
+        t = lowered.transfers[number]
         action = (plan.lanes[t.lane].name, t.segment, t.letter, t.micro_batch)
         rows.append(_row(f"{t.source}>{t.target}", action, span, t.bytes))
     for one in reduced:
@@ -60,7 +60,7 @@ def woven_rows(plan: Plan, woven: Woven, story: Story, reduced: list[Reduced]) -
 
 
 def link_bytes(plan: Plan, rows: Iterable[TimelineRow]) -> tuple[LinkBytes, ...]:
-    """Per directed link: what crosses cuts, updates, and the ring of each group in the order of its shares."""
+    """Bytes per directed link: cuts, updates, and each group's ring all-reduce in the order of its shares."""
     lanes = {lane.name: lane for lane in plan.lanes}
     amounts: dict[tuple[str, str], int] = {}
     for row in rows:
@@ -77,11 +77,11 @@ def link_bytes(plan: Plan, rows: Iterable[TimelineRow]) -> tuple[LinkBytes, ...]
 
 
 def ring_bytes(trainable_bytes: int, members: int) -> int:
-    """What each member of a ring all-reduce sends to the next one."""
+    """Bytes that each member of a ring all-reduce sends to the next."""
     return math.ceil(2 * (members - 1) * trainable_bytes / members)
 
 
-def _reduce_rows(lane: Lane, one: Reduced, group: tuple[str, ...]) -> list[TimelineRow]:
+def _reduce_rows(lane: Lane, one: AllReduce, group: tuple[str, ...]) -> list[TimelineRow]:
     size = ring_bytes(one.trainable_bytes, len(group))
     return [_row(d, (lane.name, one.segment, REDUCE, 0), (one.start_ns, one.end_ns), size) for d in group]
 
@@ -94,6 +94,6 @@ def _row(device: str, action: tuple[str, int, str, int], span_ns: Span, size: in
 
 
 def _sorted(rows: list[TimelineRow], devices: Sequence[str]) -> tuple[TimelineRow, ...]:
-    """By time; what starts and ends together in the order of devices, and links after them in the order of starting."""
+    """Sort rows by start and end; ties keep the order of `devices`, then links in order of appearance."""
     place = {device: k for k, device in enumerate(devices)}
     return tuple(sorted(rows, key=lambda r: (r.start_s, r.end_s, place.get(r.device, len(place)))))
