@@ -23,9 +23,9 @@ def prove(planned: RunRecord) -> None:
     if "plan" in running:
         _prove_strategy(config)
     if "profile" in running:
-        from fleetune.data import prove_data
+        from fleetune.data import validate_data
 
-        prove_data(config.data, config.model.task)
+        validate_data(config.data, config.model.task)
         _prove_model(config.model)
 
 

@@ -15,7 +15,7 @@ from benchmarks.parts.wire_end import BARE, OURS, PING, End
 from benchmarks.report import Figure, middle
 from fleetune.contracts import wire
 from fleetune.launching import Command, Job, ProcessLauncher
-from fleetune.links.keys import new_key_pair
+from fleetune.links.authentication import new_key_pair
 
 SIZE_BYTES = 64 << 20
 SIDES = ("send", "receive")

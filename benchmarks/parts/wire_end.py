@@ -16,8 +16,8 @@ import zmq
 from benchmarks.parts.usage import Meter
 from fleetune.contracts import wire
 from fleetune.contracts.record import record
+from fleetune.links.authentication import KeyPair
 from fleetune.links.endpoint import Endpoint
-from fleetune.links.keys import KeyPair
 from fleetune.links.message import CHUNK_BYTES, Message
 from fleetune.training.exchange import Exchange, Key
 

@@ -1,26 +1,22 @@
-"""Data rooms: any source becomes a folder of arrays that every device can map into memory and read by row.
+"""Data preparation: turns any source into a folder of arrays that devices map into memory and read by row.
 
-`prepare` writes that folder, `PreparedData` reads it, `batch_indices` says which rows a round takes, and
-`content_digest` says whether the source has changed. May import: contracts, errors; numpy, pyarrow, tokenizers,
-transformers' tokenizers, never torch. Tokenising while training was set aside: it would cost every device the
-same work every epoch, and what a round saw could not be looked at afterwards. The `datasets` package was set
-aside too, except for names on the hub: its folders are Arrow files, which pyarrow reads.
+`prepare_data` writes that folder, `PreparedData` reads it, `batch_indices` selects the rows of a round, and
+`content_digest` detects a changed source. May import: contracts, errors; numpy, pyarrow, tokenizers, transformers'
+tokenizers, never torch. Rejected: tokenizing while training, which repeats the work on every device and epoch and
+leaves nothing to inspect; and the `datasets` package, except for names on the hub, since pyarrow reads its Arrow files.
 """
 
-from fleetune.data.batches import batch_indices
-from fleetune.data.digest import content_digest
-from fleetune.data.early import prove_data
-from fleetune.data.folder import PreparedData
-from fleetune.data.needs import InputNeeds
-from fleetune.data.prepare import prepare
-from fleetune.data.sources import pinned_request
+from fleetune.data.input_spec import InputSpec
+from fleetune.data.prepare import prepare_data, validate_data
+from fleetune.data.prepared_data import PreparedData, batch_indices
+from fleetune.data.sources import content_digest, pinned_request
 
 __all__ = [
-    "InputNeeds",
+    "InputSpec",
     "PreparedData",
     "batch_indices",
     "content_digest",
     "pinned_request",
-    "prepare",
-    "prove_data",
+    "prepare_data",
+    "validate_data",
 ]

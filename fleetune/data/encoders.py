@@ -1,79 +1,79 @@
-"""From examples to the arrays a model takes, a chunk at a time."""
+"""Encoders: turn chunks of examples into a model's input arrays, and pack documents into blocks."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from fleetune.data.examples import Example, RawLabel
-from fleetune.data.folder import Array, ArrayInfo
-from fleetune.data.needs import InputNeeds
-from fleetune.data.processing import Processing
-from fleetune.data.tokens import Ids, check_ids, encode, encode_closed
+from fleetune.data.image_processor import ImageProcessor
+from fleetune.data.input_spec import InputSpec
+from fleetune.data.prepared_data import Array, ArrayInfo
+from fleetune.data.tokenization import Ids, check_ids, document_ids, encode, encode_with_end
 
-IGNORED = -100
-"""Label of a position that has nothing to predict."""
+IGNORE_INDEX = -100
+"""Label of positions that the loss ignores, as in torch's cross entropy."""
 IDS, MASK, LABELS, PIXELS = "input_ids", "attention_mask", "labels", "pixel_values"
 
 
 class Encoder(Protocol):
-    """Turns examples into rows of arrays."""
+    """Turns examples into rows of named arrays."""
 
     def arrays(self, samples: int) -> tuple[ArrayInfo, ...]:
-        """Names, types and shapes for that many samples."""
+        """Describe the arrays that hold `samples` samples."""
 
     def encode(self, chunk: list[Example]) -> dict[str, Array]:
-        """The rows of a chunk, by array."""
+        """Return the rows of a chunk by array name, first axis = position in the chunk."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextEncoder:
-    """Ids and masks [samples, length]; labels [samples], or [samples, length] for causal-lm."""
+    """Encodes texts: ids and masks [samples, length]; labels [samples], or [samples, length] for causal-lm."""
 
     tokenizer: Any
     length: int
-    needs: InputNeeds
-    numbers: Mapping[RawLabel, int]
+    spec: InputSpec
+    label_ids: Mapping[RawLabel, int]
 
     def arrays(self, samples: int) -> tuple[ArrayInfo, ...]:
-        """See Encoder."""
-        return token_arrays(samples, self.length, causal=self.needs.task == "causal-lm")
+        """Describe the arrays that hold `samples` samples."""
+        return token_arrays(samples, self.length, causal=self.spec.task == "causal-lm")
 
     def encode(self, chunk: list[Example]) -> dict[str, Array]:
-        """See Encoder."""
-        causal = self.needs.task == "causal-lm"
+        """Return the rows of a chunk by array name."""
+        causal = self.spec.task == "causal-lm"
         texts = [str(example.content) for example in chunk]
-        ids, mask = (encode_closed if causal else encode)(self.tokenizer, texts, self.length)
-        check_ids(ids, self.needs)
+        ids, mask = (encode_with_end if causal else encode)(self.tokenizer, texts, self.length)
+        check_ids(ids, self.spec)
         if causal:
             return {IDS: ids, MASK: mask, LABELS: causal_labels(ids, mask)}
-        return {IDS: ids, MASK: mask, LABELS: _numbers(chunk, self.numbers)}
+        return {IDS: ids, MASK: mask, LABELS: _label_array(chunk, self.label_ids)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageEncoder:
-    """Pixels [samples, channels, height, width]; labels [samples]."""
+    """Encodes images: pixels [samples, channels, height, width]; labels [samples]."""
 
-    processing: Processing
+    processing: ImageProcessor
     precision: str
-    numbers: Mapping[RawLabel, int]
+    label_ids: Mapping[RawLabel, int]
 
     def arrays(self, samples: int) -> tuple[ArrayInfo, ...]:
-        """See Encoder."""
+        """Describe the arrays that hold `samples` samples."""
         return (
             ArrayInfo(name=PIXELS, dtype=self.precision, shape=(samples, *self.processing.shape)),
             ArrayInfo(name=LABELS, dtype="int32", shape=(samples,)),
         )
 
     def encode(self, chunk: list[Example]) -> dict[str, Array]:
-        """See Encoder."""
+        """Return the rows of a chunk by array name."""
         pixels = np.stack([self.processing.pixels(example) for example in chunk])
-        return {PIXELS: pixels, LABELS: _numbers(chunk, self.numbers)}
+        return {PIXELS: pixels, LABELS: _label_array(chunk, self.label_ids)}
 
 
 def token_arrays(samples: int, length: int, causal: bool) -> tuple[ArrayInfo, ...]:
-    """The arrays of a text task on disk."""
+    """Describe the arrays of a text task as they are stored on disk."""
     shape = (samples, length)
     return (
         ArrayInfo(name=IDS, dtype="int32", shape=shape),
@@ -83,9 +83,36 @@ def token_arrays(samples: int, length: int, causal: bool) -> tuple[ArrayInfo, ..
 
 
 def causal_labels(ids: Ids, mask: Ids) -> Ids:
-    """Every token is predicted from those before it (the loss shifts); padding is not."""
-    return np.where(mask == 1, ids, IGNORED)
+    """Labels for next-token prediction: the ids themselves (the loss shifts them), IGNORE_INDEX on padding."""
+    return np.where(mask == 1, ids, IGNORE_INDEX)
 
 
-def _numbers(chunk: list[Example], numbers: Mapping[RawLabel, int]) -> Ids:
-    return np.asarray([numbers[example.label] for example in chunk if example.label is not None], dtype=np.int64)
+def _label_array(chunk: list[Example], label_ids: Mapping[RawLabel, int]) -> Ids:
+    return np.asarray([label_ids[example.label] for example in chunk if example.label is not None], dtype=np.int64)
+
+
+def pack_documents(
+    tokenizer: Any, texts: Iterator[str], length: int, limit: int | None, spec: InputSpec
+) -> dict[str, Array]:
+    """Concatenate documents and cut them into blocks: input_ids, attention_mask and labels, each [blocks, length].
+
+    Stops once `limit` blocks are full, so a small sample does not tokenize everything. Only the last block is padded.
+    Keeps all blocks in memory: the packed set is the standard library, 50 MB at most.
+    """
+    wanted = None if limit is None else limit * length
+    pieces: list[Ids] = []
+    tokens = 0
+    for text in texts:
+        piece = document_ids(tokenizer, text)
+        check_ids(piece, spec)
+        pieces.append(piece)
+        tokens += len(piece)
+        if wanted is not None and tokens >= wanted:
+            break
+    line = np.concatenate(pieces)[:wanted]
+    blocks = -(-len(line) // length)
+    padded = np.full(blocks * length, tokenizer.pad_token_id, dtype=np.int64)
+    padded[: len(line)] = line
+    ids: Ids = padded.reshape(blocks, length)
+    mask: Ids = (np.arange(blocks * length) < len(line)).astype(np.int64).reshape(blocks, length)
+    return {IDS: ids, MASK: mask, LABELS: causal_labels(ids, mask)}

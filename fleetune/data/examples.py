@@ -1,77 +1,136 @@
-"""From a table's rows to checked samples: the text or image, and the label as the source spells it."""
+"""Examples: validated table rows, and a first pass over all of them before anything is written."""
 
+import hashlib
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from fleetune.contracts.run_config import DataRequest
+from fleetune.contracts.task import Progress
 from fleetune.data.images import Image, as_image
-from fleetune.data.needs import InputNeeds
-from fleetune.data.table import Source, Table
+from fleetune.data.input_spec import InputSpec
+from fleetune.data.tables import DataSource, Table
 from fleetune.errors import Refused
 
 RawLabel = str | int
+"""A label as the source spells it."""
+REPORT_EVERY = 2000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Example:
-    """One sample, before tokens and pixels; label is None for causal-lm."""
+    """One sample before tokenization or image processing; `label` is None for causal-lm."""
 
-    where: str
+    location: str
     content: str | Image
     label: RawLabel | None
 
 
-def check_fits(request: DataRequest, source: Source, needs: InputNeeds) -> None:
-    """Refuse a source that cannot serve the task at all: a column is missing, or it is packed text."""
-    if source.packed and needs.task != "causal-lm":
-        raise Refused(f"data: {request.source} is text without labels, for causal-lm; for {needs.task} use docstrings")
-    column = source.text_column if needs.is_text else source.image_column
-    wanted = [column] if needs.task == "causal-lm" else [column, source.label_column]
+def check_task(request: DataRequest, source: DataSource, spec: InputSpec) -> None:
+    """Raise Refused if the source cannot serve the task: a column is missing, or the source is packed text."""
+    if source.packed and spec.task != "causal-lm":
+        raise Refused(f"data: {request.source} is text without labels, for causal-lm; for {spec.task} use docstrings")
+    column = source.text_column if spec.is_text else source.image_column
+    wanted = [column] if spec.task == "causal-lm" else [column, source.label_column]
     for table in (*source.train, *source.test):
         for name in wanted:
             if table.columns and name not in table.columns:
-                kind = "label" if name == source.label_column else ("text" if needs.is_text else "image")
+                kind = "label" if name == source.label_column else ("text" if spec.is_text else "image")
                 raise Refused(
-                    f"{table.owner}: no column {name!r} for {needs.task}; it has {', '.join(table.columns)} "
+                    f"{table.name}: no column {name!r} for {spec.task}; it has {', '.join(table.columns)} "
                     f"(choose with data.{kind}_column)"
                 )
 
 
-def examples(table: Table, source: Source, needs: InputNeeds) -> Iterator[Example]:
-    """Every row of a table as an Example, in order; the first bad one is refused by its place in the file."""
+def examples(table: Table, source: DataSource, spec: InputSpec) -> Iterator[Example]:
+    """Yield every row of a table as an Example, in order; Refused names the location of the first bad row."""
     for number, values in table.rows():
-        where = f"{table.owner}: {table.counted} {number}"
-        column = source.text_column if needs.is_text else source.image_column
+        location = f"{table.name}: {table.row_noun} {number}"
+        column = source.text_column if spec.is_text else source.image_column
         value = values.get(column)
         if value is None:
-            raise Refused(f"{where} has nothing in column {column!r}; fill it or leave the row out")
-        content = _text(where, column, value) if needs.is_text else as_image(f"{where}, {column}", value, source.folder)
-        label = None if needs.task == "causal-lm" else _label(where, source.label_column, values)
-        yield Example(where=where, content=content, label=label)
+            raise Refused(f"{location} has nothing in column {column!r}; fill it or leave the row out")
+        content = (
+            _text(location, column, value) if spec.is_text else as_image(f"{location}, {column}", value, source.folder)
+        )
+        label = None if spec.task == "causal-lm" else _label(location, source.label_column, values)
+        yield Example(location=location, content=content, label=label)
 
 
-def _text(where: str, column: str, value: Any) -> str:
+def _text(location: str, column: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise Refused(f"{where}: column {column!r} holds {type(value).__name__}, not text; give strings")
+        raise Refused(f"{location}: column {column!r} holds {type(value).__name__}, not text; give strings")
     if not value.strip():
-        raise Refused(f"{where}: column {column!r} is empty; fill it or leave the row out")
+        raise Refused(f"{location}: column {column!r} is empty; fill it or leave the row out")
     return value
 
 
-def _label(where: str, column: str, values: Any) -> RawLabel:
+def _label(location: str, column: str, values: Any) -> RawLabel:
     value = values.get(column)
-    if value is None or value == "" or value != value:  # NaN is how tables of floats say nothing
-        raise Refused(f"{where} has no label in column {column!r}; fill it or leave the row out")
+    if value is None or value == "" or value != value:  # float columns store missing values as NaN
+        raise Refused(f"{location} has no label in column {column!r}; fill it or leave the row out")
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
         if value.is_integer():
             return int(value)
         raise Refused(
-            f"{where}: label {value!r} in column {column!r} is a fraction, and regression is not there yet; give "
+            f"{location}: label {value!r} in column {column!r} is a fraction, and regression is not supported; give "
             "labels that are strings or whole numbers"
         )
     if not isinstance(value, str | int):
-        raise Refused(f"{where}: label {value!r} in column {column!r}; labels are strings or whole numbers")
+        raise Refused(f"{location}: label {value!r} in column {column!r}; labels are strings or whole numbers")
     return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """Summary of one pass over the tables of a split."""
+
+    content_keys: np.ndarray[Any, np.dtype[np.uint64]]
+    """[rows] hash of each sample's content; equal samples have equal keys (texts: after normalising white space)."""
+    labels: tuple[RawLabel, ...]
+    """Distinct labels, in order of appearance."""
+    label_indices: np.ndarray[Any, np.dtype[np.int64]]
+    """[rows] index of each row's label in `labels`; empty for causal-lm."""
+    image_shape: tuple[int, int]
+    """Height and width of the first image; (0, 0) for text."""
+
+
+def survey_tables(tables: tuple[Table, ...], source: DataSource, spec: InputSpec, progress: Progress) -> Survey:
+    """Read and validate every row once; Refused on the first bad row, and if there is no row."""
+    keys, labels, label_indices, shape = array("Q"), dict[RawLabel, int](), array("q"), (0, 0)
+    for example in _all_examples(tables, source, spec):
+        keys.append(_content_key(example))
+        if example.label is not None:
+            label_indices.append(labels.setdefault(example.label, len(labels)))
+        if not isinstance(example.content, str) and shape == (0, 0):
+            shape = (example.content.shape[0], example.content.shape[1])
+        if len(keys) % REPORT_EVERY == 0:
+            progress("reading data", len(keys), len(keys), "samples")
+    if not keys:
+        raise Refused(f"{tables[0].name}: no samples in it; give at least one row")
+    return Survey(
+        content_keys=np.frombuffer(keys, dtype=np.uint64),
+        labels=tuple(labels),
+        label_indices=np.frombuffer(label_indices, dtype=np.int64),
+        image_shape=shape,
+    )
+
+
+def _all_examples(tables: tuple[Table, ...], source: DataSource, spec: InputSpec) -> Iterator[Example]:
+    for table in tables:
+        yield from examples(table, source, spec)
+
+
+def _content_key(example: Example) -> int:
+    """64-bit hash of the sample's content."""
+    content = example.content
+    if isinstance(content, str):
+        plain = " ".join(content.split()).encode("utf-8", "surrogatepass")
+    else:
+        plain = repr(content.shape).encode() + content.tobytes()
+    return int.from_bytes(hashlib.blake2b(plain, digest_size=8).digest(), "big")

@@ -1,4 +1,4 @@
-"""Data sets named on the Hugging Face hub, through the optional `datasets` package."""
+"""Data sets on the Hugging Face hub, loaded through the optional `datasets` package."""
 
 import hashlib
 import importlib
@@ -9,46 +9,46 @@ from pathlib import Path
 from typing import Any
 
 from fleetune.contracts.run_config import DataRequest
-from fleetune.data.table import Source
+from fleetune.data.tables import DataSource
 from fleetune.errors import Refused, TryAgain
 
 HUB_NAME = re.compile(r"(?P<name>\w[\w.-]*(/\w[\w.-]*)?)(:(?P<config>[\w.-]+))?(@(?P<revision>[\w./-]+))?")
-"""OWNER/NAME, with :CONFIG and @REVISION where wanted."""
+"""OWNER/NAME, optionally with :CONFIG and @REVISION."""
 COMMIT = re.compile(r"[0-9a-f]{40}")
 CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class HubTable:
-    """One split as `datasets` holds it: Arrow files in its own cache."""
+    """One split of a `datasets` data set, backed by Arrow files in that package's cache."""
 
-    owner: str
+    name: str
     dataset: Any
-    counted: str = "row"
+    row_noun: str = "row"
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """In the data set's order."""
+        """Column names in the data set's order."""
         return tuple(self.dataset.column_names)
 
-    def names(self, column: str) -> tuple[str, ...]:
-        """The names of a ClassLabel feature."""
+    def class_names(self, column: str) -> tuple[str, ...]:
+        """Class names of a ClassLabel feature; empty for other columns."""
         return tuple(getattr(self.dataset.features.get(column), "names", None) or ())
 
     def rows(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """Numbered from 1."""
+        """Yield (number from 1, column -> value) of every row."""
         yield from enumerate(self.dataset, start=1)
 
 
-def hub_source(request: DataRequest) -> Source:
-    """The data set's train split and its test (or else validation) split."""
+def hub_source(request: DataRequest) -> DataSource:
+    """Open the data set's train split and its test split (validation if there is no test)."""
     splits = _load(request.source)
     test = next((name for name in ("test", "validation") if name in splits), None)
     if "train" not in splits:
         raise Refused(f"data: {request.source} has the splits {', '.join(splits)}; one must be called train")
-    return Source(
-        train=(HubTable(owner=f"{request.source} (train)", dataset=splits["train"]),),
-        test=(HubTable(owner=f"{request.source} ({test})", dataset=splits[test]),) if test else (),
+    return DataSource(
+        train=(HubTable(name=f"{request.source} (train)", dataset=splits["train"]),),
+        test=(HubTable(name=f"{request.source} ({test})", dataset=splits[test]),) if test else (),
         text_column=request.text_column,
         image_column=request.image_column,
         label_column=request.label_column,
@@ -56,7 +56,7 @@ def hub_source(request: DataRequest) -> Source:
 
 
 def pinned_source(source: str) -> str:
-    """A name on the hub with the commit that it stands for now, where the hub or its cache here can tell."""
+    """Pin a hub name to its current commit; unchanged if neither the hub nor the local cache knows the commit."""
     found = HUB_NAME.fullmatch(source)
     assert found is not None, source
     commit = _commit(found["name"], found["revision"] or "main")
@@ -65,14 +65,14 @@ def pinned_source(source: str) -> str:
 
 
 def _commit(name: str, revision: str) -> str:
-    """Of a data set's branch or tag; empty where neither the hub nor the cache knows it."""
+    """Commit of a branch or tag; empty if neither the hub nor the local cache knows it."""
     from huggingface_hub import HfApi, constants
 
     if COMMIT.fullmatch(revision):
         return revision
     try:
         return str(HfApi().dataset_info(name, revision=revision).sha or "")
-    except Exception:  # no network, or not allowed to: what was fetched before
+    except Exception:  # offline or forbidden: fall back to the local cache
         kept = Path(constants.HF_HUB_CACHE) / f"datasets--{name.replace('/', '--')}" / "refs" / revision
     try:
         return kept.read_text(encoding="utf-8").strip()
@@ -81,7 +81,7 @@ def _commit(name: str, revision: str) -> str:
 
 
 def hub_digest(source: str) -> str:
-    """sha256 over the Arrow files that the name resolves to in the local cache."""
+    """sha256 (hex) over the Arrow files that a hub name resolves to in the local cache."""
     total = hashlib.sha256(source.encode())
     splits = _load(source)
     for name in sorted(splits):
@@ -97,8 +97,8 @@ def _load(source: str) -> Mapping[str, Any]:
         datasets = importlib.import_module("datasets")
     except ImportError:
         raise Refused(
-            f"data: {source!r} is no file or folder here, and for a name on the Hugging Face hub the package datasets "
-            "is missing; run `pip install 'fleetune[hub]'`"
+            f"data: {source!r} is not a local file or folder, and loading it from the Hugging Face hub needs the "
+            "package datasets; run `pip install 'fleetune[hub]'`"
         ) from None
     found = HUB_NAME.fullmatch(source)
     assert found is not None, source  # the caller matched it

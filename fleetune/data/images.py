@@ -1,39 +1,42 @@
-"""Images as arrays [height, width, channels] of numbers 0..1: reading, resizing, channels."""
+"""Images: decoding to arrays [height, width, channels] in 0..1, resizing, channels, and folders named after classes."""
 
 import io
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fleetune.contracts.run_config import DataRequest
+from fleetune.data.tables import DataSource
 from fleetune.errors import Refused
 
 Image = np.ndarray[Any, np.dtype[np.float64]]
-MOST_PIXELS, MOST_CHANNELS = 1 << 26, 4
+MAX_PIXELS, MAX_CHANNELS = 1 << 26, 4
 FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
-"""What is decoded here; Pillow would run other programs for some others."""
+"""Formats to decode; Pillow runs external programs for some others."""
 LUMINANCE = (0.299, 0.587, 0.114)
 
 
-def as_image(where: str, value: Any, folder: Path | None) -> Image:
-    """Whatever a column may hold as [height, width, channels] in 0..1.
+def as_image(location: str, value: Any, folder: Path | None) -> Image:
+    """Convert a column's value to an image, float64 [height, width, channels] in 0..1.
 
-    Allowed are nested lists or arrays [height, width] or [height, width, 1|3|4] (whole numbers count 0..255, others
-    0..1), encoded bytes as Hugging Face datasets hold them, and paths inside the source's folder to a .npy file or
-    to an image file (FORMATS).
+    Accepts nested lists or arrays [height, width] or [height, width, 1|3|4] (integers in 0..255, floats in 0..1),
+    encoded bytes, the Image feature of Hugging Face datasets, and paths inside `folder` to a .npy or image file
+    (FORMATS). Anything else is Refused; the message starts with `location`.
     """
     if isinstance(value, Mapping):  # the Image feature of Hugging Face datasets: {"bytes": ..., "path": ...}
         value = value.get("bytes") or value.get("path")
     if isinstance(value, str):
-        value = _inside(where, value, folder)
+        value = _resolve_inside(location, value, folder)
     if isinstance(value, Path):
-        where = f"{where} ({value.name})"
-        value = _npy(where, value) if value.suffix == ".npy" else _read(where, value)
+        location = f"{location} ({value.name})"
+        value = _npy(location, value) if value.suffix == ".npy" else _read(location, value)
     if isinstance(value, bytes):
-        value = _decoded(where, value)
+        value = _decoded(location, value)
     try:
         array = np.asarray(value)
     except ValueError:
@@ -41,24 +44,24 @@ def as_image(where: str, value: Any, folder: Path | None) -> Image:
     if array.ndim == 2:
         array = array[:, :, None]
     if array.ndim != 3 or array.shape[2] not in (1, 3, 4) or not array.size or array.dtype.kind not in "uif":
-        raise Refused(f"{where}: not an image; give [height][width] or [height][width][1, 3 or 4] numbers")
+        raise Refused(f"{location}: not an image; give [height][width] or [height][width][1, 3 or 4] numbers")
     scaled = array / 255.0 if array.dtype.kind in "ui" else array.astype(np.float64)
     if not (np.isfinite(scaled).all() and scaled.min() >= 0 and scaled.max() <= 1):
-        raise Refused(f"{where}: pixels must be whole numbers 0..255, or fractions 0..1")
+        raise Refused(f"{location}: pixels must be whole numbers 0..255, or fractions 0..1")
     return scaled
 
 
-def resized(image: Image, side: int) -> Image:
-    """The image at [side, side], bilinear; every source pixel counts when it shrinks."""
+def resize(image: Image, side: int) -> Image:
+    """Resize to [side, side] bilinearly, with antialiasing when the image shrinks."""
     if image.shape[:2] == (side, side):
         return image
-    rows, columns = _weights(image.shape[0], side), _weights(image.shape[1], side)
+    rows, columns = _triangle_weights(image.shape[0], side), _triangle_weights(image.shape[1], side)
     made: Image = np.einsum("yh,hwc,xw->yxc", rows, image, columns, optimize=True)
     return made
 
 
-def with_channels(where: str, image: Image, channels: int) -> Image:
-    """Grey is repeated, colour becomes its luminance where one channel is wanted, transparency is dropped."""
+def convert_channels(location: str, image: Image, channels: int) -> Image:
+    """Convert to `channels`: repeat grey, reduce colour to luminance, drop alpha; Refused for other combinations."""
     if image.shape[2] == 4:
         image = image[:, :, :3]
     if image.shape[2] == channels:
@@ -68,12 +71,12 @@ def with_channels(where: str, image: Image, channels: int) -> Image:
         return grey[:, :, None]
     if image.shape[2] == 1:
         return np.repeat(image, channels, axis=2)
-    raise Refused(f"{where}: {image.shape[2]} channels, but the model takes {channels}")
+    raise Refused(f"{location}: {image.shape[2]} channels, but the model takes {channels}")
 
 
 @lru_cache(maxsize=64)
-def _weights(old: int, new: int) -> Image:
-    """[new, old] weights of a triangle filter as wide as the larger of the two pixels; rows sum to 1."""
+def _triangle_weights(old: int, new: int) -> Image:
+    """Weights [new, old] of a triangle filter as wide as the larger of the two pixel sizes; rows sum to 1."""
     scale = old / new
     centres = (np.arange(new) + 0.5) * scale - 0.5
     distance = np.abs(np.arange(old)[None, :] - np.clip(centres, 0, old - 1)[:, None])
@@ -82,49 +85,118 @@ def _weights(old: int, new: int) -> Image:
     return normed
 
 
-def _inside(where: str, name: str, folder: Path | None) -> Path:
+def _resolve_inside(location: str, name: str, folder: Path | None) -> Path:
     if folder is None:
-        raise Refused(f"{where}: holds the path {name!r}; with paths, data.source must be the folder that has them")
+        raise Refused(f"{location}: holds the path {name!r}; with paths, data.source must be the folder that has them")
     path = (folder / name).resolve()
     if not path.is_relative_to(folder.resolve()) or not path.is_file():
-        raise Refused(f"{where}: no file {name!r} inside {folder}; give paths relative to that folder")
+        raise Refused(f"{location}: no file {name!r} inside {folder}; give paths relative to that folder")
     return path
 
 
-def _npy(where: str, path: Path) -> Any:
+def _npy(location: str, path: Path) -> Any:
     try:
-        found = np.load(path, allow_pickle=False, mmap_mode="r")  # mapped: a header may promise any number of values
+        found = np.load(path, allow_pickle=False, mmap_mode="r")  # mapped: the header may claim any size
     except (OSError, ValueError, EOFError, OverflowError) as error:
-        raise Refused(f"{where}: cannot be read as an array ({error})") from None
-    _prove_size(where, found.size // MOST_CHANNELS)
+        raise Refused(f"{location}: cannot be read as an array ({error})") from None
+    _check_pixel_count(location, found.size // MAX_CHANNELS)
     return found
 
 
-def _read(where: str, path: Path) -> bytes:
+def _read(location: str, path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise Refused(f"{where}: cannot be read ({error.strerror}); give a readable file") from None
+        raise Refused(f"{location}: cannot be read ({error.strerror}); give a readable file") from None
 
 
-def _decoded(where: str, encoded: bytes) -> Any:
-    from PIL import Image as pillow  # only images need it
+def _decoded(location: str, encoded: bytes) -> Any:
+    from PIL import Image as pillow  # only encoded images need it
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", pillow.DecompressionBombWarning)  # we say so ourselves, and sooner
+            warnings.simplefilter("ignore", pillow.DecompressionBombWarning)  # _check_pixel_count is stricter
             opened = pillow.open(io.BytesIO(encoded), formats=FORMATS)
         with opened:
-            _prove_size(where, opened.width * opened.height)
+            _check_pixel_count(location, opened.width * opened.height)
             return np.asarray(opened.convert("RGB" if opened.mode not in ("L", "RGB") else opened.mode))
     except Refused:
         raise
-    except Exception as error:  # a damaged or hostile file may fail anywhere
+    except Exception as error:  # a damaged or hostile file can raise any error type
         reason = str(error).strip().split("\n", 1)[0][:200]
-        raise Refused(f"{where}: cannot be read as an image ({reason})") from None
+        raise Refused(f"{location}: cannot be read as an image ({reason})") from None
 
 
-def _prove_size(where: str, pixels: int) -> None:
-    """Refuse a few bytes that would become gigabytes, by what they promise."""
-    if pixels > MOST_PIXELS:
-        raise Refused(f"{where}: an image of {pixels} pixels, allowed are {MOST_PIXELS}; make it smaller")
+def _check_pixel_count(location: str, pixels: int) -> None:
+    """Refuse decompression bombs by the size that their header claims."""
+    if pixels > MAX_PIXELS:
+        raise Refused(f"{location}: an image of {pixels} pixels, allowed are {MAX_PIXELS}; make it smaller")
+
+
+IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".npy", ".png", ".tif", ".tiff", ".webp")
+TRAIN = "train"
+TEST_FOLDERS = ("test", "validation", "valid", "val", "dev", "eval")
+"""Folder names of test splits; the first that exists is used."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageFolderTable:
+    """The image files of one split, sorted by class and name; paths are relative to the source's folder."""
+
+    name: str
+    columns: tuple[str, str]
+    files: tuple[tuple[str, str], ...]
+    """(path, class) of each image."""
+    row_noun: str = "image"
+
+    def class_names(self, column: str) -> tuple[str, ...]:
+        """Empty: labels are already class names."""
+        return ()
+
+    def rows(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """Yield (number from 1, column -> value) of every image."""
+        for number, row in enumerate(self.files, start=1):
+            yield number, dict(zip(self.columns, row, strict=True))
+
+
+def image_folder_source(folder: Path, request: DataRequest) -> DataSource | None:
+    """Open FOLDER/CLASS/*.png or FOLDER/train/CLASS/*.png; None if no subfolder contains an image.
+
+    Each subfolder is a class and includes its own subfolders. If the folder contains `train` and otherwise only
+    split names, classes are one level deeper.
+    """
+    inside = _folders(folder)
+    named = {place.name.lower(): place for place in inside}
+    split = TRAIN in named and set(named) <= {TRAIN, *TEST_FOLDERS}
+    test = next((named[name] for name in TEST_FOLDERS if name in named), None) if split else None
+    train = _table(folder, named[TRAIN] if split else folder, request)
+    if not train.files:
+        return None
+    return DataSource(
+        train=(train,),
+        test=(_table(folder, test, request),) if test else (),
+        image_column=request.image_column,
+        label_column=request.label_column,
+        folder=folder,
+    )
+
+
+def _table(root: Path, split: Path, request: DataRequest) -> ImageFolderTable:
+    classes = {place.name: _images(root, place) for place in _folders(split)}
+    empty = [name for name, files in classes.items() if not files]
+    if empty and len(empty) < len(classes):
+        raise Refused(f"{split / empty[0]}: no image in it; add one ({', '.join(IMAGE_SUFFIXES)}) or remove the folder")
+    return ImageFolderTable(
+        name=str(split),
+        columns=(request.image_column, request.label_column),
+        files=tuple((file, name) for name, files in classes.items() for file in files),
+    )
+
+
+def _folders(place: Path) -> list[Path]:
+    return [one for one in sorted(place.iterdir()) if one.is_dir() and not one.name.startswith(".")]
+
+
+def _images(root: Path, place: Path) -> list[str]:
+    found = [one for one in place.rglob("*") if one.suffix.lower() in IMAGE_SUFFIXES and not one.name.startswith(".")]
+    return sorted(one.relative_to(root).as_posix() for one in found if one.is_file())

@@ -1,5 +1,6 @@
-"""From a source to a folder of arrays: check every row, deal rows to splits, encode chunk by chunk."""
+"""Data preparation: validates a source early, and turns it into a folder of arrays, split by split and in chunks."""
 
+import math
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -11,205 +12,262 @@ from typing import Any
 import numpy as np
 
 from fleetune.contracts import wire
-from fleetune.contracts.run_config import DataRequest
+from fleetune.contracts.run_config import BUILT_IN, DataRequest
 from fleetune.contracts.task import Progress, quiet
-from fleetune.data.classes import Classes, number_classes
-from fleetune.data.digest import content_digest
-from fleetune.data.encoders import Encoder, ImageEncoder, TextEncoder, token_arrays
-from fleetune.data.examples import check_fits, examples
-from fleetune.data.folder import IMAGE_PROCESSOR, INFO, TOKENIZER, Array, DataInfo, SplitInfo, create
-from fleetune.data.needs import InputNeeds
-from fleetune.data.oddities import absent_classes, shared_rows
-from fleetune.data.packing import pack
-from fleetune.data.processing import Processing, open_processing
-from fleetune.data.sources import open_source
-from fleetune.data.splits import TEST, TRAIN, Numbers, hold_out, prove_test_rows, shuffled
-from fleetune.data.survey import Survey, survey
-from fleetune.data.table import Source, Table
-from fleetune.data.tokens import open_tokenizer, save_tokenizer
+from fleetune.data.encoders import Encoder, ImageEncoder, TextEncoder, pack_documents, token_arrays
+from fleetune.data.examples import Survey, check_task, examples, survey_tables
+from fleetune.data.image_processor import ImageProcessor, open_image_processor
+from fleetune.data.input_spec import InputSpec
+from fleetune.data.labels import LabelMapping, absent_class_notes, map_labels
+from fleetune.data.prepared_data import IMAGE_PROCESSOR, INFO, TOKENIZER, Array, DataInfo, SplitInfo, create_arrays
+from fleetune.data.sources import content_digest, open_source, source_path
+from fleetune.data.splits import (
+    TEST,
+    TRAIN,
+    RowIndices,
+    check_test_rows,
+    held_out_count,
+    overlap_notes,
+    shuffled,
+    split_rows,
+)
+from fleetune.data.tables import DataSource, InMemoryTable, Table
+from fleetune.data.tokenization import open_tokenizer, save_tokenizer
 from fleetune.errors import Refused
 
+BUILTIN_COLUMNS = {"digits": ("image", "label"), "docstrings": ("text", "label"), "stdlib-sources": ("text",)}
+"""Columns of the built-in sets, which take seconds to build."""
 CHUNK_SAMPLES = 512
 
 
+def validate_data(request: DataRequest, task: str) -> None:
+    """Check a source cheaply before a run starts; hub names are skipped, because reading them means downloading them.
+
+    Raises Refused for missing columns, splits without rows, an invalid first row, and fewer test rows than requested.
+    Builds a built-in set only to count its test rows.
+    """
+    spec = InputSpec(task=task)
+    if request.source in BUILT_IN:
+        row = dict.fromkeys(BUILTIN_COLUMNS[request.source], "")
+        stand_in = DataSource(
+            train=(InMemoryTable(name=request.source, values=(row,)),), packed=request.source == "stdlib-sources"
+        )
+        check_task(request, stand_in, spec)
+        if request.test_samples is not None and not stand_in.packed:
+            _check_test_rows(request, open_source(request), request.test_samples)
+        return
+    if source_path(request.source) is None:
+        return
+    source = open_source(request)
+    check_task(request, source, spec)
+    for tables in (source.train, source.test):
+        first = next((example for table in tables for example in examples(table, source, spec)), None)
+        if tables and first is None:
+            raise Refused(f"{tables[0].name}: no samples in it; give at least one row")
+    if request.test_samples is not None:
+        _check_test_rows(request, source, request.test_samples)
+
+
+def _check_test_rows(request: DataRequest, source: DataSource, requested: int) -> None:
+    if source.test:
+        return check_test_rows(request, _count_rows(source.test, requested))
+    limit = math.ceil(requested / request.test_fraction) + 1
+    check_test_rows(request, held_out_count(_count_rows(source.train, limit), request.test_fraction))
+
+
+def _count_rows(tables: tuple[Table, ...], limit: int) -> int:
+    return sum(1 for _ in islice((row for table in tables for row in table.rows()), limit))
+
+
 @dataclass(frozen=True, kw_only=True)
-class _Job:
-    """One preparation: what is asked, from what, into which folder."""
+class _Preparation:
+    """Inputs and output folder of one preparation."""
 
     request: DataRequest
-    needs: InputNeeds
-    source: Source
+    spec: InputSpec
+    source: DataSource
     folder: Path
     seed: int
     progress: Progress
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Written:
+class _Prepared:
+    """Arrays of all splits as written, for data.json."""
+
     labels: tuple[str, ...]
     splits: tuple[SplitInfo, ...]
     pad_token_id: int | None
     notes: tuple[str, ...]
 
 
-def prepare(request: DataRequest, needs: InputNeeds, folder: Path, seed: int, progress: Progress = quiet) -> None:
+def prepare_data(request: DataRequest, spec: InputSpec, folder: Path, seed: int, progress: Progress = quiet) -> None:
     """Write the `data` artifact for a task into `folder`, which must be new or empty.
 
-    Same source, needs and seed: the same bytes. Refused, and nothing left behind, where the source cannot serve.
+    The same source, spec and seed give the same bytes. Raises Refused, and leaves no files, for an unsuitable source.
     """
-    if needs.is_text and needs.max_positions is not None and request.max_length > needs.max_positions:
+    if spec.is_text and spec.max_positions is not None and request.max_length > spec.max_positions:
         raise Refused(
-            f"data: max_length is {request.max_length}, but the model has {needs.max_positions} positions; "
-            f"set data.max_length to at most {needs.max_positions}"
+            f"data: max_length is {request.max_length}, but the model has {spec.max_positions} positions; "
+            f"set data.max_length to at most {spec.max_positions}"
         )
     source = open_source(request)
-    check_fits(request, source, needs)
-    with _new_folder(folder) as part:
-        job = _Job(request=request, needs=needs, source=source, folder=part, seed=seed, progress=progress)
+    check_task(request, source, spec)
+    with _atomic_folder(folder) as part:
+        job = _Preparation(request=request, spec=spec, source=source, folder=part, seed=seed, progress=progress)
         written = _write_packed(job) if source.packed else _write_samples(job)
         info = DataInfo(
-            task=needs.task,
+            task=spec.task,
             labels=written.labels,
             splits=written.splits,
             source=request.source,
             digest=content_digest(request),
             seed=seed,
             pad_token_id=written.pad_token_id,
-            notes=(*_on_bytes(needs), *written.notes),
+            notes=(*_byte_tokenizer_note(spec), *written.notes),
         )
         wire.write(info, part / INFO)
 
 
-def _write_samples(job: _Job) -> _Written:
-    """One sample per row."""
-    source, needs = job.source, job.needs
-    surveys = {TRAIN: survey(source.train, source, needs, job.progress)}
+def _write_samples(job: _Preparation) -> _Prepared:
+    """Write one sample per row of the source."""
+    source, spec = job.source, job.spec
+    surveys = {TRAIN: survey_tables(source.train, source, spec, job.progress)}
     if source.test:
-        surveys[TEST] = survey(source.test, source, needs, job.progress)
-    classes = Classes(names=(), numbers={})
-    if needs.task != "causal-lm":
+        surveys[TEST] = survey_tables(source.test, source, spec, job.progress)
+    classes = LabelMapping(names=(), label_ids={})
+    if spec.task != "causal-lm":
         found = frozenset[str | int]().union(*(one.labels for one in surveys.values()))
-        classes = number_classes(found, source, needs.labels)
-    tokenizer = _saved_tokenizer(job) if needs.is_text else None
+        classes = map_labels(found, source, spec.labels)
+    tokenizer = _save_tokenizer(job) if spec.is_text else None
     encoder: Encoder = (
-        TextEncoder(tokenizer=tokenizer, length=job.request.max_length, needs=needs, numbers=classes.numbers)
-        if needs.is_text
+        TextEncoder(tokenizer=tokenizer, length=job.request.max_length, spec=spec, label_ids=classes.label_ids)
+        if spec.is_text
         else ImageEncoder(
-            processing=_saved_processing(job, surveys[TRAIN]), precision=needs.precision, numbers=classes.numbers
+            processing=_save_processing(job, surveys[TRAIN]), precision=spec.precision, label_ids=classes.label_ids
         )
     )
-    dealt = _deal(job.request, surveys, job.seed)
+    rows_by_split = _assign_rows(job.request, surveys, job.seed)
     splits = tuple(
-        SplitInfo(name=name, samples=len(rows), arrays=encoder.arrays(len(rows))) for name, rows in dealt.items()
+        SplitInfo(name=name, samples=len(rows), arrays=encoder.arrays(len(rows)))
+        for name, rows in rows_by_split.items()
     )
-    out = {split.name: create(job.folder, split) for split in splits}
+    arrays = {split.name: create_arrays(job.folder, split) for split in splits}
     total = sum(split.samples for split in splits)
     if source.test:
-        _stream(job, encoder, source.train, {TRAIN: dealt[TRAIN]}, out, total)
-        _stream(job, encoder, source.test, {TEST: dealt[TEST]}, out, total)
+        _write_rows(job, encoder, source.train, {TRAIN: rows_by_split[TRAIN]}, arrays, total)
+        _write_rows(job, encoder, source.test, {TEST: rows_by_split[TEST]}, arrays, total)
     else:
-        _stream(job, encoder, source.train, dealt, out, total)
-    return _Written(
+        _write_rows(job, encoder, source.train, rows_by_split, arrays, total)
+    return _Prepared(
         labels=classes.names,
         splits=splits,
         pad_token_id=None if tokenizer is None else int(tokenizer.pad_token_id),
-        notes=(*classes.notes, *absent_classes(classes, surveys[TRAIN], dealt[TRAIN]), *_shared(surveys, dealt, out)),
+        notes=(
+            *classes.notes,
+            *absent_class_notes(classes, surveys[TRAIN], rows_by_split[TRAIN]),
+            *_overlap_notes(surveys, rows_by_split, arrays),
+        ),
     )
 
 
-def _deal(request: DataRequest, surveys: dict[str, Survey], seed: int) -> dict[str, Numbers]:
-    """split -> numbers of its rows, in the order in which they are stored."""
+def _assign_rows(request: DataRequest, surveys: dict[str, Survey], seed: int) -> dict[str, RowIndices]:
+    """split -> indices of its rows, in the order in which they are stored."""
     if TEST in surveys:
-        train, test = (shuffled(np.arange(len(surveys[name].keys)), seed, name) for name in (TRAIN, TEST))
+        train, test = (shuffled(np.arange(len(surveys[name].content_keys)), seed, name) for name in (TRAIN, TEST))
     else:
-        train, test = hold_out(request, surveys[TRAIN].keys, seed)
-    prove_test_rows(request, len(test))
+        train, test = split_rows(request, surveys[TRAIN].content_keys, seed)
+    check_test_rows(request, len(test))
     return {TRAIN: train[: request.train_samples], TEST: test[: request.test_samples]}
 
 
-def _shared(surveys: dict[str, Survey], dealt: dict[str, Numbers], out: dict[str, dict[str, Array]]) -> tuple[str, ...]:
-    """Where one table was dealt to both splits, equal samples were kept together."""
+def _overlap_notes(
+    surveys: dict[str, Survey], rows_by_split: dict[str, RowIndices], arrays: dict[str, dict[str, Array]]
+) -> tuple[str, ...]:
+    """Warn about test rows that equal training rows; a source with one split keeps equal samples together."""
     if TEST not in surveys:
-        return shared_rows(out)
-    train, test = (surveys[name].keys[dealt[name]] for name in (TRAIN, TEST))
-    return shared_rows(out, int(np.isin(test, train).sum()))
+        return overlap_notes(arrays)
+    train, test = (surveys[name].content_keys[rows_by_split[name]] for name in (TRAIN, TEST))
+    return overlap_notes(arrays, int(np.isin(test, train).sum()))
 
 
-def _stream(
-    job: _Job,
+def _write_rows(
+    job: _Preparation,
     encoder: Encoder,
     tables: tuple[Table, ...],
-    dealt: dict[str, Numbers],
-    out: dict[str, dict[str, Array]],
+    rows_by_split: dict[str, RowIndices],
+    arrays: dict[str, dict[str, Array]],
     total: int,
 ) -> None:
-    """Read the tables once more, in their order, and write every chunk of rows to where its split wants it."""
-    names = tuple(dealt)
-    end = 1 + max(int(rows.max()) for rows in dealt.values())
-    owner, place = np.full(end, -1, dtype=np.int8), np.zeros(end, dtype=np.int64)
+    """Read the tables again in their order, and write each chunk of rows to its positions in the splits."""
+    names = tuple(rows_by_split)
+    end = 1 + max(int(rows.max()) for rows in rows_by_split.values())
+    split_of, position = np.full(end, -1, dtype=np.int8), np.zeros(end, dtype=np.int64)
     for number, name in enumerate(names):
-        owner[dealt[name]], place[dealt[name]] = number, np.arange(len(dealt[name]))
-    every = (example for table in tables for example in examples(table, job.source, job.needs))
-    kept = ((row, example) for row, example in enumerate(islice(every, end)) if owner[row] >= 0)
+        split_of[rows_by_split[name]], position[rows_by_split[name]] = number, np.arange(len(rows_by_split[name]))
+    every = (example for table in tables for example in examples(table, job.source, job.spec))
+    kept = ((row, example) for row, example in enumerate(islice(every, end)) if split_of[row] >= 0)
     done = 0
     for chunk in _chunks(kept):
         encoded = encoder.encode([example for _, example in chunk])
         numbers = np.asarray([row for row, _ in chunk])
         for number, name in enumerate(names):
-            mine = owner[numbers] == number
+            mine = split_of[numbers] == number
             for key, rows in encoded.items():
-                out[name][key][place[numbers[mine]]] = rows[mine]
+                arrays[name][key][position[numbers[mine]]] = rows[mine]
         done += len(chunk)
         job.progress("preparing data", done, total, "samples")
-    for split in dealt:
-        for array in out[split].values():
+    for split in rows_by_split:
+        for array in arrays[split].values():
             array.flush()  # type: ignore[attr-defined]  # a memmap
 
 
-def _write_packed(job: _Job) -> _Written:
-    """Blocks of documents; no document is in two splits."""
+def _write_packed(job: _Preparation) -> _Prepared:
+    """Write blocks of concatenated documents; each document is in one split only."""
     source, request = job.source, job.request
-    tokenizer = _saved_tokenizer(job)
-    texts = [str(one.content) for table in source.train for one in examples(table, source, job.needs)]
-    keys = survey(source.train, source, job.needs, job.progress).keys
-    splits, out = [], {}
+    tokenizer = _save_tokenizer(job)
+    texts = [str(one.content) for table in source.train for one in examples(table, source, job.spec)]
+    keys = survey_tables(source.train, source, job.spec, job.progress).content_keys
+    splits, arrays = [], {}
     limits = (request.train_samples, request.test_samples)
-    for name, rows, limit in zip((TRAIN, TEST), hold_out(request, keys, job.seed), limits, strict=True):
-        reading = _told((texts[row] for row in rows), len(rows), job.progress)
-        blocks = pack(tokenizer, reading, request.max_length, limit, job.needs)
+    for name, rows, limit in zip((TRAIN, TEST), split_rows(request, keys, job.seed), limits, strict=True):
+        reading = _with_progress((texts[row] for row in rows), len(rows), job.progress)
+        blocks = pack_documents(tokenizer, reading, request.max_length, limit, job.spec)
         samples = len(next(iter(blocks.values())))
         if name == TEST:
-            prove_test_rows(request, samples)
+            check_test_rows(request, samples)
         split = SplitInfo(name=name, samples=samples, arrays=token_arrays(samples, request.max_length, causal=True))
-        out[name] = create(job.folder, split)
-        for array_name, array in out[name].items():
+        arrays[name] = create_arrays(job.folder, split)
+        for array_name, array in arrays[name].items():
             array[:] = blocks[array_name]
         splits.append(split)
-    return _Written(labels=(), splits=tuple(splits), pad_token_id=int(tokenizer.pad_token_id), notes=shared_rows(out))
+    return _Prepared(
+        labels=(), splits=tuple(splits), pad_token_id=int(tokenizer.pad_token_id), notes=overlap_notes(arrays)
+    )
 
 
-def _told(texts: Iterable[str], total: int, progress: Progress) -> Iterator[str]:
+def _with_progress(texts: Iterable[str], total: int, progress: Progress) -> Iterator[str]:
     for done, text in enumerate(texts):
         progress("tokenizing", done, total, "files")
         yield text
 
 
-def _saved_tokenizer(job: _Job) -> Any:
-    tokenizer = open_tokenizer(job.needs)
+def _save_tokenizer(job: _Preparation) -> Any:
+    tokenizer = open_tokenizer(job.spec)
     save_tokenizer(tokenizer, job.folder / TOKENIZER)
     return tokenizer
 
 
-def _saved_processing(job: _Job, found: Survey) -> Processing:
-    processing = open_processing(job.needs, job.request.image_size, found.image_shape)
+def _save_processing(job: _Preparation, found: Survey) -> ImageProcessor:
+    processing = open_image_processor(job.spec, job.request.image_size, found.image_shape)
     processing.save(job.folder / IMAGE_PROCESSOR)
     return processing
 
 
-def _on_bytes(needs: InputNeeds) -> tuple[str, ...]:
-    if not (needs.is_text and needs.pretrained and needs.tokenizer is None):
+def _byte_tokenizer_note(spec: InputSpec) -> tuple[str, ...]:
+    if not (spec.is_text and spec.pretrained and spec.tokenizer is None):
         return ()
-    return ("the model's folder has no tokenizer, so texts are read as bytes, which its weights may never have seen",)
+    return ("the model's folder has no tokenizer, so texts are read as bytes, on which its weights may be untrained",)
 
 
 def _chunks(items: Iterable[Any]) -> Iterator[list[Any]]:
@@ -219,8 +277,8 @@ def _chunks(items: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 @contextmanager
-def _new_folder(folder: Path) -> Iterator[Path]:
-    """A folder beside the wanted one, which takes its place when the body ends well and vanishes when it does not."""
+def _atomic_folder(folder: Path) -> Iterator[Path]:
+    """Temporary folder that is renamed to `folder` if the body succeeds, and is deleted if it fails."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise Refused(f"{folder}: it already holds something; give a new or empty folder")
     part = folder.with_name(folder.name + ".part")

@@ -1,45 +1,47 @@
-"""From the `data` section of a run to its tables: built-in sets, files, folders, names on the hub."""
+"""Sources of the `data` section: opening built-in sets, files, folders and hub names, and their content digest."""
 
+import hashlib
+import json
+import platform
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 from fleetune.contracts import wire
 from fleetune.contracts.record import check_file_name
 from fleetune.contracts.run_config import BUILT_IN, DataRequest
-from fleetune.data.class_folders import class_folders
-from fleetune.data.digits import digits
-from fleetune.data.hub import HUB_NAME, hub_source, pinned_source
-from fleetune.data.stdlib import docstrings, stdlib_sources
-from fleetune.data.table import Source
-from fleetune.data.tables import SUFFIXES, open_table
+from fleetune.data.builtin_datasets import digits, docstrings, stdlib_files, stdlib_sources
+from fleetune.data.hub import HUB_NAME, hub_digest, hub_source, pinned_source
+from fleetune.data.images import image_folder_source
+from fleetune.data.tables import SUFFIXES, DataSource, open_table
 from fleetune.errors import Refused
 from fleetune.filesystem import check_symlinks
 
 TEST_NAMES = ("test", "validation", "valid", "dev", "eval")
-"""Splits that serve as test data; the first that a source has is taken."""
+"""Names of test splits; the first that a source has is used."""
 SPLIT_NAME = re.compile(rf"({'|'.join(('train', *TEST_NAMES))})(?=$|[._-])", re.IGNORECASE)
-BUILDERS: dict[str, Callable[[], Source]] = {
+BUILTIN_SOURCES: dict[str, Callable[[], DataSource]] = {
     "digits": digits,
     "docstrings": docstrings,
     "stdlib-sources": stdlib_sources,
 }
 
 
-def open_source(request: DataRequest) -> Source:
-    """The tables of a request; refused where there is nothing of that name or it cannot be read."""
-    if request.source in BUILDERS:
-        return BUILDERS[request.source]()
+def open_source(request: DataRequest) -> DataSource:
+    """Open the tables of a request; Refused if the source does not exist or cannot be read."""
+    if request.source in BUILTIN_SOURCES:
+        return BUILTIN_SOURCES[request.source]()
     path = source_path(request.source)
     if path is None:
         return hub_source(request)
-    pictures = class_folders(path, request) if path.is_dir() and not _data_files(path) else None
+    pictures = image_folder_source(path, request) if path.is_dir() and not _data_files(path) else None
     if pictures is not None:
         return pictures
     splits = folder_splits(path) if path.is_dir() else {"train": (path,)}
     test = next((splits[name] for name in TEST_NAMES if name in splits), ())
-    return Source(
+    return DataSource(
         train=tuple(open_table(file) for file in splits["train"]),
         test=tuple(open_table(file) for file in test),
         text_column=request.text_column,
@@ -50,14 +52,14 @@ def open_source(request: DataRequest) -> Source:
 
 
 def pinned_request(request: DataRequest) -> DataRequest:
-    """The same data, with the commit that a name on the hub stands for now."""
-    if request.source in BUILDERS or source_path(request.source) is not None:
+    """Return the request with a hub name pinned to its current commit; other sources are unchanged."""
+    if request.source in BUILTIN_SOURCES or source_path(request.source) is not None:
         return request
     return replace(request, source=pinned_source(request.source))
 
 
 def source_path(source: str) -> Path | None:
-    """The file or folder a source names; None for a name on the hub; anything else is refused."""
+    """Path of a file or folder source; None for a hub name; Refused for anything else."""
     path = Path(source).expanduser()
     if path.exists():
         if path.is_dir():
@@ -72,7 +74,7 @@ def source_path(source: str) -> Path | None:
 
 
 def folder_splits(folder: Path) -> dict[str, tuple[Path, ...]]:
-    """Data files by split name, in sorted order; files that name no split count as `train` when none does."""
+    """Data files by split name, in sorted order; if no file names a split, all files are `train`."""
     saved = _saved_to_disk(folder)
     if saved:
         return saved
@@ -96,7 +98,7 @@ def _data_files(folder: Path) -> list[Path]:
 
 
 def _split_of(relative: Path) -> str:
-    """`train` for train.csv, data/train-00000-of-00001.parquet and train/x.parquet; empty where nothing says."""
+    """`train` for train.csv, data/train-00000-of-00001.parquet and train/x.parquet; empty if no part names a split."""
     for part in reversed(relative.parts):
         found = SPLIT_NAME.match(part)
         if found:
@@ -105,7 +107,7 @@ def _split_of(relative: Path) -> str:
 
 
 def _saved_to_disk(folder: Path) -> dict[str, tuple[Path, ...]]:
-    """Splits of a folder written by `datasets`' save_to_disk; empty where it is none."""
+    """Splits of a folder written by save_to_disk of the `datasets` package; empty for other folders."""
     try:
         if (folder / "dataset_dict.json").is_file():
             names = wire.parse_plain((folder / "dataset_dict.json").read_bytes(), str(folder))["splits"]
@@ -128,3 +130,39 @@ def _arrow_files(folder: Path) -> tuple[Path, ...]:
     for entry in state["_data_files"]:
         check_file_name(str(folder), entry["filename"])
     return tuple(folder / entry["filename"] for entry in state["_data_files"])
+
+
+DATA_VERSION = 2
+"""Increased whenever this package would prepare different arrays from the same source."""
+
+
+def content_digest(request: DataRequest) -> str:
+    """sha256 (hex) over the bytes of the request's source and DATA_VERSION.
+
+    Reads every byte on every call, because size and modification time do not reveal an edit in place. Includes the
+    file names of a folder, and the versions of the packages that ship a built-in set.
+    """
+    if request.source == "digits":
+        return _digest_of("digits", version("scikit-learn"))
+    if request.source in ("docstrings", "stdlib-sources"):
+        files = [f"{name}\0{_file_digest(path)}" for name, path in stdlib_files()]
+        return _digest_of(request.source, platform.python_version(), *files)
+    path = source_path(request.source)
+    if path is None:
+        return _digest_of("hub", hub_digest(request.source))
+    if path.is_file():
+        return _digest_of("file", path.suffix.lower(), _file_digest(path))
+    names = sorted(file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file())
+    return _digest_of("folder", *(f"{name}\0{_file_digest(path / name)}" for name in names))
+
+
+def _digest_of(*texts: str) -> str:
+    return hashlib.sha256(json.dumps((DATA_VERSION, *texts)).encode()).hexdigest()
+
+
+def _file_digest(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise Refused(f"{path}: cannot be read ({error.strerror}); give a readable file") from None

@@ -1,25 +1,31 @@
-"""Which row goes where: held-out rows and the seeded shuffle."""
+"""Train and test splits: held-out rows, the seeded shuffle, and overlap between the splits."""
 
+import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from fleetune.contracts.run_config import DataRequest
+from fleetune.data.prepared_data import Array
 from fleetune.errors import Refused
 
-Numbers = np.ndarray[Any, np.dtype[np.int64]]
+RowIndices = np.ndarray[Any, np.dtype[np.int64]]
 TRAIN, TEST = "train", "test"
 
 
-def hold_out(request: DataRequest, keys: np.ndarray[Any, np.dtype[np.uint64]], seed: int) -> tuple[Numbers, Numbers]:
-    """(train, test): the numbers of the rows that go to each split by test_fraction, each shuffled.
+def split_rows(
+    request: DataRequest, keys: np.ndarray[Any, np.dtype[np.uint64]], seed: int
+) -> tuple[RowIndices, RowIndices]:
+    """Split rows by test_fraction and return (train, test) row indices, each shuffled.
 
-    `keys` says which rows are the same sample: equal keys never part, so nothing that is tested on was trained on.
+    Rows with equal `keys` [rows] are the same sample and stay in one split, so no test sample is a training sample.
+    Raises Refused if there are too few distinct samples to hold one out.
     """
     _, groups = np.unique(keys, return_inverse=True)
     distinct = int(groups.max(initial=-1)) + 1
-    order = np.argsort(_generator(seed, "hold out").permutation(distinct)[groups], kind="stable")
-    border = held_out(len(keys), request.test_fraction)
+    order = np.argsort(_rng(seed, "hold out").permutation(distinct)[groups], kind="stable")
+    border = held_out_count(len(keys), request.test_fraction)
     while 0 < border < len(order) and groups[order[border]] == groups[order[border - 1]]:
         border += 1
     if not 0 < border < len(order):
@@ -30,13 +36,13 @@ def hold_out(request: DataRequest, keys: np.ndarray[Any, np.dtype[np.uint64]], s
     return shuffled(order[border:], seed, TRAIN), shuffled(order[:border], seed, TEST)
 
 
-def held_out(rows: int, fraction: float) -> int:
-    """How many of so many rows are held out, at least; equal rows may add some."""
+def held_out_count(rows: int, fraction: float) -> int:
+    """Minimum number of rows to hold out; duplicates of held-out rows come on top."""
     return min(max(1, round(rows * fraction)), rows - 1)
 
 
-def prove_test_rows(request: DataRequest, found: int) -> None:
-    """Refuse a test split with fewer rows than were asked for: scores of fewer say less than was wished."""
+def check_test_rows(request: DataRequest, found: int) -> None:
+    """Raise Refused if the test split has fewer rows than `test_samples` requests."""
     if request.test_samples is not None and found < request.test_samples:
         raise Refused(
             f"data: test_samples asks for {request.test_samples} rows, but {request.source} has {found} to test on; "
@@ -44,10 +50,31 @@ def prove_test_rows(request: DataRequest, found: int) -> None:
         )
 
 
-def shuffled(numbers: Numbers, seed: int, split: str) -> Numbers:
-    """The seeded shuffle of one split; the two splits shuffle independently."""
-    return _generator(seed, split).permutation(np.sort(numbers)).astype(np.int64)
+def shuffled(numbers: RowIndices, seed: int, split: str) -> RowIndices:
+    """Shuffle the row indices of a split by the seed, independently of the other split."""
+    return _rng(seed, split).permutation(np.sort(numbers)).astype(np.int64)
 
 
-def _generator(seed: int, use: str) -> np.random.Generator:
+def _rng(seed: int, use: str) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64([seed, *use.encode()]))
+
+
+def overlap_notes(arrays: Mapping[str, Mapping[str, Array]], alike: int = 0) -> tuple[str, ...]:
+    """Return a sentence that counts test rows with the same inputs as a training row; empty if there is none.
+
+    `arrays` are the stored inputs by split; `alike` of the rows were equal before truncation or resizing.
+    """
+    trained = set(_row_hashes(arrays[TRAIN]))
+    tested = _row_hashes(arrays[TEST])
+    shared = sum(key in trained for key in tested)
+    if not shared:
+        return ()
+    cut = f", {shared - alike} of them only since they were cut or resized" if shared > alike else ""
+    return (f"{shared} of {len(tested)} test rows stand in train, too{cut}: scores flatter the model",)
+
+
+def _row_hashes(split: Mapping[str, Array]) -> list[bytes]:
+    """Hash of each row's inputs."""
+    inputs = [array for name, array in sorted(split.items()) if name != "labels"]
+    rows = range(len(inputs[0]))
+    return [hashlib.blake2b(b"".join(array[row].tobytes() for array in inputs), digest_size=8).digest() for row in rows]

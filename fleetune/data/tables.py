@@ -1,24 +1,83 @@
-"""Files as tables: JSON lines, CSV, Parquet and Arrow, all read a piece at a time."""
+"""Tables: rows in memory or in JSON lines, CSV, Parquet and Arrow files, read in batches; a source groups them."""
 
 import csv
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fleetune.data.table import Table
 from fleetune.errors import Refused
+
+
+class Table(Protocol):
+    """Rows in a fixed order that can be read repeatedly; row numbers are those of the file, for use in messages."""
+
+    @property
+    def name(self) -> str:
+        """File path or name of a built-in set, for messages."""
+
+    @property
+    def row_noun(self) -> str:
+        """Noun for a row number in messages: `line`, `row`, `sample`, `image` or `file`."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Column names; those of the first row if rows can differ."""
+
+    def class_names(self, column: str) -> tuple[str, ...]:
+        """Class names that the table defines for the integers of a column; empty if it defines none."""
+
+    def rows(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """Yield (row number, column -> value) of every row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InMemoryTable:
+    """Table of rows in memory."""
+
+    name: str
+    values: tuple[Mapping[str, Any], ...]
+    row_noun: str = "sample"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Column names of the first row."""
+        return tuple(self.values[0]) if self.values else ()
+
+    def class_names(self, column: str) -> tuple[str, ...]:
+        """Empty: rows in memory define no class names."""
+        return ()
+
+    def rows(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """Numbered from 1."""
+        yield from enumerate(self.values, start=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSource:
+    """Tables by split; if `test` is empty, part of `train` is held out."""
+
+    train: tuple[Table, ...]
+    test: tuple[Table, ...] = ()
+    text_column: str = "text"
+    image_column: str = "image"
+    label_column: str = "label"
+    folder: Path | None = None
+    """Base folder of relative paths in the image column."""
+    packed: bool = False
+    """For causal-lm: rows are documents to concatenate and cut into blocks, not samples."""
+
 
 BATCH_ROWS = 1024
 Rows = Iterator[tuple[int, Mapping[str, Any]]]
 
 
 def open_table(path: Path) -> Table:
-    """The table in a file; refused where the suffix is unknown or the file cannot be read or holds nothing."""
+    """Open the table in a file; Refused if the suffix is unknown, or the file is unreadable or empty."""
     opener = SUFFIXES.get(path.suffix.lower())
     if opener is None:
         raise Refused(f"{path}: files end in {', '.join(SUFFIXES)} (got {path.suffix or 'no suffix'!r}); convert it")
@@ -31,24 +90,24 @@ def open_table(path: Path) -> Table:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JsonLines:
-    """One JSON object per line; empty lines are passed over."""
+class JsonLinesTable:
+    """One JSON object per line; empty lines are skipped."""
 
     path: Path
     columns: tuple[str, ...]
-    counted: str = "line"
+    row_noun: str = "line"
 
     @property
-    def owner(self) -> str:
-        """The file's name."""
+    def name(self) -> str:
+        """Path of the file."""
         return str(self.path)
 
-    def names(self, column: str) -> tuple[str, ...]:
-        """JSON lines name nothing."""
+    def class_names(self, column: str) -> tuple[str, ...]:
+        """Empty: JSON lines define no class names."""
         return ()
 
     def rows(self) -> Rows:
-        """Numbered by line from 1."""
+        """Yield (line number from 1, column -> value) of every line."""
         with self.path.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
@@ -56,24 +115,24 @@ class JsonLines:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Csv:
-    """A heading line, then records; quoted fields may hold line ends. UTF-8."""
+class CsvTable:
+    """UTF-8 CSV with a header line; quoted fields may contain line breaks."""
 
     path: Path
     columns: tuple[str, ...]
-    counted: str = "line"
+    row_noun: str = "line"
 
     @property
-    def owner(self) -> str:
-        """The file's name."""
+    def name(self) -> str:
+        """Path of the file."""
         return str(self.path)
 
-    def names(self, column: str) -> tuple[str, ...]:
-        """CSV names nothing."""
+    def class_names(self, column: str) -> tuple[str, ...]:
+        """Empty: CSV defines no class names."""
         return ()
 
     def rows(self) -> Rows:
-        """Numbered by the record's last line, from 1."""
+        """Yield (number of the record's last line from 1, column -> value) of every record."""
         with self.path.open(encoding="utf-8-sig", newline="") as lines:
             reader = csv.reader(lines, strict=True)
             next(reader)
@@ -91,26 +150,26 @@ class Csv:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Columnar:
-    """A Parquet or Arrow file; class names are taken from the features that Hugging Face's `datasets` leaves there."""
+class ArrowTable:
+    """Parquet or Arrow file; class names come from the features that the `datasets` package stores in its metadata."""
 
     path: Path
     schema: pa.Schema
     batches: Callable[[Path], Iterator[pa.RecordBatch]]
-    counted: str = "row"
+    row_noun: str = "row"
 
     @property
-    def owner(self) -> str:
-        """The file's name."""
+    def name(self) -> str:
+        """Path of the file."""
         return str(self.path)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """In the file's order."""
+        """Column names in the file's order."""
         return tuple(self.schema.names)
 
-    def names(self, column: str) -> tuple[str, ...]:
-        """The names of a ClassLabel feature."""
+    def class_names(self, column: str) -> tuple[str, ...]:
+        """Class names of a ClassLabel feature; empty for other columns."""
         noted = (self.schema.metadata or {}).get(b"huggingface", b"{}")
         try:
             feature = json.loads(noted)["info"]["features"][column]
@@ -134,7 +193,7 @@ def _open_json_lines(path: Path) -> Table:
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
-                return JsonLines(path=path, columns=tuple(_json_object(path, number, line)))
+                return JsonLinesTable(path=path, columns=tuple(_json_object(path, number, line)))
     raise Refused(f"{path}: the file is empty; give one JSON object per line")
 
 
@@ -155,11 +214,11 @@ def _open_csv(path: Path) -> Table:
         raise Refused(f"{path}: the file is empty; give a heading line and records")
     if len(set(columns)) != len(columns):
         raise Refused(f"{path}: a column name stands twice in the heading ({', '.join(columns)}); names must differ")
-    return Csv(path=path, columns=columns)
+    return CsvTable(path=path, columns=columns)
 
 
 def _open_parquet(path: Path) -> Table:
-    return Columnar(path=path, schema=pq.read_schema(path), batches=_parquet_batches)
+    return ArrowTable(path=path, schema=pq.read_schema(path), batches=_parquet_batches)
 
 
 def _parquet_batches(path: Path) -> Iterator[pa.RecordBatch]:
@@ -169,7 +228,7 @@ def _parquet_batches(path: Path) -> Iterator[pa.RecordBatch]:
 
 def _open_arrow(path: Path) -> Table:
     with pa.memory_map(str(path)) as mapped, pa.ipc.open_stream(mapped) as stream:
-        return Columnar(path=path, schema=stream.schema, batches=_arrow_batches)
+        return ArrowTable(path=path, schema=stream.schema, batches=_arrow_batches)
 
 
 def _arrow_batches(path: Path) -> Iterator[pa.RecordBatch]:

@@ -1,7 +1,7 @@
-"""`python -m fleetune.discovery.agent`: runs on a device while the fleet is discovered, and answers the stage.
+"""Discovery agent (`python -m fleetune.discovery.agent`): runs on a device and answers the discover stage.
 
-It ends when told to, when its stage is gone (its launcher sees to that, and `idle_s` where the launcher cannot), and
-with one sentence on stderr when anything fails.
+It ends on request, when the stage is gone (the launcher kills it, or `idle_s` expires), and on any error, with one
+sentence on stderr.
 """
 
 import sys
@@ -9,17 +9,17 @@ import time
 from typing import Any
 
 from fleetune.contracts import wire
-from fleetune.discovery.facts import look
-from fleetune.discovery.protocol import STAGE, AgentTask, Here, Probe, Trip
-from fleetune.discovery.sweep import sweep
+from fleetune.discovery.agent_pool import STAGE, AgentHello, AgentTask
+from fleetune.discovery.link_probe import ProbeRequest, RoundTrip, sweep
+from fleetune.discovery.machine_facts import inspect_machine
 from fleetune.errors import FleetuneError, TryAgain
+from fleetune.links.authentication import KeyPair
 from fleetune.links.endpoint import Endpoint, Listen
-from fleetune.links.keys import KeyPair
 from fleetune.links.message import Message, Received
 
 
 class Agent:
-    """One device's side of the conversation."""
+    """Answers the messages of the stage and of other agents on one device."""
 
     def __init__(self, task: AgentTask, endpoint: Endpoint) -> None:
         self._task = task
@@ -27,12 +27,12 @@ class Agent:
         self._payload = memoryview(b"")
         self._pings = 0
         self._peer_cpu_s = 0.0
-        """Processor time that the peer had spent when it answered last."""
+        """Processor time of the peer at its last answer."""
 
     def run(self) -> None:
-        """Introduce this device, then do what is asked until told to end."""
+        """Introduce this device, then serve requests until the stage sends `end`; TryAgain if it falls silent."""
         self._endpoint.connect(STAGE, self._task.stage_address, self._task.allowed[STAGE])
-        here = Here(address=self._endpoint.address, facts=look(self._task.accelerator))
+        here = AgentHello(address=self._endpoint.address, facts=inspect_machine(self._task.accelerator))
         self._endpoint.send(STAGE, Message("here", wire.dump(here)))
         while True:
             received = self._endpoint.receive(self._task.idle_s)
@@ -42,13 +42,13 @@ class Agent:
             if kind == "ping":
                 self._answer(received)
             elif received.sender == STAGE and kind == "peers":
-                self._meet(header)
+                self._connect_peers(header)
             elif received.sender == STAGE and kind == "probe":
-                self._probe(wire.load(Probe, header, "probe"))
+                self._probe(wire.load(ProbeRequest, header, "probe"))
             elif received.sender == STAGE and kind == "end":
                 return
 
-    def _meet(self, addresses: dict[str, Any]) -> None:
+    def _connect_peers(self, addresses: dict[str, Any]) -> None:
         for peer, address in addresses.items():
             self._endpoint.connect(peer, str(address), self._task.allowed[peer])
         for peer in addresses:
@@ -59,17 +59,17 @@ class Agent:
         header = {**ping.message.header, "at_s": ping.at_s, "cpu_s": time.process_time()}
         self._endpoint.send(ping.sender, Message("pong", header))
 
-    def _probe(self, probe: Probe) -> None:
+    def _probe(self, probe: ProbeRequest) -> None:
         self._payload = memoryview(bytearray(b"\x01") * probe.most_bytes)
         probed = sweep(lambda size: self._ping(probe, size), probe.budget_s, probe.most_bytes)
         self._payload = memoryview(b"")
         self._endpoint.send(STAGE, Message("probed", wire.dump(probed)))
 
-    def _ping(self, probe: Probe, size_bytes: int) -> Trip:
+    def _ping(self, probe: ProbeRequest, size_bytes: int) -> RoundTrip:
         """Send `size_bytes` and wait for the peer's small answer.
 
-        Both sides' processor time is that of all threads: those of zmq encrypt. The peer tells its own with every
-        answer, so what it spent on this message lies between two answers.
+        Processor time includes all threads, because zmq's own threads encrypt. Every answer carries the peer's total,
+        so its cost of one message is the difference between two answers.
         """
         self._pings += 1
         peer = probe.peer
@@ -81,13 +81,13 @@ class Agent:
                 round_trip_s, spent_s = time.monotonic() - started_s, time.process_time() - cpu_s
                 before_s, self._peer_cpu_s = self._peer_cpu_s, float(header["cpu_s"])
                 back_s = round_trip_s - (float(header["at_s"]) - started_s)
-                told = probe.one_clock and 0 <= back_s <= round_trip_s  # else it is another clock after all
-                return Trip(round_trip_s, spent_s, self._peer_cpu_s - before_s, back_s if told else None)
+                told = probe.one_clock and 0 <= back_s <= round_trip_s  # otherwise the clocks differ after all
+                return RoundTrip(round_trip_s, spent_s, self._peer_cpu_s - before_s, back_s if told else None)
         raise TryAgain(f"{peer} did not answer {size_bytes} bytes within {self._task.idle_s:g} s")
 
 
 def main() -> int:
-    """Read the task, serve, and end with the exit code of whatever went wrong."""
+    """Read the task from stdin and serve; return the exit code of an error, or 0."""
     try:
         task = wire.parse(AgentTask, sys.stdin.buffer.readline(), "agent's task")
         keys = KeyPair(public=task.public, secret=task.secret)
@@ -96,7 +96,7 @@ def main() -> int:
             try:
                 Agent(task, endpoint).run()
             finally:
-                endpoint.close(linger_s=0)  # all has been said
+                endpoint.close(linger_s=0)  # nothing is left to send
     except FleetuneError as error:
         _note(str(error))
         return error.exit_code

@@ -1,4 +1,4 @@
-"""What a container or a service unit may use of its machine (control groups, version 1 and 2)."""
+"""Control groups: the limits of cores and memory of a container or service unit (cgroup version 1 and 2)."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,31 +10,31 @@ UNLIMITED_BYTES = 1 << 60
 
 @record
 class CgroupLimits:
-    """The tightest limits on the way from the process's group up to the root; None where there is none."""
+    """Tightest limits of a process's cgroup and its parents; None: unlimited."""
 
     cores: float | None
     memory_bytes: int | None
 
 
 def cgroup_limits(membership: Path = Path("/proc/self/cgroup"), mount: Path = Path("/sys/fs/cgroup")) -> CgroupLimits:
-    """Read the limits of the process that `membership` belongs to; a machine without cgroups has none."""
+    """Read the limits (cgroup version 1 or 2) of the process with this `membership` file; no limits without cgroups."""
     cores, memory = [], []
-    for folder in _folders(membership, mount):
+    for folder in _cgroup_folders(membership, mount):
         for name in ("memory.max", "memory.limit_in_bytes"):
-            words = _words(folder / name)
+            words = _read_words(folder / name)
             if words and words[0].isdigit() and 0 < int(words[0]) < UNLIMITED_BYTES:
                 memory.append(int(words[0]))
-        quota = _words(folder / "cpu.max") or [
-            *_words(folder / "cpu.cfs_quota_us"),
-            *_words(folder / "cpu.cfs_period_us"),
+        quota = _read_words(folder / "cpu.max") or [
+            *_read_words(folder / "cpu.cfs_quota_us"),
+            *_read_words(folder / "cpu.cfs_period_us"),
         ]
         if len(quota) == 2 and all(word.isdigit() for word in quota) and int(quota[1]) > 0 and int(quota[0]) > 0:
             cores.append(int(quota[0]) / int(quota[1]))
     return CgroupLimits(cores=min(cores, default=None), memory_bytes=min(memory, default=None))
 
 
-def _folders(membership: Path, mount: Path) -> Iterator[Path]:
-    """Every group the process is in, each with its parents up to the mount of its controller."""
+def _cgroup_folders(membership: Path, mount: Path) -> Iterator[Path]:
+    """Yield every cgroup of the process, each with its parents up to the mount point of its controller."""
     try:
         lines = membership.read_text().splitlines()
     except OSError:
@@ -49,7 +49,7 @@ def _folders(membership: Path, mount: Path) -> Iterator[Path]:
             yield from (folder for folder in (inner, *inner.parents) if folder == top or top in folder.parents)
 
 
-def _words(path: Path) -> list[str]:
+def _read_words(path: Path) -> list[str]:
     try:
         return path.read_text().split()
     except OSError:

@@ -1,4 +1,4 @@
-"""The whole of discovery: start the agents, hear what they are, probe the links, make the fleet."""
+"""Discovery of a fleet: starts an agent per device, collects facts, probes the links and builds the fleet."""
 
 import secrets
 import tempfile
@@ -10,18 +10,16 @@ from fleetune.contracts import wire
 from fleetune.contracts.fleet import Device, Fleet
 from fleetune.contracts.fleet_request import DeviceRequest, FleetRequest
 from fleetune.contracts.task import Progress
-from fleetune.discovery.assemble import crowded, devices
-from fleetune.discovery.conversation import Conversation, Limits
-from fleetune.discovery.emulation import deviations
-from fleetune.discovery.facts import Facts
-from fleetune.discovery.probing import End, Expected, Probing
-from fleetune.discovery.protocol import STAGE, AgentTask, Here
-from fleetune.discovery.simulated import simulated_fleet
+from fleetune.discovery.agent_pool import STAGE, AgentHello, AgentPool, AgentTask, DiscoveryLimits
+from fleetune.discovery.devices import build_devices, oversubscription_notes, simulated_fleet
+from fleetune.discovery.link_prober import Expectations, LinkProber, ProbeEnd
+from fleetune.discovery.machine_facts import MachineFacts
+from fleetune.discovery.tolerance import link_deviations
 from fleetune.launching import Command, Sites
+from fleetune.links.authentication import KeyPair, new_key_pair
 from fleetune.links.endpoint import Endpoint, Listen
-from fleetune.links.keys import KeyPair, new_key_pair
 
-USUAL = Limits()
+DEFAULT_LIMITS = DiscoveryLimits()
 
 
 def discover(
@@ -29,16 +27,16 @@ def discover(
     sites: Sites,
     progress: Progress,
     note: Callable[[str], None],
-    limits: Limits = USUAL,
+    limits: DiscoveryLimits = DEFAULT_LIMITS,
     stored: Fleet | None = None,
 ) -> Fleet:
-    """What the requested devices are, and their links both ways, measured one at a time.
+    """Measure the requested devices and the links between them, both ways and one at a time.
 
-    Whatever is not as in `stored`, the fleet as an earlier run found it, is measured again before it is believed.
+    Measurements that deviate from `stored`, the fleet of an earlier run, are repeated before they are accepted.
 
-    Starts one agent per device at its site and ends them all. Refused when a device asks for more than its machine
-    has; TryAgain, naming the device and the end of its log, when one does not answer. A sentence is noted for every
-    emulated link that is not as asked. A simulated fleet is as its request says, and nothing is started.
+    Starts one agent per device at its site and ends them all. Raises Refused if a device requests more than its
+    machine has, and TryAgain with the device and the end of its log if an agent does not answer. Notes a sentence for
+    every emulated link that deviates from its request. A simulated fleet is built from the request alone.
     """
     if request.simulated:
         return simulated_fleet(request)
@@ -49,52 +47,52 @@ def discover(
         tempfile.TemporaryDirectory(prefix="fleetune-discover-") as folder,
         Endpoint(STAGE, keys[STAGE], allowed, run=run, listen=Listen(bind=sites.listen), note=note) as endpoint,
     ):
-        conversation = Conversation(endpoint, run, limits, note)
+        agents = AgentPool(endpoint, run, limits, note)
         try:
             for asked in request.devices:
-                _start(conversation, asked, keys[asked.name], sites, Path(folder))
-            fleet = _talk(conversation, request, stored, progress)
-            conversation.end()
+                _start(agents, asked, keys[asked.name], sites, Path(folder))
+            fleet = _measure_fleet(agents, request, stored, progress)
+            agents.shutdown()
         finally:
-            for job in conversation.jobs.values():
+            for job in agents.jobs.values():
                 job.stop()
     return fleet
 
 
-def _start(conversation: Conversation, asked: DeviceRequest, keys: KeyPair, sites: Sites, logs: Path) -> None:
-    """One device's agent."""
-    allowed = conversation.endpoint.allowed
+def _start(agents: AgentPool, asked: DeviceRequest, keys: KeyPair, sites: Sites, logs: Path) -> None:
+    """Start the agent of one device."""
+    allowed = agents.endpoint.allowed
     task = AgentTask(
-        run=conversation.run,
+        run=agents.run,
         device=asked.name,
         accelerator=asked.accelerator,
         public=keys.public,
         secret=keys.secret,
         allowed=allowed,
-        stage_address=conversation.endpoint.address,
+        stage_address=agents.endpoint.address,
         door=sites.door(asked.name),
-        idle_s=conversation.limits.answer_s * (1 + len(allowed) ** 2),  # others are probed meanwhile
+        idle_s=agents.limits.answer_s * (1 + len(allowed) ** 2),  # the agent idles while others are probed
     )
     command = Command(module="fleetune.discovery.agent", first_line=task.line(), log=logs / f"{asked.name}.log")
     if asked.emulate.memory_bytes is not None:
-        conversation.memory_bytes[asked.name] = asked.emulate.memory_bytes
-    conversation.jobs[asked.name] = sites.launcher(asked.name).start(command)
+        agents.memory_bytes[asked.name] = asked.emulate.memory_bytes
+    agents.jobs[asked.name] = sites.launcher(asked.name).start(command)
 
 
-def _talk(conversation: Conversation, request: FleetRequest, stored: Fleet | None, progress: Progress) -> Fleet:
-    """Hear what the devices are, then have them measure their links within their limits."""
-    facts = _introductions(conversation, [asked.name for asked in request.devices], progress)
-    found = devices(request, facts)
-    for sentence in crowded(request, facts):
-        conversation.note(sentence)
-    for job in conversation.jobs.values():
+def _measure_fleet(agents: AgentPool, request: FleetRequest, stored: Fleet | None, progress: Progress) -> Fleet:
+    """Collect the facts of all devices, then have them measure their links under their emulated limits."""
+    facts = _receive_facts(agents, [asked.name for asked in request.devices], progress)
+    found = build_devices(request, facts)
+    for sentence in oversubscription_notes(request, facts):
+        agents.note(sentence)
+    for job in agents.jobs.values():
         job.hold()
-    probing = Probing(conversation, Expected(asked=request.links, stored=stored, tolerance=request.tolerance))
+    prober = LinkProber(agents, Expectations(asked=request.links, stored=stored, tolerance=request.tolerance))
     ends = tuple(_end(device, facts) for device in found)
-    links = probing.links(ends, progress)
-    cpu_s_per_byte = probing.link_cpu_s_per_byte(ends)
-    for sentence in deviations(request.links, links) if request.links else ():
-        conversation.note(sentence)
+    links = prober.measure_links(ends, progress)
+    cpu_s_per_byte = prober.link_cpu_s_per_byte(ends)
+    for sentence in link_deviations(request.links, links) if request.links else ():
+        agents.note(sentence)
     return Fleet(
         devices=tuple(replace(device, link_cpu_s_per_byte=cpu_s_per_byte[device.name]) for device in found),
         links=tuple(links),
@@ -104,24 +102,24 @@ def _talk(conversation: Conversation, request: FleetRequest, stored: Fleet | Non
     )
 
 
-def _end(device: Device, facts: dict[str, Facts]) -> End:
-    return End(name=device.name, machine=facts[device.name].machine, memory_bytes=device.memory_bytes)
+def _end(device: Device, facts: dict[str, MachineFacts]) -> ProbeEnd:
+    return ProbeEnd(name=device.name, machine=facts[device.name].machine, memory_bytes=device.memory_bytes)
 
 
-def _introductions(conversation: Conversation, names: list[str], progress: Progress) -> dict[str, Facts]:
-    """Hear from every agent, then let them all connect to each other."""
-    here: dict[str, Here] = {}
+def _receive_facts(agents: AgentPool, names: list[str], progress: Progress) -> dict[str, MachineFacts]:
+    """Receive the hello of every agent, then have all agents connect to each other; device -> facts."""
+    here: dict[str, AgentHello] = {}
     while len(here) < len(names):
         progress("finding devices", len(here), len(names), "devices")
-        received = conversation.hear("here", set(names) - here.keys())
+        received = agents.receive("here", set(names) - here.keys())
         name = received.sender
-        here[name] = wire.load(Here, received.message.header, f"facts of {name}")
-        endpoint = conversation.endpoint
+        here[name] = wire.load(AgentHello, received.message.header, f"facts of {name}")
+        endpoint = agents.endpoint
         endpoint.connect(name, here[name].address, endpoint.allowed[name])
     for name in names:
-        conversation.say(name, "peers", {peer: here[peer].address for peer in names if peer != name})
+        agents.send(name, "peers", {peer: here[peer].address for peer in names if peer != name})
     waiting = set(names)
     while waiting:
-        waiting.remove(conversation.hear("ready", waiting).sender)
+        waiting.remove(agents.receive("ready", waiting).sender)
     progress("finding devices", len(names), len(names), "devices")
     return {name: here[name].facts for name in names}

@@ -1,24 +1,61 @@
-"""Whether a new measurement still describes the stored fleet."""
+"""Tolerances: compares measured links with the requested ones, and a new measurement with the stored fleet."""
 
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Protocol
 
 from fleetune.contracts.fleet import Device, Fleet, Link
-from fleetune.discovery.emulation import Measured
+from fleetune.contracts.link_spec import BYTES_PER_MBIT, LinkSpec, NetworkSpec
 
+TOLERANCE = 0.1
+"""Relative deviation of an emulated link from its request."""
+TRANSPORT_LATENCY_S = 1e-3
+"""Latency that the transport itself can add."""
 COMPARED_BYTES = (1 << 16, 1 << 22)
+"""Message sizes whose predicted times are compared."""
 JITTER_S, JITTER_S_PER_BYTE = 1e-3, 1e-9
-"""Differences below this are those of a busy machine, not of the link: wake-ups, and copying at half speed."""
+"""Differences that a busy machine causes by late wake-ups and slow copies."""
+
+
+class LinkTimes(Protocol):
+    """Latency and rate of a link or of a fitted line."""
+
+    @property
+    def latency_s(self) -> float:
+        """Duration of an empty message."""
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Transfer rate."""
+
+
+def link_matches(asked: LinkSpec, found: LinkTimes) -> bool:
+    """Return whether rate and latency are within TOLERANCE of the request, plus TRANSPORT_LATENCY_S."""
+    rate_off = abs(found.bytes_per_s - asked.bytes_per_s)
+    latency_off_s = abs(found.latency_s - asked.latency_s)
+    latency_limit_s = TOLERANCE * asked.latency_s + TRANSPORT_LATENCY_S
+    return rate_off <= TOLERANCE * asked.bytes_per_s and latency_off_s <= latency_limit_s
+
+
+def link_deviations(asked: NetworkSpec, links: Iterable[Link]) -> list[str]:
+    """Return a sentence for every emulated link that does not match its request."""
+    ways = [(asked.link(link.source, link.target), link) for link in links]
+    return [
+        f"link {way.source} -> {way.target}: asked {way.mbit_per_s:.3g} Mbit/s and {1e3 * way.latency_s:.3g} ms, "
+        f"measured {link.bytes_per_s / BYTES_PER_MBIT:.3g} Mbit/s and {1e3 * link.latency_s:.3g} ms; is the machine "
+        "busy, or an end's share of processor time too small for that rate?"
+        for way, link in ways
+        if not link_matches(way, link)
+    ]
 
 
 def within_tolerance(old: Fleet, new: Fleet, tolerance: float) -> bool:
-    """Whether both have the same devices and every link takes the same time, but for a share of `tolerance`.
+    """Return whether both fleets have the same devices, and links whose times differ by at most a share `tolerance`.
 
-    What was stated (engines, image, what links are held to) must be the same altogether.
-
-    Two fitted latencies of microseconds differ by a multiple from one minute to the next and mean nothing; what a plan
-    feels is the time of a message. So the predicted times of a small and a large one (64 KiB, 4 MiB) are compared, with
-    the fits' own errors and the jitter of a busy machine allowed for (links below 1 Gbit/s hardly notice that).
-    What a byte costs a device's processor is measured too, and compared alike: by share, with the same jitter per byte.
+    Stated properties (engines, image, requested links) must be equal. Links are compared by the predicted times of a
+    small and a large message (64 KiB, 4 MiB), plus the errors of both fits and the jitter of a busy machine, which
+    hardly matters below 1 Gbit/s. Fitted latencies of microseconds are not compared: they vary by multiples between
+    measurements, and plans do not depend on them. The processor time per byte is compared in the same way.
     """
     if not same_devices(old, new):
         return False
@@ -29,24 +66,25 @@ def within_tolerance(old: Fleet, new: Fleet, tolerance: float) -> bool:
 
 
 def same_devices(old: Fleet, new: Fleet) -> bool:
-    """Whether all that does not change from minute to minute is the same: the devices, and whatever was stated."""
+    """Return whether the devices are equal except for measured values, and all stated properties are equal."""
     if (old.engines, old.image, old.emulated_links) != (new.engines, new.image, new.emulated_links):
         return False
-    return [_lasting(device) for device in old.devices] == [_lasting(device) for device in new.devices]
+    before, after = ([_without_measurements(device) for device in fleet.devices] for fleet in (old, new))
+    return before == after
 
 
 def same_link_cpu(old_s: float, new_s: float, tolerance: float) -> bool:
-    """Whether a byte costs a processor as much, by share, with the jitter of a busy machine allowed for."""
+    """Return whether two processor times per byte differ by at most a share `tolerance` plus jitter."""
     return abs(new_s - old_s) <= tolerance * old_s + JITTER_S_PER_BYTE
 
 
 def same_link(old: Link, new: Link, tolerance: float) -> bool:
-    """Whether a link takes the same time, with the fits' own errors allowed for."""
+    """Return whether two measurements of a link agree within `tolerance` plus the errors of both fits."""
     return same_times(old, new, tolerance + old.fit_error + new.fit_error)
 
 
-def same_times(old: Measured, new: Measured, share: float) -> bool:
-    """Whether a small and a large message take the same time, but for a share of it and the jitter."""
+def same_times(old: LinkTimes, new: LinkTimes, share: float) -> bool:
+    """Return whether the times of a small and a large message differ by at most `share` plus jitter."""
     for size_bytes in COMPARED_BYTES:
         old_s, new_s = (found.latency_s + size_bytes / found.bytes_per_s for found in (old, new))
         if abs(new_s - old_s) > share * old_s + JITTER_S + JITTER_S_PER_BYTE * size_bytes:
@@ -54,6 +92,5 @@ def same_times(old: Measured, new: Measured, share: float) -> bool:
     return True
 
 
-def _lasting(device: Device) -> Device:
-    """The device without what is measured."""
+def _without_measurements(device: Device) -> Device:
     return replace(device, link_cpu_s_per_byte=0.0)

@@ -1,10 +1,11 @@
-"""One process on the links of a run: a door that others knock at, and a way to each of them.
+"""Endpoint: one process on the links of a run, with a listening inbox and one connection to each peer.
 
-Three things a user of an endpoint should know. A sent part is not copied: its memory must stay as it is until the peer
-has received it. A message that was under way when a connection broke is lost; the connection comes back by itself,
-later messages arrive, and `lost_from` counts the gap as soon as it stands again, so whoever waits looks at that, and at
-`down_s` for a connection that does not come back. A process that stands still for seconds loses nothing by it.
-Nothing but memory limits a sender: messages to a peer that does not read are kept until it does, or until `close`.
+Guarantees and their limits:
+- Sent parts are not copied: their memory must not change until the peer has received them.
+- Messages in transit are lost when a connection breaks. It reconnects by itself, and `lost_from` counts the lost
+  messages as soon as it is back; `down_s` shows connections that do not come back. A process that is suspended for
+  seconds loses nothing.
+- Only memory limits a sender: messages to a peer that does not read are queued until it reads, or until `close`.
 """
 
 import queue
@@ -18,25 +19,25 @@ import zmq
 
 from fleetune.contracts.record import not_negative
 from fleetune.errors import Refused, TryAgain
-from fleetune.links.held import Held
-from fleetune.links.inbox import Arrived, Door, Inbox
-from fleetune.links.keys import KeyPair, is_key
+from fleetune.links.authentication import KeyPair, is_curve_key
+from fleetune.links.delay_queue import DelayQueue
+from fleetune.links.inbox import Admission, InboundMessage, Inbox
 from fleetune.links.message import Message, Received, join_parts
-from fleetune.links.peer import Origin, Peer
+from fleetune.links.peer import MessageOrigin, Peer
 
 ZMQ_IO_THREADS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listen:
-    """Where an endpoint listens, and what it does with what comes."""
+    """Listening address of an endpoint, and limits and delays of incoming messages."""
 
     bind: str = "tcp://127.0.0.1:*"
     address: str = ""
-    """What others connect to, where that is not what `bind` came to."""
+    """Address that peers connect to, if it differs from the bound one."""
     max_message_bytes: int = 1 << 30
     delays_s: Mapping[str, float] = field(default_factory=dict)
-    """sender -> seconds its messages are held back after their arrival: the latency of an emulated link."""
+    """sender -> seconds to delay its messages after arrival: the latency of an emulated link."""
 
     def __post_init__(self) -> None:
         for sender, delay_s in self.delays_s.items():
@@ -46,7 +47,7 @@ class Listen:
 class Endpoint:
     """Sends to and receives from the peers in `allowed` (name -> public key), encrypted with `keys`.
 
-    `note` gets a sentence for every message or client that was refused; it is called from the IO thread.
+    `note` receives a sentence for every refused message or client; the IO thread calls it.
     """
 
     def __init__(
@@ -60,64 +61,64 @@ class Endpoint:
         note: Callable[[str], None],
     ) -> None:
         for peer, key in allowed.items():
-            if not is_key(key):
+            if not is_curve_key(key):
                 raise Refused(f"endpoint {name}: the public key of {peer} is not 40 bytes of Z85 text")
         self.name = name
         self.allowed = dict(allowed)
         listen = listen or Listen()
         self.limit_bytes = listen.max_message_bytes
-        """Bytes of parts that one message may have."""
-        self._keys, self._origin = keys, Origin(run, secrets.token_hex(16))
+        """Maximum bytes of the parts of one message, sent or received."""
+        self._keys, self._origin = keys, MessageOrigin(run, secrets.token_hex(16))
         self._peers: dict[str, Peer] = {}
         self._context = zmq.Context(io_threads=ZMQ_IO_THREADS)
         self._closed = False
-        door = Door(run=run, allowed=self.allowed, limit_bytes=listen.max_message_bytes)
+        admission = Admission(run=run, allowed=self.allowed, limit_bytes=listen.max_message_bytes)
         try:
-            self._inbox = Inbox(self._context, keys, listen.bind, door, note)
+            self._inbox = Inbox(self._context, keys, listen.bind, admission, note)
         except Refused:
             self._context.term()
             raise
         self.address = listen.address or self._inbox.address
-        """What others connect to."""
-        self._held = Held(self._inbox.arrived, listen.delays_s) if any(listen.delays_s.values()) else None
+        """Address that peers connect to."""
+        self._delay_queue = DelayQueue(self._inbox.arrived, listen.delays_s) if any(listen.delays_s.values()) else None
 
     def connect(self, peer: str, address: str, server_public: bytes) -> None:
-        """Open the way to a peer; returns at once, messages wait until the peer has admitted us."""
+        """Start connecting to a peer and return at once; messages are queued until the peer admits this endpoint."""
         if peer in self._peers:
             raise Refused(f"endpoint {self.name}: {peer!r} is connected already")
-        if not is_key(server_public):
+        if not is_curve_key(server_public):
             raise Refused(f"endpoint {self.name}: the public key of {peer} is not 40 bytes of Z85 text")
         if self._closed:
             raise TryAgain(f"endpoint {self.name}: it is closed")
         made = Peer(self._context, peer, self._keys, address, server_public, self._origin)
         self._peers[peer] = made
-        self._inbox.watch(made.monitor, made.saw)
+        self._inbox.add_monitor(made.monitor, made.on_event)
 
     def wait_connected(self, peer: str, timeout_s: float) -> None:
-        """Return when the peer has admitted us; TryAgain when it has not within that time."""
+        """Wait until the peer admits this endpoint; TryAgain after `timeout_s` seconds."""
         if not self._peer(peer).wait_connected(timeout_s):
             raise TryAgain(f"endpoint {self.name}: {peer} did not admit us within {timeout_s:g} s; is it running?")
 
     def connected(self, peer: str) -> bool:
-        """Whether the connection to a peer stands at this moment."""
+        """Return whether the connection to a peer is up."""
         return self._peer(peer).connected
 
     def send(self, peer: str, message: Message) -> None:
-        """Queue a message for a peer, from any thread; see the module about the memory of its parts."""
+        """Queue a message for a peer, from any thread; the memory of its parts must not change until it is received."""
         self._peer(peer).send(message, self.limit_bytes)
 
     def receive(self, timeout_s: float | None) -> Received | None:
-        """The next message; None when there is none within `timeout_s` (None: wait for ever) or after `close`.
+        """Return the next message; None if none arrives within `timeout_s` (None: wait forever) or after `close`.
 
-        TryAgain when nothing can arrive any more, because the thread that reads has failed.
-        A message that is held back (`Listen.delays_s`) is not there before its time, which is then its `at_s`.
+        Raises TryAgain if the IO thread has failed, so that nothing can arrive any more. A delayed message
+        (`Listen.delays_s`) arrives when its delay is over, which is also its `at_s`.
         """
         try:
-            arrived = self._held.get(timeout_s) if self._held else self._next(timeout_s)
+            arrived = self._delay_queue.get(timeout_s) if self._delay_queue else self._next(timeout_s)
         except queue.Empty:
             return None
         if arrived is None:
-            self._inbox.arrived.put(None)  # for other threads that wait
+            self._inbox.arrived.put(None)  # wakes the next waiting thread
             if self._inbox.failure:
                 raise TryAgain(f"endpoint {self.name}: {self._inbox.failure}")
             return None
@@ -128,35 +129,35 @@ class Endpoint:
 
     @property
     def sent_bytes(self) -> dict[str, int]:
-        """Bytes of headers and parts queued so far, by peer."""
+        """Bytes of headers and parts queued so far, per peer."""
         return {name: peer.sent_bytes for name, peer in self._peers.items()}
 
     @property
     def refused(self) -> int:
-        """How many messages and clients were turned away."""
+        """Number of refused messages and clients."""
         return self._inbox.refused
 
     @property
     def lost(self) -> int:
-        """How many messages to this endpoint are known to have been lost: later ones of the same sender have come."""
+        """Number of messages to this endpoint known to be lost, because later ones of the same sender arrived."""
         return sum(self._inbox.lost_from.values())
 
     @property
     def lost_from(self) -> Mapping[str, int]:
-        """`lost` by sender; only those that have lost some."""
+        """`lost` per sender; senders without losses are absent."""
         return self._inbox.lost_from
 
     def heard_s(self, sender: str) -> float | None:
-        """When the newest message of a sender came, of this machine's monotonic clock; None before the first."""
+        """Arrival of a sender's newest message in seconds of this machine's monotonic clock; None before the first."""
         return self._inbox.heard_s.get(sender)
 
     @property
     def down_s(self) -> dict[str, float]:
-        """Peers to which there is no connection, and for how many seconds already."""
+        """Seconds without a connection, for every peer that is currently not connected."""
         return {name: seconds for name, peer in list(self._peers.items()) if (seconds := peer.down_s)}
 
     def close(self, linger_s: float = 1.0) -> None:
-        """End threads and sockets; messages still queued get `linger_s` to leave."""
+        """Stop all threads and close all sockets; queued messages get `linger_s` seconds to be sent."""
         if self._closed:
             return
         self._closed = True
@@ -173,7 +174,7 @@ class Endpoint:
     ) -> None:
         self.close()
 
-    def _next(self, timeout_s: float | None) -> Arrived | None:
+    def _next(self, timeout_s: float | None) -> InboundMessage | None:
         return self._inbox.arrived.get(timeout=timeout_s) if timeout_s != 0 else self._inbox.arrived.get_nowait()
 
     def _peer(self, name: str) -> Peer:

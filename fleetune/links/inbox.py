@@ -1,7 +1,7 @@
-"""The receiving side: one ROUTER behind the gate, read by one IO thread into a queue.
+"""Inbox: the receiving side of an endpoint, one authenticated ROUTER socket that one IO thread reads into a queue.
 
-Strangers are stopped before they can make this process hold more than one frame. Peers on the list are trusted with its
-memory: zmq collects all frames of a message before anybody sees the first.
+Unauthenticated clients can occupy memory for one frame at most. Admitted peers are trusted with more, because zmq
+collects all frames of a message before it delivers the first.
 """
 
 import queue
@@ -15,22 +15,21 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from fleetune.errors import Refused
-from fleetune.links.gate import Sequences, open_only_to_curve, zap_answer
-from fleetune.links.keys import KeyPair
+from fleetune.links.authentication import KeyPair, ReplayGuard, configure_curve_server, zap_reply
 from fleetune.links.message import CHUNK_BYTES, MAX_HEADER_BYTES, SEQUENCE, Envelope, check_frames, parse_header
-from fleetune.links.peer import patient
+from fleetune.links.peer import set_socket_options
 
 FRAME_SLACK_BYTES = 1024
-MOST_NOTES = 50
-MOST_PER_TURN = 16
+MAX_NOTES = 50
+MAX_MESSAGES_PER_POLL = 16
 HANDSHAKE_FAILURES = (
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
-    """A checked message whose long parts are not joined yet (the receiving thread does that)."""
+class InboundMessage:
+    """Validated message; the receiving thread joins the frames of its parts."""
 
     sender: str
     envelope: Envelope
@@ -39,8 +38,8 @@ class Arrived:
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
-    """What an inbox admits."""
+class Admission:
+    """Run, peers (name -> public key) and message size that an inbox admits."""
 
     run: str
     allowed: Mapping[str, bytes]
@@ -51,112 +50,117 @@ class Inbox:
     """Owns the ROUTER, the authenticator and the IO thread."""
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], keys: KeyPair, bind: str, door: Door, note: Callable[[str], None]
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        keys: KeyPair,
+        bind: str,
+        admission: Admission,
+        note: Callable[[str], None],
     ) -> None:
-        self.arrived: queue.SimpleQueue[Arrived | None] = queue.SimpleQueue()
-        """Checked messages; None when the IO thread has ended."""
+        self.arrived: queue.SimpleQueue[InboundMessage | None] = queue.SimpleQueue()
+        """Validated messages; None when the IO thread has ended."""
         self.refused = 0
         self.failure = ""
-        """Why the IO thread ended, where nobody asked it to."""
+        """Error that ended the IO thread; empty while it runs and after `close`."""
         self.lost_from: dict[str, int] = {}
-        """sender -> how many of its messages are known to be lost."""
+        """sender -> number of its messages known to be lost."""
         self.heard_s: dict[str, float] = {}
-        """sender -> when its newest message came, of this machine's monotonic clock."""
-        self._door, self._listener = door, note
-        self._names = {key: name for name, key in door.allowed.items()}
-        self._sequences = Sequences()
+        """sender -> arrival of its newest message, in seconds of this machine's monotonic clock."""
+        self._admission, self._note = admission, note
+        self._names = {key: name for name, key in admission.allowed.items()}
+        self._replay_guard = ReplayGuard()
         self._lock = threading.Lock()
         self._closed = False
-        self._watches: queue.SimpleQueue[tuple[zmq.Socket[bytes], Callable[[int], None]]] = queue.SimpleQueue()
-        self._bell, self._ring = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
-        self._bell.bind("inproc://bell")
-        self._ring.connect("inproc://bell")
+        self._new_monitors: queue.SimpleQueue[tuple[zmq.Socket[bytes], Callable[[int], None]]] = queue.SimpleQueue()
+        self._wake_receiver, self._wake_sender = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
+        self._wake_receiver.bind("inproc://wake")
+        self._wake_sender.connect("inproc://wake")
         self._zap = context.socket(zmq.REP)
-        self._zap.bind("inproc://zeromq.zap.01")  # before any client can knock
+        self._zap.bind("inproc://zeromq.zap.01")  # before the first client can connect
         self._router = context.socket(zmq.ROUTER)
         self._handlers: dict[zmq.Socket[bytes], Callable[[], None]] = {
             self._router: self._read,
-            self._zap: self._answer,
+            self._zap: self._authenticate,
         }
         self._monitors: list[zmq.Socket[bytes]] = []
         self._poller = zmq.Poller()
-        for socket in (self._bell, self._zap, self._router):
+        for socket in (self._wake_receiver, self._zap, self._router):
             self._poller.register(socket, zmq.POLLIN)
-        self._open(keys, bind)
+        self._bind(keys, bind)
         self._thread = threading.Thread(target=self._run, name="fleetune-links", daemon=True)
         self._thread.start()
 
-    def watch(self, monitor: zmq.Socket[bytes], saw: Callable[[int], None]) -> None:
-        """From now on `saw` gets every event of that monitor, in the IO thread; `close` closes the monitor."""
+    def add_monitor(self, monitor: zmq.Socket[bytes], on_event: Callable[[int], None]) -> None:
+        """Have the IO thread call `on_event` with every event of a monitor socket, which `close` closes."""
         with self._lock:
-            self._watches.put((monitor, saw))
-            self._tell(b"watch")
+            self._new_monitors.put((monitor, on_event))
+            self._wake(b"monitor")
 
     def close(self) -> None:
-        """End the IO thread and close every socket; the sockets that are watched must have been closed before.
+        """End the IO thread and close all sockets; the monitored sockets must be closed before.
 
-        zmq waits for ever to hand an event to a monitor that has gone, so monitors go last.
+        Monitors close last, because zmq blocks forever when it delivers an event to a closed monitor.
         """
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-            self._tell(b"close")
+            self._wake(b"close")
         self._thread.join()
-        while not self._watches.empty():
-            self._monitors.append(self._watches.get()[0])
-        self._close_ears()
+        while not self._new_monitors.empty():
+            self._monitors.append(self._new_monitors.get()[0])
+        self._close_monitors()
 
-    def _tell(self, word: bytes) -> None:
-        with suppress(zmq.ZMQError):  # an IO thread that has ended needs telling no more
-            self._ring.send(word, zmq.NOBLOCK)
+    def _wake(self, word: bytes) -> None:
+        with suppress(zmq.ZMQError):  # the IO thread has already ended
+            self._wake_sender.send(word, zmq.NOBLOCK)
 
-    def _open(self, keys: KeyPair, bind: str) -> None:
-        patient(self._router)
+    def _bind(self, keys: KeyPair, bind: str) -> None:
+        set_socket_options(self._router)
         self._router.maxmsgsize = max(CHUNK_BYTES, MAX_HEADER_BYTES) + FRAME_SLACK_BYTES
-        open_only_to_curve(self._router, keys.secret)
-        self._attend(self._router.get_monitor_socket(HANDSHAKE_FAILURES), self._handshake_failed)
+        configure_curve_server(self._router, keys.secret)
+        self._register_monitor(self._router.get_monitor_socket(HANDSHAKE_FAILURES), self._handshake_failed)
         try:
             self._router.bind(bind)
         except zmq.ZMQError as error:
             self._close_sockets()
-            self._close_ears()
+            self._close_monitors()
             raise Refused(f"bind: {bind!r} cannot be listened on ({error}); give tcp://ADDRESS:PORT or :*") from None
         self.address = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
 
     def _run(self) -> None:
         try:
-            while self._turn():
+            while self._poll_once():
                 pass
-        except Exception as error:  # a bug here must not leave receivers waiting for ever
+        except Exception as error:  # a bug must not leave receivers waiting forever
             self.failure = f"links: the IO thread ended ({type(error).__name__}: {error})"
-            self._say(self.failure)
+            self._notify(self.failure)
         finally:
             self._close_sockets()
             self.arrived.put(None)
 
-    def _turn(self) -> bool:
-        """Wait until something happens and handle it; False once it is time to end."""
+    def _poll_once(self) -> bool:
+        """Wait for socket events and handle them; False after a request to close."""
         for socket, _ in self._poller.poll():
-            if socket is not self._bell:
+            if socket is not self._wake_receiver:
                 self._handlers[socket]()
-            elif self._bell.recv() == b"watch":
-                self._attend(*self._watches.get_nowait())
+            elif self._wake_receiver.recv() == b"monitor":
+                self._register_monitor(*self._new_monitors.get_nowait())
             else:
                 return False
         return True
 
-    def _attend(self, monitor: zmq.Socket[bytes], saw: Callable[[int], None]) -> None:
+    def _register_monitor(self, monitor: zmq.Socket[bytes], on_event: Callable[[int], None]) -> None:
         def handle() -> None:
-            saw(int(parse_monitor_message(monitor.recv_multipart())["event"]))
+            on_event(int(parse_monitor_message(monitor.recv_multipart())["event"]))
 
         self._monitors.append(monitor)
         self._handlers[monitor] = handle
         self._poller.register(monitor, zmq.POLLIN)
 
     def _read(self) -> None:
-        """Take what has arrived; a few messages at a time, so that the authenticator gets its turn."""
-        for _ in range(MOST_PER_TURN):
+        """Read a bounded number of messages, so that the authenticator is served in between."""
+        for _ in range(MAX_MESSAGES_PER_POLL):
             try:
                 _, *frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
@@ -171,42 +175,43 @@ class Inbox:
             if arrived.envelope.kind != SEQUENCE:
                 self.arrived.put(arrived)
 
-    def _check(self, sender: str, frames: list[zmq.Frame]) -> Arrived:
+    def _check(self, sender: str, frames: list[zmq.Frame]) -> InboundMessage:
         envelope = parse_header(frames[0].buffer)
-        if envelope.run != self._door.run:
+        if envelope.run != self._admission.run:
             raise Refused("it belongs to another run")
         views = [frame.buffer for frame in frames[1:]]
-        check_frames(envelope, views, self._door.limit_bytes)
-        missed = self._sequences.advance(sender, envelope.session, envelope.sequence)
+        check_frames(envelope, views, self._admission.limit_bytes)
+        missed = self._replay_guard.advance(sender, envelope.session, envelope.sequence)
         if missed:
-            self.lost_from = {**self.lost_from, sender: self.lost_from.get(sender, 0) + missed}  # readers keep theirs
-            self._say(f"{missed} earlier messages from {sender} were lost or refused")
-        return Arrived(sender, envelope, views, time.monotonic())
+            # a new dict, because other threads read the old one
+            self.lost_from = {**self.lost_from, sender: self.lost_from.get(sender, 0) + missed}
+            self._notify(f"{missed} earlier messages from {sender} were lost or refused")
+        return InboundMessage(sender, envelope, views, time.monotonic())
 
-    def _answer(self) -> None:
-        reply, name = zap_answer(self._zap.recv_multipart(), self._names)
+    def _authenticate(self) -> None:
+        reply, name = zap_reply(self._zap.recv_multipart(), self._names)
         self._zap.send_multipart(reply)
         if name is None:
             self._refuse("client turned away: its key is not on the list of this run")
 
     def _handshake_failed(self, event: int) -> None:
-        if event != zmq.EVENT_HANDSHAKE_FAILED_AUTH:  # those were counted when the authenticator answered
+        if event != zmq.EVENT_HANDSHAKE_FAILED_AUTH:  # already counted by _authenticate
             self._refuse("client turned away: it does not speak CURVE with the key of this server")
 
     def _refuse(self, why: str) -> None:
         self.refused += 1
-        if self.refused <= MOST_NOTES:
-            self._say(why + (" (further ones are only counted)" if self.refused == MOST_NOTES else ""))
+        if self.refused <= MAX_NOTES:
+            self._notify(why + (" (further ones are only counted)" if self.refused == MAX_NOTES else ""))
 
-    def _say(self, sentence: str) -> None:
-        with suppress(Exception):  # whoever listens must not be able to end the IO thread
-            self._listener(sentence)
+    def _notify(self, sentence: str) -> None:
+        with suppress(Exception):  # an error in the callback must not end the IO thread
+            self._note(sentence)
 
     def _close_sockets(self) -> None:
         self._router.disable_monitor()
-        for socket in (self._router, self._zap, self._bell):
+        for socket in (self._router, self._zap, self._wake_receiver):
             socket.close(linger=0)
 
-    def _close_ears(self) -> None:
-        for socket in (self._ring, *self._monitors):
+    def _close_monitors(self) -> None:
+        for socket in (self._wake_sender, *self._monitors):
             socket.close(linger=0)

@@ -1,9 +1,9 @@
-"""What travels on a link, and its frames on the wire.
+"""Messages and their frames on the wire.
 
 A message is one zmq multipart message: a JSON header frame, then the bytes of the parts. A part longer than CHUNK_BYTES
-goes as several frames: encryption, transport and decryption of one part overlap, heartbeats get through in between, and
-no frame a stranger may announce is large. Parts of a single frame are never copied; longer ones are joined once, by the
-thread that receives them.
+is sent as several frames, so that encryption, transport and decryption overlap, heartbeats get through in between, and
+the frame size can be limited for unauthenticated clients. A part of one frame is never copied; the receiving thread
+joins the frames of longer parts with one copy.
 """
 
 import json
@@ -24,12 +24,13 @@ MAX_PARTS = 16384
 MAX_KIND_CHARACTERS = 64
 MAX_SEQUENCE = 1 << 62
 SEQUENCE = "links.sequence"
-"""An empty message after a break, so that its number shows what was lost; who receives never sees it."""
+"""Kind of the empty message that a sender adds after a reconnect: its sequence number reveals lost messages. The inbox
+does not deliver it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A kind ("activation"), a JSON header, and raw buffers; received parts are memoryviews and stay valid."""
+    """Kind (such as "activation"), JSON header and raw buffers; received parts are memoryviews that stay valid."""
 
     kind: str
     header: dict[str, Any]
@@ -38,17 +39,17 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message, the proven name of who sent it, and when it was wholly here."""
+    """Message with its authenticated sender and arrival time."""
 
     sender: str
     message: Message
     at_s: float
-    """Of this machine's monotonic clock."""
+    """Complete arrival, in seconds of this machine's monotonic clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """The header frame, parsed and checked: the message's own header and what the link needs to trust it."""
+    """Parsed and validated header frame: the message's own header, its origin and the sizes of its parts in bytes."""
 
     run: str
     session: str
@@ -59,12 +60,12 @@ class Envelope:
 
     @property
     def frame_sizes(self) -> list[int]:
-        """Bytes of every frame that must follow the header frame."""
+        """Bytes of each frame that follows the header frame."""
         return [min(CHUNK_BYTES, size - start) for size in self.sizes for start in range(0, max(size, 1), CHUNK_BYTES)]
 
 
 def as_bytes(part: Buffer) -> memoryview:
-    """Any contiguous buffer as a flat view of bytes, without a copy."""
+    """View a contiguous buffer as flat bytes without copying."""
     view = memoryview(part)
     if view.nbytes == 0:
         return memoryview(b"")
@@ -72,7 +73,7 @@ def as_bytes(part: Buffer) -> memoryview:
 
 
 def header_frame(message: Message, sizes: Sequence[int], *, run: str, session: str, sequence: int) -> bytes:
-    """The first frame of a message; refused where a receiver would refuse it."""
+    """Encode the first frame of a message; Refused if a receiver would refuse it."""
     plain = {
         "run": run,
         "session": session,
@@ -99,17 +100,17 @@ def header_frame(message: Message, sizes: Sequence[int], *, run: str, session: s
 
 
 def part_frames(view: memoryview) -> list[memoryview]:
-    """A part cut into the frames it travels in; an empty part is one empty frame."""
+    """Split a part into frames of at most CHUNK_BYTES; an empty part is one empty frame."""
     return [view[start : start + CHUNK_BYTES] for start in range(0, max(view.nbytes, 1), CHUNK_BYTES)]
 
 
 def parse_header(frame: Buffer) -> Envelope:
-    """The header frame as an Envelope; Refused says what is wrong with it."""
+    """Parse and validate a header frame; Refused names the first error."""
     raw = memoryview(frame)
     if raw.nbytes > MAX_HEADER_BYTES:
         raise Refused(f"header of {raw.nbytes} bytes, allowed are {MAX_HEADER_BYTES}")
     try:
-        plain = json.loads(raw.tobytes(), parse_constant=_refuse_constant, parse_float=_finite)
+        plain = json.loads(raw.tobytes(), parse_constant=_reject_constant, parse_float=_finite)
     except (ValueError, RecursionError):
         raise Refused("header is not JSON") from None
     wire.check_depth(plain, "header")
@@ -132,7 +133,7 @@ def parse_header(frame: Buffer) -> Envelope:
 
 
 def check_frames(envelope: Envelope, frames: Sequence[memoryview], limit_bytes: int) -> None:
-    """Refuse frames that are not what the header announced, or more bytes than `limit_bytes`."""
+    """Raise Refused if the frames differ from the announced sizes, or exceed `limit_bytes` in all."""
     if sum(envelope.sizes) > limit_bytes:
         raise Refused(f"{sum(envelope.sizes)} bytes announced, allowed are {limit_bytes}")
     if [frame.nbytes for frame in frames] != envelope.frame_sizes:
@@ -140,18 +141,18 @@ def check_frames(envelope: Envelope, frames: Sequence[memoryview], limit_bytes: 
 
 
 def join_parts(envelope: Envelope, frames: Sequence[memoryview]) -> tuple[memoryview, ...]:
-    """The parts of a checked message; only those of several frames are copied (once)."""
+    """Join frames into the parts of a validated message; only parts of several frames are copied, once."""
     parts, place = [], 0
     for size in envelope.sizes:
         count = max(1, -(-size // CHUNK_BYTES))
         chunks = frames[place : place + count]
-        parts.append(chunks[0] if count == 1 else _joined(chunks, size))
+        parts.append(chunks[0] if count == 1 else _join_chunks(chunks, size))
         place += count
     return tuple(parts)
 
 
-def _joined(chunks: Sequence[memoryview], size: int) -> memoryview:
-    """Chunks in one piece of memory that nobody has zeroed first."""
+def _join_chunks(chunks: Sequence[memoryview], size: int) -> memoryview:
+    """Copy chunks into one uninitialised buffer."""
     whole = np.empty(size, dtype=np.uint8).data.cast("B")
     place = 0
     for chunk in chunks:
@@ -161,10 +162,10 @@ def _joined(chunks: Sequence[memoryview], size: int) -> memoryview:
 
 
 def _finite(text: str) -> float:
-    """1e999 is valid JSON, and no number."""
+    """Parse a JSON float; rejects 1e999 and the like, which overflow to infinity."""
     value = float(text)
-    return value if math.isfinite(value) else _refuse_constant(text)
+    return value if math.isfinite(value) else _reject_constant(text)
 
 
-def _refuse_constant(name: str) -> NoReturn:
+def _reject_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a finite number")

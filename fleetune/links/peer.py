@@ -1,4 +1,4 @@
-"""The sending side: one DEALER for one peer."""
+"""Peer: the sending side of an endpoint, one DEALER socket per peer."""
 
 import threading
 import time
@@ -8,19 +8,19 @@ import zmq
 from typing_extensions import Buffer
 
 from fleetune.errors import Refused, TryAgain
-from fleetune.links.keys import KeyPair
+from fleetune.links.authentication import KeyPair
 from fleetune.links.message import SEQUENCE, Message, as_bytes, header_frame, part_frames
 
 HEARTBEAT_MS = 500
 HEARTBEAT_TIMEOUT_MS = 20_000
-"""A process that stands still for less keeps its connections and loses nothing. Longer than any failure detector above
-the links forgives: else a device that was only frozen would come back to connections that have lost messages."""
+"""A process that is suspended for less than this keeps its connections and loses nothing. Must exceed the limit of the
+failure detector: otherwise a suspended device could resume on connections that have lost messages."""
 HANDSHAKE_MS = 5000
 RECONNECT_MS, RECONNECT_MAX_MS = 50, 1000
 
 
-def patient(socket: zmq.Socket[bytes]) -> None:
-    """Options of every socket on a link: no loss by full queues, heartbeats, bounded handshakes and farewells."""
+def set_socket_options(socket: zmq.Socket[bytes]) -> None:
+    """Set the options common to all sockets of a link: unlimited queues, heartbeats, bounded handshake and linger."""
     socket.sndhwm = socket.rcvhwm = 0
     socket.linger = 0
     socket.heartbeat_ivl = HEARTBEAT_MS
@@ -30,15 +30,15 @@ def patient(socket: zmq.Socket[bytes]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """What every message of an endpoint says of where it comes from."""
+class MessageOrigin:
+    """Run and session id that every message of an endpoint carries."""
 
     run: str
     session: str
 
 
 class Peer:
-    """Sends to one peer, from any thread; zmq's own threads encrypt and transport."""
+    """Sends messages to one peer, from any thread; zmq's own threads encrypt and transmit."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Peer:
         keys: KeyPair,
         address: str,
         server_public: bytes,
-        origin: Origin,
+        origin: MessageOrigin,
     ) -> None:
         self.name = name
         self.sent_bytes = 0
@@ -57,13 +57,13 @@ class Peer:
         self._sequence = 0
         self._connected = threading.Event()
         self._socket = context.socket(zmq.DEALER)
-        patient(self._socket)
+        set_socket_options(self._socket)
         self._socket.curve_serverkey = server_public
         self._socket.curve_publickey = keys.public
         self._socket.curve_secretkey = keys.secret
         self._socket.reconnect_ivl, self._socket.reconnect_ivl_max = RECONNECT_MS, RECONNECT_MAX_MS
         self.monitor = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
-        """Read by the endpoint's IO thread, which calls `saw` with each event."""
+        """Read by the endpoint's IO thread, which calls `on_event` with each event."""
         try:
             self._connect(address)
         except (zmq.ZMQError, ValueError) as error:
@@ -73,7 +73,10 @@ class Peer:
             raise Refused(f"{name}: {address!r} cannot be connected to ({error}); give tcp://ADDRESS:PORT") from None
 
     def send(self, message: Message, limit_bytes: int) -> None:
-        """Queue a message; returns at once. The parts' memory must stay as it is until the peer has received it."""
+        """Queue a message and return at once; the memory of its parts must not change until the peer has received it.
+
+        Raises Refused above `limit_bytes` of parts, TryAgain after `close`.
+        """
         views = [as_bytes(part) for part in message.parts]
         total = sum(view.nbytes for view in views)
         if total > limit_bytes:
@@ -85,33 +88,33 @@ class Peer:
                 raise TryAgain(f"message {message.kind!r} to {self.name}: the endpoint is closed")
             self.sent_bytes += self._put(message, views) + total
 
-    def saw(self, event: int) -> None:
-        """Keep track of whether the peer has admitted us; after a break, show it at once what it has missed."""
+    def on_event(self, event: int) -> None:
+        """Track the connection state; after a reconnect, send an empty message whose number reveals losses."""
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             with self._lock:
                 if self._sequence and not self._socket.closed:
                     self._put(Message(SEQUENCE, {}), [])
             self._connected.set()
-        elif event == zmq.EVENT_DISCONNECTED and self.connected:  # not: another handshake that failed
+        elif event == zmq.EVENT_DISCONNECTED and self.connected:  # not a failed handshake
             self._down_since_s = time.monotonic()
             self._connected.clear()
 
     def wait_connected(self, timeout_s: float) -> bool:
-        """Whether the peer admits us within that time."""
+        """Return whether the peer admits this endpoint within `timeout_s` seconds."""
         return self._connected.wait(timeout_s)
 
     @property
     def connected(self) -> bool:
-        """Whether the peer has admitted us and the connection still stands."""
+        """True while the peer has admitted this endpoint and the connection is up."""
         return self._connected.is_set()
 
     @property
     def down_s(self) -> float:
-        """For how many seconds there has been no connection; 0 while it stands."""
+        """Seconds without a connection; 0 while it is up."""
         return 0.0 if self.connected else time.monotonic() - self._down_since_s
 
     def close(self, linger_s: float) -> None:
-        """Close; messages still queued get `linger_s` to leave (the wait is the context's)."""
+        """Close the socket; closing the context waits up to `linger_s` seconds for queued messages."""
         with self._lock:
             if not self._socket.closed:
                 self._socket.disable_monitor()
@@ -123,7 +126,7 @@ class Peer:
         self._socket.connect(address)
 
     def _put(self, message: Message, views: list[memoryview]) -> int:
-        """Queue the frames under the next sequence number; the bytes of the header. For whoever holds the lock."""
+        """Queue the frames with the next sequence number and return the header's bytes; the caller holds the lock."""
         sizes = [view.nbytes for view in views]
         origin = self._origin
         first = header_frame(message, sizes, run=origin.run, session=origin.session, sequence=self._sequence)

@@ -8,7 +8,7 @@ from torch import nn
 
 from fleetune.contracts.run_config import DataRequest, ModelRequest
 from fleetune.contracts.task import Progress
-from fleetune.data import InputNeeds, PreparedData, prepare
+from fleetune.data import InputSpec, PreparedData, prepare_data
 from fleetune.models.graph import Graph, graph_text
 from fleetune.models.leaves import leaves
 from fleetune.models.recorder import record_model
@@ -35,7 +35,7 @@ def prepare_inputs(
 ) -> tuple[Graph, nn.Module]:
     """Write it all; returns the graph and the model without weights."""
     if not (folders.data / "data.json").exists():
-        prepare(data, input_needs(model), folders.data, seed, progress)
+        prepare_data(data, input_needs(model), folders.data, seed, progress)
     prepared = PreparedData(folders.data)
     config = configuration(model, prepared.labels, prepared.info.pad_token_id)
     module = skeleton(config, model)
@@ -49,10 +49,10 @@ def prepare_inputs(
     return graph, module
 
 
-def input_needs(model: ModelRequest) -> InputNeeds:
+def input_needs(model: ModelRequest) -> InputSpec:
     """What the model asks of its data."""
     found = needs(model)
-    return InputNeeds(
+    return InputSpec(
         task=model.task,
         tokenizer=found.tokenizer,
         pretrained=model.source is not None,

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from fleetune.errors import Infeasible
+from fleetune.links.authentication import new_key_pair
 from fleetune.links.endpoint import Endpoint, Listen
-from fleetune.links.keys import new_key_pair
 from fleetune.models.dry import FEW, NOWHERE, empty
 from fleetune.models.graph import Graph
 from fleetune.models.memory import forget_peak, peak_memory_bytes, resident_bytes, trim

@@ -17,8 +17,8 @@ from fleetune.launching import (
     thread_environment,
     used_in_words,
 )
+from fleetune.links.authentication import KeyPair, new_key_pair
 from fleetune.links.endpoint import Endpoint, Listen
-from fleetune.links.keys import KeyPair, new_key_pair
 from fleetune.links.message import Message, Received
 from fleetune.models.source import folders, settled
 from fleetune.monitoring import EventLog

@@ -25,8 +25,8 @@ from fleetune.contracts import wire
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.launching.memory import RAN_OUT, refused_memory
 from fleetune.launching.pace import Pace
+from fleetune.links.authentication import KeyPair
 from fleetune.links.endpoint import Endpoint, Listen
-from fleetune.links.keys import KeyPair
 from fleetune.models.graph import parse_graph
 from fleetune.models.memory import peak_memory_bytes
 from fleetune.models.segment import Segment

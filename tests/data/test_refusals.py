@@ -9,9 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fleetune.data import InputNeeds, PreparedData
+from fleetune.contracts.run_config import DataRequest
+from fleetune.data import InputSpec, PreparedData, validate_data
 from fleetune.errors import Refused
-from tests.data.instances import CAUSAL, FRUITS, IMAGES, TEXT, json_lines, prepared
+from tests.data.samples import CAUSAL, FRUITS, IMAGES, TEXT, json_lines, prepared
 
 GOOD = json.dumps(FRUITS[0])
 FILES: dict[str, tuple[str, str, str]] = {
@@ -96,20 +97,20 @@ def test_folder_without_train_data_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("needs", "changes", "says"),
+    ("spec", "changes", "says"),
     [
         (TEXT, {"max_length": 65}, "max_length is 65, but the model has 64 positions"),
         ({"vocab_size": 259}, {}, "vocab_size is 259, but text split into bytes needs 260"),
         ({"tokenizer": Path("/no/such")}, {}, "no tokenizer folder"),
     ],
 )
-def test_text_beyond_the_model_is_refused(needs: Any, changes: dict[str, int], says: str, tmp_path: Path) -> None:
+def test_text_beyond_the_model_is_refused(spec: Any, changes: dict[str, int], says: str, tmp_path: Path) -> None:
     """Longer than the model's positions, or more tokens than its vocabulary."""
     source = json_lines(tmp_path / "r.jsonl", FRUITS)
-    if isinstance(needs, dict):
-        needs = InputNeeds(task="sequence-classification", **needs)
+    if isinstance(spec, dict):
+        spec = InputSpec(task="sequence-classification", **spec)
     with pytest.raises(Refused, match=says):
-        prepared(tmp_path / "d", source, needs, **changes)
+        prepared(tmp_path / "d", source, spec, **changes)
     assert not (tmp_path / "d").exists()
 
 
@@ -181,3 +182,108 @@ def test_unlabelled_causal_text_is_fine(tmp_path: Path) -> None:
     assert prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", [{"text": "a"}, {"text": "b"}]), CAUSAL).size(
         "train"
     )
+
+
+CLASSIFY = "sequence-classification"
+
+
+def asked(source: object, **changes: Any) -> DataRequest:
+    """A request for that source."""
+    return DataRequest(source=str(source), **changes)
+
+
+@pytest.mark.parametrize(
+    ("content", "changes", "says"),
+    [
+        ("text,label\n", {}, r"r\.csv: no samples in it; give at least one row"),
+        ("", {}, r"r\.csv: the file is empty"),
+        ("text,kind\na,b\n", {}, r"no column 'label' .* it has text, kind"),
+        ("text,label\na,b\n", {"text_column": "body"}, r"no column 'body' .* it has text, label"),
+        ("text,label\n ,b\n", {}, r"line 2: column 'text' is empty"),
+    ],
+)
+def test_a_source_that_cannot_serve_is_refused_at_once(
+    content: str, changes: dict[str, str], says: str, tmp_path: Path
+) -> None:
+    """Such files were found out only after every device had been measured."""
+    (tmp_path / "r.csv").write_text(content)
+    with pytest.raises(Refused, match=says):
+        validate_data(asked(tmp_path / "r.csv", **changes), CLASSIFY)
+
+
+def test_an_empty_test_split_is_refused(tmp_path: Path) -> None:
+    """Both splits are looked at."""
+    (tmp_path / "set").mkdir()
+    json_lines(tmp_path / "set" / "train.jsonl", FRUITS)
+    (tmp_path / "set" / "test.csv").write_text("text,label\n")
+    with pytest.raises(Refused, match=r"test\.csv: no samples"):
+        validate_data(asked(tmp_path / "set"), CLASSIFY)
+
+
+@pytest.mark.parametrize(
+    ("source", "task", "says"),
+    [
+        ("digits", CLASSIFY, "no column 'text'"),
+        ("docstrings", "image-classification", "no column 'image'"),
+        ("stdlib-sources", CLASSIFY, "without labels"),
+    ],
+)
+def test_built_in_sets_are_known_without_making_them(source: str, task: str, says: str) -> None:
+    """The same sentence as preparation has, without its seconds."""
+    with pytest.raises(Refused, match=says):
+        validate_data(asked(source), task)
+
+
+@pytest.mark.parametrize(
+    ("source", "task"),
+    [("digits", "image-classification"), ("docstrings", CLASSIFY), ("stdlib-sources", "causal-lm")],
+)
+def test_good_sets_pass(source: str, task: str, tmp_path: Path) -> None:
+    """Nothing is refused that can be prepared; names on the hub are not looked up."""
+    validate_data(asked(source), task)
+    validate_data(asked("somebody/something"), task)
+
+
+@pytest.mark.parametrize(("test_samples", "good"), [(4, True), (5, False)])
+def test_fewer_test_rows_than_asked_for(test_samples: int, good: bool, tmp_path: Path) -> None:
+    """Scores came from fewer rows than were asked for, without a word; 20 rows hold out 4. Preparing agrees."""
+    request = asked(json_lines(tmp_path / "r.jsonl", FRUITS), test_samples=test_samples)
+    if good:
+        validate_data(request, CLASSIFY)
+        assert prepared(tmp_path / "d", request.source, test_samples=test_samples).size("test") == test_samples
+        return
+    says = r"test_samples asks for 5 rows, but .* has 4 to test on; ask for at most 4, or give more"
+    with pytest.raises(Refused, match=says):
+        validate_data(request, CLASSIFY)
+    with pytest.raises(Refused, match=says):
+        prepared(tmp_path / "d", request.source, TEXT, test_samples=test_samples)
+
+
+def test_a_test_split_of_its_own_is_counted(tmp_path: Path) -> None:
+    """Rows of test files count as they are."""
+    (tmp_path / "set").mkdir()
+    json_lines(tmp_path / "set" / "train.jsonl", FRUITS)
+    json_lines(tmp_path / "set" / "test.jsonl", FRUITS[:3])
+    validate_data(asked(tmp_path / "set", test_samples=3), CLASSIFY)
+    with pytest.raises(Refused, match="has 3 to test on"):
+        validate_data(asked(tmp_path / "set", test_samples=4), CLASSIFY)
+
+
+def test_blocks_of_packed_text_are_counted_when_they_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many blocks documents fill is known only then."""
+    from fleetune.data import builtin_datasets
+
+    for name in "abc":
+        (tmp_path / f"{name}.py").write_text(f"{name} = 1\n" * 9)
+    monkeypatch.setattr(
+        builtin_datasets, "stdlib_files", lambda: tuple((f"{n}.py", tmp_path / f"{n}.py") for n in "abc")
+    )
+    with pytest.raises(Refused, match=r"test_samples asks for 100 rows, but stdlib-sources has \d+ to test on"):
+        prepared(tmp_path / "d", "stdlib-sources", CAUSAL, max_length=16, test_samples=100)
+
+
+def test_a_built_in_set_is_made_where_its_test_rows_are_counted() -> None:
+    """The demo asked for more held-out docstrings than there are, which was refused only after discovery."""
+    validate_data(DataRequest(source="digits", test_samples=10), "image-classification")
+    with pytest.raises(Refused, match=r"test_samples asks for 1000 rows, but digits has \d+ to test on"):
+        validate_data(DataRequest(source="digits", test_samples=1000), "image-classification")

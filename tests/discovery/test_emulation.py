@@ -1,10 +1,10 @@
-"""Links that are emulated, compared with what was asked."""
+"""NetworkSpec that are emulated, compared with what was asked."""
 
 import pytest
 
 from fleetune.contracts.fleet import Link
 from fleetune.contracts.link_spec import LinkSpec, NetworkSpec
-from fleetune.discovery.emulation import deviations, holds
+from fleetune.discovery.tolerance import link_deviations, link_matches
 
 ASKED = NetworkSpec(mbit_per_s=20, latency_s=0.01, pairs=(LinkSpec(source="desk", target="nano", mbit_per_s=100),))
 
@@ -29,14 +29,14 @@ def link(source: str, target: str, mbit_per_s: float, latency_s: float) -> Link:
 def test_a_tenth_and_a_millisecond_are_allowed(mbit_per_s: float, latency_s: float, good: bool) -> None:
     """Rate within 10 %; latency within 10 % and the millisecond of the transport itself."""
     asked = ASKED.link("nano", "desk")
-    assert holds(asked, link("nano", "desk", mbit_per_s, latency_s)) is good
+    assert link_matches(asked, link("nano", "desk", mbit_per_s, latency_s)) is good
 
 
 def test_each_direction_is_compared_with_its_own_wish() -> None:
     """The sentence has both numbers of both, for the directions that are off and no others."""
     found = [link("nano", "desk", 17.1, 0.01), link("desk", "nano", 99.0, 0.0005)]
-    (sentence,) = deviations(ASKED, found)
+    (sentence,) = link_deviations(ASKED, found)
     assert sentence.startswith(
         "link nano -> desk: asked 20 Mbit/s and 10 ms, measured 17.1 Mbit/s and 10 ms; is the machine busy"
     )
-    assert deviations(ASKED, [found[1]]) == []
+    assert link_deviations(ASKED, [found[1]]) == []

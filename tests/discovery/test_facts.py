@@ -4,15 +4,15 @@ import os
 
 import pytest
 
-from fleetune.discovery.facts import look
+from fleetune.discovery.machine_facts import inspect_machine
 
 
 def test_a_machine_has_at_least_what_the_agent_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits are never above the machine; a process has no image, a container says which it is made of."""
     monkeypatch.delenv("FLEETUNE_IMAGE", raising=False)
-    found = look("cpu")
+    found = inspect_machine("cpu")
     assert 0 < found.cores <= found.machine_cores == len(os.sched_getaffinity(0))
     assert 0 < found.memory_bytes <= found.machine_memory_bytes
     assert (found.image, found.accelerators) == ("", ())
     monkeypatch.setenv("FLEETUNE_IMAGE", "sha256:7")
-    assert look("cpu").image == "sha256:7"
+    assert inspect_machine("cpu").image == "sha256:7"

@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleetune.discovery.fit import best_fit, fit
-from fleetune.discovery.protocol import Probed, Trip
-from fleetune.discovery.sweep import SIZES_BYTES, most_bytes, sweep
+from fleetune.discovery.link_fit import fit_link, measure_link
+from fleetune.discovery.link_probe import SIZES_BYTES, ProbeResult, RoundTrip, max_payload_bytes, sweep
 
 
-def probed(latency_s: float, bytes_per_s: float, noise: float = 0.0, outliers: float = 0.0) -> Probed:
+def probed(latency_s: float, bytes_per_s: float, noise: float = 0.0, outliers: float = 0.0) -> ProbeResult:
     """Round trips over a link whose small answers take latency_s, with one-sided noise and rare stalls."""
     rng = np.random.default_rng(1)
 
@@ -21,14 +20,14 @@ def probed(latency_s: float, bytes_per_s: float, noise: float = 0.0, outliers: f
         return (2 * latency_s + size / bytes_per_s) * (1 + noise * rng.exponential()) * stall
 
     times = tuple(tuple(round_trip_s(size) for _ in range(9)) for size in SIZES_BYTES)
-    return Probed(sizes_bytes=SIZES_BYTES, round_trips_s=times)
+    return ProbeResult(sizes_bytes=SIZES_BYTES, round_trips_s=times)
 
 
 @settings(max_examples=50, deadline=None)
 @given(latency_s=st.floats(1e-5, 0.1), bytes_per_s=st.floats(1e5, 1e10))
 def test_an_exact_line_is_found(latency_s: float, bytes_per_s: float) -> None:
     """Without noise, latency and rate come back within a thousandth wherever the sizes can tell them apart."""
-    line = fit(probed(latency_s, bytes_per_s))
+    line = fit_link(probed(latency_s, bytes_per_s))
     for size in SIZES_BYTES:
         assert line.latency_s + size / line.bytes_per_s == pytest.approx(latency_s + size / bytes_per_s, rel=1e-3)
     assert line.error < 1e-3
@@ -36,7 +35,7 @@ def test_an_exact_line_is_found(latency_s: float, bytes_per_s: float) -> None:
 
 def test_stalls_do_not_move_the_line() -> None:
     """A tenth of the messages taking ten times as long, on top of noise, changes the line by a few percent."""
-    line = fit(probed(2e-4, 1e8, noise=0.03, outliers=0.1))
+    line = fit_link(probed(2e-4, 1e8, noise=0.03, outliers=0.1))
     assert line.latency_s == pytest.approx(2e-4, rel=0.05)
     assert line.bytes_per_s == pytest.approx(1e8, rel=0.05)
     assert line.error < 0.05
@@ -45,39 +44,39 @@ def test_stalls_do_not_move_the_line() -> None:
 def test_one_clock_tells_a_lopsided_latency() -> None:
     """Where the answers' way back is known, a slow way there is not spread over both directions."""
     times = tuple((0.05 + size / 1e6 + 0.002,) * 3 for size in SIZES_BYTES)
-    lopsided = Probed(sizes_bytes=SIZES_BYTES, round_trips_s=times, back_s=(0.002, 0.002, 0.009))
-    assert fit(lopsided).latency_s == pytest.approx(0.05, rel=1e-3)
-    assert fit(lopsided).bytes_per_s == pytest.approx(1e6, rel=1e-3)
+    lopsided = ProbeResult(sizes_bytes=SIZES_BYTES, round_trips_s=times, back_s=(0.002, 0.002, 0.009))
+    assert fit_link(lopsided).latency_s == pytest.approx(0.05, rel=1e-3)
+    assert fit_link(lopsided).bytes_per_s == pytest.approx(1e6, rel=1e-3)
 
 
 def test_what_is_no_line_says_so() -> None:
     """Times that do not grow with size leave a large error, and still a usable latency and rate."""
     rng = np.random.default_rng(3)
     times = tuple((float(t),) for t in 10 ** rng.uniform(-4, 0, len(SIZES_BYTES)))
-    line = fit(Probed(sizes_bytes=SIZES_BYTES, round_trips_s=times))
+    line = fit_link(ProbeResult(sizes_bytes=SIZES_BYTES, round_trips_s=times))
     assert line.error > 0.2 and line.latency_s >= 0 and line.bytes_per_s > 0
 
 
 def test_a_poor_fit_is_measured_again() -> None:
     """The first good fit ends the probing; without one the best of three stays."""
-    poor = Probed(sizes_bytes=(0, 10, 20, 40), round_trips_s=((1.0,), (9.0,), (0.9,), (20.0,)))
+    poor = ProbeResult(sizes_bytes=(0, 10, 20, 40), round_trips_s=((1.0,), (9.0,), (0.9,), (20.0,)))
     good = probed(1e-3, 1e6)
     answers = iter([poor, good, poor])
-    assert best_fit(lambda: next(answers)).error < 0.01
+    assert measure_link(lambda: next(answers)).error < 0.01
     assert next(answers) is poor, "two probes were enough"
     asked: list[int] = []
-    assert best_fit(lambda: asked.append(1) or poor).error == fit(poor).error  # type: ignore[func-returns-value]
+    assert measure_link(lambda: asked.append(1) or poor).error == fit_link(poor).error  # type: ignore[func-returns-value]
     assert len(asked) == 3
 
 
 def test_a_line_that_is_not_as_expected_is_measured_again() -> None:
     """The first good one that is as expected ends the probing, though a better fit was there before."""
     answers = iter([probed(1e-3, 1e6), probed(1e-3, 2e6, noise=0.01), probed(1e-3, 3e6)])
-    assert best_fit(lambda: next(answers), lambda line: line.bytes_per_s > 1.5e6).bytes_per_s < 2.5e6
+    assert measure_link(lambda: next(answers), lambda line: line.bytes_per_s > 1.5e6).bytes_per_s < 2.5e6
     assert len(list(answers)) == 1
 
 
-def slowed(probe: Probed, factor: float, first: int = 0) -> Probed:
+def slowed(probe: ProbeResult, factor: float, first: int = 0) -> ProbeResult:
     """The same with every repeat from the `first` on slower by a factor, as while another program computes."""
     rows = tuple(row[:first] + tuple(factor * s for s in row[first:]) for row in probe.round_trips_s)
     return replace(probe, round_trips_s=rows)
@@ -87,7 +86,7 @@ def test_a_probe_that_does_not_agree_with_itself_is_repeated() -> None:
     """Bug: one look at a machine that grew busy in the middle of it was taken for a link of another speed."""
     calm = probed(1e-2, 1e7, noise=0.01)
     answers = iter([slowed(calm, 3.0, first=2), calm, calm])
-    line = best_fit(lambda: next(answers))
+    line = measure_link(lambda: next(answers))
     assert len(list(answers)) == 1
     assert line.bytes_per_s == pytest.approx(1e7, rel=0.05) and line.latency_s == pytest.approx(1e-2, rel=0.05)
 
@@ -96,7 +95,7 @@ def test_two_disturbed_looks_in_three_do_not_move_the_line() -> None:
     """Repeats of all looks count together, and their lower quartile comes from the calm one."""
     calm = probed(1e-2, 1e7, noise=0.01)
     answers = iter([slowed(calm, 1.6), calm, slowed(calm, 2.0)])
-    line = best_fit(lambda: next(answers), lambda line: False)
+    line = measure_link(lambda: next(answers), lambda line: False)
     assert not list(answers)
     assert line.bytes_per_s == pytest.approx(1e7, rel=0.05) and line.latency_s == pytest.approx(1e-2, rel=0.05)
 
@@ -105,9 +104,9 @@ def test_a_sweep_goes_round_the_sizes() -> None:
     """After the warm-ups every turn takes all sizes, so that a disturbance spreads."""
     sent: list[int] = []
 
-    def ping(size: int) -> Trip:
+    def ping(size: int) -> RoundTrip:
         sent.append(size)
-        return Trip(1e-4, 1e-5, 2e-5)
+        return RoundTrip(1e-4, 1e-5, 2e-5)
 
     probe = sweep(ping, budget_s=1.0)
     assert sent == [0] * 5 + list(SIZES_BYTES) * 15 and probe.back_s == ()
@@ -120,22 +119,22 @@ def test_a_slow_link_is_probed_within_its_budget() -> None:
     """At 100 kB/s the large sizes are left out and three turns suffice; the line is found all the same."""
     spent: list[float] = []
 
-    def ping(size: int) -> Trip:
+    def ping(size: int) -> RoundTrip:
         spent.append(0.02 + size / 1e5)
-        return Trip(spent[-1], 0.0, 0.0)
+        return RoundTrip(spent[-1], 0.0, 0.0)
 
     probe = sweep(ping, budget_s=1.5)
     assert probe.sizes_bytes == SIZES_BYTES[:3]
     assert sum(spent) < 3
-    assert fit(probe).bytes_per_s == pytest.approx(1e5, rel=1e-3)
+    assert fit_link(probe).bytes_per_s == pytest.approx(1e5, rel=1e-3)
 
 
 def test_small_devices_get_small_payloads() -> None:
     """A payload takes at most an eighth of the smaller memory, and is still large enough for three sizes."""
-    assert most_bytes(16 << 20, 8 << 30) == 2 << 20
-    assert most_bytes(8 << 30, 8 << 30) == SIZES_BYTES[-1]
-    assert most_bytes(1000, 8 << 30) == SIZES_BYTES[2]
-    probe = sweep(lambda size: Trip(1e-4 if size <= 1 << 18 else 1e9, 0.0, 0.0, 5e-5), 1.0, 1 << 18)
+    assert max_payload_bytes(16 << 20, 8 << 30) == 2 << 20
+    assert max_payload_bytes(8 << 30, 8 << 30) == SIZES_BYTES[-1]
+    assert max_payload_bytes(1000, 8 << 30) == SIZES_BYTES[2]
+    probe = sweep(lambda size: RoundTrip(1e-4 if size <= 1 << 18 else 1e9, 0.0, 0.0, 5e-5), 1.0, 1 << 18)
     assert probe.sizes_bytes[-1] == 1 << 18
     assert probe.back_s == (5e-5,) * 15
 
@@ -148,13 +147,13 @@ class ShapedLink:
         self._latency_s, self._s_per_byte = latency_s, 8e-6 / mbit_per_s
         self.spent_s = 0.0
 
-    def ping(self, size_bytes: int) -> Trip:
+    def ping(self, size_bytes: int) -> RoundTrip:
         """There through the shape, back at once; one in twenty is stalled for 20 ms."""
         noise_s = self._rng.exponential(3e-4, 2) + (self._rng.random(2) < 0.05) * 0.02
         there_s = self._latency_s + max(0, size_bytes - 1514) * self._s_per_byte + noise_s[0]
         back_s = self._latency_s + noise_s[1]
         self.spent_s += there_s + back_s
-        return Trip(there_s + back_s, 0.0, 0.0, back_s)
+        return RoundTrip(there_s + back_s, 0.0, 0.0, back_s)
 
 
 @pytest.mark.parametrize("latency_s", [0.0, 0.005, 0.05])
@@ -166,7 +165,7 @@ def test_an_emulated_link_is_recovered_in_seconds(mbit_per_s: float, latency_s: 
     Bug: a long latency was taken for a slow link, whose large sizes, which alone tell the rate, were left out.
     """
     link = ShapedLink(latency_s, mbit_per_s)
-    line = fit(sweep(link.ping, budget_s=1.0))
+    line = fit_link(sweep(link.ping, budget_s=1.0))
     assert line.bytes_per_s == pytest.approx(mbit_per_s * 125_000, rel=0.1)
     assert abs(line.latency_s - latency_s) <= 0.1 * latency_s + 1e-3
     assert 12 * link.spent_s < (30 if latency_s < 0.05 else 60)

@@ -2,8 +2,7 @@
 
 import pytest
 
-from fleetune.discovery.link_work import LinkProbe, link_cpu_s_per_byte
-from fleetune.discovery.protocol import Probed
+from fleetune.discovery.link_probe import LinkProbe, ProbeResult, link_cpu_s_per_byte
 
 SIZES_BYTES = (0, 1 << 10, 1 << 16, 1 << 20)
 
@@ -15,7 +14,7 @@ def probe(source: str, target: str, sent: float, received: float, sizes: tuple[i
         return tuple(tuple((1e-4 + per_byte * size) * stall for stall in (1, 1, 10, 1, 1)) for size in sizes)
 
     times = tuple((1.0,) * 5 for _ in sizes)
-    probed = Probed(sizes_bytes=sizes, round_trips_s=times, sender_cpu_s=side(sent), receiver_cpu_s=side(received))
+    probed = ProbeResult(sizes_bytes=sizes, round_trips_s=times, sender_cpu_s=side(sent), receiver_cpu_s=side(received))
     return LinkProbe(source=source, target=target, probed=probed)
 
 
@@ -41,5 +40,5 @@ def test_noise_never_makes_a_link_pay() -> None:
 
 def test_a_probe_of_times_alone_is_no_measurement() -> None:
     """Sides that nobody read are left out."""
-    probed = Probed(sizes_bytes=SIZES_BYTES, round_trips_s=((1.0,),) * 4)
+    probed = ProbeResult(sizes_bytes=SIZES_BYTES, round_trips_s=((1.0,),) * 4)
     assert link_cpu_s_per_byte("a", [LinkProbe(source="a", target="b", probed=probed)]) == 0.0

@@ -8,43 +8,41 @@ import pytest
 
 from fleetune.contracts.fleet import Device, Fleet, Link
 from fleetune.contracts.task import quiet
-from fleetune.discovery.link_work import LinkProbe
-from fleetune.discovery.probing import End, Expected, Probing
-from fleetune.discovery.protocol import Probed
-from fleetune.discovery.sweep import SIZES_BYTES
+from fleetune.discovery.link_probe import SIZES_BYTES, LinkProbe, ProbeResult
+from fleetune.discovery.link_prober import Expectations, LinkProber, ProbeEnd
 from fleetune.discovery.tolerance import within_tolerance
 
-ENDS = tuple(End(name=name, machine="m", memory_bytes=1 << 30) for name in "ab")
+ENDS = tuple(ProbeEnd(name=name, machine="m", memory_bytes=1 << 30) for name in "ab")
 LATENCY_S, BYTES_PER_S, CPU_S_PER_BYTE = 1e-2, 1e7, 1e-8
 
 
-def probe(slower: float = 1.0, dearer: float = 1.0) -> Probed:
+def probe(slower: float = 1.0, dearer: float = 1.0) -> ProbeResult:
     """A link of 10 ms and 10 MB/s, 10 ns of processor time a byte, with everything slower and dearer by factors."""
     trips = tuple((slower * (2 * LATENCY_S + size / BYTES_PER_S),) * 9 for size in SIZES_BYTES)
     cpu = tuple((dearer * CPU_S_PER_BYTE * size,) * 9 for size in SIZES_BYTES)
-    return Probed(sizes_bytes=SIZES_BYTES, round_trips_s=trips, sender_cpu_s=cpu, receiver_cpu_s=cpu)
+    return ProbeResult(sizes_bytes=SIZES_BYTES, round_trips_s=trips, sender_cpu_s=cpu, receiver_cpu_s=cpu)
 
 
-class Scripted(Probing):
+class Scripted(LinkProber):
     """Probes that come from a list, then calm ones for ever."""
 
-    def __init__(self, stored: Fleet | None, *first: Probed) -> None:
-        conversation: Any = SimpleNamespace(probes=[], note=lambda sentence: None)
-        super().__init__(conversation, Expected(asked=None, stored=stored, tolerance=0.1))
+    def __init__(self, stored: Fleet | None, *first: ProbeResult) -> None:
+        agents: Any = SimpleNamespace(probes=[], note=lambda sentence: None)
+        super().__init__(agents, Expectations(asked=None, stored=stored, tolerance=0.1))
         self._first = list(first)
         self.asked: list[str] = []
 
-    def _probe(self, source: End, target: End) -> Probed:
+    def _probe(self, source: ProbeEnd, target: ProbeEnd) -> ProbeResult:
         self.asked.append(source.name + target.name)
         found = self._first.pop(0) if self._first else probe()
-        self._conversation.probes.append(LinkProbe(source=source.name, target=target.name, probed=found))
+        self._agents.probes.append(LinkProbe(source=source.name, target=target.name, probed=found))
         return found
 
 
-def measured(probing: Probing) -> Fleet:
+def measured(prober: LinkProber) -> Fleet:
     """The fleet of both devices as those probes have it."""
-    links = tuple(probing.links(ENDS, quiet))
-    costs = probing.link_cpu_s_per_byte(ENDS)
+    links = tuple(prober.measure_links(ENDS, quiet))
+    costs = prober.link_cpu_s_per_byte(ENDS)
     devices = (
         Device(name=end.name, memory_bytes=1, cores=1, fingerprint="f", link_cpu_s_per_byte=costs[end.name])
         for end in ENDS
@@ -85,6 +83,6 @@ def test_a_fleet_that_is_new_is_looked_at_once() -> None:
         links=tuple(Link(source=x, target=y, latency_s=1.0, bytes_per_s=1.0) for x, y in ("AB", "BA")),
     )
     for earlier in (None, renamed):
-        probing = Scripted(earlier)
-        measured(probing)
-        assert probing.asked == ["ab", "ba"]
+        prober = Scripted(earlier)
+        measured(prober)
+        assert prober.asked == ["ab", "ba"]

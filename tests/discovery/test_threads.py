@@ -3,8 +3,8 @@
 import pytest
 
 from fleetune.contracts.fleet_request import DeviceRequest, Emulate, FleetRequest
-from fleetune.discovery.assemble import devices
-from fleetune.discovery.facts import Accelerator
+from fleetune.discovery.devices import build_devices
+from fleetune.discovery.machine_facts import Accelerator
 from fleetune.errors import Refused
 from tests.discovery.test_assemble import asked, boxed, facts, fleet
 
@@ -12,7 +12,7 @@ from tests.discovery.test_assemble import asked, boxed, facts, fleet
 def counted(request: FleetRequest, cores: float = 4.0, **machine: object) -> list[int]:
     """Threads of the devices of a machine."""
     there = {d.name: facts(cores=cores, machine_cores=cores, **machine) for d in request.devices}
-    return [device.threads for device in devices(request, there)]
+    return [device.threads for device in build_devices(request, there)]
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ def counted(request: FleetRequest, cores: float = 4.0, **machine: object) -> lis
 )
 def test_a_quota_never_has_more_threads_than_cores(quota: float, threads: int) -> None:
     """Every device trained with one thread, whatever it had. Now its quota, rounded down, decides, and at least one:
-    with more, threads wait for others that the kernel holds."""
+    with more, threads wait for others that the kernel link_matches."""
     for request in (asked("a", cores=quota), boxed("a", cores=quota)):
         assert counted(fleet(request)) == [threads]
 
@@ -38,7 +38,7 @@ def test_devices_of_one_machine_share_what_quotas_leave_of_its_cores() -> None:
     assert counted(fleet(asked("a"), asked("b"), asked("c"))) == [1, 1, 1]
     assert counted(fleet(asked("a"), asked("b", cores=2.5))) == [1, 2]
     assert counted(fleet(*(asked(name) for name in "abcdef"))) == [1] * 6
-    apart = devices(fleet(asked("a"), asked("b")), {"a": facts(), "b": facts(machine="n")})
+    apart = build_devices(fleet(asked("a"), asked("b")), {"a": facts(), "b": facts(machine="n")})
     assert [device.threads for device in apart] == [4, 4]
 
 

@@ -18,7 +18,7 @@ from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.metrics import TrainingMetrics
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.profile import Profile
-from fleetune.discovery.emulation import holds
+from fleetune.discovery.tolerance import link_matches
 from fleetune.errors import Infeasible
 from fleetune.launching.docker.sites import DockerSites
 from fleetune.launching.quarters import found
@@ -41,7 +41,7 @@ def test_a_run_in_containers_and_what_a_second_one_keeps(tmp_path: Path) -> None
     first = run(config(tmp_path), tmp_path / "store")
     fleet = fleet_of(first)
     assert fleet.emulated_links is not None
-    off = [x for x in fleet.links if not holds(fleet.emulated_links.link(x.source, x.target), x)]
+    off = [x for x in fleet.links if not link_matches(fleet.emulated_links.link(x.source, x.target), x)]
     assert not off and all(device.launcher == "docker" for device in fleet.devices)
     metrics = first.store.folder("metrics", first.record.outputs["metrics"]) / "training.json"
     trained = wire.read(TrainingMetrics, metrics)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fleetune.contracts.run_config import DataRequest, Lora, ModelRequest
-from fleetune.data import InputNeeds, PreparedData, prepare
+from fleetune.data import InputSpec, PreparedData, prepare_data
 from fleetune.evaluation import EvaluationTask
 from fleetune.models.skeleton import saved_configuration
 from fleetune.models.source import configuration
@@ -34,8 +34,8 @@ def text_data(folder: Path, task: str = "sequence-classification") -> PreparedDa
     rows = [{"text": f"number {n} " + "!" * (n % 5), "label": LABELS[n % 3]} for n in range(40)]
     path = folder.with_suffix(".jsonl")
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    needs = InputNeeds(task=task, vocab_size=264, max_positions=32)
-    prepare(DataRequest(source=str(path), max_length=16, test_fraction=0.33), needs, folder, 0)
+    needs = InputSpec(task=task, vocab_size=264, max_positions=32)
+    prepare_data(DataRequest(source=str(path), max_length=16, test_fraction=0.33), needs, folder, 0)
     return PreparedData(folder)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fleetune.contracts.run_config import DataRequest, Lora, ModelRequest
-from fleetune.data.digest import content_digest
+from fleetune.data.sources import content_digest
 from fleetune.errors import Refused
 from fleetune.filesystem import check_symlinks, leaves_folder
 from fleetune.models.source import folders, source_folder

@@ -10,7 +10,7 @@ from fleetune import solving
 from fleetune.contracts import wire
 from fleetune.contracts.fleet import SimulatedDevice
 from fleetune.contracts.run_config import DataRequest, ModelRequest, StrategyRequest
-from fleetune.data import prove_data
+from fleetune.data import validate_data
 from flows import configs, yaml_file
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -95,4 +95,4 @@ def test_emulated_fleet_leaves_room() -> None:
 def test_run_asks_for_data_that_are_there(file: Path) -> None:
     """No run file of ours is refused for its data: the demo's once asked for more test rows than there are."""
     config = configs.load(file)
-    prove_data(config.data, config.model.task)
+    validate_data(config.data, config.model.task)

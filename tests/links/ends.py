@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import zmq
 
+from fleetune.links.authentication import KeyPair, new_key_pair
 from fleetune.links.endpoint import Endpoint, Listen
-from fleetune.links.keys import KeyPair, new_key_pair
 
 PATIENCE_S = 20.0
 KEYS = {name: new_key_pair() for name in ("ann", "bob", "eve")}

@@ -14,7 +14,7 @@ from fleetune.models.skeleton import saved_configuration
 from fleetune.models.source import configuration
 from fleetune.models.start import START, initial_model
 from fleetune.preparation.prepare import PreparedFolders, prepare_inputs
-from tests.data.instances import json_lines
+from tests.data.samples import json_lines
 from tests.training.families import BY_NAME, TEXT, model_request
 
 ORDER = ("pear", "fig", "apple")

@@ -8,8 +8,8 @@ import torch
 
 from fleetune.contracts import wire
 from fleetune.launching import Command, Job
+from fleetune.links.authentication import KeyPair
 from fleetune.links.endpoint import Endpoint
-from fleetune.links.keys import KeyPair
 from fleetune.training.beat import Beat, Every
 from fleetune.training.exchange import Exchange, Stopped
 from fleetune.training.task import Secrets, WorkerTask

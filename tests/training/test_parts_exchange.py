@@ -10,8 +10,8 @@ import torch
 
 from fleetune.contracts.plan import Lane, Segment, Share
 from fleetune.errors import Refused
+from fleetune.links.authentication import new_key_pair
 from fleetune.links.endpoint import Endpoint, Listen
-from fleetune.links.keys import new_key_pair
 from fleetune.links.message import Message
 from fleetune.training.exchange import Exchange, Key, Stopped
 from fleetune.training.reduction import ring_all_reduce, sum_tied

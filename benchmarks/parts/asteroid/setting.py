@@ -12,7 +12,7 @@ from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.fleet_request import FleetRequest
 from fleetune.contracts.profile import Profile
 from fleetune.contracts.run_config import ModelRequest
-from fleetune.discovery.simulated import simulated_fleet
+from fleetune.discovery.devices import simulated_fleet
 from fleetune.models.graph import Graph
 from fleetune.models.leaves import leaves
 from fleetune.models.recorder import record_model

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from zmq.utils import z85
 
 from fleetune.errors import Refused
-from fleetune.links.keys import KeyPair
+from fleetune.links.authentication import KeyPair
 
 LEAST_CHARACTERS = 16
 MOST_BYTES = 4096

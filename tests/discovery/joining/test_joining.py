@@ -23,8 +23,8 @@ from fleetune.discovery.joining.engine_facts import EngineFacts
 from fleetune.discovery.joining.protocol import DEVICE, HOST, RUN, Introduction
 from fleetune.discovery.joining.token import pairs, read_token
 from fleetune.errors import Refused
+from fleetune.links.authentication import new_key_pair
 from fleetune.links.endpoint import Endpoint
-from fleetune.links.keys import new_key_pair
 from fleetune.links.message import Message
 from tests.discovery.joining.sides import PATIENCE_S, Devices, host, token_file
 

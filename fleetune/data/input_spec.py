@@ -1,0 +1,48 @@
+"""Input specification of a model."""
+
+from pathlib import Path
+
+from fleetune.contracts.record import one_of, positive, record
+from fleetune.contracts.run_config import TASKS
+from fleetune.errors import Refused
+
+TEXT_TASKS = ("sequence-classification", "causal-lm")
+
+
+@record
+class InputSpec:
+    """Requirements of a model on its inputs; fields that the task does not use stay None."""
+
+    task: str
+    tokenizer: Path | None = None
+    """Folder of the model's own tokenizer; None: text is split into bytes."""
+    pretrained: bool = False
+    """The model has trained weights, which only understand the ids of its own tokenizer."""
+    labels: tuple[str, ...] = ()
+    """Class names by id of a model with a trained classification head; empty for a new head."""
+    image_processor: Path | None = None
+    """Folder with the model's preprocessor_config.json; None: image_size, image_mean and image_std apply."""
+    vocab_size: int | None = None
+    """Exclusive upper bound of token ids."""
+    max_positions: int | None = None
+    """Maximum number of tokens of a sample."""
+    image_size: int | None = None
+    """Side in pixels; None: the size of the model's image processor, or of the images themselves."""
+    channels: int = 3
+    image_mean: tuple[float, ...] = (0.5,)
+    """Subtracted from every channel (values 0..1) before dividing by image_std; one number, or one per channel."""
+    image_std: tuple[float, ...] = (0.5,)
+    precision: str = "float32"
+
+    def __post_init__(self) -> None:
+        one_of("input spec", "task", self.task, TASKS)
+        one_of("input spec", "precision", self.precision, ("float32", "float64"))
+        positive("input spec", channels=self.channels, **{"smallest image_std": min(self.image_std, default=0)})
+        for name, values in (("image_mean", self.image_mean), ("image_std", self.image_std)):
+            if len(values) not in (1, self.channels):
+                raise Refused(f"input spec: {name} has {len(values)} numbers; allowed are 1 or {self.channels}")
+
+    @property
+    def is_text(self) -> bool:
+        """True if samples are texts, False if they are images."""
+        return self.task in TEXT_TASKS

@@ -1,0 +1,128 @@
+"""Label mapping: assigns class ids to labels, the model's own ids where it has classes, else in sorted order."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from fleetune.data.examples import RawLabel, Survey
+from fleetune.data.splits import RowIndices
+from fleetune.data.tables import DataSource
+from fleetune.errors import Refused
+
+UNNAMED_CLASS = re.compile(r"LABEL_\d+")
+"""Placeholder names that transformers gives to unnamed classes."""
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+MAX_LISTED = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelMapping:
+    """Class ids of a data set for a model."""
+
+    names: tuple[str, ...]
+    """Class names by id."""
+    label_ids: Mapping[RawLabel, int]
+    """label as the source spells it -> class id."""
+    notes: tuple[str, ...] = ()
+    """Remarks for the user about how data and model classes were matched, a sentence each."""
+
+
+def map_labels(found: frozenset[RawLabel], source: DataSource, known: tuple[str, ...]) -> LabelMapping:
+    """Assign class ids to the labels found in a source; `known` are the model's classes, empty for a new head.
+
+    Raises Refused for fewer than two labels, for strings mixed with integers, and for columns of fractions.
+    """
+    table_name, column = source.train[0].name, source.label_column
+    if len(found) < 2:
+        only = next(iter(found), None)
+        raise Refused(
+            f"{table_name}: every row has the label {only!r} in column {column!r}; a classifier needs two or more"
+        )
+    spelled = _names_from_source(found, source) or _sorted_names(found, table_name, column)
+    if known:
+        return _match_model(spelled, known)
+    names = tuple(dict.fromkeys(spelled.values()))
+    return LabelMapping(names=names, label_ids={label: names.index(name) for label, name in spelled.items()})
+
+
+def shortlist(names: Iterable[str]) -> str:
+    """Join the first MAX_LISTED names and the number of further ones, for a message."""
+    every = tuple(names)
+    return ", ".join(every[:MAX_LISTED]) + (f" and {len(every) - MAX_LISTED} more" if len(every) > MAX_LISTED else "")
+
+
+def _names_from_source(found: frozenset[RawLabel], source: DataSource) -> dict[RawLabel, str]:
+    """label -> name if the source names its integer labels, in the source's order; else empty."""
+    table_name, column = source.train[0].name, source.label_column
+    named = source.train[0].class_names(column)
+    outside = sorted(str(label) for label in found if not isinstance(label, int) or not 0 <= label < len(named))
+    if named and outside:
+        raise Refused(
+            f"{table_name}: label {outside[0]} in column {column!r} is not one of the {len(named)} named ones"
+        )
+    return dict(enumerate(named))
+
+
+def _sorted_names(found: frozenset[RawLabel], table_name: str, column: str) -> dict[RawLabel, str]:
+    """label -> name, sorted; numerically if all labels are numbers."""
+    if len({type(label) for label in found}) > 1:
+        raise Refused(f"{table_name}: column {column!r} mixes strings and whole numbers; spell all labels alike")
+    spelled = {label: _integer_name(label, found, table_name, column) for label in found}
+    numeric = all(re.fullmatch(r"-?\d+", name, re.ASCII) for name in spelled.values())
+    return dict(sorted(spelled.items(), key=lambda item: (int(item[1]) if numeric else 0, item[1], str(item[0]))))
+
+
+def _integer_name(label: RawLabel, found: frozenset[RawLabel], table_name: str, column: str) -> str:
+    """Name of a label; 1.0 becomes 1 if all labels are numbers, as in a CSV column of floats."""
+    texts = [text for text in found if isinstance(text, str)]
+    floats = any("." in text or "e" in text.lower() for text in texts)
+    if not texts or not floats or not all(NUMBER.fullmatch(text) for text in texts):
+        return str(label)
+    value = float(label)
+    if not value.is_integer():
+        raise Refused(
+            f"{table_name}: label {label!r} in column {column!r} is a fraction, and regression is not supported; give "
+            "integers or class names"
+        )
+    return str(int(value))
+
+
+def _match_model(spelled: Mapping[RawLabel, str], known: tuple[str, ...]) -> LabelMapping:
+    """Keep the model's class order where data and model agree; add a note where they do not."""
+    unnamed = all(UNNAMED_CLASS.fullmatch(name) for name in known)
+    names = tuple(dict.fromkeys(spelled.values()))
+    if set(names) <= set(known):
+        return LabelMapping(names=known, label_ids={label: known.index(name) for label, name in spelled.items()})
+    whole = {label: int(name) for label, name in spelled.items() if re.fullmatch(r"\d+", name, re.ASCII)}
+    if len(whole) == len(spelled) and max(whole.values()) < len(known):
+        meant = "" if unnamed else "labels are numbers and count as the model's own: "
+        said = (meant + shortlist(f"{number} {name}" for number, name in enumerate(known)),) if meant else ()
+        return LabelMapping(names=tuple(map(str, range(len(known)))) if unnamed else known, label_ids=whole, notes=said)
+    order = _shared_names_first(names, known) if len(names) == len(known) else names
+    return LabelMapping(
+        names=order,
+        label_ids={label: order.index(name) for label, name in spelled.items()},
+        notes=(
+            f"labels of the data ({shortlist(order)}) are not the classes of the model ({shortlist(known)}): "
+            + ("its classes now stand for them" if len(names) == len(known) else "its head does not fit them"),
+        ),
+    )
+
+
+def _shared_names_first(names: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]:
+    """Order as many names as the model has: names it knows keep their ids, the others fill the free ids in order."""
+    others = iter(name for name in names if name not in known)
+    return tuple(name if name in names else next(others) for name in known)
+
+
+def absent_class_notes(classes: LabelMapping, found: Survey, rows: RowIndices) -> tuple[str, ...]:
+    """Return a sentence that names the classes without a training row; empty if there is none."""
+    if not classes.names:
+        return ()
+    present = {classes.label_ids[found.labels[label]] for label in np.unique(found.label_indices[rows])}
+    lost = [name for number, name in enumerate(classes.names) if number not in present]
+    if not lost:
+        return ()
+    return (f"no training row is of class {shortlist(lost)}, so it cannot be learned",)

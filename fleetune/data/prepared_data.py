@@ -1,0 +1,154 @@
+"""The `data` artifact: arrays on disk that devices map into memory, and the row order of training rounds."""
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fleetune.contracts import wire
+from fleetune.contracts.record import not_negative, positive, record
+from fleetune.errors import Refused
+
+Array = np.ndarray[Any, np.dtype[Any]]
+INFO = "data.json"
+TOKENIZER, IMAGE_PROCESSOR = "tokenizer", "image_processor"
+
+
+@record
+class ArrayInfo:
+    """Description of one array of a split; the first axis of `shape` is the samples."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@record
+class SplitInfo:
+    """Description of a split, `train` or `test`."""
+
+    name: str
+    samples: int
+    arrays: tuple[ArrayInfo, ...]
+
+
+@record
+class DataInfo:
+    """Content of data.json: the arrays of the folder and their source."""
+
+    task: str
+    labels: tuple[str, ...]
+    """Class names by id; empty for causal-lm."""
+    splits: tuple[SplitInfo, ...]
+    source: str
+    digest: str
+    """content_digest of the source."""
+    seed: int
+    pad_token_id: int | None = None
+    """Token id that pads texts; None for images."""
+    notes: tuple[str, ...] = ()
+    """Warnings about the data, a sentence each."""
+
+
+class PreparedData:
+    """Read access to a folder that `prepare_data` wrote; Refused where a file is missing or differs from data.json."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.info = wire.read(DataInfo, folder / INFO)
+        self._arrays = {
+            split.name: {
+                array.name: _open_array(folder / split.name / f"{array.name}.npy", array) for array in split.arrays
+            }
+            for split in self.info.splits
+        }
+
+    @property
+    def task(self) -> str:
+        """Task that the arrays were prepared for."""
+        return self.info.task
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Class names by id; empty for causal-lm."""
+        return self.info.labels
+
+    @property
+    def tokenizer(self) -> Path | None:
+        """Folder of the tokenizer that produced the ids; None for images."""
+        return self.folder / TOKENIZER if self.info.pad_token_id is not None else None
+
+    @property
+    def processing(self) -> Path | None:
+        """Folder of the tokenizer or image processor; None for images prepared by older versions."""
+        folder = self.tokenizer or self.folder / IMAGE_PROCESSOR
+        return folder if folder.is_dir() else None
+
+    def size(self, split: str) -> int:
+        """Number of samples of a split."""
+        return int(next(iter(self._of(split).values())).shape[0])
+
+    def rows(self, split: str, indices: Any) -> dict[str, Array]:
+        """Copy the given rows of every array, in the given order: ids, masks and labels as int64, pixels as stored.
+
+        Text: input_ids, attention_mask [rows, length]; images: pixel_values [rows, channels, height, width];
+        labels [rows] (causal-lm: [rows, length], -100 at positions that the loss ignores).
+        """
+        chosen = np.asarray(indices, dtype=np.int64)
+        taken = {name: array[chosen] for name, array in self._of(split).items()}
+        return {name: rows.astype(np.int64) if rows.dtype.kind in "iu" else rows for name, rows in taken.items()}
+
+    def _of(self, split: str) -> dict[str, Array]:
+        if split not in self._arrays:
+            raise Refused(f"{self.folder}: no split {split!r}; it has {', '.join(self._arrays)}")
+        return self._arrays[split]
+
+
+def create_arrays(folder: Path, split: SplitInfo) -> dict[str, Array]:
+    """Create the arrays of a split on disk and map them for writing."""
+    (folder / split.name).mkdir(parents=True)
+    return {
+        array.name: np.lib.format.open_memmap(
+            folder / split.name / f"{array.name}.npy", mode="w+", dtype=np.dtype(array.dtype), shape=array.shape
+        )
+        for array in split.arrays
+    }
+
+
+def _open_array(path: Path, wanted: ArrayInfo) -> Array:
+    try:
+        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise Refused(f"{path}: cannot be read as an array ({error}); prepare the data again") from None
+    if array.dtype.str != np.dtype(wanted.dtype).str or array.shape != wanted.shape:
+        raise Refused(f"{path}: holds {array.dtype} {array.shape}, data.json says {wanted.dtype} {wanted.shape}")
+    return array
+
+
+Indices = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def batch_indices(train_samples: int, batch_samples: int, seed: int, round: int) -> Indices:
+    """Rows of the train split that round `round` (from 0) trains on, in order: int64 [batch_samples].
+
+    Rounds cut the concatenated permutations of the epochs into batches, so a batch may span epochs and no sample is
+    dropped at the end of one. Computes only the permutations that the batch touches. Raises Refused for sizes below 1
+    and a negative seed or round.
+    """
+    positive("batch_indices", train_samples=train_samples, batch_samples=batch_samples)
+    not_negative("batch_indices", seed=seed, round=round)
+    pieces, first, left = [], round * batch_samples, batch_samples
+    while left:
+        epoch, offset = divmod(first, train_samples)
+        piece = _epoch_permutation(train_samples, seed, epoch)[offset : offset + left]
+        pieces.append(piece)
+        first, left = first + len(piece), left - len(piece)
+    return np.concatenate(pieces)
+
+
+@lru_cache(maxsize=2)
+def _epoch_permutation(samples: int, seed: int, epoch: int) -> Indices:
+    order = np.random.Generator(np.random.PCG64([seed, epoch])).permutation(samples).astype(np.int64)
+    order.flags.writeable = False
+    return order

@@ -1,0 +1,114 @@
+"""Tokenization: the model's own tokenizer, or one token per byte if the model has none."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fleetune.data.input_spec import InputSpec
+from fleetune.errors import Refused
+
+Ids = np.ndarray[Any, np.dtype[np.int64]]
+SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>"}
+
+
+def open_tokenizer(spec: InputSpec) -> Any:
+    """Open a transformers tokenizer that truncates and pads on the right and has a padding token."""
+    tokenizer = _byte_tokenizer(spec) if spec.tokenizer is None else _from_folder(spec.tokenizer)
+    tokenizer.padding_side = tokenizer.truncation_side = "right"
+    if tokenizer.pad_token is None:
+        fallback = tokenizer.eos_token or tokenizer.unk_token
+        if fallback is None:
+            raise Refused(f"{spec.tokenizer}: the tokenizer has no token to pad with; give it a pad_token")
+        tokenizer.pad_token = fallback
+    return tokenizer
+
+
+def encode(tokenizer: Any, texts: list[str], length: int) -> tuple[Ids, Ids]:
+    """(token ids, attention mask), both [texts, length]; longer texts are truncated, shorter ones padded."""
+    found = tokenizer(texts, padding="max_length", truncation=True, max_length=length, return_attention_mask=True)
+    return np.asarray(found["input_ids"], dtype=np.int64), np.asarray(found["attention_mask"], dtype=np.int64)
+
+
+def encode_with_end(tokenizer: Any, texts: list[str], length: int) -> tuple[Ids, Ids]:
+    """`encode` for causal models: complete texts end with the end token, truncated texts do not.
+
+    Without end tokens in training, a model never learns to stop generating.
+    """
+    end = _end_token_id(tokenizer)
+    rows = np.full((len(texts), length), tokenizer.pad_token_id, dtype=np.int64)
+    mask = np.zeros_like(rows)
+    for row, ids in enumerate(tokenizer(texts, verbose=False)["input_ids"]):
+        closed = ids if end is None or ids[-1:] == [end] else [*ids, end]
+        kept = closed[:length]
+        rows[row, : len(kept)], mask[row, : len(kept)] = kept, 1
+    return rows, mask
+
+
+def document_ids(tokenizer: Any, text: str) -> Ids:
+    """Ids of a whole text, followed by the end token if the tokenizer has one."""
+    ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    end = _end_token_id(tokenizer)
+    return np.asarray([*ids] if end is None else [*ids, end], dtype=np.int64)
+
+
+def check_ids(ids: Ids, spec: InputSpec) -> None:
+    """Raise Refused for ids beyond the model's vocabulary."""
+    highest = int(ids.max(initial=0))
+    if spec.vocab_size is not None and highest >= spec.vocab_size:
+        raise Refused(
+            f"data: the tokenizer gives token {highest}, but the model's vocab_size is {spec.vocab_size}; "
+            f"set model.config.vocab_size to at least {highest + 1} or use the model's own tokenizer"
+        )
+
+
+def save_tokenizer(tokenizer: Any, folder: Path) -> None:
+    """Save a standard tokenizer folder without the path of its origin, so that equal tokenizers give equal bytes."""
+    tokenizer.init_kwargs.pop("name_or_path", None)
+    tokenizer.name_or_path = ""
+    tokenizer.save_pretrained(folder)
+
+
+def _from_folder(folder: Path) -> Any:
+    from transformers import AutoTokenizer  # takes seconds to import, and only preparation needs it
+
+    if not folder.is_dir():
+        raise Refused(f"{folder}: no tokenizer folder; give the folder of a saved tokenizer")
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # each of a dozen parsers raises its own error types
+        if not (folder / "tokenizer.json").exists() and any(folder.glob("*.model")) and not find_spec("sentencepiece"):
+            raise Refused(
+                f"{folder}: its tokenizer is a SentencePiece model, which needs the package sentencepiece; run `pip "
+                "install sentencepiece`, or put the model's tokenizer.json beside it"
+            ) from None
+        reason = str(error).strip().split("\n", 1)[0][:200]
+        raise Refused(f"{folder}: the tokenizer cannot be loaded ({reason}); save it again") from None
+
+
+def _end_token_id(tokenizer: Any) -> int | None:
+    """Id of the end-of-sequence token, else of the separator token, else None."""
+    found = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
+    return None if found is None else int(found)
+
+
+def _byte_tokenizer(spec: InputSpec) -> Any:
+    """Build a tokenizer with one token per byte after pad, bos, eos and unk; a sample is <bos> bytes <eos>."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    tokens = [*SPECIAL_TOKENS.values(), *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    if spec.vocab_size is not None and spec.vocab_size < len(tokens):
+        raise Refused(
+            f"data: the model's vocab_size is {spec.vocab_size}, but text split into bytes needs {len(tokens)} "
+            f"tokens; set model.config.vocab_size to at least {len(tokens)}"
+        )
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    core = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token=SPECIAL_TOKENS["unk_token"]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    core.decoder = decoders.ByteLevel()
+    core.post_processor = processors.TemplateProcessing(
+        single="<bos> $A <eos>", special_tokens=[(token, vocabulary[token]) for token in ("<bos>", "<eos>")]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=core, clean_up_tokenization_spaces=False, **SPECIAL_TOKENS)

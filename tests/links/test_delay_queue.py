@@ -1,0 +1,145 @@
+"""Messages that are held back to emulate a link's latency."""
+
+import queue
+import threading
+import time
+
+import pytest
+
+from fleetune.errors import Refused
+from fleetune.links.delay_queue import DelayQueue
+from fleetune.links.endpoint import Endpoint, Listen
+from fleetune.links.inbox import InboundMessage
+from fleetune.links.message import Envelope, Message
+from tests.links.ends import KEYS, LISTED, PATIENCE_S
+
+DELAYS_S = {"far": 10.0, "near": 1.0}
+
+
+def at(sender: str, at_s: float, kind: str = "k") -> InboundMessage:
+    """A message that arrived then."""
+    return InboundMessage(sender, Envelope("run", "session", 0, kind, {}, ()), [], at_s)
+
+
+class Day:
+    """Arrivals at known times on a clock that moves only while somebody waits for the next of them."""
+
+    def __init__(self, *arrivals: InboundMessage) -> None:
+        self.now_s = 0.0
+        self.waits: list[float | None] = []
+        self._to_come = list(arrivals)
+
+    def get(self, *, timeout: float | None) -> InboundMessage | None:
+        """As a queue's: the next arrival within the time-out; the end of all after the last, where none is given."""
+        self.waits.append(timeout)
+        until_s = None if timeout is None else self.now_s + timeout
+        if self._to_come and (until_s is None or self._to_come[0].at_s <= until_s):
+            self.now_s = max(self.now_s, self._to_come[0].at_s)
+            return self._to_come.pop(0)
+        if until_s is None:
+            return None
+        self.now_s = until_s
+        raise queue.Empty
+
+    def held(self) -> DelayQueue:
+        """What holds this day's messages back."""
+        return DelayQueue(self, DELAYS_S, lambda: self.now_s)  # type: ignore[arg-type]
+
+
+def test_each_sender_keeps_its_order_and_others_pass() -> None:
+    """Messages come when they are due, with that moment; one without a delay overtakes those that wait."""
+    day = Day(at("far", 0, "f1"), at("near", 1, "n1"), at("far", 1, "f2"), at("here", 1.5, "h"), at("near", 2, "n2"))
+    held = day.held()
+    got = [held.get(None) for _ in range(5)]
+    assert [(each.envelope.kind, each.at_s) for each in got if each] == [
+        ("h", 1.5),
+        ("n1", 2.0),
+        ("n2", 3.0),
+        ("f1", 10.0),
+        ("f2", 11.0),
+    ]
+    assert day.now_s == 11.0, "nothing came before its time or after it"
+    assert held.get(None) is None
+
+
+def test_two_that_fall_due_together_come_as_they_arrived() -> None:
+    """Equal moments are told apart by arrival alone."""
+    held = Day(*(at("near", 3.0, kind) for kind in "zaza")).held()
+    assert [got.envelope.kind for got in (held.get(None) for _ in range(4)) if got] == list("zaza")
+
+
+def test_a_time_limit_counts_from_the_call() -> None:
+    """What is held beyond the limit is not there yet, and is found by whoever asks again."""
+    day = Day(at("far", 1.0))
+    held = day.held()
+    for limit_s, ends_s in ((0, 0.0), (4.0, 4.0), (0, 4.0), (6.9, 10.9)):
+        with pytest.raises(queue.Empty):
+            held.get(limit_s)
+        assert day.now_s == pytest.approx(ends_s)
+    got = held.get(0.2)
+    assert got is not None and got.at_s == day.now_s == pytest.approx(11.0)
+
+
+def test_nobody_polls() -> None:
+    """A wait lasts until something arrives or falls due: one look at the queue for each of these, no more."""
+    day = Day(at("near", 5.0))
+    assert day.held().get(None)
+    assert day.waits == [None, 1.0]
+
+
+def test_what_is_due_goes_before_what_arrives() -> None:
+    """A sender without a delay that never stops cannot keep others' messages from being received."""
+    day = Day(at("near", 0.0, "n"), *(at("here", 1.0, "h") for _ in range(3)))
+    held = day.held()
+    got = [held.get(None) for _ in range(4)]
+    assert [each.envelope.kind for each in got if each] == ["h", "n", "h", "h"]
+
+
+def test_threads_that_wait_each_get_one() -> None:
+    """Of several receivers none is forgotten: each gets a message when it is due, all learn of the end."""
+    arrived: queue.SimpleQueue[InboundMessage | None] = queue.SimpleQueue()
+    held = DelayQueue(arrived, {"near": 0.01})
+    got: queue.SimpleQueue[InboundMessage | None] = queue.SimpleQueue()
+    threads = [threading.Thread(target=lambda: got.put(held.get(PATIENCE_S))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in threads:
+        arrived.put(at("near", time.monotonic()))
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert all(got.get(timeout=0) is not None for _ in threads)
+
+
+def test_an_endpoint_holds_back_only_whom_it_is_told_to() -> None:
+    """Ann hears bob a tenth of a second late, at the stated moment; bob hears ann at once; other words stay."""
+    listen = Listen(delays_s={"bob": 0.1})
+    with (
+        Endpoint("ann", KEYS["ann"], LISTED, run="run-1", listen=listen, note=lambda _: None) as ann,
+        Endpoint("bob", KEYS["bob"], LISTED, run="run-1", note=lambda _: None) as bob,
+    ):
+        ann.connect("bob", bob.address, KEYS["bob"].public)
+        bob.connect("ann", ann.address, KEYS["ann"].public)
+        sent_s = time.monotonic()
+        bob.send("ann", Message("slow", {}, (b"parts",)))
+        received = ann.receive(PATIENCE_S)
+        assert received is not None and received.at_s >= sent_s + 0.1
+        assert received.at_s <= time.monotonic() and bytes(received.message.parts[0]) == b"parts"
+        assert ann.receive(0) is None
+        ann.send("bob", Message("k", {}))
+        assert bob.receive(PATIENCE_S)
+        ann.close()
+        assert ann.receive(None) is None
+
+
+def test_another_address_can_be_told() -> None:
+    """Where others see a different address than the one that is listened on, that is what they are told."""
+    listen = Listen(address="tcp://192.0.2.1:7")
+    with Endpoint("ann", KEYS["ann"], LISTED, run="r", listen=listen, note=lambda _: None) as ann:
+        assert ann.address == "tcp://192.0.2.1:7"
+
+
+@pytest.mark.parametrize("delay_s", [-1.0, float("nan"), float("inf")])
+def test_a_delay_is_a_number_of_at_least_0(delay_s: float) -> None:
+    """Anything else is refused with the sender's name."""
+    with pytest.raises(Refused, match="link from bob: delay_s"):
+        Listen(delays_s={"bob": delay_s})
