@@ -65,7 +65,7 @@ class Far(Here):
     """Sites where what a sends arrives at b a little late."""
 
     def door(self, device: str) -> Door:
-        """Only b link_matches anything back."""
+        """Only b holds anything back."""
         return Door(delays_s={"a": 0.02} if device == "b" else {})
 
 

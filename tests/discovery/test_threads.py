@@ -20,7 +20,7 @@ def counted(request: FleetRequest, cores: float = 4.0, **machine: object) -> lis
 )
 def test_a_quota_never_has_more_threads_than_cores(quota: float, threads: int) -> None:
     """Every device trained with one thread, whatever it had. Now its quota, rounded down, decides, and at least one:
-    with more, threads wait for others that the kernel link_matches."""
+    with more, threads wait for others that the kernel holds."""
     for request in (asked("a", cores=quota), boxed("a", cores=quota)):
         assert counted(fleet(request)) == [threads]
 
