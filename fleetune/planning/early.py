@@ -8,7 +8,7 @@ from fleetune.contracts.record import one_of
 from fleetune.contracts.run_config import StrategyRequest
 from fleetune.errors import Refused
 from fleetune.planning.solve import strategies
-from fleetune.solving.door import kinds
+from fleetune.solving.api import kinds
 
 DEVICES = ("device", "devices", "server", "helpers", "clients", "groups", "budgets")
 """Options that name devices, whatever the strategy."""

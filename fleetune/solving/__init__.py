@@ -9,7 +9,7 @@ May import: fleetune.clock, fleetune.contracts, fleetune.errors, numpy, numba, s
 of fields). No torch or files.
 """
 
-from fleetune.solving.door import document, kinds, read, solve
+from fleetune.solving.api import document, kinds, read, solve
 from fleetune.solving.kind import Kind, Solved
 
 __all__ = ["Kind", "Solved", "document", "kinds", "read", "solve"]

@@ -12,12 +12,11 @@ import numpy as np
 from benchmarks.parts.solvers.d2ft_problems import FORWARD, STYLES, paper, sized
 from benchmarks.report import Figure, middle
 from fleetune.contracts import wire
-from fleetune.solving.d2ft.case import Case
+from fleetune.solving.d2ft.instance import Instance
 from fleetune.solving.d2ft.methods import SUMMARIES
-from fleetune.solving.d2ft.problem import Problem
-from fleetune.solving.d2ft.solution import Solution
+from fleetune.solving.d2ft.problem import Problem, Solution
 from fleetune.solving.d2ft.solve import solve
-from fleetune.solving.d2ft.split import largest
+from fleetune.solving.d2ft.transportation import mask_of_largest
 
 SHEET = "d2ft, the paper's setting (72 subnets, 5 micro-batches)"
 LIMIT_S = 0.01
@@ -127,8 +126,8 @@ def _left_out(draws: int) -> Iterator[Figure]:
 
 
 def _unrotated(problem: Problem) -> int:
-    case = Case.of(problem)
-    return int((~largest(case.backward, case.fulls).any(axis=0)).sum())
+    instance = Instance.from_problem(problem)
+    return int((~mask_of_largest(instance.backward, instance.fulls).any(axis=0)).sum())
 
 
 def _joint_beside_disjoint(draws: int) -> Figure:

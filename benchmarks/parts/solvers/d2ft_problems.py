@@ -9,7 +9,7 @@ and 1 forward-only.
 import numpy as np
 from numpy.typing import NDArray
 
-from fleetune.solving.d2ft.problem import Problem, Row
+from fleetune.solving.d2ft.problem import Numbers, Problem
 
 SUBNETS, MICRO_BATCHES = 72, 5
 FORWARD, BACKWARD = 0.4, 0.6
@@ -60,9 +60,9 @@ def _problem(
     forwards: int,
     *,
     forward_weight: float | None = None,
-    **magnitudes: Row,
+    **magnitudes: Numbers,
 ) -> Problem:
-    def everywhere(cost: float) -> Row:
+    def everywhere(cost: float) -> Numbers:
         return (round(cost, 9),) * len(backward)
 
     return Problem(

@@ -15,8 +15,7 @@ from benchmarks.report import Figure, middle
 from fleetune.contracts import wire
 from fleetune.errors import Infeasible
 from fleetune.solving.deft.methods import SUMMARIES
-from fleetune.solving.deft.problem import Problem
-from fleetune.solving.deft.solution import Solution
+from fleetune.solving.deft.problem import Problem, Solution
 from fleetune.solving.deft.solve import solve
 
 SPEED = (("bisection", "joint", Size(100, 64), 0.1), ("bisection", "joint", Size(300, 200), 2.0),

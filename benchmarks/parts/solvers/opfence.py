@@ -17,8 +17,7 @@ from typing import NamedTuple
 from benchmarks.parts.solvers.opfence_problems import TESTBED_1, TESTBED_2, Testbed, gpt2, problem, resnet
 from benchmarks.report import Figure, middle
 from fleetune.contracts import wire
-from fleetune.solving.opfence.problem import Operator
-from fleetune.solving.opfence.solution import Solution
+from fleetune.solving.opfence.problem import Operator, Solution
 from fleetune.solving.opfence.solve import solve
 
 SHEET = "opfence: how much faster by eq. (3) than the paper's baselines (the paper: 1.45 - 9.39)"

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 from benchmarks.parts.solvers.split_problems import Setting, random_problem, tight_problem
 from benchmarks.report import Figure
-from fleetune.solving.split.problem import Problem
-from fleetune.solving.split.solution import Solution
+from fleetune.solving.split.problem import Problem, Solution
 from fleetune.solving.split.solve import solve
 
 SMALL = ((20, 5), (8, 2), (15, 5), (20, 3), (12, 3), (20, 5), (10, 2), (15, 3), (18, 4), (20, 4))

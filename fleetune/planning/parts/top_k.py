@@ -10,7 +10,7 @@ from fleetune.contracts.link_spec import BYTES_PER_KEPT_ELEMENT, ELEMENT_BYTES, 
 from fleetune.contracts.plan import BACKWARD, FORWARD, LinkUse, Plan
 from fleetune.contracts.record import positive
 from fleetune.errors import Refused
-from fleetune.solving.opfence.wires import Codec
+from fleetune.solving.opfence.compression import Codec
 
 
 def check_ratio(owner: str, ratio: float | None) -> None:

@@ -34,9 +34,8 @@ from fleetune.planning.parts.requirements import format_bytes
 from fleetune.planning.parts.top_k import check_ratio, with_top_k
 from fleetune.planning.problem import Problem
 from fleetune.solving.hpp.warmup import warmups
-from fleetune.solving.opfence.problem import Device, Operator
+from fleetune.solving.opfence.problem import Device, Operator, Solution
 from fleetune.solving.opfence.problem import Problem as Placing
-from fleetune.solving.opfence.solution import Solution
 from fleetune.solving.opfence.solve import solve
 
 WORK = 1e12

@@ -28,7 +28,7 @@ from fleetune.planning.parts.plan_result import plan_result, segment
 from fleetune.planning.problem import Problem
 from fleetune.solving.deft.kind import DEFT
 from fleetune.solving.deft.problem import Problem as Dealing
-from fleetune.solving.deft.solution import Solution
+from fleetune.solving.deft.problem import Solution
 from fleetune.solving.deft.solve import solve
 
 

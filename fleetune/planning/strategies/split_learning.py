@@ -26,9 +26,9 @@ from fleetune.planning.parts.layers import cut_places
 from fleetune.planning.parts.plan_result import plan_result, segment
 from fleetune.planning.parts.split_problem import Cuts, Roles, SplitProblemBuilder
 from fleetune.planning.problem import Problem
-from fleetune.solving.split.bound import quick_bound
-from fleetune.solving.split.case import Case
-from fleetune.solving.split.solution import Solution
+from fleetune.solving.split.bounds import quick_bound
+from fleetune.solving.split.instance import Instance
+from fleetune.solving.split.problem import Solution
 from fleetune.solving.split.solve import solve
 
 PLACES = 8
@@ -152,10 +152,10 @@ def _searched(problem: Problem, sharer: SplitProblemBuilder) -> Cuts:
 def _least_s(sharer: SplitProblemBuilder, cuts: Cuts) -> float:
     """No plan of these roles and cuts has a shorter round: by clients and helpers together, by each client alone."""
     slot_s, own_s = sharer.slot_s(cuts), max(sharer.own_s(client, cuts) for client in sharer.roles.clients)
-    case = Case.of(sharer.posed(cuts, slot_s, least=True))
-    if not case.linked.any(axis=0).all():
+    instance = Instance.from_problem(sharer.posed(cuts, slot_s, least=True))
+    if not instance.linked.any(axis=0).all():
         return math.inf  # a copy of part 2 fits no helper: there is no plan
-    return max(own_s, quick_bound(case) * slot_s)
+    return max(own_s, quick_bound(instance) * slot_s)
 
 
 def _least_of_all_s(problem: Problem, sharer: SplitProblemBuilder) -> float:

@@ -5,10 +5,9 @@ from typing import Any
 
 from fleetune.contracts import wire
 from fleetune.solving.d2ft.methods import SUMMARIES
-from fleetune.solving.d2ft.problem import Problem
-from fleetune.solving.d2ft.solution import Solution
+from fleetune.solving.d2ft.problem import Problem, Solution
 from fleetune.solving.kind import Kind
-from fleetune.solving.proofs import counted
+from fleetune.solving.validation import plural
 
 
 def _parse(plain: Any, owner: str) -> Problem:
@@ -28,8 +27,7 @@ def _solve(problem: Problem, *, method: str, time_limit_s: float | None, seed: i
 def in_short(plan: Solution) -> str:
     """`4 subnets x 5 micro-batches: 12 full, 4 forward-only, 4 shortcut, 0 untrained`"""
     found = Counter(operation for row in plan.table for operation in row)
-    size = f"{counted(len(plan.table), 'subnet')} x {counted(len(plan.table[0]), 'micro-batch')}"
-    size = size.replace("micro-batchs", "micro-batches")
+    size = f"{plural(len(plan.table), 'subnet')} x {plural(len(plan.table[0]), 'micro-batch')}"
     shares = ", ".join(f"{found[code]} {name}" for code, name in ((1, "full"), (2, "forward-only"), (3, "shortcut")))
     return f"{size}: {shares}, {plan.untrained_micro_batches} untrained"
 

@@ -4,6 +4,8 @@ Nemhauser and Ullmann, Discrete Dynamic Programming and Capital Allocation, Mana
 of the first items only those matter that no cheaper one equals in value, so there are never more than the capacities a
 table would have (the paper's Algorithm 2), and mostly few (Beier and Vöcking, STOC 2003). Those that could not reach
 the best known value even with a fraction of an item (Dantzig's bound) are dropped as well.
+
+A knapsack for every subnet: as many of the best as fit where costs are alike, the general program where not.
 """
 
 import math
@@ -13,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleetune.errors import Refused
-from fleetune.solving.proofs import Floats
+from fleetune.solving.d2ft.instance import Cost, Ints
+from fleetune.solving.d2ft.ties import OptimalChoices, top_choices
+from fleetune.solving.validation import Floats
 
 LARGEST = 2**62
 SLACK = 1e-12
@@ -21,7 +25,7 @@ SLACK = 1e-12
 Bools = NDArray[np.bool_]
 
 
-def best_subset(values: Sequence[float] | Floats, costs: Sequence[int], capacity: int) -> Bools:
+def solve_knapsack(values: Sequence[float] | Floats, costs: Sequence[int], capacity: int) -> Bools:
     """Which items to take: the largest sum of values whose costs, whole numbers from 0, sum to at most the capacity.
 
     What costs nothing is always taken; of items alike in both numbers the first. Values are at least 0. Refused: costs
@@ -96,3 +100,25 @@ def _dantzig(values: Floats, costs: NDArray[np.int64], rooms: NDArray[np.int64])
     inside = np.minimum(whole, len(values) - 1)
     part = np.where(whole < len(values), (rooms - ends[whole]) * (values[inside] / costs[inside]), 0.0)
     return worth[whole] + part
+
+
+def select(scores: Floats, counts: Ints, knapsacks: Sequence[tuple[Cost, int]]) -> OptimalChoices:
+    """The best choices of every subnet; `counts` of them fit where costs are alike.
+
+    knapsacks: [subnet] of cost and capacity. A score of -inf forbids. Where costs differ one best choice is given:
+    equals of other costs are no ties.
+    """
+    unequal = [k for k, (cost, _) in enumerate(knapsacks) if not isinstance(cost, int)]
+    if not unequal:
+        return top_choices(scores, counts)
+    counts = counts.copy()
+    counts[unequal] = 0
+    choices = top_choices(scores, counts)
+    for k in unequal:
+        cost, capacity = knapsacks[k]
+        assert not isinstance(cost, int)
+        allowed = np.flatnonzero(np.isfinite(scores[k]))
+        chosen = allowed[solve_knapsack(scores[k][allowed], [cost[i] for i in allowed], capacity)]
+        choices.must[k, chosen] = choices.may[k, chosen] = True
+        counts[k] = len(chosen)
+    return choices

@@ -1,16 +1,18 @@
-"""The problem of kind "d2ft": scores, costs and budgets as plain numbers, proven when it is made."""
+"""The problem of kind "d2ft": scores, costs and budgets as plain numbers, proven when it is made.
+
+A plan of kind "d2ft": the contract's JSON, key for key.
+"""
 
 import math
 from typing import Literal
 
 import numpy as np
 
-from fleetune.contracts.record import record
+from fleetune.contracts.record import finite, record
 from fleetune.errors import Refused
-from fleetune.solving.fields import Real
-from fleetune.solving.proofs import Axis, at_least, table
+from fleetune.solving.validation import Axis, Real, validate_range, validate_table
 
-Row = tuple[Real, ...]
+Numbers = tuple[Real, ...]
 
 
 @record
@@ -21,25 +23,25 @@ class Problem:
     """
 
     kind: Literal["d2ft"] = "d2ft"
-    backward_scores: tuple[Row, ...]
+    backward_scores: tuple[Numbers, ...]
     """[subnet][micro-batch]: what training it is worth."""
-    forward_scores: tuple[Row, ...]
+    forward_scores: tuple[Numbers, ...]
     """[subnet][micro-batch]: what running it forward alone is worth."""
-    forward_cost: Row
+    forward_cost: Numbers
     """[subnet], of a micro-batch; running it forward only costs this."""
-    backward_cost: Row
+    backward_cost: Numbers
     """[subnet]; training it costs this beside forward_cost."""
-    full_capacity: Row
+    full_capacity: Numbers
     """[subnet], for what is trained."""
-    forward_capacity: Row
+    forward_capacity: Numbers
     """[subnet], for what is run forward only."""
-    capacity: Row | None = None
+    capacity: Numbers | None = None
     """[subnet], for both together: what `joint` heeds instead of the two above."""
     forward_weight: Real | None = None
     """Of forward scores beside backward scores, for `joint`; None: backward scores first, forward scores then."""
-    weight_magnitude: Row | None = None
+    weight_magnitude: Numbers | None = None
     """[subnet], for `magnitude` and `magnitude-gradient`."""
-    gradient_magnitude: Row | None = None
+    gradient_magnitude: Numbers | None = None
     """[subnet], for `magnitude-gradient`."""
 
     def __post_init__(self) -> None:
@@ -48,15 +50,47 @@ class Problem:
         subnets: Axis = ("subnet", range(len(self.backward_scores)))
         micro_batches: Axis = ("micro-batch", range(len(self.backward_scores[0])))
         if self.forward_weight is not None:
-            at_least("forward_weight", self.forward_weight, 0)
+            validate_range("forward_weight", self.forward_weight, 0)
         for field, weight in (("backward_scores", 1.0), ("forward_scores", max(1.0, self.forward_weight or 0.0))):
-            scores = table(field, getattr(self, field), subnets, micro_batches)
+            scores = validate_table(field, getattr(self, field), subnets, micro_batches)
             with np.errstate(over="ignore"):
                 total = float(scores.sum())
             if not math.isfinite(2 * weight * total):
                 raise Refused(f"{field}: their sum, weighted, is above the largest number there is; scale them down")
         for field in ("forward_cost", "backward_cost", "full_capacity", "forward_capacity"):
-            table(field, getattr(self, field), subnets)
+            validate_table(field, getattr(self, field), subnets)
         for field in ("capacity", "weight_magnitude", "gradient_magnitude"):
             if getattr(self, field) is not None:
-                table(field, getattr(self, field), subnets)
+                validate_table(field, getattr(self, field), subnets)
+
+
+@record
+class Solution:
+    """The operation of every subnet on every micro-batch, and what it is worth."""
+
+    kind: Literal["d2ft"] = "d2ft"
+    method: str
+    feasible: bool
+    """False only of the pruning baselines, which heed budgets in total but not each; `reason` has the subnet."""
+    reason: str = ""
+    objective: float
+    """Sum of the backward scores of what is trained; of `joint` with a forward_weight: this plus forward_weight times
+    forward_objective. Maximised."""
+    upper_bound: float | None
+    """No plan within the same budgets is worth more; None: the method does not keep to them."""
+    solve_s: float
+    table: tuple[tuple[int, ...], ...]
+    """[subnet][micro-batch]: 1 full, 2 forward-only, 3 shortcut."""
+    forward_objective: float
+    """Sum of the forward scores of what is run forward only."""
+    workload_variance: float
+    """Over the subnets, of the share of its largest possible compute (all micro-batches full) that each uses: 0 is
+    balance, and subnets pruned whole or not at all have p(1 - p), about 0.25 (Section III-B1, Table I)."""
+    untrained_micro_batches: int
+    """How many no subnet trains."""
+
+    def __post_init__(self) -> None:
+        finite("solution", objective=self.objective, solve_s=self.solve_s, workload_variance=self.workload_variance)
+        finite("solution", forward_objective=self.forward_objective)
+        if self.upper_bound is not None:
+            finite("solution", upper_bound=self.upper_bound)

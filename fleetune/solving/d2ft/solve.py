@@ -1,22 +1,22 @@
-"""A problem of kind "d2ft" solved by a method's name."""
+"""A problem of kind "d2ft" solved by a method's name.
 
+What a table comes to: sums of scores, balance, and what nobody trains.
+"""
+
+import math
 import time
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
+
 from fleetune.errors import Refused
-from fleetune.solving.d2ft.case import FORWARD_ONLY, FULL, Case, Table
-from fleetune.solving.d2ft.measures import over_budget, total, untrained, weighted, workload_variance
-from fleetune.solving.d2ft.methods import (
-    SUMMARIES,
-    bilevel,
-    bilevel_disjoint,
-    joint,
-    magnitude,
-    magnitude_gradient,
-    random,
-)
-from fleetune.solving.d2ft.problem import Problem
-from fleetune.solving.d2ft.solution import Solution
+from fleetune.solving.d2ft.instance import FORWARD_ONLY, FULL, Cost, Instance, Table, total_cost
+from fleetune.solving.d2ft.methods import SUMMARIES, joint
+from fleetune.solving.d2ft.methods.baselines import magnitude, magnitude_gradient, random
+from fleetune.solving.d2ft.methods.bilevel import bilevel, bilevel_disjoint
+from fleetune.solving.d2ft.problem import Problem, Solution
+from fleetune.solving.validation import Floats
 
 
 def solve(problem: Problem, *, method: str = "bilevel", seed: int = 0) -> Solution:
@@ -27,14 +27,14 @@ def solve(problem: Problem, *, method: str = "bilevel", seed: int = 0) -> Soluti
     if method not in SUMMARIES:
         raise Refused(f"method: {method!r} is not known; allowed are {', '.join(SUMMARIES)}")
     started = time.perf_counter()
-    case = Case.of(problem)
-    table = _table(case, problem, method, seed)
+    instance = Instance.from_problem(problem)
+    table = _table(instance, problem, method, seed)
     weight = problem.forward_weight if method == "joint" else None
-    objective = total(case.backward, table, FULL) if weight is None else weighted(case, table, weight)
-    lack = "" if method == "joint" else over_budget(case, table)
+    objective = score_sum(instance.backward, table, FULL) if weight is None else weighted_score(instance, table, weight)
+    lack = "" if method == "joint" else budget_violation(instance, table)
     bound: float | None = objective
     if method in ("random", "magnitude", "magnitude-gradient"):
-        bound = None if lack else total(case.backward, bilevel.plan(case), FULL)
+        bound = None if lack else score_sum(instance.backward, bilevel(instance), FULL)
     found: dict[str, Any] = {
         "method": method,
         "feasible": not lack,
@@ -42,20 +42,73 @@ def solve(problem: Problem, *, method: str = "bilevel", seed: int = 0) -> Soluti
         "objective": objective,
         "upper_bound": bound,
         "table": tuple(map(tuple, table.tolist())),
-        "forward_objective": total(case.forward, table, FORWARD_ONLY),
-        "workload_variance": workload_variance(case, table),
-        "untrained_micro_batches": untrained(table),
+        "forward_objective": score_sum(instance.forward, table, FORWARD_ONLY),
+        "workload_variance": workload_variance(instance, table),
+        "untrained_micro_batches": untrained_count(table),
     }
     return Solution(**found, solve_s=time.perf_counter() - started)
 
 
-def _table(case: Case, problem: Problem, method: str, seed: int) -> Table:
+def _table(instance: Instance, problem: Problem, method: str, seed: int) -> Table:
     if method == "joint":
-        return joint.plan(case, problem.forward_weight)
+        return joint.plan(instance, problem.forward_weight)
     if method == "random":
-        return random.plan(case, seed)
+        return random(instance, seed)
     if method == "magnitude":
-        return magnitude.plan(case, problem)
+        return magnitude(instance, problem)
     if method == "magnitude-gradient":
-        return magnitude_gradient.plan(case, problem)
-    return bilevel.plan(case) if method == "bilevel" else bilevel_disjoint.plan(case)
+        return magnitude_gradient(instance, problem)
+    return bilevel(instance) if method == "bilevel" else bilevel_disjoint(instance)
+
+
+def score_sum(scores: Floats, table: Table, operation: int) -> float:
+    """The exactly rounded sum of the scores of one operation."""
+    return math.fsum(scores[table == operation].tolist())
+
+
+def weighted_score(instance: Instance, table: Table, weight: float) -> float:
+    """Backward scores of the fulls and weighted forward scores of the forward-onlys."""
+    parts = (instance.backward[table == FULL], weight * instance.forward[table == FORWARD_ONLY])
+    return math.fsum(np.concatenate(parts).tolist())
+
+
+def workload_variance(instance: Instance, table: Table) -> float:
+    """Over the subnets, of compute used / compute of all micro-batches full (0 where that costs nothing); population.
+
+    Exactly 0 where all use the same share.
+    """
+    full, forward = table == FULL, table == FORWARD_ONLY
+    known: dict[tuple[object, ...], Fraction] = {}
+    shares = []
+    for budget, fulls, forwards in zip(instance.budgets, full, forward, strict=True):
+        alike = budget.uniform
+        key = (
+            (budget, int(fulls.sum()), int(forwards.sum())) if alike else (budget, *fulls.tolist(), *forwards.tolist())
+        )
+        if key not in known:
+            known[key] = _share(budget.full_cost, budget.forward_cost, fulls.tolist(), forwards.tolist())
+        shares.append(known[key])
+    if len(set(shares)) == 1:
+        return 0.0
+    return float(np.var([float(share) for share in shares]))
+
+
+def untrained_count(table: Table) -> int:
+    """How many micro-batches no subnet trains fully."""
+    return int((~(table == FULL).any(axis=0)).sum())
+
+
+def budget_violation(instance: Instance, table: Table) -> str:
+    """The first subnet that trains more than its full_capacity holds, in a sentence; empty where none does."""
+    for k, budget in enumerate(instance.budgets):
+        row = (table[k] == FULL).tolist()
+        used = total_cost(budget.full_cost, row)
+        if used > budget.full_capacity:
+            held = float(Fraction(budget.full_capacity, used) * sum(row))
+            return f"subnet {k} trains {sum(row)} micro-batches and its full_capacity holds {held:.4g} of them"
+    return ""
+
+
+def _share(full_cost: Cost, forward_cost: Cost, fulls: list[bool], forwards: list[bool]) -> Fraction:
+    whole = total_cost(full_cost, [True] * len(fulls))
+    return Fraction(total_cost(full_cost, fulls) + total_cost(forward_cost, forwards), whole) if whole else Fraction(0)

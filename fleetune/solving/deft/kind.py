@@ -4,10 +4,9 @@ from typing import Any
 
 from fleetune.contracts import wire
 from fleetune.solving.deft.methods import SUMMARIES
-from fleetune.solving.deft.problem import Problem
-from fleetune.solving.deft.solution import Solution
+from fleetune.solving.deft.problem import Problem, Solution
 from fleetune.solving.kind import Kind
-from fleetune.solving.proofs import counted
+from fleetune.solving.validation import plural
 
 SHOWN = 12
 """Blocks on one line."""
@@ -37,9 +36,7 @@ def in_short(plan: Solution) -> str:
     shown = " ".join(map(str, plan.devices[:SHOWN])) + (" ..." if len(plan.devices) > SHOWN else "")
     least, most = (f"{hz:.4g}" for hz in (min(plan.bandwidth_hz), max(plan.bandwidth_hz)))
     where = f"device{'s' if len(plan.devices) > 1 else ''} {shown}"
-    return (
-        f"{counted(len(plan.devices), 'block')} on {where} with {least if least == most else f'{least} to {most}'} Hz"
-    )
+    return f"{plural(len(plan.devices), 'block')} on {where} with {least if least == most else f'{least} to {most}'} Hz"
 
 
 DEFT = Kind(

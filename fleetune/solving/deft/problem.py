@@ -1,16 +1,18 @@
-"""The problem of kind "deft": devices, blocks and a band as plain numbers, proven when it is made."""
+"""The problem of kind "deft": devices, blocks and a band as plain numbers, proven when it is made.
+
+A plan of kind "deft": the contract's JSON, key for key.
+"""
 
 from typing import Literal
 
-from fleetune.contracts.record import record
+from fleetune.contracts.record import finite, record
 from fleetune.errors import Refused
-from fleetune.solving.fields import Real
-from fleetune.solving.proofs import Axis, at_least, table
+from fleetune.solving.validation import Axis, Real, validate_range, validate_table
 
-LEAST, MOST = 1e-60, 1e60
+MIN_VALUE, MAX_VALUE = 1e-60, 1e60
 """Bits, Hz and bit/s/Hz: between these no product or quotient leaves the range of floats."""
-MOST_S = 1e300
-MOST_PAIRS = 20_000_000
+MAX_S = 1e300
+MAX_PAIRS = 20_000_000
 """Devices x blocks: some gigabytes of tables."""
 
 
@@ -46,28 +48,71 @@ class Problem:
         devices: Axis = ("device", range(len(self.memory_bytes)))
         blocks: Axis = ("block", range(len(self.block_memory_bytes)))
         self._prove_size()
-        table("memory_bytes", self.memory_bytes, devices)
-        table("block_memory_bytes", self.block_memory_bytes, blocks)
-        compute_s = table("compute_s", self.compute_s, devices, blocks)
-        if compute_s.max() > MOST_S:
+        validate_table("memory_bytes", self.memory_bytes, devices)
+        validate_table("block_memory_bytes", self.block_memory_bytes, blocks)
+        compute_s = validate_table("compute_s", self.compute_s, devices, blocks)
+        if compute_s.max() > MAX_S:
             device, block = divmod(int(compute_s.argmax()), compute_s.shape[1])
-            at_least(f"compute_s of device {device}, block {block}", compute_s[device, block], 0, MOST_S)
-        table("spectral_efficiency", self.spectral_efficiency, devices)
+            validate_range(f"compute_s of device {device}, block {block}", compute_s[device, block], 0, MAX_S)
+        validate_table("spectral_efficiency", self.spectral_efficiency, devices)
         for device, efficiency in enumerate(self.spectral_efficiency):
             _above_0(f"spectral_efficiency of device {device}", efficiency, "; leave out a device without a link")
         _above_0("bandwidth_hz", self.bandwidth_hz)
-        at_least("block_bits", self.block_bits, 0, MOST)
+        validate_range("block_bits", self.block_bits, 0, MAX_VALUE)
         if self.block_bits != 0:
             _above_0("block_bits", self.block_bits)
 
     def _prove_size(self) -> None:
         pairs = len(self.memory_bytes) * len(self.block_memory_bytes)
-        if pairs > MOST_PAIRS:
-            raise Refused(f"compute_s: {pairs} pairs of device and block; at most {MOST_PAIRS} are planned at once")
+        if pairs > MAX_PAIRS:
+            raise Refused(f"compute_s: {pairs} pairs of device and block; at most {MAX_PAIRS} are planned at once")
 
 
 def _above_0(field: str, value: float, otherwise: str = "") -> None:
     if value == 0:
         raise Refused(f"{field}: {value} is not above 0; give a number above 0{otherwise}")
-    at_least(field, value, 0)
-    at_least(field, value, LEAST, MOST)
+    validate_range(field, value, 0)
+    validate_range(field, value, MIN_VALUE, MAX_VALUE)
+
+
+@record
+class Iteration:
+    """Of `dual-ascent`: where it stood."""
+
+    dual_s: float
+    """Value of the Lagrangian's minimum: no plan is faster."""
+    primal_s: float
+    """Latency of the blocks' allocation it found, the band divided at its best."""
+    best_s: float
+    """Of all until then."""
+
+    def __post_init__(self) -> None:
+        finite("iteration", dual_s=self.dual_s, primal_s=self.primal_s, best_s=self.best_s)
+
+
+@record
+class Solution:
+    """Who tunes which block with which part of the band, and when the last one ends."""
+
+    kind: Literal["deft"] = "deft"
+    method: str
+    feasible: bool
+    """False only of methods that ignore memory; `reason` has the device, the block and the bytes."""
+    reason: str = ""
+    objective: float
+    """Seconds until the slowest device has computed and sent its block."""
+    lower_bound: float
+    """No plan has a shorter latency."""
+    solve_s: float
+    deterministic: bool = True
+    devices: tuple[int, ...]
+    """Index of each block's device."""
+    bandwidth_hz: tuple[float, ...]
+    """Of each block."""
+    solved_by: Literal["crunch", "matching"] | None = None
+    """How blocks were allocated for equal parts: CRUNCH is right only where latency and memory grow with depth."""
+    trace: tuple[Iteration, ...] | None = None
+    """Of `dual-ascent`."""
+
+    def __post_init__(self) -> None:
+        finite("solution", objective=self.objective, lower_bound=self.lower_bound, solve_s=self.solve_s)

@@ -1,17 +1,25 @@
 """A problem of kind "deft" solved by a method's name."""
 
 import time
-from importlib import import_module
+from collections.abc import Callable
 from typing import Literal, cast
 
 from fleetune.errors import Refused
-from fleetune.solving.deft.bottleneck import bottleneck
-from fleetune.solving.deft.case import Case, Draft
-from fleetune.solving.deft.methods import SUMMARIES
-from fleetune.solving.deft.methods.bisection import optimum
-from fleetune.solving.deft.problem import Problem
-from fleetune.solving.deft.shortage import lacking
-from fleetune.solving.deft.solution import Solution
+from fleetune.solving.deft.allocation import bottleneck_allocation
+from fleetune.solving.deft.infeasibility import memory_violation
+from fleetune.solving.deft.instance import Allocation, Instance
+from fleetune.solving.deft.methods import SUMMARIES, dual_ascent
+from fleetune.solving.deft.methods.baselines import channel_aware, compute_aware
+from fleetune.solving.deft.methods.exact import bisection, crunch, joint_optimum
+from fleetune.solving.deft.problem import Problem, Solution
+
+PLANNERS: dict[str, Callable[[Instance], Allocation]] = {
+    "bisection": bisection,
+    "crunch": crunch,
+    "dual-ascent": dual_ascent.plan,
+    "compute-aware": compute_aware,
+    "channel-aware": channel_aware,
+}
 
 
 def solve(problem: Problem, *, method: str = "bisection", time_limit_s: float | None = None, seed: int = 0) -> Solution:
@@ -24,25 +32,25 @@ def solve(problem: Problem, *, method: str = "bisection", time_limit_s: float | 
     if method not in SUMMARIES:
         raise Refused(f"method: {method!r} is not known; allowed are {', '.join(SUMMARIES)}")
     started = time.perf_counter()
-    case = Case(problem)
-    draft: Draft = import_module(f"fleetune.solving.deft.methods.{method.replace('-', '_')}").plan(case)
-    low_s = _low_s(case) if draft.low_s is None else draft.low_s
-    reason = lacking(problem, draft.devices.tolist())
+    instance = Instance(problem)
+    allocation = PLANNERS[method](instance)
+    bound_s = _bound_s(instance) if allocation.bound_s is None else allocation.bound_s
+    reason = memory_violation(problem, allocation.devices.tolist())
     return Solution(
         method=method,
         feasible=not reason,
         reason=reason,
-        objective=case.latency_s(draft),
-        lower_bound=low_s,
+        objective=instance.latency_s(allocation),
+        lower_bound=bound_s,
         solve_s=time.perf_counter() - started,
-        devices=tuple(draft.devices.tolist()),
-        bandwidth_hz=tuple(draft.bandwidth_hz),
-        solved_by=cast(Literal["crunch", "matching"] | None, draft.solved_by),
-        trace=draft.trace,
+        devices=tuple(allocation.devices.tolist()),
+        bandwidth_hz=tuple(allocation.bandwidth_hz),
+        solved_by=cast(Literal["crunch", "matching"] | None, allocation.solved_by),
+        trace=allocation.trace,
     )
 
 
-def _low_s(case: Case) -> float:
+def _bound_s(instance: Instance) -> float:
     """No plan is faster."""
-    equal = case.problem.bandwidth == "equal"
-    return bottleneck(case.even_s).threshold if equal else optimum(case).low_s
+    equal = instance.problem.bandwidth == "equal"
+    return bottleneck_allocation(instance.equal_part_s).threshold if equal else joint_optimum(instance).bound_s

@@ -4,7 +4,7 @@ import numpy as np
 
 from fleetune.solving.hpp.draft import Draft, MemoryShortfall, evaluate
 from fleetune.solving.hpp.instance import Instance
-from fleetune.solving.proofs import counted
+from fleetune.solving.validation import plural
 
 
 def explain_infeasible(instance: Instance, nearest: Draft) -> str:
@@ -46,6 +46,6 @@ def describe_shortfall(instance: Instance, draft: Draft, shortfall: MemoryShortf
     span = f"layer {first}" if stage.end == stage.first + 1 else f"layers {first} to {last}"
     each = "the one micro-batch" if kept == 1 else f"each of {kept} micro-batches"
     return (
-        f"device {device.name} lacks {shortfall.missing_bytes} bytes for {span} with {counted(samples, 'sample')} of "
+        f"device {device.name} lacks {shortfall.missing_bytes} bytes for {span} with {plural(samples, 'sample')} of "
         f"{each} kept ({device.memory_bytes + shortfall.missing_bytes} of {device.memory_bytes})"
     )

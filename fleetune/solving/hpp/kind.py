@@ -8,7 +8,7 @@ from fleetune.solving.hpp.methods import SUMMARIES
 from fleetune.solving.hpp.problem import Problem
 from fleetune.solving.hpp.solution import Solution, Stage
 from fleetune.solving.kind import Kind
-from fleetune.solving.proofs import counted
+from fleetune.solving.validation import plural
 
 MAX_LAYERS = 200_000
 """Models have a few thousand; ten times as many take minutes with any method."""
@@ -35,8 +35,8 @@ def in_short(plan: Solution) -> str:
     """Format a plan: `3 stages nano-0+nano-1 | tx2 | nx`, virtual workers in brackets."""
     if plan.virtual_workers is not None:
         workers = " ".join(f"[{_line(worker.stages)}]" for worker in plan.virtual_workers)
-        return f"{counted(len(plan.virtual_workers), 'virtual worker')} {workers}"
-    return f"{counted(len(plan.stages), 'stage')} {_line(plan.stages)}"
+        return f"{plural(len(plan.virtual_workers), 'virtual worker')} {workers}"
+    return f"{plural(len(plan.stages), 'stage')} {_line(plan.stages)}"
 
 
 def _line(stages: tuple[Stage, ...]) -> str:

@@ -10,7 +10,7 @@ from fleetune.solving.hpp.chain_cuts import edges_near
 from fleetune.solving.hpp.draft import Draft, DraftStage
 from fleetune.solving.hpp.instance import GRADIENT, OUTPUT, TRAINABLE, Floats, Instance, InstanceArrays, Ints
 from fleetune.solving.hpp.sample_allocation import IMPOSSIBLE, MEMORY_AMPLE, MEMORY_BOUND, allocate_by_capacity, task_s
-from fleetune.solving.room import prove_room
+from fleetune.solving.memory import require_memory
 
 
 class ProgramInput(NamedTuple):
@@ -78,7 +78,7 @@ class PipelineProgram:
         stages = min(len(edges) - 1, len(order))
         if isinstance(instance.problem.warmup, tuple):
             stages = min(stages, len(instance.problem.warmup))
-        prove_room(needed_bytes(len(edges) - 1, len(order)), f"{len(edges) - 1} layers on {len(order)} devices")
+        require_memory(needed_bytes(len(edges) - 1, len(order)), f"{len(edges) - 1} layers on {len(order)} devices")
         self.table = _new_table(stages, len(edges) - 1, len(order), stopped)
         warmups = np.array([0, *_warmups(instance, stages)[::-1]], np.int64)
         _fill(instance.arrays, ProgramInput(order, warmups, edges), bound_s, self.table)

@@ -11,9 +11,20 @@ from pydantic import BeforeValidator
 
 from fleetune.contracts.record import one_of, record
 from fleetune.errors import Refused
-from fleetune.solving.fields import LARGEST, Real, Whole
 from fleetune.solving.hpp.warmup import FREE, POLICIES, warmups
-from fleetune.solving.proofs import Axis, Floats, ascending, at_least, counted, links, names, table
+from fleetune.solving.validation import (
+    LARGEST,
+    Axis,
+    Floats,
+    Real,
+    Whole,
+    plural,
+    validate_ascending,
+    validate_links,
+    validate_names,
+    validate_range,
+    validate_table,
+)
 
 ROUNDING = 1e-12
 """Tolerance of extrapolated times below 0, as a share of the two measured times."""
@@ -61,7 +72,7 @@ class Layer:
         for field in ("param_bytes", "activation_bytes", "flops", "output_bytes", "gradient_bytes", "trainable_bytes"):
             value = getattr(self, field)
             if value is not None:
-                at_least(f"{field} of layer {self.name}", value, 0)
+                validate_range(f"{field} of layer {self.name}", value, 0)
         if self.trainable_bytes is not None and self.trainable_bytes > self.param_bytes:
             raise Refused(
                 f"trainable_bytes of layer {self.name}: {self.trainable_bytes} is above its param_bytes "
@@ -77,7 +88,7 @@ class Device:
     memory_bytes: Whole
 
     def __post_init__(self) -> None:
-        at_least(f"memory_bytes of device {self.name}", self.memory_bytes, 0)
+        validate_range(f"memory_bytes of device {self.name}", self.memory_bytes, 0)
 
 
 @record
@@ -108,20 +119,20 @@ class Problem:
     """A policy's name, `free`, or K of every stage, which fixes the number of stages."""
 
     def __post_init__(self) -> None:
-        at_least("micro_batch", self.micro_batch, 1)
-        at_least("micro_batches", self.micro_batches, 1)
+        validate_range("micro_batch", self.micro_batch, 1)
+        validate_range("micro_batches", self.micro_batches, 1)
         layers, devices = [layer.name for layer in self.layers], [device.name for device in self.devices]
-        names("layer", layers)
-        names("device", devices)
-        ascending("batch_sizes", self.batch_sizes, least=1)
-        at_least("optimizer_bytes_per_param_byte", self.optimizer_bytes_per_param_byte, 0)
+        validate_names("layer", layers)
+        validate_names("device", devices)
+        validate_ascending("batch_sizes", self.batch_sizes, least=1)
+        validate_range("optimizer_bytes_per_param_byte", self.optimizer_bytes_per_param_byte, 0)
         one_of("problem", "snapshots", self.snapshots, (0, 1))
         self._check_warmup()
         axes: list[Axis] = [("device", devices), ("layer", layers), ("batch size", self.batch_sizes)]
-        forward = table("forward_s", self.forward_s, *axes)
-        backward = table("backward_s", self.backward_s, *axes)
-        bandwidth = links("bandwidth_bytes_per_s", self.bandwidth_bytes_per_s, devices, may_be_0=False)
-        latency = links("latency_s", self.latency_s, devices, may_be_0=True)
+        forward = validate_table("forward_s", self.forward_s, *axes)
+        backward = validate_table("backward_s", self.backward_s, *axes)
+        bandwidth = validate_links("bandwidth_bytes_per_s", self.bandwidth_bytes_per_s, devices, may_be_0=False)
+        latency = validate_links("latency_s", self.latency_s, devices, may_be_0=True)
         forward, backward = self._with_ends("forward_s", forward), self._with_ends("backward_s", backward)
         _check_limits(self, forward, backward, bandwidth, latency)
 
@@ -133,10 +144,10 @@ class Problem:
         most = min(len(self.layers), len(self.devices))
         if not 1 <= len(self.warmup) <= most:
             raise Refused(
-                f"warmup: {list(self.warmup)} fixes {counted(len(self.warmup), 'stage')}; "
-                f"{counted(len(self.layers), 'layer')} on {counted(len(self.devices), 'device')} allow 1 to {most}"
+                f"warmup: {list(self.warmup)} fixes {plural(len(self.warmup), 'stage')}; "
+                f"{plural(len(self.layers), 'layer')} on {plural(len(self.devices), 'device')} allow 1 to {most}"
             )
-        at_least("warmup", max(self.warmup), 1, LARGEST)
+        validate_range("warmup", max(self.warmup), 1, LARGEST)
         warmups(self.warmup, len(self.warmup), self.micro_batches)
 
     def _with_ends(self, field: str, seconds: Floats) -> Floats:

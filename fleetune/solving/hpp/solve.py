@@ -14,8 +14,8 @@ from fleetune.solving.hpp.methods.search import Search, SearchOptions
 from fleetune.solving.hpp.pipeline_program import needed_bytes
 from fleetune.solving.hpp.problem import Problem
 from fleetune.solving.hpp.solution import Share, Solution, Stage, VirtualWorker
-from fleetune.solving.proofs import counted
-from fleetune.solving.room import prove_room
+from fleetune.solving.memory import require_memory
+from fleetune.solving.validation import plural
 
 
 def solve(
@@ -37,7 +37,7 @@ def solve(
         raise Refused(f"method: {method!r} is not known; allowed are {', '.join(SUMMARIES)}")
     layers, devices = len(problem.layers), len(problem.devices)
     if method == "asteroid":
-        prove_room(needed_bytes(layers, devices), f"{layers} layers on {devices} devices")
+        require_memory(needed_bytes(layers, devices), f"{layers} layers on {devices} devices")
     started = time.perf_counter()
     instance = Instance(problem, lost_s_per_byte)
     if method == "hetpipe":
@@ -79,8 +79,8 @@ def _check_sample_count(instance: Instance) -> None:
     stages = instance.max_stages if isinstance(listed, str) else len(listed)
     if instance.devices > stages * instance.samples:
         raise Infeasible(
-            f"every_device: {instance.devices} devices cannot all take part, {counted(stages, 'stage')} of "
-            f"{counted(instance.samples, 'sample')} occupy at most {stages * instance.samples}; leave some out"
+            f"every_device: {instance.devices} devices cannot all take part, {plural(stages, 'stage')} of "
+            f"{plural(instance.samples, 'sample')} occupy at most {stages * instance.samples}; leave some out"
         )
 
 

@@ -9,7 +9,7 @@ Edges = list[list[int]]
 """Of every operator, others by index."""
 
 
-def prove_graph(names: Sequence[str], inputs: Sequence[Sequence[str]]) -> None:
+def validate_graph(names: Sequence[str], inputs: Sequence[Sequence[str]]) -> None:
     """Refuse inputs that are unknown or given twice, and cycles, by name."""
     known = set(names)
     for name, wanted in zip(names, inputs, strict=True):

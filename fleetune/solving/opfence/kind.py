@@ -5,9 +5,8 @@ from typing import Any
 from fleetune.contracts import wire
 from fleetune.solving.kind import Kind
 from fleetune.solving.opfence.methods import SUMMARIES
-from fleetune.solving.opfence.problem import Problem
-from fleetune.solving.opfence.solution import Solution
-from fleetune.solving.proofs import counted
+from fleetune.solving.opfence.problem import Problem, Solution
+from fleetune.solving.validation import plural
 
 
 def _parse(plain: Any, owner: str) -> Problem:
@@ -29,8 +28,8 @@ def in_short(plan: Solution) -> str:
     used = len(set(plan.placement.values()))
     thin = sum(link["ratio"] > 1 for link in plan.links)
     compressed = f", {thin} of them compressed" if thin else ""
-    places = f"{counted(len(plan.placement), 'operator')} on {counted(used, 'device')}"
-    return f"{places}, {counted(len(plan.links), 'link')}{compressed}"
+    places = f"{plural(len(plan.placement), 'operator')} on {plural(used, 'device')}"
+    return f"{places}, {plural(len(plan.links), 'link')}{compressed}"
 
 
 OPFENCE = Kind(

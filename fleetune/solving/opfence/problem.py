@@ -1,21 +1,27 @@
-"""The problem of kind "opfence": operators, devices and links as plain numbers, proven when it is made."""
+"""The problem of kind "opfence": operators, devices and links as plain numbers, proven when it is made.
+
+A plan of kind "opfence": the contract's JSON, key for key.
+
+How large a problem may be: its times, bytes and tables must be numbers that this machine can compute with.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
+from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
-from fleetune.contracts.record import record
+from fleetune.contracts.record import finite, record
 from fleetune.errors import Refused
-from fleetune.solving.fields import Real, Whole
-from fleetune.solving.opfence.extent import prove_extent
-from fleetune.solving.opfence.graph import prove_graph
-from fleetune.solving.proofs import Floats, at_least, links, names
+from fleetune.solving.opfence.graph import validate_graph
+from fleetune.solving.validation import Floats, Real, Whole, validate_links, validate_names, validate_range
 
-MOST_RATIO = 1e15
+MAX_RATIO = 1e15
 """Of elements to those kept; more leaves one element of anything that fits a memory."""
-LEAST_ELEMENT_BYTES, MOST_ELEMENT_BYTES = 1e-6, 1e6
-LEAST, MOST = 1e-60, 1e60
+MIN_ELEMENT_BYTES, MAX_ELEMENT_BYTES = 1e-6, 1e6
+MIN_VALUE, MAX_VALUE = 1e-60, 1e60
 """Flops per second, seconds, seconds per byte: between these no product or quotient leaves the range of floats."""
 
 
@@ -33,7 +39,7 @@ class Operator:
 
     def __post_init__(self) -> None:
         for field in ("flops", "param_bytes", "output_bytes"):
-            at_least(f"{field} of operator {self.name}", getattr(self, field), 0)
+            validate_range(f"{field} of operator {self.name}", getattr(self, field), 0)
 
 
 @record
@@ -45,13 +51,13 @@ class Device:
     memory_bytes: Whole
 
     def __post_init__(self) -> None:
-        above_0(f"flops_per_s of device {self.name}", self.flops_per_s, LEAST, MOST)
-        at_least(f"memory_bytes of device {self.name}", self.memory_bytes, 0)
+        validate_positive(f"flops_per_s of device {self.name}", self.flops_per_s, MIN_VALUE, MAX_VALUE)
+        validate_range(f"memory_bytes of device {self.name}", self.memory_bytes, 0)
 
 
 @record
 class Problem:
-    """Place the operators of one pipelined forward of `micro_batches` micro-batches.
+    """Placement the operators of one pipelined forward of `micro_batches` micro-batches.
 
     Making one proves it; Refused names the first fault by field, operator and device.
     """
@@ -75,25 +81,25 @@ class Problem:
 
     def __post_init__(self) -> None:
         devices = [device.name for device in self.devices]
-        names("operator", [operator.name for operator in self.operators])
-        names("device", devices)
-        prove_graph([operator.name for operator in self.operators], [operator.inputs for operator in self.operators])
-        at_least("micro_batches", self.micro_batches, 1)
-        at_least("optimizer_bytes_per_param_byte", self.optimizer_bytes_per_param_byte, 0)
-        alpha = links("alpha_s", self.alpha_s, devices, may_be_0=True)
-        beta = links("beta_s_per_byte", self.beta_s_per_byte, devices, may_be_0=True)
-        self._prove_compression()
-        in_range("alpha_s", alpha, devices)
-        in_range("beta_s_per_byte", beta, devices)
-        prove_extent(self, float(np.max(alpha)), float(np.max(beta)))
+        validate_names("operator", [operator.name for operator in self.operators])
+        validate_names("device", devices)
+        validate_graph([operator.name for operator in self.operators], [operator.inputs for operator in self.operators])
+        validate_range("micro_batches", self.micro_batches, 1)
+        validate_range("optimizer_bytes_per_param_byte", self.optimizer_bytes_per_param_byte, 0)
+        alpha = validate_links("alpha_s", self.alpha_s, devices, may_be_0=True)
+        beta = validate_links("beta_s_per_byte", self.beta_s_per_byte, devices, may_be_0=True)
+        self._validate_compression()
+        validate_link_range("alpha_s", alpha, devices)
+        validate_link_range("beta_s_per_byte", beta, devices)
+        validate_limits(self, float(np.max(alpha)), float(np.max(beta)))
 
-    def _prove_compression(self) -> None:
-        above_0("element_bytes", self.element_bytes, LEAST_ELEMENT_BYTES, MOST_ELEMENT_BYTES)
+    def _validate_compression(self) -> None:
+        validate_positive("element_bytes", self.element_bytes, MIN_ELEMENT_BYTES, MAX_ELEMENT_BYTES)
         if self.codec_bytes_per_kept_element is not None:
             kept_bytes = self.codec_bytes_per_kept_element
-            above_0("codec_bytes_per_kept_element", kept_bytes, LEAST_ELEMENT_BYTES, MOST_ELEMENT_BYTES)
+            validate_positive("codec_bytes_per_kept_element", kept_bytes, MIN_ELEMENT_BYTES, MAX_ELEMENT_BYTES)
         if self.compression_ratio is not None:
-            at_least("compression_ratio", self.compression_ratio, 1, MOST_RATIO)
+            validate_range("compression_ratio", self.compression_ratio, 1, MAX_RATIO)
             if self.codec_bytes_per_kept_element is None:
                 raise Refused(
                     "codec_bytes_per_kept_element: this key is required where there is a compression_ratio; give what "
@@ -101,20 +107,96 @@ class Problem:
                 )
 
 
-def above_0(field: str, value: float, least: float, most: float) -> None:
+def validate_positive(field: str, value: float, least: float, most: float) -> None:
     """Refuse NaN, infinities, whatever is not above 0, and what is outside [least, most]."""
-    at_least(field, value, 0)
+    validate_range(field, value, 0)
     if value == 0:
         raise Refused(f"{field}: it is 0; give a number above 0")
-    at_least(field, value, least, most)
+    validate_range(field, value, least, most)
 
 
-def in_range(field: str, array: Floats, devices: Sequence[str]) -> None:
-    """Refuse numbers outside [LEAST, MOST] that are not 0; array: [from][to]."""
-    wrong = (array > MOST) | ((array < LEAST) & (array != 0))
+def validate_link_range(field: str, array: Floats, devices: Sequence[str]) -> None:
+    """Refuse numbers outside [MIN_VALUE, MAX_VALUE] that are not 0; array: [from][to]."""
+    wrong = (array > MAX_VALUE) | ((array < MIN_VALUE) & (array != 0))
     if wrong.any():
         a, b = np.argwhere(wrong)[0].tolist()
         raise Refused(
             f"{field} from {devices[a]} to {devices[b]}: {float(array[a, b])} is outside what can be computed with; "
-            f"give 0 or a number from {LEAST} to {MOST}"
+            f"give 0 or a number from {MIN_VALUE} to {MAX_VALUE}"
+        )
+
+
+Link = TypedDict("Link", {"from": str, "to": str, "bytes": int | float, "ratio": float})
+"""What a directed pair of devices carries of every micro-batch: bytes on the wire, and what its elements are thinned by
+(1: dense). Not a record, because `from` is no name in Python."""
+
+
+@record
+class Solution:
+    """Where each operator runs, and what that costs."""
+
+    kind: Literal["opfence"] = "opfence"
+    method: str
+    feasible: bool
+    """False only of methods that ignore memory; `reason` has the device and the bytes it lacks."""
+    reason: str = ""
+    objective: float
+    """Seconds of one pipelined forward by eq. (3)."""
+    lower_bound: float | None
+    """No placement that fits the memories is faster."""
+    solve_s: float
+    deterministic: bool
+    """False: another run may find another plan, since a clock ended the search."""
+    clusters: tuple[tuple[str, ...], ...]
+    """Devices that the method took as one: Louvain communities; all devices where it looks at no links."""
+    placement: dict[str, str]
+    """Operator to device, as the operators are listed."""
+    links: tuple[Link, ...]
+    """That carry anything, by sender and receiver as listed."""
+
+    def __post_init__(self) -> None:
+        finite("solution", objective=self.objective, solve_s=self.solve_s)
+        if self.lower_bound is not None:
+            finite("solution", lower_bound=self.lower_bound)
+
+
+MAX_S = 1e18
+"""Of everything one after another over the slowest link; more is a slip of units."""
+MAX_BYTES = 2**62
+"""Of all that is kept in memory."""
+MAX_MICRO_BATCHES = 1_000_000_000
+MAX_PLACES = 4_000_000
+"""Operators times devices."""
+
+
+def validate_limits(problem: Problem, alpha_s: float, beta_s_per_byte: float) -> None:
+    """Refuse what cannot be computed with, naming the largest part; alpha and beta: of the slowest links."""
+    operators, devices = problem.operators, problem.devices
+    if problem.micro_batches > MAX_MICRO_BATCHES:
+        raise Refused(f"micro_batches: {problem.micro_batches} is above {MAX_MICRO_BATCHES}; give fewer, larger ones")
+    if len(operators) * len(devices) > MAX_PLACES:
+        raise Refused(
+            f"operators: {len(operators)} on {len(devices)} devices are more than {MAX_PLACES} places; join operators"
+        )
+    outputs = sum(operator.output_bytes for operator in operators)
+    kept = {
+        "param_bytes": (2 + problem.optimizer_bytes_per_param_byte) * sum(x.param_bytes for x in operators),
+        "output_bytes": 1.0 * problem.micro_batches * outputs,
+    }
+    _validate_sum(MAX_BYTES, "bytes", kept)
+    rounds = problem.micro_batches * len(devices)
+    taken = {
+        "flops_per_s": sum(x.flops for x in operators) / min(x.flops_per_s for x in devices) * rounds,
+        "alpha_s": alpha_s * len(operators) * rounds,
+        "beta_s_per_byte": beta_s_per_byte * outputs * rounds,
+    }
+    _validate_sum(MAX_S, "s", taken)
+
+
+def _validate_sum(most: float, unit: str, parts: dict[str, float]) -> None:
+    if not sum(parts.values()) <= most:
+        field = max(parts, key=lambda name: parts[name])
+        raise Refused(
+            f"{field}: all together come to {parts[field]:.3g} {unit}, beyond the {most:.3g} {unit} that can be "
+            "computed with; check the unit"
         )

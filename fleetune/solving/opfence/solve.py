@@ -1,20 +1,19 @@
 """A problem of kind "opfence" solved by a method's name."""
 
 import time
-from importlib import import_module
 
 import numpy as np
 
 from fleetune.errors import Refused
+from fleetune.solving.deadline import Deadline
 from fleetune.solving.opfence.bound import lower_bound_s
-from fleetune.solving.opfence.case import Case, Place
-from fleetune.solving.opfence.communities import communities
-from fleetune.solving.opfence.methods import SUMMARIES
-from fleetune.solving.opfence.problem import Problem
-from fleetune.solving.opfence.shortage import lacking
-from fleetune.solving.opfence.solution import Link, Solution
-from fleetune.solving.opfence.watch import Watch
-from fleetune.solving.proofs import Floats
+from fleetune.solving.opfence.clusters import communities
+from fleetune.solving.opfence.infeasibility import memory_violation
+from fleetune.solving.opfence.instance import Instance, Placement
+from fleetune.solving.opfence.methods import SUMMARIES, opfence, search
+from fleetune.solving.opfence.methods.baselines import equal_compute, equal_modules
+from fleetune.solving.opfence.problem import Link, Problem, Solution
+from fleetune.solving.validation import Floats
 
 CLUSTERED = ("search", "opfence")
 """Methods that look at links, memories and the clock."""
@@ -30,19 +29,18 @@ def solve(problem: Problem, *, method: str = "search", time_limit_s: float | Non
     """
     if method not in SUMMARIES:
         raise Refused(f"method: {method!r} is not known; allowed are {', '.join(SUMMARIES)}")
-    started, watch = time.perf_counter(), Watch(time_limit_s if method in CLUSTERED else None)
-    case = Case(problem)
-    planner = import_module(f"fleetune.solving.opfence.methods.{method.replace('-', '_')}")
+    started, deadline = time.perf_counter(), Deadline(time_limit_s if method in CLUSTERED else None)
+    instance = Instance(problem)
     if method == "search":
-        place, bound_s = planner.plan(case, seed, watch)
-        cost_s = case.cost_s(place)
+        placement, bound_s = search.plan(instance, seed, deadline)
+        cost_s = instance.cost_s(placement)
     else:
-        place = planner.plan(case, seed, watch) if method in CLUSTERED else planner.plan(case, seed)
-        cost_s = case.cost_s(place)
-        bound_s = lower_bound_s(case, cost_s, watch)
-    reason = lacking(case, place)
+        placement = _placement(instance, method, seed, deadline)
+        cost_s = instance.cost_s(placement)
+        bound_s = lower_bound_s(instance, cost_s, deadline)
+    reason = memory_violation(instance, placement)
     names = [device.name for device in problem.devices]
-    clusters = communities(case, seed) if method in CLUSTERED else [list(range(case.devices))]
+    clusters = communities(instance, seed) if method in CLUSTERED else [list(range(instance.devices))]
     return Solution(
         method=method,
         feasible=not reason,
@@ -50,24 +48,30 @@ def solve(problem: Problem, *, method: str = "search", time_limit_s: float | Non
         objective=cost_s,
         lower_bound=min(bound_s, cost_s),
         solve_s=time.perf_counter() - started,
-        deterministic=not watch.limited,
+        deterministic=not deadline.limited,
         clusters=tuple(tuple(names[device] for device in cluster) for cluster in clusters),
-        placement={x.name: names[device] for x, device in zip(problem.operators, place.tolist(), strict=True)},
-        links=links(case, place),
+        placement={x.name: names[device] for x, device in zip(problem.operators, placement.tolist(), strict=True)},
+        links=links(instance, placement),
     )
 
 
-def links(case: Case, place: Place) -> tuple[Link, ...]:
+def _placement(instance: Instance, method: str, seed: int, deadline: Deadline) -> Placement:
+    if method == "opfence":
+        return opfence.plan(instance, seed, deadline)
+    return (equal_modules if method == "equal-modules" else equal_compute)(instance, seed)
+
+
+def links(instance: Instance, placement: Placement) -> tuple[Link, ...]:
     """What each link carries of a micro-batch, and how much it is thinned."""
-    traffic = case.traffic(place)
+    traffic = instance.traffic(placement)
     sent, ratios = traffic.dense_bytes, np.ones(len(traffic.dense_bytes))
-    if case.codec.ratio:
-        dense_s = case.dense_s(traffic)
-        asked = case.codec.ratios(dense_s, float(dense_s.max(initial=0.0)))
-        sent, thin = case.codec.sent(traffic.dense_bytes, asked)
+    if instance.codec.ratio:
+        dense_s = instance.dense_s(traffic)
+        asked = instance.codec.ratios(dense_s, float(dense_s.max(initial=0.0)))
+        sent, thin = instance.codec.sent(traffic.dense_bytes, asked)
         ratios = np.where(thin, asked, 1.0)
     return tuple(
-        _link(case, ends, numbers)
+        _link(instance, ends, numbers)
         for ends, numbers in zip(
             np.stack([traffic.sender, traffic.receiver], axis=1).tolist(),
             np.stack([sent, ratios], axis=1),
@@ -76,8 +80,8 @@ def links(case: Case, place: Place) -> tuple[Link, ...]:
     )
 
 
-def _link(case: Case, ends: list[int], numbers: Floats) -> Link:
+def _link(instance: Instance, ends: list[int], numbers: Floats) -> Link:
     """ends: sender and receiver; numbers: bytes on the wire and ratio."""
-    sender, receiver = (case.problem.devices[device].name for device in ends)
+    sender, receiver = (instance.problem.devices[device].name for device in ends)
     size, ratio = numbers.tolist()
     return {"from": sender, "to": receiver, "bytes": int(size) if size == int(size) else size, "ratio": ratio}

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fleetune.solving.split.case import Case
+from fleetune.solving.split.instance import Instance
 
 WORK = 120.0
 """Of the exact search, in the solver's deterministic seconds; the hardest packings of a hundred clients end before."""
@@ -14,11 +14,11 @@ SHORTEST_S = 0.02
 """What the solver is given where the clock has run out."""
 
 
-class Unknown(Exception):
+class Undecided(Exception):
     """Neither a placement was found nor the proof that there is none."""
 
 
-class Placement(NamedTuple):
+class PartialAssignment(NamedTuple):
     """What an exact search found."""
 
     helper: list[int]
@@ -27,26 +27,26 @@ class Placement(NamedTuple):
     """Whether no other placement is better."""
 
 
-def place(case: Case, left_s: float = math.inf) -> list[int] | None:
+def find_assignment(instance: Instance, left_s: float = math.inf) -> list[int] | None:
     """Some helper for each client so that all fit; None: proven, there is no such assignment.
 
     Raises Unknown where neither is known after WORK, or after so many seconds.
     """
-    for clients in _orders(case):
-        helper = _first_fit(case, clients)
+    for clients in _orders(instance):
+        helper = _first_fit(instance, clients)
         if min(helper) >= 0:
             return helper
-    packing = _Packing(case)
+    packing = _PackingModel(instance)
     found = packing.solved(left_s=left_s)
     if found is None and not packing.impossible:
-        raise Unknown
+        raise Undecided
     return None if found is None else found.helper
 
 
-def place_evenly(case: Case, left_s: float = math.inf) -> list[int] | None:
+def even_assignment(instance: Instance, left_s: float = math.inf) -> list[int] | None:
     """Like `place`, with the fewest clients on the helper that has the most of them; None: none was found."""
-    packing = _Packing(case)
-    most = packing.model.new_int_var(0, case.clients, "")
+    packing = _PackingModel(instance)
+    most = packing.model.new_int_var(0, instance.clients, "")
     for placed in packing.by_helper:
         packing.model.add(sum(here for _, here in placed) <= most)
     packing.model.minimize(most)
@@ -54,44 +54,44 @@ def place_evenly(case: Case, left_s: float = math.inf) -> list[int] | None:
     return None if found is None else found.helper
 
 
-def place_most(case: Case, left_s: float = math.inf) -> Placement:
+def largest_assignment(instance: Instance, left_s: float = math.inf) -> PartialAssignment:
     """As many clients as fit; where work or time is short, at least as many as the roomiest first."""
-    packing = _Packing(case, everyone=False)
+    packing = _PackingModel(instance, everyone=False)
     packing.model.maximize(sum(here for placed in packing.by_helper for _, here in placed))
     start = max(
-        (_first_fit(case, clients) for clients in _orders(case)), key=lambda helper: sum(i >= 0 for i in helper)
+        (_first_fit(instance, clients) for clients in _orders(instance)), key=lambda helper: sum(i >= 0 for i in helper)
     )
     for i, placed in enumerate(packing.by_helper):
         for j, here in placed:
             packing.model.add_hint(here, start[j] == i)
     found = packing.solved(left_s=left_s)
     if found is None or sum(i >= 0 for i in found.helper) < sum(i >= 0 for i in start):
-        return Placement(start, False)
+        return PartialAssignment(start, False)
     return found
 
 
-class _Packing:
+class _PackingModel:
     """A model with a literal for every link, memory kept to."""
 
-    def __init__(self, case: Case, *, everyone: bool = True) -> None:
+    def __init__(self, instance: Instance, *, everyone: bool = True) -> None:
         from ortools.sat.python import cp_model
 
-        self.case, self.model = case, cp_model.CpModel()
+        self.instance, self.model = instance, cp_model.CpModel()
         self.impossible = False
         """Whether that is proven."""
-        by_client: list[list[Any]] = [[] for _ in range(case.clients)]
-        self.by_helper: list[list[tuple[int, Any]]] = [[] for _ in range(case.helpers)]
-        for i, j in np.argwhere(case.linked).tolist():
+        by_client: list[list[Any]] = [[] for _ in range(instance.clients)]
+        self.by_helper: list[list[tuple[int, Any]]] = [[] for _ in range(instance.helpers)]
+        for i, j in np.argwhere(instance.linked).tolist():
             here = self.model.new_bool_var("")
             by_client[j].append(here)
             self.by_helper[i].append((j, here))
         for literals in by_client:
             (self.model.add_exactly_one if everyone else self.model.add_at_most_one)(literals)
         for i, placed in enumerate(self.by_helper):
-            taken = sum(int(case.client_memory[j]) * here for j, here in placed)
-            self.model.add(taken <= int(case.helper_memory[i]))
+            taken = sum(int(instance.client_memory[j]) * here for j, here in placed)
+            self.model.add(taken <= int(instance.helper_memory[i]))
 
-    def solved(self, work: float = WORK, left_s: float = math.inf) -> Placement | None:
+    def solved(self, work: float = WORK, left_s: float = math.inf) -> PartialAssignment | None:
         """None: nothing was found."""
         from ortools.sat.python import cp_model
 
@@ -104,30 +104,30 @@ class _Packing:
         self.impossible = status == cp_model.INFEASIBLE
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return None
-        helper = [-1] * self.case.clients
+        helper = [-1] * self.instance.clients
         for i, placed in enumerate(self.by_helper):
             for j, here in placed:
                 if solver.boolean_value(here):
                     helper[j] = i
-        return Placement(helper, status == cp_model.OPTIMAL)
+        return PartialAssignment(helper, status == cp_model.OPTIMAL)
 
 
-def _orders(case: Case) -> Iterable[list[int]]:
+def _orders(instance: Instance) -> Iterable[list[int]]:
     """Clients with the fewest helpers first, and those that take most memory first."""
-    choices, memory = case.linked.sum(axis=0), case.client_memory
+    choices, memory = instance.linked.sum(axis=0), instance.client_memory
     yield np.lexsort((-memory, choices)).tolist()
     yield np.lexsort((choices, -memory)).tolist()
 
 
-def _first_fit(case: Case, clients: list[int]) -> list[int]:
+def _first_fit(instance: Instance, clients: list[int]) -> list[int]:
     """Each client where the least memory is left over; -1: nowhere."""
-    left = case.helper_memory.copy()
-    helper = [-1] * case.clients
+    left = instance.helper_memory.copy()
+    helper = [-1] * instance.clients
     for j in clients:
-        fitting = np.flatnonzero(case.linked[:, j] & (left >= case.client_memory[j]))
+        fitting = np.flatnonzero(instance.linked[:, j] & (left >= instance.client_memory[j]))
         if not fitting.size:
             continue
         i = int(fitting[np.argmin(left[fitting])])
-        left[i] -= case.client_memory[j]
+        left[i] -= instance.client_memory[j]
         helper[j] = i
     return helper

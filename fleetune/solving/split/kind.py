@@ -4,12 +4,11 @@ from typing import Any
 
 from fleetune.contracts import wire
 from fleetune.solving.kind import Kind
-from fleetune.solving.proofs import counted
 from fleetune.solving.split.methods import SUMMARIES
-from fleetune.solving.split.problem import Problem
-from fleetune.solving.split.solution import Solution
+from fleetune.solving.split.problem import Problem, Solution
+from fleetune.solving.validation import plural
 
-MOST_SHOWN = 12
+MAX_SHOWN = 12
 """Helpers listed one by one."""
 
 
@@ -30,10 +29,10 @@ def _solve(problem: Problem, *, method: str, time_limit_s: float | None, seed: i
 def in_short(plan: Solution) -> str:
     """`5 clients on 2 helpers (3 + 2)`, and how many interruptions there are, if any."""
     counts = [sum(i == helper for i in plan.helper) for helper in range(len(plan.order))]
-    shown = " + ".join(map(str, counts[:MOST_SHOWN])) + (" + ..." if len(counts) > MOST_SHOWN else "")
+    shown = " + ".join(map(str, counts[:MAX_SHOWN])) + (" + ..." if len(counts) > MAX_SHOWN else "")
     interruptions = len(plan.schedule) - 2 * len(plan.helper)
-    told = f", {counted(interruptions, 'interruption')}" if interruptions else ""
-    return f"{counted(len(plan.helper), 'client')} on {counted(len(counts), 'helper')} ({shown}){told}"
+    told = f", {plural(interruptions, 'interruption')}" if interruptions else ""
+    return f"{plural(len(plan.helper), 'client')} on {plural(len(counts), 'helper')} ({shown}){told}"
 
 
 SPLIT = Kind(

@@ -1,18 +1,30 @@
 """Tabu search over assignments: clients leave overloaded helpers, alone or in exchange, until none is too late.
 
 For a target makespan T the cost of an assignment is how far its helpers end beyond T together; an assignment of cost 0
-lowers T to just below its own makespan. Every helper's time is that of its own best schedule (`Book`), so a move counts
-as what it is. F. Glover, "Tabu search, part I", ORSA Journal on Computing 1(3), 1989.
+lowers T to just below its own makespan. Every helper's time is that of its own best schedule (`ScheduleCache`), so a move is
+judged as what it is. F. Glover, "Tabu search, part I", ORSA Journal on Computing 1(3), 1989.
+
+Some helpers' clients dealt out among them anew, exactly: what single moves and exchanges do not find.
+
+Large neighbourhood search (P. Shaw, CP 1998): a helper that ends last and some others give up their clients, and the
+Benders search of `master` looks for an assignment of these to those that ends sooner, or proves that there is none.
+Rows and cuts that it learns hold for the whole problem, so that neither is lost. With four helpers a group is decided
+in a fraction of a second; once no group of that size is left to try, groups are larger by one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import combinations
 from random import Random
 from typing import NamedTuple
 
-from fleetune.solving.split.book import Book, clients_of
+import numpy as np
+
+from fleetune.solving.deadline import Deadline
+from fleetune.solving.split.benders import BendersMaster
+from fleetune.solving.split.schedule_cache import ScheduleCache, clients_of
 
 SAMPLE = 60
 """Moves looked at in a step."""
@@ -35,31 +47,31 @@ class Move(NamedTuple):
     back: int
 
 
-class LocalSearch:
+class TabuSearch:
     """From one assignment; `masks` is the best one found, `value` its makespan."""
 
-    def __init__(self, book: Book, masks: Sequence[int], seed: str, near: Sequence[Sequence[int]]) -> None:
+    def __init__(self, cache: ScheduleCache, masks: Sequence[int], seed: str, near: Sequence[Sequence[int]]) -> None:
         """near: of each client, the helpers that suit it, best first."""
-        self.book, self.random = book, Random(seed)
+        self.cache, self.random = cache, Random(seed)
         self.near = [list(helpers[:NEAREST]) for helpers in near]
-        self.masks, self.value = list(masks), max(book.values(masks))
+        self.masks, self.value = list(masks), max(cache.makespans(masks))
 
-    def run(self, *, effort: float, enough: int, over: Callable[[], bool]) -> None:
+    def run(self, *, effort: float, enough: int, deadline: Deadline) -> None:
         """Search until the makespan is at most `enough`, so much work is done, or time is over."""
-        ends = self.book.effort + effort
-        while self.value > enough and self.book.effort < ends and not over():
-            if not self._descend(self.value - 1, ends, over):
+        ends = self.cache.effort + effort
+        while self.value > enough and self.cache.effort < ends and not deadline.expired:
+            if not self._descend(self.value - 1, ends, deadline):
                 return
 
-    def _descend(self, target: int, ends: float, over: Callable[[], bool]) -> bool:
+    def _descend(self, target: int, ends: float, deadline: Deadline) -> bool:
         """Whether an assignment within the target was found."""
-        walk = _Walk(self, target)
+        walk = _TabuState(self, target)
         best, best_masks, since = walk.cost(), list(walk.masks), 0
         least, restarts = math.inf, 0
-        while self.book.effort < ends and restarts <= RESTARTS and not over():
+        while self.cache.effort < ends and restarts <= RESTARTS and not deadline.expired:
             if not walk.step(least):
                 return False
-            self.book.steps += SAMPLE
+            self.cache.steps += SAMPLE
             if walk.late == 0:
                 self.masks, self.value = list(walk.masks), max(walk.values)
                 return True
@@ -74,11 +86,11 @@ class LocalSearch:
         return False
 
 
-class _Walk:
+class _TabuState:
     """The assignment where the search is."""
 
-    def __init__(self, search: LocalSearch, target: int) -> None:
-        self.book, self.target, self.random, self.near = search.book, target, search.random, search.near
+    def __init__(self, search: TabuSearch, target: int) -> None:
+        self.cache, self.target, self.random, self.near = search.cache, target, search.random, search.near
         self.steps = 0
         self.barred: dict[tuple[int, int], int] = {}
         """(client, helper) -> the step until which it may not go there."""
@@ -87,8 +99,8 @@ class _Walk:
     def restart(self, masks: Sequence[int], shake: int = 3) -> None:
         """Go on from there, some random moves away."""
         self.masks = list(masks)
-        self.used = [sum(self.book.memory[j] for j in clients_of(mask)) for mask in self.masks]
-        self.values = self.book.values(self.masks)
+        self.used = [sum(self.cache.memory[j] for j in clients_of(mask)) for mask in self.masks]
+        self.values = self.cache.makespans(self.masks)
         for _ in range(shake):
             moves = self._moves(10)
             if moves:
@@ -125,7 +137,7 @@ class _Walk:
 
     def _moves(self, count: int) -> list[Move]:
         """Random moves out of late helpers that links and memory allow."""
-        book, random = self.book, self.random
+        cache, random = self.cache, self.random
         late = [i for i, value in enumerate(self.values) if value > self.target and self.masks[i]]
         late = late or [i for i, mask in enumerate(self.masks) if mask]
         others = len(self.masks)
@@ -143,12 +155,12 @@ class _Walk:
             if members[b] and random.random() < 0.7:
                 suited = [j for j in members[b] if a in self.near[j]] if random.random() < NEAR else []
                 back = random.choice(suited or members[b])
-                if not book.allowed[a] >> back & 1:
+                if not cache.allowed[a] >> back & 1:
                     continue
-            if not book.allowed[b] >> out & 1:
+            if not cache.allowed[b] >> out & 1:
                 continue
-            shift = book.memory[out] - (book.memory[back] if back >= 0 else 0)
-            if self.used[b] + shift <= book.room[b] and self.used[a] - shift <= book.room[a]:
+            shift = cache.memory[out] - (cache.memory[back] if back >= 0 else 0)
+            if self.used[b] + shift <= cache.capacity[b] and self.used[a] - shift <= cache.capacity[a]:
                 found.append(Move(a, b, out, back))
         return found
 
@@ -160,16 +172,16 @@ class _Walk:
         """No less than this is the change of the cost, by bounds on both helpers."""
         mask_a, mask_b = self._after(move)
         before = self._part(self.values[move.a]) + self._part(self.values[move.b])
-        return self._part(self.book.least(move.a, mask_a)) + self._part(self.book.least(move.b, mask_b)) - before
+        return self._part(self.cache.least(move.a, mask_a)) + self._part(self.cache.least(move.b, mask_b)) - before
 
     def _change(self, move: Move, limit: float) -> float:
         """Of the cost; not worked out to the end where it cannot be below the limit."""
         mask_a, mask_b = self._after(move)
         before = self._part(self.values[move.a]) + self._part(self.values[move.b])
-        part = self._part(self.book.find(move.b, mask_b).value) - before
+        part = self._part(self.cache.find(move.b, mask_b).value) - before
         if part >= limit:
             return part
-        return part + self._part(self.book.find(move.a, mask_a).value)
+        return part + self._part(self.cache.find(move.a, mask_a).value)
 
     def _part(self, value: int) -> float:
         return max(0, value - self.target) + value / (1e3 * len(self.values))
@@ -182,12 +194,77 @@ class _Walk:
     def _take(self, move: Move) -> None:
         a, b, out, back = move
         self.masks[a], self.masks[b] = self._after(move)
-        shift = self.book.memory[out] - (self.book.memory[back] if back >= 0 else 0)
+        shift = self.cache.memory[out] - (self.cache.memory[back] if back >= 0 else 0)
         self.used[a] -= shift
         self.used[b] += shift
-        self.values[a] = self.book.find(a, self.masks[a]).value
-        self.values[b] = self.book.find(b, self.masks[b]).value
+        self.values[a] = self.cache.find(a, self.masks[a]).value
+        self.values[b] = self.cache.find(b, self.masks[b]).value
         until = self.steps + TENURE + self.random.randrange(TENURE)
         self.barred[out, a] = until
         if back >= 0:
             self.barred[back, b] = until
+
+
+WORK = {3: 0.1, 4: 0.15, 5: 0.6}
+"""Of the solver for one group, in deterministic seconds, by its size."""
+ROUNDS = 60
+EFFORT_S = 3e-6
+"""Of a unit of the book's effort."""
+
+
+class LargeNeighbourhoodSearch:
+    """From one assignment; `masks` is the best one found, `value` its makespan."""
+
+    def __init__(self, master: BendersMaster, masks: Sequence[int], seed: str) -> None:
+        self.master, self.cache, self.random = master, master.cache, Random(seed)
+        self.masks = list(masks)
+        self.values = self.cache.makespans(self.masks)
+        self._tried: set[tuple[tuple[int, int], ...]] = set()
+
+    @property
+    def value(self) -> int:
+        """The makespan."""
+        return max(self.values)
+
+    def run(self, *, work: float, enough: int, deadline: Deadline) -> None:
+        """Until the makespan is at most `enough`, all groups are tried, about so many seconds' work is done, or none is
+        left."""
+        ends = self._spent() + work
+        while self.value > enough and self._spent() < ends and deadline.left_s() > 0:
+            group = self._group()
+            if group is None:
+                return
+            self._deal(group, deadline)
+
+    def _spent(self) -> float:
+        return self.master.spent + EFFORT_S * self.cache.effort
+
+    def _group(self) -> tuple[int, ...] | None:
+        """Helpers not tried together with these clients, one that ends last among them; None: there are none."""
+        late = [i for i, value in enumerate(self.values) if value == self.value]
+        for size in WORK:
+            groups = []
+            for a in late:
+                others = [i for i in range(len(self.masks)) if i != a]
+                groups += [tuple(sorted((a, *some))) for some in combinations(others, size - 1)]
+            self.random.shuffle(groups)
+            for group in groups:
+                if self._key(group) not in self._tried:
+                    return group
+        return None
+
+    def _key(self, group: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+        return tuple((i, self.masks[i]) for i in group)
+
+    def _deal(self, group: tuple[int, ...], deadline: Deadline) -> None:
+        self._tried.add(self._key(group))
+        among = np.zeros(self.master.instance.linked.shape, bool)
+        clients = [j for i in group for j in clients_of(self.masks[i])]
+        among[np.ix_(group, clients)] = True
+        verdict = self.master.decide(
+            self.value - 1, work=WORK[len(group)], rounds=ROUNDS, hint=self.masks, deadline=deadline, among=among
+        )
+        if verdict.masks is not None and verdict.kept:
+            for i in group:
+                self.masks[i] = verdict.masks[i]
+            self.values = self.cache.makespans(self.masks)

@@ -1,20 +1,22 @@
-"""The problem of kind "split": times of every client on every helper as plain numbers, proven when it is made."""
+"""The problem of kind "split": times of every client on every helper as plain numbers, proven when it is made.
+
+A plan of kind "split": the contract's JSON, key for key.
+"""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import Strict
 
-from fleetune.contracts.record import record
+from fleetune.contracts.record import finite, record
 from fleetune.errors import Refused
-from fleetune.solving.fields import Real, Whole
-from fleetune.solving.proofs import at_least, counted
+from fleetune.solving.validation import Real, Whole, plural, validate_range
 
 Matrix = tuple[tuple[Whole | None, ...], ...]
 """[helper][client], in time units; None: no link."""
-MOST_TIME = 2**50
+MAX_TIME = 2**50
 """Of all tasks one after another with everything between them, in time units: 64 bits and doubles hold any sum."""
-MOST_PAIRS = 4_000_000
+MAX_PAIRS = 4_000_000
 """Helpers times clients."""
 
 
@@ -51,31 +53,31 @@ class Problem:
             if not memory:
                 raise Refused(f"{noun}_memory: the list is empty; give one number for each {noun}")
             for index, value in enumerate(memory):
-                at_least(f"{noun}_memory of {noun} {index}", value, 0)
+                validate_range(f"{noun}_memory of {noun} {index}", value, 0)
         helpers, clients = len(self.helper_memory), len(self.client_memory)
-        if helpers * clients > MOST_PAIRS:
+        if helpers * clients > MAX_PAIRS:
             raise Refused(
-                f"helper_memory: {helpers} helpers and {clients} clients are more than {MOST_PAIRS} pairs; "
+                f"helper_memory: {helpers} helpers and {clients} clients are more than {MAX_PAIRS} pairs; "
                 "give groups of them as problems of their own"
             )
-        _prove_lengths("switch_cost", self.switch_cost, helpers, "number", "helper")
+        _validate_length("switch_cost", self.switch_cost, helpers, "number", "helper")
         for index, cost in enumerate(self.switch_cost):
-            at_least(f"switch_cost of helper {index}", cost, 0)
+            validate_range(f"switch_cost of helper {index}", cost, 0)
         for field in MATRICES:
-            _prove_matrix(field, getattr(self, field), helpers, clients)
-        self._prove_extent()
+            _validate_matrix(field, getattr(self, field), helpers, clients)
+        self._validate_limits()
 
-    def _prove_extent(self) -> None:
-        """Refuse times whose sums could leave MOST_TIME, naming the largest part of them."""
+    def _validate_limits(self) -> None:
+        """Refuse times whose sums could leave MAX_TIME, naming the largest part of them."""
         clients = len(self.client_memory)
         parts = {
             field: sum(max(row[j] or 0 for row in getattr(self, field)) for j in range(clients)) for field in MATRICES
         }
         parts["switch_cost"] = max(self.switch_cost) * (8 * clients)
-        if sum(parts.values()) > MOST_TIME:
+        if sum(parts.values()) > MAX_TIME:
             worst = max(parts, key=lambda field: parts[field])
             raise Refused(
-                f"{worst}: all of it comes to {parts[worst]} time units, more than can be counted with ({MOST_TIME} "
+                f"{worst}: all of it comes to {parts[worst]} time units, more than can be counted with ({MAX_TIME} "
                 "for everything together); use a coarser unit"
             )
 
@@ -86,18 +88,18 @@ WORK = ("forward", "backward")
 """Of these, the tasks of the helper: they take time, so that each has a row in the plan."""
 
 
-def _prove_lengths(field: str, values: Sequence[object], wanted: int, noun: str, owner: str) -> None:
+def _validate_length(field: str, values: Sequence[object], wanted: int, noun: str, owner: str) -> None:
     """Refuse another number of rows or numbers (`noun`) than there are helpers or clients (`owner`)."""
     if len(values) != wanted:
-        given = counted(len(values), noun)
-        raise Refused(f"{field}: {given} for {counted(wanted, owner)}; give one for each, in their order")
+        given = plural(len(values), noun)
+        raise Refused(f"{field}: {given} for {plural(wanted, owner)}; give one for each, in their order")
 
 
-def _prove_matrix(field: str, rows: Matrix, helpers: int, clients: int) -> None:
-    _prove_lengths(field, rows, helpers, "row", "helper")
+def _validate_matrix(field: str, rows: Matrix, helpers: int, clients: int) -> None:
+    _validate_length(field, rows, helpers, "row", "helper")
     least = 1 if field in WORK else 0
     for helper, row in enumerate(rows):
-        _prove_lengths(f"{field} of helper {helper}", row, clients, "number", "client")
+        _validate_length(f"{field} of helper {helper}", row, clients, "number", "client")
         for client, value in enumerate(row):
             if value is not None and value < least:
                 rule = "a helper's task takes at least one time unit; use a finer unit, or " if least else ""
@@ -105,3 +107,45 @@ def _prove_matrix(field: str, rows: Matrix, helpers: int, clients: int) -> None:
                     f"{field} of helper {helper}, client {client}: {value} is below {least}; {rule}"
                     f"{'null' if least else f'give a whole number of at least {least}, or null'} where there is no link"
                 )
+
+
+Direction = Literal["forward", "backward"]
+DIRECTIONS: tuple[Direction, Direction] = ("forward", "backward")
+"""Their names, by `schedule.FORWARD` and `schedule.BACKWARD`."""
+
+
+@record
+class Piece:
+    """A client's task, or a part of it between interruptions, on its helper during [start, end)."""
+
+    client: int
+    direction: Direction
+    start: int
+    end: int
+
+
+@record
+class Solution:
+    """Who helps whom and when, and when all is done."""
+
+    kind: Literal["split"] = "split"
+    method: str
+    feasible: bool = True
+    reason: str = ""
+    """Always empty: an infeasible problem has no plan."""
+    objective: int
+    """The makespan, in the problem's time unit."""
+    lower_bound: int | None
+    """No plan has a shorter makespan."""
+    solve_s: float
+    deterministic: bool
+    """False: another run may find another plan, since a clock ended the search."""
+    helper: tuple[int, ...]
+    """Of each client."""
+    schedule: tuple[Piece, ...]
+    """By start, then helper."""
+    order: tuple[tuple[tuple[int, Direction], ...], ...]
+    """Of each helper: its tasks by first start, for running them one after another without a clock."""
+
+    def __post_init__(self) -> None:
+        finite("solution", solve_s=self.solve_s)

@@ -1,9 +1,13 @@
-"""A schedule as rows of whole time units: what it costs, and proof that it keeps to the contract."""
+"""A schedule as rows of whole time units: what it costs, and proof that it keeps to the contract.
 
-from collections.abc import Iterable, Sequence
+One helper's schedule by simple rules that never let it idle while a task waits, given the clients it has.
+"""
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from fleetune.solving.split.case import Case
+from fleetune.solving.split.instance import Instance
 
 FORWARD, BACKWARD = 0, 1
 
@@ -29,51 +33,54 @@ def merged(rows: Iterable[Row]) -> list[Row]:
     return joined
 
 
-def completion(case: Case, helper: Sequence[int], rows: Iterable[Row]) -> list[int]:
+def completion(instance: Instance, helper: Sequence[int], rows: Iterable[Row]) -> list[int]:
     """Of every client: the end of its last backward piece + its tail + its helper's switch cost for each of its pieces.
 
     A piece is a start or a resume, so 2 where nothing was interrupted.
     """
-    ends, pieces = [0] * case.clients, [0] * case.clients
+    ends, pieces = [0] * instance.clients, [0] * instance.clients
     for row in merged(rows):
         pieces[row.client] += 1
         if row.direction == BACKWARD:
             ends[row.client] = max(ends[row.client], row.end)
     return [
-        ends[j] + int(case.tail[i, j]) + int(case.switch_cost[i]) * pieces[j] for j, i in enumerate(map(int, helper))
+        ends[j] + int(instance.tail[i, j]) + int(instance.switch_cost[i]) * pieces[j]
+        for j, i in enumerate(map(int, helper))
     ]
 
 
-def makespan(case: Case, helper: Sequence[int], rows: Iterable[Row]) -> int:
+def makespan(instance: Instance, helper: Sequence[int], rows: Iterable[Row]) -> int:
     """The largest completion."""
-    return max(completion(case, helper, rows))
+    return max(completion(instance, helper, rows))
 
 
-def verify(case: Case, helper: Sequence[int], rows: Iterable[Row]) -> None:
+def verify(instance: Instance, helper: Sequence[int], rows: Iterable[Row]) -> None:
     """AssertionError, in words, where the contract is broken; the last proof before a plan is handed out."""
-    assert len(helper) == case.clients, f"{len(helper)} helpers are named for {case.clients} clients"
+    assert len(helper) == instance.clients, f"{len(helper)} helpers are named for {instance.clients} clients"
     for j, i in enumerate(helper):
-        assert 0 <= i < case.helpers, f"client {j} is on helper {i}, which does not exist"
-        assert case.linked[i, j], f"client {j} has no link to helper {i}, or does not fit it"
-    for i in range(case.helpers):
-        assert case.fits(i, [j for j in range(case.clients) if helper[j] == i]), f"helper {i} lacks memory"
-    tasks: dict[tuple[int, int], list[Row]] = {(j, way): [] for j in range(case.clients) for way in (FORWARD, BACKWARD)}
+        assert 0 <= i < instance.helpers, f"client {j} is on helper {i}, which does not exist"
+        assert instance.linked[i, j], f"client {j} has no link to helper {i}, or does not fit it"
+    for i in range(instance.helpers):
+        assert instance.fits(i, [j for j in range(instance.clients) if helper[j] == i]), f"helper {i} lacks memory"
+    tasks: dict[tuple[int, int], list[Row]] = {
+        (j, way): [] for j in range(instance.clients) for way in (FORWARD, BACKWARD)
+    }
     for row in sorted(rows, key=lambda row: row.start):
         assert (row.client, row.direction) in tasks, f"{row} is no client's task"
         assert row.start < row.end, f"{row} takes no time"
         tasks[row.client, row.direction].append(row)
     for j, i in enumerate(helper):
-        _verify_client(case, i, tasks[j, FORWARD], tasks[j, BACKWARD], j)
-    for i in range(case.helpers):
+        _verify_client(instance, i, tasks[j, FORWARD], tasks[j, BACKWARD], j)
+    for i in range(instance.helpers):
         _verify_helper([row for (j, _), pieces in tasks.items() if helper[j] == i for row in pieces], i)
 
 
-def _verify_client(case: Case, helper: int, forward: list[Row], backward: list[Row], client: int) -> None:
-    for pieces, times, name in ((forward, case.forward, "forward"), (backward, case.backward, "backward")):
+def _verify_client(instance: Instance, helper: int, forward: list[Row], backward: list[Row], client: int) -> None:
+    for pieces, times, name in ((forward, instance.forward, "forward"), (backward, instance.backward, "backward")):
         lasts, wanted = sum(row.end - row.start for row in pieces), int(times[helper, client])
         assert lasts == wanted, f"{name} of client {client} lasts {lasts}, not {wanted}"
-        assert case.preemptive or len(merged(pieces)) == 1, f"{name} of client {client} is interrupted"
-    released, ready = int(case.release[helper, client]), forward[-1].end + int(case.between[helper, client])
+        assert instance.preemptive or len(merged(pieces)) == 1, f"{name} of client {client} is interrupted"
+    released, ready = int(instance.release[helper, client]), forward[-1].end + int(instance.between[helper, client])
     assert forward[0].start >= released, f"forward of client {client} starts before its release at {released}"
     assert backward[0].start >= ready, f"backward of client {client} starts before its gradients are there at {ready}"
 
@@ -82,3 +89,54 @@ def _verify_helper(rows: list[Row], helper: int) -> None:
     rows = sorted(rows, key=lambda row: row.start)
     for one, other in zip(rows, rows[1:], strict=False):
         assert one.end <= other.start, f"helper {helper} runs {one} and {other} at once"
+
+
+Rank = Callable[[int, int, int], tuple[int, ...]]
+"""Client, direction, time the task became ready -> the smaller, the earlier it is served."""
+
+
+def first_come_first_served(instance: Instance, helper: int, clients: Iterable[int]) -> list[Row]:
+    """First come, first served by readiness, nothing interrupted (Tirana et al., section VI, balanced-greedy's step 2).
+
+    A forward is ready at its release, a backward l + l' after its forward ended; ties go to the lower client.
+    """
+    return _run(instance, helper, clients, lambda client, direction, ready: (ready, client, direction))
+
+
+def schedule_helpers(
+    instance: Instance, helper: Sequence[int], rule: Callable[[Instance, int, list[int]], list[Row]]
+) -> list[Row]:
+    """All helpers by one rule, given the helper of each client."""
+    groups: list[list[int]] = [[] for _ in range(instance.helpers)]
+    for client, i in enumerate(helper):
+        groups[i].append(client)
+    return [row for i, clients in enumerate(groups) for row in rule(instance, i, clients)]
+
+
+def _run(instance: Instance, helper: int, clients: Iterable[int], rank: Rank) -> list[Row]:
+    lengths = (instance.forward[helper].tolist(), instance.backward[helper].tolist())
+    between, coming = instance.between[helper].tolist(), _releases(instance, helper, clients)
+    waiting: list[tuple[tuple[int, ...], int, int]] = []
+    rows: list[Row] = []
+    now = 0
+    while coming or waiting:
+        if not waiting:
+            now = max(now, coming[0][0])
+        while coming and coming[0][0] <= now:
+            ready, client, direction = heapq.heappop(coming)
+            heapq.heappush(waiting, (rank(client, direction, ready), client, direction))
+        _, client, direction = heapq.heappop(waiting)
+        end = now + lengths[direction][client]
+        rows.append(Row(client, direction, now, end))
+        if direction == FORWARD:
+            heapq.heappush(coming, (end + between[client], client, BACKWARD))
+        now = end
+    return rows
+
+
+def _releases(instance: Instance, helper: int, clients: Iterable[int]) -> list[tuple[int, int, int]]:
+    """A heap of the forwards by release: time, client, direction."""
+    release = instance.release[helper].tolist()
+    coming = [(release[client], client, FORWARD) for client in clients]
+    heapq.heapify(coming)
+    return coming

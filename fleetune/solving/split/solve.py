@@ -1,19 +1,27 @@
 """A problem of kind "split" solved by a method's name."""
 
 import time
-from collections.abc import Iterable, Sequence
-from importlib import import_module
+from collections.abc import Callable, Iterable, Sequence
 
 from fleetune.errors import Refused
-from fleetune.solving.split.bound import quick_bound
-from fleetune.solving.split.case import Case
-from fleetune.solving.split.draft import Draft, Effort
-from fleetune.solving.split.methods import SUMMARIES
-from fleetune.solving.split.problem import Problem
+from fleetune.solving.deadline import Deadline
+from fleetune.solving.split.bounds import quick_bound
+from fleetune.solving.split.candidate import Candidate, SearchOptions
+from fleetune.solving.split.infeasibility import require_assignment
+from fleetune.solving.split.instance import Instance
+from fleetune.solving.split.methods import SUMMARIES, admm
+from fleetune.solving.split.methods.auto import auto, exact
+from fleetune.solving.split.methods.baselines import balanced_greedy, random_fcfs
+from fleetune.solving.split.problem import DIRECTIONS, Direction, Piece, Problem, Solution
 from fleetune.solving.split.schedule import Row, makespan, merged, verify
-from fleetune.solving.split.shortage import prove_room
-from fleetune.solving.split.solution import DIRECTIONS, Direction, Piece, Solution
-from fleetune.solving.split.watch import Watch
+
+PLANNERS: dict[str, Callable[[Instance, SearchOptions], Candidate]] = {
+    "auto": auto,
+    "exact": exact,
+    "admm": admm.plan,
+    "balanced-greedy": balanced_greedy,
+    "random-fcfs": random_fcfs,
+}
 
 
 def solve(problem: Problem, *, method: str = "auto", time_limit_s: float | None = None, seed: int = 0) -> Solution:
@@ -30,25 +38,24 @@ def solve(problem: Problem, *, method: str = "auto", time_limit_s: float | None 
             "method admm: its schedules interrupt tasks, and the problem says preemptive false; "
             "take auto, exact, balanced-greedy or random-fcfs, or set preemptive to true"
         )
-    started, watch = time.perf_counter(), Watch(time_limit_s)
-    case = Case.of(problem)
-    placed = prove_room(case, problem, watch)
-    planner = import_module(f"fleetune.solving.split.methods.{method.replace('-', '_')}")
-    draft = Draft(*planner.plan(case, Effort(seed, watch.left_s() if watch.limited else None, placed)))
-    helper, rows = tuple(map(int, draft.helper)), in_order(draft.helper, draft.rows)
-    verify(case, helper, rows)
-    bound = draft.lower_bound if draft.lower_bound is not None else quick_bound(case, watch)
+    started, deadline = time.perf_counter(), Deadline(time_limit_s)
+    instance = Instance.from_problem(problem)
+    placed = require_assignment(instance, problem, deadline)
+    candidate = PLANNERS[method](instance, SearchOptions(seed, deadline.left_s() if deadline.limited else None, placed))
+    helper, rows = tuple(map(int, candidate.helper)), in_order(candidate.helper, candidate.rows)
+    verify(instance, helper, rows)
+    bound = candidate.lower_bound if candidate.lower_bound is not None else quick_bound(instance, deadline)
     return Solution(
         method=method,
-        objective=makespan(case, helper, rows),
+        objective=makespan(instance, helper, rows),
         lower_bound=int(bound),
         solve_s=time.perf_counter() - started,
-        deterministic=draft.deterministic,
+        deterministic=candidate.deterministic,
         helper=helper,
         schedule=tuple(
             Piece(client=r.client, direction=DIRECTIONS[r.direction], start=r.start, end=r.end) for r in rows
         ),
-        order=order(case.helpers, helper, rows),
+        order=order(instance.helpers, helper, rows),
     )
 
 

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from itertools import combinations, product
 
-from fleetune.solving.d2ft.problem import Problem
-from fleetune.solving.d2ft.solution import Solution
+from fleetune.solving.d2ft.problem import Problem, Solution
 
 FULL, FORWARD, SHORTCUT = 1, 2, 3
 Row = tuple[int, ...]

@@ -4,17 +4,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fleetune.solving.d2ft import counts
-from fleetune.solving.d2ft.prices import Gains
+from fleetune.solving.d2ft.methods import joint
 from fleetune.solving.d2ft.solve import solve
-from fleetune.solving.d2ft.split import sets_at
+from fleetune.solving.d2ft.transportation import Scores, sets_at_split
 from tests.solving.d2ft.contract import check
 from tests.solving.d2ft.instances import alike
 
 Floats = NDArray[np.float64]
 
 
-def gains(seed: int, subnets: int, size: int) -> Gains:
+def random_scores(seed: int, subnets: int, size: int) -> Scores:
     """Real scores, few values, scores that ignore the sample, scores in proportion."""
     draw = np.random.default_rng(seed)
     a, w = draw.gamma(2, 1, (subnets, size)), draw.gamma(2, 0.5, (subnets, size))
@@ -24,22 +23,22 @@ def gains(seed: int, subnets: int, size: int) -> Gains:
         a[:] = a[:, :1]
     if seed % 4 == 3:
         w = a * draw.random()
-    return Gains(a, w)
+    return Scores(a, w)
 
 
 def test_tables_and_cuts_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two ways to the best sizes reach the same sum, by sets of these sizes that share nothing."""
     draw = np.random.default_rng(5)
     for seed in range(300):
-        scores = gains(seed, 2, int(draw.integers(1, 50)))
+        scores = random_scores(seed, 2, int(draw.integers(1, 50)))
         size = scores.full.shape[1]
         forward, backward, room = (int(draw.integers(0, most)) for most in (20, 20, 20 * size))
-        rows = [counts.sizes(forward + backward, forward, room, size)[1]] * 2
+        rows = [joint.feasible_counts(forward + backward, forward, room, size)[1]] * 2
         sums = []
         for small in (64, 0):
-            monkeypatch.setattr(counts, "SMALL", small)
-            fulls, others, splits = counts.best_sizes(scores, rows)
-            full, only = sets_at(scores, splits, fulls, others)
+            monkeypatch.setattr(joint, "SMALL", small)
+            fulls, others, splits = joint.best_counts(scores, rows)
+            full, only = sets_at_split(scores, splits, fulls, others)
             assert not (full & only).any()
             assert (full.sum(axis=1) == fulls).all() and (only.sum(axis=1) == others).all()
             assert (fulls * (forward + backward) + others * forward <= room).all()
@@ -50,10 +49,10 @@ def test_tables_and_cuts_agree(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("style", range(4))
 def test_1024_micro_batches(style: int) -> None:
     """As good as a table over all capacities, micro-batch by micro-batch."""
-    scores = gains(style, 1, 1024)
+    scores = random_scores(style, 1, 1024)
     room, full_cost, forward_cost = 5600, 10, 4
-    fulls, others, splits = counts.best_sizes(scores, [counts.sizes(full_cost, forward_cost, room, 1024)[1]])
-    full, only = sets_at(scores, splits, fulls, others)
+    fulls, others, splits = joint.best_counts(scores, [joint.feasible_counts(full_cost, forward_cost, room, 1024)[1]])
+    full, only = sets_at_split(scores, splits, fulls, others)
     table = np.zeros(room + 1)
     for a, w in zip(scores.full[0], scores.forward[0], strict=True):
         after = table.copy()

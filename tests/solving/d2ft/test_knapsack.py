@@ -8,12 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleetune.errors import Refused
-from fleetune.solving.d2ft.budget import Budget
-from fleetune.solving.d2ft.case import FORWARD_ONLY, FULL, Case
-from fleetune.solving.d2ft.exact import scaled
-from fleetune.solving.d2ft.knapsack import best_subset
-from fleetune.solving.d2ft.measures import workload_variance
-from fleetune.solving.d2ft.methods import bilevel, bilevel_disjoint, random
+from fleetune.solving.d2ft.instance import FORWARD_ONLY, FULL, Budget, Instance, to_integers
+from fleetune.solving.d2ft.knapsack import solve_knapsack
+from fleetune.solving.d2ft.methods.baselines import random
+from fleetune.solving.d2ft.methods.bilevel import bilevel, bilevel_disjoint
+from fleetune.solving.d2ft.solve import workload_variance
 
 
 def most(values: list[int], costs: list[int], capacity: int) -> int:
@@ -35,7 +34,7 @@ def most(values: list[int], costs: list[int], capacity: int) -> int:
 def test_no_subset_is_worth_more(items: list[tuple[int, int]], capacity: int, unit: int) -> None:
     """Every subset tried; a common unit of the costs, however large, changes nothing."""
     values, costs = [value for value, _ in items], [cost * unit for _, cost in items]
-    chosen = best_subset([float(value) for value in values], costs, capacity * unit)
+    chosen = solve_knapsack([float(value) for value in values], costs, capacity * unit)
     taken = np.flatnonzero(chosen)
     assert sum(costs[i] for i in taken) <= capacity * unit
     assert sum(values[i] for i in taken) == most(values, costs, capacity * unit)
@@ -43,11 +42,16 @@ def test_no_subset_is_worth_more(items: list[tuple[int, int]], capacity: int, un
 
 def test_costs_without_a_common_unit() -> None:
     """Costs of many digits are as exact: one that lacks the last digit does not fit."""
-    costs = scaled([0.1234567890123, 0.3, 0.1765432109877, 0.5999999999999])
-    assert list(best_subset([1.0, 1.0, 1.0, 2.5], costs, scaled([0.6, 1e-13])[0])) == [True, True, True, False]
-    assert list(best_subset([1.0, 1.0, 1.0, 3.5], costs, scaled([0.6, 1e-13])[0])) == [False, False, False, True]
+    costs = to_integers([0.1234567890123, 0.3, 0.1765432109877, 0.5999999999999])
+    assert list(solve_knapsack([1.0, 1.0, 1.0, 2.5], costs, to_integers([0.6, 1e-13])[0])) == [True, True, True, False]
+    assert list(solve_knapsack([1.0, 1.0, 1.0, 3.5], costs, to_integers([0.6, 1e-13])[0])) == [
+        False,
+        False,
+        False,
+        True,
+    ]
     with pytest.raises(Refused, match="round them"):
-        best_subset([1.0, 1.0], [10**30, 10**30 + 1], 10**30 + 1)
+        solve_knapsack([1.0, 1.0], [10**30, 10**30 + 1], 10**30 + 1)
 
 
 def test_large() -> None:
@@ -59,7 +63,7 @@ def test_large() -> None:
     table = np.zeros(capacity + 1)
     for value, cost in zip(values, costs, strict=True):
         table[cost:] = np.maximum(table[cost:], table[:-cost] + value)
-    chosen = best_subset(values, costs, capacity)
+    chosen = solve_knapsack(values, costs, capacity)
     assert sum(cost for cost, taken in zip(costs, chosen, strict=True) if taken) <= capacity
     assert sum(value for value, taken in zip(values, chosen, strict=True) if taken) == pytest.approx(table[-1], 1e-12)
 
@@ -71,25 +75,25 @@ def test_micro_batches_of_different_length() -> None:
         size = 6
         backward, forward = (np.array([[float(draw.randint(0, 9)) for _ in range(size)]] * 2) for _ in range(2))
         ahead, back = ([float(draw.randint(1, 5)) for _ in range(size)] for _ in range(2))
-        budgets = (Budget.of(ahead, back, 12.0, 7.0), Budget.of(1.0, 1.0, 6.0, 2.0))
-        case = Case(backward, forward, budgets)
-        table = bilevel_disjoint.plan(case)
+        budgets = (Budget.from_costs(ahead, back, 12.0, 7.0), Budget.from_costs(1.0, 1.0, 6.0, 2.0))
+        instance = Instance(backward, forward, budgets)
+        table = bilevel_disjoint(instance)
         full, only = table == FULL, table == FORWARD_ONLY
         whole = [int(f + b) for f, b in zip(ahead, back, strict=True)]
         assert backward[0][full[0]].sum() == most([int(x) for x in backward[0]], whole, 12)
         left = np.flatnonzero(~full[0])
         assert forward[0][only[0]].sum() == most([int(forward[0][i]) for i in left], [int(ahead[i]) for i in left], 7)
         assert (full[1].sum(), only[1].sum()) == (3, 2)
-        assert ((bilevel.plan(case) == FULL) == full).all()
-        assert workload_variance(case, table) >= 0
-        drawn = random.plan(case, 1)
+        assert ((bilevel(instance) == FULL) == full).all()
+        assert workload_variance(instance, table) >= 0
+        drawn = random(instance, 1)
         assert np.array(whole)[drawn[0] == FULL].sum() <= 12
 
 
 def test_budgets_are_exact() -> None:
     """Whole numbers on one scale, whatever the decimals; equal costs of each micro-batch count as one."""
-    assert Budget.of(0.1, 0.0, 0.3, 1e-3) == (100, 100, 300, 1, None)
-    assert Budget.of((0.1, 0.1), (0.2, 0.2), 0.3, 0.3, 1.0) == (3, 1, 3, 3, 10)
-    assert Budget.of((1.0, 2.0), 1.0, 5.0, 5.0).full_cost == (20, 30)
-    assert scaled([1e300, 1.5e-300, 0.0, -2.0]) == [10**601, 15, 0, -2 * 10**301]
-    assert scaled([]) == []
+    assert Budget.from_costs(0.1, 0.0, 0.3, 1e-3) == (100, 100, 300, 1, None)
+    assert Budget.from_costs((0.1, 0.1), (0.2, 0.2), 0.3, 0.3, 1.0) == (3, 1, 3, 3, 10)
+    assert Budget.from_costs((1.0, 2.0), 1.0, 5.0, 5.0).full_cost == (20, 30)
+    assert to_integers([1e300, 1.5e-300, 0.0, -2.0]) == [10**601, 15, 0, -2 * 10**301]
+    assert to_integers([]) == []

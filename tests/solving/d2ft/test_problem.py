@@ -14,8 +14,7 @@ from fleetune import solving
 from fleetune.contracts import wire
 from fleetune.errors import Refused
 from fleetune.solving.d2ft.methods import SUMMARIES
-from fleetune.solving.d2ft.problem import Problem
-from fleetune.solving.d2ft.solution import Solution
+from fleetune.solving.d2ft.problem import Problem, Solution
 from tests.solving.d2ft.contract import check
 from tests.solving.d2ft.instances import drawn, tiny
 

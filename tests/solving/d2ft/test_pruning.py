@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from fleetune.errors import Refused
-from fleetune.solving.d2ft.solution import Solution
+from fleetune.solving.d2ft.problem import Solution
 from fleetune.solving.d2ft.solve import solve
 from tests.solving.d2ft.contract import FORWARD, FULL, check, of
 from tests.solving.d2ft.instances import alike, drawn

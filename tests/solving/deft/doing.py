@@ -3,9 +3,9 @@
 from typing import Any
 
 from fleetune.contracts import wire
+from fleetune.solving.api import document
 from fleetune.solving.deft.problem import Problem
 from fleetune.solving.deft.solve import solve
-from fleetune.solving.door import document
 from tests.solving.deft.contract import check
 
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from fleetune.contracts import wire
-from fleetune.solving.deft.case import Case
-from fleetune.solving.deft.division import ends_s
+from fleetune.solving.deft.allocation import min_latency_s
+from fleetune.solving.deft.instance import Instance
 from fleetune.solving.deft.methods import SUMMARIES
-from fleetune.solving.deft.methods.bisection import optimum
+from fleetune.solving.deft.methods.exact import joint_optimum
 from fleetune.solving.deft.problem import Problem
 from tests.solving.deft.contract import best_s
 from tests.solving.deft.doing import solved
@@ -152,7 +152,7 @@ def test_large_problems(devices: int, blocks: int, rows: str) -> None:
     problem = drawn(devices, devices, blocks, rows=rows)
     plan = solved(problem)
     assert plan["objective"] <= plan["lower_bound"] * (1 + 1e-9)
-    assert optimum(Case(wire.load(Problem, problem, "p"))).assignments <= 12
+    assert joint_optimum(Instance(wire.load(Problem, problem, "p"))).assignments <= 12
     equal = problem | {"bandwidth": "equal"}
     assert solved(equal, "crunch")["objective"] == solved(equal, "bisection")["objective"] >= plan["objective"]
 
@@ -161,9 +161,9 @@ def test_the_band_is_used_up() -> None:
     """Where something is sent, all blocks end at once, on all of the band."""
     problem = drawn(5)
     plan = solved(problem)
-    case = Case(wire.load(Problem, problem, "p"))
+    instance = Instance(wire.load(Problem, problem, "p"))
     assert sum(plan["bandwidth_hz"]) == pytest.approx(problem["bandwidth_hz"], rel=1e-14)
     for block, (device, hz) in enumerate(zip(plan["devices"], plan["bandwidth_hz"], strict=True)):
         sent_s = problem["block_bits"] / (hz * problem["spectral_efficiency"][device])
         assert problem["compute_s"][device][block] + sent_s == pytest.approx(plan["objective"], rel=1e-12)
-    assert ends_s(case, np.array(plan["devices"])) == pytest.approx(plan["objective"], rel=1e-14)
+    assert min_latency_s(instance, np.array(plan["devices"])) == pytest.approx(plan["objective"], rel=1e-14)

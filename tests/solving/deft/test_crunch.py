@@ -1,7 +1,8 @@
 """CRUNCH: Proposition 1, Algorithm 2 and the paper's example; equal parts of the band beside brute force."""
 
 import itertools
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -9,10 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleetune.contracts import wire
-from fleetune.solving.deft import crunching
-from fleetune.solving.deft.bottleneck import bottleneck, matched
-from fleetune.solving.deft.case import trimmed
+from fleetune.solving.deft.allocation import (
+    bottleneck_allocation,
+    bottleneck_matching,
+    crunch_allocation,
+    crunch_threshold,
+    is_monotone,
+)
+from fleetune.solving.deft.instance import Ints, rounded_into_band
 from fleetune.solving.deft.solve import solve
+from fleetune.solving.validation import Floats
 from tests.solving.deft.contract import best_s, check
 from tests.solving.deft.doing import solved
 from tests.solving.deft.instances import EXAMPLE, NONE, drawn, example
@@ -20,18 +27,47 @@ from tests.solving.deft.instances import EXAMPLE, NONE, drawn, example
 TABLE = np.array(EXAMPLE).T
 
 
+class Cut(NamedTuple):
+    """One round of Algorithm 2."""
+
+    value: float
+    """The largest entry, now removed."""
+    counts: Ints
+    """[device]: eq. (11) after it."""
+    passes: bool
+    """Whether the rest still holds an allocation."""
+
+
+def keeps(counts: Ints, blocks: int) -> bool:
+    """Proposition 1, eq. (12): with counts ascending, the one ranked K - L + l is at least l, for all l = 1..L."""
+    return bool(np.all(np.sort(counts)[len(counts) - blocks :] >= np.arange(1, blocks + 1)))
+
+
+def cuts(table: Floats) -> Iterator[Cut]:
+    """Algorithm 2: remove the largest entry, recount, check, until it fails; the last value removed is the optimum."""
+    left = np.where(np.isfinite(table), table, -np.inf)
+    while np.any(left > -np.inf):
+        at = np.unravel_index(np.argmax(left), left.shape)
+        value = float(left[at])
+        left[at] = -np.inf
+        counts = np.count_nonzero(left > -np.inf, axis=0)
+        yield Cut(value, counts, keeps(counts, len(table)))
+        if not keeps(counts, len(table)):
+            return
+
+
 def test_the_papers_cuts() -> None:
     """Example 1: 46, 42, 38, 35, 34 and 32 are cut and pass; cutting 29 fails, so 29 is the optimum."""
-    cuts = list(crunching.cuts(TABLE))
-    assert [cut.value for cut in cuts] == [46, 42, 38, 35, 34, 32, 29]
-    assert [cut.passes for cut in cuts] == [True] * 6 + [False]
-    assert sorted(cuts[0].counts) == [1, 2, 2, 3, 4, 4]
-    assert crunching.threshold(TABLE) == 29
+    rounds = list(cuts(TABLE))
+    assert [cut.value for cut in rounds] == [46, 42, 38, 35, 34, 32, 29]
+    assert [cut.passes for cut in rounds] == [True] * 6 + [False]
+    assert sorted(rounds[0].counts) == [1, 2, 2, 3, 4, 4]
+    assert crunch_threshold(TABLE) == 29
 
 
 def test_the_papers_allocation() -> None:
     """Example 1: blocks 1 to 4 go to devices 1, 6, 4, 2 (counted from 1), by the ranks of eq. (13)."""
-    assert (crunching.allocation(TABLE <= 29) + 1).tolist() == [1, 6, 4, 2]
+    assert (crunch_allocation(TABLE <= 29) + 1).tolist() == [1, 6, 4, 2]
 
 
 @pytest.mark.parametrize("bits", [0.0, 1e6])
@@ -61,12 +97,12 @@ def tables(least: int = 1) -> st.SearchStrategy[Any]:
 def test_threshold_of_tables_that_deepen(rows: list[list[float]]) -> None:
     """Read by blocks, by the paper's cuts, and by matching: the optimum is the same, and its allocation keeps it."""
     table = np.sort(np.array(rows), axis=0)
-    found = crunching.threshold(table)
+    found = crunch_threshold(table)
     counts = np.count_nonzero(np.isfinite(table), axis=0)
-    assert (found < NONE) == crunching.keeps(counts, len(table))
+    assert (found < NONE) == keeps(counts, len(table))
     if found < NONE:
-        assert list(crunching.cuts(table))[-1].value == found == matched(table).threshold
-        devices = crunching.allocation(table <= found)
+        assert list(cuts(table))[-1].value == found == bottleneck_matching(table).threshold
+        devices = crunch_allocation(table <= found)
         assert len(set(devices.tolist())) == len(table)
         assert max(table[block, device] for block, device in enumerate(devices)) == found
 
@@ -81,10 +117,10 @@ def test_any_table_by_matching(rows: list[list[float]]) -> None:
         for devices in itertools.permutations(range(table.shape[1]), len(table))
     )
     if best < NONE:
-        found = bottleneck(table)
-        assert found.threshold == best == matched(table).threshold
+        found = bottleneck_allocation(table)
+        assert found.threshold == best == bottleneck_matching(table).threshold
         assert max(table[block, device] for block, device in enumerate(found.devices)) == best
-        assert found.solved_by == ("crunch" if crunching.deepens(table) else "matching")
+        assert found.solved_by == ("crunch" if is_monotone(table) else "matching")
 
 
 @pytest.mark.parametrize("rows", ["deepen", "any", "even"])
@@ -129,7 +165,7 @@ def test_crunch_on_a_joint_problem_is_one_division() -> None:
 @given(st.floats(1e-60, 1e60), st.integers(1, 400))
 def test_equal_parts_stay_within_the_band(band_hz: float, parts: int) -> None:
     """They are the band over their number, to the last bits, and never add up to more than the band."""
-    kept = trimmed([band_hz / parts] * parts, band_hz)
+    kept = rounded_into_band([band_hz / parts] * parts, band_hz)
     assert sum(kept) <= band_hz
     assert len(set(kept)) == 1
     assert kept[0] == pytest.approx(band_hz / parts, rel=3e-16 * (parts + 1))

@@ -6,8 +6,7 @@ import pytest
 
 from fleetune.contracts import wire
 from fleetune.solving.deft.methods import SUMMARIES
-from fleetune.solving.deft.problem import Problem
-from fleetune.solving.deft.solution import Solution
+from fleetune.solving.deft.problem import Problem, Solution
 from fleetune.solving.deft.solve import solve
 from tests.golden import same_as_golden
 from tests.solving.deft.instances import drawn, example

@@ -10,8 +10,7 @@ from fleetune import solving
 from fleetune.contracts import wire
 from fleetune.solving.deft.kind import in_short
 from fleetune.solving.deft.methods import SUMMARIES
-from fleetune.solving.deft.problem import Problem
-from fleetune.solving.deft.solution import Solution
+from fleetune.solving.deft.problem import Problem, Solution
 from fleetune.solving.deft.solve import solve
 from tests.solving.deft.contract import check
 from tests.solving.deft.instances import drawn, plain, problem
@@ -67,7 +66,7 @@ def test_same_problem_same_plan(method: str) -> None:
 
 def test_unknown_method() -> None:
     """Refused with the methods there are."""
-    with pytest.raises(solving.door.Refused, match="method: 'magic' is not known; allowed are bisection, crunch"):
+    with pytest.raises(solving.api.Refused, match="method: 'magic' is not known; allowed are bisection, crunch"):
         solve(problem(), method="magic")
 
 

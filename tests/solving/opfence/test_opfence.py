@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from fleetune.contracts import wire
-from fleetune.solving.opfence.case import Case
 from fleetune.solving.opfence.graph import components
-from fleetune.solving.opfence.methods import equal_compute, equal_modules, opfence
+from fleetune.solving.opfence.instance import Instance
+from fleetune.solving.opfence.methods import opfence
+from fleetune.solving.opfence.methods.baselines import equal_compute, equal_modules
 from fleetune.solving.opfence.methods.opfence import fenced
 from fleetune.solving.opfence.problem import Problem
 from tests.solving.opfence.instances import Plain, branches, chain, clustered, drawn, resnet, tiny, transformer
@@ -27,8 +28,8 @@ def torn(plain: Plain, group_of: dict[str, Any]) -> int:
     names = [node["name"] for node in plain["operators"]]
     parents = [[names.index(one) for one in node["inputs"]] for node in plain["operators"]]
     groups = defaultdict(list)
-    for place, name in enumerate(names):
-        groups[group_of[name]].append(place)
+    for placement, name in enumerate(names):
+        groups[group_of[name]].append(placement)
     return sum(len(components(group, parents)) > 1 for group in groups.values())
 
 
@@ -73,10 +74,10 @@ def test_baseline_that_fits_and_is_faster(seed: int, operators: int, devices: in
     """Where the fence costs more than a baseline takes, by up to two thirds here, the baseline's plan is returned, with
     the clusters of the links; the search is not above it."""
     plain = tiny(seed, operators=operators, devices=devices)
-    case = Case(wire.load(Problem, plain, "p.json"))
+    instance = Instance(wire.load(Problem, plain, "p.json"))
     plans = all_methods(plain)
     baseline = min((plans[name] for name in ("equal-modules", "equal-compute")), key=lambda plan: plan["objective"])
-    assert case.cost_s(fenced(case, 0)) > baseline["objective"] * 1.001
+    assert instance.cost_s(fenced(instance, 0)) > baseline["objective"] * 1.001
     assert plans["opfence"]["placement"] == baseline["placement"]
     assert plans["opfence"]["clusters"] == plans["search"]["clusters"]
     assert plans["search"]["objective"] <= plans["opfence"]["objective"]
@@ -88,13 +89,13 @@ def test_never_above_the_baselines_at_random(part: int) -> None:
     for seed in range(1050 + 50 * part, 1100 + 50 * part):
         memory = [None, None, 1.6, 2.5][seed % 4]
         plain = tiny(seed, operators=4 + seed % 9, devices=2 + seed % 4, memory=memory)
-        case = Case(wire.load(Problem, plain, "p.json"))
-        simple = [baseline.plan(case, 0) for baseline in (equal_modules, equal_compute)]
-        least_s = min([case.cost_s(place) for place in simple if case.fits(place)], default=None)
+        instance = Instance(wire.load(Problem, plain, "p.json"))
+        simple = [baseline(instance, 0) for baseline in (equal_modules, equal_compute)]
+        least_s = min([instance.cost_s(placement) for placement in simple if instance.fits(placement)], default=None)
         if least_s is not None:
-            place = opfence.plan(case, 0)
-            assert case.fits(place)
-            assert case.cost_s(place) <= least_s
+            placement = opfence.plan(instance, 0)
+            assert instance.fits(placement)
+            assert instance.cost_s(placement) <= least_s
 
 
 def test_disconnected_graph() -> None:

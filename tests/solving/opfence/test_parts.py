@@ -8,48 +8,46 @@ import pytest
 
 from fleetune.contracts import wire
 from fleetune.errors import Infeasible
-from fleetune.solving.opfence.anneal import annealed
 from fleetune.solving.opfence.bound import heaviest_path, lower_bound_s
-from fleetune.solving.opfence.case import Case
-from fleetune.solving.opfence.cuts import cut
-from fleetune.solving.opfence.every import best_of_all
+from fleetune.solving.opfence.brute_force import best_placement
+from fleetune.solving.opfence.device_exchange import exchange_devices
 from fleetune.solving.opfence.graph import components, depth_first, topological
-from fleetune.solving.opfence.line import line_of, lines
+from fleetune.solving.opfence.infeasibility import pack
+from fleetune.solving.opfence.instance import Instance
+from fleetune.solving.opfence.linear_order import linear_order, linear_orders
+from fleetune.solving.opfence.local_search import IncrementalPlacement, anneal, chain_moves
 from fleetune.solving.opfence.methods import search
-from fleetune.solving.opfence.moves import Moving, moved
-from fleetune.solving.opfence.packing import packed
+from fleetune.solving.opfence.path_dp import Limits, PathProgram, best_cuts
 from fleetune.solving.opfence.problem import Problem
-from fleetune.solving.opfence.quotient import exchanged
-from fleetune.solving.opfence.walk import Limits, Walk
 from tests.solving.opfence.contract import best
 from tests.solving.opfence.instances import Plain, branches, chain, clustered, drawn, resnet, tiny, transformer
 from tests.solving.opfence.solved import solved
 
 
-def case_of(plain: Plain) -> Case:
+def instance_of(plain: Plain) -> Instance:
     """A problem ready for computing."""
-    return Case(wire.load(Problem, plain, "p.json"))
+    return Instance(wire.load(Problem, plain, "p.json"))
 
 
-def somewhere(case: Case, seed: int) -> np.ndarray:
+def somewhere(instance: Instance, seed: int) -> np.ndarray:
     """A random placement."""
-    return np.random.default_rng(seed).integers(0, case.devices, case.operators)
+    return np.random.default_rng(seed).integers(0, instance.devices, instance.operators)
 
 
 @pytest.mark.parametrize("memory", [None, 1.7])
 def test_search_without_trying_everything(memory: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """30 problems of 6 operators on 3 devices: the search proper finds the best of all 729 placements in all but
     two at most, and is never more than 10 % above it."""
-    monkeypatch.setattr(search, "few", lambda case: False)
+    monkeypatch.setattr(search, "is_tiny", lambda instance: False)
     gaps = []
     for seed in range(100, 130):
         plain = tiny(seed, operators=6, memory=memory)
-        least = best_of_all(case_of(plain))
+        least = best_placement(instance_of(plain))
         if least is None:
             with pytest.raises(Infeasible):
                 solved(plain, "search")
             continue
-        least_s = case_of(plain).cost_s(least)
+        least_s = instance_of(plain).cost_s(least)
         gaps.append(solved(plain, "search")["objective"] / least_s - 1 if least_s else 0.0)
     assert len(gaps) > 15
     assert sum(gap < 1e-9 for gap in gaps) >= len(gaps) - 2
@@ -60,40 +58,40 @@ def test_search_without_trying_everything(memory: float | None, monkeypatch: pyt
 def test_every_placement(seed: int) -> None:
     """The enumeration finds the best of all that fit."""
     plain = tiny(seed, operators=4, memory=2.0)
-    case, least = case_of(plain), best(plain)
-    found = best_of_all(case)
+    instance, least = instance_of(plain), best(plain)
+    found = best_placement(instance)
     assert (found is None) == (least is None)
     if found is not None and least is not None:
-        assert case.cost_s(found) == pytest.approx(float(least), rel=1e-9)
+        assert instance.cost_s(found) == pytest.approx(float(least), rel=1e-9)
 
 
 @pytest.mark.parametrize("ratio", [None, 5.0])
 @pytest.mark.parametrize("seed", range(6))
 def test_cut(seed: int, ratio: float | None) -> None:
     """Of all cuts of a chain for devices in one order, the cheapest within the limits, all of them or some left out."""
-    case = case_of(clustered(seed, chain(7, seed), (2, 2), ratio))
-    line, row = line_of(case, case.order, case.operators), [2, 0, 3, 1]
-    for every, limit in itertools.product((True, False), (1.5, 2.5, 4.0, np.inf)):
+    instance = instance_of(clustered(seed, chain(7, seed), (2, 2), ratio))
+    line, row = linear_order(instance, instance.order, instance.operators), [2, 0, 3, 1]
+    for use_all, limit in itertools.product((True, False), (1.5, 2.5, 4.0, np.inf)):
         limits = Limits(np.array([limit]), np.array([limit]), np.array([np.inf]))
-        found = cut(case, line, row, limits, every=every)
+        found = best_cuts(instance, line, row, limits, use_all=use_all)
         least = np.inf
-        for count in range(4 if every else 1, 5):
+        for count in range(4 if use_all else 1, 5):
             for some, ends in itertools.product(
                 itertools.combinations(row, count), itertools.combinations(range(1, 7), count - 1)
             ):
-                place = line.place(list(some), [*ends, 7])
-                least = min(least, _dense_sum_s(case, place, limit))
+                placement = line.to_placement(list(some), [*ends, 7])
+                least = min(least, _dense_sum_s(instance, placement, limit))
         assert (not found) == np.isinf(least)
         if found:
-            assert _dense_sum_s(case, line.place(*found[0]), limit) == pytest.approx(least)
+            assert _dense_sum_s(instance, line.to_placement(*found[0]), limit) == pytest.approx(least)
 
 
-def _dense_sum_s(case: Case, place: np.ndarray, limit: float) -> float:
+def _dense_sum_s(instance: Instance, placement: np.ndarray, limit: float) -> float:
     """Sum of computing and receiving; infinite where a device takes longer or the memory is short."""
-    traffic = case.traffic(place)
-    receive_s = np.bincount(traffic.receiver, case.dense_s(traffic), minlength=case.devices)
-    compute_s = np.bincount(place, case.flops, minlength=case.devices) / case.speed
-    if max(receive_s.max(), compute_s.max()) > limit or not case.fits(place):
+    traffic = instance.traffic(placement)
+    receive_s = np.bincount(traffic.receiver, instance.dense_s(traffic), minlength=instance.devices)
+    compute_s = np.bincount(placement, instance.flops, minlength=instance.devices) / instance.speed
+    if max(receive_s.max(), compute_s.max()) > limit or not instance.fits(placement):
         return np.inf
     return float(receive_s.sum() + compute_s.sum())
 
@@ -101,19 +99,20 @@ def _dense_sum_s(case: Case, place: np.ndarray, limit: float) -> float:
 @pytest.mark.parametrize("seed", range(6))
 def test_walk(seed: int) -> None:
     """With devices free to come again, no run of a chain over any devices costs less; with each once, all fit."""
-    case = case_of(clustered(seed, chain(6, seed), (2, 1)))
-    line = line_of(case, case.order, case.operators)
+    instance = instance_of(clustered(seed, chain(6, seed), (2, 1)))
+    line = linear_order(instance, instance.order, instance.operators)
     for limit in (2.0, 4.0, np.inf):
         limits = Limits(np.array([limit]), np.array([limit]), np.array([np.inf]))
-        free = float(Walk(case, line, once=False).costs(limits)[0])
+        free = float(PathProgram(instance, line, simple=False).costs(limits)[0])
         least = min(
-            _dense_sum_s(case, np.array(place), limit) for place in itertools.product(range(3), repeat=case.operators)
+            _dense_sum_s(instance, np.array(placement), limit)
+            for placement in itertools.product(range(3), repeat=instance.operators)
         )
         assert free <= least * (1 + 1e-9)
-        for trial in Walk(case, line).trials(limits):
+        for trial in PathProgram(instance, line).trials(limits):
             assert len(set(trial.devices)) == len(trial.devices)
-            place = line.place(*trial)
-            assert free * (1 - 1e-9) <= _dense_sum_s(case, place, limit * (1 + 1e-6)) < np.inf
+            placement = line.to_placement(*trial)
+            assert free * (1 - 1e-9) <= _dense_sum_s(instance, placement, limit * (1 + 1e-6)) < np.inf
 
 
 @pytest.mark.parametrize("ratio", [None, 30.0])
@@ -121,46 +120,48 @@ def test_exchanged(ratio: float | None) -> None:
     """Exchanging devices never makes it slower, keeps what fits, stays inside the fence, and ends where no exchange of
     two helps."""
     for seed in range(5):
-        case = case_of(clustered(seed, resnet((1, 2)), (3, 2), ratio))
-        place = line_of(case, case.order, case.operators).place([3, 1, 0, 4], [4, 9, 14, case.operators])
-        if not case.fits(place):
+        instance = instance_of(clustered(seed, resnet((1, 2)), (3, 2), ratio))
+        placement = linear_order(instance, instance.order, instance.operators).to_placement(
+            [3, 1, 0, 4], [4, 9, 14, instance.operators]
+        )
+        if not instance.fits(placement):
             continue
-        found = exchanged(case, place)
-        assert case.fits(found)
-        for one, other in itertools.combinations(range(case.devices), 2):
+        found = exchange_devices(instance, placement)
+        assert instance.fits(found)
+        for one, other in itertools.combinations(range(instance.devices), 2):
             swapped = np.where(found == one, other, np.where(found == other, one, found))
-            assert not case.fits(swapped) or case.cost_s(found) <= case.cost_s(swapped) * (1 + 1e-9)
+            assert not instance.fits(swapped) or instance.cost_s(found) <= instance.cost_s(swapped) * (1 + 1e-9)
         fence = np.array([0, 0, 1, 1, 1])
-        assert (fence[exchanged(case, place, fence)] == fence[place]).all()
+        assert (fence[exchange_devices(instance, placement, fence)] == fence[placement]).all()
 
 
 @pytest.mark.parametrize("ratio", [None, 30.0])
 def test_moving_keeps_count(ratio: float | None) -> None:
     """After any moves the cost is that of the placement they led to, and so is what each device holds."""
-    case = case_of(clustered(3, transformer(3), (2, 3), ratio))
-    place, random = somewhere(case, 3), Random(3)
-    state = Moving(case, place)
+    instance = instance_of(clustered(3, transformer(3), (2, 3), ratio))
+    placement, random = somewhere(instance, 3), Random(3)
+    state = IncrementalPlacement(instance, placement)
     for _ in range(200):
-        operator, device = random.randrange(case.operators), random.randrange(case.devices)
+        operator, device = random.randrange(instance.operators), random.randrange(instance.devices)
         state.move(operator, device)
-        place[operator] = device
-        assert state.place == place.tolist()
-        assert state.cost_s() == pytest.approx(case.cost_s(place), rel=1e-9)
-    held = np.bincount(place, case.memory_bytes, minlength=case.devices)
-    assert state.lack_bytes() == pytest.approx(float(np.maximum(held - case.budget_bytes, 0).sum()))
+        placement[operator] = device
+        assert state.placement == placement.tolist()
+        assert state.cost_s() == pytest.approx(instance.cost_s(placement), rel=1e-9)
+    held = np.bincount(placement, instance.memory_bytes, minlength=instance.devices)
+    assert state.missing_bytes() == pytest.approx(float(np.maximum(held - instance.budget_bytes, 0).sum()))
 
 
 def test_moves_and_annealing_help() -> None:
     """From a random placement neither makes it slower, and what annealing returns fits."""
     for seed in range(4):
-        case = case_of(clustered(seed, branches(3, 4), (2, 2), 20.0))
-        place = somewhere(case, seed)
-        found = moved(case, place)
-        assert case.cost_s(found) <= case.cost_s(place)
-        cooled = annealed(case, found, Random(seed), 2000)
+        instance = instance_of(clustered(seed, branches(3, 4), (2, 2), 20.0))
+        placement = somewhere(instance, seed)
+        found = chain_moves(instance, placement)
+        assert instance.cost_s(found) <= instance.cost_s(placement)
+        cooled = anneal(instance, found, Random(seed), 2000)
         if cooled is not None:
-            assert case.fits(cooled)
-            assert not case.fits(found) or case.cost_s(cooled) < case.cost_s(found)
+            assert instance.fits(cooled)
+            assert not instance.fits(found) or instance.cost_s(cooled) < instance.cost_s(found)
 
 
 @pytest.mark.parametrize("ratio", [None, 10.0])
@@ -169,13 +170,13 @@ def test_no_placement_is_below_the_bound(ratio: float | None) -> None:
     links that are all but free it comes near."""
     for seed in range(40):
         plain = tiny(seed, operators=2 + seed % 4, memory=None if seed % 2 else 2.0)
-        case = case_of(plain | {"compression_ratio": ratio})
-        place = best_of_all(case)
-        if place is None:
+        instance = instance_of(plain | {"compression_ratio": ratio})
+        placement = best_placement(instance)
+        if placement is None:
             continue
-        least_s = case.cost_s(place)
+        least_s = instance.cost_s(placement)
         for known_s in (least_s, 3 * least_s):
-            assert lower_bound_s(case, known_s) <= least_s * (1 + 1e-12)
+            assert lower_bound_s(instance, known_s) <= least_s * (1 + 1e-12)
 
 
 def test_bound_of_a_chain() -> None:
@@ -186,32 +187,32 @@ def test_bound_of_a_chain() -> None:
 
 def test_orders() -> None:
     """Both orders put inputs first; depth first ends a branch before it begins the next."""
-    case = case_of(clustered(0, branches(3, 4), (2,)))
-    for order in (topological(case.parents), depth_first(case.parents)):
-        place = {operator: at for at, operator in enumerate(order)}
-        assert sorted(order) == list(range(case.operators))
-        assert all(place[one] < place[user] for user, wanted in enumerate(case.parents) for one in wanted)
-    names = [case.problem.operators[i].name for i in depth_first(case.parents)]
+    instance = instance_of(clustered(0, branches(3, 4), (2,)))
+    for order in (topological(instance.parents), depth_first(instance.parents)):
+        placement = {operator: at for at, operator in enumerate(order)}
+        assert sorted(order) == list(range(instance.operators))
+        assert all(placement[one] < placement[user] for user, wanted in enumerate(instance.parents) for one in wanted)
+    names = [instance.problem.operators[i].name for i in depth_first(instance.parents)]
     assert names[1:5] == ["b0.0", "b0.1", "b0.2", "b0.3"]
 
 
 def test_crossing() -> None:
     """What crosses each cut of the drawn graph: the output of `in` waits for `add` beside the others."""
-    case = case_of(drawn())
-    line = line_of(case, case.order, case.operators)
+    instance = instance_of(drawn())
+    line = linear_order(instance, instance.order, instance.operators)
     assert line.crossing_bytes.tolist() == [0, 100, 140, 140, 40, 0]
     assert line.crossing.tolist() == [0, 1, 2, 2, 1, 0]
-    soon = line_of(case, case.order, 1)
+    soon = linear_order(instance, instance.order, 1)
     assert soon.crossing_bytes.tolist() == [0, 100, 40, 140, 40, 0]
 
 
 def test_coarse_keeps_the_narrow_cuts() -> None:
     """With fewer cuts the ends stay, and so do cuts between blocks, where least crosses."""
-    case = case_of(clustered(0, transformer(12), (2, 2)))
-    line = lines(case)[0]
+    instance = instance_of(clustered(0, transformer(12), (2, 2)))
+    line = linear_orders(instance)[0]
     coarse = line.coarse(30)
     assert coarse.cuts <= 32
-    assert (coarse.at[0], coarse.at[-1]) == (0, case.operators)
+    assert (coarse.at[0], coarse.at[-1]) == (0, instance.operators)
     assert np.median(coarse.crossing_bytes[1:-1]) < np.median(line.crossing_bytes[1:-1])
 
 
@@ -224,8 +225,8 @@ def test_components() -> None:
 
 def test_heaviest_path() -> None:
     """The path of most flops: through the longest-lasting branch."""
-    case = case_of(clustered(0, branches(3, 4), (2,)))
-    names = [case.problem.operators[i].name for i in heaviest_path(case)]
+    instance = instance_of(clustered(0, branches(3, 4), (2,)))
+    names = [instance.problem.operators[i].name for i in heaviest_path(instance)]
     assert names == ["fork", "b2.0", "b2.1", "b2.2", "b2.3", "join"]
 
 
@@ -238,11 +239,11 @@ def test_packed() -> None:
         for i, size in enumerate(sizes)
     ]
     plain["devices"] = [{"name": name, "flops_per_s": 1, "memory_bytes": 40} for name in ("a", "b")]
-    place, proven = packed(case_of(plain))
+    placement, proven = pack(instance_of(plain))
     assert proven
-    assert place is not None
-    assert case_of(plain).fits(place)
+    assert placement is not None
+    assert instance_of(plain).fits(placement)
     plain["devices"] = [
         {"name": name, "flops_per_s": 1, "memory_bytes": 40 + change} for name, change in (("a", 1), ("b", -1))
     ]
-    assert packed(case_of(plain)) == (None, True)
+    assert pack(instance_of(plain)) == (None, True)

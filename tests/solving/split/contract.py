@@ -4,9 +4,8 @@ from fractions import Fraction
 from typing import Any
 
 from fleetune.contracts import wire
-from fleetune.solving.door import document
-from fleetune.solving.split.problem import Problem
-from fleetune.solving.split.solution import Solution
+from fleetune.solving.api import document
+from fleetune.solving.split.problem import Problem, Solution
 
 KEYS = {
     "kind", "method", "feasible", "objective", "lower_bound", "solve_s", "deterministic", "helper", "schedule", "order"

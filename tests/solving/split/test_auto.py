@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from fleetune.errors import Infeasible
-from fleetune.solving.door import document
-from fleetune.solving.split.case import Case
-from fleetune.solving.split.lane import Lane
-from fleetune.solving.split.problem import MATRICES, Problem
-from fleetune.solving.split.solution import Solution
+from fleetune.solving.api import document
+from fleetune.solving.split.instance import Instance
+from fleetune.solving.split.problem import MATRICES, Problem, Solution
+from fleetune.solving.split.single_machine import SingleMachine
 from fleetune.solving.split.solve import solve
 from tests.golden import same_as_golden
 from tests.solving.split.contract import check
@@ -121,7 +120,7 @@ def test_calm() -> None:
         for i in range(3):
             clients = [j for j in range(10) if plan.helper[j] == i]
             if sum(plan.helper[piece.client] == i for piece in plan.schedule) > 2 * len(clients):
-                calm = Lane(Case.of(problem), i, preemptive=False).quick(clients)
+                calm = SingleMachine(Instance.from_problem(problem), i, preemptive=False).solve(clients, nodes=0)
                 assert calm.value > plan.objective
 
 

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleetune.solving.split.backward import Job, Span, least_largest_cost, with_backwards
-from fleetune.solving.split.case import Case
-from fleetune.solving.split.dispatch import first_come
-from fleetune.solving.split.schedule import BACKWARD, FORWARD, Row, makespan, verify
+from fleetune.solving.split.instance import Instance
+from fleetune.solving.split.preemptive import Job, Span, minimise_max_cost, schedule_backwards
+from fleetune.solving.split.schedule import BACKWARD, FORWARD, Row, first_come_first_served, makespan, verify
 from tests.solving.split.instances import drawn
 
 JOBS = st.lists(st.builds(Job, st.integers(0, 6), st.integers(1, 3), st.integers(0, 6)), min_size=1, max_size=4)
@@ -58,7 +57,7 @@ def brute(jobs: list[Job], busy: list[Span]) -> int:
 @given(JOBS, BUSY)
 def test_optimal(jobs: list[Job], busy: list[Span]) -> None:
     """As good as every assignment of free slots to jobs."""
-    spans = least_largest_cost(jobs, busy)
+    spans = minimise_max_cost(jobs, busy)
     check(jobs, busy, spans)
     assert cost(jobs, spans) == brute(jobs, busy)
 
@@ -72,7 +71,7 @@ def test_optimal(jobs: list[Job], busy: list[Span]) -> None:
 def test_never_worse_than_a_list(jobs: list[Job], cuts: list[int], rng: random.Random) -> None:
     """Random priorities, followed slot by slot in the free slots, never end earlier; Horn's rule ends just as early."""
     busy = [(a, b) for a, b in zip(cuts[::2], cuts[1::2], strict=False)]
-    spans = least_largest_cost(jobs, busy)
+    spans = minimise_max_cost(jobs, busy)
     check(jobs, busy, spans)
     random_lists = [rng.sample(range(len(jobs)), len(jobs)) for _ in range(3)]
     longest_tail_first = sorted(range(len(jobs)), key=lambda k: -jobs[k].tail)
@@ -98,18 +97,18 @@ def test_worked_example_of_the_paper() -> None:
     """Figure 4 in the numbers that its text gives: blocks {1, 4, 2, 3} to 8 and {5} to 10; client 4 is put last, then
     client 2; client 3 runs upon arrival and is the last to finish, at 14."""
     jobs = [Job(0, 2, 5), Job(3, 2, 3), Job(4, 2, 8), Job(1, 2, 1), Job(9, 1, 2)]
-    spans = least_largest_cost(jobs)
+    spans = minimise_max_cost(jobs)
     assert spans == [[(0, 2)], [(3, 4), (6, 7)], [(4, 6)], [(2, 3), (7, 8)], [(9, 10)]]
     assert [ran[-1][1] + job.tail for job, ran in zip(jobs, spans, strict=True)] == [7, 10, 14, 9, 12]
 
 
 def test_busy_spans_by_hand() -> None:
     """A job that arrives in a busy span waits for its end, and one that meets a busy span goes on after it."""
-    assert least_largest_cost([Job(3, 4, 0)], [(2, 5), (7, 9), (9, 10)]) == [[(5, 7), (10, 12)]]
-    assert least_largest_cost([Job(0, 2, 0)], [(0, 3)]) == [[(3, 5)]]
-    assert least_largest_cost([Job(0, 2, 0)], [(2, 3)]) == [[(0, 2)]]
-    assert least_largest_cost([Job(3, 2, 0)], [(0, 3)]) == [[(3, 5)]]
-    assert least_largest_cost([], [(0, 3)]) == []
+    assert minimise_max_cost([Job(3, 4, 0)], [(2, 5), (7, 9), (9, 10)]) == [[(5, 7), (10, 12)]]
+    assert minimise_max_cost([Job(0, 2, 0)], [(0, 3)]) == [[(3, 5)]]
+    assert minimise_max_cost([Job(0, 2, 0)], [(2, 3)]) == [[(0, 2)]]
+    assert minimise_max_cost([Job(3, 2, 0)], [(0, 3)]) == [[(3, 5)]]
+    assert minimise_max_cost([], [(0, 3)]) == []
 
 
 def test_large_times_and_many_jobs() -> None:
@@ -117,24 +116,29 @@ def test_large_times_and_many_jobs() -> None:
     rng = random.Random(5)
     jobs = [Job(rng.randrange(10**9), rng.randrange(1, 10**6), rng.randrange(10**9)) for _ in range(1000)]
     busy = [(k * 10**6, k * 10**6 + 5 * 10**5) for k in range(1000)]
-    check(jobs, busy, least_largest_cost(jobs, busy))
+    check(jobs, busy, minimise_max_cost(jobs, busy))
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_with_backwards(seed: int) -> None:
     """After forwards in any order: valid, released l + l' after its own forward, and as good as brute force."""
     rng = random.Random(seed)
-    case = Case.of(drawn(seed, 4, 1, preemptive=True, room=9.0))
+    instance = Instance.from_problem(drawn(seed, 4, 1, preemptive=True, room=9.0))
     forwards, now = [], 0
     for j in rng.sample(range(4), 4):
-        start = max(now, int(case.release[0, j])) + rng.randrange(2)
-        now = start + int(case.forward[0, j])
+        start = max(now, int(instance.release[0, j])) + rng.randrange(2)
+        now = start + int(instance.forward[0, j])
         forwards.append(Row(j, FORWARD, start, now))
-    rows = with_backwards(case, 0, forwards)
-    verify(case, [0] * 4, rows)
+    rows = schedule_backwards(instance, 0, forwards)
+    verify(instance, [0] * 4, rows)
     ends = {row.client: row.end for row in forwards}
-    jobs = [Job(ends[j] + int(case.between[0, j]), int(case.backward[0, j]), int(case.tail[0, j])) for j in range(4)]
-    assert makespan(case, [0] * 4, rows) == brute(jobs, [(row.start, row.end) for row in forwards])
-    if all(row in forwards for row in first_come(case, 0, range(4)) if row.direction == FORWARD):
-        assert makespan(case, [0] * 4, rows) <= makespan(case, [0] * 4, first_come(case, 0, range(4)))
+    jobs = [
+        Job(ends[j] + int(instance.between[0, j]), int(instance.backward[0, j]), int(instance.tail[0, j]))
+        for j in range(4)
+    ]
+    assert makespan(instance, [0] * 4, rows) == brute(jobs, [(row.start, row.end) for row in forwards])
+    if all(row in forwards for row in first_come_first_served(instance, 0, range(4)) if row.direction == FORWARD):
+        assert makespan(instance, [0] * 4, rows) <= makespan(
+            instance, [0] * 4, first_come_first_served(instance, 0, range(4))
+        )
     assert sum(row.direction == BACKWARD for row in rows) >= 4

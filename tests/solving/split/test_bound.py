@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from fleetune.solving.split.book import Book
-from fleetune.solving.split.bound import energetic_bound, quick_bound, volume_bound
-from fleetune.solving.split.case import Case
-from fleetune.solving.split.energetic import Energetic
-from fleetune.solving.split.integral import integral_bound
-from fleetune.solving.split.master import Master
+from fleetune.solving.deadline import NO_DEADLINE
+from fleetune.solving.split.benders import BendersMaster
+from fleetune.solving.split.bounds import branch_and_cut_bound, energetic_bound, quick_bound, volume_bound
+from fleetune.solving.split.energetic import EnergeticBound
+from fleetune.solving.split.instance import Instance
+from fleetune.solving.split.schedule_cache import ScheduleCache
 from tests.solving.split.brute import best
 from tests.solving.split.instances import drawn, scenario, tiny
 
@@ -24,13 +24,13 @@ def test_never_above_the_best(preemptive: bool) -> None:
         least = best(problem)
         if least is None:
             continue
-        case = Case.of(problem)
-        assert volume_bound(case) <= least
-        assert quick_bound(case) <= least
-        energetic = Energetic(case)
+        instance = Instance.from_problem(problem)
+        assert volume_bound(instance) <= least
+        assert quick_bound(instance) <= least
+        energetic = EnergeticBound(instance)
         low = energetic_bound(energetic, least + 3, 1000)
-        assert integral_bound(energetic, (low, least + 3), 1000).bound <= least
-        met += quick_bound(case) == least
+        assert branch_and_cut_bound(energetic, (low, least + 3), 1000).bound <= least
+        met += quick_bound(instance) == least
     assert met > 40
 
 
@@ -42,10 +42,10 @@ def test_horizons(preemptive: bool) -> None:
         least = best(problem)
         if least is None:
             continue
-        case = Case.of(problem)
-        master = Master(Energetic(case), Book(case))
+        instance = Instance.from_problem(problem)
+        master = BendersMaster(EnergeticBound(instance), ScheduleCache(instance))
         for horizon in (least, least - 1):
-            verdict = master.decide(horizon, work=5.0, rounds=100, hint=None, left_s=lambda: float("inf"))
+            verdict = master.decide(horizon, work=5.0, rounds=100, hint=None, deadline=NO_DEADLINE)
             assert verdict.impossible == (horizon < least)
             assert verdict.kept == (horizon == least)
 
@@ -53,26 +53,26 @@ def test_horizons(preemptive: bool) -> None:
 def test_alike_helpers() -> None:
     """Where helpers are alike, work alone says how long it takes, and the bound knows it."""
     problem = drawn(0, 40, 4, preemptive=False, longest=1, delay=0, room=4)
-    assert quick_bound(Case.of(problem)) == 20
+    assert quick_bound(Instance.from_problem(problem)) == 20
 
 
 def test_rows_hold() -> None:
     """Every row that separation adds holds for an assignment at the makespan of its schedules."""
-    case = Case.of(scenario(3, 24, 3))
-    energetic, book = Energetic(case), Book(case)
+    instance = Instance.from_problem(scenario(3, 24, 3))
+    energetic, cache = EnergeticBound(instance), ScheduleCache(instance)
     random = np.random.default_rng(0)
     for _ in range(20):
         helper = random.integers(0, 3, 24)
         share = np.zeros((3, 24))
         share[helper, np.arange(24)] = 1.0
         energetic.separate(share, energetic.path_bound())
-    assert energetic.rows
+    assert energetic.cuts
     for _ in range(200):
         helper = random.integers(0, 3, 24)
         masks = [sum(1 << int(j) for j in np.flatnonzero(helper == i)) for i in range(3)]
-        for row in energetic.rows:
+        for row in energetic.cuts:
             need = int(row.weight[helper == row.helper].sum())
-            value = book.find(row.helper, masks[row.helper]).value
+            value = cache.find(row.helper, masks[row.helper]).value
             assert need == 0 or need <= value - row.edge
 
 
@@ -85,5 +85,5 @@ def test_time_scale() -> None:
         **times, helper_memory=small.helper_memory, client_memory=small.client_memory, preemptive=True,
         switch_cost=small.switch_cost,
     )  # fmt: skip
-    bound, fine = quick_bound(Case.of(small)), quick_bound(Case.of(large))
+    bound, fine = quick_bound(Instance.from_problem(small)), quick_bound(Instance.from_problem(large))
     assert (bound - 1) * 10**6 < fine <= bound * 10**6 * (1 + 1e-5)

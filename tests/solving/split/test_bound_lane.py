@@ -2,10 +2,9 @@
 
 import pytest
 
-from fleetune.solving.split.case import Case
-from fleetune.solving.split.lane import Lane
+from fleetune.solving.split.instance import Instance
 from fleetune.solving.split.schedule import makespan, verify
-from fleetune.solving.split.windows import FAR
+from fleetune.solving.split.single_machine import INFINITE_TIME, SingleMachine
 from tests.solving.split.brute import on_one_helper
 from tests.solving.split.instances import drawn, scenario
 
@@ -19,10 +18,10 @@ def test_least(preemptive: bool, switch: int) -> None:
         clients = 2 + seed % 2 if preemptive else 2 + seed % 3
         longest = 2 if preemptive and clients == 3 else 3
         problem = drawn(seed, clients, 1, preemptive=preemptive, longest=longest, switch=switch, room=9)
-        case, everyone = Case.of(problem), list(range(clients))
-        found = Lane(case, 0).solve(everyone, nodes=5000)
-        verify(case, [0] * clients, found.rows)
-        assert makespan(case, [0] * clients, found.rows) == found.value
+        instance, everyone = Instance.from_problem(problem), list(range(clients))
+        found = SingleMachine(instance, 0).solve(everyone, nodes=5000)
+        verify(instance, [0] * clients, found.rows)
+        assert makespan(instance, [0] * clients, found.rows) == found.value
         least = on_one_helper(problem, 0, tuple(everyone))
         assert found.bound <= least <= found.value
         assert not found.proven or found.value == least
@@ -35,18 +34,18 @@ def test_decision(preemptive: bool) -> None:
     """Asked for less than the least there is, nothing is found and the bound says that there is nothing."""
     for seed in range(20):
         problem = scenario(seed, 5, 1, preemptive=preemptive)
-        lane = Lane(Case.of(problem), 0)
-        best = lane.solve(range(5), nodes=5000)
+        machine = SingleMachine(Instance.from_problem(problem), 0)
+        best = machine.solve(range(5), nodes=5000)
         assert best.proven
-        below = lane.solve(range(5), nodes=5000, below=best.value)
-        assert below.value == FAR
+        below = machine.solve(range(5), nodes=5000, below=best.value)
+        assert below.value == INFINITE_TIME
         assert below.rows == []
         assert below.bound == best.value
-        assert lane.bound(range(5)) <= best.value
-        assert lane.quick(range(5)).value >= best.value
+        assert machine.bound(range(5)) <= best.value
+        assert machine.solve(range(5), nodes=0).value >= best.value
 
 
 def test_nothing() -> None:
     """A helper without clients is done at 0."""
-    lane = Lane(Case.of(scenario(0, 3, 2)), 1)
-    assert lane.solve([], nodes=10).value == 0
+    machine = SingleMachine(Instance.from_problem(scenario(0, 3, 2)), 1)
+    assert machine.solve([], nodes=10).value == 0

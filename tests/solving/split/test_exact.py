@@ -3,14 +3,14 @@
 import pytest
 
 from fleetune.errors import Infeasible
-from fleetune.solving.split.book import Book, masks_of
-from fleetune.solving.split.case import Case
-from fleetune.solving.split.energetic import Energetic
-from fleetune.solving.split.master import Master
-from fleetune.solving.split.methods import balanced_greedy
+from fleetune.solving.split.benders import BendersMaster
+from fleetune.solving.split.cp_model import improve_plan
+from fleetune.solving.split.energetic import EnergeticBound
+from fleetune.solving.split.instance import Instance
+from fleetune.solving.split.methods.baselines import balanced_greedy
 from fleetune.solving.split.schedule import makespan, verify
+from fleetune.solving.split.schedule_cache import ScheduleCache, masks_of
 from fleetune.solving.split.solve import solve
-from fleetune.solving.split.whole import improved
 from tests.golden import same_as_golden
 from tests.solving.split.brute import best
 from tests.solving.split.contract import check
@@ -46,19 +46,19 @@ def test_whole(preemptive: bool, switch: int) -> None:
         least = best(problem)
         if least is None:
             continue
-        case = Case.of(problem)
-        start = balanced_greedy.plan(case)
-        value = makespan(case, start.helper, start.rows)
-        master = Master(Energetic(case), Book(case))
+        instance = Instance.from_problem(problem)
+        start = balanced_greedy(instance)
+        value = makespan(instance, start.helper, start.rows)
+        master = BendersMaster(EnergeticBound(instance), ScheduleCache(instance))
         limits = (20.0, float("inf"))
-        answer = improved(master, masks_of(case, start.helper), start.rows, (0, value), limits)
+        answer = improve_plan(master, masks_of(instance, start.helper), start.rows, (0, value), limits)
         if answer.helper is None:
             assert value == least
             assert answer.bound == value
         else:
             improvements += 1
-            verify(case, answer.helper, answer.rows)
-            assert makespan(case, answer.helper, answer.rows) == least
+            verify(instance, answer.helper, answer.rows)
+            assert makespan(instance, answer.helper, answer.rows) == least
             assert answer.bound == least
     assert improvements > 5
 

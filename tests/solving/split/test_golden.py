@@ -2,7 +2,7 @@
 
 import pytest
 
-from fleetune.solving.split.solution import Solution
+from fleetune.solving.split.problem import Solution
 from fleetune.solving.split.solve import solve
 from tests.golden import same_as_golden
 from tests.solving.split.contract import check

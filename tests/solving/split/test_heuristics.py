@@ -4,13 +4,15 @@ import random
 
 import pytest
 
-from fleetune.solving.split.case import Case
-from fleetune.solving.split.dispatch import everywhere, first_come
-from fleetune.solving.split.draft import Effort
-from fleetune.solving.split.methods import balanced_greedy, random_fcfs
-from fleetune.solving.split.methods.balanced_greedy import balanced
-from fleetune.solving.split.methods.random_fcfs import drawn as drawn_at_random
-from fleetune.solving.split.schedule import verify
+from fleetune.solving.split.candidate import SearchOptions
+from fleetune.solving.split.instance import Instance
+from fleetune.solving.split.methods.baselines import (
+    balanced_assignment,
+    balanced_greedy,
+    random_assignment,
+    random_fcfs,
+)
+from fleetune.solving.split.schedule import first_come_first_served, schedule_helpers, verify
 from tests.solving.split import brute
 from tests.solving.split.instances import drawn, scenario
 from tests.solving.split.test_shortage import with_memory
@@ -18,18 +20,23 @@ from tests.solving.split.test_shortage import with_memory
 
 def test_balanced_by_hand() -> None:
     """Load is the number of clients: in turn, ties to the first helper, past the one without a link or room."""
-    assert balanced(Case.of(with_memory((9, 9), (1, 1, 1, 1)))) == [0, 1, 0, 1]
-    assert balanced(Case.of(with_memory((9, 9, 9), (1, 5, 1, 1), ((0, 0), (1, 1))))) == [1, 0, 2, 0]
-    assert balanced(Case.of(with_memory((4, 9), (3, 3, 2, 3)))) == [0, 1, 1, 1]
-    assert balanced(Case.of(with_memory((3, 3), (1, 1, 2, 2)))) == [0, 1, 0, 1]
+    assert balanced_assignment(Instance.from_problem(with_memory((9, 9), (1, 1, 1, 1)))) == [0, 1, 0, 1]
+    assert balanced_assignment(Instance.from_problem(with_memory((9, 9, 9), (1, 5, 1, 1), ((0, 0), (1, 1))))) == [
+        1,
+        0,
+        2,
+        0,
+    ]
+    assert balanced_assignment(Instance.from_problem(with_memory((4, 9), (3, 3, 2, 3)))) == [0, 1, 1, 1]
+    assert balanced_assignment(Instance.from_problem(with_memory((3, 3), (1, 1, 2, 2)))) == [0, 1, 0, 1]
 
 
 def test_balanced_where_the_greedy_way_is_a_dead_end() -> None:
     """Clients 0 and 1 of 1 go apart and leave no room for 3 on 3: they are placed together instead."""
-    case = Case.of(with_memory((3, 3), (1, 1, 3)))
-    assert balanced(case) is None
-    plan = balanced_greedy.plan(case)
-    verify(case, plan.helper, plan.rows)
+    instance = Instance.from_problem(with_memory((3, 3), (1, 1, 3)))
+    assert balanced_assignment(instance) is None
+    plan = balanced_greedy(instance)
+    verify(instance, plan.helper, plan.rows)
     assert sorted(map(list(plan.helper).count, (0, 1))) == [1, 2]
 
 
@@ -40,34 +47,34 @@ def test_valid_wherever_anything_is(preemptive: bool) -> None:
         problem = drawn(seed, 1 + seed % 6, 1 + seed % 3, preemptive=preemptive, link=0.3, room=1.2, switch=2)
         if not brute.assignments(problem):
             continue
-        case = Case.of(problem)
-        for plan in (balanced_greedy.plan(case), random_fcfs.plan(case, Effort(seed))):
-            verify(case._replace(preemptive=False), plan.helper, plan.rows)
-            assert plan.rows == everywhere(case, plan.helper, first_come)
+        instance = Instance.from_problem(problem)
+        for plan in (balanced_greedy(instance), random_fcfs(instance, SearchOptions(seed))):
+            verify(instance._replace(preemptive=False), plan.helper, plan.rows)
+            assert plan.rows == schedule_helpers(instance, plan.helper, first_come_first_served)
             assert plan.deterministic
 
 
 def test_random_is_random_by_seed() -> None:
     """The same seed gives the same assignment; others give others, and every feasible one comes up."""
     problem = drawn(2, 4, 2, preemptive=False, room=2.0)
-    case, all_of_them = Case.of(problem), set(brute.assignments(problem))
-    met = {tuple(random_fcfs.plan(case, Effort(seed)).helper) for seed in range(300)}
+    instance, all_of_them = Instance.from_problem(problem), set(brute.assignments(problem))
+    met = {tuple(random_fcfs(instance, SearchOptions(seed)).helper) for seed in range(300)}
     assert met == all_of_them
-    assert random_fcfs.plan(case, Effort(7)) == random_fcfs.plan(case, Effort(7))
+    assert random_fcfs(instance, SearchOptions(7)) == random_fcfs(instance, SearchOptions(7))
 
 
 def test_random_where_room_is_scarce() -> None:
     """Where dealing at random fails, the assignments that fit are still drawn by seed, from all of them."""
     memory = (7.0, 7.0, 5.0, 5.0, 3.0, 3.0, 3.0, 3.0, 1.0, 1.0, 1.0, 1.0)
-    case = Case.of(with_memory((20.0, 20.0), memory))
-    met = {tuple(drawn_at_random(case, random.Random(seed))) for seed in range(20)}
+    instance = Instance.from_problem(with_memory((20.0, 20.0), memory))
+    met = {tuple(random_assignment(instance, random.Random(seed))) for seed in range(20)}
     assert len(met) > 10
     for helper in met:
-        verify(case, helper, everywhere(case, helper, first_come))
+        verify(instance, helper, schedule_helpers(instance, helper, first_come_first_served))
 
 
 def test_large() -> None:
     """1000 clients on 100 helpers."""
-    case = Case.of(scenario(1, 1000, 100, preemptive=False))
-    for plan in (balanced_greedy.plan(case), random_fcfs.plan(case, Effort(1))):
-        verify(case, plan.helper, plan.rows)
+    instance = Instance.from_problem(scenario(1, 1000, 100, preemptive=False))
+    for plan in (balanced_greedy(instance), random_fcfs(instance, SearchOptions(1))):
+        verify(instance, plan.helper, plan.rows)

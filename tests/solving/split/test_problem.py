@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from fleetune.contracts import wire
 from fleetune.errors import Refused
-from fleetune.solving.split.case import Case
-from fleetune.solving.split.problem import MATRICES, MOST_TIME, Problem
+from fleetune.solving.split.instance import Instance
+from fleetune.solving.split.problem import MATRICES, MAX_TIME, Problem
 from tests.solving.split.instances import drawn, scenario, tiny
 
 GOOD = wire.dump(drawn(1, 3, 2, preemptive=True))
@@ -92,7 +92,7 @@ def test_each_fault_is_named(path: Path, value: Any, said: str) -> None:
     ("path", "value", "said"),
     [
         (("forward", 0, 1), 2**60, "forward: all of it comes to "),
-        (("release", 0, 1), MOST_TIME, "release: all of it comes to "),
+        (("release", 0, 1), MAX_TIME, "release: all of it comes to "),
         (("switch_cost", 0), 2**50, "switch_cost: all of it comes to "),
     ],
 )
@@ -120,7 +120,7 @@ def test_what_cannot_be_counted_is_refused(path: Path, value: Any, said: str) ->
 def test_what_may_be(path: Path, value: Any) -> None:
     """Zeros, whole floats, missing links, large times and any memory are fine."""
     problem = wire.load(Problem, changed(path, value), "p.json")
-    assert Case.of(problem).clients == 3
+    assert Instance.from_problem(problem).clients == 3
 
 
 @pytest.mark.parametrize("missing", sorted(set(GOOD) - {"kind"}))
@@ -176,9 +176,9 @@ def test_whole_sections_spoilt_never_leave_a_traceback(spoilt: dict[str, Any]) -
 def test_a_null_in_any_matrix_unlinks_the_pair() -> None:
     """And that pair alone; its other times mean nothing."""
     for field in MATRICES:
-        case = Case.of(wire.load(Problem, changed((field, 1, 2), None), "p.json"))
-        assert case.linked.tolist() == [[True, True, True], [True, True, False]]
-        assert case.forward[1, 2] == case.tail[1, 2] == 0
+        instance = Instance.from_problem(wire.load(Problem, changed((field, 1, 2), None), "p.json"))
+        assert instance.linked.tolist() == [[True, True, True], [True, True, False]]
+        assert instance.forward[1, 2] == instance.tail[1, 2] == 0
 
 
 @pytest.mark.parametrize(
@@ -208,5 +208,5 @@ def test_memory_is_compared_as_it_was_written(
         release=row, forward=row, turnaround_forward=row, turnaround_backward=row, backward=row, tail=row,
         helper_memory=helpers, client_memory=clients, preemptive=True, switch_cost=(0,),
     )  # fmt: skip
-    case = Case.of(problem)
-    assert case.fits(0, list(range(len(clients)))) is fitting
+    instance = Instance.from_problem(problem)
+    assert instance.fits(0, list(range(len(clients)))) is fitting

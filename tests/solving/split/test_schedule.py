@@ -2,12 +2,12 @@
 
 import pytest
 
-from fleetune.solving.split.case import Case
+from fleetune.solving.split.instance import Instance
 from fleetune.solving.split.problem import Problem
 from fleetune.solving.split.schedule import BACKWARD, FORWARD, Row, completion, makespan, merged, verify
 
 
-def made(*, preemptive: bool = True, switch: int = 0) -> Case:
+def made(*, preemptive: bool = True, switch: int = 0) -> Instance:
     """Two clients of forward 2, backward 3, between 1 + 1, tail 4; client 1 is released at 5 on helper 0 of two."""
     problem = Problem(
         release=((0, 5), (0, None)),
@@ -21,7 +21,7 @@ def made(*, preemptive: bool = True, switch: int = 0) -> Case:
         preemptive=preemptive,
         switch_cost=(switch, 0),
     )
-    return Case.of(problem)
+    return Instance.from_problem(problem)
 
 
 WHOLE = [Row(0, FORWARD, 0, 2), Row(0, BACKWARD, 4, 7), Row(1, FORWARD, 7, 9), Row(1, BACKWARD, 11, 14)]
@@ -88,6 +88,6 @@ def test_interruptions_need_leave() -> None:
 
 def test_memory() -> None:
     """Clients that fit one by one may not fit together."""
-    case = made()._replace(helper_memory=made().helper_memory - 1)
+    instance = made()._replace(helper_memory=made().helper_memory - 1)
     with pytest.raises(AssertionError, match="helper 0 lacks memory"):
-        verify(case, [0, 0], WHOLE)
+        verify(instance, [0, 0], WHOLE)

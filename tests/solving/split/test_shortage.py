@@ -6,11 +6,11 @@ import random
 import pytest
 
 from fleetune.errors import Infeasible, TryAgain
-from fleetune.solving.split.assignment import place, place_evenly, place_most
-from fleetune.solving.split.case import Case
+from fleetune.solving.deadline import Deadline
+from fleetune.solving.split.assignment import even_assignment, find_assignment, largest_assignment
+from fleetune.solving.split.infeasibility import require_assignment
+from fleetune.solving.split.instance import Instance
 from fleetune.solving.split.problem import Problem
-from fleetune.solving.split.shortage import prove_room
-from fleetune.solving.split.watch import Watch
 from tests.solving.split import brute
 from tests.solving.split.instances import drawn
 
@@ -71,10 +71,10 @@ def with_memory(
 def test_who_lacks_what(problem: Problem, said: str | None) -> None:
     """One sentence by the binding constraint, or nothing."""
     if said is None:
-        assert len(prove_room(Case.of(problem), problem)) == len(problem.client_memory)
+        assert len(require_assignment(Instance.from_problem(problem), problem)) == len(problem.client_memory)
         return
     with pytest.raises(Infeasible) as caught:
-        prove_room(Case.of(problem), problem)
+        require_assignment(Instance.from_problem(problem), problem)
     assert said in str(caught.value)
 
 
@@ -83,19 +83,19 @@ def test_infeasible_just_when_no_assignment_fits() -> None:
     outcomes = set()
     for seed in range(300):
         problem = drawn(seed, 1 + seed % 6, 1 + seed % 3, preemptive=False, link=0.3, room=1.1)
-        case, all_of_them = Case.of(problem), brute.assignments(problem)
+        instance, all_of_them = Instance.from_problem(problem), brute.assignments(problem)
         outcomes.add(bool(all_of_them))
-        for found in (place(case), place_evenly(case)):
+        for found in (find_assignment(instance), even_assignment(instance)):
             assert (found is not None) == bool(all_of_them)
             assert found is None or tuple(found) in all_of_them
         if all_of_them:
-            prove_room(case, problem)
-            fewest = min(max(map(helper.count, range(case.helpers))) for helper in all_of_them)
-            evenly = place_evenly(case)
-            assert evenly is not None and max(map(evenly.count, range(case.helpers))) == fewest
+            require_assignment(instance, problem)
+            fewest = min(max(map(helper.count, range(instance.helpers))) for helper in all_of_them)
+            evenly = even_assignment(instance)
+            assert evenly is not None and max(map(evenly.count, range(instance.helpers))) == fewest
         else:
             with pytest.raises(Infeasible):
-                prove_room(case, problem)
+                require_assignment(instance, problem)
     assert outcomes == {True, False}
 
 
@@ -103,13 +103,13 @@ def test_as_many_as_fit() -> None:
     """The most clients that can be placed at once, against every way to place or leave out."""
     for seed in range(30):
         problem = drawn(seed, 4, 2, preemptive=False, link=0.2, room=0.6)
-        case = Case.of(problem)
+        instance = Instance.from_problem(problem)
         most = 0
         for helper in itertools.product([-1, 0, 1], repeat=4):
             clients = [[j for j in range(4) if helper[j] == i] for i in range(2)]
-            fits = all(case.fits(i, clients[i]) and case.linked[i, clients[i]].all() for i in range(2))
+            fits = all(instance.fits(i, clients[i]) and instance.linked[i, clients[i]].all() for i in range(2))
             most = max(most, sum(map(len, clients))) if fits else most
-        found = place_most(case)
+        found = largest_assignment(instance)
         assert found is not None and found.proven
         assert sum(i >= 0 for i in found.helper) == most
 
@@ -122,8 +122,8 @@ def test_a_packing_without_slack_is_found() -> None:
         cuts = [0, *sorted(rng.sample(range(1, 200), 3)), 200]
         clients += [float(b - a) for a, b in itertools.pairwise(cuts)]
     rng.shuffle(clients)
-    case = Case.of(with_memory((200.0,) * 5, tuple(clients)))
-    found = place(case)
+    instance = Instance.from_problem(with_memory((200.0,) * 5, tuple(clients)))
+    found = find_assignment(instance)
     assert found is not None
     assert all(sum(clients[j] for j in range(20) if found[j] == i) == 200 for i in range(5))
 
@@ -136,4 +136,4 @@ def test_out_of_time_is_not_infeasible() -> None:
     drawn_by.shuffle(sizes)
     problem = with_memory((100_000.0,) * 12, tuple(sizes))
     with pytest.raises(TryAgain, match="no assignment of the clients that fits all memories was found in time"):
-        prove_room(Case.of(problem), problem, Watch(1e-9))
+        require_assignment(Instance.from_problem(problem), problem, Deadline(1e-9))

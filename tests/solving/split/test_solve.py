@@ -10,8 +10,7 @@ from fleetune.contracts import wire
 from fleetune.errors import Infeasible, Refused
 from fleetune.solving.split.kind import SPLIT, in_short
 from fleetune.solving.split.methods import SUMMARIES
-from fleetune.solving.split.problem import Problem
-from fleetune.solving.split.solution import Solution
+from fleetune.solving.split.problem import Problem, Solution
 from fleetune.solving.split.solve import solve
 from tests.solving.split import brute
 from tests.solving.split.contract import check

@@ -7,21 +7,28 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from fleetune.solving.split.case import Ints
-from fleetune.solving.split.draft import Effort
-from fleetune.solving.split.subproblems import Forward, Multipliers, assign, length, schedule, windows
+from fleetune.solving.split.admm_subproblems import (
+    ForwardProblem,
+    Multipliers,
+    forward_makespan,
+    solve_assignment,
+    solve_schedule,
+    windows,
+)
+from fleetune.solving.split.candidate import SearchOptions
+from fleetune.solving.split.instance import Ints
 
 Amounts = tuple[tuple[int, ...], ...]
 
 
-def drawn(seed: int, *, alike: bool = False) -> tuple[Forward, Multipliers]:
+def drawn(seed: int, *, alike: bool = False) -> tuple[ForwardProblem, Multipliers]:
     """2 helpers and 3 clients; some assignment, multipliers as if after some rounds. alike: forwards can be shared."""
     r = np.random.default_rng(seed)
     size = (2, 3)
     lengths = r.integers(1, 4, size) if not alike else np.full(size, 2 + seed % 3)
     linked = r.random(size) < 0.85
     linked[0, ~linked.any(axis=0)] = True
-    forward = Forward(
+    forward = ForwardProblem(
         release=np.where(linked, r.integers(0, 5, size), 0),
         length=np.where(linked, lengths, 0),
         tail=np.where(linked, r.integers(0, 5, size), 0),
@@ -37,13 +44,13 @@ def drawn(seed: int, *, alike: bool = False) -> tuple[Forward, Multipliers]:
     return forward, Multipliers(y, dual, 1 + seed % 2)
 
 
-def lagrangian(forward: Forward, at: Multipliers, amounts: Ints, y: Ints, makespan: int) -> int:
+def lagrangian(forward: ForwardProblem, at: Multipliers, amounts: Ints, y: Ints, makespan: int) -> int:
     """Eq. (16) as it is printed, doubled."""
     violated = amounts - y * forward.length
     return int(2 * makespan + 2 * (at.dual * violated).sum() + at.rho * np.abs(violated).sum())
 
 
-def slot_by_slot(forward: Forward, tail: Ints, amounts: Ints) -> int:
+def slot_by_slot(forward: ForwardProblem, tail: Ints, amounts: Ints) -> int:
     """max c^f by giving each slot to the released client with the longest tail."""
     longest = 0
     for i in range(2):
@@ -58,7 +65,7 @@ def slot_by_slot(forward: Forward, tail: Ints, amounts: Ints) -> int:
     return longest
 
 
-def shares(forward: Forward) -> list[Ints]:
+def shares(forward: ForwardProblem) -> list[Ints]:
     """All whole amounts that keep to eq. (20)."""
     found = []
     ranges = [
@@ -82,7 +89,7 @@ def test_schedule_is_optimal(alike: bool) -> None:
     for seed in range(25):
         forward, at = drawn(seed, alike=alike)
         tail = (at.y * forward.tail).sum(axis=0)
-        found, makespan = schedule(forward, at, Effort(), None)
+        found, makespan = solve_schedule(forward, at, SearchOptions(), None)
         assert makespan == slot_by_slot(forward, tail, found)
         costs = [lagrangian(forward, at, a, at.y, slot_by_slot(forward, tail, a)) for a in shares(forward)]
         assert lagrangian(forward, at, found, at.y, makespan) == min(costs)
@@ -100,7 +107,7 @@ def test_assign_is_optimal() -> None:
             y = np.array([[int(helper[j] == i) for j in range(3)] for i in range(2)])
             if not (y & ~forward.linked).any() and (y @ forward.client_memory <= forward.helper_memory).all():
                 costs.append(lagrangian(forward, at, amounts, y, 0))
-        y = assign(forward, amounts, at, Effort())
+        y = solve_assignment(forward, amounts, at, SearchOptions())
         if costs:
             assert lagrangian(forward, at, amounts, y, 0) == min(costs)
         else:
@@ -122,7 +129,7 @@ def test_windows_stand_for_slots() -> None:
                     ends = max(ends, window.start + window.tail + int(amounts[i, window.clients].sum()))
                 coarse = list(windows(forward.release[i].tolist(), tail.tolist(), clients, 3))
                 assert all(window in found for window in coarse), "a grid only leaves windows out"
-            assert ends == slot_by_slot(forward, tail, amounts) == length(forward, tail, amounts)
+            assert ends == slot_by_slot(forward, tail, amounts) == forward_makespan(forward, tail, amounts)
 
 
 def test_forwards_of_awkward_lengths_stay_whole() -> None:
@@ -131,6 +138,6 @@ def test_forwards_of_awkward_lengths_stay_whole() -> None:
     large = forward._replace(
         length=np.array([[4093, 4091, 4079], [4057, 4051, 4049]]) * 1000, linked=forward.length >= 0
     )
-    amounts, _ = schedule(large, at._replace(dual=at.dual * 0), Effort(), None)
+    amounts, _ = solve_schedule(large, at._replace(dual=at.dual * 0), SearchOptions(), None)
     assert ((amounts == 0) | (amounts == large.length)).all()
     assert ((amounts > 0).sum(axis=0) == 1).all()

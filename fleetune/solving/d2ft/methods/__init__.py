@@ -1,4 +1,4 @@
-"""One planner per file: a Case (and what else it reads) in, a table of operations out."""
+"""One planner per file: a Instance (and what else it reads) in, a table of operations out."""
 
 SUMMARIES = {
     "bilevel": "the paper's two knapsacks per subnet, each exact; full wins where both chose (Algorithms 1 and 2)",

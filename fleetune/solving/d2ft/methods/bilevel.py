@@ -5,30 +5,45 @@ of backward scores within full_capacity at forward_cost + backward_cost each, th
 scores within forward_capacity at forward_cost each; both know nothing of each other, and where both chose a
 micro-batch, full wins. Unlike Algorithm 2, which never takes a score of 0, budgets are used up: they are there for the
 balance. Ties: see `cover`; the inner knapsack prefers what the outer one did not take.
+
+The paper's two knapsacks, the inner one among what the outer one left.
+
+After D2FT (Ding and others, 2025), Algorithm 1, where a micro-batch that both knapsacks chose costs the inner one a
+place: devices with equal budgets then do unequal work. Here they do the same, and the workload variance is 0.
 """
 
 import numpy as np
 
-from fleetune.solving.d2ft.case import Bools, Case, Table, merged
-from fleetune.solving.d2ft.cover import covering, spreading
-from fleetune.solving.d2ft.selection import selection
+from fleetune.solving.d2ft.instance import Bools, Instance, Table, to_table
+from fleetune.solving.d2ft.knapsack import select
+from fleetune.solving.d2ft.ties import cover_micro_batches, spread_forwards
 
 
-def plan(case: Case) -> Table:
+def bilevel(instance: Instance) -> Table:
     """The table of both knapsacks, merged."""
-    full = trained(case)
-    inner = selection(case.forward, case.forwards, [(one.forward_cost, one.forward_capacity) for one in case.budgets])
-    return merged(full, spreading(inner, full.sum(axis=0), full))
+    full = outer_knapsacks(instance)
+    inner = select(
+        instance.forward, instance.forwards, [(one.forward_cost, one.forward_capacity) for one in instance.budgets]
+    )
+    return to_table(full, spread_forwards(inner, full.sum(axis=0), full))
 
 
-def trained(case: Case) -> Bools:
+def outer_knapsacks(instance: Instance) -> Bools:
     """What the outer knapsacks choose [subnet, micro-batch]."""
-    return covering(selection(case.backward, case.fulls, [(one.full_cost, one.full_capacity) for one in case.budgets]))
+    return cover_micro_batches(
+        select(instance.backward, instance.fulls, [(one.full_cost, one.full_capacity) for one in instance.budgets])
+    )
 
 
-def left(case: Case, full: Bools) -> Bools:
+def inner_knapsacks(instance: Instance, full: Bools) -> Bools:
     """What inner knapsacks choose among what the outer ones left."""
-    counts = np.minimum(case.forwards, case.micro_batches - full.sum(axis=1))
-    scores = np.where(full, -np.inf, case.forward)
-    inner = selection(scores, counts, [(one.forward_cost, one.forward_capacity) for one in case.budgets])
-    return spreading(inner, full.sum(axis=0), full)
+    counts = np.minimum(instance.forwards, instance.micro_batches - full.sum(axis=1))
+    scores = np.where(full, -np.inf, instance.forward)
+    inner = select(scores, counts, [(one.forward_cost, one.forward_capacity) for one in instance.budgets])
+    return spread_forwards(inner, full.sum(axis=0), full)
+
+
+def bilevel_disjoint(instance: Instance) -> Table:
+    """The table of both knapsacks, which share no micro-batch."""
+    full = outer_knapsacks(instance)
+    return to_table(full, inner_knapsacks(instance, full))

@@ -21,37 +21,41 @@ from typing import NamedTuple
 import numpy as np
 
 from fleetune.errors import Refused
-from fleetune.solving.deft.bottleneck import assigned, bottleneck
-from fleetune.solving.deft.case import Case, Draft, Ints
-from fleetune.solving.deft.division import divided, ends_s
-from fleetune.solving.deft.solution import Iteration
-from fleetune.solving.proofs import Floats
+from fleetune.solving.deft.allocation import (
+    bottleneck_allocation,
+    min_cost_assignment,
+    min_latency_s,
+    with_best_bandwidth,
+)
+from fleetune.solving.deft.instance import Allocation, Instance, Ints
+from fleetune.solving.deft.problem import Iteration
+from fleetune.solving.validation import Floats
 
 ITERATIONS = 200
 STEP = 0.05
 """Of the first iteration."""
 ROUNDING = 1 + 1e-9
 """Of a latency: the known allocation stays in the table."""
-LEAST = 1e-6
+MIN_MULTIPLIER = 1e-6
 """Multipliers of latency and of the band stay above it: at 0 the closed forms have no bandwidth to give."""
 
 
-def plan(case: Case) -> Draft:
+def plan(instance: Instance) -> Allocation:
     """Refused where bandwidth is equal."""
-    if case.problem.bandwidth == "equal":
+    if instance.problem.bandwidth == "equal":
         raise Refused(
             'dual-ascent: it divides the band, and bandwidth is "equal"; use crunch, or give a problem whose bandwidth '
             'is "joint"'
         )
-    best = bottleneck(case.even_s).devices
-    unit_s = best_s = ends_s(case, best)
+    best = bottleneck_allocation(instance.equal_part_s).devices
+    unit_s = best_s = min_latency_s(instance, best)
     trace = []
-    for dual, devices in Ascent(case, unit_s).iterations():
-        primal_s = ends_s(case, devices)
+    for dual, devices in Ascent(instance, unit_s).iterations():
+        primal_s = min_latency_s(instance, devices)
         if primal_s < best_s:
             best, best_s = devices, primal_s
         trace.append(Iteration(dual_s=dual * unit_s, primal_s=primal_s, best_s=best_s))
-    return divided(case, best)._replace(trace=tuple(trace))
+    return with_best_bandwidth(instance, best)._replace(trace=tuple(trace))
 
 
 class Multipliers(NamedTuple):
@@ -68,12 +72,12 @@ class Multipliers(NamedTuple):
 class Ascent:
     """Of one problem; times in units of `unit_s`, within which it can be solved, bandwidth in parts of the band."""
 
-    def __init__(self, case: Case, unit_s: float) -> None:
-        self.blocks, self.devices = case.blocks, case.devices
-        usable = case.fits & (case.compute_s + case.upload_s <= unit_s * ROUNDING)
-        self.compute: Floats = np.where(usable, case.compute_s / (unit_s or 1.0), np.inf)
+    def __init__(self, instance: Instance, unit_s: float) -> None:
+        self.blocks, self.devices = instance.blocks, instance.devices
+        usable = instance.fits & (instance.compute_s + instance.upload_s <= unit_s * ROUNDING)
+        self.compute: Floats = np.where(usable, instance.compute_s / (unit_s or 1.0), np.inf)
         """[block, device]; infinite: in no plan as good as the known one."""
-        self.upload: Floats = np.minimum(case.upload_s / (unit_s or 1.0), 1.0)
+        self.upload: Floats = np.minimum(instance.upload_s / (unit_s or 1.0), 1.0)
         """[device]: over the whole band."""
 
     def iterations(self) -> Iterator[tuple[float, Ints]]:
@@ -84,7 +88,7 @@ class Ascent:
             end = 0.0 if np.sum(at.latency) < 1 else 1.0  # the Lagrangian's part in T, eq. (15)
             table = np.where(np.isfinite(self.compute), at.latency * self.compute - at.involved, np.inf)
             devices = self._blocks(table)
-            whole = assigned(table)
+            whole = min_cost_assignment(table)
             chosen, parts, price = self._bandwidth(at)
             assert whole is not None
             dual = (1 - np.sum(at.latency)) * end + self._sum(table, whole) + price
@@ -95,12 +99,12 @@ class Ascent:
         """All devices count alike, and the band is just used up."""
         latency = np.full(self.devices, 1.0 / self.blocks)
         nearest = np.sort(np.sqrt(latency * self.upload))[: self.blocks]
-        return Multipliers(latency, max(LEAST, float(np.sum(nearest)) ** 2), np.zeros(self.devices))
+        return Multipliers(latency, max(MIN_MULTIPLIER, float(np.sum(nearest)) ** 2), np.zeros(self.devices))
 
     def _blocks(self, table: Floats) -> Ints:
         """The least sum among the pairs that CRUNCH leaves, Section V-C."""
-        left = np.where(table <= bottleneck(table).threshold, table, np.inf)
-        devices = assigned(left)
+        left = np.where(table <= bottleneck_allocation(table).threshold, table, np.inf)
+        devices = min_cost_assignment(left)
         assert devices is not None
         return devices
 
@@ -122,8 +126,8 @@ class Ascent:
         involved[chosen] += 1
         involved[devices] -= 1
         return Multipliers(
-            np.maximum(LEAST, at.latency + step * lasts / self.blocks),
-            max(LEAST, at.band + step * float(np.clip(np.sum(parts) - 1, -1, 1))),
+            np.maximum(MIN_MULTIPLIER, at.latency + step * lasts / self.blocks),
+            max(MIN_MULTIPLIER, at.band + step * float(np.clip(np.sum(parts) - 1, -1, 1))),
             at.involved + step * involved / self.blocks,
         )
 

@@ -13,19 +13,21 @@ the fastest plan that keeps the fence, its plan is returned, so that this method
 import numpy as np
 
 from fleetune.errors import Infeasible
-from fleetune.solving.opfence.case import Case, Ints, Place
-from fleetune.solving.opfence.communities import communities
-from fleetune.solving.opfence.cuts import cut
-from fleetune.solving.opfence.fence import disconnected, joined
+from fleetune.solving.deadline import NO_DEADLINE, Deadline
+from fleetune.solving.opfence.clusters import (
+    communities,
+    device_orders,
+    excess_components,
+    median_hop_s,
+    reconnect_clusters,
+)
+from fleetune.solving.opfence.device_exchange import exchange_devices
 from fleetune.solving.opfence.graph import depth_first
-from fleetune.solving.opfence.line import Line, line_of
-from fleetune.solving.opfence.methods import equal_compute, equal_modules
-from fleetune.solving.opfence.packing import dealt_out, packed
-from fleetune.solving.opfence.quotient import exchanged
-from fleetune.solving.opfence.sequence import hop_s, sequences
-from fleetune.solving.opfence.shortage import shortage, unpacked
-from fleetune.solving.opfence.walk import Limits, spread
-from fleetune.solving.opfence.watch import ENDLESS, Watch
+from fleetune.solving.opfence.infeasibility import greedy_packing, infeasibility_reason, pack, packing_failure
+from fleetune.solving.opfence.instance import Instance, Ints, Placement
+from fleetune.solving.opfence.linear_order import LinearOrder, linear_order
+from fleetune.solving.opfence.methods.baselines import equal_compute, equal_modules
+from fleetune.solving.opfence.path_dp import Limits, best_cuts, geometric_grid
 
 ROWS = 6
 """Orders of clusters that are tried."""
@@ -33,114 +35,127 @@ EVENNESS = 12
 """Limits on the busiest device, from even to twice the fastest device alone."""
 CUTS = 160
 BASELINES = (equal_modules, equal_compute)
+FIRST_PLACEMENT_S = 1.0
+"""Seconds, at least, for finding a first placement that fits, however short the time limit."""
 KEPT = 4
 """Placements whose devices are exchanged inside their clusters."""
 
 
-def plan(case: Case, seed: int, watch: Watch = ENDLESS) -> Place:
+def plan(instance: Instance, seed: int, deadline: Deadline = NO_DEADLINE) -> Placement:
     """The fastest placement that the fence allows, or a baseline's that fits and is faster; Infeasible where none fits
     the memories."""
-    options = [fenced(case, seed, watch), *(baseline.plan(case, seed) for baseline in BASELINES)]
-    return min(filter(case.fits, options), key=case.cost_s)
+    options = [fenced(instance, seed, deadline), *(baseline(instance, seed) for baseline in BASELINES)]
+    return min(filter(instance.fits, options), key=instance.cost_s)
 
 
-def fenced(case: Case, seed: int, watch: Watch = ENDLESS) -> Place:
+def fenced(instance: Instance, seed: int, deadline: Deadline = NO_DEADLINE) -> Placement:
     """The fastest placement of those with the fewest clusters torn; Infeasible where none fits the memories."""
-    missing = shortage(case)
+    missing = infeasibility_reason(instance)
     if missing is not None:
         raise Infeasible(missing)
-    clusters = communities(case, seed)
-    fence = np.empty(case.devices, np.int64)
+    clusters = communities(instance, seed)
+    fence = np.empty(instance.devices, np.int64)
     for number, cluster in enumerate(clusters):
         fence[cluster] = number
-    found = _Fenced(case, fence, watch)
+    found = _Fenced(instance, fence, deadline)
     for baseline in BASELINES:  # its cuts may keep the fence as they are, or once mended
-        found.offer(baseline.plan(case, seed))
-    if watch.limited and not found.ranked:
-        first = dealt_out(case)
+        found.offer(baseline(instance, seed))
+    if deadline.limited and not found.ranked:
+        first = greedy_packing(instance)
         if first is not None:
             found.offer(first)
-    _offer_rows(case, found, clusters)
-    for place in found.best(KEPT):
-        found.offer(exchanged(case, place, fence, watch))
+    _offer_rows(instance, found, clusters)
+    for placement in found.best(KEPT):
+        found.offer(exchange_devices(instance, placement, fence, deadline))
     if not found.ranked:
-        fitting, proven = packed(case, watch.looking(1.0))
+        fitting, proven = pack(instance, deadline.extended(1.0, FIRST_PLACEMENT_S))
         if fitting is None:
-            raise Infeasible(unpacked(case, proven, watch.limited))
+            raise Infeasible(packing_failure(instance, proven, deadline.limited))
         found.offer(fitting)
     return found.best(1)[0]
 
 
-def _offer_rows(case: Case, found: "_Fenced", clusters: list[list[int]]) -> None:
+def _offer_rows(instance: Instance, found: "_Fenced", clusters: list[list[int]]) -> None:
     """Offer what several rows of devices find over several lines of the graph."""
-    for line in _lines(case):
-        for row in sequences(hop_s(case, line), clusters, ROWS, found.watch):
-            if found.watch.over:
+    for line in _lines(instance):
+        for row in device_orders(median_hop_s(instance, line), clusters, ROWS, found.deadline):
+            if found.deadline.expired:
                 return
-            for place in _dealt(case, line, row, found.watch):
-                found.offer(place)
+            for placement in _partitions(instance, line, row, found.deadline):
+                found.offer(placement)
 
 
 class _Fenced:
     """Placements that fit: those with the fewest torn clusters first, then the fastest."""
 
-    def __init__(self, case: Case, fence: Ints, watch: Watch) -> None:
-        self._case, self._fence = case, fence
-        self._watch, self._looking = watch, watch.looking(0.5)  # the rest is left to a packing
-        self.ranked: dict[bytes, tuple[int, float, Place]] = {}
+    def __init__(self, instance: Instance, fence: Ints, deadline: Deadline) -> None:
+        self._case, self._fence = instance, fence
+        self._deadline, self._first_deadline = (
+            deadline,
+            deadline.extended(0.5, FIRST_PLACEMENT_S),
+        )  # the rest is left to a packing
+        self.ranked: dict[bytes, tuple[int, float, Placement]] = {}
 
     @property
-    def watch(self) -> Watch:
+    def deadline(self) -> Deadline:
         """Of what is done next: while nothing is found there is some time, however short the limit."""
-        return self._watch if self.ranked else self._looking
+        return self._deadline if self.ranked else self._first_deadline
 
-    def offer(self, place: Place) -> None:
+    def offer(self, placement: Placement) -> None:
         """As it is, and with torn clusters mended."""
-        for option in (place, joined(self._case, place, self._fence, self._watch)):
+        for option in (placement, reconnect_clusters(self._case, placement, self._fence, self._deadline)):
             if option.tobytes() not in self.ranked and self._case.fits(option):
-                torn = disconnected(self._case, option, self._fence)
+                torn = excess_components(self._case, option, self._fence)
                 self.ranked[option.tobytes()] = torn, self._case.cost_s(option), option
 
-    def best(self, most: int) -> list[Place]:
+    def best(self, most: int) -> list[Placement]:
         """The first of them."""
         ranked = sorted(self.ranked.items(), key=lambda item: (item[1][:2], item[0]))
-        return [place for _, (_, _, place) in ranked[:most]]
+        return [placement for _, (_, _, placement) in ranked[:most]]
 
 
-def _lines(case: Case) -> list[Line]:
+def _lines(instance: Instance) -> list[LinearOrder]:
     """The orders as listed and depth first, once where they agree."""
-    orders = [case.order, depth_first(case.parents)]
-    return [line_of(case, order, case.operators) for order in (orders if orders[0] != orders[1] else orders[:1])]
+    orders = [instance.order, depth_first(instance.parents)]
+    return [
+        linear_order(instance, order, instance.operators)
+        for order in (orders if orders[0] != orders[1] else orders[:1])
+    ]
 
 
-def _dealt(case: Case, line: Line, row: list[int], watch: Watch) -> list[Place]:
+def _partitions(instance: Instance, line: LinearOrder, row: list[int], deadline: Deadline) -> list[Placement]:
     """Runs of the line for the devices of a row: as even as each limit says, and as the paper's baselines cut."""
-    able = [device for device in row if case.memory_bytes.min() <= case.budget_bytes[device]]
+    able = [device for device in row if instance.memory_bytes.min() <= instance.budget_bytes[device]]
     while len(able) > line.cuts:
-        able.remove(min(able, key=lambda device: case.speed[device]))
+        able.remove(min(able, key=lambda device: instance.speed[device]))
     coarse = line.coarse(max(CUTS, 3 * len(able)))
-    for every in (True, False):
+    for use_all in (True, False):
         for cuts in (coarse, line):
-            found = _within(case, cuts, able, every, watch)
+            found = _within(instance, cuts, able, use_all, deadline)
             if found:
                 return found + _baselines(line, able)
     return []
 
 
-def _within(case: Case, line: Line, row: list[int], every: bool, watch: Watch) -> list[Place]:
+def _within(
+    instance: Instance, line: LinearOrder, row: list[int], use_all: bool, deadline: Deadline
+) -> list[Placement]:
     """The least traffic under each limit on the busiest device."""
-    speed, flops = case.speed[row], line.flops[-1]
-    busiest = np.append(spread(flops / speed.sum(), 2 * flops / speed.min(), EVENNESS - 1), np.inf)
+    speed, flops = instance.speed[row], line.flops[-1]
+    busiest = np.append(geometric_grid(flops / speed.sum(), 2 * flops / speed.min(), EVENNESS - 1), np.inf)
     slowest = [np.inf]
-    if case.codec.ratio and len(row) > 1:
-        slowest.append(float(hop_s(case, line)[row[:-1], row[1:]].max()))
+    if instance.codec.ratio and len(row) > 1:
+        slowest.append(float(median_hop_s(instance, line)[row[:-1], row[1:]].max()))
     limits = Limits(
         np.tile(busiest, len(slowest)), np.full(len(slowest) * EVENNESS, np.inf), np.repeat(slowest, EVENNESS)
     )
-    return [line.place(*trial) for trial in cut(case, line, row, limits, every=every, watch=watch)]
+    return [
+        line.to_placement(*trial)
+        for trial in best_cuts(instance, line, row, limits, use_all=use_all, deadline=deadline)
+    ]
 
 
-def _baselines(line: Line, row: list[int]) -> list[Place]:
+def _baselines(line: LinearOrder, row: list[int]) -> list[Placement]:
     """Equally many operators, equally many flops."""
     cuts, flops = np.arange(line.cuts + 1), line.flops
     found = []
@@ -148,5 +163,5 @@ def _baselines(line: Line, row: list[int]) -> list[Place]:
         shares = before[-1] * np.arange(1, len(row) + 1) / len(row)
         ends = np.clip(np.searchsorted(before, shares), 1, line.cuts)
         ends[-1] = line.cuts
-        found.append(line.place(row, ends.tolist()))
+        found.append(line.to_placement(row, ends.tolist()))
     return found

@@ -4,6 +4,8 @@ Starts are the paper's methods where they fit, every device alone, and the best 
 graph for many limits on the slowest device and guesses of the slowest link. The fastest few are improved in turns:
 devices exchanged, cuts and devices left out for their order, single operators and branches moved; then the best is
 shaken and improved again. Tiny problems are enumerated. Never slower than `opfence` or a baseline that fits.
+
+Placements found on the way: the fastest that fit, told apart.
 """
 
 from random import Random
@@ -11,20 +13,18 @@ from random import Random
 import numpy as np
 
 from fleetune.errors import Infeasible
-from fleetune.solving.opfence.anneal import annealed
+from fleetune.solving.deadline import NO_DEADLINE, Deadline
 from fleetune.solving.opfence.bound import lower_bound_s
-from fleetune.solving.opfence.case import Case, Place
-from fleetune.solving.opfence.cuts import cut
-from fleetune.solving.opfence.drafts import Drafts
-from fleetune.solving.opfence.every import best_of_all, few
-from fleetune.solving.opfence.line import Line, lines
-from fleetune.solving.opfence.methods import equal_compute, equal_modules, opfence
-from fleetune.solving.opfence.moves import moved
-from fleetune.solving.opfence.quotient import exchanged, in_sequence
-from fleetune.solving.opfence.shortage import shortage, unpacked
-from fleetune.solving.opfence.walk import Limits, Walk, spread
-from fleetune.solving.opfence.watch import ENDLESS, Watch
-from fleetune.solving.proofs import Floats
+from fleetune.solving.opfence.brute_force import best_placement, is_tiny
+from fleetune.solving.opfence.device_exchange import devices_in_order, exchange_devices
+from fleetune.solving.opfence.infeasibility import infeasibility_reason, packing_failure
+from fleetune.solving.opfence.instance import Instance, Placement
+from fleetune.solving.opfence.linear_order import LinearOrder, linear_orders
+from fleetune.solving.opfence.local_search import anneal, chain_moves
+from fleetune.solving.opfence.methods import opfence
+from fleetune.solving.opfence.methods.baselines import equal_compute, equal_modules
+from fleetune.solving.opfence.path_dp import Limits, PathProgram, best_cuts, geometric_grid
+from fleetune.solving.validation import Floats
 
 CUTS, FINE_CUTS = 128, 256
 """Of a line, while the order of devices is open, and while it is fixed."""
@@ -38,7 +38,7 @@ NEAR = np.array([0.6, 0.8, 0.9, 0.96, 1.0, 1.15])
 """Limits tried about those of a placement that is cut anew."""
 KEPT = 6
 """Drafts."""
-SHAKEN, DENSE_SHAKEN, LEAST_SHAKES, MOST_SHAKES = 20_000, 60_000, 6, 60
+SHAKEN, DENSE_SHAKEN, MIN_SHAKES, MAX_SHAKES = 20_000, 60_000, 6, 60
 """Shaken copies that are improved: so many places (operators times devices) in all, more where no link is thinned, but
 within these limits."""
 ANNEALED = 2
@@ -50,223 +50,223 @@ TURNS = 6
 """Of all steps, while they help."""
 CLOSE = 1e-4
 """A plan so near its bound, relatively, is not improved."""
-MOST_STEPS = 40_000_000
+MAX_STEPS = 40_000_000
 """Cuts times pairs of devices times trials, of one walk: fewer trials are made where they would be more."""
 
 
-def plan(case: Case, seed: int, watch: Watch = ENDLESS) -> tuple[Place, float]:
+def plan(instance: Instance, seed: int, deadline: Deadline = NO_DEADLINE) -> tuple[Placement, float]:
     """The fastest placement found, and a time that none can beat; Infeasible where none was found that fits.
 
-    watch: with a limit the search goes on until then, and ends with what there is.
+    deadline: with a limit the search goes on until then, and ends with what there is.
     """
-    missing = shortage(case)
+    missing = infeasibility_reason(instance)
     if missing is not None:
         raise Infeasible(missing)
-    if few(case):
-        place = best_of_all(case)
-        if place is None:
-            raise Infeasible(unpacked(case, True))
-        return place, case.cost_s(place)
-    search = _Search(case, seed, watch)
+    if is_tiny(instance):
+        placement = best_placement(instance)
+        if placement is None:
+            raise Infeasible(packing_failure(instance, True))
+        return placement, instance.cost_s(placement)
+    search = _Search(instance, seed, deadline)
     search.start()
-    shaken = SHAKEN if case.codec.ratio else DENSE_SHAKEN
-    shakes = min(max(shaken // (case.operators * case.devices), LEAST_SHAKES), MOST_SHAKES)
+    shaken = SHAKEN if instance.codec.ratio else DENSE_SHAKEN
+    shakes = min(max(shaken // (instance.operators * instance.devices), MIN_SHAKES), MAX_SHAKES)
     steps = [search.improve, search.anneal, *[search.shake] * shakes]
-    while steps and not search.proven and not watch.over:
+    while steps and not search.proven and not deadline.expired:
         steps.pop(0)()
-        if watch.limited:
+        if deadline.limited:
             steps = steps or [search.shake]
-    return search.drafts.places[0], search.bound_s
+    return search.pool.places[0], search.bound_s
 
 
 class _Search:
-    def __init__(self, case: Case, seed: int, watch: Watch) -> None:
-        self.case, self.seed, self.random = case, seed, Random(seed)
-        self.watch = watch
-        self.drafts = Drafts(case, KEPT)
-        self.lines = lines(case)
+    def __init__(self, instance: Instance, seed: int, deadline: Deadline) -> None:
+        self.instance, self.seed, self.random = instance, seed, Random(seed)
+        self.deadline = deadline
+        self.pool = PlacementPool(instance, KEPT)
+        self.lines = linear_orders(instance)
         self.bound_s = 0.0
         self._done: set[tuple[str, bytes]] = set()
 
     def start(self) -> None:
         """Offer what the other methods find, every device alone, and the best walks."""
-        case = self.case
-        if self.watch.limited:  # a first draft before anything that takes time
+        instance = self.instance
+        if self.deadline.limited:  # a first draft before anything that takes time
             self._offer_simple()
         unpackable: Infeasible | None = None
         if not self.ended:
             try:
-                self.drafts.offer(opfence.fenced(case, self.seed, self.watch))
+                self.pool.offer(opfence.fenced(instance, self.seed, self.deadline))
             except Infeasible as error:  # proven, or only not found
                 unpackable = error
         self._offer_simple()
         for line in self.lines:
             self._walk(line.coarse(CUTS))
-        if unpackable is not None and not self.drafts.places:
+        if unpackable is not None and not self.pool.places:
             raise unpackable
-        self.bound_s = lower_bound_s(case, self.drafts.best_s, self.watch)
+        self.bound_s = lower_bound_s(instance, self.pool.best_s, self.deadline)
 
     def _offer_simple(self) -> None:
         """The baselines' plans, and every device alone."""
-        case = self.case
+        instance = self.instance
         for baseline in (equal_modules, equal_compute):
-            self.drafts.offer(baseline.plan(case, self.seed))
-        for device in range(case.devices):
+            self.pool.offer(baseline(instance, self.seed))
+        for device in range(instance.devices):
             if self.ended:
                 return
-            self.drafts.offer(np.full(case.operators, device, np.int64))
+            self.pool.offer(np.full(instance.operators, device, np.int64))
 
     @property
     def ended(self) -> bool:
         """Whether time is over and there is a plan."""
-        return self.watch.over and bool(self.drafts.places)
+        return self.deadline.expired and bool(self.pool.places)
 
     @property
     def proven(self) -> bool:
         """Whether nothing much faster can be found."""
-        return self.drafts.best_s <= self.bound_s * (1 + CLOSE)
+        return self.pool.best_s <= self.bound_s * (1 + CLOSE)
 
     def improve(self) -> None:
         """Improve every draft, the fastest first."""
-        for place in self.drafts.places:
-            if self.watch.over:
+        for placement in self.pool.places:
+            if self.deadline.expired:
                 return
-            self.drafts.offer(self._improved(place))
+            self.pool.offer(self._improved(placement))
 
     def shake(self) -> None:
         """Improve a shaken copy of a draft."""
-        places = self.drafts.places
-        place = places[min(int(self.random.expovariate(1.0)), len(places) - 1)]
-        self.drafts.offer(self._improved(self._shaken(place)))
+        places = self.pool.places
+        placement = places[min(int(self.random.expovariate(1.0)), len(places) - 1)]
+        self.pool.offer(self._improved(self._shaken(placement)))
 
     def anneal(self) -> None:
         """Anneal the fastest drafts; of small problems also placements drawn at random, whether they fit or not."""
-        case, starts = self.case, self.drafts.places[:ANNEALED]
-        places = case.operators * case.devices
+        instance, starts = self.instance, self.pool.places[:ANNEALED]
+        places = instance.operators * instance.devices
         if places < SMALL:
-            drawn = [[self.random.randrange(case.devices) for _ in case.order] for _ in range(ANNEALED)]
-            starts = [*starts, *(np.array(place, np.int64) for place in drawn)]
+            drawn = [[self.random.randrange(instance.devices) for _ in instance.order] for _ in range(ANNEALED)]
+            starts = [*starts, *(np.array(placement, np.int64) for placement in drawn)]
         steps = STEPS if places < LARGE else LARGE_STEPS
-        for place in starts:
-            found = annealed(case, place, self.random, steps, self.watch)
+        for placement in starts:
+            found = anneal(instance, placement, self.random, steps, self.deadline)
             if found is not None:
-                self.drafts.offer(self._improved(found))
+                self.pool.offer(self._improved(found))
 
-    def _walk(self, line: Line) -> None:
+    def _walk(self, line: LinearOrder) -> None:
         """Offer the cheapest walks for all limits, then for limits about those of the best plan so far."""
-        case = self.case
-        walk = Walk(case, line, watch=self.watch)
-        low = case.flops.sum() / case.speed.sum()
-        high = max(self._reach_s() / case.rounds, low)
-        before_s = self.drafts.best_s
-        for links in (UNTHINNED, self._guesses(high)) if case.codec.ratio else (UNTHINNED,):
-            self._try(walk, spread(low, high, LIMITS), links)
-        if self.drafts.best_s < before_s:
-            slowest_s, link_s = self._slowest(self.drafts.places[0])
+        instance = self.instance
+        walk = PathProgram(instance, line, deadline=self.deadline)
+        low = instance.flops.sum() / instance.speed.sum()
+        high = max(self._reach_s() / instance.rounds, low)
+        before_s = self.pool.best_s
+        for links in (UNTHINNED, self._guesses(high)) if instance.codec.ratio else (UNTHINNED,):
+            self._try(walk, geometric_grid(low, high, LIMITS), links)
+        if self.pool.best_s < before_s:
+            slowest_s, link_s = self._slowest(self.pool.places[0])
             near = slowest_s * np.linspace(0.8, 1.05, LIMITS)
             self._try(walk, near, UNTHINNED)
-            if case.codec.ratio:
+            if instance.codec.ratio:
                 self._try(walk, near, link_s * np.array([0.5, 0.7, 0.85, 1.0]))
 
     def _reach_s(self) -> float:
         """What some plan takes, whether it fits or not."""
-        best_s = self.drafts.best_s
-        return best_s if np.isfinite(best_s) else self.case.cost_s(equal_modules.plan(self.case, self.seed))
+        best_s = self.pool.best_s
+        return best_s if np.isfinite(best_s) else self.instance.cost_s(equal_modules(self.instance, self.seed))
 
-    def _try(self, walk: Walk, slowest_s: Floats, links: Floats) -> None:
+    def _try(self, walk: PathProgram, slowest_s: Floats, links: Floats) -> None:
         """Offer the walks for every limit with every guess of the slowest link; for fewer of both if too many."""
-        most = MOST_STEPS / (walk.line.cuts * self.case.devices**2)
+        most = MAX_STEPS / (walk.line.cuts * self.instance.devices**2)
         part = min(1.0, float(np.sqrt(most / (len(slowest_s) * len(links))))) / np.sqrt(len(self.lines))
         slowest_s, links = _some(slowest_s, part), _some(links, part)
         every = np.repeat(slowest_s, len(links))
         for trial in walk.trials(Limits(every, every, np.tile(links, len(slowest_s)))):
-            self.drafts.offer(walk.line.place(*trial))
+            self.pool.offer(walk.line.to_placement(*trial))
 
     def _guesses(self, high: float) -> Floats:
         """Of the slowest link's dense time, if no device receives for longer than `high`."""
-        case = self.case
-        off = ~np.eye(case.devices, dtype=bool)
-        sizes = case.output_bytes[case.output_bytes > 0]
-        quick = float((case.alpha + case.beta * sizes.min(initial=0.0))[off].min())
-        slow = float((case.alpha + case.beta * sizes.max(initial=0.0))[off].max())
-        return spread(quick, max(quick, min(slow, high / case.codec.least_share)), GUESSES)
+        instance = self.instance
+        off = ~np.eye(instance.devices, dtype=bool)
+        sizes = instance.output_bytes[instance.output_bytes > 0]
+        quick = float((instance.alpha + instance.beta * sizes.min(initial=0.0))[off].min())
+        slow = float((instance.alpha + instance.beta * sizes.max(initial=0.0))[off].max())
+        return geometric_grid(quick, max(quick, min(slow, high / instance.codec.least_share)), GUESSES)
 
-    def _slowest(self, place: Place) -> tuple[float, float]:
+    def _slowest(self, placement: Placement) -> tuple[float, float]:
         """What the busiest device takes, and the slowest link dense."""
-        case = self.case
-        compute_s, receive_s = case.seconds(place)
-        link_s = float(case.dense_s(case.traffic(place)).max(initial=0.0))
+        instance = self.instance
+        compute_s, receive_s = instance.seconds(placement)
+        link_s = float(instance.dense_s(instance.traffic(placement)).max(initial=0.0))
         return max(float(compute_s.max()), float(receive_s.max())), link_s
 
-    def _improved(self, place: Place) -> Place:
+    def _improved(self, placement: Placement) -> Placement:
         """Exchanges, cuts and moves in turns until none helps."""
-        case = self.case
-        best, best_s = place, case.cost_s(place) if case.fits(place) else np.inf
+        instance = self.instance
+        best, best_s = placement, instance.cost_s(placement) if instance.fits(placement) else np.inf
         for _ in range(TURNS):
             before_s = best_s
             for step in (self._cut, self._exchange, self._move, self._merge):
-                if self.watch.over:
+                if self.deadline.expired:
                     return best
                 key = step.__name__, best.tobytes()
                 if key in self._done:
                     continue
                 self._done.add(key)
                 found = step(best)
-                cost_s = case.cost_s(found)
-                if cost_s < best_s * (1 - 1e-12) and case.fits(found):
+                cost_s = instance.cost_s(found)
+                if cost_s < best_s * (1 - 1e-12) and instance.fits(found):
                     best, best_s = found, cost_s
             if not best_s < before_s:
                 break
         return best
 
-    def _exchange(self, place: Place) -> Place:
-        return exchanged(self.case, place, watch=self.watch)
+    def _exchange(self, placement: Placement) -> Placement:
+        return exchange_devices(self.instance, placement, deadline=self.deadline)
 
-    def _move(self, place: Place) -> Place:
-        return moved(self.case, place, watch=self.watch)
+    def _move(self, placement: Placement) -> Placement:
+        return chain_moves(self.instance, placement, deadline=self.deadline)
 
-    def _cut(self, place: Place) -> Place:
+    def _cut(self, placement: Placement) -> Placement:
         """The fastest cuts for the order of devices, some of which may be left out."""
-        case = self.case
-        slowest_s, link_s = self._slowest(place)
+        instance = self.instance
+        slowest_s, link_s = self._slowest(placement)
         limits = slowest_s * NEAR
-        links = link_s * np.array([0.7, 1.0, 1.5, np.inf]) if case.codec.ratio and link_s else UNTHINNED
+        links = link_s * np.array([0.7, 1.0, 1.5, np.inf]) if instance.codec.ratio and link_s else UNTHINNED
         tried = Limits(np.repeat(limits, len(links)), np.repeat(limits, len(links)), np.tile(links, len(limits)))
-        row = in_sequence(case, place).tolist()
-        found = Drafts(case, 1)
-        found.offer(place)
+        row = devices_in_order(instance, placement).tolist()
+        found = PlacementPool(instance, 1)
+        found.offer(placement)
         for line in self.lines:
             fine = line.coarse(FINE_CUTS)
-            for trial in cut(case, fine, row, tried, every=False, watch=self.watch):
-                found.offer(fine.place(*trial))
-        return found.places[0] if found.places else place
+            for trial in best_cuts(instance, fine, row, tried, use_all=False, deadline=self.deadline):
+                found.offer(fine.to_placement(*trial))
+        return found.places[0] if found.places else placement
 
-    def _merge(self, place: Place) -> Place:
+    def _merge(self, placement: Placement) -> Placement:
         """One device's operators all to another that it talks to, where that is fastest."""
-        case = self.case
-        traffic = case.traffic(place)
-        found = Drafts(case, 1)
+        instance = self.instance
+        traffic = instance.traffic(placement)
+        found = PlacementPool(instance, 1)
         for one, other in zip(traffic.sender.tolist(), traffic.receiver.tolist(), strict=True):
-            if self.watch.over:
+            if self.deadline.expired:
                 break
             for away, to in ((one, other), (other, one)):
-                found.offer(np.where(place == away, to, place))
-        return found.places[0] if found.places else place
+                found.offer(np.where(placement == away, to, placement))
+        return found.places[0] if found.places else placement
 
-    def _shaken(self, place: Place) -> Place:
+    def _shaken(self, placement: Placement) -> Placement:
         """A copy with a few runs handed to other devices."""
-        found = place.copy()
+        found = placement.copy()
         for _ in range(self.random.randint(1, 3)):
             used = np.unique(found).tolist()
-            away, to = self.random.choice(used), self.random.randrange(self.case.devices)
+            away, to = self.random.choice(used), self.random.randrange(self.instance.devices)
             one, other = found == away, found == to
             if self.random.random() < 0.5:
                 found[one], found[other] = to, away
             else:
-                mine = [operator for operator in self.case.order if found[operator] == away]
+                mine = [operator for operator in self.instance.order if found[operator] == away]
                 at = self.random.randint(0, len(mine))
                 found[mine[at:] if self.random.random() < 0.5 else mine[:at]] = to
-        return found if self.case.fits(found) else place
+        return found if self.instance.fits(found) else placement
 
 
 def _some(values: Floats, part: float) -> Floats:
@@ -274,3 +274,36 @@ def _some(values: Floats, part: float) -> Floats:
     count = max(1, int(len(values) * part))
     found: Floats = values[np.linspace(0, len(values) - 1, count).astype(np.int64)]
     return found
+
+
+class PlacementPool:
+    """The fastest placements that fit their memories, at most `most` of them, the fastest first."""
+
+    def __init__(self, instance: Instance, most: int = 8) -> None:
+        self._case, self._most = instance, most
+        self._kept: list[tuple[float, bytes, Placement]] = []
+        self._seen: set[bytes] = set()
+
+    def offer(self, placement: Placement) -> bool:
+        """Whether it is the fastest so far."""
+        key = placement.tobytes()
+        if key in self._seen:
+            return False
+        self._seen.add(key)
+        cost_s = self._case.cost_s(placement)
+        if len(self._kept) == self._most and cost_s >= self._kept[-1][0]:
+            return False
+        if not self._case.fits(placement):
+            return False
+        self._kept = sorted([*self._kept, (cost_s, key, placement)], key=lambda kept: kept[:2])[: self._most]
+        return self._kept[0][1] == key
+
+    @property
+    def places(self) -> list[Placement]:
+        """The fastest first."""
+        return [placement for _, _, placement in self._kept]
+
+    @property
+    def best_s(self) -> float:
+        """Of the fastest; infinite where nothing was kept."""
+        return self._kept[0][0] if self._kept else float("inf")

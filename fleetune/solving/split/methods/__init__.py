@@ -1,4 +1,4 @@
-"""One planner per file, each `plan(case, effort) -> Draft`; none knows another, except that `auto` picks among them."""
+"""The planners: each takes an instance and search options and returns a candidate."""
 
 SUMMARIES = {
     "auto": "ours: the best start improved by local search, the constraint solver where it is small; with a bound",

@@ -15,21 +15,19 @@ would be too many only those on a grid are heeded; repair and backwards are in t
 costs enter when schedules are judged.
 """
 
-import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from fleetune.solving.split.assignment import place
-from fleetune.solving.split.backward import Job, least_largest_cost, with_backwards
-from fleetune.solving.split.case import Case, Ints
-from fleetune.solving.split.dispatch import everywhere, first_come
-from fleetune.solving.split.draft import Draft, Effort
-from fleetune.solving.split.methods.balanced_greedy import balanced
-from fleetune.solving.split.schedule import FORWARD, Row, makespan
-from fleetune.solving.split.subproblems import Forward, Multipliers, assign, schedule
-from fleetune.solving.split.watch import Watch
+from fleetune.solving.deadline import Deadline
+from fleetune.solving.split.admm_subproblems import ForwardProblem, Multipliers, solve_assignment, solve_schedule
+from fleetune.solving.split.assignment import find_assignment
+from fleetune.solving.split.candidate import Candidate, SearchOptions
+from fleetune.solving.split.instance import Instance, Ints
+from fleetune.solving.split.methods.baselines import balanced_assignment
+from fleetune.solving.split.preemptive import Job, minimise_max_cost, schedule_backwards
+from fleetune.solving.split.schedule import FORWARD, Row, first_come_first_served, makespan, schedule_helpers
 
 ITERATIONS = 6
 """tau_max; the paper reports fewer than 5."""
@@ -37,7 +35,7 @@ RHO = 1
 """The penalty rho, whole as all of eq. (16); the paper prints none; of 1, 2, 4, 8, 20 the last two did worse."""
 TYPICAL, LONGEST = 16, 4096
 """Slots that the middle and the longest forward last at most; as many as in the paper's setting."""
-MOST_TERMS = 1_000_000
+MAX_TERMS = 1_000_000
 """Of the windows of one schedule sub-problem."""
 SLOTS_S, TERM_S = 1e-4, 2e-6
 """About what stating a schedule sub-problem takes for each pair, and for each time a client is in a window: no clock
@@ -46,53 +44,53 @@ PATIENCE = 2
 """Assignments met again in a row that end the search: from there it goes round in circles."""
 
 
-class _Found(NamedTuple):
+class _Batch(NamedTuple):
     makespan: int
     helper: tuple[int, ...]
     rows: list[Row]
 
 
-def plan(case: Case, effort: Effort = Effort()) -> Draft:  # noqa: B008 - immutable
+def plan(instance: Instance, effort: SearchOptions = SearchOptions()) -> Candidate:  # noqa: B008 - immutable
     """The best schedule met; for preemptive problems in which everyone fits."""
-    assert case.preemptive
-    watch = Watch(effort.time_limit_s)
-    best: _Found | None = None
+    assert instance.preemptive
+    deadline = Deadline(effort.time_limit_s)
+    best: _Batch | None = None
     took_s = 0.0
-    for helper in _assignments(case, effort, watch):
-        if best is not None and not watch.affords(took_s):
+    for helper in _assignments(instance, effort, deadline):
+        if best is not None and not deadline.affords(took_s):
             break
-        started = time.monotonic()
-        found = _whole(case, helper)
+        started_s = deadline.elapsed_s()
+        found = _complete(instance, helper)
         best = found if best is None else min(best, found, key=lambda one: one.makespan)
-        took_s = time.monotonic() - started
+        took_s = deadline.elapsed_s() - started_s
     assert best is not None
-    return Draft(best.helper, best.rows, deterministic=not watch.limited)
+    return Candidate(best.helper, best.rows, deterministic=not deadline.limited)
 
 
-def _assignments(case: Case, effort: Effort, watch: Watch) -> Iterator[tuple[int, ...]]:
+def _assignments(instance: Instance, effort: SearchOptions, deadline: Deadline) -> Iterator[tuple[int, ...]]:
     """Algorithm 1: every assignment y that it meets, once each, in order; where time is too short for one, another."""
     met: set[tuple[int, ...]] = set()
-    if watch.affords(case.linked.size * SLOTS_S):
-        for helper in _met(case, effort.seed, watch):
+    if deadline.affords(instance.linked.size * SLOTS_S):
+        for helper in _met(instance, effort.seed, deadline):
             if helper not in met:
                 met.add(helper)
                 yield helper
     if not met:
-        yield tuple(balanced(case) or effort.placed or place(case) or ())
+        yield tuple(balanced_assignment(instance) or effort.placed or find_assignment(instance) or ())
 
 
-def _met(case: Case, seed: int, watch: Watch) -> Iterator[tuple[int, ...]]:
-    forward = in_slots(case)
+def _met(instance: Instance, seed: int, deadline: Deadline) -> Iterator[tuple[int, ...]]:
+    forward = in_slots(instance)
     nobody = np.zeros_like(forward.length)
     at = Multipliers(nobody, nobody, RHO)
     met: set[tuple[int, ...]] = set()
     amounts, length, again = None, -1, 0
     stating_s = terms(forward) * TERM_S
     for _ in range(ITERATIONS):
-        if not watch.affords(stating_s):
+        if not deadline.affords(stating_s):
             break
-        amounts, makes = schedule(forward, at, Effort(seed, _left(watch, stating_s)), amounts)
-        y = assign(forward, amounts, at, Effort(seed, _left(watch, 0.0)))
+        amounts, makes = solve_schedule(forward, at, SearchOptions(seed, _solver_limit_s(deadline, stating_s)), amounts)
+        y = solve_assignment(forward, amounts, at, SearchOptions(seed, _solver_limit_s(deadline, 0.0)))
         if not y.any():
             break
         stationary = np.abs(y - at.y).sum() < 1 and abs(makes - length) < 1  # eq. (17), (18)
@@ -101,56 +99,59 @@ def _met(case: Case, seed: int, watch: Watch) -> Iterator[tuple[int, ...]]:
         again = again + 1 if helper in met else 0
         met.add(helper)
         yield helper
-        if stationary or again >= PATIENCE or watch.over():
+        if stationary or again >= PATIENCE or deadline.expired:
             break
 
 
-def in_slots(case: Case) -> Forward:
+def in_slots(instance: Instance) -> ForwardProblem:
     """Problem 2 in slots of as many units as its tasks' lengths ask for, every duration rounded up."""
-    lengths = case.forward[case.linked]
+    lengths = instance.forward[instance.linked]
     slot = max(1, -(-int(np.median(lengths)) // TYPICAL), -(-int(lengths.max()) // LONGEST))
 
     def slots(units: Ints) -> Ints:
         return -(-units // slot)
 
-    forward = Forward(
-        release=slots(case.release),
-        length=slots(case.forward),
-        tail=slots(case.turnaround_forward),
-        linked=case.linked,
-        helper_memory=case.helper_memory,
-        client_memory=case.client_memory,
+    forward = ForwardProblem(
+        release=slots(instance.release),
+        length=slots(instance.forward),
+        tail=slots(instance.turnaround_forward),
+        linked=instance.linked,
+        helper_memory=instance.helper_memory,
+        client_memory=instance.client_memory,
     )
-    while terms(forward) > MOST_TERMS:
+    while terms(forward) > MAX_TERMS:
         forward = forward._replace(grid=2 * forward.grid)
     return forward
 
 
-def terms(forward: Forward) -> int:
+def terms(forward: ForwardProblem) -> int:
     """How often clients are counted in windows, at most."""
     clients = forward.release.shape[1]
     tails = min(clients, np.unique(forward.tail // forward.grid).size)
     return int(sum(np.unique(row).size for row in forward.release // forward.grid) * tails * clients)
 
 
-def _whole(case: Case, helper: tuple[int, ...]) -> _Found:
+def _complete(instance: Instance, helper: tuple[int, ...]) -> _Batch:
     """The batch with these helpers: eq. (19), then Algorithm 2; or FCFS where interruptions cost more than that."""
-    rows = everywhere(case, helper, _optimal)
-    found = _Found(makespan(case, helper, rows), helper, rows)
-    if case.switch_cost.any():
-        plain = everywhere(case, helper, first_come)
-        found = min(found, _Found(makespan(case, helper, plain), helper, plain), key=lambda one: one.makespan)
+    rows = schedule_helpers(instance, helper, _optimal)
+    found = _Batch(makespan(instance, helper, rows), helper, rows)
+    if instance.switch_cost.any():
+        plain = schedule_helpers(instance, helper, first_come_first_served)
+        found = min(found, _Batch(makespan(instance, helper, plain), helper, plain), key=lambda one: one.makespan)
     return found
 
 
-def _optimal(case: Case, i: int, clients: list[int]) -> list[Row]:
-    jobs = [Job(int(case.release[i, j]), int(case.forward[i, j]), int(case.turnaround_forward[i, j])) for j in clients]
-    spans = least_largest_cost(jobs)
-    return with_backwards(
-        case, i, [Row(j, FORWARD, *span) for j, ran in zip(clients, spans, strict=True) for span in ran]
+def _optimal(instance: Instance, i: int, clients: list[int]) -> list[Row]:
+    jobs = [
+        Job(int(instance.release[i, j]), int(instance.forward[i, j]), int(instance.turnaround_forward[i, j]))
+        for j in clients
+    ]
+    spans = minimise_max_cost(jobs)
+    return schedule_backwards(
+        instance, i, [Row(j, FORWARD, *span) for j, ran in zip(clients, spans, strict=True) for span in ran]
     )
 
 
-def _left(watch: Watch, reserve_s: float) -> float | None:
+def _solver_limit_s(deadline: Deadline, reserve_s: float) -> float | None:
     """For the solver alone; None: work decides."""
-    return max(0.0, watch.left_s() - reserve_s) if watch.limited else None
+    return max(0.0, deadline.left_s() - reserve_s) if deadline.limited else None

@@ -1,0 +1,59 @@
+"""Problems of any kind in, plans out: read a file's text, pick its kind and method, solve, and put the plan in JSON."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fleetune.contracts import wire
+from fleetune.errors import Refused
+from fleetune.solving.d2ft.kind import D2FT
+from fleetune.solving.deft.kind import DEFT
+from fleetune.solving.hpp.kind import HPP
+from fleetune.solving.kind import Kind, Solved
+from fleetune.solving.opfence.kind import OPFENCE
+from fleetune.solving.split.kind import SPLIT
+from fleetune.solving.validation import validate_range
+
+MAX_SEED = 2**32 - 1
+"""What every generator takes."""
+
+
+def kinds() -> dict[str, Kind]:
+    """Every kind by the name that problem files give."""
+    return {kind.name: kind for kind in (HPP, DEFT, SPLIT, D2FT, OPFENCE)}
+
+
+def read(source: str | bytes, owner: str, known: Mapping[str, Kind]) -> tuple[Kind, Any]:
+    """The proven problem in JSON text, and its kind; `owner` (a file's name, say) opens the message of a Refused."""
+    plain = wire.parse(dict[str, Any], source, owner)
+    name, allowed = plain.get("kind"), f"allowed are {', '.join(known)}"
+    if name is None:
+        raise Refused(f"{owner}: kind: this key is required; {allowed}")
+    if not isinstance(name, str) or name not in known:
+        raise Refused(f"{owner}: kind is {name!r}; {allowed}")
+    return known[name], known[name].parse(plain, owner)
+
+
+def solve(
+    kind: Kind, problem: Any, *, method: str | None = None, time_limit_s: float | None = None, seed: int = 0
+) -> Solved:
+    """A plan by one of the kind's methods, its default where none is named.
+
+    time_limit_s: None leaves the method its own. Refused: an unknown method, a time limit not above 0, a seed outside
+    0..2^32-1. Infeasible: nothing satisfies the problem.
+    """
+    methods = kind.methods()
+    if method is None:
+        method = next(iter(methods)) if kind.default is None else kind.default(problem)
+    if method not in methods:
+        raise Refused(f"method {method!r} is not known for kind {kind.name}; allowed are {', '.join(methods)}")
+    if time_limit_s is not None and not 0 < time_limit_s < float("inf"):
+        raise Refused(f"time limit: {time_limit_s} is not a number above 0; give seconds")
+    validate_range("seed", seed, 0, MAX_SEED)
+    return kind.solve(problem, method=method, time_limit_s=time_limit_s, seed=seed)
+
+
+def document(plan: Solved) -> dict[str, Any]:
+    """A plan as JSON values: keys in declared order, without those that nothing needs to be said about."""
+    fields = type(plan).__dataclass_fields__  # type: ignore[attr-defined]
+    neutral = {name for name, field in fields.items() if field.default in (None, "")}
+    return {key: value for key, value in wire.dump(plan).items() if key not in neutral or value not in (None, "")}

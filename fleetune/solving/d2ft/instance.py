@@ -1,0 +1,146 @@
+"""What a subnet may spend, in whole numbers: every comparison of costs with capacities is exact.
+
+Decimals as a user wrote them, as whole numbers: 3 x 0.1 fits into 0.3, though no binary fraction is 0.1.
+
+A problem as its solvers read it: scores in arrays, budgets in whole numbers, operations as a table.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleetune.solving.d2ft.problem import Problem
+from fleetune.solving.validation import Floats
+
+Cost = int | tuple[int, ...]
+"""Of every micro-batch alike, or of each."""
+
+
+class Budget(NamedTuple):
+    """Costs and capacities of one subnet, all times the same power of ten."""
+
+    full_cost: Cost
+    """Forward and backward of a micro-batch."""
+    forward_cost: Cost
+    full_capacity: int
+    forward_capacity: int
+    capacity: int | None = None
+    """Of both operations together, for `joint`."""
+
+    @classmethod
+    def from_costs(
+        cls,
+        forward_cost: float | Sequence[float],
+        backward_cost: float | Sequence[float],
+        full_capacity: float,
+        forward_capacity: float,
+        capacity: float | None = None,
+    ) -> "Budget":
+        """From numbers of any unit, at least 0; costs of each micro-batch where they differ, in length say."""
+        forward, backward = _listed(forward_cost), _listed(backward_cost)
+        count = max(len(forward), len(backward))
+        costs = [*forward * (count // len(forward)), *backward * (count // len(backward))]
+        whole = to_integers([*costs, full_capacity, forward_capacity, capacity or 0.0])
+        ahead, back, (full, only, both) = whole[:count], whole[count:-3], whole[-3:]
+        full_costs = [f + b for f, b in zip(ahead, back, strict=True)]
+        return cls(_simple(full_costs), _simple(ahead), full, only, None if capacity is None else both)
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all micro-batches cost the same."""
+        return isinstance(self.full_cost, int) and isinstance(self.forward_cost, int)
+
+
+def max_count(cost: int, capacity: int, most: int) -> int:
+    """How many of equal cost fit, at most `most`; what costs nothing always fits."""
+    return most if cost == 0 else min(most, capacity // cost)
+
+
+def total_cost(cost: Cost, chosen: Sequence[bool]) -> int:
+    """What the chosen micro-batches cost together."""
+    if isinstance(cost, int):
+        return cost * sum(chosen)
+    return sum(one for one, taken in zip(cost, chosen, strict=True) if taken)
+
+
+def _listed(cost: float | Sequence[float]) -> list[float]:
+    return list(cost) if isinstance(cost, Sequence) else [cost]
+
+
+def _simple(costs: list[int]) -> Cost:
+    return costs[0] if min(costs) == max(costs) else tuple(costs)
+
+
+def to_integers(values: Iterable[float]) -> list[int]:
+    """Every number, finite, times the smallest power of ten that makes whole numbers of their shortest decimals."""
+    decimals = [Decimal(repr(float(value))).as_tuple() for value in values]
+    lowest = min((int(exponent) for _, _, exponent in decimals), default=0)
+    return [
+        (-1) ** sign * int("".join(map(str, digits))) * 10 ** (int(exponent) - lowest)
+        for sign, digits, exponent in decimals
+    ]
+
+
+FULL, FORWARD_ONLY, SHORTCUT = 1, 2, 3
+"""Operations in a table, as the paper numbers them (Algorithm 1)."""
+
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+Table = NDArray[np.int64]
+"""[subnet, micro-batch] of operations."""
+
+
+@dataclass(frozen=True)
+class Instance:
+    """Scores [subnet, micro-batch] and the budget of every subnet."""
+
+    backward: Floats
+    forward: Floats
+    budgets: tuple[Budget, ...]
+
+    @classmethod
+    def from_problem(cls, problem: Problem) -> "Instance":
+        """From a proven problem."""
+        capacities: tuple[float | None, ...] = problem.capacity or (None,) * len(problem.forward_cost)
+        costs = zip(problem.forward_cost, problem.backward_cost, strict=True)
+        rooms = zip(problem.full_capacity, problem.forward_capacity, capacities, strict=True)
+        rows = [(*pair, *room) for pair, room in zip(costs, rooms, strict=True)]
+        made = {row: Budget.from_costs(*row) for row in set(rows)}  # alike as a rule, and each takes a while
+        budgets = tuple(made[row] for row in rows)
+        return cls(np.array(problem.backward_scores), np.array(problem.forward_scores), budgets)
+
+    @property
+    def subnets(self) -> int:
+        """How many."""
+        return int(self.backward.shape[0])
+
+    @property
+    def micro_batches(self) -> int:
+        """How many."""
+        return int(self.backward.shape[1])
+
+    @cached_property
+    def fulls(self) -> Ints:
+        """[subnet]: how many micro-batches its full_capacity trains; 0 where their costs differ."""
+        return self._fitting("full")
+
+    @cached_property
+    def forwards(self) -> Ints:
+        """[subnet]: how many micro-batches its forward_capacity runs forward; 0 where their costs differ."""
+        return self._fitting("forward")
+
+    def _fitting(self, what: str) -> Ints:
+        pairs = [(getattr(one, f"{what}_cost"), getattr(one, f"{what}_capacity")) for one in self.budgets]
+        return np.array(
+            [max_count(cost, room, self.micro_batches) if isinstance(cost, int) else 0 for cost, room in pairs]
+        )
+
+
+def to_table(full: Bools, forward: Bools) -> Table:
+    """Operations as a table; where both were chosen, full wins (Algorithm 1)."""
+    return np.where(full, FULL, np.where(forward, FORWARD_ONLY, SHORTCUT))

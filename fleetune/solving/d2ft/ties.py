@@ -1,0 +1,194 @@
+"""Everything that is optimal at once: which micro-batches a subnet must train, which it may, and how many in all.
+
+Ties are the rule (weight magnitude does not depend on the sample), so what is optimal is first described and only then
+chosen from, with an eye on what the other subnets train.
+
+Ties broken across subnets: every micro-batch is trained by some subnet if the budgets allow it at all, evenly.
+
+Subnets choose in turn, each the micro-batches that the fewest train so far and from a start that rotates; what every
+subnet trains anyway is counted before. Where scores tie only in part that may leave a micro-batch out that could have
+been in: then subnets exchange along shortest alternating paths (Berge, PNAS 1957), after which nobody is left out
+without need - for knapsacks of their own, proven by the theorem; under a joint capacity a path passes a subnet once.
+"""
+
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+
+from fleetune.solving.d2ft.instance import Bools, Ints
+from fleetune.solving.validation import Floats
+
+
+class OptimalChoices(NamedTuple):
+    """Sets of micro-batches [subnet, micro-batch]; any choice between `must` and `may` of `wanted` is optimal.
+
+    Where the two operations share a capacity, how many are trained of two kinds of ties matters as well: of those that
+    are otherwise run forward (`or_forward`) at least `least`; of these and of those that may be either or nothing
+    (`or_any`) together at most `most`. Both count `may` without `must`.
+    """
+
+    must: Bools
+    may: Bools
+    wanted: Ints
+    or_forward: Bools | None = None
+    or_any: Bools | None = None
+    least: Ints | None = None
+    most: Ints | None = None
+
+    @property
+    def open(self) -> Bools:
+        """[subnet]: where there is anything to choose."""
+        found: Bools = self.may.sum(axis=1) > self.wanted
+        return found
+
+
+def top_choices(scores: Floats, count: Ints) -> OptimalChoices:
+    """The `count` largest scores of every row [subnet, micro-batch]; -inf is never taken (count must allow for it)."""
+    descending = -np.sort(-scores, axis=1)
+    last = np.maximum(count - 1, 0)
+    least = np.where(count > 0, np.take_along_axis(descending, last[:, None], axis=1)[:, 0], np.inf)[:, None]
+    return tightened(OptimalChoices(scores > least, scores >= least, count))
+
+
+def tightened(choices: OptimalChoices) -> OptimalChoices:
+    """The same, where what may be is needed whole it must be."""
+    return choices._replace(must=np.where(choices.open[:, None], choices.must, choices.may))
+
+
+def cover_micro_batches(choices: OptimalChoices) -> Bools:
+    """What every subnet trains [subnet, micro-batch], within the freedom."""
+    if not choices.open.any():
+        return choices.must.copy()
+    chosen = _in_turn(choices)
+    times = chosen.sum(axis=0)
+    if (times == 0).any():
+        _Exchange(choices, chosen, times).run()
+    return chosen
+
+
+def spread_forwards(choices: OptimalChoices, busy: Ints, later: Bools) -> Bools:
+    """What every subnet runs forward: of ties those not in `later`, then those that the fewest are `busy` with."""
+    chosen, busy = choices.must.copy(), busy + choices.must.sum(axis=0)
+    start, size = 0, chosen.shape[1]
+    for k in np.flatnonzero(choices.open):
+        ties = np.flatnonzero(choices.may[k] & ~choices.must[k])
+        need = int(choices.wanted[k] - choices.must[k].sum())
+        picked = _first(ties, (later[k][ties] * (len(chosen) + 1) + busy[ties]), start, size)[:need]
+        chosen[k, picked] = True
+        busy[picked] += 1
+        start = (start + need) % size
+    return chosen
+
+
+def _in_turn(choices: OptimalChoices) -> Bools:
+    chosen = choices.must.copy()
+    times = chosen.sum(axis=0)
+    start, size = 0, chosen.shape[1]
+    for k in np.flatnonzero(choices.open):
+        ties = np.flatnonzero(choices.may[k] & ~choices.must[k])
+        need = int(choices.wanted[k] - choices.must[k].sum())
+        order = _first(ties, times[ties], start, size)
+        picked = order[:need] if choices.least is None else _allowed(choices, int(k), order, need)
+        chosen[k, picked] = True
+        times[picked] += 1
+        start = (start + need) % size
+    return chosen
+
+
+def _first(ties: Ints, times: Ints, start: int, size: int) -> Ints:
+    """Micro-batches by how often they were taken, from `start` on and round."""
+    return ties[np.argsort(times * size + (ties - start) % size, kind="stable")]
+
+
+def _kind(choices: OptimalChoices, k: int, i: int) -> int:
+    """Of a tie: 0 full or nothing, 1 full or forward, 2 full or forward or nothing."""
+    assert choices.or_forward is not None and choices.or_any is not None
+    return 1 if choices.or_forward[k, i] else 2 if choices.or_any[k, i] else 0
+
+
+def _allowed(choices: OptimalChoices, k: int, order: Ints, need: int) -> list[int]:
+    """The first `need` of the order that can be had together with the limits of a joint capacity."""
+    assert choices.least is not None and choices.most is not None
+    least, most = int(choices.least[k]), int(choices.most[k])
+    if least <= 0 and most >= need:
+        return [int(i) for i in order[:need]]
+    kinds = [_kind(choices, k, i) for i in order]
+    left = [kinds.count(kind) for kind in range(3)]
+    picked: list[int] = []
+    for i, kind in zip(order, kinds, strict=True):
+        if need == 0:
+            break
+        left[kind] -= 1
+        after = (max(0, least - (kind == 1)), most - (kind > 0))
+        if after[1] >= after[0] <= need - 1 <= left[0] + min(after[1], left[1] + left[2]):
+            picked.append(int(i))
+            need, (least, most) = need - 1, after
+    return picked
+
+
+class _Exchange:
+    """Brings in micro-batches that nobody trains, by exchanges inside subnets that end at one trained twice."""
+
+    def __init__(self, choices: OptimalChoices, chosen: Bools, times: Ints) -> None:
+        self.choices, self.chosen, self.times = choices, chosen, times
+        self.dead = np.zeros(len(times), bool)
+        """Nothing can be brought in by way of these, now or later."""
+
+    def run(self) -> None:
+        """Bring in all that can be."""
+        for out in np.flatnonzero(self.times == 0):
+            if not ((self.times > 1) & (self.chosen & ~self.choices.must).any(axis=0)).any():
+                return
+            self._bring_in(int(out))
+
+    def _bring_in(self, out: int) -> None:
+        came: dict[int, tuple[int, int]] = {}
+        """Micro-batch that leaves: (subnet it leaves, micro-batch that enters there)."""
+        leaving = self.chosen & ~self.choices.must & ~self.dead
+        queue = deque([out])
+        reached = [out]
+        while queue:
+            enters = queue.popleft()
+            passed = _passed(came, enters)
+            for k in np.flatnonzero(self.choices.may[:, enters] & ~self.chosen[:, enters] & leaving.any(axis=1)):
+                if k in passed:
+                    continue
+                swaps = np.flatnonzero(leaving[k] & self._may_leave(int(k), enters))
+                came.update((int(leaves), (int(k), enters)) for leaves in swaps)
+                twice = swaps[self.times[swaps] > 1]
+                if len(twice):
+                    return self._follow(came, int(twice[0]))
+                leaving[:, swaps] = False
+                queue.extend(swaps.tolist())
+                reached += swaps.tolist()
+        self.dead[reached] = True
+
+    def _may_leave(self, k: int, enters: int) -> Bools:
+        """[micro-batch]: for which the limits of a joint capacity hold if it is exchanged."""
+        limits = self.choices
+        if limits.or_forward is None or limits.or_any is None or limits.least is None or limits.most is None:
+            return np.ones(len(self.times), bool)
+        mine = self.chosen[k] & ~limits.must[k]
+        or_forward, either = limits.or_forward[k], limits.or_forward[k] | limits.or_any[k]
+        least = int((mine & or_forward).sum()) + int(or_forward[enters]) - or_forward
+        most = int((mine & either).sum()) + int(either[enters]) - either
+        found: Bools = (least >= limits.least[k]) & (most <= limits.most[k])
+        return found
+
+    def _follow(self, came: dict[int, tuple[int, int]], leaves: int) -> None:
+        self.times[leaves] -= 1
+        while leaves in came:
+            k, enters = came[leaves]
+            self.chosen[k, leaves], self.chosen[k, enters] = False, True
+            leaves = enters
+        self.times[leaves] += 1
+
+
+def _passed(came: dict[int, tuple[int, int]], at: int) -> set[int]:
+    """The subnets on the path so far."""
+    passed = set()
+    while at in came:
+        k, at = came[at]
+        passed.add(k)
+    return passed

@@ -1,0 +1,135 @@
+"""Prices of a place among the trained and among the forward-only: they prove a plan best, and show all its equals.
+
+Choosing sets of given sizes from N micro-batches is a transportation problem, so that a plan is optimal just when there
+are prices m (a place among the trained) and n (forward-only) at which every micro-batch is where it gains most among
+a - m, w - n and 0; and any plan of these sizes in which each is where it gains most is optimal as well (complementary
+slackness; Ahuja, Magnanti, Orlin: Network Flows, 1993, chapter 9). A score of -inf forbids training.
+
+The best sets of given sizes: f micro-batches to train and o others to run forward only.
+
+In descending order of a - w (what training is worth above running forward) the trained all come before the
+forward-only, or exchanging two would gain. So a place k splits the order: the f largest a before it, the o largest w
+behind it. Moving k past a micro-batch gains (a - m)+ and loses (w - n)+, where m, the least a among the f, never falls
+with k and n, the least w among the o, never rises: what decides, (a - w) - (m - n), descends. Hence bisection.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fleetune.solving.d2ft.instance import Bools, Ints
+from fleetune.solving.d2ft.ties import OptimalChoices, tightened
+from fleetune.solving.validation import Floats
+
+ROUNDING = 2.0**-49
+"""Of the largest number in a subnet: gains nearer than this are equal but for the rounding of prices."""
+
+
+class DualPrices(NamedTuple):
+    """[subnet]"""
+
+    full: Floats
+    forward: Floats
+
+
+class Scores(NamedTuple):
+    """Scores [subnet, micro-batch] of both operations."""
+
+    full: Floats
+    forward: Floats
+
+
+def dual_prices(scores: Scores, full: Bools, forward: Bools) -> DualPrices:
+    """Prices at which the optimal sets `full` and `forward` [subnet, micro-batch] are the best of their sizes."""
+    a, w, none = scores.full, scores.forward, ~(full | forward)
+    more = a - w
+    least_m, most_m = _largest(a, none), _smallest(a, full)
+    least_n, most_n = _largest(w, none), _smallest(w, forward)
+    least_t, most_t = _largest(more, forward), _smallest(more, full)
+    m = _between(np.maximum(least_m, least_n + least_t), np.minimum(most_m, most_n + most_t))
+    n = _between(np.maximum(least_n, m - most_t), np.minimum(most_n, m - least_t))
+    return DualPrices(m, n)
+
+
+def all_optima(scores: Scores, full: Bools, forward: Bools) -> tuple[OptimalChoices, Bools, Bools]:
+    """All plans as good as the optimal one given: what may be trained; what else must, and may, be run forward."""
+    at = dual_prices(scores, full, forward)
+    scale = np.maximum(np.where(np.isfinite(scores.full), scores.full, 0.0), scores.forward).max(axis=1)
+    scale = np.maximum(scale, np.maximum(np.abs(at.full), np.abs(at.forward)))
+    gained = np.stack(
+        (scores.full - at.full[:, None], scores.forward - at.forward[:, None], np.zeros(scores.full.shape))
+    )
+    may = gained >= gained.max(axis=0) - (ROUNDING * scale)[:, None]
+    may |= np.stack((full, forward, ~(full | forward)))
+    must_full = may[0] & ~may[1] & ~may[2]
+    or_forward, or_any = may[0] & may[1] & ~may[2], may[0] & may[1] & may[2]
+    must_forward, may_forward = ~may[0] & may[1] & ~may[2], may[1]
+    here = must_forward.sum(axis=1)
+    wanted = forward.sum(axis=1)
+    choices = OptimalChoices(
+        must=must_full,
+        may=may[0],
+        wanted=full.sum(axis=1),
+        or_forward=or_forward,
+        or_any=or_any,
+        least=or_forward.sum(axis=1) + here - wanted,
+        most=may_forward.sum(axis=1) - wanted,
+    )
+    return tightened(choices), must_forward | or_forward, may_forward
+
+
+def _largest(values: Floats, where: Bools) -> Floats:
+    found: Floats = np.where(where, values, -np.inf).max(axis=1)
+    return found
+
+
+def _smallest(values: Floats, where: Bools) -> Floats:
+    found: Floats = np.where(where, values, np.inf).min(axis=1)
+    return found
+
+
+def _between(low: Floats, high: Floats) -> Floats:
+    """The middle; the finite end where there is only one, 0 where there is none."""
+    low_known, high_known = np.isfinite(low), np.isfinite(high)
+    low = np.where(low_known, low, np.where(high_known, high, 0.0))
+    return low + (np.where(high_known, high, low) - low) / 2
+
+
+def split_position(a: Floats, w: Floats, fulls: int, forwards: int) -> int:
+    """The best place in an order of descending a - w, of one subnet; fulls + forwards must not exceed its length."""
+    low, high = fulls, len(a) - forwards
+    if fulls == 0 or forwards == 0:
+        return low if fulls == 0 else high
+    while low < high:
+        k = (low + high) // 2
+        m = np.partition(a[:k], k - fulls)[k - fulls]
+        n = np.partition(w[k + 1 :], len(a) - k - 1 - forwards)[len(a) - k - 1 - forwards]
+        if a[k] - w[k] - (m - n) > 0:
+            low = k + 1
+        else:
+            high = k
+    return low
+
+
+def sets_at_split(scores: Scores, split: Ints, fulls: Ints, forwards: Ints) -> tuple[Bools, Bools]:
+    """The two sets for a place in the order of every subnet."""
+    order = by_advantage(scores)
+    place = np.empty_like(order)
+    np.put_along_axis(place, order, np.arange(order.shape[1])[None, :], axis=1)
+    before = place < split[:, None]
+    return mask_of_largest(np.where(before, scores.full, -np.inf), fulls), mask_of_largest(
+        np.where(before, -np.inf, scores.forward), forwards
+    )
+
+
+def by_advantage(scores: Scores) -> Ints:
+    """Micro-batches of every subnet in descending order of a - w."""
+    return np.argsort(scores.forward - scores.full, axis=1, kind="stable")
+
+
+def mask_of_largest(values: Floats, count: Ints) -> Bools:
+    """The `count` largest of every row, the first of equal ones."""
+    order = np.argsort(-values, axis=1, kind="stable")
+    chosen = np.zeros(values.shape, bool)
+    np.put_along_axis(chosen, order, np.arange(values.shape[1])[None, :] < count[:, None], axis=1)
+    return chosen

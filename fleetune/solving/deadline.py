@@ -1,0 +1,53 @@
+"""The time limit of a search. Solvers read no other clock."""
+
+from __future__ import annotations
+
+import math
+import time
+
+
+class Deadline:
+    """A time limit that starts when the object is made."""
+
+    def __init__(self, limit_s: float | None = None) -> None:
+        """limit_s: None never expires."""
+        self.limit_s = limit_s
+        self.started = time.monotonic()
+        self.ends = math.inf if limit_s is None else self.started + limit_s
+
+    @property
+    def limited(self) -> bool:
+        """True if a time limit, rather than an amount of work, ends the search."""
+        return self.ends < math.inf
+
+    @property
+    def expired(self) -> bool:
+        """True once the limit is reached."""
+        return self.limited and time.monotonic() >= self.ends
+
+    def elapsed_s(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self.started
+
+    def left_s(self) -> float:
+        """Seconds left, at least 0; infinite without a limit."""
+        return max(0.0, self.ends - time.monotonic()) if self.limited else math.inf
+
+    def affords(self, cost_s: float) -> bool:
+        """True if a step of about this many seconds, which cannot be stopped, still ends in time."""
+        return not self.limited or self.left_s() >= cost_s
+
+    def part(self, share: float) -> Deadline:
+        """A deadline after this share of the time that is left."""
+        return Deadline(share * self.left_s() if self.limited else None)
+
+    def extended(self, share: float, least_s: float) -> Deadline:
+        """A deadline after this share of the limit, or of `least_s` if the limit is shorter, from the same start."""
+        found = Deadline(None)
+        if self.limit_s is not None:
+            found.limit_s = share * max(self.limit_s, least_s)
+            found.started, found.ends = self.started, self.started + found.limit_s
+        return found
+
+
+NO_DEADLINE = Deadline()

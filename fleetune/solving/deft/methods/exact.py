@@ -1,0 +1,106 @@
+"""crunch: the least latency with equal parts of the band (P1).
+
+Wu, H., Chen, X., Huang, K.: Resource Management for Low-latency Cooperative Fine-tuning of Foundation Models at the
+Network Edge, 2024 (LoLa-DEFT): Algorithm 2. Where latency or memory does not grow with depth on some device, counts
+prove nothing: the plan is then made by matching, and says so.
+
+bisection: blocks and bandwidth chosen together, the global optimum (P2); ours.
+
+To end by T, block l on device k needs the part upload_s[k] / (T - compute_s[k, l]) of the band. A threshold T can be
+kept just when the cheapest assignment (Hungarian method) needs no more than the whole band, and what can be kept at T
+can be kept later. So the least T lies between a threshold that cannot be kept and the end of the best allocation found.
+Each allocation found ends exactly where its parts add up to the band, which is then the new upper end: Newton's method
+on matchings, with halvings between so that their number is bounded. LoLa-DEFT (Section V) calls this problem NP-hard
+and ascends its dual.
+
+Where bandwidth is equal there is nothing to choose but the blocks: an exact bottleneck matching.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fleetune.solving.deft.allocation import (
+    bottleneck_allocation,
+    bottleneck_matching,
+    min_cost_assignment,
+    min_latency_s,
+    with_best_bandwidth,
+)
+from fleetune.solving.deft.instance import Allocation, Instance, Ints
+
+
+def crunch(instance: Instance) -> Allocation:
+    """The optimum of equal parts; on a joint problem one plan of many."""
+    found = bottleneck_allocation(instance.equal_part_s)
+    bound_s = found.threshold if instance.problem.bandwidth == "equal" else None
+    return instance.with_equal_bandwidth(found.devices, bound_s, found.solved_by)
+
+
+CLOSE = 1e-12
+"""Relative distance between the ends that is left: far above the rounding of a Hungarian, far below 1e-9."""
+HALVING = 3
+"""Every which step halves."""
+
+
+class Optimum(NamedTuple):
+    """The best allocation, and the proof."""
+
+    devices: Ints
+    bound_s: float
+    """Proven: cannot be kept, or is the optimum itself."""
+    assignments: int
+    """Assignment problems solved to get within CLOSE."""
+
+
+def bisection(instance: Instance) -> Allocation:
+    """The optimum of the problem as it is stated."""
+    if instance.problem.bandwidth == "equal":
+        found = bottleneck_matching(instance.equal_part_s)
+        return instance.with_equal_bandwidth(found.devices, found.threshold, found.solved_by)
+    best = joint_optimum(instance)
+    allocations = (
+        with_best_bandwidth(instance, best.devices),
+        instance.with_equal_bandwidth(bottleneck_allocation(instance.equal_part_s).devices),
+    )
+    allocation = min(
+        allocations, key=instance.latency_s
+    )  # equal parts may be the best ones, and then are free of rounding
+    return allocation._replace(bound_s=min(best.bound_s, instance.latency_s(allocation)))
+
+
+def joint_optimum(instance: Instance) -> Optimum:
+    """Of blocks and bandwidth together."""
+    devices = bottleneck_allocation(instance.equal_part_s).devices
+    high_s = min_latency_s(instance, devices)
+    alone_s = np.where(instance.fits, instance.compute_s + instance.upload_s, np.inf)
+    bound_s, solved = bottleneck_allocation(alone_s).threshold, 0
+    while bound_s < high_s * (1 - CLOSE):
+        solved += 1
+        halves = solved % HALVING == 0
+        at_s = max(bound_s, min((bound_s + high_s) / 2 if halves else np.inf, high_s * (1 - CLOSE)))
+        found = cheapest_allocation(instance, at_s)
+        found_s = np.inf if found is None else min_latency_s(instance, found)
+        if found is not None and found_s < high_s:
+            devices, high_s = found, found_s
+        elif at_s > bound_s:
+            bound_s = at_s
+        else:
+            break
+    while (found := cheapest_allocation(instance, high_s)) is not None and min_latency_s(instance, found) < high_s:
+        devices, high_s = (
+            found,
+            min_latency_s(instance, found),
+        )  # closer than CLOSE, so that no other method is ahead by a bit
+    return Optimum(devices, min(bound_s, high_s), solved)
+
+
+def cheapest_allocation(instance: Instance, at_s: float) -> Ints | None:
+    """Devices of the blocks that end by `at_s` on the least part of the band; None: the whole is not enough."""
+    gaps_s = at_s - instance.compute_s
+    usable = instance.fits & (gaps_s >= instance.upload_s) & (gaps_s > 0)
+    parts = np.divide(instance.upload_s, gaps_s, out=np.full_like(gaps_s, np.inf), where=usable)
+    devices = min_cost_assignment(parts)
+    if devices is None or np.sum(parts[np.arange(instance.blocks), devices]) > 1:
+        return None
+    return devices

@@ -1,0 +1,183 @@
+"""Clusters of devices that talk fast with each other (Blondel et al., 2008, as FusionLLM section 4 uses them).
+
+Whether each cluster's part of the graph hangs together, and how to mend it where it does not.
+
+Clusters in a row, and devices in a row inside each: slow links are crossed once, by their best pair of devices.
+"""
+
+from itertools import permutations
+
+import numpy as np
+
+from fleetune.solving.deadline import NO_DEADLINE, Deadline
+from fleetune.solving.opfence.graph import components
+from fleetune.solving.opfence.instance import Instance, Ints, Placement, sum_by_group
+from fleetune.solving.opfence.linear_order import LinearOrder
+from fleetune.solving.validation import Floats
+
+FASTEST = 10.0
+"""Links without end to their bandwidth count as so many times the fastest that has one."""
+
+
+def communities(instance: Instance, seed: int) -> list[list[int]]:
+    """Louvain communities of the bandwidth graph, each ascending, in order of their first device."""
+    if instance.devices == 1:
+        return [[0]]
+    from networkx import Graph
+    from networkx.algorithms.community import louvain_communities
+
+    weight = bandwidth(instance)
+    graph = Graph()
+    graph.add_nodes_from(range(instance.devices))
+    one, other = np.triu_indices(instance.devices, 1)
+    graph.add_weighted_edges_from(zip(one.tolist(), other.tolist(), weight[one, other].tolist(), strict=True))
+    return sorted(sorted(cluster) for cluster in louvain_communities(graph, seed=seed))
+
+
+def bandwidth(instance: Instance) -> Floats:
+    """[device, device], symmetric: mean of both directions, as a share of the fastest."""
+    with np.errstate(divide="ignore", over="ignore"):
+        speed = 1 / instance.beta
+    np.fill_diagonal(speed, 0.0)
+    endless = np.isinf(speed)
+    top = float(speed[~endless].max(initial=0.0)) or 1.0
+    speed[endless] = FASTEST * top
+    shared: Floats = (speed + speed.T) / (2 * top)
+    return shared
+
+
+def excess_components(instance: Instance, placement: Placement, fence: Ints) -> int:
+    """How many parts too many the clusters have; fence: [device] of its cluster."""
+    cluster = fence[placement]
+    return sum(
+        len(components(np.flatnonzero(cluster == number).tolist(), instance.parents)) - 1
+        for number in np.unique(cluster).tolist()
+    )
+
+
+def reconnect_clusters(
+    instance: Instance, placement: Placement, fence: Ints, deadline: Deadline = NO_DEADLINE
+) -> Placement:
+    """The placement with the smaller parts of each torn cluster moved to the cluster that they talk to most, where
+    there is room; every move leaves one part fewer, or several. As far as it came where the deadline ended it."""
+    found = placement.copy()
+    stuck: set[tuple[int, ...]] = set()
+    while not deadline.expired:
+        part = _smaller_part(instance, found, fence, stuck)
+        if part is None:
+            return found
+        device = _adjacent_device(instance, found, fence, part)
+        if device is None:
+            stuck.add(tuple(part))
+        else:
+            found[part] = device
+    return found
+
+
+def _smaller_part(
+    instance: Instance, placement: Placement, fence: Ints, stuck: set[tuple[int, ...]]
+) -> list[int] | None:
+    """The smallest part of a torn cluster that may still be moved."""
+    cluster = fence[placement]
+    torn = [
+        part
+        for number in np.unique(cluster).tolist()
+        for part in components(np.flatnonzero(cluster == number).tolist(), instance.parents)[1:]
+        if tuple(part) not in stuck
+    ]
+    return min(torn, key=lambda part: (len(part), part)) if torn else None
+
+
+def _adjacent_device(instance: Instance, placement: Placement, fence: Ints, part: list[int]) -> int | None:
+    """A device outside the cluster that most edges of the part lead to and that has room for it; else None."""
+    own = fence[placement[part[0]]]
+    talks: dict[int, int] = {}
+    for operator in part:
+        for other in instance.parents[operator] + instance.users[operator]:
+            device = int(placement[other])
+            if fence[device] != own:
+                talks[device] = talks.get(device, 0) + 1
+    held = sum_by_group(instance.memory_bytes, placement, instance.devices)
+    need = float(instance.memory_bytes[part].sum())
+    able = [device for device in talks if held[device] + need <= instance.budget_bytes[device]]
+    return min(able, key=lambda device: (-talks[device], device)) if able else None
+
+
+ALL_ORDERS = 6
+"""Clusters of which every order is looked at."""
+
+
+def median_hop_s(instance: Instance, line: LinearOrder) -> Floats:
+    """[from, to]: seconds of sending what crosses a middling cut."""
+    inner = line.crossing_bytes[1:-1]
+    typical, count = (float(np.median(inner)), float(np.median(line.crossing[1:-1]))) if len(inner) else (0.0, 1.0)
+    found: Floats = instance.alpha * count + instance.beta * typical
+    return found
+
+
+def device_orders(
+    hops: Floats, clusters: list[list[int]], most: int, deadline: Deadline = NO_DEADLINE
+) -> list[list[int]]:
+    """Up to `most` rows of all devices, cluster by cluster, those with the quickest links first."""
+    between = np.array([[hops[np.ix_(a, b)].min() for b in clusters] for a in clusters])
+    if len(clusters) <= ALL_ORDERS:
+        orders = [list(order) for order in permutations(range(len(clusters)))]
+    else:
+        orders = [_nearest_neighbour_path(between, list(range(len(clusters))), first) for first in range(len(clusters))]
+        orders += [order[::-1] for order in orders]
+        orders = [_insertion_search(between, order, deadline) for order in orders]
+    ranked = sorted((_path_length(between, order), order) for order in orders)
+    chosen = [order for at, (_, order) in enumerate(ranked) if order not in [x for _, x in ranked[:at]]]
+    return [_devices(hops, [clusters[c] for c in order]) for order in chosen[:most]]
+
+
+def _devices(hops: Floats, clusters: list[list[int]]) -> list[int]:
+    """Nearest neighbours from the pair by which each cluster is entered best."""
+    found: list[int] = []
+    for at, cluster in enumerate(clusters):
+        if found:
+            start = min(cluster, key=lambda device: (hops[found[-1], device], device))
+        else:
+            start = _far_from_exit(hops, cluster, clusters[at + 1 : at + 2])
+        found += _nearest_neighbour_path(hops, cluster, start)
+    return found
+
+
+def _far_from_exit(hops: Floats, cluster: list[int], following: list[list[int]]) -> int:
+    """Where to begin: not at the device that the next cluster is reached from best."""
+    if not following:
+        return cluster[0]
+    leaving = {device: float(hops[device, following[0]].min()) for device in cluster}
+    return max(cluster, key=lambda device: (leaving[device], -device))
+
+
+def _nearest_neighbour_path(length: Floats, nodes: list[int], first: int) -> list[int]:
+    """From the first always on to the nearest node left."""
+    order, left = [first], [node for node in nodes if node != first]
+    while left:
+        nearest = min(left, key=lambda node: (length[order[-1], node], node))
+        order.append(nearest)
+        left.remove(nearest)
+    return order
+
+
+def _path_length(length: Floats, order: list[int]) -> float:
+    return float(length[order[:-1], order[1:]].sum())
+
+
+def _insertion_search(length: Floats, order: list[int], deadline: Deadline) -> list[int]:
+    """Single nodes moved elsewhere in the row for as long as that shortens it and the deadline lets it."""
+    best = _path_length(length, order)
+    improved = True
+    while improved:
+        improved = False
+        for at in range(len(order)):
+            if deadline.expired:
+                return order
+            rest = order[:at] + order[at + 1 :]
+            tried = [rest[:to] + [order[at]] + rest[to:] for to in range(len(order))]
+            lengths = [_path_length(length, option) for option in tried]
+            to = int(np.argmin(lengths))
+            if lengths[to] < best * (1 - 1e-12):
+                order, best, improved = tried[to], lengths[to], True
+    return order

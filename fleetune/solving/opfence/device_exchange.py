@@ -1,0 +1,133 @@
+"""A placement with each device's operators taken as one: which device does whose part, tried by whole neighbourhoods.
+
+Exchanging devices leaves the parts and what passes between them as they are, so eq. (3) of thousands of exchanges is a
+few array operations.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fleetune.solving.deadline import NO_DEADLINE, Deadline
+from fleetune.solving.opfence.instance import Instance, Ints, Placement, sum_by_group
+from fleetune.solving.validation import Floats
+
+CHUNK = 4_000_000
+"""Numbers of one table at a time."""
+MAX_TURNED = 16
+"""Devices of a stretch."""
+BETTER = 1e-12
+"""Relative gain that counts."""
+
+
+class QuotientGraph(NamedTuple):
+    """What the devices in use do, and what passes between them: [part] and [link]."""
+
+    flops: Floats
+    memory_bytes: Floats
+    sender: Ints
+    receiver: Ints
+    transfers: Ints
+    dense_bytes: Floats
+
+
+def exchange_devices(
+    instance: Instance, placement: Placement, fence: Ints | None = None, deadline: Deadline = NO_DEADLINE
+) -> Placement:
+    """The placement after exchanging devices for as long as that makes it faster, all fits and the deadline lets it.
+
+    fence: [device]; only devices with the same number are exchanged.
+    """
+    if deadline.expired:
+        return placement
+    used = devices_in_order(instance, placement)
+    part_of = np.full(instance.devices, -1)
+    part_of[used] = np.arange(len(used))
+    parts = _parts(instance, part_of[placement], len(used))
+    idle = np.setdiff1d(np.arange(instance.devices), used)
+    current = np.concatenate([used, idle])
+    current_s = float(_costs(instance, parts, used[None])[0])
+    ways = [_swaps(len(used), instance.devices), _segment_shifts(len(used), instance.devices)]
+    if fence is not None:
+        ways = [way[(fence[current][way] == fence[current]).all(axis=1)] for way in ways]
+    way = 0
+    while way < len(ways) and not deadline.expired:
+        best, best_s = _best(instance, parts, current, ways[way], deadline)
+        if best_s < current_s * (1 - BETTER):
+            current, current_s, way = best, best_s, 0
+        else:
+            way += 1
+    found: Placement = current[part_of[placement]]
+    return found
+
+
+def devices_in_order(instance: Instance, placement: Placement) -> Ints:
+    """Devices in use by where their operators lie in the middle, in topological order."""
+    position = np.empty(instance.operators)
+    position[instance.order] = np.arange(instance.operators)
+    counts = np.bincount(placement, minlength=instance.devices)
+    used = np.flatnonzero(counts)
+    middle = np.bincount(placement, position, minlength=instance.devices)[used] / counts[used]
+    return used[np.argsort(middle, kind="stable")]
+
+
+def _parts(instance: Instance, part: Ints, count: int) -> QuotientGraph:
+    """Of operators' parts; a part's number stands in for its device."""
+    return QuotientGraph(
+        sum_by_group(instance.flops, part, count),
+        sum_by_group(instance.memory_bytes, part, count),
+        *instance.traffic(part),
+    )
+
+
+def _costs(instance: Instance, parts: QuotientGraph, devices: Ints) -> Floats:
+    """[option] of eq. (3) where part i is done by devices[option, i]; infinite where that does not fit."""
+    compute_s = parts.flops / instance.speed[devices]
+    at = (devices[:, parts.sender], devices[:, parts.receiver])
+    alpha_s, beta = instance.alpha[at] * parts.transfers, instance.beta[at]
+    link_s = alpha_s + beta * parts.dense_bytes
+    if instance.codec.ratio and link_s.shape[1]:
+        slowest_s = link_s.max(axis=1, keepdims=True)
+        link_s = alpha_s + beta * instance.codec.wire_bytes(parts.dense_bytes, link_s, slowest_s)
+    receives = parts.receiver[:, None] == np.arange(len(parts.flops))
+    receive_s = link_s @ receives.astype(np.float64)
+    slowest = np.maximum(compute_s.max(axis=1), receive_s.max(axis=1))
+    seconds = compute_s.sum(axis=1) + receive_s.sum(axis=1) + (instance.rounds - 1) * slowest
+    short = (parts.memory_bytes > instance.budget_bytes[devices]).any(axis=1)
+    found: Floats = np.where(short, np.inf, seconds)
+    return found
+
+
+def _best(instance: Instance, parts: QuotientGraph, current: Ints, way: Ints, deadline: Deadline) -> tuple[Ints, float]:
+    """The fastest of a neighbourhood, all devices in order; of what was looked at, where the deadline ends it."""
+    best, best_s, count = current, np.inf, len(parts.flops)
+    step = max(1, CHUNK // (count + len(parts.sender)))
+    for low in range(0, len(way), step):
+        if deadline.expired:
+            break
+        costs = _costs(instance, parts, current[way[low : low + step, :count]])
+        at = int(np.argmin(costs))
+        if costs[at] < best_s:
+            best, best_s = current[way[low + at]], float(costs[at])
+    return best, best_s
+
+
+def _swaps(used: int, devices: int) -> Ints:
+    """[exchange, placement]: two devices, at least one of them in use, change places."""
+    one, other = np.triu_indices(devices, 1)
+    one, other = one[one < used], other[one < used]
+    found = np.tile(np.arange(devices), (len(one), 1))
+    across = np.arange(len(one))
+    found[across, one], found[across, other] = other, one
+    return found
+
+
+def _segment_shifts(used: int, devices: int) -> Ints:
+    """[exchange, placement]: a stretch of three or more devices in use, shifted by one either way or turned round."""
+    found = []
+    for first in range(used):
+        for last in range(first + 2, min(used, first + MAX_TURNED)):
+            stretch = list(range(first, last + 1))
+            for turned in (stretch[1:] + stretch[:1], stretch[-1:] + stretch[:-1], stretch[::-1]):
+                found.append([*range(first), *turned, *range(last + 1, devices)])
+    return np.array(found, np.int64).reshape(-1, devices)

@@ -1,0 +1,91 @@
+"""The graph in a line: running sums and what crosses each cut, so that a run of operators costs one subtraction."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fleetune.solving.opfence.graph import depth_first
+from fleetune.solving.opfence.instance import Instance, Ints, Placement
+from fleetune.solving.validation import Floats
+
+
+class LinearOrder(NamedTuple):
+    """Cuts 0..n of a topological order, with what lies before each and what crosses it."""
+
+    order: Ints
+    at: Ints
+    """[cut]: operators before it; ascending from 0 to all."""
+    flops: Floats
+    """[cut] of all operators before it."""
+    memory_bytes: Floats
+    """[cut] of all operators before it."""
+    crossing_bytes: Floats
+    """[cut]: outputs of operators before it that some operator behind it reads; 0 at both ends."""
+    crossing: Floats
+    """[cut]: how many outputs these are."""
+
+    @property
+    def cuts(self) -> int:
+        """The last cut."""
+        return len(self.at) - 1
+
+    def coarse(self, most: int) -> "LinearOrder":
+        """The same with at most about `most` cuts: of every stretch of equal work, where least crosses."""
+        if self.cuts <= most:
+            return self
+        share = self.flops / (self.flops[-1] or 1.0) + np.arange(self.cuts + 1) / self.cuts
+        stretch = np.minimum((share / 2 * most).astype(np.int64), most - 1)
+        weight = self.crossing_bytes + self.crossing
+        inner = np.lexsort((np.arange(self.cuts + 1), weight, stretch))
+        first = inner[np.unique(stretch[inner], return_index=True)[1]]
+        keep = np.unique(np.concatenate([[0], first, [self.cuts]]))
+        return LinearOrder(self.order, *(column[keep] for column in self[1:]))
+
+    def to_placement(self, devices: list[int], ends: list[int]) -> Placement:
+        """The placement of runs that end at these cuts, on these devices."""
+        found = np.empty(len(self.order), np.int64)
+        lengths = np.diff(self.at[[0, *ends]])
+        found[self.order] = np.repeat(np.array(devices, np.int64), lengths)
+        return found
+
+
+def linear_orders(instance: Instance) -> list[LinearOrder]:
+    """Different topological orders: as listed and depth first; each with all that crosses, and with what is read soon
+    alone (a skip that reaches far passes over the devices between, which no cut between should pay for)."""
+    found: dict[bytes, LinearOrder] = {}
+    soon = max(2, 2 * instance.operators // max(instance.devices, 1))
+    for order in (instance.order, depth_first(instance.parents)):
+        for reach in (instance.operators, soon):
+            line = linear_order(instance, order, reach)
+            found.setdefault(b"".join(np.ascontiguousarray(column).tobytes() for column in line), line)
+    return list(found.values())
+
+
+def linear_order(instance: Instance, order: list[int], reach: int) -> LinearOrder:
+    """An order as a line; an output crosses the cuts up to each of its readers, at most `reach` before that one."""
+    count = instance.operators
+    position = np.empty(count, np.int64)
+    position[order] = np.arange(count)
+    outputs, crossing = np.zeros(count + 2), np.zeros(count + 2)
+    for maker in range(count):
+        before = int(position[maker])
+        for user in sorted(int(position[u]) for u in instance.users[maker]):
+            first = max(before, user - reach) + 1
+            if first <= user:
+                outputs[first] += instance.output_bytes[maker]
+                outputs[user + 1] -= instance.output_bytes[maker]
+                crossing[first] += 1
+                crossing[user + 1] -= 1
+            before = user
+    return LinearOrder(
+        order=np.array(order, np.int64),
+        at=np.arange(count + 1),
+        flops=_running(instance.flops[order]),
+        memory_bytes=_running(instance.memory_bytes[order]),
+        crossing_bytes=np.maximum(np.cumsum(outputs)[: count + 1], 0.0),
+        crossing=np.cumsum(crossing)[: count + 1],
+    )
+
+
+def _running(values: Floats) -> Floats:
+    return np.concatenate([[0.0], np.cumsum(values)])

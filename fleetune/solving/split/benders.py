@@ -1,0 +1,186 @@
+"""Assignments that may fit a horizon, and proofs that none does: the master problem of a logic-based Benders search.
+
+J. N. Hooker, G. Ottosson, "Logic-based Benders decomposition", Mathematical Programming 96, 2003. The master, solved by
+CP-SAT, chooses who is on which helper within links, memory and the energetic rows; each helper's set is then a problem
+of its own (`SingleMachine`). A set that does not fit the horizon, cut down to where each client is needed for that, is
+forbidden on every helper where it does not fit, and the master chooses again. When it has no choice left, no plan of
+that horizon exists: every row and every cut is exact integer arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fleetune.solving.deadline import Deadline
+from fleetune.solving.split.energetic import EnergeticBound
+from fleetune.solving.split.instance import Bools
+from fleetune.solving.split.schedule_cache import ScheduleCache, clients_of, helper_of
+
+CHOICE = 0.02
+"""What stating a master problem takes, about, beside solving it."""
+PROOF_NODES = 4000
+"""Of branch and bound, for one set of clients to be found too much for a horizon."""
+
+
+class Verdict(NamedTuple):
+    """Of one horizon."""
+
+    masks: list[int] | None
+    """Clients of each helper that fit it by all that was looked at; by their schedules too, where `kept`."""
+    kept: bool
+    impossible: bool
+    """Proven: no plan has this makespan."""
+
+
+class BendersMaster:
+    """What rules assignments out at any horizon, and the search for one that is left."""
+
+    def __init__(self, energetic: EnergeticBound, cache: ScheduleCache, seed: int = 0) -> None:
+        self.energetic, self.cache, self.instance = energetic, cache, cache.instance
+        self.seed = seed
+        self.spent = 0.0
+        """Deterministic seconds of the solver so far, and CHOICE for each time it was asked."""
+        self.nogoods: dict[tuple[int, int], int] = {}
+        """(first helper alike, set of clients) -> what they take together there, at least."""
+
+    def decide(
+        self,
+        horizon: int,
+        *,
+        work: float,
+        rounds: int,
+        hint: Sequence[int] | None,
+        deadline: Deadline,
+        among: Bools | None = None,
+    ) -> Verdict:
+        """Look for a plan within the horizon, in so many rounds and so much deterministic work of the solver.
+
+        among: [helper, client] the pairs to choose from, for the clients that have any; others are left out of it.
+        """
+        opened = self.energetic.open_at(horizon)
+        within = opened if among is None else opened & among
+        needed = np.flatnonzero(np.ones(opened.shape[1]) if among is None else among.any(axis=0)).tolist()
+        if not within[:, needed].any(axis=0).all():
+            return Verdict(None, False, True)
+        masks: list[int] | None = None
+        for _ in range(rounds):
+            if work <= 0 or deadline.left_s() <= 0:
+                break
+            status, found, spent = self._choose(horizon, within, hint, (work, deadline.left_s()))
+            work -= spent
+            self.spent += spent + CHOICE
+            if status == "impossible":
+                return Verdict(None, False, True)
+            if found is None:
+                break
+            masks = found
+            share = np.zeros(self.instance.linked.shape)
+            share[np.array(helper_of(self.instance, masks))[needed], needed] = 1.0
+            if self.energetic.separate(share, horizon):
+                continue
+            late = [i for i, mask in enumerate(masks) if self._late(i, mask, horizon)]
+            if not late:
+                return Verdict(masks, True, False)
+            if not sum(self._forbid(i, masks[i], horizon) for i in late):
+                break
+        return Verdict(masks, False, False)
+
+    def _late(self, helper: int, mask: int, horizon: int) -> bool:
+        return mask != 0 and self.cache.find(helper, mask).value > horizon and not self._fits(helper, mask, horizon)
+
+    def _fits(self, helper: int, mask: int, horizon: int) -> bool:
+        """Whether a schedule within the horizon is found."""
+        found = self.cache.decide(helper, mask, horizon, PROOF_NODES)
+        return found.value <= horizon
+
+    def _impossible(self, helper: int, mask: int, horizon: int) -> bool:
+        if mask & ~self.cache.allowed[helper]:
+            return True
+        machine = self.cache.machines[helper]
+        clients = clients_of(mask)
+        if machine.bound(clients) > horizon:
+            return True
+        return self.cache.decide(helper, mask, horizon, PROOF_NODES).bound > horizon
+
+    def _forbid(self, helper: int, mask: int, horizon: int) -> int:
+        """Cuts that exclude the set, as small as taking out one client after another makes them; how many are new."""
+        if not self._impossible(helper, mask, horizon):
+            return 0
+        added = 0
+        clients = clients_of(mask)
+        for order in (clients, clients[::-1]):
+            kept = mask
+            for client in order:
+                if self._impossible(helper, kept ^ 1 << client, horizon):
+                    kept ^= 1 << client
+            for i in range(self.instance.helpers):
+                if self.cache.representative[i] == i and (
+                    i == self.cache.representative[helper] or self._impossible(i, kept, horizon)
+                ):
+                    added += self._add((i, kept), horizon + 1)
+        return added
+
+    def _add(self, cut: tuple[int, int], least: int) -> int:
+        if self.nogoods.get(cut, 0) >= least:
+            return 0
+        self.nogoods[cut] = least
+        return 1
+
+    def _choose(
+        self, horizon: int, opened: Bools, hint: Sequence[int] | None, limits: tuple[float, float]
+    ) -> tuple[str, list[int] | None, float]:
+        """One assignment to open pairs that no row or cut rules out; limits: deterministic seconds, and real ones."""
+        from ortools.sat.python import cp_model
+
+        model = cp_model.CpModel()
+        work, left_s = limits
+        on: dict[tuple[int, int], Any] = {(i, j): model.new_bool_var("") for i, j in np.argwhere(opened).tolist()}
+        helpers = opened.shape[0]
+        for j in np.flatnonzero(opened.any(axis=0)).tolist():
+            model.add_exactly_one(on[i, j] for i in range(helpers) if opened[i, j])
+        for i in np.flatnonzero(opened.any(axis=1)).tolist():
+            held = np.flatnonzero(opened[i]).tolist()
+            model.add(sum(self.cache.memory[j] * on[i, j] for j in held) <= self.cache.capacity[i])
+        self.add_cuts(model, on, horizon)
+        if hint is not None:
+            helper = helper_of(self.instance, hint)
+            for (i, j), here in on.items():
+                model.add_hint(here, helper[j] == i)
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = 1
+        solver.parameters.random_seed = self.seed % 2**31
+        solver.parameters.max_deterministic_time = work
+        if left_s < 1e9:
+            solver.parameters.max_time_in_seconds = max(0.01, left_s)
+        status = solver.solve(model)
+        spent = max(1e-3, float(solver.response_proto.deterministic_time))
+        if status == cp_model.INFEASIBLE:
+            return "impossible", None, spent
+        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            return "unknown", None, spent
+        masks = [0] * helpers
+        for (i, j), here in on.items():
+            if solver.boolean_value(here):
+                masks[i] |= 1 << j
+        return "found", masks, spent
+
+    def add_cuts(self, model: Any, on: dict[tuple[int, int], Any], horizon: int) -> None:
+        """Rows and cuts that hold at the horizon."""
+        helpers = {i for i, _ in on}
+        for row in self.energetic.cuts:
+            if row.helper not in helpers:
+                continue
+            room = horizon - row.edge
+            held = [(int(row.weight[j]), j) for j in np.flatnonzero(row.weight).tolist() if (row.helper, j) in on]
+            if room >= 0 and sum(weight for weight, _ in held) > room:
+                model.add(sum(weight * on[row.helper, j] for weight, j in held) <= room)
+        for (helper, mask), least in self.nogoods.items():
+            if least <= horizon:
+                continue
+            members = clients_of(mask)
+            for i, alike in enumerate(self.cache.representative):
+                if alike == helper and all((i, j) in on for j in members):
+                    model.add_bool_or(~on[i, j] for j in members)

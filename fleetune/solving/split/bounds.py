@@ -1,0 +1,146 @@
+"""Lower bounds on the makespan of every plan, interrupted or not, cheap enough for any method to report.
+
+The energetic bound of whole assignments: its linear program as a mixed-integer one, for a branch and cut solver.
+
+Where every client may be nearly anywhere, the fractional bound is weak by a few percent and constraint solvers, which
+learn little from sums, hardly move it: branch and cut does. The bound is that of the branching tree so far, with
+coefficients brought down to MAX_UNITS exactly: a sum of whole parts fits what is left of the horizon in whole parts.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fleetune.solving.deadline import Deadline
+from fleetune.solving.split.energetic import EnergeticBound, Floats
+from fleetune.solving.split.instance import Bools, Instance
+from fleetune.solving.split.schedule_cache import masks_of
+
+MAX_PAIRS = 5_000
+"""Helpers times clients up to which linear programs are as quick as the heuristics that report their bound."""
+NONE = 2**52
+"""Above every time that a problem may have."""
+
+
+def quick_bound(instance: Instance, deadline: Deadline | None = None) -> int:
+    """The longest shortest path of a client, the work shared out, and the energetic bound of fractional assignments."""
+    energetic = EnergeticBound(instance)
+    return energetic_bound(energetic, makespan_limit(instance), MAX_PAIRS, deadline)
+
+
+def energetic_bound(energetic: EnergeticBound, high: int, most_pairs: int, deadline: Deadline | None = None) -> int:
+    """As `quick_bound`; give a plan's makespan as `high`, and rows that matter stay in `energetic`.
+
+    Where time is short the bound is one of the first two, or as far as the third came.
+    """
+    instance = energetic.instance
+    low = min(high, max(energetic.path_bound(), volume_bound(instance)))
+    return energetic.least(low, high, deadline) if instance.linked.size <= most_pairs else low
+
+
+def volume_bound(instance: Instance) -> int:
+    """The least work of all clients, shared out: a used helper also waits for its first release and last remainder.
+
+    Which helpers are used is not known: those that lose least by that, in the best number.
+    """
+    least = np.where(instance.linked, instance.forward + instance.backward, NONE).min(axis=0).sum()
+    first = np.where(instance.linked, instance.release, NONE).min(axis=1)
+    last = np.where(instance.linked, instance.tail, NONE).min(axis=1) + 2 * instance.switch_cost
+    edges = np.sort((first + last)[instance.linked.any(axis=1)])
+    if not instance.linked.any(axis=0).all():
+        return NONE  # a client has no helper: there is no plan
+    used = np.arange(1, len(edges) + 1)
+    return int(min(-(-(least + edges.cumsum()) // used)))
+
+
+def makespan_limit(instance: Instance) -> int:
+    """More than any plan without needless idling takes."""
+    alone = instance.release.max() + instance.between.max() + instance.tail.max() + 2 * instance.switch_cost.max()
+    work = (instance.forward + instance.backward).max(axis=0).sum()
+    return int(alone + work)
+
+
+MAX_UNITS = 20_000
+"""Of the horizon, in a model."""
+SLACK = 1e-2
+"""Of a unit of the model: above the solver's tolerance."""
+
+
+class BranchAndCut(NamedTuple):
+    """What the tree gave."""
+
+    bound: int
+    """No plan is shorter."""
+    masks: list[int] | None
+    """The clients of each helper in the best assignment met: nearly a plan of that length, by the rows."""
+
+
+def branch_and_cut_bound(
+    energetic: EnergeticBound, span: tuple[int, int], nodes: int, left_s: float = math.inf
+) -> BranchAndCut:
+    """The bound on all plans shorter than the second of `span`, whose first is a bound, after so many nodes."""
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
+    instance, horizon = energetic.instance, span[1] - 1
+    opened = energetic.open_at(horizon)
+    if not opened.any(axis=0).all():
+        return BranchAndCut(span[1], None)
+    unit = max(1, horizon // MAX_UNITS)
+    matrix, least, most = _rows(energetic, span[0], opened, unit)
+    count = int(opened.sum())
+    options: dict[str, float] = {"node_limit": nodes}
+    if math.isfinite(left_s):
+        options["time_limit"] = max(0.01, left_s)
+    solved = milp(
+        np.append(np.zeros(count), 1.0),
+        integrality=np.ones(count + 1),
+        bounds=Bounds(np.zeros(count + 1), np.append(np.ones(count), horizon // unit)),
+        constraints=LinearConstraint(matrix, least, most),
+        options=options,
+    )
+    if solved.status == 2:
+        return BranchAndCut(span[1], None)
+    bound = span[0]
+    if solved.mip_dual_bound is not None and math.isfinite(solved.mip_dual_bound):
+        bound = max(bound, unit * math.ceil(solved.mip_dual_bound - SLACK))
+    if solved.x is None:
+        return BranchAndCut(bound, None)
+    share = np.zeros(opened.shape)
+    share[opened] = solved.x[:-1]
+    energetic.separate(np.round(share), horizon)
+    return BranchAndCut(bound, masks_of(instance, np.argmax(share, axis=0).tolist()))
+
+
+def _rows(energetic: EnergeticBound, low: int, opened: Bools, unit: int) -> tuple[Any, Floats, Floats]:
+    """Matrix and sides over the open pairs, helper by helper, and the horizon in units."""
+    from scipy.sparse import csr_matrix
+
+    instance, count = energetic.instance, int(opened.sum())
+    place = np.cumsum(opened.ravel()).reshape(opened.shape) - 1
+    columns, values, starts, least, most = [], [], [0], [], []
+
+    def add(places: Any, weights: Any, sides: tuple[float, float]) -> None:
+        columns.append(places)
+        values.append(weights)
+        starts.append(starts[-1] + len(places))
+        least.append(sides[0])
+        most.append(sides[1])
+
+    for row in energetic.cuts:
+        if row.edge <= low:  # below its edge a row says nothing of helpers without its clients
+            held = np.flatnonzero(opened[row.helper] & (row.weight >= unit))
+            weights = np.append(row.weight[held] // unit, -1)
+            add(np.append(place[row.helper, held], count), weights, (-np.inf, -(row.edge // unit)))
+    for i in range(instance.helpers):
+        held = np.flatnonzero(opened[i])
+        step = max(1, int(instance.helper_memory[i]) // MAX_UNITS)
+        add(place[i, held], instance.client_memory[held] // step, (-np.inf, int(instance.helper_memory[i]) // step))
+    for j in range(instance.clients):
+        held = np.flatnonzero(opened[:, j])
+        add(place[held, j], np.ones(len(held)), (1, 1))
+    shape = (len(least), count + 1)
+    matrix = csr_matrix((np.concatenate(values).astype(float), np.concatenate(columns), starts), shape)
+    return matrix, np.array(least, float), np.array(most, float)

@@ -1,0 +1,248 @@
+"""The whole problem for the constraint solver: assignment and both directions at once, below a plan already known.
+
+Without interruptions a task is an interval that is present on its client's helper. With them, preemption being allowed
+at the ends of slots (Tirana et al., INFOCOM 2024, eq. (1)-(10)), it is a choice of slots: the same problem, exactly,
+but as large as its horizon. The energetic rows and the cuts of the Benders search go in as well, since neither model
+proves much by itself once helpers are alike.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fleetune.solving.split.benders import BendersMaster
+from fleetune.solving.split.instance import Bools, Instance
+from fleetune.solving.split.schedule import BACKWARD, FORWARD, Row, merged
+from fleetune.solving.split.schedule_cache import helper_of
+
+MAX_SLOTS = 60_000
+"""Choices of slots in a model: pairs times the slots open to them."""
+MAX_PAID_SLOTS = 8_000
+"""Where interruptions cost something: beyond that nothing comes of it but waiting."""
+MAX_INTERVALS = 4_000
+
+
+class CpResult(NamedTuple):
+    """What the solver made of it."""
+
+    helper: list[int] | None
+    """None: no better plan was found."""
+    rows: list[Row]
+    bound: int
+
+
+def improve_plan(
+    master: BendersMaster, masks: Sequence[int], rows: Sequence[Row], span: tuple[int, int], limits: tuple[float, float]
+) -> CpResult:
+    """Look for a plan better than `masks` and `rows`.
+
+    span: the best bound known and that plan's makespan; limits: deterministic seconds of work, and real ones.
+    """
+    model: _CpModel
+    instance, opened = master.instance, master.energetic.open_at(span[1] - 1)
+    most = MAX_PAID_SLOTS if instance.switch_cost.any() else MAX_SLOTS
+    if instance.preemptive and _slots(instance, opened, span[1] - 1) <= most:
+        model = _TimeIndexedModel(master, span)
+    elif int(opened.sum()) <= MAX_INTERVALS:
+        model = _IntervalModel(master, span)
+    else:
+        return CpResult(None, [], span[0])
+    model.hint(masks, rows)
+    answer = model.solve(*limits)
+    # without interruptions is one way of many where they are allowed: then the plan counts, the proof does not
+    return answer if model.exact else answer._replace(bound=span[0])
+
+
+class _CpModel(ABC):
+    """What both models share: who is on which helper, and the makespan to be lowered."""
+
+    def __init__(self, master: BendersMaster, span: tuple[int, int]) -> None:
+        from ortools.sat.python import cp_model
+
+        self.instance, self.master, self.span = master.instance, master, span
+        self.model = cp_model.CpModel()
+        self.makespan = self.model.new_int_var(span[0], span[1] - 1, "makespan")
+        opened = master.energetic.open_at(span[1] - 1)
+        self.pairs: list[tuple[int, int]] = [(int(i), int(j)) for i, j in np.argwhere(opened)]
+        self.on: dict[tuple[int, int], Any] = {pair: self.model.new_bool_var("") for pair in self.pairs}
+        self.possible = bool(opened.any(axis=0).all())
+        self.exact = True
+        self.reached: list[list[int]] = [[] for _ in range(self.instance.clients)]
+        """[client] The helpers it may be on."""
+        for i, j in self.pairs:
+            self.reached[j].append(i)
+        for j, helpers in enumerate(self.reached):
+            self.model.add_exactly_one(self.on[i, j] for i in helpers)
+        for i in range(self.instance.helpers):
+            held = [j for k, j in self.pairs if k == i]
+            self.model.add(sum(master.cache.memory[j] * self.on[i, j] for j in held) <= master.cache.capacity[i])
+        master.add_cuts(self.model, self.on, span[1] - 1)
+        for row in master.energetic.cuts:
+            if row.edge <= span[0]:
+                held = [j for j in np.flatnonzero(row.weight).tolist() if (row.helper, j) in self.on]
+                need = sum(int(row.weight[j]) * self.on[row.helper, j] for j in held)
+                self.model.add(need + row.edge <= self.makespan)
+        self.model.minimize(self.makespan)
+
+    def of(self, client: int, *tables: Any) -> Any:
+        """The sum of the tables' entries at the client's helper."""
+        return sum(sum(int(t[i, client]) for t in tables) * self.on[i, client] for i in self.reached[client])
+
+    def hint_helper(self, masks: Sequence[int]) -> None:
+        helper = helper_of(self.instance, masks)
+        for (i, j), here in self.on.items():
+            self.model.add_hint(here, helper[j] == i)
+
+    def solve(self, work: float, left_s: float) -> CpResult:
+        from ortools.sat.python import cp_model
+
+        if not self.possible:
+            return CpResult(None, [], self.span[1])
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = 1
+        solver.parameters.max_deterministic_time = work
+        if left_s < 1e9:
+            solver.parameters.max_time_in_seconds = max(0.01, left_s)
+        status = solver.solve(self.model)
+        if status == cp_model.INFEASIBLE:
+            return CpResult(None, [], self.span[1])
+        bound = max(self.span[0], int(np.ceil(solver.best_objective_bound - 1e-6)))
+        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            return CpResult(None, [], bound)
+        helper = [0] * self.instance.clients
+        for (i, j), here in self.on.items():
+            if solver.boolean_value(here):
+                helper[j] = i
+        return CpResult(helper, self.rows(solver, helper), bound)
+
+    @abstractmethod
+    def hint(self, masks: Sequence[int], rows: Sequence[Row]) -> None:
+        """Where to start."""
+
+    @abstractmethod
+    def rows(self, solver: Any, helper: Sequence[int]) -> list[Row]:
+        """The schedule that was found."""
+
+
+class _IntervalModel(_CpModel):
+    """Tasks that are not interrupted."""
+
+    def __init__(self, master: BendersMaster, span: tuple[int, int]) -> None:
+        super().__init__(master, span)
+        instance, model = self.instance, self.model
+        self.exact = not instance.preemptive
+        if not self.possible:
+            return
+        self.start = [[model.new_int_var(0, span[1], "") for _ in range(instance.clients)] for _ in (FORWARD, BACKWARD)]
+        switches = np.repeat(2 * instance.switch_cost[:, None], instance.clients, axis=1)
+        for j in range(instance.clients):
+            ahead, back = self.start[FORWARD][j], self.start[BACKWARD][j]
+            model.add(ahead >= self.of(j, instance.release))
+            model.add(back >= ahead + self.of(j, instance.forward, instance.between))
+            model.add(self.makespan >= back + self.of(j, instance.backward, instance.tail, switches))
+        for i in range(instance.helpers):
+            model.add_no_overlap(
+                model.new_optional_fixed_size_interval_var(self.start[way][j], int(times[i, j]), self.on[i, j], "")
+                for k, j in self.pairs
+                if k == i
+                for way, times in ((FORWARD, instance.forward), (BACKWARD, instance.backward))
+            )
+
+    def hint(self, masks: Sequence[int], rows: Sequence[Row]) -> None:
+        if self.possible:
+            self.hint_helper(masks)
+            for row in rows:
+                self.model.add_hint(self.start[row.direction][row.client], row.start)
+
+    def rows(self, solver: Any, helper: Sequence[int]) -> list[Row]:
+        found = []
+        for way, times in ((FORWARD, self.instance.forward), (BACKWARD, self.instance.backward)):
+            for j, i in enumerate(helper):
+                start = int(solver.value(self.start[way][j]))
+                found.append(Row(j, way, start, start + int(times[i, j])))
+        return merged(found)
+
+
+class _TimeIndexedModel(_CpModel):
+    """Tasks that may be interrupted at the end of every slot."""
+
+    def __init__(self, master: BendersMaster, span: tuple[int, int]) -> None:
+        super().__init__(master, span)
+        instance, horizon = self.instance, span[1] - 1
+        self.windows = {(i, j): _windows(instance, i, j, horizon) for i, j in self.pairs}
+        self.runs: dict[tuple[int, int, int, int], Any] = {}
+        """(helper, client, direction, slot)"""
+        if not self.possible:
+            return
+        model = self.model
+        self.forward_end = [model.new_int_var(0, horizon, "") for _ in range(instance.clients)]
+        self.backward_end = [model.new_int_var(0, horizon, "") for _ in range(instance.clients)]
+        pieces: list[list[Any]] = [[] for _ in range(instance.clients)]
+        for i, j in self.pairs:
+            pieces[j] += self._pair(i, j)
+        for j in range(instance.clients):
+            model.add(self.makespan >= self.backward_end[j] + self.of(j, instance.tail) + sum(pieces[j]))
+        slots: dict[tuple[int, int], list[Any]] = {}
+        for (i, _, _, at), runs in self.runs.items():
+            slots.setdefault((i, at), []).append(runs)
+        for together in slots.values():
+            model.add_at_most_one(together)
+
+    def _pair(self, i: int, j: int) -> list[Any]:
+        """The slots of both tasks; the switches they cost."""
+        instance, model, here = self.instance, self.model, self.on[i, j]
+        cost = int(instance.switch_cost[i])
+        switches: list[Any] = []
+        for way, length in ((FORWARD, int(instance.forward[i, j])), (BACKWARD, int(instance.backward[i, j]))):
+            start, end = self.windows[i, j][way]
+            runs = [model.new_bool_var("") for _ in range(start, end)]
+            model.add(sum(runs) == length * here)
+            for at, run in zip(range(start, end), runs, strict=True):
+                self.runs[i, j, way, at] = run
+                if way == FORWARD:
+                    model.add(self.forward_end[j] >= at + 1).only_enforce_if(run)
+                else:
+                    model.add(self.forward_end[j] + int(instance.between[i, j]) <= at).only_enforce_if(run)
+                    model.add(self.backward_end[j] >= at + 1).only_enforce_if(run)
+            if cost:
+                for before, run in zip([None, *runs], runs, strict=False):
+                    begins = model.new_bool_var("")
+                    model.add_implication(begins, run)
+                    model.add_bool_or([begins, ~run] if before is None else [begins, ~run, before])
+                    switches.append(cost * begins)
+        return switches
+
+    def hint(self, masks: Sequence[int], rows: Sequence[Row]) -> None:
+        if not self.possible:
+            return
+        self.hint_helper(masks)
+        helper = helper_of(self.instance, masks)
+        busy = {(helper[r.client], r.client, r.direction, at) for r in rows for at in range(r.start, r.end)}
+        for key, run in self.runs.items():
+            self.model.add_hint(run, key in busy)
+
+    def rows(self, solver: Any, helper: Sequence[int]) -> list[Row]:
+        return merged(
+            Row(j, way, at, at + 1) for (i, j, way, at), run in self.runs.items() if solver.boolean_value(run)
+        )
+
+
+def _slots(instance: Instance, opened: Bools, horizon: int) -> int:
+    """How many choices of slots there are."""
+    alone = instance.release + instance.forward + instance.between + instance.backward + instance.tail
+    slack = horizon - alone - 2 * instance.switch_cost[:, None]
+    return int((2 * slack + instance.forward + instance.backward)[opened].sum())
+
+
+def _windows(instance: Instance, i: int, j: int, horizon: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """[start, end) of a client's forward and backward within the horizon."""
+    release, forward, between, backward, tail = (
+        int(table[i, j])
+        for table in (instance.release, instance.forward, instance.between, instance.backward, instance.tail)
+    )
+    last = horizon - tail - 2 * int(instance.switch_cost[i])
+    return (release, last - backward - between), (release + forward + between, last)

@@ -1,0 +1,116 @@
+"""A problem as arrays, in the terms that every method of the kind computes with."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleetune.solving.split.problem import MATRICES, Problem
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+MAX_EXACT = 2**52
+"""Of what all clients take together, in the decimal unit that all memories are whole in."""
+FINEST = 2**45
+"""Units in the largest memory where there is no such unit."""
+
+
+class Instance(NamedTuple):
+    """Times [helper, client] in the problem's unit; entries that are not `linked` are 0 and mean nothing.
+
+    The sum of all of them, and of any schedule's switches, is below 2^51 (`problem.MAX_TIME`): nothing overflows.
+    """
+
+    release: Ints
+    """r"""
+    forward: Ints
+    """p, at least 1"""
+    between: Ints
+    """l + l': from the end of a client's forward to the earliest start of its backward."""
+    backward: Ints
+    """p', at least 1"""
+    tail: Ints
+    """r'"""
+    linked: Bools
+    """[helper, client]: no matrix has null there, and the client alone fits the helper's memory."""
+    helper_memory: Ints
+    """[helper] In units that are whole for all clients and helpers; of the given numbers, see `of`."""
+    client_memory: Ints
+    """[client]"""
+    preemptive: bool
+    switch_cost: Ints
+    """[helper]"""
+    turnaround_forward: Ints
+    """l alone, of which the paper's forward problem is made."""
+
+    @classmethod
+    def from_problem(cls, problem: Problem) -> Instance:
+        """The arrays of a proven problem.
+
+        Memory becomes whole units: exactly, where the decimals given allow it, else in FINEST parts of the largest
+        memory, where what exceeds a helper by the rounding of doubles alone still fits.
+        """
+        given = {field: getattr(problem, field) for field in MATRICES}
+        whole = {
+            field: np.array([[0 if x is None else x for x in row] for row in rows], np.int64)
+            for field, rows in given.items()
+        }
+        absent = np.zeros(whole["forward"].shape, bool)
+        for rows in given.values():
+            absent |= np.array([[x is None for x in row] for row in rows])
+        helper_memory, client_memory = _units(problem.helper_memory, problem.client_memory)
+        linked = ~absent & (client_memory[None, :] <= helper_memory[:, None])
+        times = {field: np.where(linked, matrix, 0) for field, matrix in whole.items()}
+        return cls(
+            release=times["release"],
+            forward=times["forward"],
+            between=times["turnaround_forward"] + times["turnaround_backward"],
+            backward=times["backward"],
+            tail=times["tail"],
+            linked=linked,
+            helper_memory=helper_memory,
+            client_memory=client_memory,
+            preemptive=problem.preemptive,
+            switch_cost=np.array(problem.switch_cost, np.int64),
+            turnaround_forward=times["turnaround_forward"],
+        )
+
+    @property
+    def helpers(self) -> int:
+        """How many."""
+        return int(self.linked.shape[0])
+
+    @property
+    def clients(self) -> int:
+        """How many."""
+        return int(self.linked.shape[1])
+
+    def fits(self, helper: int, clients: list[int]) -> bool:
+        """Whether the helper has the memory for all of them together."""
+        return int(self.client_memory[clients].sum()) <= int(self.helper_memory[helper])
+
+
+def _units(helpers: tuple[float, ...], clients: tuple[float, ...]) -> tuple[Ints, Ints]:
+    """Memories in whole units whose sums 64 bits hold."""
+    exact = [Fraction(repr(value)) for value in (*helpers, *clients)]
+    digits = next((k for k in range(13) if all((x * 10**k).denominator == 1 for x in exact)), None)
+    all_clients = sum(exact[len(helpers) :])
+    if digits is not None and all_clients * 10**digits <= MAX_EXACT:
+        scaled = [int(x * 10**digits) for x in exact]
+        largest = max(1, int(all_clients * 10**digits))  # more memory than all clients need is as good as that
+        return (
+            np.array([min(x, largest) for x in scaled[: len(helpers)]], np.int64),
+            np.array(scaled[len(helpers) :], np.int64),
+        )
+    finest = min(FINEST, 2**61 // len(clients))  # so that all clients together stay within 64 bits
+    enough = min(max(exact[: len(helpers)]), all_clients)
+    scale = finest / enough if enough else Fraction(1)
+    most = finest + 2 * len(clients)
+    return (
+        np.array([min(int(x * scale) + len(clients), most) for x in exact[: len(helpers)]], np.int64),
+        np.array([min(round(x * scale), most + 1) for x in exact[len(helpers) :]], np.int64),
+    )

@@ -1,0 +1,104 @@
+"""The paper's scalable heuristic: J. Tirana et al., INFOCOM 2024, section VI, "balanced-greedy".
+
+Step 1, in the order of the clients: each goes to the helper with the fewest clients among those that still have the
+memory for it (and a link to it). Step 2: first come, first served, without interruptions. The paper does not say what
+happens when no helper is left for a client; here the clients are then placed so that the fullest helper has the fewest.
+
+The paper's baseline: J. Tirana et al., INFOCOM 2024, section VII: a random assignment within memory, then FCFS.
+
+Clients in random order, each to any helper that still has room; begun again when one finds none. Where room is so
+scarce that this keeps failing, random moves and swaps from some assignment that fits.
+"""
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+
+from fleetune.solving.deadline import Deadline
+from fleetune.solving.split.assignment import even_assignment, find_assignment
+from fleetune.solving.split.candidate import Candidate, SearchOptions
+from fleetune.solving.split.instance import Instance
+from fleetune.solving.split.schedule import first_come_first_served, schedule_helpers
+
+
+def balanced_greedy(instance: Instance, effort: SearchOptions = SearchOptions()) -> Candidate:  # noqa: B008 - immutable
+    """The heuristic's schedule; nothing in it is random, and a clock matters only where a helper has no room left."""
+    deadline = Deadline(effort.time_limit_s)
+    helper = balanced_assignment(instance)
+    deterministic = helper is not None or not deadline.limited
+    if helper is None:
+        placed = even_assignment(instance, deadline.left_s()) or effort.placed or find_assignment(instance)
+        helper = None if placed is None else list(placed)
+    assert helper is not None, "only asked where everyone fits"
+    return Candidate(helper, schedule_helpers(instance, helper, first_come_first_served), deterministic=deterministic)
+
+
+def balanced_assignment(instance: Instance) -> list[int] | None:
+    """Step 1: the helper of each client; None: some client found no helper with room. Ties go to the first helper."""
+    left, load = instance.helper_memory.copy(), np.zeros(instance.helpers, np.int64)
+    helper = []
+    for j in range(instance.clients):
+        fitting = np.flatnonzero(instance.linked[:, j] & (left >= instance.client_memory[j]))
+        if not fitting.size:
+            return None
+        i = int(fitting[np.argmin(load[fitting])])
+        left[i] -= instance.client_memory[j]
+        load[i] += 1
+        helper.append(i)
+    return helper
+
+
+TRIES = 100
+STEPS_PER_CLIENT = 50
+
+
+def random_fcfs(instance: Instance, effort: SearchOptions = SearchOptions()) -> Candidate:  # noqa: B008 - immutable
+    """Another schedule for another seed."""
+    helper = random_assignment(instance, random.Random(effort.seed), effort.placed)
+    return Candidate(helper, schedule_helpers(instance, helper, first_come_first_served))
+
+
+def random_assignment(instance: Instance, rng: random.Random, placed: Sequence[int] | None = None) -> list[int]:
+    """A random helper for each client so that all fit; for problems where some assignment does, as `placed` if
+    known."""
+    for _ in range(TRIES):
+        helper = _dealt(instance, rng)
+        if helper is not None:
+            return helper
+    found = placed or find_assignment(instance)
+    assert found is not None, "only asked where everyone fits"
+    return _shaken(instance, list(found), rng)
+
+
+def _dealt(instance: Instance, rng: random.Random) -> list[int] | None:
+    left = instance.helper_memory.copy()
+    helper = [-1] * instance.clients
+    for j in rng.sample(range(instance.clients), instance.clients):
+        fitting = np.flatnonzero(instance.linked[:, j] & (left >= instance.client_memory[j])).tolist()
+        if not fitting:
+            return None
+        helper[j] = rng.choice(fitting)
+        left[helper[j]] -= instance.client_memory[j]
+    return helper
+
+
+def _shaken(instance: Instance, helper: list[int], rng: random.Random) -> list[int]:
+    """Clients moved and swapped at random wherever memory and links allow it."""
+    left = instance.helper_memory.copy()
+    np.subtract.at(left, helper, instance.client_memory)
+    memory, linked = instance.client_memory, instance.linked
+    for _ in range(STEPS_PER_CLIENT * instance.clients):
+        j, k = rng.randrange(instance.clients), rng.randrange(instance.clients)
+        a, to = helper[j], rng.randrange(instance.helpers)
+        if to != a and linked[to, j] and left[to] >= memory[j]:
+            left[a] += memory[j]
+            left[to] -= memory[j]
+            helper[j] = to
+            continue
+        b, more = helper[k], memory[j] - memory[k]
+        if a != b and linked[b, j] and linked[a, k] and left[b] >= more and left[a] >= -more:
+            left[a] += more
+            left[b] -= more
+            helper[j], helper[k] = b, a
+    return helper

@@ -1,0 +1,326 @@
+"""When each task of one helper may run: what a node of `machine`'s branch and bound is.
+
+One helper with its clients given: the least makespan, by branch and bound on windows.
+
+The one-machine problem with heads, tails and delays between two tasks of a client, "the one-machine problem with
+delayed precedence constraints" of the shifting bottleneck (E. Balas, J. K. Lenstra, A. Vazacopoulos, Management Science
+41(1), 1995), here also with interruptions. A node is a window for each task. Its relaxation forgets that a client's two
+tasks are tied and that tasks may not be interrupted: then serving the earliest due task first decides at once whether a
+makespan can be kept (J. R. Jackson, 1955; W. A. Horn, 1974). Where its schedule breaks a tie, the forward either ends
+sooner than in it, or the backward starts only after that; where it interrupts what must not be, one of the two tasks
+goes first; where an interruption costs more than it may, the task is not interrupted at all or pays for one more
+switch. Windows shrink until the relaxation's schedule is a plan or impossible. Plans also come from serving by due
+dates for real.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fleetune.solving.split.instance import Instance
+from fleetune.solving.split.preemptive import Relaxed, earliest_due_date, jackson_bound
+from fleetune.solving.split.schedule import BACKWARD, FORWARD, Row, merged
+
+INFINITE_TIME = 2**62
+"""Later than anything."""
+
+
+class MachineTimes(NamedTuple):
+    """Of one helper, as lists by client."""
+
+    release: list[int]
+    lengths: tuple[list[int], list[int]]
+    """Forward, backward."""
+    between: list[int]
+    tail: list[int]
+    """Two switches included."""
+    switch_cost: int
+    preemptive: bool
+
+    @classmethod
+    def of(cls, instance: Instance, helper: int) -> MachineTimes:
+        """The instance's, for plain loops."""
+        return cls(
+            instance.release[helper].tolist(),
+            (instance.forward[helper].tolist(), instance.backward[helper].tolist()),
+            instance.between[helper].tolist(),
+            (instance.tail[helper] + 2 * instance.switch_cost[helper]).tolist(),
+            int(instance.switch_cost[helper]),
+            instance.preemptive,
+        )
+
+
+class TaskWindows(NamedTuple):
+    """Windows of the tasks of n clients, forwards first: lists [2 n]."""
+
+    head: list[int]
+    length: list[int]
+    tail: list[int]
+    """Least time from its end to the client's completion."""
+    cap: list[int]
+    """Latest end whatever the makespan."""
+    unsplit: list[bool]
+    """May not be interrupted."""
+    charged: list[int]
+    """Interruptions that its tail already pays for."""
+    orders: tuple[tuple[int, int], ...]
+    """One task wholly before another."""
+
+    @classmethod
+    def root(cls, times: MachineTimes, clients: Sequence[int]) -> TaskWindows:
+        """What holds in every schedule of these clients."""
+        forward, backward = ([lengths[j] for j in clients] for lengths in times.lengths)
+        head = [times.release[j] for j in clients]
+        tail = [times.tail[j] for j in clients]
+        between = [times.between[j] for j in clients]
+        count = len(clients)
+        return cls(
+            head + [h + p + d for h, p, d in zip(head, forward, between, strict=True)],
+            forward + backward,
+            [d + q + t for d, q, t in zip(between, backward, tail, strict=True)] + tail,
+            [INFINITE_TIME] * (2 * count),
+            [not times.preemptive] * (2 * count),
+            [0] * (2 * count),
+            (),
+        )
+
+    def copy(self) -> TaskWindows:
+        """To be changed; lengths never are."""
+        head, tail, cap, unsplit, charged = self.head[:], self.tail[:], self.cap[:], self.unsplit[:], self.charged[:]
+        return TaskWindows(head, self.length, tail, cap, unsplit, charged, self.orders)
+
+    def shrink(self, between: Sequence[int], horizon: int) -> bool:
+        """Shrink the windows by orders and ties until nothing changes; False: some task has too little room."""
+        count = len(between)
+        ties = [(k, k + count, gap) for k, gap in enumerate(between)] + [(a, b, 0) for a, b in self.orders]
+        head, length, tail, cap = self.head, self.length, self.tail, self.cap
+        for _ in range(len(ties) + 1):
+            before = sum(head) - sum(cap) + sum(tail)
+            for a, b, gap in ties:
+                head[b] = max(head[b], head[a] + length[a] + gap)
+                tail[a] = max(tail[a], tail[b] + length[b] + gap)
+                cap[a] = min(cap[a], cap[b] - length[b] - gap)
+            if before == sum(head) - sum(cap) + sum(tail):
+                break
+        return all(h + p <= min(c, horizon - q) for h, p, c, q in zip(head, length, cap, tail, strict=True))
+
+
+Segment = tuple[int, int, int]
+"""Task, start, end."""
+
+
+class MachineSchedule(NamedTuple):
+    """What is known of a helper with a set of clients."""
+
+    value: int
+    """Makespan of `rows`; FAR: none below the limit was found."""
+    rows: list[Row]
+    bound: int
+    """No schedule has a shorter makespan."""
+
+    @property
+    def proven(self) -> bool:
+        """Nothing is left to look for."""
+        return self.bound >= self.value
+
+
+class SingleMachine:
+    """One helper, ready for many sets of clients."""
+
+    def __init__(self, instance: Instance, helper: int, *, preemptive: bool | None = None) -> None:
+        """preemptive: None: as the instance says."""
+        times = MachineTimes.of(instance, helper)
+        self.times = times if preemptive is None else times._replace(preemptive=preemptive)
+        self.effort = 0
+        """Tasks put in order so far: the measure of work."""
+
+    def bound(self, clients: Sequence[int]) -> int:
+        """Jackson's bound: the least makespan were a client's two tasks not tied and all could be interrupted."""
+        root = TaskWindows.root(self.times, clients)
+        self.effort += len(clients)
+        return jackson_bound(root.head, root.length, root.tail)
+
+    def solve(
+        self, clients: Sequence[int], *, nodes: int, below: int = INFINITE_TIME, enough: int = 0
+    ) -> MachineSchedule:
+        """The best schedule that `nodes` nodes find with a makespan under `below`; it stops at one of at most `enough`.
+
+        With enough nodes it is the least there is, or none there is under `below`: then `bound` says so.
+        """
+        if not clients:
+            return MachineSchedule(0, [], 0)
+        search = _Search(self.times, clients, below)
+        found = search.run(nodes, enough)
+        self.effort += len(clients) * (4 + 3 * search.looked_at)
+        if nodes and not found.proven and self.times.preemptive and self.times.switch_cost:
+            return self._with_free_switches(clients, nodes, below, found)
+        return found
+
+    def _with_free_switches(
+        self, clients: Sequence[int], nodes: int, below: int, known: MachineSchedule
+    ) -> MachineSchedule:
+        """The best of what is known and the best schedule were interruptions free: nobody's makespan is less than that.
+
+        It is a plan as well, once it pays for them, and is found and proven soon whatever the unit of time is.
+        """
+        if known.value < INFINITE_TIME:
+            below = min(below, known.value)
+        search = _Search(self.times._replace(switch_cost=0), clients, below)
+        free = search.run(nodes, 0)
+        self.effort += len(clients) * (4 + 3 * search.looked_at)
+        bound = max(known.bound, free.bound)
+        if free.rows:
+            pieces = Counter(row.client for row in free.rows)
+            ends = {row.client: row.end for row in free.rows if row.direction == BACKWARD}  # rows are by start
+            cost, tail = self.times.switch_cost, self.times.tail
+            value = max(end + tail[j] + (pieces[j] - 2) * cost for j, end in ends.items())
+            if value < below:
+                return MachineSchedule(value, free.rows, bound)
+        return known._replace(bound=bound)
+
+
+class _Search:
+    def __init__(self, times: MachineTimes, clients: Sequence[int], below: int) -> None:
+        self.times, self.clients, self.count = times, list(clients), len(clients)
+        self.between = [times.between[j] for j in clients]
+        self.best, self.segments = below, list[Segment]()
+        self.looked_at = 0
+        """Nodes."""
+        self.undecided_bound = INFINITE_TIME
+        """No plan is shorter in any of the leaves that were neither a plan nor ruled out."""
+
+    def run(self, nodes: int, enough: int) -> MachineSchedule:
+        root = TaskWindows.root(self.times, self.clients)
+        least = jackson_bound(root.head, root.length, root.tail)
+        self._start(root)
+        stack = [root]
+        while stack and self.best > max(least, enough) and nodes > 0:
+            nodes -= 1
+            self.looked_at += 1
+            self._expand(stack.pop(), stack)
+        value = self.best if self.segments else INFINITE_TIME
+        if self.best <= least or not stack:
+            least = max(least, min(self.best, self.undecided_bound))
+        return MachineSchedule(value, self._rows(), least)
+
+    def _start(self, root: TaskWindows) -> None:
+        """Plans by rules: longest tail first, with and without interruptions, and first come first served."""
+        longest_tail, whole = [-x for x in root.tail], [True] * len(root.tail)
+        self._try(root, longest_tail, whole)
+        self._try(root, None, whole)
+        if self.times.preemptive:
+            self._try(root, longest_tail, root.unsplit)
+
+    def _expand(self, node: TaskWindows, stack: list[TaskWindows]) -> None:
+        """Rule the node out, find a plan, or put its children on the stack, the more promising last."""
+        horizon = self.best - 1
+        due = [min(cap, horizon - tail) for cap, tail in zip(node.cap, node.tail, strict=True)]
+        relaxed = earliest_due_date(node.head, node.length, due)
+        if relaxed is None:
+            return
+        self._try(node, due, node.unsplit)
+        if self.best <= horizon:
+            # a better plan: the node is looked at again under the shorter horizon
+            stack.append(node)
+            return
+        children = self._branch(node, relaxed)
+        if children is None:
+            self.undecided_bound = min(self.undecided_bound, jackson_bound(node.head, node.length, node.tail))
+            return
+        stack += [child for child in children if child.shrink(self.between, self.best - 1)]
+
+    def _branch(self, node: TaskWindows, relaxed: Relaxed) -> list[TaskWindows] | None:
+        """Two nodes that hold every plan of this one; the first is looked at last. None: none are known."""
+        late, worst = 0, -1
+        for k in range(self.count):
+            gap = relaxed.end[k] + self.between[k] - relaxed.start[k + self.count]
+            if gap > late:
+                late, worst = gap, k
+        if worst >= 0:
+            # sooner than that is a real difference; splitting at the backward's start instead creeps on by single units
+            return self._untie(node, worst, relaxed.end[worst] - 1)
+        for k, other in relaxed.interrupted:
+            if node.unsplit[k]:
+                if node.unsplit[other]:
+                    return [self._ordered(node, k, other), self._ordered(node, other, k)]
+                return self._settle(node, other)
+        if self.times.switch_cost:
+            for k, _ in relaxed.interrupted:
+                if not node.charged[k]:
+                    return self._settle(node, k)
+        return None
+
+    def _untie(self, node: TaskWindows, k: int, end: int) -> list[TaskWindows]:
+        """The forward ends by then, or later."""
+        by, later = node.copy(), node.copy()
+        by.cap[k] = min(by.cap[k], end)
+        at = k + self.count
+        later.head[at] = max(later.head[at], end + 1 + self.between[k])
+        return [later, by]
+
+    def _ordered(self, node: TaskWindows, first: int, second: int) -> TaskWindows:
+        return node.copy()._replace(orders=(*node.orders, (first, second)))
+
+    def _settle(self, node: TaskWindows, k: int) -> list[TaskWindows] | None:
+        """The task is not interrupted, or pays for one more switch."""
+        if node.charged[k]:
+            return None
+        whole, pays = node.copy(), node.copy()
+        whole.unsplit[k] = True
+        pays.charged[k] = 1
+        for task in (k % self.count, k % self.count + self.count):
+            pays.tail[task] += self.times.switch_cost
+        return [pays, whole]
+
+    def _try(self, node: TaskWindows, rank: Sequence[int] | None, unsplit: Sequence[bool]) -> None:
+        """A plan by serving the waiting task of least rank (None: first come first served); kept if it is better."""
+        segments, value = self._serve(node, rank, unsplit)
+        if value < self.best:
+            self.best, self.segments = value, segments
+
+    def _serve(
+        self, node: TaskWindows, rank: Sequence[int] | None, unsplit: Sequence[bool]
+    ) -> tuple[list[Segment], int]:
+        count, times, between = self.count, self.times, self.between
+        coming = [(node.head[k], k) for k in range(count)]
+        heapq.heapify(coming)
+        waiting: list[tuple[int, int, int]] = []
+        left, pieces = node.length[:], [0] * count
+        segments: list[Segment] = []
+        now, value, order = 0, 0, 0
+        while coming or waiting:
+            if not waiting:
+                now = max(now, coming[0][0])
+            while coming and coming[0][0] <= now:
+                ready, task = heapq.heappop(coming)
+                order += 1
+                heapq.heappush(waiting, (ready if rank is None else rank[task], order, task))
+            task = waiting[0][2]
+            end = now + left[task]
+            if coming and not unsplit[task]:
+                end = min(end, coming[0][0])
+            left[task] -= end - now
+            if segments and segments[-1][0] == task and segments[-1][2] == now:
+                segments[-1] = (task, segments[-1][1], end)
+            else:
+                segments.append((task, now, end))
+                pieces[task % count] += 1
+            if not left[task]:
+                heapq.heappop(waiting)
+                if task < count:
+                    heapq.heappush(coming, (max(node.head[task + count], end + between[task]), task + count))
+                else:
+                    k = task - count
+                    value = max(value, end + times.tail[self.clients[k]] + (pieces[k] - 2) * times.switch_cost)
+            now = end
+        return segments, value
+
+    def _rows(self) -> list[Row]:
+        count = self.count
+        return merged(
+            Row(self.clients[k % count], BACKWARD if k >= count else FORWARD, start, end)
+            for k, start, end in self.segments
+        )
