@@ -1,7 +1,7 @@
-"""The two sub-problems of ADMM (Tirana et al., INFOCOM 2024, Algorithm 1, lines 2 and 3) as integer programs.
+"""The two sub-problems of ADMM as integer programs (Tirana et al., INFOCOM 2024, Algorithm 1, lines 2 and 3).
 
-Both minimise the augmented Lagrangian of eq. (16), doubled so that rho / 2 is whole. With y whole and eq. (20) its
-absolute values are linear: |n - y p| is n where y = 0, and p - n where y = 1.
+Both minimise the augmented Lagrangian of eq. (16), doubled so that rho / 2 is whole. With binary y and eq. (20) its
+absolute values are linear: |n - y p| is n if y = 0, and p - n if y = 1.
 """
 
 import math
@@ -15,15 +15,15 @@ from fleetune.solving.split.instance import Bools, Ints
 from fleetune.solving.split.preemptive import Job, minimise_max_cost
 
 WORK = 2.0
-"""Of one sub-problem, in the solver's deterministic seconds."""
+"""Deterministic solver seconds per sub-problem."""
 SHORTEST_S = 0.05
-"""What the solver is given where the clock has run out."""
+"""Minimum solver time after the deadline."""
 MAX_MULTIPLE = 2**31
-"""Of eq. (20) brought to whole numbers; a client beyond it is given to one helper whole."""
+"""Limit of the common multiple that makes eq. (20) integral; above it, a client goes to one helper as a whole."""
 
 
 class ForwardProblem(NamedTuple):
-    """Problem 2 in slots, [helper, client]: forwards and assignment."""
+    """Problem 2 in slots: forward tasks and assignment. Arrays are [helper, client]."""
 
     release: Ints
     """r"""
@@ -35,21 +35,21 @@ class ForwardProblem(NamedTuple):
     helper_memory: Ints
     client_memory: Ints
     grid: int = 1
-    """Of windows, in slots."""
+    """Granularity of windows, in slots."""
 
 
 class Multipliers(NamedTuple):
-    """Where Algorithm 1 stands."""
+    """State of Algorithm 1."""
 
     y: Ints
-    """[helper, client] 1: assigned."""
+    """[helper, client], 1 where assigned."""
     dual: Ints
-    """lambda [helper, client]"""
+    """lambda, [helper, client]."""
     rho: int
 
 
 class Window(NamedTuple):
-    """On one helper: all that it gives to `clients` must lie in [start, makespan - tail)."""
+    """Interval [start, makespan - tail) of a helper that contains all its slots for `clients`."""
 
     start: int
     tail: int
@@ -57,11 +57,12 @@ class Window(NamedTuple):
 
 
 def windows(release: Sequence[int], tail: Sequence[int], clients: Sequence[int], grid: int = 1) -> Iterator[Window]:
-    """Those that amounts have to fit into: just then a preemptive schedule of one helper ends by the makespan.
+    """Yield the windows of one helper; its preemptive schedule meets the makespan if and only if each window has room.
 
-    (W. Horn, "Some simple scheduling algorithms", Naval Research Logistics Quarterly 21, 1974: between each release and
-    each deadline there is room for the jobs that must lie between them.) Each set of clients once. grid: clients whose
-    releases, or tails, are in the same multiple of it are told apart by no window; above 1 some windows are left out.
+    Source: W. Horn, "Some simple scheduling algorithms", Naval Research Logistics Quarterly 21, 1974: between each
+    release and each deadline there is room for the jobs that must lie between them. Each set of clients appears once.
+    grid: clients whose releases, or tails, fall into the same multiple of it share windows; above 1 some windows are
+    omitted.
     """
     for least in sorted({tail[j] // grid for j in clients}):
         among = sorted((j for j in clients if tail[j] // grid >= least), key=lambda j: (-release[j], j))
@@ -75,7 +76,7 @@ def windows(release: Sequence[int], tail: Sequence[int], clients: Sequence[int],
 
 
 class Amounts:
-    """How many slots each helper gives each client, as variables of a model: at most p, none without a link."""
+    """Model variables: slots that each helper gives each linked client, between 0 and p."""
 
     def __init__(self, model: Any, forward: ForwardProblem) -> None:
         self.model = model
@@ -90,7 +91,7 @@ class Amounts:
             self._make_one_whole(forward, j)
 
     def _make_one_whole(self, forward: ForwardProblem, client: int) -> None:
-        """Eq. (20): the parts of the client's forward that are given to it are all of it."""
+        """Add eq. (20): the shares of the client's forward task add up to 1."""
         lengths = {i: int(forward.length[i, client]) for i in np.flatnonzero(forward.linked[:, client]).tolist()}
         multiple = math.lcm(*lengths.values())
         if multiple <= MAX_MULTIPLE:
@@ -101,7 +102,7 @@ class Amounts:
             self.model.add(self.given[i, client] == p * self.some[i, client])
 
     def fit(self, helper: int, window: Window, makespan: Any, least: int) -> None:
-        """The window holds what lies in it; where nothing does it may be empty, or the makespan before its start."""
+        """Require that the window has room for its clients; an unused window may be empty or start after the makespan."""
         lies = sum(self.given[helper, j] for j in window.clients) + window.start + window.tail <= makespan
         if window.start + window.tail <= least:
             self.model.add(lies)
@@ -112,7 +113,7 @@ class Amounts:
         self.model.add(lies).only_enforce_if(used)
 
     def hint(self, values: Ints) -> None:
-        """Begin from these."""
+        """Add these amounts as a hint."""
         for pair, amount in self.given.items():
             self.model.add_hint(amount, int(values[pair]))
             self.model.add_hint(self.some[pair], bool(values[pair]))
@@ -121,9 +122,9 @@ class Amounts:
 def solve_schedule(
     forward: ForwardProblem, at: Multipliers, effort: SearchOptions, start: Ints | None
 ) -> tuple[Ints, int]:
-    """Line 2: how many slots each helper gives each client, and max c^f, given y and lambda.
+    """Solve line 2: return slots [helper, client] and max c^f, given y and lambda.
 
-    start: amounts to begin from. The slots themselves follow from the amounts, by earliest deadline first.
+    start: amounts to use as a hint. The slots themselves follow from the amounts by earliest deadline first.
     """
     from ortools.sat.python import cp_model
 
@@ -150,7 +151,7 @@ def solve_schedule(
 
 
 def solve_assignment(forward: ForwardProblem, amounts: Ints, at: Multipliers, effort: SearchOptions) -> Ints:
-    """Line 3: y [helper, client] within memory, given the amounts and lambda; `at.y` where work ran out."""
+    """Solve line 3: return y [helper, client] within memory, given the amounts and lambda; `at.y` if work ran out."""
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
@@ -171,7 +172,7 @@ def solve_assignment(forward: ForwardProblem, amounts: Ints, at: Multipliers, ef
 
 
 def forward_makespan(forward: ForwardProblem, tail: Ints, amounts: Ints) -> int:
-    """max c^f of the best schedule of these amounts: `tail` [client] after their last slots."""
+    """Return max c^f of the best schedule of these amounts; tail: [client], time after the last slot."""
     longest = 0
     for i in range(amounts.shape[0]):
         clients = np.flatnonzero(amounts[i]).tolist()
@@ -182,13 +183,13 @@ def forward_makespan(forward: ForwardProblem, tail: Ints, amounts: Ints) -> int:
 
 
 def _least(forward: ForwardProblem, tail: Ints) -> int:
-    """No amounts end before this: somebody gives each client a slot after its release."""
+    """Return a lower bound on max c^f: each client gets a slot after its earliest release."""
     earliest = np.where(forward.linked, forward.release, np.iinfo(np.int64).max).min(axis=0)
     return int((earliest + 1 + tail).max())
 
 
 def _greedy(forward: ForwardProblem) -> Ints:
-    """Whole forwards, each where it ends first given those before it; memory is not looked at."""
+    """Give each whole forward task to the helper that finishes it first, by release order; ignores memory."""
     amounts, free = np.zeros_like(forward.length), np.zeros(forward.length.shape[0], np.int64)
     for j in np.argsort(np.where(forward.linked, forward.release, 2**62).min(axis=0), kind="stable").tolist():
         ends = np.where(forward.linked[:, j], np.maximum(free, forward.release[:, j]) + forward.length[:, j], 2**62)

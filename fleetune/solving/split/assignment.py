@@ -1,4 +1,4 @@
-"""Clients placed on helpers within links and memory: quickly where that is easy, exactly where it is not."""
+"""Assignments of clients to helpers within links and memory: first fit, then an exact CP-SAT packing."""
 
 import math
 from collections.abc import Iterable
@@ -9,28 +9,28 @@ import numpy as np
 from fleetune.solving.split.instance import Instance
 
 WORK = 120.0
-"""Of the exact search, in the solver's deterministic seconds; the hardest packings of a hundred clients end before."""
+"""Deterministic solver seconds of the exact search; enough for the hardest packings of 100 clients."""
 SHORTEST_S = 0.02
-"""What the solver is given where the clock has run out."""
+"""Minimum solver time after the deadline."""
 
 
 class Undecided(Exception):
-    """Neither a placement was found nor the proof that there is none."""
+    """The search found neither an assignment nor a proof that none exists."""
 
 
 class PartialAssignment(NamedTuple):
-    """What an exact search found."""
+    """Result of an exact search."""
 
     helper: list[int]
-    """Of each client; -1: left out."""
+    """[client], -1 for a client that is left out."""
     proven: bool
-    """Whether no other placement is better."""
+    """True if no other assignment is better."""
 
 
 def find_assignment(instance: Instance, left_s: float = math.inf) -> list[int] | None:
-    """Some helper for each client so that all fit; None: proven, there is no such assignment.
+    """Return a helper per client so that all fit, or None if it is proven that no such assignment exists.
 
-    Raises Unknown where neither is known after WORK, or after so many seconds.
+    Raises Undecided if neither is known after WORK deterministic seconds or `left_s` seconds.
     """
     for clients in _orders(instance):
         helper = _first_fit(instance, clients)
@@ -44,7 +44,7 @@ def find_assignment(instance: Instance, left_s: float = math.inf) -> list[int] |
 
 
 def even_assignment(instance: Instance, left_s: float = math.inf) -> list[int] | None:
-    """Like `place`, with the fewest clients on the helper that has the most of them; None: none was found."""
+    """Return an assignment that minimises the largest number of clients per helper, or None if none was found."""
     packing = _PackingModel(instance)
     most = packing.model.new_int_var(0, instance.clients, "")
     for placed in packing.by_helper:
@@ -55,7 +55,7 @@ def even_assignment(instance: Instance, left_s: float = math.inf) -> list[int] |
 
 
 def largest_assignment(instance: Instance, left_s: float = math.inf) -> PartialAssignment:
-    """As many clients as fit; where work or time is short, at least as many as the roomiest first."""
+    """Assign as many clients as possible; at least as many as first fit does if work or time runs out."""
     packing = _PackingModel(instance, everyone=False)
     packing.model.maximize(sum(here for placed in packing.by_helper for _, here in placed))
     start = max(
@@ -71,14 +71,14 @@ def largest_assignment(instance: Instance, left_s: float = math.inf) -> PartialA
 
 
 class _PackingModel:
-    """A model with a literal for every link, memory kept to."""
+    """CP-SAT model with one literal per link, within memory."""
 
     def __init__(self, instance: Instance, *, everyone: bool = True) -> None:
         from ortools.sat.python import cp_model
 
         self.instance, self.model = instance, cp_model.CpModel()
         self.impossible = False
-        """Whether that is proven."""
+        """True once infeasibility is proven."""
         by_client: list[list[Any]] = [[] for _ in range(instance.clients)]
         self.by_helper: list[list[tuple[int, Any]]] = [[] for _ in range(instance.helpers)]
         for i, j in np.argwhere(instance.linked).tolist():
@@ -92,7 +92,7 @@ class _PackingModel:
             self.model.add(taken <= int(instance.helper_memory[i]))
 
     def solved(self, work: float = WORK, left_s: float = math.inf) -> PartialAssignment | None:
-        """None: nothing was found."""
+        """Solve the model; None if no assignment was found."""
         from ortools.sat.python import cp_model
 
         solver = cp_model.CpSolver()
@@ -113,14 +113,14 @@ class _PackingModel:
 
 
 def _orders(instance: Instance) -> Iterable[list[int]]:
-    """Clients with the fewest helpers first, and those that take most memory first."""
+    """Yield client orders: fewest linked helpers first, then largest memory first."""
     choices, memory = instance.linked.sum(axis=0), instance.client_memory
     yield np.lexsort((-memory, choices)).tolist()
     yield np.lexsort((choices, -memory)).tolist()
 
 
 def _first_fit(instance: Instance, clients: list[int]) -> list[int]:
-    """Each client where the least memory is left over; -1: nowhere."""
+    """Assign each client to the helper with the least memory left over (best fit), -1 if none has room."""
     left = instance.helper_memory.copy()
     helper = [-1] * instance.clients
     for j in clients:

@@ -1,10 +1,10 @@
-"""Assignments that may fit a horizon, and proofs that none does: the master problem of a logic-based Benders search.
+"""Logic-based Benders decomposition: assignments that may meet a horizon, and proofs that none does.
 
-J. N. Hooker, G. Ottosson, "Logic-based Benders decomposition", Mathematical Programming 96, 2003. The master, solved by
-CP-SAT, chooses who is on which helper within links, memory and the energetic rows; each helper's set is then a problem
-of its own (`SingleMachine`). A set that does not fit the horizon, cut down to where each client is needed for that, is
-forbidden on every helper where it does not fit, and the master chooses again. When it has no choice left, no plan of
-that horizon exists: every row and every cut is exact integer arithmetic.
+Source: J. N. Hooker, G. Ottosson, "Logic-based Benders decomposition", Mathematical Programming 96, 2003. The CP-SAT
+master problem chooses an assignment within links, memory and energetic cuts; each helper's set of clients is then a
+sub-problem (`SingleMachine`). A set that misses the horizon is reduced to a minimal subset and becomes a no-good on
+every helper where it misses the horizon, and the master chooses again. When it has no choice left, no plan of that
+horizon exists: every cut is exact integer arithmetic.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from fleetune.solving.split.instance import Bools
 from fleetune.solving.split.schedule_cache import ScheduleCache, clients_of, helper_of
 
 CHOICE = 0.02
-"""What stating a master problem takes, about, beside solving it."""
+"""Approximate cost of building one master problem, in deterministic seconds."""
 PROOF_NODES = 4000
-"""Of branch and bound, for one set of clients to be found too much for a horizon."""
+"""Branch-and-bound nodes for a proof that a set of clients misses a horizon."""
 
 
 class Verdict(NamedTuple):
-    """Of one horizon."""
+    """Result for one horizon."""
 
     masks: list[int] | None
-    """Clients of each helper that fit it by all that was looked at; by their schedules too, where `kept`."""
+    """Clients of each helper in the last assignment that no cut excludes; it meets the horizon if `kept`."""
     kept: bool
     impossible: bool
-    """Proven: no plan has this makespan."""
+    """True if it is proven that no plan has this makespan."""
 
 
 class BendersMaster:
-    """What rules assignments out at any horizon, and the search for one that is left."""
+    """Master problem with the cuts that it has learned."""
 
     def __init__(self, energetic: EnergeticBound, cache: ScheduleCache, seed: int = 0) -> None:
         self.energetic, self.cache, self.instance = energetic, cache, cache.instance
         self.seed = seed
         self.spent = 0.0
-        """Deterministic seconds of the solver so far, and CHOICE for each time it was asked."""
+        """Deterministic solver seconds so far, plus CHOICE per call."""
         self.nogoods: dict[tuple[int, int], int] = {}
-        """(first helper alike, set of clients) -> what they take together there, at least."""
+        """(representative helper, mask of clients) -> lower bound on their makespan there."""
 
     def decide(
         self,
@@ -56,9 +56,9 @@ class BendersMaster:
         deadline: Deadline,
         among: Bools | None = None,
     ) -> Verdict:
-        """Look for a plan within the horizon, in so many rounds and so much deterministic work of the solver.
+        """Search for a plan within the horizon, for at most `rounds` master problems and `work` deterministic seconds.
 
-        among: [helper, client] the pairs to choose from, for the clients that have any; others are left out of it.
+        among: [helper, client] pairs to choose from; clients without a pair stay out of the problem.
         """
         opened = self.energetic.open_at(horizon)
         within = opened if among is None else opened & among
@@ -92,7 +92,7 @@ class BendersMaster:
         return mask != 0 and self.cache.find(helper, mask).value > horizon and not self._fits(helper, mask, horizon)
 
     def _fits(self, helper: int, mask: int, horizon: int) -> bool:
-        """Whether a schedule within the horizon is found."""
+        """Return True if a schedule within the horizon is found."""
         found = self.cache.decide(helper, mask, horizon, PROOF_NODES)
         return found.value <= horizon
 
@@ -106,7 +106,7 @@ class BendersMaster:
         return self.cache.decide(helper, mask, horizon, PROOF_NODES).bound > horizon
 
     def _forbid(self, helper: int, mask: int, horizon: int) -> int:
-        """Cuts that exclude the set, as small as taking out one client after another makes them; how many are new."""
+        """Add no-goods that exclude the set, each reduced by dropping clients one by one; return how many are new."""
         if not self._impossible(helper, mask, horizon):
             return 0
         added = 0
@@ -132,7 +132,7 @@ class BendersMaster:
     def _choose(
         self, horizon: int, opened: Bools, hint: Sequence[int] | None, limits: tuple[float, float]
     ) -> tuple[str, list[int] | None, float]:
-        """One assignment to open pairs that no row or cut rules out; limits: deterministic seconds, and real ones."""
+        """Choose an assignment that no cut excludes; limits: deterministic seconds and wall-clock seconds."""
         from ortools.sat.python import cp_model
 
         model = cp_model.CpModel()
@@ -168,7 +168,7 @@ class BendersMaster:
         return "found", masks, spent
 
     def add_cuts(self, model: Any, on: dict[tuple[int, int], Any], horizon: int) -> None:
-        """Rows and cuts that hold at the horizon."""
+        """Add the energetic cuts and no-goods that are valid at the horizon."""
         helpers = {i for i, _ in on}
         for row in self.energetic.cuts:
             if row.helper not in helpers:

@@ -1,10 +1,10 @@
-"""Lower bounds on the makespan of every plan, interrupted or not, cheap enough for any method to report.
+"""Lower bounds on the makespan of every plan, preemptive or not.
 
-The energetic bound of whole assignments: its linear program as a mixed-integer one, for a branch and cut solver.
-
-Where every client may be nearly anywhere, the fractional bound is weak by a few percent and constraint solvers, which
-learn little from sums, hardly move it: branch and cut does. The bound is that of the branching tree so far, with
-coefficients brought down to MAX_UNITS exactly: a sum of whole parts fits what is left of the horizon in whole parts.
+`quick_bound` combines path, volume and energetic bounds and is cheap enough for every method to report.
+`branch_and_cut_bound` solves the energetic bound over integral assignments as a mixed-integer program: where clients
+may be nearly anywhere, the fractional bound is weak by a few percent, and constraint solvers, which learn little from
+sums, hardly improve it. Coefficients are scaled down to MAX_UNITS without loss of validity: integral parts of a sum fit
+into the integral part of its limit.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from fleetune.solving.split.instance import Bools, Instance
 from fleetune.solving.split.schedule_cache import masks_of
 
 MAX_PAIRS = 5_000
-"""Helpers times clients up to which linear programs are as quick as the heuristics that report their bound."""
+"""Helper-client pairs up to which the linear programs cost no more than the heuristics that report their bound."""
 NONE = 2**52
-"""Above every time that a problem may have."""
+"""Larger than every time of a problem."""
 
 
 def quick_bound(instance: Instance, deadline: Deadline | None = None) -> int:
-    """The longest shortest path of a client, the work shared out, and the energetic bound of fractional assignments."""
+    """Return the largest of path bound, volume bound and energetic bound over fractional assignments."""
     energetic = EnergeticBound(instance)
     return energetic_bound(energetic, makespan_limit(instance), MAX_PAIRS, deadline)
 
 
 def energetic_bound(energetic: EnergeticBound, high: int, most_pairs: int, deadline: Deadline | None = None) -> int:
-    """As `quick_bound`; give a plan's makespan as `high`, and rows that matter stay in `energetic`.
+    """Return `quick_bound`, and keep the cuts it finds in `energetic`; high: the makespan of a plan.
 
-    Where time is short the bound is one of the first two, or as far as the third came.
+    If time runs out, the bound is that of the stages that finished.
     """
     instance = energetic.instance
     low = min(high, max(energetic.path_bound(), volume_bound(instance)))
@@ -42,9 +42,10 @@ def energetic_bound(energetic: EnergeticBound, high: int, most_pairs: int, deadl
 
 
 def volume_bound(instance: Instance) -> int:
-    """The least work of all clients, shared out: a used helper also waits for its first release and last remainder.
+    """Return the least total work divided by the helpers in use; a helper also waits for its first release and last
+    tail.
 
-    Which helpers are used is not known: those that lose least by that, in the best number.
+    The helpers in use are unknown: the bound takes the best number of those with the least such wait.
     """
     least = np.where(instance.linked, instance.forward + instance.backward, NONE).min(axis=0).sum()
     first = np.where(instance.linked, instance.release, NONE).min(axis=1)
@@ -57,31 +58,31 @@ def volume_bound(instance: Instance) -> int:
 
 
 def makespan_limit(instance: Instance) -> int:
-    """More than any plan without needless idling takes."""
+    """Return a makespan that no plan without needless idle time exceeds."""
     alone = instance.release.max() + instance.between.max() + instance.tail.max() + 2 * instance.switch_cost.max()
     work = (instance.forward + instance.backward).max(axis=0).sum()
     return int(alone + work)
 
 
 MAX_UNITS = 20_000
-"""Of the horizon, in a model."""
+"""Horizon in units of a model."""
 SLACK = 1e-2
-"""Of a unit of the model: above the solver's tolerance."""
+"""Rounding slack in model units, above the solver's tolerance."""
 
 
 class BranchAndCut(NamedTuple):
-    """What the tree gave."""
+    """Result of branch and cut."""
 
     bound: int
     """No plan is shorter."""
     masks: list[int] | None
-    """The clients of each helper in the best assignment met: nearly a plan of that length, by the rows."""
+    """Clients of each helper in the best assignment found, or None; it meets the cuts, not always the horizon."""
 
 
 def branch_and_cut_bound(
     energetic: EnergeticBound, span: tuple[int, int], nodes: int, left_s: float = math.inf
 ) -> BranchAndCut:
-    """The bound on all plans shorter than the second of `span`, whose first is a bound, after so many nodes."""
+    """Return a bound on plans shorter than `span[1]`, after at most `nodes` nodes; span[0]: a known bound."""
     from scipy.optimize import Bounds, LinearConstraint, milp
 
     instance, horizon = energetic.instance, span[1] - 1
@@ -115,7 +116,7 @@ def branch_and_cut_bound(
 
 
 def _rows(energetic: EnergeticBound, low: int, opened: Bools, unit: int) -> tuple[Any, Floats, Floats]:
-    """Matrix and sides over the open pairs, helper by helper, and the horizon in units."""
+    """Return matrix, lower and upper sides over the open pairs and the horizon in units."""
     from scipy.sparse import csr_matrix
 
     instance, count = energetic.instance, int(opened.sum())

@@ -1,4 +1,4 @@
-"""What goes into a method and what comes out, before it is judged and shown."""
+"""Input and output of a method."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,21 +7,21 @@ from fleetune.solving.split.schedule import Row
 
 
 class SearchOptions(NamedTuple):
-    """How hard, and from which seed, to search."""
+    """Seed and limits of a search."""
 
     seed: int = 0
     time_limit_s: float | None = None
     """None: a fixed amount of work."""
     placed: Sequence[int] | None = None
-    """Some helper for each client so that all fit, where that is known; finding one can be hard."""
+    """[client], a known assignment that fits; finding one can be hard."""
 
 
 class Candidate(NamedTuple):
-    """A schedule with the assignment it keeps to."""
+    """A schedule and its assignment."""
 
     helper: Sequence[int]
-    """Of each client."""
+    """[client]"""
     rows: list[Row]
     lower_bound: int | None = None
-    """Of the makespan of every plan, where the method proves one."""
+    """Proven bound on the makespan of every plan; None if the method proves none."""
     deterministic: bool = True

@@ -1,9 +1,8 @@
-"""The whole problem for the constraint solver: assignment and both directions at once, below a plan already known.
+"""CP-SAT models of the whole problem: assignment and both directions at once, bounded by a known plan.
 
-Without interruptions a task is an interval that is present on its client's helper. With them, preemption being allowed
-at the ends of slots (Tirana et al., INFOCOM 2024, eq. (1)-(10)), it is a choice of slots: the same problem, exactly,
-but as large as its horizon. The energetic rows and the cuts of the Benders search go in as well, since neither model
-proves much by itself once helpers are alike.
+Without preemption a task is an optional interval on its client's helper. With preemption at the ends of slots (Tirana
+et al., INFOCOM 2024, eq. (1)-(10)) it is a set of slots: the same problem exactly, but as large as its horizon.
+Energetic cuts and Benders no-goods are added, because neither model proves much by itself once helpers are alike.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from fleetune.solving.split.schedule import BACKWARD, FORWARD, Row, merged
 from fleetune.solving.split.schedule_cache import helper_of
 
 MAX_SLOTS = 60_000
-"""Choices of slots in a model: pairs times the slots open to them."""
+"""Slot variables of a model: pairs times the slots open to them."""
 MAX_PAID_SLOTS = 8_000
-"""Where interruptions cost something: beyond that nothing comes of it but waiting."""
+"""The same if interruptions cost something; larger models find nothing in time."""
 MAX_INTERVALS = 4_000
 
 
 class CpResult(NamedTuple):
-    """What the solver made of it."""
+    """Result of the solver."""
 
     helper: list[int] | None
-    """None: no better plan was found."""
+    """[client], or None if no better plan was found."""
     rows: list[Row]
     bound: int
 
@@ -38,9 +37,9 @@ class CpResult(NamedTuple):
 def improve_plan(
     master: BendersMaster, masks: Sequence[int], rows: Sequence[Row], span: tuple[int, int], limits: tuple[float, float]
 ) -> CpResult:
-    """Look for a plan better than `masks` and `rows`.
+    """Search for a plan better than `masks` and `rows`.
 
-    span: the best bound known and that plan's makespan; limits: deterministic seconds of work, and real ones.
+    span: the best known bound and that plan's makespan; limits: deterministic seconds and wall-clock seconds.
     """
     model: _CpModel
     instance, opened = master.instance, master.energetic.open_at(span[1] - 1)
@@ -58,7 +57,7 @@ def improve_plan(
 
 
 class _CpModel(ABC):
-    """What both models share: who is on which helper, and the makespan to be lowered."""
+    """Common part of both models: assignment variables and the makespan to minimise."""
 
     def __init__(self, master: BendersMaster, span: tuple[int, int]) -> None:
         from ortools.sat.python import cp_model
@@ -72,7 +71,7 @@ class _CpModel(ABC):
         self.possible = bool(opened.any(axis=0).all())
         self.exact = True
         self.reached: list[list[int]] = [[] for _ in range(self.instance.clients)]
-        """[client] The helpers it may be on."""
+        """[client], the helpers it may be on."""
         for i, j in self.pairs:
             self.reached[j].append(i)
         for j, helpers in enumerate(self.reached):
@@ -89,7 +88,7 @@ class _CpModel(ABC):
         self.model.minimize(self.makespan)
 
     def of(self, client: int, *tables: Any) -> Any:
-        """The sum of the tables' entries at the client's helper."""
+        """Return the sum of the tables' entries at the client's helper."""
         return sum(sum(int(t[i, client]) for t in tables) * self.on[i, client] for i in self.reached[client])
 
     def hint_helper(self, masks: Sequence[int]) -> None:
@@ -121,15 +120,15 @@ class _CpModel(ABC):
 
     @abstractmethod
     def hint(self, masks: Sequence[int], rows: Sequence[Row]) -> None:
-        """Where to start."""
+        """Add a plan as a hint."""
 
     @abstractmethod
     def rows(self, solver: Any, helper: Sequence[int]) -> list[Row]:
-        """The schedule that was found."""
+        """Return the schedule that was found."""
 
 
 class _IntervalModel(_CpModel):
-    """Tasks that are not interrupted."""
+    """Model without preemption."""
 
     def __init__(self, master: BendersMaster, span: tuple[int, int]) -> None:
         super().__init__(master, span)
@@ -168,14 +167,14 @@ class _IntervalModel(_CpModel):
 
 
 class _TimeIndexedModel(_CpModel):
-    """Tasks that may be interrupted at the end of every slot."""
+    """Model with preemption at the end of every slot."""
 
     def __init__(self, master: BendersMaster, span: tuple[int, int]) -> None:
         super().__init__(master, span)
         instance, horizon = self.instance, span[1] - 1
         self.windows = {(i, j): _windows(instance, i, j, horizon) for i, j in self.pairs}
         self.runs: dict[tuple[int, int, int, int], Any] = {}
-        """(helper, client, direction, slot)"""
+        """(helper, client, direction, slot) -> literal."""
         if not self.possible:
             return
         model = self.model
@@ -193,7 +192,7 @@ class _TimeIndexedModel(_CpModel):
             model.add_at_most_one(together)
 
     def _pair(self, i: int, j: int) -> list[Any]:
-        """The slots of both tasks; the switches they cost."""
+        """Add the slots of both tasks of a pair; return the cost terms of its switches."""
         instance, model, here = self.instance, self.model, self.on[i, j]
         cost = int(instance.switch_cost[i])
         switches: list[Any] = []
@@ -232,14 +231,14 @@ class _TimeIndexedModel(_CpModel):
 
 
 def _slots(instance: Instance, opened: Bools, horizon: int) -> int:
-    """How many choices of slots there are."""
+    """Return the number of slot variables."""
     alone = instance.release + instance.forward + instance.between + instance.backward + instance.tail
     slack = horizon - alone - 2 * instance.switch_cost[:, None]
     return int((2 * slack + instance.forward + instance.backward)[opened].sum())
 
 
 def _windows(instance: Instance, i: int, j: int, horizon: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """[start, end) of a client's forward and backward within the horizon."""
+    """Return [start, end) of a client's forward and backward task within the horizon."""
     release, forward, between, backward, tail = (
         int(table[i, j])
         for table in (instance.release, instance.forward, instance.between, instance.backward, instance.tail)

@@ -1,13 +1,11 @@
-"""The tasks of one helper by when they may start and what must follow them: where a set of them needs too much.
+"""The energetic lower bound: the work that a set of tasks needs from a helper between earliest start and latest end.
 
-The energetic bound: what a set of tasks needs of a helper between their earliest start and their latest end.
-
-Within a horizon C, tasks of one helper that are all released at a or later and that all have at least b to follow run
-inside [a, C - b): their lengths together are at most C - a - b (the argument of Jackson's one-machine bound, and of
-energetic reasoning after Erschler, Lopez and Thuriot, 1991). Interrupted or not, so it holds for every plan of the
-kind. With the assignment as variables it is linear, and it is where constraint solvers alone are weak: once helpers are
-alike they prove next to nothing. A pair (helper, client) whose own path exceeds C is out. The (a, b) that matter are
-few, so rows are added as an assignment breaks them; they are kept, since a row holds at every horizon.
+Within a horizon C, tasks of one helper that are all released at a or later and are all followed by at least b run
+inside [a, C - b): their total length is at most C - a - b (the argument of Jackson's one-machine bound, and of
+energetic reasoning after Erschler, Lopez and Thuriot, 1991). It holds with and without preemption. With the assignment
+as variables it is linear, and it helps where constraint solvers are weak: once helpers are alike they prove next to
+nothing. A pair (helper, client) whose own path exceeds C is excluded. Few (a, b) matter, so cuts are added when an
+assignment violates them; they are kept, because a cut holds at every horizon.
 """
 
 from __future__ import annotations
@@ -24,9 +22,9 @@ from fleetune.solving.split.instance import Bools, Instance, Ints
 Floats = NDArray[np.float64]
 
 MAX_LEVELS = 256
-"""Starts a and remainders b looked at per helper; beyond that evenly picked ones."""
+"""Starts a and tails b per helper; more are thinned evenly."""
 A_ROUND = 4
-"""Rows added per helper and round."""
+"""Cuts added per helper and round."""
 
 
 class Tasks(NamedTuple):
@@ -36,11 +34,11 @@ class Tasks(NamedTuple):
     """Earliest start."""
     length: Ints
     tail: Ints
-    """Least time from its end to the client's completion, two switches included."""
+    """Least time from the task's end to the client's completion, two switches included."""
 
 
 def tasks_on(instance: Instance, helper: int) -> Tasks:
-    """What any schedule of the helper must respect."""
+    """Return heads, lengths and tails of the tasks on a helper."""
     release, forward, between = instance.release[helper], instance.forward[helper], instance.between[helper]
     backward, after = instance.backward[helper], instance.tail[helper] + 2 * instance.switch_cost[helper]
     return Tasks(
@@ -51,21 +49,21 @@ def tasks_on(instance: Instance, helper: int) -> Tasks:
 
 
 class TaskGrid(NamedTuple):
-    """The tasks of one helper by which starts and remainders they pass."""
+    """The tasks of one helper on a grid of start and tail candidates."""
 
     starts: Ints
     """Candidates for a, ascending."""
     remainders: Ints
-    """Candidates for b."""
+    """Candidates for b, ascending."""
     start: Ints
-    """[task] Place of its head among the candidates: the last that is not above it."""
+    """[task], index of the last candidate start that is not above the task's head."""
     remainder: Ints
     owner: Ints
     tasks: Tasks
 
     @classmethod
     def of(cls, tasks: Tasks, linked: Bools) -> TaskGrid:
-        """The candidates, and where each task of a linked client is among them."""
+        """Return the candidates and the grid position of every task of a linked client."""
         keep = np.concatenate([linked, linked])
         owner = np.tile(np.arange(len(linked)), 2)[keep]
         kept = Tasks(*(x[keep] for x in tasks))
@@ -75,7 +73,7 @@ class TaskGrid(NamedTuple):
         return cls(starts, remainders, start, remainder, owner, kept)
 
     def violated(self, share: Floats, horizon: float, tolerance: float) -> list[tuple[int, int]]:
-        """The (a, b) whose tasks need most more than there is."""
+        """Return the most violated (a, b), at most A_ROUND of them."""
         load = np.zeros((len(self.starts), len(self.remainders)))
         np.add.at(load, (self.start, self.remainder), self.tasks.length * share[self.owner])
         load = load[::-1, ::-1].cumsum(axis=0).cumsum(axis=1)[::-1, ::-1]
@@ -87,7 +85,7 @@ class TaskGrid(NamedTuple):
         return [(int(self.starts[k]), int(self.remainders[best[k]])) for k in order if worst[k] > tolerance]
 
     def weight(self, a: int, b: int, clients: int) -> Ints:
-        """[client] Time units of its tasks that start at a or later with b or more to follow."""
+        """Return [client] the length of its tasks with head >= a and tail >= b."""
         inside = (self.tasks.head >= a) & (self.tasks.tail >= b)
         found = np.zeros(clients, np.int64)
         np.add.at(found, self.owner[inside], self.tasks.length[inside])
@@ -102,12 +100,12 @@ def _levels(values: Ints) -> Ints:
 
 
 SLACK = 1e-6
-"""Of the horizon: a linear program counts as infeasible from here on, far above the solver's tolerance."""
+"""Tolerance relative to the horizon, far above that of the linear solver."""
 MAX_ROUNDS = 60
 
 
 class EnergeticCut(NamedTuple):
-    """Sum of weight * y over the clients of `helper` <= C - `edge`."""
+    """Cut: sum of weight * y over the clients of `helper` <= C - `edge`."""
 
     helper: int
     edge: int
@@ -117,35 +115,35 @@ class EnergeticCut(NamedTuple):
 
 
 def path_lengths(instance: Instance) -> Ints:
-    """[helper, client] Time units from 0 to a client's completion if it had the helper to itself."""
+    """Return [helper, client] the completion time of a client that has the helper to itself."""
     alone = instance.release + instance.forward + instance.between + instance.backward + instance.tail
     return np.asarray(alone + 2 * instance.switch_cost[:, None], np.int64)
 
 
 class EnergeticBound:
-    """Bounds on the horizon of assignments, fractional or not; remembers every row that it found to matter."""
+    """Bounds on the makespan of assignments, fractional or not; keeps every cut that it finds."""
 
     def __init__(self, instance: Instance) -> None:
         self.instance, self.deadline = instance, Deadline(None)
         self.path_lengths = np.where(instance.linked, path_lengths(instance), np.iinfo(np.int64).max)
         self.cuts: list[EnergeticCut] = []
         self.share: Floats | None = None
-        """[helper, client] The fractional assignment at the shortest horizon that `least` found one for."""
+        """[helper, client], the fractional assignment at the shortest feasible horizon that `least` found."""
         self.price: Floats | None = None
-        """[helper, client] What a pair costs, by the dual prices of the last horizon found too short; inf: too long."""
+        """[helper, client], reduced cost of each pair at the last infeasible horizon; infinite for excluded pairs."""
         self._known: set[tuple[int, int, int]] = set()
         self._grids = [TaskGrid.of(tasks_on(instance, i), instance.linked[i]) for i in range(instance.helpers)]
 
     def path_bound(self) -> int:
-        """Every client takes at least its shortest path."""
+        """Return the largest, over clients, of the shortest path."""
         return int(self.path_lengths.min(axis=0).max())
 
     def open_at(self, horizon: int) -> Bools:
-        """[helper, client] Pairs whose own path fits."""
+        """Return [helper, client] True where the pair's own path meets the horizon."""
         return np.asarray(self.path_lengths <= horizon)
 
     def separate(self, share: Floats, horizon: float) -> int:
-        """Add the rows that the assignment `share` [helper, client] breaks most; how many."""
+        """Add the cuts that the assignment `share` [helper, client] violates most; return their number."""
         added = 0
         for i, grid in enumerate(self._grids):
             if not share[i].any():
@@ -158,7 +156,8 @@ class EnergeticBound:
         return added
 
     def excess(self, horizon: int) -> tuple[float, Floats | None]:
-        """How far beyond `horizon` the best fractional assignment ends (0: it fits), and it; inf: there is none."""
+        """Return the excess of the best fractional assignment over `horizon` (0: it fits, inf: there is none), and
+        it."""
         share: Floats | None = None
         beyond = 0.0
         for _ in range(MAX_ROUNDS):
@@ -170,9 +169,9 @@ class EnergeticBound:
         return beyond, share
 
     def least(self, low: int, high: int, deadline: Deadline | None = None) -> int:
-        """The least horizon within [low, high] at which a fractional assignment fits; no plan has a shorter one.
+        """Return the least horizon within [low, high] that a fractional assignment meets: a lower bound on every plan.
 
-        Give a `low` below which there is no plan, and a plan's makespan as `high`. Where time is over, how far it got.
+        low: a known bound; high: a plan's makespan. If time runs out, returns the bound reached so far.
         """
         aim = low
         self.deadline = deadline or Deadline(None)
@@ -188,7 +187,7 @@ class EnergeticBound:
         return min(low, high)
 
     def _next(self, horizon: int, beyond: float) -> int:
-        """Infeasible at `horizon` by `beyond`: no sooner than that, or than the next pair opens."""
+        """Return the next horizon worth testing after `horizon` failed by `beyond`, or where the next pair opens."""
         later = self.path_lengths[self.instance.linked & (self.path_lengths > horizon)]
         least = math.ceil(horizon + beyond * (1 - SLACK) - SLACK * horizon) if math.isfinite(beyond) else None
         options = [x for x in (least, int(later.min()) if later.size else None) if x is not None]
@@ -223,7 +222,8 @@ class EnergeticBound:
         return 0.0, None
 
     def _upper(self, horizon: int, opened: Bools):  # type: ignore[no-untyped-def]
-        """Rows over the open pairs and the excess, in parts of the horizon, then memory in parts of each helper's."""
+        """Return matrix and limits: cuts over the open pairs and the excess relative to the horizon, then relative
+        memory."""
         from scipy.sparse import csr_matrix
 
         instance = self.instance

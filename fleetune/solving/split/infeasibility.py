@@ -1,4 +1,4 @@
-"""Why nothing fits: the sentence of an infeasible problem."""
+"""Messages of infeasible problems."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,17 +12,17 @@ from fleetune.solving.split.problem import MATRICES, Problem
 from fleetune.solving.validation import plural
 
 MAX_NAMED = 5
-"""Of a kind, in one sentence."""
+"""Items named in one sentence."""
 MORE = "give a helper more memory, add one, or take part 2 of the clients smaller (other cut layers)"
 NAMING_S = 0.1
-"""Given to naming the clients left over where the clock has run out."""
+"""Minimum seconds for naming the clients left over, after the deadline."""
 
 
 def require_assignment(instance: Instance, problem: Problem, deadline: Deadline | None = None) -> list[int]:
-    """Some helper for each client; Infeasible, with who lacks what, unless all fit within links and memory.
+    """Return a helper per client; Infeasible names who lacks what, unless all fit within links and memory.
 
-    Who: a client without a link; a client that no helper it reaches has the memory for; all helpers together; else the
-    clients that are left over when as many as possible are placed. TryAgain: time ended before either was known.
+    Tested in turn: a client without a link; a client that exceeds every linked helper's memory; total memory; else the
+    clients left over when as many as possible are assigned. Raises TryAgain if time runs out before either is known.
     """
     deadline = deadline or Deadline(None)
     for client in np.flatnonzero(~instance.linked.any(axis=0)).tolist():
@@ -52,7 +52,7 @@ def require_assignment(instance: Instance, problem: Problem, deadline: Deadline 
 
 
 def _extremes(problem: Problem) -> str:
-    """The helper with the most memory and the client that takes most."""
+    """Name the helper with the most memory and the client that needs most."""
     helper, client = (max(range(len(x)), key=x.__getitem__) for x in (problem.helper_memory, problem.client_memory))
     return (
         f"helper {helper}, the roomiest, has {_number(problem.helper_memory[helper])}, "
@@ -106,5 +106,5 @@ def _list(indices: Iterable[int]) -> str:
 
 
 def _number(value: float) -> str:
-    """`3`, `0.3`: without the noise of doubles."""
+    """Format a number without rounding noise: `3`, `0.3`."""
     return f"{value:.12g}" if abs(value) < 1e12 else f"{value:.0f}"

@@ -1,4 +1,4 @@
-"""A problem as arrays, in the terms that every method of the kind computes with."""
+"""A problem as arrays."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 MAX_EXACT = 2**52
-"""Of what all clients take together, in the decimal unit that all memories are whole in."""
+"""Limit of the clients' total memory in a decimal unit that makes all memories whole."""
 FINEST = 2**45
-"""Units in the largest memory where there is no such unit."""
+"""Units of the largest memory if there is no such unit."""
 
 
 class Instance(NamedTuple):
-    """Times [helper, client] in the problem's unit; entries that are not `linked` are 0 and mean nothing.
+    """Times [helper, client] in the problem's unit; entries that are not `linked` are 0 and meaningless.
 
-    The sum of all of them, and of any schedule's switches, is below 2^51 (`problem.MAX_TIME`): nothing overflows.
+    The sum of all times and switch costs is below 2^51 (`problem.MAX_TIME`), so that nothing overflows.
     """
 
     release: Ints
     """r"""
     forward: Ints
-    """p, at least 1"""
+    """p, at least 1."""
     between: Ints
     """l + l': from the end of a client's forward to the earliest start of its backward."""
     backward: Ints
-    """p', at least 1"""
+    """p', at least 1."""
     tail: Ints
     """r'"""
     linked: Bools
-    """[helper, client]: no matrix has null there, and the client alone fits the helper's memory."""
+    """[helper, client], True if no matrix has null there and the client alone fits the helper's memory."""
     helper_memory: Ints
-    """[helper] In units that are whole for all clients and helpers; of the given numbers, see `of`."""
+    """[helper], in whole units (see `from_problem`)."""
     client_memory: Ints
-    """[client]"""
+    """[client], in the same units."""
     preemptive: bool
     switch_cost: Ints
     """[helper]"""
     turnaround_forward: Ints
-    """l alone, of which the paper's forward problem is made."""
+    """l alone, for the paper's forward problem."""
 
     @classmethod
     def from_problem(cls, problem: Problem) -> Instance:
-        """The arrays of a proven problem.
+        """Convert a validated problem.
 
-        Memory becomes whole units: exactly, where the decimals given allow it, else in FINEST parts of the largest
-        memory, where what exceeds a helper by the rounding of doubles alone still fits.
+        Memory becomes whole units: exactly if the given decimals allow it, else in FINEST parts of the largest memory,
+        rounded so that an excess by floating-point error alone still fits.
         """
         given = {field: getattr(problem, field) for field in MATRICES}
         whole = {
@@ -81,21 +81,21 @@ class Instance(NamedTuple):
 
     @property
     def helpers(self) -> int:
-        """How many."""
+        """Number of helpers."""
         return int(self.linked.shape[0])
 
     @property
     def clients(self) -> int:
-        """How many."""
+        """Number of clients."""
         return int(self.linked.shape[1])
 
     def fits(self, helper: int, clients: list[int]) -> bool:
-        """Whether the helper has the memory for all of them together."""
+        """Return True if the helper has memory for all of the clients together."""
         return int(self.client_memory[clients].sum()) <= int(self.helper_memory[helper])
 
 
 def _units(helpers: tuple[float, ...], clients: tuple[float, ...]) -> tuple[Ints, Ints]:
-    """Memories in whole units whose sums 64 bits hold."""
+    """Convert memories to whole units whose sums fit 64 bits."""
     exact = [Fraction(repr(value)) for value in (*helpers, *clients)]
     digits = next((k for k in range(13) if all((x * 10**k).denominator == 1 for x in exact)), None)
     all_clients = sum(exact[len(helpers) :])

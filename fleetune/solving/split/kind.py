@@ -1,4 +1,4 @@
-"""Kind "split" as the door knows it; solvers come only with solving."""
+"""Registration of kind "split". Imports no solver."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def _solve(problem: Problem, *, method: str, time_limit_s: float | None, seed: i
 
 
 def in_short(plan: Solution) -> str:
-    """`5 clients on 2 helpers (3 + 2)`, and how many interruptions there are, if any."""
+    """Summarise a plan: `5 clients on 2 helpers (3 + 2)`, and the number of interruptions if any."""
     counts = [sum(i == helper for i in plan.helper) for helper in range(len(plan.order))]
     shown = " + ".join(map(str, counts[:MAX_SHOWN])) + (" + ..." if len(counts) > MAX_SHOWN else "")
     interruptions = len(plan.schedule) - 2 * len(plan.helper)

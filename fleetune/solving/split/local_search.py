@@ -1,15 +1,12 @@
-"""Tabu search over assignments: clients leave overloaded helpers, alone or in exchange, until none is too late.
+"""Local search over assignments: tabu search and large neighbourhood search.
 
-For a target makespan T the cost of an assignment is how far its helpers end beyond T together; an assignment of cost 0
-lowers T to just below its own makespan. Every helper's time is that of its own best schedule (`ScheduleCache`), so a move is
-judged as what it is. F. Glover, "Tabu search, part I", ORSA Journal on Computing 1(3), 1989.
+Tabu search (F. Glover, "Tabu search, part I", ORSA Journal on Computing 1(3), 1989) moves clients out of late helpers,
+alone or in exchange. The cost of an assignment is the total time by which its helpers exceed a target makespan; at cost
+0 the target drops below the assignment's makespan. A helper's time is that of its best schedule (`ScheduleCache`).
 
-Some helpers' clients dealt out among them anew, exactly: what single moves and exchanges do not find.
-
-Large neighbourhood search (P. Shaw, CP 1998): a helper that ends last and some others give up their clients, and the
-Benders search of `master` looks for an assignment of these to those that ends sooner, or proves that there is none.
-Rows and cuts that it learns hold for the whole problem, so that neither is lost. With four helpers a group is decided
-in a fraction of a second; once no group of that size is left to try, groups are larger by one.
+Large neighbourhood search (P. Shaw, CP 1998) reassigns all clients of a late helper and a few others by the Benders
+search of `benders`, which finds a shorter assignment or proves that there is none. Its cuts hold for the whole problem.
+Groups of four helpers take a fraction of a second; groups grow once all of a size are tried.
 """
 
 from __future__ import annotations
@@ -27,19 +24,19 @@ from fleetune.solving.split.benders import BendersMaster
 from fleetune.solving.split.schedule_cache import ScheduleCache, clients_of
 
 SAMPLE = 60
-"""Moves looked at in a step."""
+"""Moves examined per step."""
 TENURE = 7
-"""Steps, at least, that a client does not go back."""
+"""Minimum number of steps before a client may return."""
 STALE = 400
-"""Steps without a better cost before the search goes back to the best assignment and shakes it."""
+"""Steps without improvement before the search restarts from the best assignment."""
 NEAREST, NEAR = 3, 0.8
-"""How often a client goes to one of how many helpers that suit it best, rather than to any."""
+"""A client moves to one of its NEAREST preferred helpers with probability NEAR, else to any."""
 RESTARTS = 4
-"""Times it does so for one target."""
+"""Restarts per target."""
 
 
 class Move(NamedTuple):
-    """Client `out` from helper `a` to `b`, and `back`, if not -1, the other way."""
+    """Client `out` moves from helper `a` to `b`; client `back`, if not -1, the other way."""
 
     a: int
     b: int
@@ -48,23 +45,23 @@ class Move(NamedTuple):
 
 
 class TabuSearch:
-    """From one assignment; `masks` is the best one found, `value` its makespan."""
+    """Tabu search from one assignment; `masks` is the best one found, `value` its makespan."""
 
     def __init__(self, cache: ScheduleCache, masks: Sequence[int], seed: str, near: Sequence[Sequence[int]]) -> None:
-        """near: of each client, the helpers that suit it, best first."""
+        """near: [client], helpers by preference."""
         self.cache, self.random = cache, Random(seed)
         self.near = [list(helpers[:NEAREST]) for helpers in near]
         self.masks, self.value = list(masks), max(cache.makespans(masks))
 
     def run(self, *, effort: float, enough: int, deadline: Deadline) -> None:
-        """Search until the makespan is at most `enough`, so much work is done, or time is over."""
+        """Search until the makespan is at most `enough`, `effort` is spent or the deadline expires."""
         ends = self.cache.effort + effort
         while self.value > enough and self.cache.effort < ends and not deadline.expired:
             if not self._descend(self.value - 1, ends, deadline):
                 return
 
     def _descend(self, target: int, ends: float, deadline: Deadline) -> bool:
-        """Whether an assignment within the target was found."""
+        """Return True if an assignment within the target was found."""
         walk = _TabuState(self, target)
         best, best_masks, since = walk.cost(), list(walk.masks), 0
         least, restarts = math.inf, 0
@@ -87,17 +84,17 @@ class TabuSearch:
 
 
 class _TabuState:
-    """The assignment where the search is."""
+    """Current assignment of the search."""
 
     def __init__(self, search: TabuSearch, target: int) -> None:
         self.cache, self.target, self.random, self.near = search.cache, target, search.random, search.near
         self.steps = 0
         self.barred: dict[tuple[int, int], int] = {}
-        """(client, helper) -> the step until which it may not go there."""
+        """(client, helper) -> first step at which the move is allowed again."""
         self.restart(search.masks, shake=0)
 
     def restart(self, masks: Sequence[int], shake: int = 3) -> None:
-        """Go on from there, some random moves away."""
+        """Continue from an assignment after a few random moves."""
         self.masks = list(masks)
         self.used = [sum(self.cache.memory[j] for j in clients_of(mask)) for mask in self.masks]
         self.values = self.cache.makespans(self.masks)
@@ -108,15 +105,15 @@ class _TabuState:
 
     @property
     def late(self) -> int:
-        """Time units beyond the target, of all helpers together."""
+        """Total time beyond the target, over helpers."""
         return sum(max(0, value - self.target) for value in self.values)
 
     def cost(self) -> float:
-        """What a step lowers: lateness, and a little of the second latest when it is equal."""
+        """Return the lateness, with the sum of makespans as a tie-breaker."""
         return self.late + sum(self.values) / (1e3 * len(self.values))
 
     def step(self, least: float) -> bool:
-        """Take the best move that is not barred, or one to a cost never seen; False: there is none."""
+        """Take the best move that is not tabu or beats the aspiration level `least`; return False if there is none."""
         self.steps += 1
         best, chosen = math.inf, None
         now = self.cost()
@@ -136,7 +133,7 @@ class _TabuState:
         return True
 
     def _moves(self, count: int) -> list[Move]:
-        """Random moves out of late helpers that links and memory allow."""
+        """Draw feasible moves out of late helpers."""
         cache, random = self.cache, self.random
         late = [i for i, value in enumerate(self.values) if value > self.target and self.masks[i]]
         late = late or [i for i, mask in enumerate(self.masks) if mask]
@@ -169,13 +166,13 @@ class _TabuState:
         return self.masks[move.a] ^ bits, self.masks[move.b] ^ bits
 
     def _promise(self, move: Move) -> float:
-        """No less than this is the change of the cost, by bounds on both helpers."""
+        """Return a lower bound on the change of cost."""
         mask_a, mask_b = self._after(move)
         before = self._part(self.values[move.a]) + self._part(self.values[move.b])
         return self._part(self.cache.least(move.a, mask_a)) + self._part(self.cache.least(move.b, mask_b)) - before
 
     def _change(self, move: Move, limit: float) -> float:
-        """Of the cost; not worked out to the end where it cannot be below the limit."""
+        """Return the change of cost, or a lower bound of at least `limit`."""
         mask_a, mask_b = self._after(move)
         before = self._part(self.values[move.a]) + self._part(self.values[move.b])
         part = self._part(self.cache.find(move.b, mask_b).value) - before
@@ -206,14 +203,14 @@ class _TabuState:
 
 
 WORK = {3: 0.1, 4: 0.15, 5: 0.6}
-"""Of the solver for one group, in deterministic seconds, by its size."""
+"""Deterministic solver seconds per group, by group size."""
 ROUNDS = 60
 EFFORT_S = 3e-6
-"""Of a unit of the book's effort."""
+"""Approximate seconds per unit of the cache's effort."""
 
 
 class LargeNeighbourhoodSearch:
-    """From one assignment; `masks` is the best one found, `value` its makespan."""
+    """Large neighbourhood search from one assignment; `masks` is the best one found, `value` its makespan."""
 
     def __init__(self, master: BendersMaster, masks: Sequence[int], seed: str) -> None:
         self.master, self.cache, self.random = master, master.cache, Random(seed)
@@ -223,12 +220,12 @@ class LargeNeighbourhoodSearch:
 
     @property
     def value(self) -> int:
-        """The makespan."""
+        """Makespan of `masks`."""
         return max(self.values)
 
     def run(self, *, work: float, enough: int, deadline: Deadline) -> None:
-        """Until the makespan is at most `enough`, all groups are tried, about so many seconds' work is done, or none is
-        left."""
+        """Search until the makespan is at most `enough`, all groups are tried, about `work` seconds are spent or the
+        deadline expires."""
         ends = self._spent() + work
         while self.value > enough and self._spent() < ends and deadline.left_s() > 0:
             group = self._group()
@@ -240,7 +237,7 @@ class LargeNeighbourhoodSearch:
         return self.master.spent + EFFORT_S * self.cache.effort
 
     def _group(self) -> tuple[int, ...] | None:
-        """Helpers not tried together with these clients, one that ends last among them; None: there are none."""
+        """Return an untried group of helpers that contains a latest one, or None."""
         late = [i for i, value in enumerate(self.values) if value == self.value]
         for size in WORK:
             groups = []

@@ -1,8 +1,8 @@
-"""The best plan and the best bound of one problem, and what makes either better; `auto` and `exact` differ in how much.
+"""Best plan and best bound of one problem, and the steps that improve either; shared by `auto` and `exact`.
 
-Starts are the paper's heuristics and the energetic bound's fractional assignment, rounded. Local search improves them;
-the Benders search of `master` closes in from below, and its assignments are starts as well; the constraint solver takes
-the whole problem where that is small. All share one `ScheduleCache`, so that no helper's schedule is worked out twice.
+Starts are the paper's heuristics and the rounded fractional assignment of the energetic bound. Local search improves
+them; the Benders search raises the bound and yields further starts; CP-SAT takes the whole problem if it is small. All
+share one `ScheduleCache`, so that each helper's schedule is computed once.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from fleetune.solving.split.schedule_cache import ScheduleCache, clients_of, hel
 from fleetune.solving.split.single_machine import MachineSchedule, SingleMachine
 
 MAX_PAIRS = 20_000
-"""Helpers times clients up to which linear programs and the master are worth their time."""
+"""Helper-client pairs up to which linear programs and the Benders master pay off."""
 MAX_BRANCHED = 3_000
-"""Helpers times clients up to which branch and cut is."""
+"""Helper-client pairs up to which branch and cut pays off."""
 WIDE = 0.02
-"""Of the bound: a plan further from it than that deserves more work."""
+"""Relative gap above which a plan deserves more work."""
 MAX_UNDECIDED = 6
-"""Horizons of one go that neither get a plan nor are ruled out."""
+"""Horizons per call that may remain undecided."""
 UNSPLIT_NODES = 500
 BOUND_SHARE = 0.4
-"""Of a time limit, at most, for the first bound."""
+"""Largest share of a time limit for the first bound."""
 MODEL_S = 2.5e-4
-"""About what stating the whole problem to a constraint solver takes for each pair: no clock ends that."""
+"""Approximate seconds per pair to build the CP-SAT model, which no deadline interrupts."""
 
 
 class Planner:
-    """One problem being solved: `masks` has the clients of each helper in the best plan, `value` its makespan."""
+    """State of a search: `masks` holds the clients of each helper in the best plan, `value` its makespan."""
 
     def __init__(self, instance: Instance, effort: SearchOptions) -> None:
         self.instance, self.seed = instance, effort.seed
@@ -55,23 +55,23 @@ class Planner:
 
     @property
     def done(self) -> bool:
-        """Proven to be the best, or out of time."""
+        """True if the plan is proven optimal or time is over."""
         return self.bound >= self.value or self.deadline.expired
 
     @property
     def gap_is_wide(self) -> bool:
-        """Plan and bound are still far apart."""
+        """True if plan and bound are further apart than WIDE."""
         return not self.done and self.value - self.bound > WIDE * self.bound
 
     def candidate(self) -> Candidate:
-        """What was found; no task is interrupted where that helps nobody."""
+        """Return the best plan; interruptions that do not shorten it are removed."""
         rows = [row for i, mask in enumerate(self.masks) for row in self._without_interruptions(i, mask)]
         return Candidate(
             helper_of(self.instance, self.masks), rows, min(self.bound, self.value), not self.deadline.limited
         )
 
     def round_relaxation(self) -> None:
-        """A start from the fractional assignment at the bound."""
+        """Round the fractional assignment at the bound to a start."""
         if (
             self.done
             or self.instance.linked.size > MAX_PAIRS
@@ -86,7 +86,7 @@ class Planner:
             self._offer(masks, max(self.cache.makespans(masks)))
 
     def tabu_search(self, effort: float) -> None:
-        """Local search from the best plan; every run goes another way."""
+        """Run tabu search from the best plan, with a new seed per call."""
         if self.done:
             return
         search = TabuSearch(self.cache, self.masks, f"{self.seed} {self.runs}", self._preferred_helpers())
@@ -95,7 +95,7 @@ class Planner:
         self._offer(search.masks, search.value)
 
     def search_neighbourhoods(self, work: float) -> None:
-        """Some helpers' clients at a time dealt out anew."""
+        """Run large neighbourhood search from the best plan."""
         if self.done or self.instance.linked.size > MAX_PAIRS:
             return
         search = LargeNeighbourhoodSearch(self.master, self.masks, f"{self.seed} {self.runs}")
@@ -104,7 +104,7 @@ class Planner:
         self._offer(search.masks, search.value)
 
     def branch_and_cut(self, effort: float) -> None:
-        """The bound by branch and cut; its assignment is a start for regrouping. effort: nodes times pairs."""
+        """Raise the bound by branch and cut and use its assignment as a start. effort: nodes times pairs."""
         pairs = self.instance.linked.size
         if self.done or pairs > MAX_BRANCHED:
             return
@@ -116,7 +116,7 @@ class Planner:
             self._offer(found.masks, max(self.cache.makespans(found.masks)))
 
     def close_gap(self, *, work: float, rounds: int) -> None:
-        """Halve what lies between bound and plan as long as horizons are decided."""
+        """Bisect between bound and makespan while horizons are decided."""
         high, undecided = self.value, 0
         while (
             not self.done and self.bound < high and undecided < MAX_UNDECIDED and self.instance.linked.size <= MAX_PAIRS
@@ -132,7 +132,7 @@ class Planner:
             high = min(horizon, self.value)
 
     def solve_cp_model(self, work: float) -> None:
-        """The constraint solver on everything at once."""
+        """Solve the whole problem by CP-SAT."""
         if self.done or not self.deadline.affords(self.instance.linked.size * MODEL_S):
             return
         answer = improve_plan(
@@ -147,7 +147,7 @@ class Planner:
             self._offer(*self._learned(Candidate(answer.helper, answer.rows)))
 
     def _without_interruptions(self, helper: int, mask: int) -> list[Row]:
-        """The helper's schedule, without interruptions if one within the makespan of all is easily found."""
+        """Return the helper's schedule, without interruptions if one within the makespan is found quickly."""
         rows, clients = self.cache.find(helper, mask).rows, clients_of(mask)
         if len(rows) == 2 * len(clients):
             return rows
@@ -156,14 +156,15 @@ class Planner:
         return machine.solve(clients, nodes=nodes, below=self.value + 1, enough=self.value).rows or rows
 
     def _start_without_relaxation(self) -> None:
-        """A start without linear programs: clients where their paths are short, unless the helper has too much."""
+        """Build a start without linear programs: clients go where their paths are short and the helper is not
+        overloaded."""
         self.bound = max(self.energetic.path_bound(), volume_bound(self.instance))
         masks = self._rounded(np.where(self.instance.linked, 1.0 / (1.0 + self.energetic.path_lengths), 0.0))
         if masks is not None:
             self._offer(masks, max(self.cache.makespans(masks)))
 
     def _preferred_helpers(self) -> list[list[int]]:
-        """Of each client its helpers, those first that the linear program finds cheap, or that are quick with it."""
+        """Return [client] its helpers by reduced cost of the relaxation, else by path length."""
         instance, price = self.instance, self.energetic.price
         if price is None:
             price = np.where(
@@ -177,7 +178,7 @@ class Planner:
             self.masks, self.value = masks, value
 
     def _learned(self, candidate: Candidate) -> tuple[list[int], int]:
-        """A method's plan with each helper's schedule at least as good as it has it."""
+        """Add a candidate's schedules to the cache; return its masks and its makespan with the best known schedules."""
         masks = masks_of(self.instance, candidate.helper)
         ends = completion(self.instance, candidate.helper, candidate.rows)
         for i, mask in enumerate(masks):
@@ -188,7 +189,7 @@ class Planner:
         return masks, max(self.cache.makespans(masks))
 
     def _rounded(self, share: Floats) -> list[int] | None:
-        """Clients where most of them is, surest first, unless Jackson's bound there would exceed the horizon."""
+        """Assign clients by decreasing share, unless Jackson's bound of the helper would exceed the horizon."""
         masks, room = [0] * self.instance.helpers, list(self.cache.capacity)
         for j in map(int, np.argsort(-share.max(axis=0), kind="stable")):
             options = []

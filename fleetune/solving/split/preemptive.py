@@ -1,19 +1,15 @@
-"""One machine, each task with a window of its own, interruptions free: two questions that a rule answers at once.
+"""Polynomial algorithms for one machine with preemption and release dates.
 
-Serving the waiting task with the earliest due date keeps all due dates if any schedule does (W. A. Horn, 1974); serving
-the one with the longest tail makes the largest end + tail least (J. R. Jackson, 1955, for tasks that may be
-interrupted).
+`earliest_due_date` (W. A. Horn, 1974) meets all due dates if any schedule does. `jackson_bound` (J. R. Jackson, 1955)
+minimises the largest end + tail by serving the longest tail first.
 
-Preemptive schedules of one helper with the least largest cost, in the slots that are left free to it.
-
-K. R. Baker, E. L. Lawler, J. K. Lenstra, A. H. G. Rinnooy Kan, "Preemptive scheduling of a single machine to minimize
-maximum cost subject to release dates and precedence constraints", Operations Research 31(2), 1983: 1|pmtn, r_j|f_max in
-O(n^2). It is Algorithm 2 of J. Tirana et al., "Workflow Optimization for Parallel Split Learning", INFOCOM 2024, for
-the backwards once the forwards are fixed. Two traps there: a backward is ready l + l' after its forward ended (Theorem
-2 prints c^f + l + l', but c^f holds l already, eq. (13)), and the slots of forwards are not free.
-
-Free slots: with the busy time cut out of the clock the algorithm applies as it is, because the moment at which e free
-units have passed does not decrease in e: costs still only grow with the completion time.
+`minimise_max_cost` is K. R. Baker, E. L. Lawler, J. K. Lenstra, A. H. G. Rinnooy Kan, "Preemptive scheduling of a
+single machine to minimize maximum cost subject to release dates and precedence constraints", Operations Research 31(2),
+1983: 1|pmtn, r_j|f_max in O(n^2). It is Algorithm 2 of J. Tirana et al., "Workflow Optimization for Parallel Split
+Learning", INFOCOM 2024, for the backwards once the forwards are fixed. Two corrections: a backward is ready l + l'
+after its forward ended (Theorem 2 prints c^f + l + l', but c^f contains l already, eq. (13)), and the slots of forwards
+are not free. Busy time is cut out of the clock; the algorithm stays correct, because the moment at which e free units
+have passed does not decrease in e.
 """
 
 import heapq
@@ -29,11 +25,11 @@ class Relaxed(NamedTuple):
     start: list[int]
     end: list[int]
     interrupted: list[tuple[int, int]]
-    """A task, and the one that ran in its stead."""
+    """Pairs of an interrupted task and the task that ran instead."""
 
 
 def earliest_due_date(head: Sequence[int], length: Sequence[int], due: Sequence[int]) -> Relaxed | None:
-    """The schedule with interruptions that keeps all due dates if any does; None: none does."""
+    """Return the preemptive schedule that meets all due dates, or None if none does."""
     count = len(head)
     order = sorted(range(count), key=head.__getitem__)
     start, end_of, left = [-1] * count, [0] * count, list(length)
@@ -65,7 +61,7 @@ def earliest_due_date(head: Sequence[int], length: Sequence[int], due: Sequence[
 
 
 def jackson_bound(head: Sequence[int], length: Sequence[int], tail: Sequence[int]) -> int:
-    """The least largest end + tail with interruptions: the longest tail first."""
+    """Return the least possible largest end + tail with preemption."""
     count = len(head)
     order = sorted(range(count), key=head.__getitem__)
     waiting: list[tuple[int, int]] = []
@@ -93,20 +89,19 @@ Span = tuple[int, int]
 
 
 class Job(NamedTuple):
-    """A task that may be interrupted."""
+    """A preemptible task."""
 
     release: int
     length: int
     """At least 1."""
     tail: int
-    """Its cost is its end + this."""
+    """The job's cost is its end + tail."""
 
 
 def minimise_max_cost(jobs: Sequence[Job], busy: Iterable[Span] = ()) -> list[list[Span]]:
-    """The spans in which each job runs, outside `busy`, so that max(end + tail) is the least there is.
+    """Return the spans of each job, outside `busy`, with the least largest end + tail.
 
-    busy: spans in any order, which may touch but not overlap. Costs for each interruption (switch costs) are outside
-    what this minimises.
+    busy: spans in any order, which may touch but not overlap. Switch costs are not part of the cost.
     """
     clock = _Clock(busy)
     released = [clock.free_before(job.release) for job in jobs]
@@ -124,9 +119,9 @@ def minimise_max_cost(jobs: Sequence[Job], busy: Iterable[Span] = ()) -> list[li
 
 
 def schedule_backwards(instance: Instance, helper: int, forwards: Iterable[Row]) -> list[Row]:
-    """The forwards of one helper's clients and, in the slots they leave free, their backwards: least makespan.
+    """Return the forwards of one helper and, in the slots they leave free, their backwards with the least makespan.
 
-    Least for these forwards and no switch cost; interrupts tasks, so for preemptive problems only.
+    Optimal for these forwards without switch costs. It interrupts tasks, so it is for preemptive problems only.
     """
     rows = list(forwards)
     ends: dict[int, int] = {}
@@ -145,7 +140,7 @@ def schedule_backwards(instance: Instance, helper: int, forwards: Iterable[Row])
 
 
 class _Block(NamedTuple):
-    """Jobs that keep the helper occupied from start to end, in free time, by order of release."""
+    """Jobs by release that keep the helper busy from start to end, in free time."""
 
     start: int
     end: int
@@ -164,7 +159,7 @@ def _blocks(order: Iterable[int], released: Sequence[int], jobs: Sequence[Job]) 
 
 
 def _gaps(block: _Block, within: Iterable[_Block]) -> list[Span]:
-    """What of the block its parts leave free."""
+    """Return the parts of the block that its sub-blocks leave free."""
     gaps, at = [], block.start
     for part in within:
         if part.start > at:
@@ -176,7 +171,7 @@ def _gaps(block: _Block, within: Iterable[_Block]) -> list[Span]:
 
 
 class _Clock:
-    """Time with the busy spans cut out, and back."""
+    """Conversion between real time and free time, which skips the busy spans."""
 
     def __init__(self, busy: Iterable[Span]) -> None:
         self.starts: list[int] = []
@@ -194,14 +189,14 @@ class _Clock:
         del self.free[0]
 
     def free_before(self, time: int) -> int:
-        """Free units in [0, time)."""
+        """Return the free units in [0, time)."""
         index = bisect_right(self.starts, time)
         if index == 0:
             return time
         return self.free[index - 1] + max(0, time - self.ends[index - 1])
 
     def real(self, spans: Iterable[Span]) -> list[Span]:
-        """Spans of free time as spans outside the busy ones."""
+        """Convert spans of free time to real time."""
         found = []
         for start, end in spans:
             at = start

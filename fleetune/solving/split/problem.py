@@ -1,7 +1,4 @@
-"""The problem of kind "split": times of every client on every helper as plain numbers, proven when it is made.
-
-A plan of kind "split": the contract's JSON, key for key.
-"""
+"""Problem and solution of kind "split", as in JSON: times of every client on every helper, and a schedule."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -15,16 +12,16 @@ from fleetune.solving.validation import Real, Whole, plural, validate_range
 Matrix = tuple[tuple[Whole | None, ...], ...]
 """[helper][client], in time units; None: no link."""
 MAX_TIME = 2**50
-"""Of all tasks one after another with everything between them, in time units: 64 bits and doubles hold any sum."""
+"""Limit of the sum of all tasks and delays, in time units, so that 64-bit integers and doubles hold every sum."""
 MAX_PAIRS = 4_000_000
-"""Helpers times clients."""
+"""Limit of helpers times clients."""
 
 
 @record
 class Problem:
-    """Plan one batch of parallel split learning: whose part 2 runs on which helper, and when.
+    """One batch of parallel split learning: choose a helper for part 2 of each client, and when it runs.
 
-    Making one proves it; Refused names the first fault by field, helper and client.
+    Construction validates it; Refused names the first fault by field, helper and client.
     """
 
     kind: Literal["split"] = "split"
@@ -42,11 +39,11 @@ class Problem:
     """r': the download and part 1 backward on the client."""
     helper_memory: tuple[Real, ...]
     client_memory: tuple[Real, ...]
-    """What a client's part 2 takes on its helper, in the unit of helper_memory."""
+    """Memory of a client's part 2 on its helper, in the unit of helper_memory."""
     preemptive: Annotated[bool, Strict()]
-    """Whether a helper may interrupt a task and resume it later."""
+    """True if a helper may interrupt a task and resume it later."""
     switch_cost: tuple[Whole, ...]
-    """mu of every helper: time units added to a client's completion for every start or resume of its tasks."""
+    """[helper], mu: time units added to a client's completion for every start or resume of its tasks."""
 
     def __post_init__(self) -> None:
         for noun, memory in (("helper", self.helper_memory), ("client", self.client_memory)):
@@ -68,7 +65,7 @@ class Problem:
         self._validate_limits()
 
     def _validate_limits(self) -> None:
-        """Refuse times whose sums could leave MAX_TIME, naming the largest part of them."""
+        """Refuse times whose sums could exceed MAX_TIME; name the field with the largest sum."""
         clients = len(self.client_memory)
         parts = {
             field: sum(max(row[j] or 0 for row in getattr(self, field)) for j in range(clients)) for field in MATRICES
@@ -83,13 +80,13 @@ class Problem:
 
 
 MATRICES = ("release", "forward", "turnaround_forward", "turnaround_backward", "backward", "tail")
-"""The fields [helper][client]."""
+"""Fields of shape [helper][client]."""
 WORK = ("forward", "backward")
-"""Of these, the tasks of the helper: they take time, so that each has a row in the plan."""
+"""Fields of tasks on the helper: at least one time unit, so that each has a row in the plan."""
 
 
 def _validate_length(field: str, values: Sequence[object], wanted: int, noun: str, owner: str) -> None:
-    """Refuse another number of rows or numbers (`noun`) than there are helpers or clients (`owner`)."""
+    """Refuse a number of rows or numbers (`noun`) that differs from the number of helpers or clients (`owner`)."""
     if len(values) != wanted:
         given = plural(len(values), noun)
         raise Refused(f"{field}: {given} for {plural(wanted, owner)}; give one for each, in their order")
@@ -111,7 +108,7 @@ def _validate_matrix(field: str, rows: Matrix, helpers: int, clients: int) -> No
 
 Direction = Literal["forward", "backward"]
 DIRECTIONS: tuple[Direction, Direction] = ("forward", "backward")
-"""Their names, by `schedule.FORWARD` and `schedule.BACKWARD`."""
+"""Names of `schedule.FORWARD` and `schedule.BACKWARD`."""
 
 
 @record
@@ -126,7 +123,7 @@ class Piece:
 
 @record
 class Solution:
-    """Who helps whom and when, and when all is done."""
+    """Assignment and schedule of a problem."""
 
     kind: Literal["split"] = "split"
     method: str
@@ -134,18 +131,18 @@ class Solution:
     reason: str = ""
     """Always empty: an infeasible problem has no plan."""
     objective: int
-    """The makespan, in the problem's time unit."""
+    """Makespan, in the problem's time unit."""
     lower_bound: int | None
     """No plan has a shorter makespan."""
     solve_s: float
     deterministic: bool
-    """False: another run may find another plan, since a clock ended the search."""
+    """False if a time limit ended the search, so that another run may find another plan."""
     helper: tuple[int, ...]
-    """Of each client."""
+    """[client]"""
     schedule: tuple[Piece, ...]
-    """By start, then helper."""
+    """Ordered by start, then helper."""
     order: tuple[tuple[tuple[int, Direction], ...], ...]
-    """Of each helper: its tasks by first start, for running them one after another without a clock."""
+    """[helper], its tasks by first start: an order that can run without a clock."""
 
     def __post_init__(self) -> None:
         finite("solution", solve_s=self.solve_s)

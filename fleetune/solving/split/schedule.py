@@ -1,7 +1,4 @@
-"""A schedule as rows of whole time units: what it costs, and proof that it keeps to the contract.
-
-One helper's schedule by simple rules that never let it idle while a task waits, given the clients it has.
-"""
+"""Schedules as rows of whole time units: their cost, their validation, and first come, first served dispatching."""
 
 import heapq
 from collections.abc import Callable, Iterable, Sequence
@@ -23,7 +20,7 @@ class Row(NamedTuple):
 
 
 def merged(rows: Iterable[Row]) -> list[Row]:
-    """By client, direction and start; pieces of one task that abut are one: nothing was switched between them."""
+    """Sort rows by client, direction and start, and join adjacent pieces of a task, which need no switch."""
     joined: list[Row] = []
     for row in sorted(rows):
         if joined and joined[-1][:2] == row[:2] and joined[-1].end == row.start:
@@ -34,9 +31,9 @@ def merged(rows: Iterable[Row]) -> list[Row]:
 
 
 def completion(instance: Instance, helper: Sequence[int], rows: Iterable[Row]) -> list[int]:
-    """Of every client: the end of its last backward piece + its tail + its helper's switch cost for each of its pieces.
+    """Return [client] the end of its last backward + tail + the helper's switch cost for each of its pieces.
 
-    A piece is a start or a resume, so 2 where nothing was interrupted.
+    A piece is a start or a resume: 2 if nothing was interrupted.
     """
     ends, pieces = [0] * instance.clients, [0] * instance.clients
     for row in merged(rows):
@@ -50,12 +47,12 @@ def completion(instance: Instance, helper: Sequence[int], rows: Iterable[Row]) -
 
 
 def makespan(instance: Instance, helper: Sequence[int], rows: Iterable[Row]) -> int:
-    """The largest completion."""
+    """Return the largest completion time."""
     return max(completion(instance, helper, rows))
 
 
 def verify(instance: Instance, helper: Sequence[int], rows: Iterable[Row]) -> None:
-    """AssertionError, in words, where the contract is broken; the last proof before a plan is handed out."""
+    """Raise AssertionError with the reason if the schedule is invalid; the last check before a plan is returned."""
     assert len(helper) == instance.clients, f"{len(helper)} helpers are named for {instance.clients} clients"
     for j, i in enumerate(helper):
         assert 0 <= i < instance.helpers, f"client {j} is on helper {i}, which does not exist"
@@ -92,11 +89,11 @@ def _verify_helper(rows: list[Row], helper: int) -> None:
 
 
 Rank = Callable[[int, int, int], tuple[int, ...]]
-"""Client, direction, time the task became ready -> the smaller, the earlier it is served."""
+"""(client, direction, ready time) -> priority, smallest first."""
 
 
 def first_come_first_served(instance: Instance, helper: int, clients: Iterable[int]) -> list[Row]:
-    """First come, first served by readiness, nothing interrupted (Tirana et al., section VI, balanced-greedy's step 2).
+    """Schedule one helper first come, first served, without preemption (Tirana et al., section VI, step 2).
 
     A forward is ready at its release, a backward l + l' after its forward ended; ties go to the lower client.
     """
@@ -106,7 +103,7 @@ def first_come_first_served(instance: Instance, helper: int, clients: Iterable[i
 def schedule_helpers(
     instance: Instance, helper: Sequence[int], rule: Callable[[Instance, int, list[int]], list[Row]]
 ) -> list[Row]:
-    """All helpers by one rule, given the helper of each client."""
+    """Schedule all helpers by one rule. helper: [client]."""
     groups: list[list[int]] = [[] for _ in range(instance.helpers)]
     for client, i in enumerate(helper):
         groups[i].append(client)
@@ -135,7 +132,7 @@ def _run(instance: Instance, helper: int, clients: Iterable[int], rank: Rank) ->
 
 
 def _releases(instance: Instance, helper: int, clients: Iterable[int]) -> list[tuple[int, int, int]]:
-    """A heap of the forwards by release: time, client, direction."""
+    """Return a heap of (release, client, FORWARD)."""
     release = instance.release[helper].tolist()
     coming = [(release[client], client, FORWARD) for client in clients]
     heapq.heapify(coming)

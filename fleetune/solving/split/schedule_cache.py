@@ -1,4 +1,4 @@
-"""What is known of every set of clients that a search has put on a helper; a set is the bits of an integer."""
+"""Cache of helper schedules, keyed by helper and bitmask of its clients."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from fleetune.solving.split.schedule import Row
 from fleetune.solving.split.single_machine import INFINITE_TIME, MachineSchedule, SingleMachine
 
 NODES = 40
-"""Of branch and bound for a set looked at in passing: its plan is the least one more often than not."""
+"""Branch-and-bound nodes for a set examined in passing; usually enough for the optimum."""
 
 
 def clients_of(mask: int) -> list[int]:
-    """The clients of a set, ascending."""
+    """Return the clients of a mask, ascending."""
     found = []
     while mask:
         low = mask & -mask
@@ -23,7 +23,7 @@ def clients_of(mask: int) -> list[int]:
 
 
 def mask_of(clients: Iterable[int]) -> int:
-    """The set of some clients."""
+    """Return the mask of some clients."""
     mask = 0
     for client in clients:
         mask |= 1 << client
@@ -31,29 +31,29 @@ def mask_of(clients: Iterable[int]) -> int:
 
 
 class ScheduleCache:
-    """Schedules of helpers, each worked out once; helpers with the same times share them."""
+    """Best known schedule and bound of each set of clients on each helper; helpers with equal times share entries."""
 
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
         self.representative = _first_alike(instance)
-        """[helper] The first helper with the same times and links."""
+        """[helper], the first helper with the same times and links."""
         self.machines = [SingleMachine(instance, i) for i in range(instance.helpers)]
         self.allowed = [mask_of(instance.linked[i].nonzero()[0].tolist()) for i in range(instance.helpers)]
         self.memory = instance.client_memory.tolist()
         self.capacity = instance.helper_memory.tolist()
         self.steps = 0
-        """Moves that local search looked at."""
+        """Moves that local search has examined."""
         self._found: dict[tuple[int, int], MachineSchedule] = {}
         self._nodes: dict[tuple[int, int], int] = {}
         self._least: dict[tuple[int, int], int] = {}
 
     @property
     def effort(self) -> int:
-        """The measure of work that does not depend on the machine: some 3 us each."""
+        """Machine-independent measure of work, about 3 us per unit."""
         return sum(machine.effort for machine in self.machines) + 3 * self.steps
 
     def find(self, helper: int, mask: int, nodes: int = NODES) -> MachineSchedule:
-        """The best schedule known of a set, looked for with so many nodes unless it was before."""
+        """Return the best known schedule of a set, after a search with at least this many nodes."""
         key = (self.representative[helper], mask)
         known = self._found.get(key)
         if known is not None and (known.proven or self._nodes[key] >= nodes):
@@ -73,7 +73,7 @@ class ScheduleCache:
         return found
 
     def least(self, helper: int, mask: int) -> int:
-        """What a set takes at least: its schedule if one was looked for, else Jackson's bound."""
+        """Return a lower bound on a set's makespan: its schedule if one was searched for, else Jackson's bound."""
         key = (self.representative[helper], mask)
         known = self._found.get(key)
         if known is not None and self._nodes[key] >= NODES:
@@ -83,7 +83,7 @@ class ScheduleCache:
         return self._least[key]
 
     def decide(self, helper: int, mask: int, horizon: int, nodes: int) -> MachineSchedule:
-        """What is known of a set once a schedule within the horizon was looked for, or proof that there is none."""
+        """Search for a schedule within the horizon, or a proof that there is none; return what is known."""
         found = self.find(helper, mask, 0)
         if found.value <= horizon or found.bound > horizon:
             return found
@@ -92,7 +92,7 @@ class ScheduleCache:
         return self._found[self.representative[helper], mask]
 
     def learn(self, helper: int, mask: int, found: MachineSchedule) -> None:
-        """Take up a schedule, or a bound, that something else found."""
+        """Store a schedule or bound that another search found."""
         key = (self.representative[helper], mask)
         known = self._found.get(key)
         if known is not None:
@@ -103,23 +103,23 @@ class ScheduleCache:
         self._nodes.setdefault(key, -1)
 
     def makespans(self, masks: Sequence[int]) -> list[int]:
-        """Makespan of every helper with its set."""
+        """Return [helper] the makespan of its set."""
         return [self.find(i, mask).value for i, mask in enumerate(masks)]
 
     def fits(self, masks: Sequence[int]) -> bool:
-        """Whether links and memories allow it."""
+        """Return True if links and memories allow the assignment."""
         return all(
             mask & ~self.allowed[i] == 0 and sum(self.memory[j] for j in clients_of(mask)) <= self.capacity[i]
             for i, mask in enumerate(masks)
         )
 
     def rows(self, masks: Sequence[int]) -> list[Row]:
-        """The schedules of all helpers."""
+        """Return the schedules of all helpers."""
         return [row for i, mask in enumerate(masks) for row in self.find(i, mask).rows]
 
 
 def masks_of(instance: Instance, helper: Sequence[int]) -> list[int]:
-    """Of each helper the set of its clients, from the helper of each client."""
+    """Convert an assignment [client] to masks [helper]."""
     masks = [0] * instance.helpers
     for client, i in enumerate(helper):
         masks[int(i)] |= 1 << client
@@ -127,7 +127,7 @@ def masks_of(instance: Instance, helper: Sequence[int]) -> list[int]:
 
 
 def helper_of(instance: Instance, masks: Sequence[int]) -> list[int]:
-    """And back."""
+    """Convert masks [helper] to an assignment [client]."""
     helper = [0] * instance.clients
     for i, mask in enumerate(masks):
         for client in clients_of(mask):

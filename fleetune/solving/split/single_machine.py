@@ -1,16 +1,12 @@
-"""When each task of one helper may run: what a node of `machine`'s branch and bound is.
+"""Branch and bound for one helper with given clients: the least makespan.
 
-One helper with its clients given: the least makespan, by branch and bound on windows.
-
-The one-machine problem with heads, tails and delays between two tasks of a client, "the one-machine problem with
-delayed precedence constraints" of the shifting bottleneck (E. Balas, J. K. Lenstra, A. Vazacopoulos, Management Science
-41(1), 1995), here also with interruptions. A node is a window for each task. Its relaxation forgets that a client's two
-tasks are tied and that tasks may not be interrupted: then serving the earliest due task first decides at once whether a
-makespan can be kept (J. R. Jackson, 1955; W. A. Horn, 1974). Where its schedule breaks a tie, the forward either ends
-sooner than in it, or the backward starts only after that; where it interrupts what must not be, one of the two tasks
-goes first; where an interruption costs more than it may, the task is not interrupted at all or pays for one more
-switch. Windows shrink until the relaxation's schedule is a plan or impossible. Plans also come from serving by due
-dates for real.
+"The one-machine problem with delayed precedence constraints" of the shifting bottleneck (E. Balas, J. K. Lenstra, A.
+Vazacopoulos, Management Science 41(1), 1995): heads, tails and a delay between the two tasks of a client; here also
+with preemption. A node is a time window per task. Its relaxation drops the delays and allows preemption, so that
+earliest due date decides at once whether a makespan can be met (J. R. Jackson, 1955; W. A. Horn, 1974). If its schedule
+violates a delay, the forward ends earlier, or the backward starts later; if it interrupts a task that must not be, one
+of the two tasks goes first; if an interruption costs too much, the task is not interrupted or pays for one more switch.
+Windows shrink until the relaxed schedule is a plan or infeasible. Dispatching by due dates yields further plans.
 """
 
 from __future__ import annotations
@@ -25,11 +21,11 @@ from fleetune.solving.split.preemptive import Relaxed, earliest_due_date, jackso
 from fleetune.solving.split.schedule import BACKWARD, FORWARD, Row, merged
 
 INFINITE_TIME = 2**62
-"""Later than anything."""
+"""Later than every time."""
 
 
 class MachineTimes(NamedTuple):
-    """Of one helper, as lists by client."""
+    """Times of one helper, as lists by client."""
 
     release: list[int]
     lengths: tuple[list[int], list[int]]
@@ -42,7 +38,7 @@ class MachineTimes(NamedTuple):
 
     @classmethod
     def of(cls, instance: Instance, helper: int) -> MachineTimes:
-        """The instance's, for plain loops."""
+        """Convert a helper's times to lists, for plain loops."""
         return cls(
             instance.release[helper].tolist(),
             (instance.forward[helper].tolist(), instance.backward[helper].tolist()),
@@ -59,19 +55,19 @@ class TaskWindows(NamedTuple):
     head: list[int]
     length: list[int]
     tail: list[int]
-    """Least time from its end to the client's completion."""
+    """Least time from the task's end to the client's completion."""
     cap: list[int]
-    """Latest end whatever the makespan."""
+    """Latest end for any makespan."""
     unsplit: list[bool]
-    """May not be interrupted."""
+    """True for tasks that may not be interrupted."""
     charged: list[int]
-    """Interruptions that its tail already pays for."""
+    """Interruptions that the tail already pays for."""
     orders: tuple[tuple[int, int], ...]
-    """One task wholly before another."""
+    """Pairs of tasks of which the first ends before the second starts."""
 
     @classmethod
     def root(cls, times: MachineTimes, clients: Sequence[int]) -> TaskWindows:
-        """What holds in every schedule of these clients."""
+        """Return the windows that hold in every schedule of these clients."""
         forward, backward = ([lengths[j] for j in clients] for lengths in times.lengths)
         head = [times.release[j] for j in clients]
         tail = [times.tail[j] for j in clients]
@@ -88,12 +84,12 @@ class TaskWindows(NamedTuple):
         )
 
     def copy(self) -> TaskWindows:
-        """To be changed; lengths never are."""
+        """Copy everything but the lengths, which never change."""
         head, tail, cap, unsplit, charged = self.head[:], self.tail[:], self.cap[:], self.unsplit[:], self.charged[:]
         return TaskWindows(head, self.length, tail, cap, unsplit, charged, self.orders)
 
     def shrink(self, between: Sequence[int], horizon: int) -> bool:
-        """Shrink the windows by orders and ties until nothing changes; False: some task has too little room."""
+        """Propagate orders and delays until nothing changes; return False if a task no longer fits its window."""
         count = len(between)
         ties = [(k, k + count, gap) for k, gap in enumerate(between)] + [(a, b, 0) for a, b in self.orders]
         head, length, tail, cap = self.head, self.length, self.tail, self.cap
@@ -113,32 +109,32 @@ Segment = tuple[int, int, int]
 
 
 class MachineSchedule(NamedTuple):
-    """What is known of a helper with a set of clients."""
+    """Best known schedule and bound of a set of clients on a helper."""
 
     value: int
-    """Makespan of `rows`; FAR: none below the limit was found."""
+    """Makespan of `rows`; INFINITE_TIME if none below the limit was found."""
     rows: list[Row]
     bound: int
     """No schedule has a shorter makespan."""
 
     @property
     def proven(self) -> bool:
-        """Nothing is left to look for."""
+        """True if the schedule is optimal."""
         return self.bound >= self.value
 
 
 class SingleMachine:
-    """One helper, ready for many sets of clients."""
+    """One helper, for many sets of clients."""
 
     def __init__(self, instance: Instance, helper: int, *, preemptive: bool | None = None) -> None:
-        """preemptive: None: as the instance says."""
+        """preemptive: None takes the instance's."""
         times = MachineTimes.of(instance, helper)
         self.times = times if preemptive is None else times._replace(preemptive=preemptive)
         self.effort = 0
-        """Tasks put in order so far: the measure of work."""
+        """Tasks sequenced so far, a measure of work."""
 
     def bound(self, clients: Sequence[int]) -> int:
-        """Jackson's bound: the least makespan were a client's two tasks not tied and all could be interrupted."""
+        """Return Jackson's bound: the least makespan with preemption and without delays between a client's tasks."""
         root = TaskWindows.root(self.times, clients)
         self.effort += len(clients)
         return jackson_bound(root.head, root.length, root.tail)
@@ -146,9 +142,10 @@ class SingleMachine:
     def solve(
         self, clients: Sequence[int], *, nodes: int, below: int = INFINITE_TIME, enough: int = 0
     ) -> MachineSchedule:
-        """The best schedule that `nodes` nodes find with a makespan under `below`; it stops at one of at most `enough`.
+        """Return the best schedule that `nodes` nodes find with a makespan below `below`; stop at one of at most
+        `enough`.
 
-        With enough nodes it is the least there is, or none there is under `below`: then `bound` says so.
+        With enough nodes it is optimal, or `bound` proves that there is none below `below`.
         """
         if not clients:
             return MachineSchedule(0, [], 0)
@@ -162,9 +159,9 @@ class SingleMachine:
     def _with_free_switches(
         self, clients: Sequence[int], nodes: int, below: int, known: MachineSchedule
     ) -> MachineSchedule:
-        """The best of what is known and the best schedule were interruptions free: nobody's makespan is less than that.
+        """Solve again as if switches were free, which bounds every makespan, and return the better of both schedules.
 
-        It is a plan as well, once it pays for them, and is found and proven soon whatever the unit of time is.
+        The free schedule is a plan once it pays for its switches; it is found and proven quickly at any time unit.
         """
         if known.value < INFINITE_TIME:
             below = min(below, known.value)
@@ -190,7 +187,7 @@ class _Search:
         self.looked_at = 0
         """Nodes."""
         self.undecided_bound = INFINITE_TIME
-        """No plan is shorter in any of the leaves that were neither a plan nor ruled out."""
+        """Lower bound of the leaves that were neither a plan nor ruled out."""
 
     def run(self, nodes: int, enough: int) -> MachineSchedule:
         root = TaskWindows.root(self.times, self.clients)
@@ -207,7 +204,7 @@ class _Search:
         return MachineSchedule(value, self._rows(), least)
 
     def _start(self, root: TaskWindows) -> None:
-        """Plans by rules: longest tail first, with and without interruptions, and first come first served."""
+        """Dispatch plans: longest tail first, with and without preemption, and first come, first served."""
         longest_tail, whole = [-x for x in root.tail], [True] * len(root.tail)
         self._try(root, longest_tail, whole)
         self._try(root, None, whole)
@@ -215,7 +212,7 @@ class _Search:
             self._try(root, longest_tail, root.unsplit)
 
     def _expand(self, node: TaskWindows, stack: list[TaskWindows]) -> None:
-        """Rule the node out, find a plan, or put its children on the stack, the more promising last."""
+        """Rule the node out, find a plan, or push its children, the more promising one last."""
         horizon = self.best - 1
         due = [min(cap, horizon - tail) for cap, tail in zip(node.cap, node.tail, strict=True)]
         relaxed = earliest_due_date(node.head, node.length, due)
@@ -233,7 +230,7 @@ class _Search:
         stack += [child for child in children if child.shrink(self.between, self.best - 1)]
 
     def _branch(self, node: TaskWindows, relaxed: Relaxed) -> list[TaskWindows] | None:
-        """Two nodes that hold every plan of this one; the first is looked at last. None: none are known."""
+        """Return two nodes that cover every plan of this one, the second to be explored first, or None."""
         late, worst = 0, -1
         for k in range(self.count):
             gap = relaxed.end[k] + self.between[k] - relaxed.start[k + self.count]
@@ -254,7 +251,7 @@ class _Search:
         return None
 
     def _untie(self, node: TaskWindows, k: int, end: int) -> list[TaskWindows]:
-        """The forward ends by then, or later."""
+        """Branch: the forward ends by `end`, or later."""
         by, later = node.copy(), node.copy()
         by.cap[k] = min(by.cap[k], end)
         at = k + self.count
@@ -265,7 +262,7 @@ class _Search:
         return node.copy()._replace(orders=(*node.orders, (first, second)))
 
     def _settle(self, node: TaskWindows, k: int) -> list[TaskWindows] | None:
-        """The task is not interrupted, or pays for one more switch."""
+        """Branch: the task is not interrupted, or pays for one more switch."""
         if node.charged[k]:
             return None
         whole, pays = node.copy(), node.copy()
@@ -276,7 +273,7 @@ class _Search:
         return [pays, whole]
 
     def _try(self, node: TaskWindows, rank: Sequence[int] | None, unsplit: Sequence[bool]) -> None:
-        """A plan by serving the waiting task of least rank (None: first come first served); kept if it is better."""
+        """Dispatch the ready task of least rank (None: first come, first served); keep the plan if it is better."""
         segments, value = self._serve(node, rank, unsplit)
         if value < self.best:
             self.best, self.segments = value, segments

@@ -1,4 +1,4 @@
-"""A problem of kind "split" solved by a method's name."""
+"""Solver of kind "split": dispatch by method name."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -25,11 +25,11 @@ PLANNERS: dict[str, Callable[[Instance, SearchOptions], Candidate]] = {
 
 
 def solve(problem: Problem, *, method: str = "auto", time_limit_s: float | None = None, seed: int = 0) -> Solution:
-    """A plan by one of the methods.
+    """Return a plan by one of the methods.
 
-    time_limit_s: of methods that search; None: a fixed amount of work. Raises Refused for an unknown method, and for
-    `admm` where tasks may not be interrupted; Infeasible names the client or helper that lacks memory or links;
-    TryAgain where time ended before any assignment was known to fit.
+    time_limit_s: for methods that search; None: a fixed amount of work. Raises Refused for an unknown method, and for
+    `admm` if the problem is not preemptive; Infeasible, naming the client or helper that lacks memory or links;
+    TryAgain if time runs out before an assignment is known to fit.
     """
     if method not in SUMMARIES:
         raise Refused(f"method: {method!r} is not known; allowed are {', '.join(SUMMARIES)}")
@@ -60,16 +60,16 @@ def solve(problem: Problem, *, method: str = "auto", time_limit_s: float | None 
 
 
 def in_order(helper: Sequence[int], rows: Iterable[Row]) -> list[Row]:
-    """Rows of plain integers by start, then helper, then client; those of one task that abut are one."""
+    """Return rows of plain integers by start, helper and client, with adjacent pieces of a task joined."""
     plain = [Row(*map(int, row)) for row in rows]
     return sorted(merged(plain), key=lambda row: (row.start, helper[row.client], row))
 
 
 def order(helpers: int, helper: Sequence[int], rows: Iterable[Row]) -> tuple[tuple[tuple[int, Direction], ...], ...]:
-    """Of each helper, its tasks by the start of their first pieces; `rows` as `in_order` gives them.
+    """Return [helper] its tasks by first start; rows: as `in_order` returns them.
 
-    For running without a clock: a helper takes its tasks one after another in this order, each as soon as its input is
-    there and the one before it is done. It never waits for what comes later in it.
+    Without a clock, a helper runs its tasks in this order, each as soon as its input is there and the one before it is
+    done. It never waits for a later one.
     """
     found: list[dict[tuple[int, Direction], None]] = [{} for _ in range(helpers)]
     for row in rows:

@@ -7,4 +7,4 @@ SUMMARIES = {
     "balanced-greedy": "the paper's heuristic: each client to the helper with the fewest, first come, first served",
     "random-fcfs": "the paper's baseline: a random assignment that fits, first come, first served",
 }
-"""One line for each method; the first is the default. Here, because listing them must not load a solver."""
+"""Method -> summary; the first is the default. Listing them loads no solver."""

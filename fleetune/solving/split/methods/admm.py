@@ -1,18 +1,18 @@
-"""The paper's decomposition: J. Tirana et al., "Workflow Optimization for Parallel Split Learning", INFOCOM 2024, V.
+"""The paper's ADMM decomposition: J. Tirana et al., "Workflow Optimization for Parallel Split Learning", INFOCOM 2024,
+V.
 
-Forwards and assignment first (Problem 2), by the alternating direction method of multipliers of Algorithm 1: the
+Problem 2 (forward tasks and assignment) is solved by the alternating direction method of multipliers, Algorithm 1: the
 schedule w and the assignment y take turns under the l1 augmented Lagrangian of eq. (16), tightened by eq. (20); lambda
-moves by what of eq. (6) is violated; eq. (17) and (18) end it. Then the forwards are repaired to the assignment by eq.
-(19), and the backwards scheduled optimally given both (Problem 3, Algorithm 2).
+moves by the violation of eq. (6); eq. (17) and (18) end it. Then eq. (19) repairs the forwards to the assignment, and
+Problem 3, Algorithm 2, schedules the backwards optimally.
 
-What differs: both sub-problems are solved by CP-SAT within a fixed amount of work (inexact ones will do, footnote 7).
-The schedule sub-problem needs no variable per slot: a helper can give its clients their amounts within their release
-times and deadlines just when every window holds what must lie in it (`subproblems.windows`). Eq. (19), given the
-assignment, is one 1|pmtn, r_j|f_max a helper, and solved to optimality. Of all assignments met on the way the one with
-the shortest whole batch is returned, not the last. lambda and rho weigh slots, so where tasks are longer than TYPICAL
-units, slots of several units stand for them in Algorithm 1, rounded up (the paper's observation 2), and where windows
-would be too many only those on a grid are heeded; repair and backwards are in the problem's own unit and exact. Switch
-costs enter when schedules are judged.
+Differences from the paper: CP-SAT solves both sub-problems within a fixed amount of work (the paper allows inexact
+solutions, footnote 7). The schedule sub-problem needs no variable per slot: a helper can serve its clients within their
+release times and deadlines if and only if every window has room (`admm_subproblems.windows`). Eq. (19) is one problem
+1|pmtn, r_j|f_max per helper and is solved optimally. The result is the assignment with the shortest batch of all that
+were found, not the last one. lambda and rho weigh slots; so tasks longer than TYPICAL units are measured in slots of
+several units, rounded up (the paper's observation 2), and windows are thinned to a grid if there are too many; repair
+and backwards use the problem's own unit and are exact. Switch costs count when schedules are compared.
 """
 
 from collections.abc import Iterator
@@ -32,16 +32,15 @@ from fleetune.solving.split.schedule import FORWARD, Row, first_come_first_serve
 ITERATIONS = 6
 """tau_max; the paper reports fewer than 5."""
 RHO = 1
-"""The penalty rho, whole as all of eq. (16); the paper prints none; of 1, 2, 4, 8, 20 the last two did worse."""
+"""Penalty rho, an integer like all of eq. (16). The paper prints none; of 1, 2, 4, 8, 20 the last two did worse."""
 TYPICAL, LONGEST = 16, 4096
-"""Slots that the middle and the longest forward last at most; as many as in the paper's setting."""
+"""Slots of the median and of the longest forward task, as many as in the paper's setting."""
 MAX_TERMS = 1_000_000
-"""Of the windows of one schedule sub-problem."""
+"""Terms over all windows of one schedule sub-problem."""
 SLOTS_S, TERM_S = 1e-4, 2e-6
-"""About what stating a schedule sub-problem takes for each pair, and for each time a client is in a window: no clock
-ends that."""
+"""Approximate seconds to build a schedule sub-problem, per pair and per term; no deadline interrupts it."""
 PATIENCE = 2
-"""Assignments met again in a row that end the search: from there it goes round in circles."""
+"""Consecutive assignments seen before that end the search, because it cycles."""
 
 
 class _Batch(NamedTuple):
@@ -51,7 +50,7 @@ class _Batch(NamedTuple):
 
 
 def plan(instance: Instance, effort: SearchOptions = SearchOptions()) -> Candidate:  # noqa: B008 - immutable
-    """The best schedule met; for preemptive problems in which everyone fits."""
+    """Return the best schedule found; for preemptive problems with a feasible assignment."""
     assert instance.preemptive
     deadline = Deadline(effort.time_limit_s)
     best: _Batch | None = None
@@ -68,7 +67,7 @@ def plan(instance: Instance, effort: SearchOptions = SearchOptions()) -> Candida
 
 
 def _assignments(instance: Instance, effort: SearchOptions, deadline: Deadline) -> Iterator[tuple[int, ...]]:
-    """Algorithm 1: every assignment y that it meets, once each, in order; where time is too short for one, another."""
+    """Yield the distinct assignments y of Algorithm 1, in order; a baseline's if time is too short for one."""
     met: set[tuple[int, ...]] = set()
     if deadline.affords(instance.linked.size * SLOTS_S):
         for helper in _met(instance, effort.seed, deadline):
@@ -104,7 +103,7 @@ def _met(instance: Instance, seed: int, deadline: Deadline) -> Iterator[tuple[in
 
 
 def in_slots(instance: Instance) -> ForwardProblem:
-    """Problem 2 in slots of as many units as its tasks' lengths ask for, every duration rounded up."""
+    """Convert Problem 2 to slots, with a unit chosen by task lengths; durations are rounded up."""
     lengths = instance.forward[instance.linked]
     slot = max(1, -(-int(np.median(lengths)) // TYPICAL), -(-int(lengths.max()) // LONGEST))
 
@@ -125,14 +124,14 @@ def in_slots(instance: Instance) -> ForwardProblem:
 
 
 def terms(forward: ForwardProblem) -> int:
-    """How often clients are counted in windows, at most."""
+    """Return an upper limit of the terms over all windows."""
     clients = forward.release.shape[1]
     tails = min(clients, np.unique(forward.tail // forward.grid).size)
     return int(sum(np.unique(row).size for row in forward.release // forward.grid) * tails * clients)
 
 
 def _complete(instance: Instance, helper: tuple[int, ...]) -> _Batch:
-    """The batch with these helpers: eq. (19), then Algorithm 2; or FCFS where interruptions cost more than that."""
+    """Complete an assignment: eq. (19), then Algorithm 2, or FCFS if interruptions cost more than they gain."""
     rows = schedule_helpers(instance, helper, _optimal)
     found = _Batch(makespan(instance, helper, rows), helper, rows)
     if instance.switch_cost.any():
@@ -153,5 +152,5 @@ def _optimal(instance: Instance, i: int, clients: list[int]) -> list[Row]:
 
 
 def _solver_limit_s(deadline: Deadline, reserve_s: float) -> float | None:
-    """For the solver alone; None: work decides."""
+    """Return the time limit of one solver call; None: work decides."""
     return max(0.0, deadline.left_s() - reserve_s) if deadline.limited else None

@@ -1,16 +1,16 @@
-"""auto: the best start improved by local search, and a bound that closes in; ours.
+"""Our methods `auto` and `exact`.
 
-J. Tirana et al. (INFOCOM 2024) choose between their ADMM and balanced-greedy by size. Here both baselines are among the
-starts, so no plan of theirs is better; what follows ends as soon as the plan equals the bound. Work grows with the
-problem within limits, so the same problem and seed give the same plan; with a time limit it goes on until then.
+auto: local search from the best start, and a rising lower bound. J. Tirana et al. (INFOCOM 2024) choose between their
+ADMM and balanced-greedy by size. Here both baselines are among the starts, so that no plan of theirs is better; the
+search ends once the plan equals the bound. Work grows with the problem within limits, so that the same problem and seed
+give the same plan; with a time limit it continues until then.
 
-exact: the constraint solver over assignment and both directions at once, until the plan is proven or work is done.
-
-Problem P of J. Tirana et al. (INFOCOM 2024, eq. (1)-(11)), which their solver left with a gap of 40 % after 14 hours at
-20 clients and 5 helpers. What closes it here: the energetic bound, a logic-based Benders search with an exact branch
-and bound per helper (`benders`, `single_machine`), and at last the whole problem for CP-SAT (`cp_model`). A preemptive
-plan is proven best by the Benders search at any horizon; where interruptions cost something and a task would be worth
-interrupting twice, only by the whole model, which is used while the horizon is short. `lower_bound` is what was proven.
+exact: CP-SAT over assignment and both directions at once, until the plan is proven or work is done. It solves problem P
+of J. Tirana et al. (eq. (1)-(11)), which their solver left with a gap of 40 % after 14 hours at 20 clients and 5
+helpers. The gap is closed by the energetic bound, a logic-based Benders search with an exact branch and bound per
+helper (`benders`, `single_machine`), and last the whole problem in CP-SAT (`cp_model`). The Benders search proves
+preemptive plans at any horizon; if interruptions cost something and a task is worth interrupting twice, only the CP-SAT
+model does, which is used while the horizon is short. `lower_bound` is the bound that was proven.
 """
 
 from fleetune.solving.split.candidate import Candidate, SearchOptions
@@ -18,11 +18,11 @@ from fleetune.solving.split.instance import Instance
 from fleetune.solving.split.planner import Planner
 
 SMALL = 20
-"""Clients up to which the constraint solver has the last word; beyond it is local search."""
+"""Clients up to which the constraint solver, and beyond which local search, comes last."""
 
 
 def auto(instance: Instance, effort: SearchOptions = SearchOptions()) -> Candidate:  # noqa: B008 - immutable
-    """A plan and a proven bound."""
+    """Return a plan and a proven bound."""
     planner = Planner(instance, effort)
     planner.round_relaxation()
     planner.tabu_search(300_000)
@@ -45,7 +45,7 @@ def auto(instance: Instance, effort: SearchOptions = SearchOptions()) -> Candida
 
 
 def _large(planner: Planner) -> None:
-    """Beyond SMALL: what is wide of its bound gets more of the search that mends it."""
+    """Spend more work on large problems while the gap is wide."""
     if planner.gap_is_wide:
         planner.search_neighbourhoods(work=9.0)
     planner.close_gap(work=0.5, rounds=40)
@@ -63,7 +63,7 @@ def _large(planner: Planner) -> None:
 
 
 def exact(instance: Instance, effort: SearchOptions = SearchOptions()) -> Candidate:  # noqa: B008 - immutable
-    """A plan and a proven bound."""
+    """Return a plan and a proven bound."""
     planner = Planner(instance, effort)
     planner.round_relaxation()
     planner.tabu_search(300_000)

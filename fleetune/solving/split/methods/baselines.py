@@ -1,13 +1,12 @@
-"""The paper's scalable heuristic: J. Tirana et al., INFOCOM 2024, section VI, "balanced-greedy".
+"""The paper's heuristics (J. Tirana et al., INFOCOM 2024): `balanced-greedy` (section VI) and `random-fcfs` (section
+VII).
 
-Step 1, in the order of the clients: each goes to the helper with the fewest clients among those that still have the
-memory for it (and a link to it). Step 2: first come, first served, without interruptions. The paper does not say what
-happens when no helper is left for a client; here the clients are then placed so that the fullest helper has the fewest.
+balanced-greedy, step 1: in the order of the clients, each goes to the helper with the fewest clients among those with a
+link and enough memory left. Step 2: first come, first served, without interruptions. The paper does not say what
+happens if no helper is left for a client; here the clients are then assigned so that the fullest helper has the fewest.
 
-The paper's baseline: J. Tirana et al., INFOCOM 2024, section VII: a random assignment within memory, then FCFS.
-
-Clients in random order, each to any helper that still has room; begun again when one finds none. Where room is so
-scarce that this keeps failing, random moves and swaps from some assignment that fits.
+random-fcfs: clients in random order, each to any helper with memory left; started again if one finds none. If memory is
+so scarce that this keeps failing: random moves and swaps from an assignment that fits.
 """
 
 import random
@@ -23,7 +22,7 @@ from fleetune.solving.split.schedule import first_come_first_served, schedule_he
 
 
 def balanced_greedy(instance: Instance, effort: SearchOptions = SearchOptions()) -> Candidate:  # noqa: B008 - immutable
-    """The heuristic's schedule; nothing in it is random, and a clock matters only where a helper has no room left."""
+    """Return the heuristic's schedule. Deterministic, unless a time limit ends the search for an assignment."""
     deadline = Deadline(effort.time_limit_s)
     helper = balanced_assignment(instance)
     deterministic = helper is not None or not deadline.limited
@@ -35,7 +34,7 @@ def balanced_greedy(instance: Instance, effort: SearchOptions = SearchOptions())
 
 
 def balanced_assignment(instance: Instance) -> list[int] | None:
-    """Step 1: the helper of each client; None: some client found no helper with room. Ties go to the first helper."""
+    """Return step 1: a helper per client, ties to the first helper; None if a client finds no memory."""
     left, load = instance.helper_memory.copy(), np.zeros(instance.helpers, np.int64)
     helper = []
     for j in range(instance.clients):
@@ -54,14 +53,13 @@ STEPS_PER_CLIENT = 50
 
 
 def random_fcfs(instance: Instance, effort: SearchOptions = SearchOptions()) -> Candidate:  # noqa: B008 - immutable
-    """Another schedule for another seed."""
+    """Return a random assignment, scheduled first come first served."""
     helper = random_assignment(instance, random.Random(effort.seed), effort.placed)
     return Candidate(helper, schedule_helpers(instance, helper, first_come_first_served))
 
 
 def random_assignment(instance: Instance, rng: random.Random, placed: Sequence[int] | None = None) -> list[int]:
-    """A random helper for each client so that all fit; for problems where some assignment does, as `placed` if
-    known."""
+    """Draw an assignment within memory, for problems that have one. placed: an assignment that fits, if known."""
     for _ in range(TRIES):
         helper = _dealt(instance, rng)
         if helper is not None:
@@ -84,7 +82,7 @@ def _dealt(instance: Instance, rng: random.Random) -> list[int] | None:
 
 
 def _shaken(instance: Instance, helper: list[int], rng: random.Random) -> list[int]:
-    """Clients moved and swapped at random wherever memory and links allow it."""
+    """Apply random moves and swaps within memory and links."""
     left = instance.helper_memory.copy()
     np.subtract.at(left, helper, instance.client_memory)
     memory, linked = instance.client_memory, instance.linked
