@@ -102,7 +102,7 @@ class Amounts:
             self.model.add(self.given[i, client] == p * self.some[i, client])
 
     def fit(self, helper: int, window: Window, makespan: Any, least: int) -> None:
-        """Require that the window has room for its clients; an unused window may be empty or start after the makespan."""
+        """Require room in the window for its clients; an unused window may be empty or start after the makespan."""
         lies = sum(self.given[helper, j] for j in window.clients) + window.start + window.tail <= makespan
         if window.start + window.tail <= least:
             self.model.add(lies)
