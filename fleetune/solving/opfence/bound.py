@@ -1,11 +1,11 @@
-"""A time that no placement that fits the memories can beat.
+"""Lower bound on the time of every placement that fits the memories.
 
-Let T be the most that a device computes or receives: eq. (3) is a sum S plus (n - 1) T. Two relaxations bound S for a
-given T from below, and both fall as T grows, so that the best over all T is bracketed on a grid that is refined where
-it is lowest. (1) A path of the graph, alone: devices may come again, all other operators run on the fastest device
-for nothing but their compute; every transfer sends the least that any ratio of AdaTopK leaves of it. (2) All flops,
-divided at will: the fastest devices first, each up to T and to what its memory holds at best; as many devices as that
-takes at least are joined by as many of the quickest transfers.
+Let T be the largest compute or receive time of a device: eq. (3) is a sum S plus (n - 1) T. Two relaxations bound S
+from below for a given T, and both fall as T grows; so the minimum over T is bracketed on a grid that is refined where
+it is lowest. (1) One path of the graph: devices may repeat, all other operators run on the fastest device and cost
+their compute only, and every transfer sends the least that any AdaTopK ratio leaves of it. (2) All flops, divided
+arbitrarily: the fastest devices first, each up to T and up to what its memory can hold; the least number of devices
+that takes is joined by as many of the quickest transfers.
 """
 
 import numpy as np
@@ -20,15 +20,15 @@ from fleetune.solving.validation import Floats
 GRID = 12
 ROUNDS = 3
 ROUNDING = 1e-9
-"""Relative; what sums of many numbers may be off by."""
+"""Relative rounding error of sums of many numbers."""
 MAX_WORK = 40_000_000
-"""Steps of the walk times pairs of devices times grid, beyond which the path is left out."""
+"""Limit of path length times device pairs times grid; above it, relaxation (1) is skipped."""
 
 
 def lower_bound_s(instance: Instance, known_s: float, deadline: Deadline = NO_DEADLINE) -> float:
-    """Seconds; known_s: what some placement takes, above which nothing need be looked at.
+    """Return the bound in seconds; known_s: the time of some placement, an upper limit of the bound.
 
-    deadline: once it is over, the path is left out, which takes most of the time.
+    deadline: relaxation (1), which takes most of the time, is skipped once it expires.
     """
     relaxed = _Relaxed(instance, deadline)
     least = relaxed.least_slowest_s()
@@ -49,7 +49,7 @@ def lower_bound_s(instance: Instance, known_s: float, deadline: Deadline = NO_DE
 
 
 def _lows(grid: Floats, sums: Floats, rounds: int) -> Floats:
-    """Eq. (3) is at least this for T from each of the grid to the next; beyond the last it is above what is known."""
+    """Return the least eq. (3) for T between each grid value and the next."""
     at_most = np.append(sums[1:], sums[-1])
     found: Floats = at_most + rounds * grid
     return found
@@ -68,10 +68,10 @@ class _Relaxed:
         self.held = _flops_held(instance)
         self.link_s = _quickest(instance, self.weight)
         self.parts = len(components(range(instance.operators), instance.parents))
-        """Weakly connected parts of the graph; that many devices need no link."""
+        """Weakly connected components of the graph; that many devices need no link."""
 
     def least_slowest_s(self) -> float:
-        """No T is smaller: all devices together must do all flops, and one of them the largest operator."""
+        """Return the least possible T: all devices share all flops, and one runs the largest operator."""
         total = self.instance.flops.sum()
         alone = self.instance.flops.max() / self.instance.speed.max()
         low, high = max(total / self.instance.speed.sum(), alone), max(total / self.instance.speed.min(), alone)
@@ -82,7 +82,7 @@ class _Relaxed:
         return float(low)
 
     def sums(self, slowest_s: Floats) -> Floats:
-        """[T] of the least sum of computing and receiving."""
+        """Return [T] the least sum of compute and receive times."""
         found = np.array([self._divided_s(limit) for limit in slowest_s.tolist()])
         if self.small:
             endless = np.full(len(slowest_s), np.inf)
@@ -91,7 +91,7 @@ class _Relaxed:
         return found
 
     def _divided_s(self, limit: float) -> float:
-        """All flops on the fastest devices, each as much as it can."""
+        """Return the compute time of all flops on the fastest devices, plus the links that joins."""
         instance = self.instance
         room = np.minimum(limit * instance.speed * (1 + ROUNDING), self.held)
         before = np.cumsum(room[self.by_speed]) - room[self.by_speed]
@@ -99,7 +99,7 @@ class _Relaxed:
         return float((done / instance.speed[self.by_speed]).sum() + self._joining_s(room))
 
     def _joining_s(self, room: Floats) -> float:
-        """Links between as many devices as there must be."""
+        """Return the time of the links between the least number of devices."""
         instance = self.instance
         work = _fewest(room, float(instance.flops.sum()))
         memory = _fewest(instance.budget_bytes, float(instance.memory_bytes.sum()))
@@ -108,7 +108,7 @@ class _Relaxed:
 
 
 def heaviest_path(instance: Instance) -> list[int]:
-    """Operators of the path with the most flops, from input to output; ties: with the most operators."""
+    """Return the path with the most flops, from input to output; ties: with the most operators."""
     best = [(0.0, 0)] * instance.operators
     came = [-1] * instance.operators
     for operator in instance.order:
@@ -137,7 +137,7 @@ def _line(instance: Instance, path: list[int]) -> LinearOrder:
 
 
 def _flops_held(instance: Instance) -> Floats:
-    """[device]: the most flops of operators, divided at will, that its memory holds."""
+    """Return [device] the most flops that fit its memory if operators can be divided."""
     with np.errstate(divide="ignore", invalid="ignore"):
         density = np.where(instance.memory_bytes > 0, instance.flops / instance.memory_bytes, np.inf)
     order = np.argsort(-density, kind="stable")
@@ -149,13 +149,13 @@ def _flops_held(instance: Instance) -> Floats:
 
 
 def _fewest(room: Floats, total: float) -> int:
-    """How many of the roomiest it takes."""
+    """Return the least number of devices whose rooms add up to `total`."""
     full = np.cumsum(np.sort(room)[::-1])
     return int(np.searchsorted(full, total * (1 - ROUNDING))) + 1 if total > 0 else 1
 
 
 def _quickest(instance: Instance, weight: float) -> Floats:
-    """[link] ascending: seconds of the smallest output over it."""
+    """Return [link] the seconds of the smallest output over it, ascending."""
     read = [float(instance.output_bytes[maker]) for maker in range(instance.operators) if instance.users[maker]]
     off = ~np.eye(instance.devices, dtype=bool)
     found: Floats = np.sort(instance.alpha[off] + instance.beta[off] * (weight * min(read, default=0.0)))

@@ -1,4 +1,4 @@
-"""Every placement of a tiny problem, looked at."""
+"""Enumeration of every placement of a tiny problem."""
 
 import numpy as np
 
@@ -7,19 +7,19 @@ from fleetune.solving.opfence.path_dp import Bools
 from fleetune.solving.validation import Floats
 
 MAX_PLACEMENTS = 20_000
-"""Placements that are few enough to look at each."""
+"""Limit of the number of placements."""
 MAX_DEVICES = 8
 
 
 def is_tiny(instance: Instance) -> bool:
-    """Whether every placement can be looked at."""
+    """Return True if the problem is small enough to enumerate."""
     return instance.devices <= MAX_DEVICES and bool(
         instance.operators * np.log(instance.devices) <= np.log(MAX_PLACEMENTS)
     )
 
 
 def best_placement(instance: Instance) -> Placement | None:
-    """The fastest placement that fits; None: none fits. Ties: the first, counting operators' devices like digits."""
+    """Return the fastest placement that fits, or None. Ties: the lexicographically first one."""
     count = instance.devices**instance.operators
     places = np.arange(count)[:, None] // instance.devices ** np.arange(instance.operators)[::-1] % instance.devices
     costs = _all_costs(instance, places)
@@ -32,7 +32,7 @@ def best_placement(instance: Instance) -> Placement | None:
 
 
 def _all_costs(instance: Instance, places: Placement) -> Floats:
-    """[placement] of eq. (3)."""
+    """Return [placement] its time by eq. (3)."""
     across, shape = np.arange(len(places)), (len(places), instance.devices, instance.devices)
     transfers, dense_bytes = np.zeros(shape), np.zeros(shape)
     for maker, users in enumerate(instance.users):
@@ -52,11 +52,11 @@ def _all_costs(instance: Instance, places: Placement) -> Floats:
 
 
 def _short(instance: Instance, places: Placement) -> Bools:
-    """[placement]: some device is clearly short of memory."""
+    """Return [placement] True where a device clearly lacks memory."""
     held = _summed(instance.memory_bytes, places, instance.devices)
     return np.asarray((held > instance.budget_bytes * (1 + 1e-9)).any(axis=1))
 
 
 def _summed(values: Floats, places: Placement, devices: int) -> Floats:
-    """[placement, device]"""
+    """Return [placement, device] the sum of the values of the device's operators."""
     return np.stack([(values * (places == device)).sum(axis=1) for device in range(devices)], axis=1)

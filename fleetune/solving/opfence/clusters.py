@@ -1,8 +1,7 @@
-"""Clusters of devices that talk fast with each other (Blondel et al., 2008, as FusionLLM section 4 uses them).
+"""Clusters of devices with fast links: detection, connected parts of the graph, and orders of devices.
 
-Whether each cluster's part of the graph hangs together, and how to mend it where it does not.
-
-Clusters in a row, and devices in a row inside each: slow links are crossed once, by their best pair of devices.
+Clusters are Louvain communities (Blondel et al., 2008, as in FusionLLM section 4). Each takes a connected part of the
+graph, and device orders cross slow links once, by their best pair of devices.
 """
 
 from itertools import permutations
@@ -16,11 +15,11 @@ from fleetune.solving.opfence.linear_order import LinearOrder
 from fleetune.solving.validation import Floats
 
 FASTEST = 10.0
-"""Links without end to their bandwidth count as so many times the fastest that has one."""
+"""Links of infinite bandwidth count as this many times the fastest finite one."""
 
 
 def communities(instance: Instance, seed: int) -> list[list[int]]:
-    """Louvain communities of the bandwidth graph, each ascending, in order of their first device."""
+    """Return the Louvain communities of the bandwidth graph, each ascending, by first device."""
     if instance.devices == 1:
         return [[0]]
     from networkx import Graph
@@ -35,7 +34,7 @@ def communities(instance: Instance, seed: int) -> list[list[int]]:
 
 
 def bandwidth(instance: Instance) -> Floats:
-    """[device, device], symmetric: mean of both directions, as a share of the fastest."""
+    """Return [device, device] the mean bandwidth of both directions relative to the fastest link."""
     with np.errstate(divide="ignore", over="ignore"):
         speed = 1 / instance.beta
     np.fill_diagonal(speed, 0.0)
@@ -47,7 +46,7 @@ def bandwidth(instance: Instance) -> Floats:
 
 
 def excess_components(instance: Instance, placement: Placement, fence: Ints) -> int:
-    """How many parts too many the clusters have; fence: [device] of its cluster."""
+    """Return the number of connected components beyond one per cluster; fence: [device] its cluster."""
     cluster = fence[placement]
     return sum(
         len(components(np.flatnonzero(cluster == number).tolist(), instance.parents)) - 1
@@ -58,8 +57,10 @@ def excess_components(instance: Instance, placement: Placement, fence: Ints) -> 
 def reconnect_clusters(
     instance: Instance, placement: Placement, fence: Ints, deadline: Deadline = NO_DEADLINE
 ) -> Placement:
-    """The placement with the smaller parts of each torn cluster moved to the cluster that they talk to most, where
-    there is room; every move leaves one part fewer, or several. As far as it came where the deadline ended it."""
+    """Move the smaller components of each cluster to the cluster they share most edges with, within memory.
+
+    Every move removes at least one component. Stops at the deadline with the placement reached so far.
+    """
     found = placement.copy()
     stuck: set[tuple[int, ...]] = set()
     while not deadline.expired:
@@ -77,7 +78,7 @@ def reconnect_clusters(
 def _smaller_part(
     instance: Instance, placement: Placement, fence: Ints, stuck: set[tuple[int, ...]]
 ) -> list[int] | None:
-    """The smallest part of a torn cluster that may still be moved."""
+    """Return the smallest surplus component that is not `stuck`, or None."""
     cluster = fence[placement]
     torn = [
         part
@@ -89,7 +90,7 @@ def _smaller_part(
 
 
 def _adjacent_device(instance: Instance, placement: Placement, fence: Ints, part: list[int]) -> int | None:
-    """A device outside the cluster that most edges of the part lead to and that has room for it; else None."""
+    """Return the device outside the cluster with memory for the part and the most edges to it, or None."""
     own = fence[placement[part[0]]]
     talks: dict[int, int] = {}
     for operator in part:
@@ -104,11 +105,11 @@ def _adjacent_device(instance: Instance, placement: Placement, fence: Ints, part
 
 
 ALL_ORDERS = 6
-"""Clusters of which every order is looked at."""
+"""Number of clusters up to which every order is tried."""
 
 
 def median_hop_s(instance: Instance, line: LinearOrder) -> Floats:
-    """[from, to]: seconds of sending what crosses a middling cut."""
+    """Return [from, to] the seconds of sending the outputs that cross a median cut."""
     inner = line.crossing_bytes[1:-1]
     typical, count = (float(np.median(inner)), float(np.median(line.crossing[1:-1]))) if len(inner) else (0.0, 1.0)
     found: Floats = instance.alpha * count + instance.beta * typical
@@ -118,7 +119,7 @@ def median_hop_s(instance: Instance, line: LinearOrder) -> Floats:
 def device_orders(
     hops: Floats, clusters: list[list[int]], most: int, deadline: Deadline = NO_DEADLINE
 ) -> list[list[int]]:
-    """Up to `most` rows of all devices, cluster by cluster, those with the quickest links first."""
+    """Return up to `most` orders of all devices, cluster by cluster, quickest links first."""
     between = np.array([[hops[np.ix_(a, b)].min() for b in clusters] for a in clusters])
     if len(clusters) <= ALL_ORDERS:
         orders = [list(order) for order in permutations(range(len(clusters)))]
@@ -132,7 +133,7 @@ def device_orders(
 
 
 def _devices(hops: Floats, clusters: list[list[int]]) -> list[int]:
-    """Nearest neighbours from the pair by which each cluster is entered best."""
+    """Return a nearest-neighbour path through each cluster, from the device that is entered best."""
     found: list[int] = []
     for at, cluster in enumerate(clusters):
         if found:
@@ -144,7 +145,7 @@ def _devices(hops: Floats, clusters: list[list[int]]) -> list[int]:
 
 
 def _far_from_exit(hops: Floats, cluster: list[int], following: list[list[int]]) -> int:
-    """Where to begin: not at the device that the next cluster is reached from best."""
+    """Return a start device: the one least suited as the exit to the next cluster."""
     if not following:
         return cluster[0]
     leaving = {device: float(hops[device, following[0]].min()) for device in cluster}
@@ -152,7 +153,7 @@ def _far_from_exit(hops: Floats, cluster: list[int], following: list[list[int]])
 
 
 def _nearest_neighbour_path(length: Floats, nodes: list[int], first: int) -> list[int]:
-    """From the first always on to the nearest node left."""
+    """Return the path from `first` that always goes to the nearest node left."""
     order, left = [first], [node for node in nodes if node != first]
     while left:
         nearest = min(left, key=lambda node: (length[order[-1], node], node))
@@ -166,7 +167,7 @@ def _path_length(length: Floats, order: list[int]) -> float:
 
 
 def _insertion_search(length: Floats, order: list[int], deadline: Deadline) -> list[int]:
-    """Single nodes moved elsewhere in the row for as long as that shortens it and the deadline lets it."""
+    """Move single nodes along the path while that shortens it and the deadline allows."""
     best = _path_length(length, order)
     improved = True
     while improved:

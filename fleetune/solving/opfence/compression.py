@@ -1,4 +1,4 @@
-"""AdaTopK: what each link sends, by how slow it is beside the slowest (FusionLLM section 5.2, eq. (7))."""
+"""AdaTopK compression: each link is thinned according to its speed (FusionLLM section 5.2, eq. (7))."""
 
 import math
 from collections.abc import Sequence
@@ -10,46 +10,46 @@ from numpy.typing import NDArray
 from fleetune.solving.validation import Floats
 
 ROUNDING = 1e-12
-"""Of a quotient: thinning 300,000 elements by 300 keeps 1,000, however the ratio was rounded."""
+"""Relative rounding of quotients: thinning 300,000 elements by 300 keeps 1,000, however the ratio was rounded."""
 NOTHING_S = 1e-300
-"""Where no link takes any time, none is thinned."""
+"""Avoids a division by 0 if no link takes any time."""
 
 
 class Codec(NamedTuple):
-    """How a link's elements are thinned."""
+    """Parameters of top-k compression."""
 
     ratio: float
     """The user's r; 0: everything is sent dense."""
     kept_bytes: float
-    """c: of a kept element on the wire."""
+    """c: bytes of a kept element on the wire."""
     element_bytes: float
 
     @property
     def most(self) -> float:
-        """The ratio of the slowest link; eq. (7) has 3 for c / element_bytes."""
+        """Ratio of the slowest link; eq. (7) has 3 for c / element_bytes."""
         return max(1.0, self.kept_bytes / self.element_bytes * self.ratio)
 
     @property
     def least_share(self) -> float:
-        """No link sends a smaller share of its dense bytes."""
+        """Lower limit of wire bytes relative to dense bytes, over all links."""
         return min(1.0, self.kept_bytes / self.element_bytes / self.most) if self.ratio else 1.0
 
     def ratios(self, dense_s: Floats, slowest_s: float | Floats) -> Floats:
-        """r_i of eq. (7) of links whose dense transfers take `dense_s`, the slowest link's `slowest_s`."""
+        """Return r_i of eq. (7); dense_s: time of each link's dense transfers, slowest_s: that of the slowest link."""
         share = np.minimum(dense_s / np.maximum(slowest_s, NOTHING_S), 1.0)
         thinned: Floats = np.maximum(1.0, self.kept_bytes / self.element_bytes * self.ratio * share)
         return thinned
 
     def sent(self, dense_bytes: Floats, ratios: Floats) -> tuple[Floats, NDArray[np.bool_]]:
-        """Bytes on the wire, and which links are thinned: those for which it makes them fewer."""
+        """Return bytes on the wire and a mask of the thinned links: those for which thinning saves bytes."""
         kept = np.ceil(dense_bytes / self.element_bytes / ratios * (1 - ROUNDING))
         thin = kept * self.kept_bytes < dense_bytes
         return np.where(thin, kept * self.kept_bytes, dense_bytes), thin
 
     def seconds(self, links: Sequence[tuple[float, float, float]]) -> list[float]:
-        """What links take, each of them given by its latencies, its seconds per byte and its dense bytes.
+        """Return the seconds of links given as (latencies, seconds per byte, dense bytes).
 
-        The same as by arrays, which are slower for a few links.
+        Equal to the array version, which is slower for a few links.
         """
         dense_s = [alpha_s + beta * dense for alpha_s, beta, dense in links]
         if not self.ratio:
@@ -64,7 +64,7 @@ class Codec(NamedTuple):
         return found
 
     def wire_bytes(self, dense_bytes: Floats, dense_s: Floats, slowest_s: float | Floats) -> Floats:
-        """Bytes on the wire alone."""
+        """Return bytes on the wire."""
         if not self.ratio:
             return dense_bytes
         return self.sent(dense_bytes, self.ratios(dense_s, slowest_s))[0]

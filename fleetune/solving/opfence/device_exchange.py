@@ -1,7 +1,7 @@
-"""A placement with each device's operators taken as one: which device does whose part, tried by whole neighbourhoods.
+"""Neighbourhoods of a placement that exchange devices and leave the partition of the graph as it is.
 
-Exchanging devices leaves the parts and what passes between them as they are, so eq. (3) of thousands of exchanges is a
-few array operations.
+The partition and its traffic (a quotient graph) do not change, so eq. (3) of thousands of exchanges takes a few array
+operations.
 """
 
 from typing import NamedTuple
@@ -13,15 +13,15 @@ from fleetune.solving.opfence.instance import Instance, Ints, Placement, sum_by_
 from fleetune.solving.validation import Floats
 
 CHUNK = 4_000_000
-"""Numbers of one table at a time."""
+"""Elements per table."""
 MAX_TURNED = 16
-"""Devices of a stretch."""
+"""Longest segment that is shifted."""
 BETTER = 1e-12
-"""Relative gain that counts."""
+"""Relative gain that counts as an improvement."""
 
 
 class QuotientGraph(NamedTuple):
-    """What the devices in use do, and what passes between them: [part] and [link]."""
+    """Work of the parts of a placement and the traffic between them: arrays [part] and [link]."""
 
     flops: Floats
     memory_bytes: Floats
@@ -34,7 +34,7 @@ class QuotientGraph(NamedTuple):
 def exchange_devices(
     instance: Instance, placement: Placement, fence: Ints | None = None, deadline: Deadline = NO_DEADLINE
 ) -> Placement:
-    """The placement after exchanging devices for as long as that makes it faster, all fits and the deadline lets it.
+    """Exchange devices while that is faster, everything fits and the deadline allows; return the placement.
 
     fence: [device]; only devices with the same number are exchanged.
     """
@@ -62,7 +62,7 @@ def exchange_devices(
 
 
 def devices_in_order(instance: Instance, placement: Placement) -> Ints:
-    """Devices in use by where their operators lie in the middle, in topological order."""
+    """Return the devices in use by the mean topological position of their operators."""
     position = np.empty(instance.operators)
     position[instance.order] = np.arange(instance.operators)
     counts = np.bincount(placement, minlength=instance.devices)
@@ -72,7 +72,7 @@ def devices_in_order(instance: Instance, placement: Placement) -> Ints:
 
 
 def _parts(instance: Instance, part: Ints, count: int) -> QuotientGraph:
-    """Of operators' parts; a part's number stands in for its device."""
+    """Return the quotient graph; part: [operator], numbered from 0."""
     return QuotientGraph(
         sum_by_group(instance.flops, part, count),
         sum_by_group(instance.memory_bytes, part, count),
@@ -81,7 +81,7 @@ def _parts(instance: Instance, part: Ints, count: int) -> QuotientGraph:
 
 
 def _costs(instance: Instance, parts: QuotientGraph, devices: Ints) -> Floats:
-    """[option] of eq. (3) where part i is done by devices[option, i]; infinite where that does not fit."""
+    """Return [option] the time by eq. (3) if devices[option, i] runs part i; infinite if it does not fit."""
     compute_s = parts.flops / instance.speed[devices]
     at = (devices[:, parts.sender], devices[:, parts.receiver])
     alpha_s, beta = instance.alpha[at] * parts.transfers, instance.beta[at]
@@ -99,7 +99,7 @@ def _costs(instance: Instance, parts: QuotientGraph, devices: Ints) -> Floats:
 
 
 def _best(instance: Instance, parts: QuotientGraph, current: Ints, way: Ints, deadline: Deadline) -> tuple[Ints, float]:
-    """The fastest of a neighbourhood, all devices in order; of what was looked at, where the deadline ends it."""
+    """Return the fastest arrangement of a neighbourhood and its time; at the deadline, of those examined."""
     best, best_s, count = current, np.inf, len(parts.flops)
     step = max(1, CHUNK // (count + len(parts.sender)))
     for low in range(0, len(way), step):
@@ -113,7 +113,7 @@ def _best(instance: Instance, parts: QuotientGraph, current: Ints, way: Ints, de
 
 
 def _swaps(used: int, devices: int) -> Ints:
-    """[exchange, placement]: two devices, at least one of them in use, change places."""
+    """Return [exchange, position] all swaps of two devices, at least one of them in use."""
     one, other = np.triu_indices(devices, 1)
     one, other = one[one < used], other[one < used]
     found = np.tile(np.arange(devices), (len(one), 1))
@@ -123,7 +123,7 @@ def _swaps(used: int, devices: int) -> Ints:
 
 
 def _segment_shifts(used: int, devices: int) -> Ints:
-    """[exchange, placement]: a stretch of three or more devices in use, shifted by one either way or turned round."""
+    """Return [exchange, position] all segments of three or more used devices, rotated by one or reversed."""
     found = []
     for first in range(used):
         for last in range(first + 2, min(used, first + MAX_TURNED)):

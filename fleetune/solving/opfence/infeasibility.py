@@ -1,7 +1,4 @@
-"""Why nothing fits: the sentence of an infeasible problem, or of a plan that ignored the memories.
-
-Any placement that fits the memories, where runs of the line do not: operators packed into devices one by one.
-"""
+"""Memory: messages of infeasible problems, and packings of operators where no contiguous partition fits."""
 
 import numpy as np
 
@@ -13,7 +10,7 @@ HINT = "split it, keep fewer micro-batches at a time or add a device with more m
 
 
 def infeasibility_reason(instance: Instance) -> str | None:
-    """What no placement gets round: an operator that no device holds, or all operators against all devices."""
+    """Return why no placement fits, judged by sizes alone, or None: the largest operator, then the total."""
     problem = instance.problem
     devices, operators = problem.devices, problem.operators
     roomiest = max(devices, key=lambda device: device.memory_bytes)
@@ -39,9 +36,9 @@ def infeasibility_reason(instance: Instance) -> str | None:
 
 
 def packing_failure(instance: Instance, proven: bool, hurried: bool = False) -> str:
-    """Where the sizes alone do not say it: what lacks least when the largest operators are dealt first.
+    """Describe the operator that lacks least memory if the largest are placed first.
 
-    hurried: a time limit ended the search for one.
+    hurried: a time limit ended the search for a packing.
     """
     left, first = instance.budget_bytes.copy(), None
     for operator in np.argsort(-instance.memory_bytes, kind="stable").tolist():
@@ -63,7 +60,7 @@ def packing_failure(instance: Instance, proven: bool, hurried: bool = False) -> 
 
 
 def memory_violation(instance: Instance, placement: Placement) -> str:
-    """Which device a placement asks too much of, and how much; empty where all fits."""
+    """Name the device that lacks most memory and how much; empty if everything fits."""
     lacks = instance.missing_bytes(placement)
     worst = max(range(instance.devices), key=lacks.__getitem__)
     if lacks[worst] <= 0:
@@ -77,18 +74,17 @@ def memory_violation(instance: Instance, placement: Placement) -> str:
 
 
 WORK = 5.0
-"""Of the constraint solver, in its deterministic seconds, where no clock limits it."""
+"""Deterministic solver seconds without a time limit."""
 MIN_S = 0.1
-"""Of the constraint solver, however little is left."""
+"""Minimum solver seconds."""
 MAX_PLACES = 50_000
-"""Operators times devices that the constraint solver is asked about."""
+"""Limit of operators times devices for the constraint solver."""
 
 
 def pack(instance: Instance, deadline: Deadline = NO_DEADLINE) -> tuple[Placement | None, bool]:
-    """A placement that fits, or None; and whether that is proven.
+    """Return a placement that fits, or None, and whether that is proven.
 
-    Largest first into the device that it fills best or that stays emptiest; then a constraint solver, no longer than
-    the deadline lets it.
+    First fit decreasing, then a constraint solver until the deadline.
     """
     placement = greedy_packing(instance)
     if placement is not None:
@@ -99,7 +95,7 @@ def pack(instance: Instance, deadline: Deadline = NO_DEADLINE) -> tuple[Placemen
 
 
 def greedy_packing(instance: Instance) -> Placement | None:
-    """A placement that fits, found largest first, in no time; None says nothing."""
+    """Return a placement found by first fit decreasing, or None, which proves nothing."""
     for tight in (True, False):
         placement = _first_fit_decreasing(instance, tight)
         if placement is not None and instance.fits(placement):

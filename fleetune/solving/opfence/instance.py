@@ -1,4 +1,4 @@
-"""The numbers of a problem as arrays, and what a placement costs."""
+"""A problem as arrays, and the cost of a placement."""
 
 from typing import NamedTuple
 
@@ -12,11 +12,11 @@ from fleetune.solving.validation import Floats
 
 Ints = NDArray[np.int64]
 Placement = Ints
-"""[operator]: its device."""
+"""[operator], its device."""
 
 
 class Traffic(NamedTuple):
-    """What a placement sends, link by link, ascending by sender and receiver."""
+    """Traffic of a placement per link, ascending by sender and receiver."""
 
     sender: Ints
     receiver: Ints
@@ -25,7 +25,7 @@ class Traffic(NamedTuple):
 
 
 class Instance:
-    """A problem ready for computing; operators and devices by index as listed."""
+    """A problem as arrays; operators and devices are indices in the order listed."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -51,7 +51,7 @@ class Instance:
         ).reshape(-1, 2)
 
     def traffic(self, placement: Placement) -> Traffic:
-        """Every output once to each other device that reads it."""
+        """Return the traffic: every output goes once to each other device that reads it."""
         maker, target = self.edges[:, 0], placement[self.edges[:, 1]]
         away = placement[maker] != target
         sent = np.unique(maker[away] * self.devices + target[away])
@@ -65,13 +65,13 @@ class Instance:
         )
 
     def dense_s(self, traffic: Traffic) -> Floats:
-        """[link]: what its transfers take uncompressed."""
+        """Return [link] the seconds of its transfers without compression."""
         at = (traffic.sender, traffic.receiver)
         seconds: Floats = self.alpha[at] * traffic.transfers + self.beta[at] * traffic.dense_bytes
         return seconds
 
     def seconds(self, placement: Placement) -> tuple[Floats, Floats]:
-        """C_p and R_p of eq. (2), by device."""
+        """Return C_p and R_p of eq. (2), [device]."""
         compute_s: Floats = sum_by_group(self.flops, placement, self.devices) / self.speed
         traffic = self.traffic(placement)
         at, dense_s = (traffic.sender, traffic.receiver), self.dense_s(traffic)
@@ -80,13 +80,13 @@ class Instance:
         return compute_s, sum_by_group(link_s, traffic.receiver, self.devices)
 
     def cost_s(self, placement: Placement) -> float:
-        """Eq. (3), whatever the memories hold."""
+        """Return the time by eq. (3), without regard to memory."""
         compute_s, receive_s = self.seconds(placement)
         slowest = max(float(compute_s.max()), float(receive_s.max()))
         return float(compute_s.sum() + receive_s.sum()) + (self.rounds - 1) * slowest
 
     def peak_bytes(self, placement: Placement) -> list[int | float]:
-        """Bytes that each device keeps; whole unless the optimizer's are not."""
+        """Return [device] the bytes it keeps; integers unless the optimizer's are not."""
         params, outputs = [0] * self.devices, [0] * self.devices
         for operator, device in zip(self.problem.operators, placement.tolist(), strict=True):
             params[device] += operator.param_bytes
@@ -94,21 +94,21 @@ class Instance:
         return [kept_bytes(self.problem, one, other) for one, other in zip(params, outputs, strict=True)]
 
     def missing_bytes(self, placement: Placement) -> list[int | float]:
-        """Bytes that each device is short of; 0 or less where it holds all it must."""
+        """Return [device] the bytes it lacks; 0 or less if everything fits."""
         return [p - x.memory_bytes for p, x in zip(self.peak_bytes(placement), self.problem.devices, strict=True)]
 
     def fits(self, placement: Placement) -> bool:
-        """Whether no device is short of memory."""
+        """Return True if no device lacks memory."""
         return max(self.missing_bytes(placement)) <= 0
 
 
 def sum_by_group(values: Floats, group: Ints, groups: int) -> Floats:
-    """[group] of the sum of its values."""
+    """Return [group] the sum of its values."""
     return np.bincount(group, values, minlength=groups).astype(np.float64, copy=False)
 
 
 def kept_bytes(problem: Problem, param_bytes: int, output_bytes: int) -> int | float:
-    """Memory of parameters with gradients and optimizer state, and of every micro-batch's outputs."""
+    """Return the memory of parameters with gradients and optimizer state, and of every micro-batch's outputs."""
     factor = 2 + problem.optimizer_bytes_per_param_byte
     state = param_bytes * int(factor) if factor == int(factor) else param_bytes * factor
     kept = state + problem.micro_batches * output_bytes
@@ -116,13 +116,13 @@ def kept_bytes(problem: Problem, param_bytes: int, output_bytes: int) -> int | f
 
 
 def operator_bytes(problem: Problem, operator: int) -> float:
-    """Of one operator."""
+    """Return the memory of one operator."""
     one = problem.operators[operator]
     return float(kept_bytes(problem, one.param_bytes, one.output_bytes))
 
 
 def _matrix(rows: tuple[tuple[float | None, ...], ...]) -> Floats:
-    """[from, to], 0 on the diagonal."""
+    """Return [from, to] with a diagonal of 0."""
     array = np.array([[0.0 if x is None else x for x in row] for row in rows], np.float64).reshape(len(rows), -1)
     np.fill_diagonal(array, 0.0)
     return array

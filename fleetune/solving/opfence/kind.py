@@ -1,4 +1,4 @@
-"""Kind "opfence" as the door knows it; the solvers come only with solving."""
+"""Registration of kind "opfence". Imports no solver."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def _solve(problem: Problem, *, method: str, time_limit_s: float | None, seed: i
 
 
 def in_short(plan: Solution) -> str:
-    """`9 operators on 3 devices, 2 links of which 1 compressed`"""
+    """Summarise a plan: `9 operators on 3 devices, 2 links, 1 of them compressed`."""
     used = len(set(plan.placement.values()))
     thin = sum(link["ratio"] > 1 for link in plan.links)
     compressed = f", {thin} of them compressed" if thin else ""

@@ -1,4 +1,4 @@
-"""The graph in a line: running sums and what crosses each cut, so that a run of operators costs one subtraction."""
+"""Topological orders with prefix sums, so that the work and traffic of a run of operators are one subtraction."""
 
 from typing import NamedTuple
 
@@ -10,27 +10,27 @@ from fleetune.solving.validation import Floats
 
 
 class LinearOrder(NamedTuple):
-    """Cuts 0..n of a topological order, with what lies before each and what crosses it."""
+    """A topological order with its cuts 0..n, and prefix sums and traffic at each cut."""
 
     order: Ints
     at: Ints
-    """[cut]: operators before it; ascending from 0 to all."""
+    """[cut], operators before it; ascending from 0 to all."""
     flops: Floats
-    """[cut] of all operators before it."""
+    """[cut], of all operators before it."""
     memory_bytes: Floats
-    """[cut] of all operators before it."""
+    """[cut], of all operators before it."""
     crossing_bytes: Floats
-    """[cut]: outputs of operators before it that some operator behind it reads; 0 at both ends."""
+    """[cut], outputs of operators before it that an operator behind it reads; 0 at both ends."""
     crossing: Floats
-    """[cut]: how many outputs these are."""
+    """[cut], number of these outputs."""
 
     @property
     def cuts(self) -> int:
-        """The last cut."""
+        """Index of the last cut."""
         return len(self.at) - 1
 
     def coarse(self, most: int) -> "LinearOrder":
-        """The same with at most about `most` cuts: of every stretch of equal work, where least crosses."""
+        """Return the order with about `most` cuts: for each stretch of equal work, the one with the least traffic."""
         if self.cuts <= most:
             return self
         share = self.flops / (self.flops[-1] or 1.0) + np.arange(self.cuts + 1) / self.cuts
@@ -42,7 +42,7 @@ class LinearOrder(NamedTuple):
         return LinearOrder(self.order, *(column[keep] for column in self[1:]))
 
     def to_placement(self, devices: list[int], ends: list[int]) -> Placement:
-        """The placement of runs that end at these cuts, on these devices."""
+        """Return the placement of runs that end at these cuts on these devices."""
         found = np.empty(len(self.order), np.int64)
         lengths = np.diff(self.at[[0, *ends]])
         found[self.order] = np.repeat(np.array(devices, np.int64), lengths)
@@ -50,8 +50,10 @@ class LinearOrder(NamedTuple):
 
 
 def linear_orders(instance: Instance) -> list[LinearOrder]:
-    """Different topological orders: as listed and depth first; each with all that crosses, and with what is read soon
-    alone (a skip that reaches far passes over the devices between, which no cut between should pay for)."""
+    """Return distinct orders: as listed and depth first, each with all traffic and with short-range traffic only.
+
+    Short range omits skip connections that pass over several devices, which cuts between them should not pay for.
+    """
     found: dict[bytes, LinearOrder] = {}
     soon = max(2, 2 * instance.operators // max(instance.devices, 1))
     for order in (instance.order, depth_first(instance.parents)):
@@ -62,7 +64,7 @@ def linear_orders(instance: Instance) -> list[LinearOrder]:
 
 
 def linear_order(instance: Instance, order: list[int], reach: int) -> LinearOrder:
-    """An order as a line; an output crosses the cuts up to each of its readers, at most `reach` before that one."""
+    """Return an order with its sums; an output crosses the cuts up to each reader, at most `reach` before it."""
     count = instance.operators
     position = np.empty(count, np.int64)
     position[order] = np.arange(count)

@@ -1,13 +1,12 @@
-"""Operators moved one after another between devices that talk to each other, judged by eq. (3) itself.
+"""Local search over single operators with the exact cost of eq. (3): chains of moves, and simulated annealing.
 
-A chain of moves starts at an operator beside another device's and follows the graph: after it, the operator it read or
-is read by on the same device may go the same way. The best length of each chain is kept, so that a whole branch or the
-end of a run can cross over though its first step alone makes things worse (as Kernighan and Lin, 1970, exchange nodes).
+A chain starts at an operator next to another device's and follows the graph: the operators that it reads or that read
+it on the same device may move the same way. The best length of each chain is kept, so that a whole branch or the end of
+a run can move even if the first step alone is worse (as Kernighan and Lin, 1970, exchange nodes).
 
-Simulated annealing of single operators, judged by eq. (3) itself; memories may be exceeded on the way, at a price.
-
-For what lies off the line that the other steps think in: skips that reach far, branches side by side, memories so tight
-that operators must change places. (Kirkpatrick, Gelatt and Vecchi, 1983.)
+Simulated annealing (Kirkpatrick, Gelatt and Vecchi, 1983) accepts placements that exceed memories, at a penalty. It
+reaches what partitions of a linear order do not: long skips, parallel branches, and memories so tight that operators
+must be swapped.
 """
 
 import math
@@ -20,13 +19,13 @@ from fleetune.solving.opfence.graph import Edges
 from fleetune.solving.opfence.instance import Instance, Placement, sum_by_group
 
 LONGEST = 24
-"""Moves of a chain."""
+"""Moves per chain."""
 BETTER = 1e-12
-"""Relative gain that counts."""
+"""Relative gain that counts as an improvement."""
 
 
 class IncrementalPlacement:
-    """A placement whose cost follows single moves in little time; plain numbers, since arrays this small cost more."""
+    """A placement with incremental cost. It uses plain numbers, because arrays this small are slower."""
 
     def __init__(self, instance: Instance, placement: Placement) -> None:
         self.instance = instance
@@ -38,19 +37,19 @@ class IncrementalPlacement:
         self.flops = sum_by_group(instance.flops, placement, instance.devices).tolist()
         self.memory = sum_by_group(instance.memory_bytes, placement, instance.devices).tolist()
         self.readers: list[dict[int, int]] = [{} for _ in self.placement]
-        """[operator]: how many of its users each device has."""
+        """[operator], number of its users per device."""
         for maker, users in enumerate(instance.users):
             for user in users:
                 device = self.placement[user]
                 self.readers[maker][device] = self.readers[maker].get(device, 0) + 1
         self.links: dict[tuple[int, int], list[float]] = {}
-        """Transfers and dense bytes of each link in use."""
+        """Number of transfers and dense bytes of each link in use."""
         for maker, readers in enumerate(self.readers):
             for device in readers:
                 self._add_transfer(maker, self.placement[maker], device, 1)
 
     def move(self, operator: int, to: int) -> None:
-        """Put an operator on another device."""
+        """Move an operator to another device."""
         away = self.placement[operator]
         self.flops[away] -= self._flops[operator]
         self.flops[to] += self._flops[operator]
@@ -71,16 +70,16 @@ class IncrementalPlacement:
         self.placement[operator] = to
 
     def has_room(self, operator: int, device: int) -> bool:
-        """Whether the device can take the operator as well."""
+        """Return True if the device has memory for the operator too."""
         return bool(self.memory[device] + self._memory[operator] <= self._budget[device])
 
     def missing_bytes(self) -> float:
-        """Of all devices that are short of memory."""
+        """Return the memory that devices lack, summed."""
         found: float = sum(max(0.0, held - budget) for held, budget in zip(self.memory, self._budget, strict=True))
         return found
 
     def cost_s(self) -> float:
-        """Eq. (3) as it stands."""
+        """Return the time by eq. (3)."""
         alpha, beta = self._alpha, self._beta
         carried = [
             (alpha[sender][to] * count, beta[sender][to], size) for (sender, to), (count, size) in self.links.items()
@@ -93,7 +92,7 @@ class IncrementalPlacement:
         return sum(compute) + sum(receive) + (self.instance.rounds - 1) * slowest
 
     def _add_transfer(self, maker: int, sender: int, to: int, times: int) -> None:
-        """Send an output once more, or once less, over a link."""
+        """Add (1) or remove (-1) the transfer of an output over a link."""
         if sender == to:
             return
         link = self.links.setdefault((sender, to), [0.0, 0.0])
@@ -106,8 +105,7 @@ class IncrementalPlacement:
 def chain_moves(
     instance: Instance, placement: Placement, passes: int = 6, deadline: Deadline = NO_DEADLINE
 ) -> Placement:
-    """The placement after chains of moves, for as long as they make it faster, at most so many times over, and no
-    longer than the deadline lets it."""
+    """Apply chains of moves while they are faster, for at most `passes` passes and until the deadline."""
     state = IncrementalPlacement(instance, placement)
     current_s = state.cost_s()
     for _ in range(passes):
@@ -126,7 +124,7 @@ def chain_moves(
 
 
 def _adjacent_moves(state: IncrementalPlacement, operator: int) -> list[tuple[int, bool]]:
-    """Other devices that the operator is read by (True) or reads from (False)."""
+    """Return devices that read the operator (True) or that it reads from (False)."""
     own = state.placement[operator]
     makers = {state.placement[maker] for maker in state.instance.parents[operator]}
     found = {(device, True) for device in state.readers[operator]} | {(device, False) for device in makers}
@@ -134,9 +132,9 @@ def _adjacent_moves(state: IncrementalPlacement, operator: int) -> list[tuple[in
 
 
 def _move_chain(state: IncrementalPlacement, start: tuple[int, int], follow: Edges, current_s: float) -> float:
-    """Move an operator to a device, then those on its own device that it leads to; keep the best length.
+    """Move an operator, then its neighbours on the same device, to another device; keep the best prefix.
 
-    start: operator and device. Returns the cost then.
+    start: operator and device. Returns the cost after that.
     """
     first, to = start
     away = state.placement[first]
@@ -158,17 +156,17 @@ def _move_chain(state: IncrementalPlacement, start: tuple[int, int], follow: Edg
 
 
 HOT, COLD = 0.1, 0.0005
-"""Shares of the first cost: a step that costs so much more is taken about every third time."""
+"""Start and end temperature, relative to the first cost: a step of that loss is accepted every third time."""
 PRICE = 4.0
-"""Of the first cost, for what is lacking of as much memory as all operators need."""
+"""Penalty for lacking all memory that operators need, relative to the first cost."""
 
 
 def anneal(
     instance: Instance, placement: Placement, random: Random, steps: int, deadline: Deadline = NO_DEADLINE
 ) -> Placement | None:
-    """The fastest placement on the way that fits, if it is faster than the first or that does not fit.
+    """Return the fastest placement that fits among those visited, if it beats a start that fits; else None.
 
-    steps: fewer where the deadline ends them.
+    steps: fewer if the deadline expires.
     """
     state = IncrementalPlacement(instance, placement)
     cost_s = state.cost_s()
@@ -196,7 +194,7 @@ def anneal(
 
 
 def _random_step(state: IncrementalPlacement, random: Random) -> list[tuple[int, int]]:
-    """Make one random step; what it moved, and from where."""
+    """Make one random step; return the moved operators and their previous devices."""
     instance, placement = state.instance, state.placement
     operator = random.randrange(instance.operators)
     beside = instance.parents[operator] + instance.users[operator]

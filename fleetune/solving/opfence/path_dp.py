@@ -1,13 +1,11 @@
-"""Which devices, in which order, with which cuts: all at once, by a dynamic program over the line.
+"""Dynamic programs over a linear order: devices, their order and the cuts between their runs of operators.
 
-State: the cut reached and the device that ran the last run of operators; a run begins with what crosses its cut coming
-from the device before it. Many limits on the slowest device (and guesses of the slowest link, where links are thinned
-by it) are computed side by side, because eq. (3)'s maximum does not add up along the line but is plain under a limit.
+`PathProgram` chooses all three. Its state is the cut reached and the device of the last run; a run begins by receiving
+from the device before it what crosses its cut. `best_cuts` takes the order of devices as given: f[k, i] is the least
+sum of compute and receive times if device k ends a run at cut i.
 
-The best cuts of a line for devices in a given order, all cuts of a device side by side.
-
-f[k, i] is the least sum of computing and receiving when device k ends a run at cut i; its run begins at a cut j within
-what its limits allow, where what crosses j comes from the device that ended there.
+Many limits on the slowest device (and guesses of the slowest link, if links are thinned relative to it) are solved side
+by side, because the maximum in eq. (3) is not additive along the order, but is a constraint under a limit.
 """
 
 from typing import NamedTuple
@@ -21,45 +19,45 @@ from fleetune.solving.opfence.linear_order import LinearOrder
 from fleetune.solving.validation import Floats
 
 SLACK = 1e-9
-"""Relative: limits that a plan was found to have must not be missed by rounding."""
+"""Relative tolerance of limits, so that rounding does not exclude the plan that they came from."""
 MIN_GRID_SHARE = 1e-5
-"""Of the highest of limits that are tried; lower ones forbid everything."""
+"""Least limit relative to the highest; lower ones exclude everything."""
 Bools = NDArray[np.bool_]
 Places = NDArray[np.int32]
 
 
 class Limits(NamedTuple):
-    """Side by side: [trial] each."""
+    """Limits of the trials that are solved side by side: arrays [trial]."""
 
     compute_s: Floats
-    """No device computes for longer."""
+    """Largest compute time of a device."""
     receive_s: Floats
-    """No run receives for longer."""
+    """Largest receive time of a run."""
     link_s: Floats
-    """No link's dense transfers take longer; links are thinned as if the slowest took this."""
+    """Largest dense time of a link; links are thinned as if the slowest took this."""
 
 
 class DevicePath(NamedTuple):
-    """A sequence of runs found."""
+    """A sequence of runs."""
 
     devices: list[int]
     ends: list[int]
-    """Cuts, the last is the line's."""
+    """Cuts, the last one at the end of the order."""
 
 
 def geometric_grid(low: float, high: float, count: int) -> Floats:
-    """Numbers from low (or a small part of high, if that is more) to high, each so many times the one before."""
+    """Return a geometric sequence from low (at least a small share of high) to high."""
     low = max(low, MIN_GRID_SHARE * high)
     found: Floats = low * np.maximum(high / (low or 1.0), 1.0) ** np.linspace(0.0, 1.0, count)
     return found
 
 
 class PathProgram:
-    """The program over one line.
+    """Dynamic program over one linear order.
 
-    simple: each device in one run at most; of each state only the cheapest way there is remembered, which is good
-    but not always best. Otherwise devices may come again: what is found is no plan but, on a chain, below every plan.
-    weight: what a byte counts instead of being thinned, for bounds. deadline: what it ends finds nothing.
+    simple: each device has at most one run; a state remembers its cheapest path only, so that the result is good, but
+    not always optimal. Otherwise devices may repeat: the result is no plan but, on a chain, a lower bound. weight: cost
+    of a byte in place of compression, for bounds. deadline: nothing is found once it expires.
     """
 
     def __init__(
@@ -78,13 +76,13 @@ class PathProgram:
         self.same = np.eye(instance.devices, dtype=bool)
 
     def costs(self, limits: Limits) -> Floats:
-        """[trial]: sum over devices of computing and receiving in the cheapest walk; infinite where there is none, and
-        0, which no walk is below, where the deadline ended it."""
+        """Return [trial] the cost of the cheapest path; infinite if there is none, 0 (a valid bound) if time ran
+        out."""
         found = self._run(limits)
         return np.zeros(len(limits.compute_s)) if found is None else np.asarray(found[0].min(axis=1))
 
     def trials(self, limits: Limits) -> list[DevicePath]:
-        """The cheapest walk of every trial that has one, without repetition."""
+        """Return the cheapest path of every feasible trial, without duplicates."""
         walked = self._run(limits)
         if walked is None:
             return []
@@ -95,8 +93,8 @@ class PathProgram:
         return [DevicePath(list(devices), list(ends)) for devices, ends in found]
 
     def _run(self, limits: Limits) -> tuple[Floats, Places, Places] | None:
-        """[trial, device] of the cost at the end; [cut, trial, device]: where the run that ends there began, and which
-        device came before a run that begins there. None where it expired."""
+        """Return [trial, device] the final cost, and [cut, trial, device] the start of the run that ends there and
+        the device before the run that begins there. None if time ran out."""
         if self.deadline.expired:
             return None
         cuts, trials, devices = self.line.cuts, len(limits.compute_s), len(self.speed)
@@ -132,7 +130,7 @@ class PathProgram:
         return best_s + work_s[cuts], start, previous
 
     def _first_starts(self, compute_s: Floats) -> Ints:
-        """[cut, trial, device]: where a run that ends at the cut may begin at the earliest, by work and memory."""
+        """Return [cut, trial, device] the earliest start of a run that ends at the cut, by work and memory."""
         flops, memory = self.line.flops, self.line.memory_bytes
         room = np.minimum(compute_s[:, None] * self.speed * (1 + SLACK), flops[-1])
         by_work = np.searchsorted(flops, flops[:, None, None] - room)
@@ -141,7 +139,7 @@ class PathProgram:
         return found
 
     def _entering(self, cut: int, limits: Limits) -> Floats:
-        """[trial, to, from]: seconds of receiving what crosses the cut; infinite where a limit forbids it."""
+        """Return [trial, to, from] the seconds of receiving what crosses the cut; infinite if a limit excludes it."""
         crossing_bytes = self.line.crossing_bytes[cut]
         alpha_s = self.alpha * self.line.crossing[cut]
         dense_s = alpha_s + self.beta * crossing_bytes
@@ -170,7 +168,7 @@ class PathProgram:
 
 
 def _expire(begun: Floats, best: Ints, best_s: Floats, first: Ints, cut: int) -> None:
-    """Choose anew, among starts before `cut`, where the best one lies before the `first` that the limits allow."""
+    """Choose the best start before `cut` anew where the current one lies before `first`, the earliest allowed."""
     late = np.nonzero(best < first)
     if not len(late[0]):
         return
@@ -183,13 +181,13 @@ def _expire(begun: Floats, best: Ints, best_s: Floats, first: Ints, cut: int) ->
 
 
 class _Reached(NamedTuple):
-    """By device in the row: [trial, cut] each."""
+    """Table of one device of the order: arrays [trial, cut]."""
 
     cost_s: Floats
     begin: Ints
-    """Where the run that ends at the cut began."""
+    """Start of the run that ends at the cut."""
     before: Ints
-    """Placement in the row of the device before a run that begins at the cut; -1: none."""
+    """Position in the order of the device before a run that begins at the cut; -1: none."""
 
 
 def best_cuts(
@@ -201,9 +199,9 @@ def best_cuts(
     use_all: bool,
     deadline: Deadline = NO_DEADLINE,
 ) -> list[DevicePath]:
-    """The cheapest cuts within each of the limits that can be kept, without repetition.
+    """Return the cheapest cuts under each of the limits, for those that are feasible, without duplicates.
 
-    use_all: each device of the row has at least one operator; else some may be left out. None where it expired.
+    use_all: every device of the order has at least one operator; else some may be left out. Empty if time ran out.
     """
     reached: list[_Reached] = []
     for place, device in enumerate(row):
@@ -223,7 +221,7 @@ def best_cuts(
 def _entered(
     instance: Instance, line: LinearOrder, at: tuple[list[int], int], limits: Limits, reached: list[_Reached]
 ) -> tuple[Floats, Ints]:
-    """[trial, cut]: the least cost with what crosses the cut received, and the place in the row of who sends it."""
+    """Return [trial, cut] the least cost up to a run that begins there, and the position of the sender."""
     row, place = at
     shape = (len(limits.compute_s), line.cuts + 1)
     best, sender = np.full(shape, np.inf), np.full(shape, -1)
@@ -236,7 +234,7 @@ def _entered(
 
 
 def _hop_s(instance: Instance, line: LinearOrder, link: tuple[int, int], limits: Limits) -> Floats:
-    """[trial, cut]: seconds of sending what crosses; infinite where a limit forbids it."""
+    """Return [trial, cut] the seconds of sending what crosses; infinite if a limit excludes it."""
     alpha_s, beta = instance.alpha[link] * line.crossing, instance.beta[link]
     dense_s = (alpha_s + beta * line.crossing_bytes)[None]
     seconds, closed = dense_s, np.zeros((1, 1), bool)
@@ -249,7 +247,7 @@ def _hop_s(instance: Instance, line: LinearOrder, link: tuple[int, int], limits:
 
 
 def _first_starts(instance: Instance, line: LinearOrder, device: int, compute_s: Floats) -> Ints:
-    """[trial, cut]: where a run of the device that ends at the cut may begin at the earliest."""
+    """Return [trial, cut] the earliest start of the device's run that ends at the cut."""
     room = np.minimum(compute_s * instance.speed[device] * (1 + SLACK), line.flops[-1])
     by_work = np.searchsorted(line.flops, line.flops - room[:, None])
     by_memory = np.searchsorted(line.memory_bytes, line.memory_bytes - instance.budget_bytes[device])
@@ -258,9 +256,9 @@ def _first_starts(instance: Instance, line: LinearOrder, device: int, compute_s:
 
 
 def _lowest(values: Floats, first: Ints) -> Ints:
-    """[row, i]: where the lowest of values[row, first[row, i]:i] is; i itself where the stretch is empty.
+    """Return [row, i] the index of the least of values[row, first[row, i]:i], or i if that is empty.
 
-    By tables of the lowest of stretches of 1, 2, 4, ... values: any stretch is two of them that overlap.
+    Uses sparse tables: any range is the union of two overlapping ranges of length 1, 2, 4, ...
     """
     rows, count = values.shape
     at = np.arange(count)

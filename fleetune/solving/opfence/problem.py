@@ -1,9 +1,4 @@
-"""The problem of kind "opfence": operators, devices and links as plain numbers, proven when it is made.
-
-A plan of kind "opfence": the contract's JSON, key for key.
-
-How large a problem may be: its times, bytes and tables must be numbers that this machine can compute with.
-"""
+"""Problem and solution of kind "opfence", as in JSON: operators, devices, links, and a placement."""
 
 from __future__ import annotations
 
@@ -19,15 +14,15 @@ from fleetune.solving.opfence.graph import validate_graph
 from fleetune.solving.validation import Floats, Real, Whole, validate_links, validate_names, validate_range
 
 MAX_RATIO = 1e15
-"""Of elements to those kept; more leaves one element of anything that fits a memory."""
+"""Limit of elements per kept element; more leaves one element of anything that fits a memory."""
 MIN_ELEMENT_BYTES, MAX_ELEMENT_BYTES = 1e-6, 1e6
 MIN_VALUE, MAX_VALUE = 1e-60, 1e60
-"""Flops per second, seconds, seconds per byte: between these no product or quotient leaves the range of floats."""
+"""Limits of flops per second, seconds, and seconds per byte; no product or quotient overflows between these."""
 
 
 @record
 class Operator:
-    """A node of the graph; its inputs are the operators whose outputs it reads."""
+    """A node of the graph; `inputs` names the operators whose outputs it reads."""
 
     name: str
     flops: Whole
@@ -57,9 +52,9 @@ class Device:
 
 @record
 class Problem:
-    """Placement the operators of one pipelined forward of `micro_batches` micro-batches.
+    """Place the operators of one pipelined forward pass of `micro_batches` micro-batches.
 
-    Making one proves it; Refused names the first fault by field, operator and device.
+    Construction validates it; Refused names the first fault by field, operator and device.
     """
 
     kind: Literal["opfence"] = "opfence"
@@ -67,17 +62,17 @@ class Problem:
     """In any order."""
     devices: tuple[Device, ...]
     alpha_s: tuple[tuple[Real | None, ...], ...]
-    """[from][to]: latency of a transfer; the diagonal is not read."""
+    """[from][to], latency of a transfer; the diagonal is ignored."""
     beta_s_per_byte: tuple[tuple[Real | None, ...], ...]
-    """[from][to]; 0: infinitely fast. The diagonal is not read."""
+    """[from][to]; 0: infinitely fast. The diagonal is ignored."""
     micro_batches: Whole
     optimizer_bytes_per_param_byte: Real = 2.0
     compression_ratio: Real | None = None
-    """What the slowest link's elements are thinned by; None: everything is sent dense."""
+    """Ratio of elements to kept elements on the slowest link; None: everything is sent dense."""
     codec_bytes_per_kept_element: Real | None = None
-    """On the wire, index included; needed with a ratio."""
+    """Bytes on the wire, index included; required with a ratio."""
     element_bytes: Real = 4.0
-    """Of a dense element."""
+    """Bytes of a dense element."""
 
     def __post_init__(self) -> None:
         devices = [device.name for device in self.devices]
@@ -108,7 +103,7 @@ class Problem:
 
 
 def validate_positive(field: str, value: float, least: float, most: float) -> None:
-    """Refuse NaN, infinities, whatever is not above 0, and what is outside [least, most]."""
+    """Refuse NaN, infinities, 0, negative numbers, and numbers outside [least, most]."""
     validate_range(field, value, 0)
     if value == 0:
         raise Refused(f"{field}: it is 0; give a number above 0")
@@ -116,7 +111,7 @@ def validate_positive(field: str, value: float, least: float, most: float) -> No
 
 
 def validate_link_range(field: str, array: Floats, devices: Sequence[str]) -> None:
-    """Refuse numbers outside [MIN_VALUE, MAX_VALUE] that are not 0; array: [from][to]."""
+    """Refuse numbers outside [MIN_VALUE, MAX_VALUE] other than 0; array: [from][to]."""
     wrong = (array > MAX_VALUE) | ((array < MIN_VALUE) & (array != 0))
     if wrong.any():
         a, b = np.argwhere(wrong)[0].tolist()
@@ -127,32 +122,32 @@ def validate_link_range(field: str, array: Floats, devices: Sequence[str]) -> No
 
 
 Link = TypedDict("Link", {"from": str, "to": str, "bytes": int | float, "ratio": float})
-"""What a directed pair of devices carries of every micro-batch: bytes on the wire, and what its elements are thinned by
-(1: dense). Not a record, because `from` is no name in Python."""
+"""Load of a directed pair of devices per micro-batch: bytes on the wire, and compression ratio (1: dense). A
+TypedDict, because `from` is not a Python identifier."""
 
 
 @record
 class Solution:
-    """Where each operator runs, and what that costs."""
+    """Placement of the operators, and its cost."""
 
     kind: Literal["opfence"] = "opfence"
     method: str
     feasible: bool
-    """False only of methods that ignore memory; `reason` has the device and the bytes it lacks."""
+    """False only for methods that ignore memory; `reason` names the device and the bytes it lacks."""
     reason: str = ""
     objective: float
-    """Seconds of one pipelined forward by eq. (3)."""
+    """Seconds of one pipelined forward pass by eq. (3)."""
     lower_bound: float | None
     """No placement that fits the memories is faster."""
     solve_s: float
     deterministic: bool
-    """False: another run may find another plan, since a clock ended the search."""
+    """False if a time limit ended the search, so that another run may find another plan."""
     clusters: tuple[tuple[str, ...], ...]
-    """Devices that the method took as one: Louvain communities; all devices where it looks at no links."""
+    """Device names per cluster: Louvain communities, or all devices for methods that ignore links."""
     placement: dict[str, str]
-    """Operator to device, as the operators are listed."""
+    """Operator -> device, in the order of the operators."""
     links: tuple[Link, ...]
-    """That carry anything, by sender and receiver as listed."""
+    """Links with traffic, by sender and receiver as listed."""
 
     def __post_init__(self) -> None:
         finite("solution", objective=self.objective, solve_s=self.solve_s)
@@ -161,16 +156,16 @@ class Solution:
 
 
 MAX_S = 1e18
-"""Of everything one after another over the slowest link; more is a slip of units."""
+"""Limit of all work and traffic in sequence over the slowest link; more is a wrong unit."""
 MAX_BYTES = 2**62
-"""Of all that is kept in memory."""
+"""Limit of all memory."""
 MAX_MICRO_BATCHES = 1_000_000_000
 MAX_PLACES = 4_000_000
-"""Operators times devices."""
+"""Limit of operators times devices."""
 
 
 def validate_limits(problem: Problem, alpha_s: float, beta_s_per_byte: float) -> None:
-    """Refuse what cannot be computed with, naming the largest part; alpha and beta: of the slowest links."""
+    """Refuse problems beyond the limits, naming the largest part; alpha and beta: of the slowest links."""
     operators, devices = problem.operators, problem.devices
     if problem.micro_batches > MAX_MICRO_BATCHES:
         raise Refused(f"micro_batches: {problem.micro_batches} is above {MAX_MICRO_BATCHES}; give fewer, larger ones")

@@ -1,4 +1,4 @@
-"""A problem of kind "opfence" solved by a method's name."""
+"""Solver of kind "opfence": dispatch by method name."""
 
 import time
 
@@ -16,16 +16,16 @@ from fleetune.solving.opfence.problem import Link, Problem, Solution
 from fleetune.solving.validation import Floats
 
 CLUSTERED = ("search", "opfence")
-"""Methods that look at links, memories and the clock."""
+"""Methods that heed links, memory and the time limit."""
 
 
 def solve(problem: Problem, *, method: str = "search", time_limit_s: float | None = None, seed: int = 0) -> Solution:
-    """A plan by one of the methods.
+    """Return a plan by one of the methods.
 
-    `time_limit_s`, from now: None does a fixed amount of work; else `search` goes on until then, and `opfence` ends by
-    then. Where nothing that fits is found yet, a second is spent looking for it, however short the limit. Raises
-    Refused for an unknown method; Infeasible, with the operator or device and the bytes it lacks, where a method that
-    heeds memory finds nothing.
+    time_limit_s: None does a fixed amount of work; else `search` continues until then, and `opfence` ends by then. If
+    nothing that fits is found yet, the search for it takes up to a second, however short the limit. Raises Refused for
+    an unknown method; Infeasible, with the operator or device and the bytes it lacks, if a method that heeds memory
+    finds nothing.
     """
     if method not in SUMMARIES:
         raise Refused(f"method: {method!r} is not known; allowed are {', '.join(SUMMARIES)}")
@@ -62,7 +62,7 @@ def _placement(instance: Instance, method: str, seed: int, deadline: Deadline) -
 
 
 def links(instance: Instance, placement: Placement) -> tuple[Link, ...]:
-    """What each link carries of a micro-batch, and how much it is thinned."""
+    """Return the bytes and the compression ratio of each link per micro-batch."""
     traffic = instance.traffic(placement)
     sent, ratios = traffic.dense_bytes, np.ones(len(traffic.dense_bytes))
     if instance.codec.ratio:

@@ -1,4 +1,4 @@
-"""One planner per file; `search` starts from what the others find, `opfence` from the baselines."""
+"""The planners: `search` starts from the plans of the others, `opfence` from the baselines'."""
 
 SUMMARIES = {
     "search": "ours: orders of devices, which to use at all and cuts together, then moves of devices and operators",
@@ -6,4 +6,4 @@ SUMMARIES = {
     "equal-modules": "equally many operators on every device, in listed order; ignores memory and links",
     "equal-compute": "equally many flops on every device, in listed order; ignores memory and links",
 }
-"""One line for each method; the first is the default."""
+"""Method -> summary; the first is the default."""

@@ -1,11 +1,6 @@
-"""The paper's first baseline: every device gets as many operators (FusionLLM section 7.2).
+"""The paper's baselines (FusionLLM section 7.2): equal numbers of operators, or equal flops, per device.
 
-Neither speeds, memories nor links are looked at: the devices take their runs as they are listed.
-
-The paper's second baseline: every device gets as much compute (FusionLLM section 7.2: the modules are first
-partitioned with balanced load, then each device is assigned one part).
-
-Neither speeds, memories nor links are looked at: the devices take their runs as they are listed.
+Both ignore speeds, memory and links; the devices take runs of the topological order as they are listed.
 """
 
 import numpy as np
@@ -14,7 +9,8 @@ from fleetune.solving.opfence.instance import Instance, Placement
 
 
 def equal_modules(instance: Instance, seed: int) -> Placement:
-    """Runs of the topological order, the first ones longer by one where it does not come out even."""
+    """Return equally long runs of the topological order; the first ones are longer by one if the division has a
+    rest."""
     found = np.empty(instance.operators, np.int64)
     for device, run in enumerate(np.array_split(np.array(instance.order), instance.devices)):
         found[run] = device
@@ -22,7 +18,7 @@ def equal_modules(instance: Instance, seed: int) -> Placement:
 
 
 def equal_compute(instance: Instance, seed: int) -> Placement:
-    """Runs of the topological order, cut where the flops before come nearest to their equal share."""
+    """Return runs of the topological order, cut where the prefix sum of flops is nearest to its equal share."""
     order = np.array(instance.order)
     before = np.concatenate([[0.0], np.cumsum(instance.flops[order])])
     if before[-1] == 0:

@@ -1,13 +1,13 @@
-"""OP-Fence (Tang et al., FusionLLM, 2024, section 4): fast clusters, a connected part of the graph for each.
+"""OP-Fence (Tang et al., FusionLLM, 2024, section 4): a connected part of the graph for each cluster of fast links.
 
 Louvain communities of the bandwidth graph become clusters; each takes one stretch of the graph, so that slow links are
-crossed once between two of them; inside, operators are dealt out by compute within the memories (eq. (6)). The paper
-leaves open in which order clusters come, and how evenly compute is balanced where an even cut would cross large
-outputs: a few orders, and several limits on the busiest device, are tried, and the fastest by eq. (3) is kept. Every
-device takes part that can hold an operator.
+crossed once between two of them; inside, operators are assigned by compute within the memories (eq. (6)). The paper
+leaves open the order of clusters, and how evenly compute is balanced where an even cut would cross large outputs: a few
+orders and several limits on the busiest device are tried, and the fastest by eq. (3) is kept. Every device that can
+hold an operator takes part.
 
-The fence is no end in itself: where one of the paper's baselines (section 7.2) fits the memories and is faster than
-the fastest plan that keeps the fence, its plan is returned, so that this method is never above them.
+If one of the paper's baselines (section 7.2) fits the memories and is faster than the fastest plan that keeps the
+fence, its plan is returned, so that this method is never slower than they are.
 """
 
 import numpy as np
@@ -30,26 +30,25 @@ from fleetune.solving.opfence.methods.baselines import equal_compute, equal_modu
 from fleetune.solving.opfence.path_dp import Limits, best_cuts, geometric_grid
 
 ROWS = 6
-"""Orders of clusters that are tried."""
+"""Orders of clusters."""
 EVENNESS = 12
 """Limits on the busiest device, from even to twice the fastest device alone."""
 CUTS = 160
 BASELINES = (equal_modules, equal_compute)
 FIRST_PLACEMENT_S = 1.0
-"""Seconds, at least, for finding a first placement that fits, however short the time limit."""
+"""Minimum seconds for finding a first placement that fits, however short the time limit."""
 KEPT = 4
-"""Placements whose devices are exchanged inside their clusters."""
+"""Placements whose devices are exchanged within their clusters."""
 
 
 def plan(instance: Instance, seed: int, deadline: Deadline = NO_DEADLINE) -> Placement:
-    """The fastest placement that the fence allows, or a baseline's that fits and is faster; Infeasible where none fits
-    the memories."""
+    """Return the fastest placement within the fence, or a faster baseline's that fits; Infeasible if none fits."""
     options = [fenced(instance, seed, deadline), *(baseline(instance, seed) for baseline in BASELINES)]
     return min(filter(instance.fits, options), key=instance.cost_s)
 
 
 def fenced(instance: Instance, seed: int, deadline: Deadline = NO_DEADLINE) -> Placement:
-    """The fastest placement of those with the fewest clusters torn; Infeasible where none fits the memories."""
+    """Return the fastest placement among those with the fewest disconnected clusters; Infeasible if none fits."""
     missing = infeasibility_reason(instance)
     if missing is not None:
         raise Infeasible(missing)
@@ -76,7 +75,7 @@ def fenced(instance: Instance, seed: int, deadline: Deadline = NO_DEADLINE) -> P
 
 
 def _offer_rows(instance: Instance, found: "_Fenced", clusters: list[list[int]]) -> None:
-    """Offer what several rows of devices find over several lines of the graph."""
+    """Offer the partitions of several linear orders over several device orders."""
     for line in _lines(instance):
         for row in device_orders(median_hop_s(instance, line), clusters, ROWS, found.deadline):
             if found.deadline.expired:
@@ -86,7 +85,7 @@ def _offer_rows(instance: Instance, found: "_Fenced", clusters: list[list[int]])
 
 
 class _Fenced:
-    """Placements that fit: those with the fewest torn clusters first, then the fastest."""
+    """Placements that fit, ranked by surplus components, then by time."""
 
     def __init__(self, instance: Instance, fence: Ints, deadline: Deadline) -> None:
         self._case, self._fence = instance, fence
@@ -98,24 +97,24 @@ class _Fenced:
 
     @property
     def deadline(self) -> Deadline:
-        """Of what is done next: while nothing is found there is some time, however short the limit."""
+        """Deadline of the next step: extended while no placement is found."""
         return self._deadline if self.ranked else self._first_deadline
 
     def offer(self, placement: Placement) -> None:
-        """As it is, and with torn clusters mended."""
+        """Add a placement, and the same with its clusters reconnected."""
         for option in (placement, reconnect_clusters(self._case, placement, self._fence, self._deadline)):
             if option.tobytes() not in self.ranked and self._case.fits(option):
                 torn = excess_components(self._case, option, self._fence)
                 self.ranked[option.tobytes()] = torn, self._case.cost_s(option), option
 
     def best(self, most: int) -> list[Placement]:
-        """The first of them."""
+        """Return the `most` best placements."""
         ranked = sorted(self.ranked.items(), key=lambda item: (item[1][:2], item[0]))
         return [placement for _, (_, _, placement) in ranked[:most]]
 
 
 def _lines(instance: Instance) -> list[LinearOrder]:
-    """The orders as listed and depth first, once where they agree."""
+    """Return the order as listed and the depth-first order, without duplicates."""
     orders = [instance.order, depth_first(instance.parents)]
     return [
         linear_order(instance, order, instance.operators)
@@ -124,7 +123,7 @@ def _lines(instance: Instance) -> list[LinearOrder]:
 
 
 def _partitions(instance: Instance, line: LinearOrder, row: list[int], deadline: Deadline) -> list[Placement]:
-    """Runs of the line for the devices of a row: as even as each limit says, and as the paper's baselines cut."""
+    """Return partitions over a device order: under each balance limit, and as the paper's baselines cut."""
     able = [device for device in row if instance.memory_bytes.min() <= instance.budget_bytes[device]]
     while len(able) > line.cuts:
         able.remove(min(able, key=lambda device: instance.speed[device]))
@@ -140,7 +139,7 @@ def _partitions(instance: Instance, line: LinearOrder, row: list[int], deadline:
 def _within(
     instance: Instance, line: LinearOrder, row: list[int], use_all: bool, deadline: Deadline
 ) -> list[Placement]:
-    """The least traffic under each limit on the busiest device."""
+    """Return the partitions of least traffic under each limit on the busiest device."""
     speed, flops = instance.speed[row], line.flops[-1]
     busiest = np.append(geometric_grid(flops / speed.sum(), 2 * flops / speed.min(), EVENNESS - 1), np.inf)
     slowest = [np.inf]
@@ -156,7 +155,7 @@ def _within(
 
 
 def _baselines(line: LinearOrder, row: list[int]) -> list[Placement]:
-    """Equally many operators, equally many flops."""
+    """Return the partitions with equal numbers of operators and with equal flops."""
     cuts, flops = np.arange(line.cuts + 1), line.flops
     found = []
     for before in (cuts.astype(np.float64), flops):

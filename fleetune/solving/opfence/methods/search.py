@@ -1,11 +1,9 @@
-"""Ours: devices, their order and the cuts found together, then exchanged, cut anew and moved by eq. (3) itself.
+"""Our method: devices, their order and the cuts are chosen together, then improved by eq. (3) itself.
 
-Starts are the paper's methods where they fit, every device alone, and the best walks (`walk`) over several lines of the
-graph for many limits on the slowest device and guesses of the slowest link. The fastest few are improved in turns:
-devices exchanged, cuts and devices left out for their order, single operators and branches moved; then the best is
-shaken and improved again. Tiny problems are enumerated. Never slower than `opfence` or a baseline that fits.
-
-Placements found on the way: the fastest that fit, told apart.
+Starts are the plans of the other methods that fit, each device alone, and the best paths (`path_dp`) over several
+linear orders for many limits on the slowest device and guesses of the slowest link. The best few are improved in turns:
+devices exchanged, cuts chosen anew with devices left out, single operators and branches moved; then the best is
+perturbed and improved again. Tiny problems are enumerated. Never slower than `opfence` or a baseline that fits.
 """
 
 from random import Random
@@ -27,37 +25,36 @@ from fleetune.solving.opfence.path_dp import Limits, PathProgram, best_cuts, geo
 from fleetune.solving.validation import Floats
 
 CUTS, FINE_CUTS = 128, 256
-"""Of a line, while the order of devices is open, and while it is fixed."""
+"""Cuts of a linear order while the order of devices is open, and while it is fixed."""
 LIMITS = 14
-"""On the slowest device."""
+"""Limits on the slowest device."""
 GUESSES = 8
-"""Of the slowest link, where links are thinned by it."""
+"""Guesses of the slowest link, if links are thinned relative to it."""
 UNTHINNED = np.array([np.inf])
-"""As if links were thinned by nothing."""
+"""A slowest link that thins nothing."""
 NEAR = np.array([0.6, 0.8, 0.9, 0.96, 1.0, 1.15])
-"""Limits tried about those of a placement that is cut anew."""
+"""Limits relative to the slowest device of a placement that is cut anew."""
 KEPT = 6
-"""Drafts."""
+"""Size of the pool."""
 SHAKEN, DENSE_SHAKEN, MIN_SHAKES, MAX_SHAKES = 20_000, 60_000, 6, 60
-"""Shaken copies that are improved: so many places (operators times devices) in all, more where no link is thinned, but
-within these limits."""
+"""Perturbed copies: operators times devices in total, more if no link is thinned, but within these limits."""
 ANNEALED = 2
-"""Drafts, and as many random placements of problems with fewer places than this."""
+"""Placements that are annealed, and as many random ones of problems with fewer operators times devices."""
 SMALL = 500
 STEPS, LARGE_STEPS, LARGE = 3000, 1000, 2500
-"""Of annealing one, with fewer and with more places than this."""
+"""Annealing steps, with fewer and with more operators times devices than LARGE."""
 TURNS = 6
-"""Of all steps, while they help."""
+"""Rounds of all steps while they help."""
 CLOSE = 1e-4
-"""A plan so near its bound, relatively, is not improved."""
+"""Relative gap below which a plan is not improved."""
 MAX_STEPS = 40_000_000
-"""Cuts times pairs of devices times trials, of one walk: fewer trials are made where they would be more."""
+"""Limit of cuts times device pairs times trials per dynamic program; trials are thinned to it."""
 
 
 def plan(instance: Instance, seed: int, deadline: Deadline = NO_DEADLINE) -> tuple[Placement, float]:
-    """The fastest placement found, and a time that none can beat; Infeasible where none was found that fits.
+    """Return the fastest placement found and a lower bound in seconds; Infeasible if none was found that fits.
 
-    deadline: with a limit the search goes on until then, and ends with what there is.
+    deadline: with a limit the search continues until then.
     """
     missing = infeasibility_reason(instance)
     if missing is not None:
@@ -89,7 +86,7 @@ class _Search:
         self._done: set[tuple[str, bytes]] = set()
 
     def start(self) -> None:
-        """Offer what the other methods find, every device alone, and the best walks."""
+        """Offer the other methods' placements, every device alone, and the best paths."""
         instance = self.instance
         if self.deadline.limited:  # a first draft before anything that takes time
             self._offer_simple()
@@ -107,7 +104,7 @@ class _Search:
         self.bound_s = lower_bound_s(instance, self.pool.best_s, self.deadline)
 
     def _offer_simple(self) -> None:
-        """The baselines' plans, and every device alone."""
+        """Offer the baselines' placements, and every device alone."""
         instance = self.instance
         for baseline in (equal_modules, equal_compute):
             self.pool.offer(baseline(instance, self.seed))
@@ -118,29 +115,29 @@ class _Search:
 
     @property
     def ended(self) -> bool:
-        """Whether time is over and there is a plan."""
+        """True if time is over and there is a placement."""
         return self.deadline.expired and bool(self.pool.places)
 
     @property
     def proven(self) -> bool:
-        """Whether nothing much faster can be found."""
+        """True if the best placement is within CLOSE of the bound."""
         return self.pool.best_s <= self.bound_s * (1 + CLOSE)
 
     def improve(self) -> None:
-        """Improve every draft, the fastest first."""
+        """Improve every placement of the pool, the fastest first."""
         for placement in self.pool.places:
             if self.deadline.expired:
                 return
             self.pool.offer(self._improved(placement))
 
     def shake(self) -> None:
-        """Improve a shaken copy of a draft."""
+        """Improve a perturbed copy of a placement."""
         places = self.pool.places
         placement = places[min(int(self.random.expovariate(1.0)), len(places) - 1)]
         self.pool.offer(self._improved(self._shaken(placement)))
 
     def anneal(self) -> None:
-        """Anneal the fastest drafts; of small problems also placements drawn at random, whether they fit or not."""
+        """Anneal the fastest placements; for small problems also random ones, whether they fit or not."""
         instance, starts = self.instance, self.pool.places[:ANNEALED]
         places = instance.operators * instance.devices
         if places < SMALL:
@@ -153,7 +150,7 @@ class _Search:
                 self.pool.offer(self._improved(found))
 
     def _walk(self, line: LinearOrder) -> None:
-        """Offer the cheapest walks for all limits, then for limits about those of the best plan so far."""
+        """Offer the best paths for all limits, then for limits near those of the best placement."""
         instance = self.instance
         walk = PathProgram(instance, line, deadline=self.deadline)
         low = instance.flops.sum() / instance.speed.sum()
@@ -169,12 +166,12 @@ class _Search:
                 self._try(walk, near, link_s * np.array([0.5, 0.7, 0.85, 1.0]))
 
     def _reach_s(self) -> float:
-        """What some plan takes, whether it fits or not."""
+        """Return the time of some placement, whether it fits or not."""
         best_s = self.pool.best_s
         return best_s if np.isfinite(best_s) else self.instance.cost_s(equal_modules(self.instance, self.seed))
 
     def _try(self, walk: PathProgram, slowest_s: Floats, links: Floats) -> None:
-        """Offer the walks for every limit with every guess of the slowest link; for fewer of both if too many."""
+        """Offer the paths for every limit with every guess of the slowest link; both are thinned if too many."""
         most = MAX_STEPS / (walk.line.cuts * self.instance.devices**2)
         part = min(1.0, float(np.sqrt(most / (len(slowest_s) * len(links))))) / np.sqrt(len(self.lines))
         slowest_s, links = _some(slowest_s, part), _some(links, part)
@@ -183,7 +180,7 @@ class _Search:
             self.pool.offer(walk.line.to_placement(*trial))
 
     def _guesses(self, high: float) -> Floats:
-        """Of the slowest link's dense time, if no device receives for longer than `high`."""
+        """Return guesses of the slowest link's dense time if no device receives for longer than `high`."""
         instance = self.instance
         off = ~np.eye(instance.devices, dtype=bool)
         sizes = instance.output_bytes[instance.output_bytes > 0]
@@ -192,14 +189,14 @@ class _Search:
         return geometric_grid(quick, max(quick, min(slow, high / instance.codec.least_share)), GUESSES)
 
     def _slowest(self, placement: Placement) -> tuple[float, float]:
-        """What the busiest device takes, and the slowest link dense."""
+        """Return the time of the busiest device and the dense time of the slowest link."""
         instance = self.instance
         compute_s, receive_s = instance.seconds(placement)
         link_s = float(instance.dense_s(instance.traffic(placement)).max(initial=0.0))
         return max(float(compute_s.max()), float(receive_s.max())), link_s
 
     def _improved(self, placement: Placement) -> Placement:
-        """Exchanges, cuts and moves in turns until none helps."""
+        """Apply cuts, exchanges, moves and merges in turns until none helps."""
         instance = self.instance
         best, best_s = placement, instance.cost_s(placement) if instance.fits(placement) else np.inf
         for _ in range(TURNS):
@@ -226,7 +223,7 @@ class _Search:
         return chain_moves(self.instance, placement, deadline=self.deadline)
 
     def _cut(self, placement: Placement) -> Placement:
-        """The fastest cuts for the order of devices, some of which may be left out."""
+        """Return the fastest cuts for the placement's order of devices, some of which may be left out."""
         instance = self.instance
         slowest_s, link_s = self._slowest(placement)
         limits = slowest_s * NEAR
@@ -242,7 +239,7 @@ class _Search:
         return found.places[0] if found.places else placement
 
     def _merge(self, placement: Placement) -> Placement:
-        """One device's operators all to another that it talks to, where that is fastest."""
+        """Move all operators of one device to another that it exchanges data with, if that is faster."""
         instance = self.instance
         traffic = instance.traffic(placement)
         found = PlacementPool(instance, 1)
@@ -254,7 +251,7 @@ class _Search:
         return found.places[0] if found.places else placement
 
     def _shaken(self, placement: Placement) -> Placement:
-        """A copy with a few runs handed to other devices."""
+        """Return a copy with a few runs on other devices."""
         found = placement.copy()
         for _ in range(self.random.randint(1, 3)):
             used = np.unique(found).tolist()
@@ -270,14 +267,14 @@ class _Search:
 
 
 def _some(values: Floats, part: float) -> Floats:
-    """A part of them, evenly; at least one."""
+    """Return an evenly spaced share of the values, at least one."""
     count = max(1, int(len(values) * part))
     found: Floats = values[np.linspace(0, len(values) - 1, count).astype(np.int64)]
     return found
 
 
 class PlacementPool:
-    """The fastest placements that fit their memories, at most `most` of them, the fastest first."""
+    """The fastest distinct placements that fit their memories, at most `most`, in order."""
 
     def __init__(self, instance: Instance, most: int = 8) -> None:
         self._case, self._most = instance, most
@@ -285,7 +282,7 @@ class PlacementPool:
         self._seen: set[bytes] = set()
 
     def offer(self, placement: Placement) -> bool:
-        """Whether it is the fastest so far."""
+        """Add a placement; return True if it is the fastest so far."""
         key = placement.tobytes()
         if key in self._seen:
             return False
@@ -300,10 +297,10 @@ class PlacementPool:
 
     @property
     def places(self) -> list[Placement]:
-        """The fastest first."""
+        """Placements, the fastest first."""
         return [placement for _, _, placement in self._kept]
 
     @property
     def best_s(self) -> float:
-        """Of the fastest; infinite where nothing was kept."""
+        """Time of the fastest; infinite if the pool is empty."""
         return self._kept[0][0] if self._kept else float("inf")
