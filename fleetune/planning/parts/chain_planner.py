@@ -10,10 +10,9 @@ import numpy as np
 
 from fleetune.contracts.plan import Plan
 from fleetune.errors import Infeasible
-from fleetune.planning.parts.groups import Group, GroupCosts
 from fleetune.planning.parts.plan_result import plan_of, segment
 from fleetune.planning.parts.requirements import memory_shortage
-from fleetune.planning.parts.run_costs import Matrix, RunCosts
+from fleetune.planning.parts.run_costs import Group, GroupCosts, Matrix, RunCosts
 from fleetune.planning.problem import Problem
 from fleetune.solving.hpp.chain_cuts import best_cuts
 from fleetune.solving.hpp.warmup import warmups
