@@ -12,6 +12,7 @@ import numpy as np
 from fleetune.contracts.plan import Plan
 from fleetune.errors import Infeasible
 from fleetune.planning.parts.plan_result import plan_of, segment
+from fleetune.planning.parts.requirements import memory_shortage
 from fleetune.planning.parts.run_costs import Group, GroupCosts, Matrix, RunCosts
 from fleetune.planning.problem import Problem
 from fleetune.solving.hpp.chain_cuts import best_cuts
@@ -127,7 +128,7 @@ class ChainPlanner:
         return plan_of(self.strategy, self.problem, segments)
 
     def _infeasible(self, orders: list[tuple[Group, ...]]) -> Infeasible:
-        """The error for a device that is too small for every block, or else for the worst one of the nearest candidate."""
+        """The error for a device too small for every block, or else for the worst one of the nearest candidate."""
         for group in self.groups:
             kept = min(self.kept)
             blocks = [(k, k + 1) for k in range(self.costs.blocks)]
