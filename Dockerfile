@@ -28,7 +28,7 @@ RUN ["python3", "-c", "import compileall, py_compile; compileall.compile_dir('/o
 # every method, from no more of the library than that needs, so that a change elsewhere does not make it anew.
 FROM ${BASE_IMAGE} AS planners
 ENV PYTHONPATH=/opt/fleetune/code:/opt/fleetune/packages PYTHONDONTWRITEBYTECODE=1
-COPY fleetune/__init__.py fleetune/compiled.py fleetune/errors.py /opt/fleetune/code/fleetune/
+COPY fleetune/__init__.py fleetune/cgroup.py fleetune/compiled.py fleetune/errors.py /opt/fleetune/code/fleetune/
 COPY fleetune/contracts /opt/fleetune/code/fleetune/contracts
 COPY fleetune/clock /opt/fleetune/code/fleetune/clock
 COPY fleetune/solving /opt/fleetune/code/fleetune/solving

@@ -19,7 +19,7 @@ from benchmarks.parts.profiling.timed import timed
 from benchmarks.report import Report
 from fleetune.contracts.fleet import IMAGE, LAUNCHERS, PROCESS, Fleet
 from fleetune.launching import Sites, open_sites
-from fleetune.launching.quarters import found
+from fleetune.launching.placement import FleetPlacement
 
 
 def run(devices: Fleet, models: Sequence[Model], places: Sites, say: Callable[[str], None]) -> Sheet:
@@ -48,7 +48,7 @@ def main() -> int:
 
     devices = fleet(QUICK_CORES if asked.quick else CORES, asked.launcher, asked.image)
     models = QUICK_MODELS if asked.quick else MODELS
-    sheet = run(devices, models, open_sites(found(devices), say), say)
+    sheet = run(devices, models, open_sites(FleetPlacement.from_fleet(devices), say), say)
     sheet.print(console())
     report.add(sheet.figures)
     report.print()

@@ -1,7 +1,7 @@
-"""Engines and images: what puts a container engine on a machine, and the stages into containers.
+"""Container engines and images: starts an engine on this machine, and builds the images that stages run in.
 
-`make engine` (engine.py), `make images` (images.py); answers.py and shaping.py also serve `fleetune doctor`. All of it
-uses the standard library only: an engine is started before anything is installed.
+`make engine` runs engine.py, `make images` runs images.py; `fleetune doctor` uses engine_api.py and kernel_modules.py.
+Everything here needs the standard library only: an engine is started before anything is installed.
 
 May import: fleetune.errors.
 """

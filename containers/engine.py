@@ -1,7 +1,7 @@
-"""`make engine`: a container engine on a Debian machine without one; `make engine-stop` ends what that started.
+"""`make engine` starts a container engine on a Debian machine without one; `make engine-stop` ends that engine.
 
-The engine is Debian's docker.io, started by hand with folders and a socket of its own: nothing that was there before
-is changed, and a machine without a service manager serves as well. An engine that answers already is left alone.
+The engine is Debian's docker.io, started directly with folders and a socket of its own: it changes nothing that was
+there before, and needs no service manager. An engine that answers already is left alone.
 """
 
 import sys
@@ -9,42 +9,41 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from containers.answers import OURS
-from containers.machine import Machine
-from containers.telling import told
+from containers.engine_api import FLEETUNE_SOCKET
+from containers.machine import Machine, print_steps
 from fleetune.errors import Refused, TryAgain
 
-__all__ = ["Places", "check", "start", "stop"]
+__all__ = ["EnginePaths", "check", "start", "stop"]
 
-PATIENCE_S = 60.0
-STEP_S = 0.25
-INSTALL = ("apt-get", "install", "--yes", "--quiet", "--no-install-recommends", "docker.io")
+START_TIMEOUT_S = 60.0
+POLL_S = 0.25
+INSTALL_COMMAND = ("apt-get", "install", "--yes", "--quiet", "--no-install-recommends", "docker.io")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Places:
-    """Where our engine keeps what: images and its log in `data`, what ends with it in `runtime`."""
+class EnginePaths:
+    """Folders of the engine: `data` keeps images and its log, `runtime` what ends with it."""
 
     data: Path = Path("/var/lib/fleetune-engine")
-    runtime: Path = Path(OURS).parent
+    runtime: Path = Path(FLEETUNE_SOCKET).parent
 
     @property
     def pid_file(self) -> Path:
-        """Written by the engine."""
+        """Process id of the engine, written by it."""
         return self.runtime / "pid"
 
     @property
     def pid_files(self) -> tuple[Path, ...]:
-        """Written by the engine, and by the containerd that it starts."""
+        """Files of process ids, written by the engine and by the containerd that it starts."""
         return self.pid_file, self.runtime / "exec" / "containerd" / "containerd.pid"
 
     @property
     def log(self) -> Path:
-        """What the engine says."""
+        """Output of the engine."""
         return self.data / "log"
 
     def command(self) -> tuple[str, ...]:
-        """What starts the engine."""
+        """Command line that starts the engine."""
         return (
             "dockerd",
             *("--data-root", str(self.data)),
@@ -54,88 +53,90 @@ class Places:
         )
 
 
-def check(machine: Machine, places: Places) -> Iterator[str]:
-    """The engine that answers; TryAgain where none does."""
-    answer = machine.answer()
-    if answer is None:
+def check(machine: Machine, paths: EnginePaths) -> Iterator[str]:
+    """Yield one sentence on the engine that answers; TryAgain where none does."""
+    engine = machine.find_engine()
+    if engine is None:
         raise TryAgain("no engine answers: make engine starts one")
-    yield answer.words
+    yield engine.words
 
 
-def start(machine: Machine, places: Places) -> Iterator[str]:
-    """What was done, sentence by sentence; does nothing where an engine answers. Refused or TryAgain where none can."""
-    if answer := machine.answer():
-        yield f"{answer.words}; nothing was done"
+def start(machine: Machine, paths: EnginePaths) -> Iterator[str]:
+    """Install and start an engine unless one answers; yields what was done. Refused or TryAgain where that fails."""
+    if engine := machine.find_engine():
+        yield f"{engine.words}; nothing was done"
         return
     if not machine.is_root():
         raise Refused("no engine answers, and to start one needs root: run sudo make engine, or start one of yours")
     if not machine.has("dockerd"):
         yield "no engine is installed: installing Debian's docker.io (apt-get remove docker.io takes it away again)"
         _install(machine)
-        if answer := machine.answer():
-            yield f"{answer.words}: its package started it as the system's service, which make engine-stop leaves alone"
+        if engine := machine.find_engine():
+            yield f"{engine.words}: its package started it as the system's service, which make engine-stop leaves alone"
             return
-    pid = machine.process(places.pid_file, str(places.data))
+    pid = machine.running_process(paths.pid_file, str(paths.data))
     if pid is not None:
         yield f"the engine that was started here before (process {pid}) gives no answer yet: waiting for it"
-        yield from _awaited(machine, places, lambda: None)
+        yield from _wait_until_ready(machine, paths, lambda: None)
         return
-    if _put_away(machine, places):
+    if _remove_stale_pid_files(machine, paths):
         yield "the engine that was started here before has crashed: starting it again"
-    yield from _awaited(machine, places, machine.spawn(places.command(), places.log))
+    yield from _wait_until_ready(machine, paths, machine.spawn(paths.command(), paths.log))
 
 
-def _put_away(machine: Machine, places: Places) -> bool:
-    """Whether an engine crashed here before. Numbers of processes that it left are forgotten: an engine takes whatever
-    has such a number by now for its own, and refuses to start."""
-    left = [file for file in places.pid_files if machine.process(file, str(places.runtime)) is None]
-    return any([machine.forget(file) for file in left])
+def _remove_stale_pid_files(machine: Machine, paths: EnginePaths) -> bool:
+    """Remove pid files of a crashed engine; returns True if there were any.
+
+    An engine takes whatever process has such an id by now for its own, and refuses to start.
+    """
+    stale = [file for file in paths.pid_files if machine.running_process(file, str(paths.runtime)) is None]
+    return any([machine.remove(file) for file in stale])
 
 
-def _awaited(machine: Machine, places: Places, ended: Callable[[], int | None]) -> Iterator[str]:
-    """How to reach an engine that is starting, once it answers; TryAgain if it does not."""
-    for _ in range(round(PATIENCE_S / STEP_S)):
-        if answer := machine.answer():
-            yield f"{answer.words}; it keeps images in {places.data}, and make engine-stop ends it"
-            yield f"for the docker command: export DOCKER_HOST=unix://{answer.socket}"
+def _wait_until_ready(machine: Machine, paths: EnginePaths, poll: Callable[[], int | None]) -> Iterator[str]:
+    """Wait for an engine that is starting, then yield how to reach it; TryAgain if it ends or does not answer."""
+    for _ in range(round(START_TIMEOUT_S / POLL_S)):
+        if engine := machine.find_engine():
+            yield f"{engine.words}; it keeps images in {paths.data}, and make engine-stop ends it"
+            yield f"for the docker command: export DOCKER_HOST=unix://{engine.socket}"
             return
-        if ended() is not None:
-            raise TryAgain(f"the engine ended with exit code {ended()} as it started; {places.log} says why")
-        machine.wait(STEP_S)
+        if poll() is not None:
+            raise TryAgain(f"the engine ended with exit code {poll()} as it started; {paths.log} says why")
+        machine.sleep(POLL_S)
     raise TryAgain(
-        f"the engine gives no answer for {PATIENCE_S:g} s; {places.log} may say why, and make engine-stop ends it"
+        f"the engine gives no answer for {START_TIMEOUT_S:g} s; {paths.log} may say why, and make engine-stop ends it"
     )
 
 
-def stop(machine: Machine, places: Places) -> Iterator[str]:
-    """What was done, sentence by sentence; only an engine that `start` has started is ended."""
-    pid = machine.process(places.pid_file, str(places.data))
+def stop(machine: Machine, paths: EnginePaths) -> Iterator[str]:
+    """End the engine that `start` has started, and no other; yields what was done."""
+    pid = machine.running_process(paths.pid_file, str(paths.data))
     if pid is None:
         yield "no engine that make engine started runs here; nothing was done"
         return
     if not machine.is_root():
         raise Refused("to end the engine needs root: run sudo make engine-stop")
-    if not machine.end(pid, PATIENCE_S):
-        raise TryAgain(f"the engine (process {pid}) was asked to end, and still runs after {PATIENCE_S:g} s")
-    yield f"the engine (process {pid}) has ended, with its containers; its images stay in {places.data}"
+    if not machine.terminate(pid, START_TIMEOUT_S):
+        raise TryAgain(f"the engine (process {pid}) was asked to end, and still runs after {START_TIMEOUT_S:g} s")
+    yield f"the engine (process {pid}) has ended, with its containers; its images stay in {paths.data}"
 
 
 def _install(machine: Machine) -> None:
     if not machine.has("apt-get"):
         raise Refused("no engine is installed, and this is no Debian machine: install Docker as its makers describe")
-    machine.call("apt-get", "update", "--quiet")  # a list that is old may serve as well
-    code = machine.call(*INSTALL)
+    machine.call("apt-get", "update", "--quiet")  # a failure does not matter: an older package list may do
+    code = machine.call(*INSTALL_COMMAND)
     if code:
         raise TryAgain(f"apt-get could not install docker.io (exit code {code}): see above, then run make engine again")
 
 
 def main(arguments: list[str]) -> int:
-    """`start`, `stop` or `check`, in words; the exit code."""
-    works = {"start": start, "stop": stop, "check": check}
-    if len(arguments) != 1 or arguments[0] not in works:
+    """Run `start`, `stop` or `check`; returns the exit code."""
+    commands = {"start": start, "stop": stop, "check": check}
+    if len(arguments) != 1 or arguments[0] not in commands:
         sys.stderr.write("usage: python -m containers.engine start|stop|check\n")
         return Refused.exit_code
-    return told(lambda: works[arguments[0]](Machine(), Places()))
+    return print_steps(lambda: commands[arguments[0]](Machine(), EnginePaths()))
 
 
 if __name__ == "__main__":

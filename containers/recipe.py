@@ -1,51 +1,102 @@
-"""What an image was built from, as a digest that it carries: whether it is still what the project would build.
+"""The inputs of an image: its packages, gathered as wheels, and a digest of everything it is built from.
 
-Only `make images` builds, so an image can be older than the code beside it; a stage in it would then do what the code
-did before. Whoever uses an image asks here first (`fleetune doctor`, the tests of containers).
+Only `make images` builds, so an image can be older than the code beside it, and a stage in it would run the older code.
+`fleetune doctor` and the tests of containers therefore compare digests before they use an image. Wheels are gathered
+outside the engine, in the versions of constraints.txt, so that images are built without a network.
 """
 
 import hashlib
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from containers import wheels
+from fleetune.errors import Refused, TryAgain
 
-__all__ = ["BASE", "LABEL", "PROJECT", "TARGETS", "lacking", "recipe", "tag"]
+__all__ = [
+    "BASE_LABEL", "PROJECT", "RECIPE_LABEL", "TARGETS", "gather_wheels", "recipe_digest", "requirements", "tag",
+    "unusable_reason", "wheels_digest",
+]  # fmt: skip
 
 PROJECT = Path(__file__).parents[1]
 TARGETS = ("mounted", "plan", "train")
-LABEL, BASE = "fleetune.recipe", "fleetune.base"
-"""Labels of every image: the digest of what it was built from, and the number of the image it was built on."""
-CARRIED = ("containers", "fleetune", "stages", "configs/problems")
-FORGOTTEN = "__pycache__"
+RECIPE_LABEL, BASE_LABEL = "fleetune.recipe", "fleetune.base"
+"""Labels of every image: the digest of what it was built from, and the id of its base image."""
+COPIED_FOLDERS = ("containers", "fleetune", "stages", "configs/problems")
+IGNORED_FOLDER = "__pycache__"
 
 
 def tag(target: str) -> str:
-    """What the image is called."""
+    """Image name of a target of the Dockerfile."""
     return f"fleetune-{target}"
 
 
-def recipe(project: Path, target: str) -> str:
-    """The digest of all that the image is built from, its base aside."""
+def recipe_digest(project: Path, target: str) -> str:
+    """Hex sha256 of everything the image is built from, except its base image."""
     digest = hashlib.sha256((project / "Dockerfile").read_bytes())
-    if target != "mounted":  # which carries neither code nor packages
-        digest.update(wheels.digest(project, target).encode())
-        for path in _carried(project):
+    if target != "mounted":  # which holds neither code nor packages
+        digest.update(wheels_digest(project, target).encode())
+        for path in _copied_files(project):
             digest.update(f"\0{path.relative_to(project)}\0".encode() + path.read_bytes())
     return digest.hexdigest()
 
 
-def lacking(images: Mapping[str, Mapping[str, str]], target: str, project: Path = PROJECT) -> str:
-    """Why an engine with these images (name -> labels) cannot serve with this one; empty where it can."""
+def unusable_reason(images: Mapping[str, Mapping[str, str]], target: str, project: Path = PROJECT) -> str:
+    """Why an engine with these images (name -> labels) lacks a current image of `target`; empty where it has one."""
     labels = images.get(f"{tag(target)}:latest")
     if labels is None:
         return f"{tag(target)} is not built"
-    if labels.get(LABEL) != recipe(project, target):
+    if labels.get(RECIPE_LABEL) != recipe_digest(project, target):
         return f"{tag(target)} is older than the code"
     return ""
 
 
-def _carried(project: Path) -> Iterator[Path]:
-    for folder in CARRIED:
+def requirements(project: Path, target: str) -> tuple[str, ...]:
+    """Requirements from pyproject.toml for the packages that it lists under the image `target`."""
+    document = tomllib.loads((project / "pyproject.toml").read_text())
+    by_name = {re.split(r"[^\w.-]", text, maxsplit=1)[0]: text for text in document["project"]["dependencies"]}
+    images: dict[str, list[str]] = document["tool"]["fleetune"]["images"]
+    if target not in images:
+        raise Refused(f"there is no image {target!r}; there are {', '.join(images)}")
+    if unknown := [name for name in images[target] if name not in by_name]:
+        raise Refused(f"image {target} lists {', '.join(unknown)}, which the project does not depend on")
+    return tuple(by_name[name] for name in images[target])
+
+
+def wheels_digest(project: Path, target: str) -> str:
+    """Hex sha256 of everything that decides which wheels an image gets, the version of Python included."""
+    wanted = "\n".join(requirements(project, target)) + "\n"
+    constraints = (project / "constraints.txt").read_text()
+    return hashlib.sha256((wanted + constraints + sys.version).encode()).hexdigest()
+
+
+def gather_wheels(project: Path, target: str) -> Path:
+    """Fill `build/wheels/TARGET` with wheels, requirements.txt and constraints.txt if these have changed.
+
+    Returns the folder; TryAgain when pip fails.
+    """
+    folder = project / "build" / "wheels" / target
+    current = wheels_digest(project, target)
+    done = project / "build" / "wheels" / f"{target}.made"
+    if done.is_file() and done.read_text() == current:
+        return folder
+    done.unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / "requirements.txt").write_text("\n".join(requirements(project, target)) + "\n")
+    shutil.copy(project / "constraints.txt", folder / "constraints.txt")
+    lists = ["--requirement", str(folder / "requirements.txt"), "--constraint", str(folder / "constraints.txt")]
+    pip = [sys.executable, "-P", "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    if subprocess.run([*pip, "wheel", "--wheel-dir", str(folder), *lists], check=False).returncode:
+        raise TryAgain(f"the packages of image {target} could not be gathered: pip says why above")
+    done.write_text(current)
+    return folder
+
+
+def _copied_files(project: Path) -> Iterator[Path]:
+    for folder in COPIED_FOLDERS:
         files = (path for path in (project / folder).rglob("*") if path.is_file())
-        yield from sorted(path for path in files if FORGOTTEN not in path.parts)
+        yield from sorted(path for path in files if IGNORED_FOLDER not in path.parts)

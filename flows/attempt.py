@@ -16,7 +16,7 @@ from fleetune.contracts import wire
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.task import StageTask
 from fleetune.errors import Refused, TryAgain, by_exit_code
-from fleetune.launching import Command, Job, Launcher, exit_in_words
+from fleetune.launching import Command, Job, Launcher, describe_exit
 from fleetune.store import Ingredients, Store
 from flows.events import EventListener, StageEvent
 from stages.catalog import StageSpec
@@ -66,7 +66,7 @@ def listen_to_end(spec: StageSpec, job: Job, listen: EventListener, resumed: Cal
         last = job.tail(1).strip()
         raise by_exit_code(
             code,
-            message or f"stage {spec.name} {exit_in_words(code)}" + (f"; its last words were: {last}" if last else ""),
+            message or f"stage {spec.name} {describe_exit(code)}" + (f"; its last words were: {last}" if last else ""),
         )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 from packaging.requirements import Requirement
 
-from containers import answers, recipe, shaping
+from containers import engine_api, kernel_modules, recipe
 from fleetune.contracts.record import record
 
 GOOD, LIMITED, MISSING = "good", "limited", "missing"
@@ -130,28 +130,28 @@ def _accelerators() -> Finding:
 def _containers() -> tuple[Finding, ...]:
     """An engine, the images it has, and whether links between its containers can be shaped."""
     meaning = "devices of fleet files without an engine run as processes, which need none"
-    places = answers.sockets(os.environ)
+    places = engine_api.candidate_sockets(os.environ)
     if not places:
         words = f"DOCKER_HOST names another machine, not asked; {meaning}"
         return (Finding(topic="Docker", state=LIMITED, words=words),)
     try:
-        answer = answers.find()
-        images = _images(answers.images(answer.socket))
-    except answers.NoAnswer as error:
-        advice = "make engine starts one" if answers.OURS in places else "start it, or unset DOCKER_HOST"
+        answer = engine_api.find_engine()
+        images = _images(engine_api.image_labels(answer.socket))
+    except engine_api.EngineUnavailable as error:
+        advice = "make engine starts one" if engine_api.FLEETUNE_SOCKET in places else "start it, or unset DOCKER_HOST"
         return (Finding(topic="Docker", state=LIMITED, words=f"no engine {error}: {advice}; {meaning}"),)
     return (Finding(topic="Docker", state=GOOD, words=answer.words), images, _links())
 
 
 def _links() -> Finding:
     """Between containers."""
-    can, words = shaping.words()
+    can, words = kernel_modules.describe()
     return Finding(topic="Shaped links", state=GOOD if can else LIMITED, words=words)
 
 
 def _images(found: Mapping[str, Mapping[str, str]]) -> Finding:
     """Of those that make images builds."""
-    lacks = {target: recipe.lacking(found, target) for target in recipe.TARGETS}
+    lacks = {target: recipe.unusable_reason(found, target) for target in recipe.TARGETS}
     had = [recipe.tag(target) for target, lack in lacks.items() if not lack]
     parts = [", ".join(had)] if had else []
     if missing := [target for target, lack in lacks.items() if lack]:

@@ -18,7 +18,7 @@ from fleetune.contracts.record import record
 from fleetune.contracts.run_config import RunConfig
 from fleetune.contracts.task import RunFacts, StageTask
 from fleetune.errors import FleetuneError, Refused, TryAgain
-from fleetune.launching import Job, open_stages
+from fleetune.launching import Job, open_stage_launchers
 from fleetune.store import KeyRecord, RunRecord, StageRecord
 from fleetune.store.runs import new_run_id
 from flows import attempt, yaml_file
@@ -82,7 +82,7 @@ class Runner:
         self._verified: set[tuple[str, str]] = set()
         self._open = ExitStack()
         self._folders = filesystem.folders(context.store.local)
-        self._containers = open_stages(lambda text: None)
+        self._containers = open_stage_launchers(lambda text: None)
 
     def __enter__(self) -> "Runner":
         self._open.enter_context(self.context.store.runs.alive(self.record.id))

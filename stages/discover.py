@@ -7,7 +7,7 @@ from fleetune.contracts import wire
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.fleet_request import FleetRequest
 from fleetune.launching import open_sites
-from fleetune.launching.quarters import asked
+from fleetune.launching.placement import FleetPlacement
 from stages.entry_point import StageContext, main
 
 
@@ -22,7 +22,7 @@ def discover(context: StageContext) -> None:
         )
     earlier = context.task.stored.get("fleet")
     stored = wire.read(Fleet, Path(earlier) / "fleet.json") if earlier else None
-    with open_sites(asked(request), context.channel.note) as sites:
+    with open_sites(FleetPlacement.from_request(request), context.channel.note) as sites:
         fleet = discovery.discover(request, sites, context.channel.progress, context.channel.note, stored=stored)
     wire.write(fleet, context.output("fleet") / "fleet.json")
 

@@ -7,7 +7,7 @@ from fleetune.contracts import wire
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.run_config import DataRequest, ModelRequest, ProfileRequest, TrainingRequest
 from fleetune.launching import open_sites
-from fleetune.launching.quarters import found
+from fleetune.launching.placement import FleetPlacement
 from stages.entry_point import StageContext, main
 
 
@@ -15,7 +15,7 @@ def profile(context: StageContext) -> None:
     """Cut the model into units, prepare the data, and measure every unit on every device that is new."""
     config, task = context.task.config, context.task
     fleet = wire.read(Fleet, context.input("fleet") / "fleet.json")
-    with open_sites(found(fleet), context.channel.note) as sites:
+    with open_sites(FleetPlacement.from_fleet(fleet), context.channel.note) as sites:
         profiling.profile(
             profiling.ProfilingTask(
                 fleet=fleet,

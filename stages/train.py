@@ -10,7 +10,7 @@ from fleetune.contracts.profile import Profile
 from fleetune.contracts.run_config import ModelRequest, TrainingRequest
 from fleetune.errors import Refused
 from fleetune.launching import open_sites
-from fleetune.launching.quarters import found
+from fleetune.launching.placement import FleetPlacement
 from stages.entry_point import StageContext, main
 
 
@@ -20,7 +20,7 @@ def train(context: StageContext) -> None:
     if fleet.simulated:
         raise Refused(f"device {fleet.simulated[0]} is simulated: a run with it ends after plan; use --until plan")
     profile_folder = context.input("profile")
-    with open_sites(found(fleet), context.channel.note) as sites:
+    with open_sites(FleetPlacement.from_fleet(fleet), context.channel.note) as sites:
         training.train(
             training.TrainingTask(
                 plan=wire.read(PlanResult, context.input("plan") / "plan.json"),

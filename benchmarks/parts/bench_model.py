@@ -13,7 +13,7 @@ from fleetune.contracts.profile import Profile
 from fleetune.contracts.run_config import DataRequest, ModelRequest, TrainingRequest
 from fleetune.contracts.task import Progress, quiet
 from fleetune.discovery import discover
-from fleetune.launching import Here, Launcher
+from fleetune.launching import Launcher, LocalSites
 from fleetune.planning import solve
 from fleetune.planning.problem import Problem
 from fleetune.profiling.profile import ProfilingTask, profile
@@ -80,7 +80,7 @@ class Measured:
             seed=SEED,
             work=self.folder / name / "work",
             output=self.folder / name / "output",
-            sites=Here(launcher),
+            sites=LocalSites(launcher),
             progress=progress,
         )
         return train(task)
@@ -93,7 +93,7 @@ def measured(folder: Path, model: ModelRequest, cores: float | None, say: Callab
         devices=tuple(DeviceRequest(name=name, accelerator="cpu", emulate=emulate) for name in ("left", "right"))
     )
     say("finding the two devices and their links")
-    fleet = discover(asked, Here(), quiet, lambda sentence: None)
+    fleet = discover(asked, LocalSites(), quiet, lambda sentence: None)
     say("profiling the model on both")
     made = profile(
         ProfilingTask(
@@ -105,7 +105,7 @@ def measured(folder: Path, model: ModelRequest, cores: float | None, say: Callab
             folder=folder / "profile",
             data_folder=folder / "data",
             work=folder / "profiling",
-            sites=Here(),
+            sites=LocalSites(),
             progress=quiet,
         )
     )

@@ -16,7 +16,7 @@ from fleetune.contracts.record import record
 from fleetune.discovery.link_probe import LinkProbe
 from fleetune.discovery.machine_facts import MachineFacts
 from fleetune.errors import FleetuneError, Infeasible, TryAgain
-from fleetune.launching import Door, Job, exit_in_words, used_in_words
+from fleetune.launching import Job, ListenSettings, describe_exit, describe_used_memory
 from fleetune.links.endpoint import Endpoint
 from fleetune.links.message import Message, Received
 
@@ -38,7 +38,7 @@ class AgentTask:
     allowed: dict[str, bytes]
     """Public keys of the stage and of all devices, by name."""
     stage_address: str
-    door: Door
+    door: ListenSettings
     """Listening address and delays of incoming messages."""
     idle_s: float
     """Seconds without a message after which the agent ends by itself."""
@@ -111,8 +111,8 @@ class AgentPool:
         if self.jobs[device].out_of_memory:
             allowed_bytes = self.memory_bytes.get(device)
             whose = "the device's memory" if allowed_bytes is None else f"its {allowed_bytes / 1e9:.2f} GB"
-            return f"ran out of {whose}{used_in_words(self.jobs[device])}; give it more by emulate.memory_bytes"
-        return exit_in_words(code)
+            return f"ran out of {whose}{describe_used_memory(self.jobs[device])}; give it more by emulate.memory_bytes"
+        return describe_exit(code)
 
     def _failure(self, device: str, what: str) -> FleetuneError:
         log = self.jobs[device].tail(20).strip()

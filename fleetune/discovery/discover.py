@@ -70,7 +70,7 @@ def _start(agents: AgentPool, asked: DeviceRequest, keys: KeyPair, sites: Sites,
         secret=keys.secret,
         allowed=allowed,
         stage_address=agents.endpoint.address,
-        door=sites.door(asked.name),
+        door=sites.listen_settings(asked.name),
         idle_s=agents.limits.answer_s * (1 + len(allowed) ** 2),  # the agent idles while others are probed
     )
     command = Command(module="fleetune.discovery.agent", first_line=task.line(), log=logs / f"{asked.name}.log")
@@ -86,7 +86,7 @@ def _measure_fleet(agents: AgentPool, request: FleetRequest, stored: Fleet | Non
     for sentence in oversubscription_notes(request, facts):
         agents.note(sentence)
     for job in agents.jobs.values():
-        job.hold()
+        job.limit_cpu()
     prober = LinkProber(agents, Expectations(asked=request.links, stored=stored, tolerance=request.tolerance))
     ends = tuple(_end(device, facts) for device in found)
     links = prober.measure_links(ends, progress)

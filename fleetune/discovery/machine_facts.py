@@ -8,9 +8,9 @@ from pathlib import Path
 
 import psutil
 
+from fleetune.cgroup import cgroup_limits
 from fleetune.contracts.record import positive, record
-from fleetune.discovery.cgroup import cgroup_limits
-from fleetune.launching.quarters import gpu_nodes
+from fleetune.launching.placement import gpu_device_files
 
 IMAGE_VARIABLE = "FLEETUNE_IMAGE"
 """Environment variable with the container's image digest, set by the Docker launcher."""
@@ -75,7 +75,7 @@ def inspect_machine(wanted: str) -> MachineFacts:
 
 def _find_accelerators() -> tuple[Accelerator, ...]:
     """GPUs that torch can use; skips the import of torch, which takes seconds, if there is no GPU device file."""
-    if not gpu_nodes() or importlib.util.find_spec("torch") is None:
+    if not gpu_device_files() or importlib.util.find_spec("torch") is None:
         return ()
     import torch
 

@@ -1,35 +1,34 @@
-"""Starting work in other processes, one interface for every place they may run in.
+"""Starts commands in other processes, with one interface for local processes and for containers.
 
-May import errors and contracts. A `Launcher` starts a `Command` and gives back a `Job` to listen to and to stop;
-secrets travel in the command's first line of stdin, never in its arguments or environment. Set aside: multiprocessing
-(pickles, and inherits the parent's state) and subprocess pools (they hide how a child died).
+May import errors and contracts. A `Launcher` starts a `Command` and returns a `Job`, which streams its output and stops
+it; secrets travel in the first line of the command's stdin, never in its arguments or environment. Not used:
+multiprocessing (it pickles, and children inherit the parent's state) and subprocess pools (they hide how a child died).
 """
 
 from fleetune.launching.job import (
-    KEEPS_MEMORY,
+    MALLOC_ENVIRONMENT,
     Command,
     Job,
     Launcher,
-    exit_in_words,
+    describe_exit,
+    describe_used_memory,
     thread_environment,
-    used_in_words,
 )
-from fleetune.launching.opening import open_sites, open_stages
+from fleetune.launching.placement import ListenSettings, LocalSites, Sites, open_sites, open_stage_launchers
 from fleetune.launching.process import ProcessLauncher
-from fleetune.launching.sites import Door, Here, Sites
 
 __all__ = [
-    "KEEPS_MEMORY",
+    "MALLOC_ENVIRONMENT",
     "Command",
-    "Door",
-    "Here",
     "Job",
     "Launcher",
+    "ListenSettings",
+    "LocalSites",
     "ProcessLauncher",
     "Sites",
-    "exit_in_words",
+    "describe_exit",
+    "describe_used_memory",
     "open_sites",
-    "open_stages",
+    "open_stage_launchers",
     "thread_environment",
-    "used_in_words",
 ]

@@ -1,4 +1,4 @@
-"""What can be started, and what can be done with it once it runs."""
+"""The interface of launchers: a `Launcher` starts a `Command` and returns a `Job`."""
 
 import signal
 from collections.abc import Iterator
@@ -10,36 +10,34 @@ from fleetune.contracts.record import record
 
 OUT_OF_MEMORY_CODES = (-signal.SIGKILL, 128 + signal.SIGKILL)
 
-
-KEEPS_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
-"""Environment of what computes: memory once had is kept and used again. Else every large tensor comes as fresh pages
-from the kernel: the backward of an embedding of 12 million parameters takes 26 ms instead of 7, and now and then not,
-so that no profile holds."""
+MALLOC_ENVIRONMENT = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+"""Environment of processes that compute: glibc keeps freed memory and reuses it. Otherwise every large tensor comes as
+fresh pages from the kernel: the backward of an embedding of 12 million parameters then takes 26 ms instead of 7, but
+not every time, so that no profile holds."""
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
-
-SPINS = 10_000
-"""How often a thread looks for the next work before it sleeps. OpenMP's own 300,000 cost a busy machine up to ten times
-the round of one thread (who spins keeps the core from whom it waits for); none cost an idle one a quarter of its gain.
-On 2 cores, MiniLM, times one thread: idle 1.68 (300,000), 1.65 (10,000), 1.29 (0); beside one other process on the same
-cores 0.2-0.55, 0.63, 0.90."""
+SPIN_COUNT = 10_000
+"""How often an idle OpenMP thread polls for work before it sleeps. OpenMP's own 300,000 made a round on a busy machine
+up to ten times as long (a spinning thread keeps the core from the thread it waits for); 0 costs an idle machine a
+quarter of the gain. On 2 cores, MiniLM, speed relative to one thread: idle 1.68 (300,000), 1.65 (10,000), 1.29 (0);
+beside one other process on the same cores 0.2-0.55, 0.63, 0.90."""
 
 
 def thread_environment(threads: int) -> dict[str, str]:
-    """Environment of a process that computes with so many threads: its libraries read it when they are imported."""
-    return {**dict.fromkeys(THREAD_VARIABLES, str(threads)), "GOMP_SPINCOUNT": str(SPINS)}
+    """Environment of a process that computes with `threads` threads; libraries read it when they are imported."""
+    return {**dict.fromkeys(THREAD_VARIABLES, str(threads)), "GOMP_SPINCOUNT": str(SPIN_COUNT)}
 
 
 @record
 class Command:
-    """`python -m module arguments`, with its environment added to what the launcher gives every child."""
+    """`python -m module arguments`, with `environment` added to what the launcher gives every child."""
 
     module: str
     arguments: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
     first_line: bytes = field(default=b"", repr=False)
-    """Written to stdin, which is then closed: the place for secrets."""
+    """Written to stdin, which is then closed; carries secrets."""
     log: Path
     """File that stderr is appended to."""
     reads: tuple[Path, ...] = ()
@@ -53,52 +51,52 @@ class Job(Protocol):
 
     @property
     def pid(self) -> int:
-        """Its process id on the machine where it runs."""
+        """Process id on the machine where the command runs."""
 
     def lines(self) -> Iterator[str]:
-        """The lines of its stdout as they come, without line ends; ends when stdout does. For one reader."""
+        """Lines of stdout as they come, without line ends, until stdout ends. For one reader."""
 
     def poll(self) -> int | None:
-        """Its exit code (minus the signal's number when a signal ended it); None while it runs."""
+        """Exit code (minus the signal's number when a signal ended it); None while it runs."""
 
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """Its exit code; None when it still runs after `timeout_s`."""
+        """Exit code; None when it still runs after `timeout_s`."""
 
     def stop(self, grace_s: float = 2.0) -> int:
-        """Ask it and all it started to end, force them after `grace_s`; its exit code. Safe to repeat."""
+        """Send SIGTERM to it and all it started, SIGKILL after `grace_s`; returns the exit code. Safe to repeat."""
 
     def tail(self, lines: int = 10) -> str:
         """The last lines of its log."""
 
-    def hold(self) -> None:
-        """From now on its device's share of processor time binds it; until then starting up may take what is free."""
+    def limit_cpu(self) -> None:
+        """Apply the device's CPU quota from now on; until then start-up may use idle cores."""
 
     def collect(self, folder: Path) -> None:
-        """Make what it has written to one of its folders be there on this machine too."""
+        """Copy what the command wrote to one of its folders to this machine."""
 
     @property
     def out_of_memory(self) -> bool:
-        """Whether it is known to have ended because its memory did not suffice."""
+        """True if it is known to have ended for lack of memory."""
 
     @property
     def used_bytes(self) -> int | None:
-        """Most memory that it was seen to hold; None where nobody looked."""
+        """Peak memory seen; None where nothing measures it."""
 
 
 class Launcher(Protocol):
-    """A place where commands can run."""
+    """Starts commands in one place."""
 
     def start(self, command: Command) -> Job:
         """Start a command; TryAgain when the place cannot."""
 
 
-def used_in_words(job: Job) -> str:
-    """What a job that ran out of memory had used, as the end of a clause; empty where it is not known."""
+def describe_used_memory(job: Job) -> str:
+    """Peak memory of a job that ran out of memory, as the end of a clause; empty where it is not known."""
     return f" ({job.used_bytes / 1e9:.2f} GB used)" if job.used_bytes else ""
 
 
-def exit_in_words(code: int) -> str:
-    """An exit code as a person would say it."""
+def describe_exit(code: int) -> str:
+    """An exit code in words."""
     if code == 0:
         return "ended normally"
     number = -code if code < 0 else code - 128

@@ -1,4 +1,4 @@
-"""The launcher that needs nothing: child processes of this one."""
+"""Launcher of local child processes; needs no engine."""
 
 import os
 import queue
@@ -14,29 +14,29 @@ from typing import IO
 
 from fleetune.errors import TryAgain
 from fleetune.launching.job import Command, thread_environment
-from fleetune.launching.memory import RAN_OUT, MemoryWatch
+from fleetune.launching.limits import OUT_OF_MEMORY_EXIT_CODE, MemoryWatchdog
 
 TAIL_BYTES = 1 << 16
-EVERY_CHILD = {
-    **thread_environment(1),  # a device's own processes get those of the device
+CHILD_ENVIRONMENT = {
+    **thread_environment(1),  # a command for a device sets the device's number
     "TOKENIZERS_PARALLELISM": "false",
     "PYTHONUNBUFFERED": "1",
-    "PYTHONSAFEPATH": "1",  # for what they start in turn
-    "HF_HUB_DISABLE_PROGRESS_BARS": "1",  # progress is ours to tell; their bars would fill logs
+    "PYTHONSAFEPATH": "1",  # for processes that a child starts
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",  # its progress bars would fill the logs
 }
 
 NOT_INHERITED = ("PREFECT_API_AUTH_STRING",)
-"""What only this process and its server know: no stage talks to that."""
+"""Secrets between this process and its Prefect server, which stages must not reach."""
 
-# The kernel ties a child to the thread that started it, so one thread that lasts as long as the process starts all.
+# The kernel ties a child to the thread that started it, so one thread that lasts as long as this process starts all.
 _STARTER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fleetune-launching")
 
 
 class ProcessLauncher:
-    """Starts children in sessions of their own (Ctrl-C reaches only this process); they die with this process."""
+    """Starts child processes in sessions of their own (Ctrl-C reaches only this process) that die with this process."""
 
     def __init__(self, memory_bytes: int | None = None) -> None:
-        """Each child is bound to `memory_bytes` where they are given."""
+        """`memory_bytes`: limit of each child; None: no limit."""
         self._memory_bytes = memory_bytes
 
     def start(self, command: Command) -> "ProcessJob":
@@ -51,7 +51,7 @@ class ProcessLauncher:
 
 
 class ProcessJob:
-    """A child process and whatever it starts within its own process group; the group ends with the child."""
+    """A child process and its process group; the group is killed when the child ends."""
 
     def __init__(self, process: subprocess.Popen[bytes], command: Command, memory_bytes: int | None = None) -> None:
         self._process = process
@@ -59,41 +59,41 @@ class ProcessJob:
         self._name = command.module
         self._ended = threading.Event()
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._memory = MemoryWatch(process.pid, memory_bytes) if memory_bytes is not None else None
+        self._memory = MemoryWatchdog(process.pid, memory_bytes) if memory_bytes is not None else None
         for target in (self._wait_for_end, self._read_lines):
             threading.Thread(target=target, name=f"fleetune-job-{process.pid}", daemon=True).start()
-        self._say(command.first_line)
+        self._send(command.first_line)
 
     def __repr__(self) -> str:
         return f"<{self._name} as process {self.pid}>"
 
     @property
     def pid(self) -> int:
-        """Number of the child, of its process group and of its session."""
+        """Id of the child, of its process group and of its session."""
         return self._process.pid
 
     def lines(self) -> Iterator[str]:
-        """Lines of stdout as they come; they are kept until read, so a child never waits for its reader."""
+        """Lines of stdout as they come; they are buffered, so a child never waits for its reader."""
         while (line := self._lines.get()) is not None:
             yield line
-        self._lines.put(None)  # whoever asks again learns the same
+        self._lines.put(None)  # a second iteration ends at once
 
     def poll(self) -> int | None:
-        """The exit code, None while the child runs."""
+        """Exit code; None while the child runs."""
         return self._process.returncode if self._ended.is_set() else None
 
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """The exit code, None when the child still runs after `timeout_s`."""
+        """Exit code; None when the child still runs after `timeout_s`."""
         self._ended.wait(timeout_s)
         return self.poll()
 
     def stop(self, grace_s: float = 2.0) -> int:
-        """SIGTERM to the whole group, SIGKILL to what is left after `grace_s`; the exit code."""
-        for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, None)):
+        """Send SIGTERM to the group, SIGKILL after `grace_s`; returns the exit code."""
+        for signal_number, timeout_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, None)):
             if not self._ended.is_set():
                 with suppress(ProcessLookupError):
-                    os.killpg(self.pid, number)
-            code = self.wait(patience_s)
+                    os.killpg(self.pid, signal_number)
+            code = self.wait(timeout_s)
             if code is not None:
                 return code
         raise AssertionError("a killed process ends")
@@ -104,23 +104,23 @@ class ProcessJob:
             log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES))
             return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
 
-    def hold(self) -> None:
-        """Nothing to do: an emulated process holds itself (`fleetune.launching.pace`)."""
+    def limit_cpu(self) -> None:
+        """Does nothing: an emulated process throttles itself (`fleetune.launching.limits`)."""
 
     def collect(self, folder: Path) -> None:
-        """Nothing to do: it writes on this machine."""
+        """Does nothing: the child writes on this machine."""
 
     @property
     def out_of_memory(self) -> bool:
-        """Whether it held more than it may, or says that it was refused more."""
-        return self.poll() == RAN_OUT or (self._memory is not None and self._memory.exceeded)
+        """True if it exceeded its limit, or reports by its exit code that it was refused memory."""
+        return self.poll() == OUT_OF_MEMORY_EXIT_CODE or (self._memory is not None and self._memory.exceeded)
 
     @property
     def used_bytes(self) -> int | None:
-        """Most memory that it was seen to hold."""
+        """Peak memory seen; None without a limit."""
         return self._memory.used_bytes if self._memory is not None else None
 
-    def _say(self, first_line: bytes) -> None:
+    def _send(self, first_line: bytes) -> None:
         if self._process.stdin is None:
             return
         with suppress(BrokenPipeError), self._process.stdin as stdin:
@@ -128,7 +128,7 @@ class ProcessJob:
 
     def _wait_for_end(self) -> None:
         with suppress(ChildProcessError, ProcessLookupError):
-            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)  # still a zombie: its group number stays taken
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)  # leaves a zombie: its group id stays taken
             if self._memory is not None:
                 self._memory.end()
             os.killpg(self.pid, signal.SIGKILL)
@@ -145,22 +145,25 @@ class ProcessJob:
         self._lines.put(None)
 
 
-def child_of(parent: int) -> list[str]:
-    """What starts a child of process `parent` (0: of nobody), up to the name of its module: see child.py."""
+def child_command(parent: int) -> list[str]:
+    """Command line, without the module, of a child that dies with process `parent` (0: with none); see child.py."""
     return [sys.executable, "-P", str(Path(__file__).with_name("child.py")), str(parent)]
 
 
-def inherited(found: Mapping[str, str]) -> dict[str, str]:
-    """What children get of this process's environment; an empty part of PYTHONPATH would be the working directory."""
-    kept = {name: value for name, value in found.items() if name not in ("PYTHONPATH", *NOT_INHERITED)}
-    places = os.pathsep.join(place for place in found.get("PYTHONPATH", "").split(os.pathsep) if place)
-    return {**kept, **({"PYTHONPATH": places} if places else {})}
+def inherited_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The part of this process's environment that children get.
+
+    Empty parts of PYTHONPATH are dropped: they would stand for the working directory.
+    """
+    kept = {name: value for name, value in environment.items() if name not in ("PYTHONPATH", *NOT_INHERITED)}
+    path = os.pathsep.join(folder for folder in environment.get("PYTHONPATH", "").split(os.pathsep) if folder)
+    return {**kept, **({"PYTHONPATH": path} if path else {})}
 
 
 def _spawn(command: Command, log: IO[bytes]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [*child_of(os.getpid()), command.module, *command.arguments],
-        env={**inherited(os.environ), **EVERY_CHILD, **command.environment},
+        [*child_command(os.getpid()), command.module, *command.arguments],
+        env={**inherited_environment(os.environ), **CHILD_ENVIRONMENT, **command.environment},
         stdin=subprocess.PIPE if command.first_line else subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=log,

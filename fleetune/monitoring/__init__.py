@@ -1,13 +1,12 @@
-"""Who takes part in a training right now, who has fallen silent, and a log of it that outlives the run.
+"""Failure detection and the event log of a training, which outlives the run.
 
-May import errors and contracts. `Watch` decides from beats, `EventLog` is what training's stage writes, `follow` reads
-it while it grows and sums it up. Set aside: asking devices from outside (a monitor would need keys and links of its
-own, and would see less than the coordinator, whom the devices talk to anyway).
+May import errors and contracts. `FailureDetector` turns missing beats into suspicions, `EventLog` is written by the
+stage train, and `follow` reads it while it grows and sums it up. Not used: polling devices (a monitor would
+need keys and links of its own, and would see less than the coordinator, which the devices talk to anyway).
 """
 
-from fleetune.monitoring.events import Event, EventLog
-from fleetune.monitoring.follow import follow
-from fleetune.monitoring.summary import EventSummary, Membership
-from fleetune.monitoring.watch import Concern, Watch
+from fleetune.monitoring.event_log import Event, EventLog
+from fleetune.monitoring.event_summary import EventSummary, Membership, follow
+from fleetune.monitoring.failure_detector import FailureDetector, Suspicion
 
-__all__ = ["Concern", "Event", "EventLog", "EventSummary", "Membership", "Watch", "follow"]
+__all__ = ["Event", "EventLog", "EventSummary", "FailureDetector", "Membership", "Suspicion", "follow"]

@@ -9,7 +9,15 @@ from typing import Any
 from fleetune.contracts import wire
 from fleetune.contracts.fleet import Device
 from fleetune.errors import FleetuneError, Infeasible, TryAgain, by_exit_code
-from fleetune.launching import KEEPS_MEMORY, Command, Job, Launcher, exit_in_words, thread_environment, used_in_words
+from fleetune.launching import (
+    MALLOC_ENVIRONMENT,
+    Command,
+    Job,
+    Launcher,
+    describe_exit,
+    describe_used_memory,
+    thread_environment,
+)
 from fleetune.launching.job import OUT_OF_MEMORY_CODES
 from fleetune.models.source import folders
 from fleetune.profiling.answer import COSTS, ERROR, LOADING, MEASURING, PROGRESS
@@ -79,7 +87,7 @@ def conduct(
     command = Command(
         module="fleetune.profiling.worker",
         arguments=("--task", str(folder / TASK)),
-        environment={**KEEPS_MEMORY, **thread_environment(errand.given.threads)},
+        environment={**MALLOC_ENVIRONMENT, **thread_environment(errand.given.threads)},
         log=folder / LOG,
         reads=(folder, task.folder, task.data_folder, *folders(errand.given.model)),
     )
@@ -104,7 +112,7 @@ def _listen(job: Job, progress: Callable[[float], None]) -> _Heard:
         if event == LOADING:
             heard.worker_bytes, heard.unit_bytes = heard.last["runtime_bytes"], heard.last["unit_bytes"]
         elif event == MEASURING:
-            job.hold()
+            job.limit_cpu()
         elif event == PROGRESS:
             progress(heard.last["done"] / heard.last["total"])
     return heard
@@ -116,7 +124,7 @@ def _failure(task: ProfilingTask, errand: Errand, job: Job, heard: _Heard) -> Fl
     log = task.work / errand.doing / device.name / LOG
     if job.out_of_memory:
         return Infeasible(
-            f"device {device.name} ran out of {_too_small(task, errand, heard, used_in_words(job))}; log: {log}"
+            f"device {device.name} ran out of {_too_small(task, errand, heard, describe_used_memory(job))}; log: {log}"
         )
     if heard.last.get("event") == ERROR:
         said = heard.last["message"]
@@ -124,10 +132,10 @@ def _failure(task: ProfilingTask, errand: Errand, job: Job, heard: _Heard) -> Fl
         return by_exit_code(code or TryAgain.exit_code, why)
     if code in OUT_OF_MEMORY_CODES:
         return TryAgain(
-            f"device {device.name}: {errand.doing} was {exit_in_words(code)}; it may have run out of "
+            f"device {device.name}: {errand.doing} was {describe_exit(code)}; it may have run out of "
             f"{_too_small(task, errand, heard)}; log: {log}"
         )
-    return TryAgain(f"device {device.name}: {errand.doing} {exit_in_words(code)}; log: {log}")
+    return TryAgain(f"device {device.name}: {errand.doing} {describe_exit(code)}; log: {log}")
 
 
 def _too_small(task: ProfilingTask, errand: Errand, heard: _Heard, used: str = "") -> str:

@@ -11,7 +11,7 @@ from torch import nn
 from fleetune.contracts.fleet import Device
 from fleetune.contracts.profile import Subnet
 from fleetune.errors import Refused
-from fleetune.launching import Here
+from fleetune.launching import LocalSites
 from fleetune.models.blocks import find_blocks
 from fleetune.models.graph import Graph
 from fleetune.models.heads import Head, heads
@@ -54,7 +54,7 @@ def subnets(task: ProfilingTask, graph: Graph, module: nn.Module, found: tuple[H
 def _scores(task: ProfilingTask) -> Scores:
     here = bool(task.fleet.simulated)
     device = _this_machine() if here else max(task.fleet.devices, key=lambda each: each.memory_bytes)
-    launcher = (Here() if here else task.sites).launcher(device.name)
+    launcher = (LocalSites() if here else task.sites).launcher(device.name)
     started, count = Started(), task.training.micro_batches
 
     def progress(share: float) -> None:

@@ -17,7 +17,7 @@ from torch import nn
 
 from fleetune.data import PreparedData, batch_indices
 from fleetune.errors import Infeasible, Refused
-from fleetune.launching.pace import Pace
+from fleetune.launching.limits import CpuThrottle
 from fleetune.models.blocks import find_blocks
 from fleetune.models.graph import parse_graph
 from fleetune.models.heads import Head, heads
@@ -56,10 +56,10 @@ def score(task: MeasureTask, scoring: ScoringTask, runtime_bytes: int, say: Say)
     segment.load(Weights(base_skeleton(config, task.model), source_folder(task.model), folder / START))
     segment.train()
     say({"event": MEASURING})
-    tally, pace = Tally(found, segment.parameters), Pace(task.cores)
+    tally, pace = Tally(found, segment.parameters), CpuThrottle(task.cores)
     losses = first_round(segment, PreparedData(Path(task.data_folder)), scoring)
     for number in range(scoring.micro_batches):
-        with pace.hold():
+        with pace.throttled():
             tally.add(next(losses))
         say({"event": PROGRESS, "done": number + 1, "total": scoring.micro_batches})
     return tally.scores()

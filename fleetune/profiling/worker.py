@@ -16,7 +16,7 @@ from fleetune import filesystem
 from fleetune.contracts import wire
 from fleetune.data import PreparedData
 from fleetune.errors import FleetuneError, TryAgain
-from fleetune.launching.memory import RAN_OUT, refused_memory
+from fleetune.launching.limits import OUT_OF_MEMORY_EXIT_CODE, is_out_of_memory
 from fleetune.models.graph import Graph, parse_graph
 from fleetune.models.memory import resident_bytes
 from fleetune.models.segment import Segment, Values
@@ -47,9 +47,9 @@ def main() -> int:
         else:
             _say(event_of(score(task, task.scoring, resident_bytes(), _say)))
     except Exception as error:
-        if refused_memory(error):
+        if is_out_of_memory(error):
             sys.stderr.write(traceback.format_exc())
-            return RAN_OUT  # whoever started it says what there was
+            return OUT_OF_MEMORY_EXIT_CODE  # whoever started it says what there was
         known = error if isinstance(error, FleetuneError) else filesystem.disk_error(error, filesystem.folders())
         said = str(known) if known is not None else f"{type(error).__name__}: {error}"
         _say({"event": ERROR, "message": said[:2000]})

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Self
 
 from fleetune.links.endpoint import Endpoint
-from fleetune.monitoring import Watch
+from fleetune.monitoring import FailureDetector
 from fleetune.training.exchange import Exchange
 
 BEAT_S = 0.5
@@ -56,7 +56,7 @@ class Beat:
         self.doing = LOADING
         self._exchange, self._endpoint, self._clock = exchange, endpoint, clock
         self._coordinator, self._abandoned = coordinator, abandoned
-        self._watch = Watch([coordinator], ABANDONED_S, clock)
+        self._watch = FailureDetector([coordinator], ABANDONED_S, clock)
         self._progress = self._beats = 0
         exchange.beaten = self._count
 
@@ -80,7 +80,7 @@ class Beat:
         heard_s = self._endpoint.heard_s(self._coordinator)
         if heard_s is not None:
             self._watch.beat(self._coordinator, 0, at_s=heard_s)
-        for concern in self._watch.concerns():
+        for concern in self._watch.suspicions():
             self._abandoned(
                 f"nothing was heard from the {self._coordinator} for {concern.since_s:.0f} s: "
                 "it has ended or cannot reach this device, so the worker ends"

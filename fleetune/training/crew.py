@@ -10,12 +10,12 @@ from fleetune.contracts import wire
 from fleetune.contracts.fleet import PROCESS
 from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain, by_exit_code
 from fleetune.launching import (
-    KEEPS_MEMORY,
+    MALLOC_ENVIRONMENT,
     Command,
     Job,
-    exit_in_words,
+    describe_exit,
+    describe_used_memory,
     thread_environment,
-    used_in_words,
 )
 from fleetune.links.authentication import KeyPair, new_key_pair
 from fleetune.links.endpoint import Endpoint, Listen
@@ -139,7 +139,7 @@ class Crew:
                 module=WORKER,
                 arguments=("--task", str(folder / TASK)),
                 first_line=wire.text(line).replace("\n", " ").encode(),
-                environment={**KEEPS_MEMORY, **thread_environment(task.fleet.device(device).threads)},
+                environment={**MALLOC_ENVIRONMENT, **thread_environment(task.fleet.device(device).threads)},
                 log=self._log(device),
                 reads=(folder, *read),
                 writes=(task.work / CHECKPOINTS,),
@@ -148,7 +148,7 @@ class Crew:
         self._introduce()
 
     def _worker_task(self, device: str, state: Path | None) -> WorkerTask:
-        task, facts, door = self._task, self._task.fleet.device(device), self._task.sites.door(device)
+        task, facts, door = self._task, self._task.fleet.device(device), self._task.sites.listen_settings(device)
         return WorkerTask(
             device=device,
             run=self._run,
@@ -175,7 +175,7 @@ class Crew:
         self.tell("welcome", {"addresses": addresses})
         self.gather("loaded", self.devices, LOADING_S)
         for job in self._jobs.values():
-            job.hold()
+            job.limit_cpu()
         self.tell("begin", {"round": self._first_round})
 
     def _hear(self) -> bool:
@@ -238,8 +238,8 @@ class Crew:
                 while time.monotonic() < until_s and self._hear():
                     pass
                 if job.out_of_memory:
-                    raise self._too_small(device, used_in_words(job))
-                raise self._lost(device, exit_in_words(code))
+                    raise self._too_small(device, describe_used_memory(job))
+                raise self._lost(device, describe_exit(code))
         fault = self._liveness.fault(self._endpoint.lost_from, self._endpoint.down_s)
         if fault is not None:
             raise self._fault(fault)

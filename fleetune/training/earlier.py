@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fleetune.contracts import wire
 from fleetune.contracts.record import record
-from fleetune.monitoring.events import ENDED
+from fleetune.monitoring.event_log import ENDED
 from fleetune.training.checkpoints import CHECKPOINTS, WHOLE, Found, drop, folder_of, newest_whole
 from fleetune.training.durable import flush, write_durably
 

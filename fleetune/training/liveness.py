@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fleetune.errors import Refused
-from fleetune.monitoring import Watch
-from fleetune.monitoring.watch import SILENT
+from fleetune.monitoring import FailureDetector
+from fleetune.monitoring.failure_detector import SILENT
 from fleetune.training.beat import COMPUTING, LOADING, SAVING, WAITING
 from fleetune.training.saving import SAVING_S
 
@@ -51,7 +51,7 @@ class Liveness:
         """`round_s`: the forecast time of a round."""
         computing_s = max(COMPUTING_S, ROUNDS * round_s)
         limits_s = {LOADING: LOADING_S, SAVING: SAVING_S, COMPUTING: computing_s}
-        self._watch = Watch((), SILENCE_S, clock, limits_s)
+        self._watch = FailureDetector((), SILENCE_S, clock, limits_s)
         self._coordinator = coordinator
         self._beats: dict[str, _Beat] = {}
 
@@ -81,7 +81,7 @@ class Liveness:
 
     def fault(self, lost_here: Mapping[str, int], down_here: Mapping[str, float]) -> Fault | None:
         """What is wrong at this moment, by the beats and by the coordinator's own links; None while all is well."""
-        concerns = self._watch.concerns()
+        concerns = self._watch.suspicions()
         silent = [concern for concern in concerns if concern.kind == SILENT]
         if silent:
             return self._silent([c.device for c in silent], silent[0].since_s)

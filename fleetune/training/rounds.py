@@ -13,7 +13,7 @@ import torch
 
 from fleetune.contracts.metrics import TimelineRow
 from fleetune.contracts.plan import BACKWARD, FORWARD, REDUCE, Action, Plan, actions_of
-from fleetune.launching.pace import Pace
+from fleetune.launching.limits import CpuThrottle
 from fleetune.models.loss import loss_sum
 from fleetune.models.randomness import Draws
 from fleetune.models.segment import Segment, Values
@@ -43,7 +43,7 @@ class Tools:
     exchange: Exchange
     batches: Batches
     updates: Updates
-    pace: Pace
+    pace: CpuThrottle
     tied: dict[str, tuple[int, ...]]
     """Parameters shared with other segments -> those segments."""
 
@@ -102,7 +102,7 @@ class Rounds:
         first, _ = place.span
         draws = Draws(self._seed, tools.exchange.round, micro_batch, first, self._plan.micro_batch_samples)
         start_s = tools.exchange.now_s()
-        with tools.pace.hold():
+        with tools.pace.throttled():
             outputs = tools.segment.run(values, place.samples, draws)
             loss = self._loss(outputs, micro_batch) if place.is_last else None
         self._row(action, start_s, self._settled_s())
@@ -121,7 +121,7 @@ class Rounds:
         held = self._held.pop(micro_batch)
         gradients = {} if self._place.is_last else self._output_gradients(micro_batch)
         start_s = tools.exchange.now_s()
-        with tools.pace.hold():
+        with tools.pace.throttled():
             if held.loss is not None:
                 if held.loss.requires_grad:
                     held.loss.backward()
@@ -194,7 +194,7 @@ class Rounds:
         group = place.segment.devices
         start_s = tools.exchange.now_s()
         if self._bucket is not None:
-            with tools.pace.hold():
+            with tools.pace.throttled():
                 self._bucket.put(place.samples / self._plan.micro_batch_samples)
             began_s = ring_all_reduce(tools.exchange, group, place.device, place.index, self._bucket.flat)
             self._bucket.take()

@@ -23,8 +23,7 @@ import torch
 from fleetune import filesystem
 from fleetune.contracts import wire
 from fleetune.errors import FleetuneError, Refused, TryAgain
-from fleetune.launching.memory import RAN_OUT, refused_memory
-from fleetune.launching.pace import Pace
+from fleetune.launching.limits import OUT_OF_MEMORY_EXIT_CODE, CpuThrottle, is_out_of_memory
 from fleetune.links.authentication import KeyPair
 from fleetune.links.endpoint import Endpoint, Listen
 from fleetune.models.graph import parse_graph
@@ -85,8 +84,8 @@ def _serve(task: WorkerTask, endpoint: Endpoint, allowed: dict[str, bytes]) -> i
     except Exception as error:
         with suppress(OSError):  # the log may lie on a full disk
             print(traceback.format_exc(), file=sys.stderr, flush=True)  # noqa: T201 - the worker's log
-        if refused_memory(error):
-            return RAN_OUT  # whoever started it says what there was
+        if is_out_of_memory(error):
+            return OUT_OF_MEMORY_EXIT_CODE  # whoever started it says what there was
         code = error.exit_code if isinstance(error, FleetuneError) else TryAgain.exit_code
         known = (
             error if isinstance(error, FleetuneError) else filesystem.disk_error(error, filesystem.folders(task.work))
@@ -113,7 +112,7 @@ class _Worker:
         self._segment.load(Weights(base_skeleton(config, task.model), source_folder(task.model), profile / START))
         self._segment.train()
         self._updates = Updates(self._segment.parameters, task.training)
-        self._pace = Pace(task.cores)
+        self._pace = CpuThrottle(task.cores)
         if task.state is not None:
             restore(Path(task.state), self._segment, self._updates)
         self._tied = tied_holders(tied, self._place.lane)
@@ -140,7 +139,7 @@ class _Worker:
                 raise Refused(
                     f"training: round {round} has a loss of {work.loss}; choose a smaller learning_rate, or clip_norm"
                 )
-            with self._pace.hold():
+            with self._pace.throttled():
                 norms = gradient_norms(self._updates.gradients(), round)
             self._exchange.tell(
                 "ready",
@@ -156,7 +155,7 @@ class _Worker:
             commit = self._commit(round)
             while len(self._saved) > KEPT:  # the newest is whole, since all were asked before this commit
                 drop(folder_of(Path(self._task.work), self._saved.pop(0)))
-            with self._pace.hold():
+            with self._pace.throttled():
                 self._rounds.commit(round, float(commit["scale"]))
             if commit["checkpoint"] and self._place.leads:
                 folder = folder_of(Path(self._task.work), round + 1)

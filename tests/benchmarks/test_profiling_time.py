@@ -10,7 +10,7 @@ from benchmarks.parts.profiling.setting import CORES, MODELS, QUICK_CORES, QUICK
 from benchmarks.parts.profiling.table import table8
 from benchmarks.parts.profiling.timed import Timed, timed
 from fleetune.contracts.fleet import DOCKER
-from fleetune.launching import Here
+from fleetune.launching import LocalSites
 
 
 def made(model: Model, pace: float, least: int = 1) -> Timed:
@@ -64,7 +64,7 @@ def test_models_are_the_paper_s(model: Model) -> None:
 def test_a_profile_is_timed_on_every_device(tmp_path: Path) -> None:
     """By real processes: at its own pace, a device of 0.6 cores."""
     tiny = Model("ViT", "vit-tiny", SMALL_IMAGES, 2)
-    with Here() as sites:
+    with LocalSites() as sites:
         found = timed(tiny, fleet(QUICK_CORES), sites, tmp_path)
     assert found.batch_sizes == (1, 2) and found.units > 4
     assert 0 < found.profiling_s["edge-0.6"] * QUICK_CORES["edge-0.6"] < found.wall_s

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from containers import answers, recipe, shaping
+from containers import engine_api, kernel_modules, recipe
 from flows import doctor
 from tests.cli.conftest import Call, document
 
@@ -101,7 +101,7 @@ def test_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[byte
 @pytest.mark.usefixtures("no_torch")
 def test_images_of_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Images that can serve are named, the others with what is wrong with them and the command that builds them."""
-    images = json.dumps([_image("mounted"), _image("train", **{recipe.LABEL: "another"})]).encode()
+    images = json.dumps([_image("mounted"), _image("train", **{recipe.RECIPE_LABEL: "another"})]).encode()
     found = _examined(tmp_path, monkeypatch, [INFORMATION, images])["Images"]
     assert found.state == doctor.LIMITED
     assert found.words == (
@@ -120,7 +120,7 @@ def test_images_of_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_images(monkeypatch: pytest.MonkeyPatch, said: list[str], state: str, words: str) -> None:
     """All that are built are listed; where none is, one command builds all."""
     monkeypatch.setattr(
-        recipe, "lacking", lambda found, target: "" if target in said else f"{recipe.tag(target)} is not built"
+        recipe, "unusable_reason", lambda found, target: "" if target in said else f"{recipe.tag(target)} is not built"
     )
     found = doctor._images({})
     assert found.state == state and words in found.words
@@ -129,7 +129,7 @@ def test_images(monkeypatch: pytest.MonkeyPatch, said: list[str], state: str, wo
 
 def test_links(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that cannot shape limits what a fleet may emulate, and what it lacks is named."""
-    monkeypatch.setattr(shaping, "lacking", lambda root, release: ("cls_u32",))
+    monkeypatch.setattr(kernel_modules, "missing_modules", lambda root, release: ("cls_u32",))
     found = doctor._links()
     assert found.state == doctor.LIMITED and "lacks cls_u32" in found.words
     assert "delays are added by whoever receives" in found.words
@@ -139,8 +139,8 @@ def test_links(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing answers, every place that was asked is named, and what starts an engine."""
     monkeypatch.delenv("DOCKER_HOST", raising=False)
-    monkeypatch.setattr(answers, "USUAL", str(tmp_path / "usual"))
-    monkeypatch.setattr(answers, "OURS", str(tmp_path / "ours"))
+    monkeypatch.setattr(engine_api, "DEFAULT_SOCKET", str(tmp_path / "usual"))
+    monkeypatch.setattr(engine_api, "FLEETUNE_SOCKET", str(tmp_path / "ours"))
     words = {finding.topic: finding for finding in doctor.examine(tmp_path)}["Docker"].words
     assert "usual (No such file or directory)" in words and "ours (No such file or directory)" in words
     assert "make engine" in words
@@ -161,7 +161,7 @@ def _examined(folder: Path, monkeypatch: pytest.MonkeyPatch, said: list[bytes]) 
 
 def _image(target: str, **labels: str) -> dict[str, Any]:
     """An image as an engine tells it, built from what is here unless `labels` say otherwise."""
-    given = {recipe.LABEL: recipe.recipe(recipe.PROJECT, target), **labels}
+    given = {recipe.RECIPE_LABEL: recipe.recipe_digest(recipe.PROJECT, target), **labels}
     return {"RepoTags": [f"{recipe.tag(target)}:latest"], "Labels": given}
 
 

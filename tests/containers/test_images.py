@@ -1,4 +1,4 @@
-"""What images are made of, as far as that can be told without an engine."""
+"""The Dockerfile, the inputs of images and their builds, tested without an engine."""
 
 import ast
 import re
@@ -9,7 +9,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from containers import images, recipe, wheels
+from containers import images, recipe
 from fleetune.errors import Refused
 
 ROOT = Path(__file__).parents[2]
@@ -19,32 +19,32 @@ DISTRIBUTIONS = {"jinja2": "jinja2", "zmq": "pyzmq"}
 
 
 def test_targets() -> None:
-    """Each image that is built is a target of the Dockerfile."""
+    """Every image is a target of the Dockerfile."""
     assert set(recipe.TARGETS) <= set(re.findall(r" AS (\S+)$", DOCKERFILE, re.M))
 
 
 def test_no_address_and_no_network() -> None:
-    """No step names an address, an index or a secret, and pip is told to look nowhere but into the wheels."""
+    """No step names an address, an index or a secret, and pip installs from the gathered wheels only."""
     assert not re.search(r"https?:|index-url|trusted-host|\bADD\b|secret=", DOCKERFILE)
     steps = [line for line in DOCKERFILE.splitlines() if '"pip"' in line]
     assert steps and all('"--no-index"' in step and '"--no-cache-dir"' in step for step in steps)
 
 
 def test_nobody_is_root() -> None:
-    """Whatever image is run, its user is a number other than root's, set once, in the stage all images come from."""
+    """All images derive from one stage, which sets a user other than root."""
     assert re.findall(r"^USER (.*)$", DOCKERFILE, re.M) == ["10001:10001"]
     assert dict(re.findall(r"^FROM thin AS (\S+)$()", DOCKERFILE, re.M)).keys() == set(recipe.TARGETS)
 
 
 def test_only_the_mounted_image_says_so() -> None:
-    """What makes a launcher mount code and packages is said by no image that has its own."""
+    """Only the image without code and packages has the label that makes a launcher mount them."""
     stage = re.search(r"^FROM thin AS mounted\n(.*?)\n\n", DOCKERFILE, re.M | re.S)
     assert stage is not None and stage[1] == "LABEL fleetune.mounted=1"
     assert DOCKERFILE.count("LABEL") == 1
 
 
 def test_no_step_needs_a_shell() -> None:
-    """Every step is a list of words, so that a base without a shell serves."""
+    """Every step is a list of words, so that it runs on a base image without a shell."""
     steps = re.findall(r"^RUN (?:--mount\S+ \\\n +)*(.*)$", DOCKERFILE, re.M)
     assert len(steps) == DOCKERFILE.count("\nRUN ")
     assert all(isinstance(ast.literal_eval(step), list) for step in steps)
@@ -52,25 +52,25 @@ def test_no_step_needs_a_shell() -> None:
 
 @pytest.mark.parametrize("target", ["plan", "train"])
 def test_packages(target: str) -> None:
-    """Each image asks for packages as the project does; only `train` has torch, and none has Prefect."""
-    asked = {Requirement(text).name for text in wheels.requirements(ROOT, target)}
+    """Only the image `train` has torch, and no image has Prefect."""
+    asked = {Requirement(text).name for text in recipe.requirements(ROOT, target)}
     assert ("torch" in asked) is (target == "train")
     assert "prefect" not in asked
 
 
 def test_packages_are_pinned() -> None:
-    """Every package of an image has one version in the constraints."""
+    """The constraints pin every package of an image to one version."""
     pinned = {canonicalize_name(line.split("==")[0]) for line in (ROOT / "constraints.txt").read_text().split()}
-    asked = {canonicalize_name(Requirement(text).name) for text in wheels.requirements(ROOT, "train")}
+    asked = {canonicalize_name(Requirement(text).name) for text in recipe.requirements(ROOT, "train")}
     assert asked <= pinned
 
 
 def test_plan_has_what_planning_imports() -> None:
-    """Every library that the rooms of planning import is in the image `plan`."""
+    """The image `plan` has every library that planning imports."""
     files = [path for room in PLAN_ROOMS for path in (ROOT / "fleetune" / room).rglob("*.py")]
     imported = {name.split(".")[0] for path in files for name in _imports(path)}
     others = imported - set(sys.stdlib_module_names) - {"fleetune", "pydantic_core"}
-    asked = {Requirement(text).name for text in wheels.requirements(ROOT, "plan")}
+    asked = {Requirement(text).name for text in recipe.requirements(ROOT, "plan")}
     assert {DISTRIBUTIONS.get(name, name) for name in others} <= asked
 
 
@@ -86,9 +86,9 @@ def test_unknown_packages(tmp_path: Path) -> None:
         '[project]\ndependencies = ["one>=1"]\n[tool.fleetune.images]\nplan = ["one", "two"]\n'
     )
     with pytest.raises(Refused, match="lists two"):
-        wheels.requirements(tmp_path, "plan")
+        recipe.requirements(tmp_path, "plan")
     with pytest.raises(Refused, match="no image 'other'; there are plan"):
-        wheels.requirements(tmp_path, "other")
+        recipe.requirements(tmp_path, "other")
 
 
 PYPROJECT = """
@@ -106,13 +106,13 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "pyproject.toml").write_text(PYPROJECT)
     (tmp_path / "constraints.txt").write_text("one==1.0\n")
     (tmp_path / "Dockerfile").write_text("ARG BASE_IMAGE=usual\nFROM ${BASE_IMAGE} AS mounted\n")
-    for folder in recipe.CARRIED:
+    for folder in recipe.COPIED_FOLDERS:
         (tmp_path / folder / "__pycache__").mkdir(parents=True)
     (tmp_path / "fleetune" / "code.py").write_text("")
     wheels_folder = tmp_path / "build" / "wheels"
     wheels_folder.mkdir(parents=True)
     for target in ("plan", "train"):
-        (wheels_folder / f"{target}.made").write_text(wheels.digest(tmp_path, target))
+        (wheels_folder / f"{target}.made").write_text(recipe.wheels_digest(tmp_path, target))
     return tmp_path
 
 
@@ -128,65 +128,65 @@ def project(tmp_path: Path) -> Path:
     ],
 )
 def test_recipe(project: Path, file: str, changed: set[str]) -> None:
-    """An image is another one when something that it is made of has changed, and only then."""
-    before = {target: recipe.recipe(project, target) for target in recipe.TARGETS}
+    """The digest of an image changes exactly when one of its inputs changes."""
+    before = {target: recipe.recipe_digest(project, target) for target in recipe.TARGETS}
     with (project / file).open("a") as text:
         text.write("# more\n")
-    assert {target for target in before if recipe.recipe(project, target) != before[target]} == changed
+    assert {target for target in before if recipe.recipe_digest(project, target) != before[target]} == changed
 
 
-def test_lacking(project: Path) -> None:
-    """An engine can serve with an image built from what is here now; where it has none, or an older one, it is said."""
-    labels = {recipe.LABEL: recipe.recipe(project, "plan")}
+def test_unusable_reason(project: Path) -> None:
+    """A current image is usable; a missing or older one is reported as such."""
+    labels = {recipe.RECIPE_LABEL: recipe.recipe_digest(project, "plan")}
     found = {"fleetune-plan:latest": labels, "fleetune-train:latest": {}}
-    assert recipe.lacking(found, "plan", project) == ""
-    assert recipe.lacking(found, "train", project) == "fleetune-train is older than the code"
-    assert recipe.lacking(found, "mounted", project) == "fleetune-mounted is not built"
+    assert recipe.unusable_reason(found, "plan", project) == ""
+    assert recipe.unusable_reason(found, "train", project) == "fleetune-train is older than the code"
+    assert recipe.unusable_reason(found, "mounted", project) == "fleetune-mounted is not built"
 
 
-class Fake(images.Client):
-    """A docker command that does as told."""
+class Fake(images.DockerCommand):
+    """A docker command that succeeds for given words only, and records the rest."""
 
     def __init__(self, version: str = "", *works: str) -> None:
         self.version, self.working = version, works
         self.done: list[tuple[str, ...]] = []
 
-    def does(self, *arguments: str) -> None:
-        """Notes it."""
+    def run(self, *arguments: str) -> None:
+        """Record the command."""
         self.done.append(arguments)
 
-    def works(self, *arguments: str, patience_s: float | None = None) -> bool:
-        """As told, by the first word."""
+    def succeeds(self, *arguments: str, timeout_s: float | None = None) -> bool:
+        """True for the first words that were given."""
         return arguments[0] in self.working
 
-    def said(self, *arguments: str) -> str:
-        """Its version."""
+    def output(self, *arguments: str) -> str:
+        """The version that was given."""
         return self.version
 
 
-class Engine(images.Client):
-    """A docker command whose engine builds in memory, and notes what it was told to do."""
+class Engine(images.DockerCommand):
+    """A docker command with a simulated engine that records builds and removals."""
 
     def __init__(self) -> None:
         self.labels: dict[str, dict[str, str]] = {"usual": {}}
         self.done: list[str] = []
 
-    def works(self, *arguments: str, patience_s: float | None = None) -> bool:
-        """Whether an image is there; removing always goes well."""
+    def succeeds(self, *arguments: str, timeout_s: float | None = None) -> bool:
+        """Inspecting succeeds for existing images; removing always succeeds."""
         if arguments[1] == "rm":
             self.done.append(f"rm {arguments[2]}")
             return True
         return arguments[:2] == ("image", "inspect") and arguments[2] in self.labels
 
-    def does(self, *arguments: str) -> None:
-        """Builds an image."""
+    def run(self, *arguments: str) -> None:
+        """Build an image: store its labels."""
         tag = arguments[arguments.index("--tag") + 1]
         labels = [arguments[i + 1] for i, word in enumerate(arguments) if word == "--label"]
         self.labels[tag] = dict(label.split("=", 1) for label in labels)
         self.done.append(f"{arguments[0]} {tag}")
 
-    def said(self, *arguments: str) -> str:
-        """A label, a number or a size."""
+    def output(self, *arguments: str) -> str:
+        """A label, an id or a size of an image."""
         form, image = arguments[3:]
         if image not in self.labels:
             return ""
@@ -197,7 +197,7 @@ class Engine(images.Client):
 
 
 def test_only_what_has_changed_is_built(project: Path) -> None:
-    """The second time nothing is; after a change of the code the images with code are, and what they replace goes."""
+    """A second build does nothing; after a change of code the images with code are rebuilt and the old ones removed."""
     docker = Engine()
     told = list(images.build(docker, recipe.TARGETS, "", project))
     assert [sentence.split(":")[0] for sentence in told] == ["fleetune-mounted", "fleetune-plan", "fleetune-train"]
@@ -211,7 +211,7 @@ def test_only_what_has_changed_is_built(project: Path) -> None:
 
 
 def test_another_base_makes_other_images(project: Path) -> None:
-    """Images are built anew on a base that has another number."""
+    """A base image with another id makes images be built again."""
     docker = Engine()
     list(images.build(docker, ["mounted"], "", project))
     docker.labels["mine"] = {}
@@ -219,18 +219,17 @@ def test_another_base_makes_other_images(project: Path) -> None:
     assert [done for done in docker.done if "build" in done] == ["build fleetune-mounted"] * 2
 
 
-def test_client() -> None:
-    """The first docker command that can build is taken: an older one, or one with its plugin."""
+def test_choice_of_the_docker_command() -> None:
+    """The first docker command that can build is chosen: an old one, or one with the buildx plugin."""
     none, newer, older, plugged = Fake(), Fake("28.2.2"), Fake("20.10.24"), Fake("28.2.2", "buildx")
-    assert images.client([none, newer, older]) is older
-    assert images.client([plugged, older]) is plugged
+    assert images.choose_docker_command([none, newer, older]) is older
+    assert images.choose_docker_command([plugged, older]) is plugged
     with pytest.raises(Refused, match="buildx"):
-        images.client([none, newer])
+        images.choose_docker_command([none, newer])
 
 
 def test_choice_of_the_base() -> None:
-    """What was asked for wins, and is pulled unless it is there; then an image that is there or can be pulled; else one
-    of this machine."""
+    """A requested base is used, and pulled where it is missing; else the default where it can be had; else none."""
     away, there = Fake(), Fake("", "image")
     assert images.choose_base(away, "mine", "usual") == images.choose_base(there, "mine", "usual") == "mine"
     assert away.done == [("pull", "--quiet", "mine")] and there.done == []

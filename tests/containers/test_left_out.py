@@ -1,4 +1,4 @@
-"""What becomes of the tests of containers on a machine where no engine answers."""
+"""Tests of containers are deselected on a machine where no engine answers."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ ASKED = "tests/engine/test_images.py"
 
 
 def _tests(engine_tests: str | None, folder: Path) -> subprocess.CompletedProcess[str]:
-    """A test run of its own, with an engine said to be where there is nothing."""
+    """Run pytest in a process of its own, with DOCKER_HOST set to a socket that does not exist."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "FLEETUNE_ENGINE"))}
     chosen = {} if engine_tests is None else {"FLEETUNE_ENGINE_TESTS": engine_tests}
     return subprocess.run(
@@ -27,7 +27,7 @@ def _tests(engine_tests: str | None, folder: Path) -> subprocess.CompletedProces
 
 
 def test_left_out_in_one_line(tmp_path: Path) -> None:
-    """They are left out without failing, and the last line says why, and what includes them."""
+    """The run passes, and its last line says why tests are left out and which command includes them."""
     ended = _tests(None, tmp_path)
     assert ended.returncode == pytest.ExitCode.OK, ended.stdout + ended.stderr
     *_, last = ended.stdout.splitlines()
@@ -36,7 +36,7 @@ def test_left_out_in_one_line(tmp_path: Path) -> None:
 
 
 def test_required(tmp_path: Path) -> None:
-    """Where they are required, as in CI, it is an error to leave one out."""
+    """FLEETUNE_ENGINE_TESTS=required makes leaving tests out an error."""
     ended = _tests("required", tmp_path)
     assert ended.returncode == pytest.ExitCode.USAGE_ERROR
     assert "container tests are left out (no engine answers" in ended.stderr

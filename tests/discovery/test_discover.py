@@ -12,7 +12,7 @@ from fleetune.contracts.link_spec import NetworkSpec
 from fleetune.contracts.task import quiet
 from fleetune.discovery import DiscoveryLimits, discover
 from fleetune.errors import Infeasible, Refused, TryAgain
-from fleetune.launching import Command, Door, Here, Job, ProcessLauncher
+from fleetune.launching import Command, Job, ListenSettings, LocalSites, ProcessLauncher
 from fleetune.launching.process import ProcessJob
 
 TWO = FleetRequest(devices=(DeviceRequest(name="a", accelerator="cpu"), DeviceRequest(name="b", accelerator="cpu")))
@@ -48,7 +48,7 @@ def test_two_devices_and_their_links(launcher: Watched) -> None:
     told: list[tuple[str, float, float]] = []
     notes: list[str] = []
     fleet = discover(
-        TWO, Here(launcher), lambda what, done, total, unit="": told.append((what, done, total)), notes.append
+        TWO, LocalSites(launcher), lambda what, done, total, unit="": told.append((what, done, total)), notes.append
     )
     assert [device.name for device in fleet.devices] == ["a", "b"]
     assert fleet.devices[0].fingerprint == fleet.devices[1].fingerprint
@@ -61,12 +61,12 @@ def test_two_devices_and_their_links(launcher: Watched) -> None:
     assert [job.poll() for job in launcher.jobs] == [0, 0]
 
 
-class Far(Here):
+class Far(LocalSites):
     """Sites where what a sends arrives at b a little late."""
 
-    def door(self, device: str) -> Door:
+    def listen_settings(self, device: str) -> ListenSettings:
         """Only b holds anything back."""
-        return Door(delays_s={"a": 0.02} if device == "b" else {})
+        return ListenSettings(delays_s={"a": 0.02} if device == "b" else {})
 
 
 @pytest.mark.slow
@@ -96,13 +96,13 @@ def test_an_agent_without_memory_is_told_apart(monkeypatch: pytest.MonkeyPatch) 
     launcher = Watched({0: "no_such_module_at_all"})
     request = FleetRequest(devices=(DeviceRequest(name="tiny"),))
     with pytest.raises(Infeasible, match="device tiny: its discovery agent ran out of the device's memory"):
-        discover(request, Here(launcher), quiet, lambda _: None)
+        discover(request, LocalSites(launcher), quiet, lambda _: None)
 
 
 def test_one_device_has_no_links(launcher: Watched) -> None:
     """A fleet of one is found without any probing."""
     request = FleetRequest(devices=(DeviceRequest(name="only", accelerator="cpu", emulate=Emulate(memory_bytes=1000)),))
-    fleet = discover(request, Here(launcher), quiet, lambda _: None)
+    fleet = discover(request, LocalSites(launcher), quiet, lambda _: None)
     assert (fleet.links, fleet.devices[0].memory_bytes, fleet.devices[0].emulated) == ((), 1000, True)
 
 
@@ -110,7 +110,7 @@ def test_a_quota_above_the_machine_is_refused_and_all_agents_end(launcher: Watch
     """The refusal of an impossible request leaves no agent behind."""
     request = FleetRequest(devices=(DeviceRequest(name="a", accelerator="cpu", emulate=Emulate(cores=1e6)),))
     with pytest.raises(Refused, match="device a: emulate.cores is 1000000 but its machine has"):
-        discover(request, Here(launcher), quiet, lambda _: None)
+        discover(request, LocalSites(launcher), quiet, lambda _: None)
 
 
 def test_an_agent_that_dies_is_named_with_its_last_words() -> None:
@@ -118,7 +118,7 @@ def test_an_agent_that_dies_is_named_with_its_last_words() -> None:
     launcher = Watched({1: "no_such_module_at_all"})
     notes: list[str] = []
     with pytest.raises(TryAgain, match="device b: .* ended with exit code 1.*No module named no_such_module_at_all"):
-        discover(TWO, Here(launcher), quiet, notes.append)
+        discover(TWO, LocalSites(launcher), quiet, notes.append)
     assert any(note.startswith("end of the log of device b:\n") for note in notes)
     assert all(job.poll() is not None for job in launcher.jobs)
 
@@ -130,5 +130,5 @@ def test_an_agent_that_says_nothing_is_given_up(tmp_path: Path, monkeypatch: pyt
     launcher = Watched({0: "silent"})
     request = FleetRequest(devices=(DeviceRequest(name="mute"),))
     with pytest.raises(TryAgain, match="device mute: its discovery agent did not say 'here' within 0.2 s"):
-        discover(request, Here(launcher), quiet, lambda _: None, DiscoveryLimits(answer_s=0.2))
+        discover(request, LocalSites(launcher), quiet, lambda _: None, DiscoveryLimits(answer_s=0.2))
     assert all(job.poll() is not None for job in launcher.jobs)

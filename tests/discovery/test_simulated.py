@@ -11,7 +11,7 @@ from fleetune.contracts.fleet_request import FleetRequest
 from fleetune.contracts.task import quiet
 from fleetune.discovery import discover
 from fleetune.errors import Refused
-from fleetune.launching import Here
+from fleetune.launching import LocalSites
 from flows.context import same_fleet
 from tests.profiling.instances import Scripted
 
@@ -33,7 +33,7 @@ def request(**changes: Any) -> FleetRequest:
 
 def found(asked: FleetRequest) -> Fleet:
     """What discovery makes of it with a launcher that can start nothing."""
-    return discover(asked, Here(Scripted({})), quiet, lambda sentence: None)
+    return discover(asked, LocalSites(Scripted({})), quiet, lambda sentence: None)
 
 
 def test_a_simulated_fleet_is_what_its_file_says() -> None:

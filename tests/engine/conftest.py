@@ -15,8 +15,8 @@ import docker
 import psutil
 import pytest
 
-from containers import answers, recipe
-from fleetune.launching.docker import leftovers
+from containers import engine_api, recipe
+from fleetune.launching.docker import cleanup
 from tests.engine.second import second as second
 
 HERE = Path(__file__).parent
@@ -66,10 +66,10 @@ def _needs(item: pytest.Item) -> set[str]:
 def _lacks(needed: set[str]) -> dict[str, str]:
     """Of the images needed: why there is none to use."""
     try:
-        images = answers.images(answers.find().socket)
-    except answers.NoAnswer as error:
+        images = engine_api.image_labels(engine_api.find_engine().socket)
+    except engine_api.EngineUnavailable as error:
         return dict.fromkeys(sorted(needed), f"no engine answers {error}")
-    lacks = {target: recipe.lacking(images, target) for target in sorted(needed)}
+    lacks = {target: recipe.unusable_reason(images, target) for target in sorted(needed)}
     return {target: lack for target, lack in lacks.items() if lack}
 
 
@@ -86,7 +86,7 @@ def _sentence(left_out: int, of_all: int, lacks: dict[str, str]) -> str:
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Any]:
     """The client of the engine that answers here."""
-    client = docker.DockerClient(base_url=f"unix://{answers.find().socket}", version="auto")
+    client = docker.DockerClient(base_url=f"unix://{engine_api.find_engine().socket}", version="auto")
     yield client
     client.close()
 
@@ -118,7 +118,7 @@ def _ours(engine: Any) -> Counter[str]:
 def _is_of_another(thing: Any) -> bool:
     """Whether whoever made it runs, and is no process of this test run."""
     labels = thing.attrs.get("Labels") or thing.attrs.get("Config", {}).get("Labels") or {}
-    owner = re.fullmatch(r"[^/]+/(\d+)/\d+", labels.get(leftovers.OWNER, ""))
+    owner = re.fullmatch(r"[^/]+/(\d+)/\d+", labels.get(cleanup.OWNER_LABEL, ""))
     try:
         line = psutil.Process(int(owner[1])).parents() if owner else []
     except psutil.NoSuchProcess:

@@ -4,19 +4,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fleetune.launching import Command
-from fleetune.launching.quarters import Grounds, Quarters
+from fleetune.launching.placement import DevicePlacement, FleetPlacement
 
 IMAGE = "fleetune-mounted"
 
 
-def contained(device: str, **limits: float) -> Quarters:
+def contained(device: str, **limits: float) -> DevicePlacement:
     """A device that is a container of this machine's engine."""
-    return Quarters(device=device, launcher="docker", engine="local", **limits)  # type: ignore[arg-type]
+    return DevicePlacement(device=device, launcher="docker", engine="local", **limits)  # type: ignore[arg-type]
 
 
-def grounds(*quarters: Quarters, image: str = IMAGE) -> Grounds:
+def grounds(*devices: DevicePlacement, image: str = IMAGE) -> FleetPlacement:
     """A fleet of them."""
-    return Grounds(quarters=quarters, image=image)
+    return FleetPlacement(devices=devices, image=image)
 
 
 def python(source: str, folder: Path, **more: object) -> Command:

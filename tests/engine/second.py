@@ -31,7 +31,7 @@ import pytest
 
 from fleetune.contracts.fleet import Engine
 from fleetune.errors import FleetuneError, TryAgain
-from fleetune.launching.docker.engines import connect
+from fleetune.launching.docker.engine_client import connect
 from tests.engine.certificates import Authority
 
 IMAGE = "fleetune-mounted"

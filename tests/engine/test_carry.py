@@ -13,11 +13,11 @@ import docker
 import pytest
 from docker.types import Mount
 
-from containers import answers
+from containers import engine_api
 from fleetune.contracts.fleet import Engine
 from fleetune.errors import Refused, TryAgain
-from fleetune.launching.docker import carry
-from fleetune.launching.docker.engines import connect, image_of
+from fleetune.launching.docker import folder_transfer
+from fleetune.launching.docker.engine_client import connect, find_image
 from tests.engine.second import IMAGE
 
 LABELS = {"fleetune.test": secrets.token_hex(4)}
@@ -50,7 +50,8 @@ def client(
         program = tmp_path / "bin" / "ssh"
         program.parent.mkdir()
         program.write_text(
-            f"#!/bin/sh\nfor last; do :; done\nexport DOCKER_HOST=unix://{answers.find().socket}\nexec $last\n"
+            "#!/bin/sh\nfor last; do :; done\n"
+            f"export DOCKER_HOST=unix://{engine_api.find_engine().socket}\nexec $last\n"
         )
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
         monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
@@ -85,10 +86,10 @@ def test_there_and_back(client: docker.DockerClient, tmp_path: Path) -> None:
     (source / "deep").mkdir(parents=True)
     (source / "deep" / "big").write_bytes(content := os.urandom(3_000_000))
     (source / "small").write_bytes(b"abc")
-    image = image_of(client, "it", IMAGE)
+    image = find_image(client, "it", IMAGE)
     with ExitStack() as stack:
-        volumes = carry.put(client, image.id, [source], LABELS)
-        volumes[target] = carry.room(client, image.id, target, LABELS)
+        volumes = folder_transfer.upload_folders(client, image.id, [source], LABELS)
+        volumes[target] = folder_transfer.empty_volume(client, image.id, target, LABELS)
         for name in volumes.values():
             stack.callback(client.volumes.get(name).remove)
         container = client.containers.create(
@@ -102,22 +103,22 @@ def test_there_and_back(client: docker.DockerClient, tmp_path: Path) -> None:
         container.start()
         said = container.logs(stream=True, follow=True)
         assert next(said).startswith(b"written 10001")
-        carry.fetch(container, target)
+        folder_transfer.fetch_folder(container, target)
         assert (target / "deep" / "big").read_bytes() == content[::-1]
         (target / "small").unlink()
         say(container, b"go\n")
         assert container.wait(timeout=PATIENCE_S)["StatusCode"] == 0
         assert b"Read-only file system" in b"".join(said)
-        carry.fetch(container, target)
+        folder_transfer.fetch_folder(container, target)
         assert (target / "small").read_bytes() == b"cba"
     with pytest.raises(TryAgain, match=f"{target} cannot be fetched: it, or the container that wrote it, is gone"):
-        carry.fetch(container, target)
+        folder_transfer.fetch_folder(container, target)
 
 
 def test_no_such_image(client: docker.DockerClient, tmp_path: Path) -> None:
     """Where the engine cannot make the container that carries, no volume is left either."""
     with pytest.raises(TryAgain, match=f"{tmp_path} could not be carried to the engine .*nothing"):
-        carry.put(client, "fleetune-nothing", [tmp_path], LABELS)
+        folder_transfer.upload_folders(client, "fleetune-nothing", [tmp_path], LABELS)
 
 
 def test_a_file_that_goes(client: docker.DockerClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,18 +126,18 @@ def test_a_file_that_goes(client: docker.DockerClient, tmp_path: Path, monkeypat
     source = tmp_path / "in"
     source.mkdir()
     (source / "f").write_text("f")
-    found = carry.entries(source)
+    found = folder_transfer.list_entries(source)
     (source / "f").unlink()
-    monkeypatch.setattr(carry, "entries", lambda folder: found)
+    monkeypatch.setattr(folder_transfer, "list_entries", lambda folder: found)
     with pytest.raises(TryAgain, match=f"{source}/f could not be read while it was carried"):
-        carry.put(client, image_of(client, "it", IMAGE).id, [source], LABELS)
+        folder_transfer.upload_folders(client, find_image(client, "it", IMAGE).id, [source], LABELS)
 
 
 def test_a_device_is_not_fetched(client: docker.DockerClient, tmp_path: Path) -> None:
     """What is no file or folder stays where it is, and the connection with it."""
     target = tmp_path / "out"
     container = client.containers.create(
-        image_of(client, "it", IMAGE).id,
+        find_image(client, "it", IMAGE).id,
         ["-c", f"import os; os.makedirs('{target}'); os.mkfifo('{target}/pipe')"],
         labels=LABELS,
         user="0",
@@ -146,6 +147,6 @@ def test_a_device_is_not_fetched(client: docker.DockerClient, tmp_path: Path) ->
         container.start()
         container.wait(timeout=PATIENCE_S)
         with pytest.raises(Refused, match="out/pipe', which is no file or folder"):
-            carry.fetch(container, target)
+            folder_transfer.fetch_folder(container, target)
     finally:
         container.remove(force=True)

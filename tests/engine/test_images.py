@@ -13,7 +13,7 @@ from docker.types import Mount
 from containers import recipe
 from fleetune.contracts import wire
 from fleetune.contracts.task import StageTask
-from fleetune.launching.docker import leftovers
+from fleetune.launching.docker import cleanup
 from fleetune.planning import strategies
 from stages.entry_point import Channel, StageContext
 from stages.plan import plan
@@ -58,7 +58,7 @@ def _said(engine: Any, target: str, *command: str, **settings: Any) -> tuple[int
     container = engine.containers.create(
         recipe.tag(target),
         list(command),
-        labels={"fleetune.test": "1", leftovers.OWNER: leftovers.owner(os.getpid())},
+        labels={"fleetune.test": "1", cleanup.OWNER_LABEL: cleanup.owner_label(os.getpid())},
         **{
             "read_only": True,
             "tmpfs": {"/tmp": ""},
@@ -83,7 +83,7 @@ def test_what_an_image_says(engine: Any, target: str) -> None:
     labels = found.labels
     assert found.attrs["Config"]["User"] == "10001:10001"
     assert (labels.get("fleetune.mounted") == "1") is (target == "mounted")
-    assert labels[recipe.LABEL] == recipe.recipe(PROJECT, target)
+    assert labels[recipe.RECIPE_LABEL] == recipe.recipe_digest(PROJECT, target)
 
 
 @EACH

@@ -8,10 +8,10 @@ import docker
 import pytest
 from docker.tls import TLSConfig
 
-from containers import answers
+from containers import engine_api
 from fleetune.discovery.joining.acquaintance import ADMIT_S
-from fleetune.launching.docker import leftovers
-from fleetune.launching.docker.engines import connect, image_of
+from fleetune.launching.docker import cleanup
+from fleetune.launching.docker.engine_client import connect, find_image
 from tests.discovery.joining.sides import Devices, host, token_file
 from tests.engine.places import IMAGE
 
@@ -21,7 +21,7 @@ def test_the_engine_of_this_machine_joins(engine: Any, tmp_path: Path, monkeypat
     for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):  # would be asked instead of ours
         monkeypatch.delenv(name, raising=False)
     token = token_file(tmp_path)
-    devices = Devices(answers.find().socket, token)
+    devices = Devices(engine_api.find_engine().socket, token)
     try:
         with host(token, tmp_path / "kept") as listening:
             devices.start(host_port=listening.port)
@@ -45,7 +45,7 @@ def test_the_engine_of_this_machine_joins(engine: Any, tmp_path: Path, monkeypat
 def test_a_device_with_a_bad_token_gets_nothing_of_this_engine(tmp_path: Path) -> None:
     """It is refused on both sides and written down; no container or network is there for it."""
     token, other = token_file(tmp_path), token_file(tmp_path, "another horse, another battery")
-    devices = Devices(answers.find().socket, token)
+    devices = Devices(engine_api.find_engine().socket, token)
     try:
         with host(token, tmp_path / "kept") as listening:
             stranger = devices.start(
@@ -63,17 +63,17 @@ def test_a_device_that_leaves_during_a_run_keeps_nothing_of_it(engine: Any, tmp_
     """Ctrl-C of a device once left the run's containers, networks and volumes on it: its host could not reach them any
     more. What others have on that engine stays."""
     token = token_file(tmp_path)
-    devices = Devices(answers.find().socket, token)
+    devices = Devices(engine_api.find_engine().socket, token)
     try:
         with host(token, tmp_path / "kept") as listening:
             devices.start(host_port=listening.port)
             listening.said.wait("device nano-1 has joined")
             (joined,) = listening.end()
-        labels = {leftovers.RUN: "guest", leftovers.ENGINE: joined.engine.address}
+        labels = {cleanup.RUN_LABEL: "guest", cleanup.ENGINE_LABEL: joined.engine.address}
         other = engine.networks.create("fleetune-other", labels={"fleetune.test": "1"})
         client = connect(joined.engine)
         try:
-            image = image_of(client, "nano-1", IMAGE).id
+            image = find_image(client, "nano-1", IMAGE).id
             network = client.networks.create("fleetune-guest", labels=labels)
             volume = client.volumes.create(labels=labels)
             container = client.containers.run(
@@ -83,7 +83,7 @@ def test_a_device_that_leaves_during_a_run_keeps_nothing_of_it(engine: Any, tmp_
         finally:
             client.close()
         devices.end()
-        mine = {"label": f"{leftovers.RUN}=guest"}
+        mine = {"label": f"{cleanup.RUN_LABEL}=guest"}
         assert engine.containers.list(all=True, filters=mine) == [] and engine.networks.list(filters=mine) == []
         assert volume.name not in [each.name for each in engine.volumes.list()]
         assert [each.name for each in engine.networks.list(names=[other.name])] == [other.name]

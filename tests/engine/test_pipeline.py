@@ -21,13 +21,13 @@ from fleetune.contracts.profile import Profile
 from fleetune.discovery.tolerance import link_matches
 from fleetune.errors import Infeasible
 from fleetune.launching.docker.sites import DockerSites
-from fleetune.launching.quarters import found
+from fleetune.launching.placement import FleetPlacement
 from tests.engine.pipelines import Told, config, run
 from tests.engine.places import ignored
 from tests.engine.second import Second
 
 EDGE = Path(__file__).parents[2] / "configs" / "runs" / "edge-docker.yaml"
-REAPER = "fleetune.launching.docker.reaper"
+REAPER = "fleetune.launching.docker.cleanup"
 
 
 def fleet_of(told: Told) -> Fleet:
@@ -61,7 +61,7 @@ def test_a_device_that_runs_out_of_memory_is_named(tmp_path: Path) -> None:
     fleet = dataclasses.replace(whole, devices=(small[0], *whole.devices[1:]))
     given = configured(told)
     with (
-        DockerSites(found(fleet), ignored) as sites,
+        DockerSites(FleetPlacement.from_fleet(fleet), ignored) as sites,
         pytest.raises(Infeasible, match=r"device desk ran out of its 0\.10 GB while training segment \d .* needs 0\."),
     ):
         training.train(

@@ -15,7 +15,7 @@ import pytest
 
 from fleetune.contracts.fleet import Engine
 from fleetune.errors import Refused, TryAgain
-from fleetune.launching.docker.engines import connect, engine_facts, has_image, image_of
+from fleetune.launching.docker.engine_client import connect, describe_engine, find_image, has_image
 from tests.engine.certificates import Authority
 from tests.engine.second import IMAGE, Second
 
@@ -59,9 +59,9 @@ def test_the_right_certificate(clients: dict[str, docker.DockerClient], second: 
     """It answers whoever its CA has signed, is another engine than the first, and has the image that was copied."""
     roots = {name: client.info()["DockerRootDir"] for name, client in clients.items()}
     assert roots["second"] == str(second.folder / "data") != roots["first"]
-    facts = engine_facts(clients["second"])
+    facts = describe_engine(clients["second"])
     assert facts.cores >= 1 and facts.memory_bytes > 1e8 and "runc" in facts.runtimes
-    images = {image_of(client, name, IMAGE).id for name, client in clients.items()}
+    images = {find_image(client, name, IMAGE).id for name, client in clients.items()}
     assert len(images) == 1
 
 
@@ -69,7 +69,7 @@ def test_no_such_image(clients: dict[str, docker.DockerClient]) -> None:
     """An image that only the other engine may have is refused with what this one has."""
     assert not has_image(clients["second"], "fleetune-nothing")
     with pytest.raises(Refused, match=rf"engine second has no image fleetune-nothing; it has .*{IMAGE}"):
-        image_of(clients["second"], "second", "fleetune-nothing")
+        find_image(clients["second"], "second", "fleetune-nothing")
 
 
 def test_a_wrong_certificate(second: Second, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from docker.types import Mount
 
 import fleetune
-from containers.answers import find
+from containers.engine_api import find_engine
 
 LABELS = {"fleetune.test": "1", "fleetune.shaping": "1"}
 OURS = {"label": "fleetune.shaping=1"}
@@ -92,7 +92,7 @@ class Ground:
     def shape(self, mode: str, rates: dict[str, float], *rights: str) -> tuple[int, str]:
         """Have the namespace shaped by a container with these rights; its exit code and what it said."""
         asked = json.dumps({"interface": "eth0", "rates": rates})
-        module = ("-m", "fleetune.launching.docker.shape")
+        module = ("-m", "fleetune.launching.docker.traffic_control")
         shaper = self.start(*module, first_line=asked, network_mode=mode, user="0:0", cap_add=list(rights))
         return shaper.wait(timeout=PATIENCE_S)["StatusCode"], shaper.logs().decode()
 
@@ -109,7 +109,7 @@ class Ground:
 @pytest.fixture
 def ground() -> Iterator[Ground]:
     """A network, of which nothing is left afterwards."""
-    client = docker.DockerClient(base_url=f"unix://{find().socket}", timeout=PATIENCE_S)
+    client = docker.DockerClient(base_url=f"unix://{find_engine().socket}", timeout=PATIENCE_S)
     try:
         ground = Ground(client)
         yield ground

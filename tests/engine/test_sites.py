@@ -12,9 +12,9 @@ import pytest
 
 from fleetune.contracts.fleet import Engine
 from fleetune.errors import Refused, TryAgain
-from fleetune.launching.docker import leftovers
+from fleetune.launching.docker import cleanup
 from fleetune.launching.docker.sites import DockerSites
-from fleetune.launching.quarters import Grounds, Quarters
+from fleetune.launching.placement import DevicePlacement, FleetPlacement
 from tests.engine.places import contained, grounds, ignored, python
 
 LOOK = """
@@ -80,7 +80,7 @@ def test_a_quota_binds_from_hold_on(tmp_path: Path, engine: Any) -> None:
         next(job.lines())
         (one,) = [each for each in engine.containers.list() if "timeit" in str(each.attrs["Args"])]
         assert one.attrs["HostConfig"]["CpuQuota"] == 0
-        job.hold()
+        job.limit_cpu()
         one.reload()
         assert (one.attrs["HostConfig"]["CpuPeriod"], one.attrs["HostConfig"]["CpuQuota"]) == (10_000, 3_000)
         assert job.stop() in (143, 137)
@@ -118,7 +118,7 @@ def test_devices_reach_each_other_and_this_process_and_nobody_else(tmp_path: Pat
         host = sites.listen.removeprefix("tcp://").removesuffix(":*")
         ann = sites.launcher("ann").start(python(serve, tmp_path / "ann"))
         next(ann.lines())
-        door = sites.door("ann").address.removeprefix("tcp://").encode()
+        door = sites.listen_settings("ann").address.removeprefix("tcp://").encode()
         bob = sites.launcher("bob").start(python(ask, tmp_path / "bob", first_line=door))
         assert next(bob.lines()) == "from ann"
         assert bob.wait(60) == 0
@@ -141,13 +141,13 @@ def test_nothing_is_left_when_the_process_is_killed(tmp_path: Path, engine: Any)
         "from fleetune.launching.docker.sites import DockerSites\n"
         "with DockerSites(grounds(contained('nano')), ignored) as sites:\n"
         f"  job = sites.launcher('nano').start(python('import time; time.sleep(600)', Path({str(tmp_path)!r})))\n"
-        "  print(sites._tenancy.token, sites._tenancy._reaper._process.pid, flush=True)\n"
+        "  print(sites._session.token, sites._session._reaper._process.pid, flush=True)\n"
         "  signal.pause()\n"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         token, reaper = process.stdout.readline().split()
-        mine = {"label": f"{leftovers.RUN}={token}"}
+        mine = {"label": f"{cleanup.RUN_LABEL}={token}"}
         assert len(engine.containers.list(filters=mine)) == 2
         process.kill()
         process.wait()
@@ -157,12 +157,14 @@ def test_nothing_is_left_when_the_process_is_killed(tmp_path: Path, engine: Any)
 
 def test_what_a_dead_owner_left_is_swept_away(engine: Any) -> None:
     """Where the reaper was killed too, the next process that uses the engine removes what its owner left."""
-    gone = leftovers.owner(os.getpid()).rsplit("/", 1)[0] + "/1"  # this number, but an earlier process
-    labels = {leftovers.RUN: "old", leftovers.OWNER: gone}
+    gone = cleanup.owner_label(os.getpid()).rsplit("/", 1)[0] + "/1"  # this number, but an earlier process
+    labels = {cleanup.RUN_LABEL: "old", cleanup.OWNER_LABEL: gone}
     orphan = engine.networks.create("fleetune-orphan", labels=labels)
     try:
-        kept = engine.networks.create("fleetune-kept", labels={**labels, leftovers.OWNER: leftovers.owner(os.getpid())})
-        leftovers.sweep(engine, own=True)
+        kept = engine.networks.create(
+            "fleetune-kept", labels={**labels, cleanup.OWNER_LABEL: cleanup.owner_label(os.getpid())}
+        )
+        cleanup.remove_orphans(engine, own=True)
         assert engine.networks.list(names=["fleetune-orphan"]) == []
         assert [network.name for network in engine.networks.list(names=["fleetune-kept"])] == ["fleetune-kept"]
     finally:
@@ -178,8 +180,8 @@ def test_what_a_dead_owner_left_is_swept_away(engine: Any) -> None:
         (grounds(contained("nano", cores=4096.0)), Refused, "device nano: emulate.cores is 4096 but"),
         (grounds(contained("nano", memory_bytes=1 << 60)), Refused, "device nano: emulate.memory_bytes"),
         (
-            Grounds(
-                quarters=(Quarters(device="nano", launcher="docker", engine="shed"),),
+            FleetPlacement(
+                devices=(DevicePlacement(device="nano", launcher="docker", engine="shed"),),
                 engines=(Engine(name="shed", address="unix:///nowhere/docker.sock"),),
                 image="fleetune-mounted",
             ),
@@ -188,7 +190,7 @@ def test_what_a_dead_owner_left_is_swept_away(engine: Any) -> None:
         ),
     ],
 )
-def test_what_cannot_be_set_up_is_refused_and_leaves_nothing(wrong: Grounds, kind: type, says: str) -> None:
+def test_what_cannot_be_set_up_is_refused_and_leaves_nothing(wrong: FleetPlacement, kind: type, says: str) -> None:
     """One sentence; that nothing is left is proven after every test here."""
     with pytest.raises(kind, match=says), DockerSites(wrong, ignored):
         pass

@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 import fleetune
-from fleetune.launching import Command, Job, ProcessLauncher, exit_in_words, thread_environment
-from fleetune.launching.process import child_of
+from fleetune.launching import Command, Job, ProcessLauncher, describe_exit, thread_environment
+from fleetune.launching.process import child_command
 
 PATIENCE_S = 30.0
 Start = Callable[..., Job]
@@ -98,7 +98,7 @@ def test_children_import_nothing_from_the_working_directory(
 
 def test_children_find_the_code_of_their_parent_where_it_is_not_installed(tmp_path: Path) -> None:
     """Without the working directory on the path, a source checkout that nobody installed would not find itself."""
-    bare = ["-S", *child_of(0)[1:], "tests.launching"]  # -S: nothing that is installed is found
+    bare = ["-S", *child_command(0)[1:], "tests.launching"]  # -S: nothing that is installed is found
     run = subprocess.run(
         [sys.executable, *bare], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
@@ -137,7 +137,7 @@ def test_stop_then_forces(start: Start) -> None:
     """A child that ignores SIGTERM is killed after the grace, and its exit is told in words."""
     job = start("import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('ready')\nsignal.pause()")
     assert next(iter(job.lines())) == "ready"
-    assert exit_in_words(job.stop(0)).startswith("killed by signal 9")
+    assert describe_exit(job.stop(0)).startswith("killed by signal 9")
 
 
 def test_a_group_ends_with_its_leader(start: Start) -> None:
@@ -194,4 +194,4 @@ def gone(pid: int) -> bool:
 )
 def test_exit_codes_in_words(code: int, words: str) -> None:
     """Numbers become sentences; death by SIGKILL hints at memory."""
-    assert exit_in_words(code) == words
+    assert describe_exit(code) == words

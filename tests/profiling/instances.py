@@ -11,7 +11,7 @@ from fleetune.contracts import wire
 from fleetune.contracts.fleet import Device, Fleet, Link
 from fleetune.contracts.run_config import TrainingRequest
 from fleetune.contracts.task import quiet
-from fleetune.launching import Command, Here
+from fleetune.launching import Command, LocalSites
 from fleetune.models.graph import Graph
 from fleetune.preparation.prepare import PreparedFolders, prepare_inputs
 from fleetune.profiling.task import MeasureTask, ProfilingTask
@@ -63,7 +63,7 @@ def profiling_task(folder: Path, launcher: "Scripted", devices: tuple[str, ...])
         folder=folder / "profile",
         data_folder=folder / "data",
         work=folder / "work",
-        sites=Here(launcher),
+        sites=LocalSites(launcher),
         progress=quiet,
     )
 
@@ -105,7 +105,7 @@ class ScriptedJob:
         self.stopped.set()
         return -15
 
-    def hold(self) -> None:
+    def limit_cpu(self) -> None:
         """Remembers when."""
         assert self.held_after is None, "held twice"
         self.held_after = self.read

@@ -15,7 +15,7 @@ from fleetune.contracts import wire
 from fleetune.contracts.profile import Profile
 from fleetune.contracts.run_config import Lora
 from fleetune.errors import Refused, TryAgain
-from fleetune.launching import Here
+from fleetune.launching import LocalSites
 from fleetune.models.graph import Graph
 from fleetune.profiling import Kept, ProfilingTask, kept, profile
 from fleetune.profiling.answer import Answer, answer_of, quickest
@@ -275,7 +275,7 @@ def test_what_was_measured_before_a_failure_is_kept(runs: Runs, monkeypatch: pyt
     def fails(task: ProfilingTask) -> ProfilingTask:
         good = ScriptedJob([costs(len(runs.graph.units), 1.0)], 0)
         return replace(
-            task, sites=Here(Scripted({"ann": good, "bob": Late([{"event": "error", "message": "no"}], 75)}))
+            task, sites=LocalSites(Scripted({"ann": good, "bob": Late([{"event": "error", "message": "no"}], 75)}))
         )
 
     monkeypatch.setattr(Kept, "keep", told)

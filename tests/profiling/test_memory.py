@@ -13,7 +13,7 @@ from fleetune.contracts.fleet import Device, Fleet
 from fleetune.contracts.run_config import TrainingRequest
 from fleetune.contracts.task import quiet
 from fleetune.errors import Infeasible
-from fleetune.launching import KEEPS_MEMORY, Command, Here, ProcessLauncher
+from fleetune.launching import MALLOC_ENVIRONMENT, Command, LocalSites, ProcessLauncher
 from fleetune.models.skeleton import skeleton
 from fleetune.models.source import configuration
 from fleetune.planning import solve
@@ -83,7 +83,7 @@ def measuring(folder: Path, **changes: Any) -> tuple[int | None, list[dict[str, 
     wire.write(task, folder / "task.json")
     arguments = ("--task", str(folder / "task.json"))
     command = Command(
-        module="fleetune.profiling.worker", arguments=arguments, environment=KEEPS_MEMORY, log=folder / "log"
+        module="fleetune.profiling.worker", arguments=arguments, environment=MALLOC_ENVIRONMENT, log=folder / "log"
     )
     job = ProcessLauncher(task.memory_bytes).start(command)
     try:
@@ -123,7 +123,7 @@ def test_the_forecast_of_a_small_model_is_what_training_takes(tmp_path: Path) ->
         folder=tmp_path / "profile",
         data_folder=tmp_path / "data",
         work=tmp_path / "profiling",
-        sites=Here(),
+        sites=LocalSites(),
         progress=quiet,
     )
     made = profile(task)
@@ -144,7 +144,7 @@ def test_the_forecast_of_a_small_model_is_what_training_takes(tmp_path: Path) ->
             seed=3,
             work=tmp_path / "work",
             output=tmp_path / "output",
-            sites=Here(),
+            sites=LocalSites(),
             note=notes.append,
         )
     )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fleetune.contracts import wire
 from fleetune.contracts.profile import Profile
 from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain
-from fleetune.launching import Here
+from fleetune.launching import LocalSites
 from fleetune.models.skeleton import saved_configuration, skeleton
 from fleetune.profiling.profile import _per_sample, batch_sizes, profile
 from tests.profiling.instances import MODEL, Scripted, ScriptedJob, costs, prepared, profiling_task
@@ -113,7 +113,7 @@ def test_what_devices_read_of_a_model_is_told_by_folder(tmp_path: Path) -> None:
     module.to_empty(device="cpu").save_pretrained(source)
     model = replace(MODEL, source=str(source), config={})
     launcher = Scripted({"ann": ScriptedJob([costs(len(graph.units), 1.0)], 0)})
-    made = profile(replace(task, model=model, sites=Here(launcher)))
+    made = profile(replace(task, model=model, sites=LocalSites(launcher)))
     assert launcher.given["ann"].model == replace(model, source=str(tmp_path / "model"))
     assert launcher.commands["ann"].reads[3:] == (tmp_path / "model",)
     assert made.model == str(source)

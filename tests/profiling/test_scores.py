@@ -19,7 +19,7 @@ from fleetune.contracts.run_config import Lora, ModelRequest
 from fleetune.contracts.task import quiet
 from fleetune.data import PreparedData, batch_indices
 from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain
-from fleetune.launching import Here
+from fleetune.launching import LocalSites
 from fleetune.models.blocks import find_blocks
 from fleetune.models.dense import Slice
 from fleetune.models.graph import parse_graph
@@ -358,12 +358,12 @@ def test_real_and_simulated_fleets_find_the_same_heads(
         data=data_request(VIT, tmp_path),
         training=replace(usual.training, batch_samples=BATCH, micro_batch_samples=MICRO_BATCH),
         scores=True,
-        sites=Here(),
+        sites=LocalSites(),
     )
     real = profile(replace(task, folder=tmp_path / "real" / "profile", data_folder=tmp_path / "real" / "data"))
     simulated = SimulatedDevice(memory_bytes=1 << 20, speeds=(ModelSpeed(flops_per_s=1e9),))
     absent = Fleet(devices=(Device(name="ann", memory_bytes=1 << 20, cores=1, fingerprint="f", simulated=simulated),))
-    unreal = profile(replace(task, fleet=absent, sites=Here(Scripted({}))))
+    unreal = profile(replace(task, fleet=absent, sites=LocalSites(Scripted({}))))
     assert len(real.subnets) == 4 and real.subnets == unreal.subnets
     assert real.times_of("ann").profiling_s and unreal.times_of("ann").simulated
     for subnet, one in zip(real.subnets, scores(ask(vit)).heads, strict=True):

@@ -68,7 +68,7 @@ class Actor:
         """It has no log."""
         return ""
 
-    def hold(self) -> None:
+    def limit_cpu(self) -> None:
         """It has no share of anything."""
 
     def collect(self, folder: Path) -> None:

@@ -13,7 +13,7 @@ from fleetune.contracts.plan import Lane, Plan, PlanResult, Segment, Share
 from fleetune.contracts.profile import DeviceTimes, Profile, Unit
 from fleetune.contracts.run_config import DataRequest, ModelRequest, TrainingRequest
 from fleetune.contracts.task import quiet
-from fleetune.launching import Here
+from fleetune.launching import LocalSites
 from fleetune.models.graph import Graph
 from fleetune.preparation.prepare import PreparedFolders, prepare_inputs
 from fleetune.training import TrainingTask, train
@@ -95,7 +95,7 @@ def run_plan(ready: Prepared, made: Plan, training: TrainingRequest, folder: Pat
         seed=ready.seed,
         work=folder / "work",
         output=folder / "output",
-        sites=Here(changes.pop("launcher", None)),
+        sites=LocalSites(changes.pop("launcher", None)),
         **changes,
     )
     return train(task)

@@ -9,7 +9,7 @@ from torch import nn
 
 from fleetune.contracts.plan import Lane, Plan, Segment, Share
 from fleetune.contracts.run_config import TrainingRequest
-from fleetune.launching.pace import Pace
+from fleetune.launching.limits import CpuThrottle
 from fleetune.models import segment as models
 from fleetune.training.batch_statistics import BatchStatistics
 from fleetune.training.place import place_of
@@ -75,7 +75,7 @@ class Worker:
             exchange=cast(Any, Alone()),
             batches=cast(Any, self.pictures),
             updates=Updates(self.segment.parameters, TRAINING),
-            pace=Pace(None),
+            pace=CpuThrottle(None),
             tied={},
         )
         self.rounds = Rounds(plan, place_of(plan, "d0"), tools, seed=1)

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from containers import answers
+from containers import engine_api
 from fleetune.contracts.fleet import Engine
 from fleetune.discovery.joining import certificates, engine_facts
 from fleetune.discovery.joining.acquaintance import Acquaintance, Device
@@ -36,13 +36,13 @@ class Joining:
     """Where the host is; None: wherever mDNS says that one is."""
 
 
-def engine_here(asked: str | None, environment: Mapping[str, str]) -> answers.Answer:
+def engine_here(asked: str | None, environment: Mapping[str, str]) -> engine_api.EngineInfo:
     """The engine of this machine that answers: `asked` (unix:///PATH), else as the docker command finds it."""
     if asked is not None and not asked.startswith("unix:///"):
         raise Refused(f"--engine {asked}: a device joins with an engine of its own machine; write unix:///PATH")
     try:
-        return answers.find(environment if asked is None else {"DOCKER_HOST": asked})
-    except answers.NoAnswer as error:
+        return engine_api.find_engine(environment if asked is None else {"DOCKER_HOST": asked})
+    except engine_api.EngineUnavailable as error:
         raise Refused(f"no engine answers {error}; run make engine, or name yours: --engine unix:///PATH") from None
 
 
@@ -79,13 +79,13 @@ def serve(
 
 def _leave_nothing(engine: str, addresses: Iterable[str], say: Callable[[str], None]) -> None:
     """Remove what hosts have made on this engine by its own addresses: they can reach it no longer."""
-    from fleetune.launching.docker import leftovers  # the engine's client is slow to import
-    from fleetune.launching.docker.engines import connect
+    from fleetune.launching.docker import cleanup  # the engine's client is slow to import
+    from fleetune.launching.docker.engine_client import connect
 
     try:
         with closing(connect(Engine(name="this-machine", address=f"unix://{os.path.abspath(engine)}"))) as client:
             for address in addresses:
-                leftovers.remove_guests(client, address)
+                cleanup.remove_by_address(client, address)
     except FleetuneError as error:
         say(f"what hosts have left on this engine could not be removed: {error}")
 

@@ -1,1 +1,1 @@
-"""Containers as places to run commands: engines, limits, networks, and what is left when a process is killed."""
+"""Containers as places to run commands: connections to engines, limits, networks, folders and cleanup."""

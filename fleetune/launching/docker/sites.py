@@ -1,34 +1,34 @@
-"""Devices as containers: networks, anchors and limits are set up together and removed together."""
+"""Sites of devices in containers, and launchers of whole stages in containers."""
 
 import socket
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Self
+from typing import Self
 
-from fleetune.contracts.fleet import Engine
-from fleetune.errors import Refused, TryAgain
-from fleetune.launching.docker.anchor import PORT, Anchor
-from fleetune.launching.docker.engines import EngineFacts
-from fleetune.launching.docker.housing import Carried, Housing, Limits, Yard
-from fleetune.launching.docker.tenancy import Tenancy
-from fleetune.launching.docker.trouble import SILENT, why
+from fleetune.contracts.fleet import LOCAL
+from fleetune.errors import Refused
+from fleetune.launching.docker.engine_client import EngineDescription
+from fleetune.launching.docker.launcher import ContainerLimits, DockerLauncher, FolderMounts
+from fleetune.launching.docker.network import PORT, PauseContainer, create_network, gateway_of, ip_of
+from fleetune.launching.docker.session import Session
 from fleetune.launching.job import Launcher
+from fleetune.launching.placement import LOOPBACK, DevicePlacement, FleetPlacement, ListenSettings
 from fleetune.launching.process import ProcessLauncher
-from fleetune.launching.quarters import Grounds, Quarters
-from fleetune.launching.sites import LOOPBACK, Door
 
-AT_ONCE = 4
+MAX_PARALLEL = 4
+NO_NETWORK = "none"
 
 
 class DockerSites:
-    """A fleet of which some devices, or all, are containers."""
+    """Sites of a fleet of which some devices, or all, are containers."""
 
-    def __init__(self, grounds: Grounds, note: Callable[[str], None]) -> None:
-        self._grounds, self._note = grounds, note
-        self._tenancy: Tenancy | None = None
-        self._anchors: dict[str, Anchor] = {}
-        self._housings: dict[str, Housing] = {}
+    def __init__(self, placement: FleetPlacement, note: Callable[[str], None]) -> None:
+        self._placement, self._note = placement, note
+        self._session: Session | None = None
+        self._pauses: dict[str, PauseContainer] = {}
+        self._launchers: dict[str, DockerLauncher] = {}
         self.listen = LOOPBACK
 
     def __enter__(self) -> Self:
@@ -40,61 +40,66 @@ class DockerSites:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._tenancy is not None:
-            self._tenancy.close()
+        if self._session is not None:
+            self._session.close()
 
     def launcher(self, device: str) -> Launcher:
-        """Containers for a device that is one, processes for another."""
-        return self._housings.get(device) or ProcessLauncher(self._grounds.process_limits.get(device))
+        """The launcher of containers or of processes, as the device's placement says."""
+        return self._launchers.get(device) or ProcessLauncher(self._placement.process_memory_bytes.get(device))
 
-    def door(self, device: str) -> Door:
-        """The device's own place on the network."""
-        anchor = self._anchors.get(device)
-        if anchor is None:
-            return Door(bind=self.listen)
-        links, others = self._grounds.links, (q.device for q in self._grounds.quarters if q.device != device)
-        delays_s = {other: links.link(other, device).latency_s for other in others} if links else {}
-        return Door(
+    def listen_settings(self, device: str) -> ListenSettings:
+        """The port of the device's pause container, or this process's address for a device that is no container."""
+        pause = self._pauses.get(device)
+        if pause is None:
+            return ListenSettings(bind=self.listen)
+        links, others = self._placement.links, (each.device for each in self._placement.devices)
+        delays_s = {other: links.link(other, device).latency_s for other in others if other != device} if links else {}
+        return ListenSettings(
             bind=f"tcp://0.0.0.0:{PORT}",
-            address=anchor.address,
+            address=pause.address,
             delays_s={other: delay_s for other, delay_s in delays_s.items() if delay_s},
         )
 
     def _open(self) -> None:
-        grounds = self._grounds
-        engines = {each.engine: grounds.engine(each.engine) for each in grounds.contained}
-        self._tenancy = tenancy = Tenancy(engines.values())
-        yards = {name: tenancy.yard(name, engine, grounds.image, self._note) for name, engine in engines.items()}
-        for each in grounds.contained:
-            _within(each, tenancy.facts[each.engine])
-        alone = len(yards) == 1 and all(yard.here for yard in yards.values())
-        own = "" if alone else self._own_address()
-        networks = {name: _network(yard, tenancy.token, internal=alone) for name, yard in yards.items()}
-        carried = {name: Carried(yard) for name, yard in yards.items()}
-        self.listen = f"tcp://{own or _gateway(*networks.values())}:*"
+        placement = self._placement
+        engines = {each.engine: placement.engine(each.engine) for each in placement.in_containers}
+        self._session = session = Session(engines.values())
+        contexts = {
+            name: session.open_engine(name, engine, placement.image, self._note) for name, engine in engines.items()
+        }
+        for each in placement.in_containers:
+            _refuse_beyond_machine(each, session.descriptions[each.engine])
+        one_local = len(contexts) == 1 and all(context.here for context in contexts.values())
+        own_address = "" if one_local else self._own_address()
+        networks = {
+            name: create_network(context, session.token, internal=one_local) for name, context in contexts.items()
+        }
+        folder_mounts = {name: FolderMounts(context) for name, context in contexts.items()}
+        self.listen = f"tcp://{own_address or gateway_of(*networks.values())}:*"
 
-        def place(each: Quarters) -> None:
-            yard, engine = yards[each.engine], engines[each.engine]
-            reach = own if yard.here or engine is None else _address_of(engine)
-            anchor = Anchor(yard, each.device, networks[each.engine], reach)
-            self._anchors[each.device] = anchor
-            limits = Limits(cores=each.cores, memory_bytes=each.memory_bytes, gpu=each.gpu)
-            self._housings[each.device] = Housing(yard, anchor.mode, limits, carried[each.engine])
+        def set_up(each: DevicePlacement) -> None:
+            context, engine = contexts[each.engine], engines[each.engine]
+            reach = own_address if context.here or engine is None else ip_of(engine)
+            pause = PauseContainer(context, each.device, networks[each.engine], reach)
+            self._pauses[each.device] = pause
+            limits = ContainerLimits(cores=each.cores, memory_bytes=each.memory_bytes, gpu=each.gpu)
+            mounts = folder_mounts[each.engine]
+            self._launchers[each.device] = DockerLauncher(context, pause.network_mode, limits, mounts)
 
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            list(pool.map(place, grounds.contained))
-            list(pool.map(self._shape, grounds.contained))
+        with ThreadPoolExecutor(MAX_PARALLEL) as pool:
+            list(pool.map(set_up, placement.in_containers))
+            list(pool.map(self._limit_rates, placement.in_containers))
 
-    def _shape(self, each: Quarters) -> None:
-        links = self._grounds.links
-        others = [other for other in self._anchors if other != each.device]
+    def _limit_rates(self, each: DevicePlacement) -> None:
+        links = self._placement.links
+        others = [other for other in self._pauses if other != each.device]
         if links is not None and others:
-            rates = {self._anchors[other].ip: links.link(each.device, other).bytes_per_s for other in others}
-            self._anchors[each.device].shape(rates)
+            rates = {self._pauses[other].ip: links.link(each.device, other).bytes_per_s for other in others}
+            self._pauses[each.device].limit_rates(rates)
 
     def _own_address(self) -> str:
-        """This machine's address as engines elsewhere see it: that of the interface which leads to the first."""
-        hosts = [engine.host for engine in self._grounds.engines if engine.host]
+        """This machine's address as other engines see it: that of the interface with the route to the first engine."""
+        hosts = [engine.host for engine in self._placement.engines if engine.host]
         for host in hosts:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
                 probe.connect((host, 9))
@@ -102,42 +107,46 @@ class DockerSites:
         raise Refused("devices of several engines need an address where they find each other: give engines a reach")
 
 
-def _network(yard: Yard, token: str, *, internal: bool) -> Any:
-    """A network of this run's own; one of a single engine of this machine leads nowhere else."""
-    try:
-        network = yard.client.networks.create(
-            f"fleetune-{token}-{yard.name}", driver="bridge", internal=internal, labels=dict(yard.labels)
-        )
-        network.reload()
-    except SILENT as error:
-        raise TryAgain(f"engine {yard.name} could not make a network ({why(error)})") from None
-    return network
+class StageLaunchers:
+    """Launchers of stages in containers without a network, one per image, on the engine of this machine.
+
+    The engine is connected when the first launcher is needed.
+    """
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self._note = note
+        self._lock = threading.Lock()
+        self._session: Session | None = None
+        self._launchers: dict[str, DockerLauncher] = {}
+
+    def launcher(self, image: str) -> Launcher:
+        """The launcher that starts stages in containers of this image."""
+        with self._lock:
+            if self._session is None:
+                self._session = Session((None,))
+            if image not in self._launchers:
+                context = self._session.open_engine(LOCAL, None, image, self._note)
+                self._launchers[image] = DockerLauncher(context, NO_NETWORK, ContainerLimits(), FolderMounts(context))
+            return self._launchers[image]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            if self._session is not None:
+                self._session.close()
+                self._session = None
 
 
-def _address_of(engine: Engine) -> str:
-    """Where the other devices find an engine's machine: containers know no names but those of a name server."""
-    try:
-        return socket.gethostbyname(engine.host)
-    except OSError as error:
-        raise Refused(
-            f"engine {engine.name}: {engine.host!r} is no address and cannot be looked up ({error.strerror}); "
-            "give it a reach: the address at which the other devices find its machine"
-        ) from None
-
-
-def _gateway(network: Any) -> str:
-    """This machine's address on a network of its own engine."""
-    return str(network.attrs["IPAM"]["Config"][0]["Gateway"])
-
-
-def _within(each: Quarters, facts: EngineFacts) -> None:
-    """Refuse a quota above the machine."""
-    for what, asked, has in (
-        ("emulate.cores", each.cores, facts.cores),
-        ("emulate.memory_bytes", each.memory_bytes, facts.memory_bytes),
+def _refuse_beyond_machine(each: DevicePlacement, engine: EngineDescription) -> None:
+    """Refuse limits above what the engine's machine has."""
+    for what, wanted, available in (
+        ("emulate.cores", each.cores, engine.cores),
+        ("emulate.memory_bytes", each.memory_bytes, engine.memory_bytes),
     ):
-        if asked is not None and asked > has:
+        if wanted is not None and wanted > available:
             raise Refused(
-                f"device {each.device}: {what} is {asked:.16g} but the machine of engine {each.engine} has "
-                f"{has:.16g}; ask for at most that"
+                f"device {each.device}: {what} is {wanted:.16g} but the machine of engine {each.engine} has "
+                f"{available:.16g}; ask for at most that"
             )

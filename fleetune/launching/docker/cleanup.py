@@ -1,0 +1,241 @@
+"""Cleanup of engines by label: removal of a session, of orphans, and a reaper for processes that are killed.
+
+`python -m fleetune.launching.docker.cleanup` is the reaper.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any
+
+from fleetune.contracts import wire
+from fleetune.contracts.fleet import Engine
+from fleetune.contracts.record import record
+from fleetune.errors import FleetuneError
+from fleetune.launching.docker.engine_client import ENGINE_ERRORS, connect
+from fleetune.launching.process import child_command, inherited_environment
+
+RUN_LABEL, OWNER_LABEL, ENGINE_LABEL = "fleetune.run", "fleetune.owner", "fleetune.engine"
+"""Labels: the token of the session, the process that made it (`machine:boot:namespace/pid/start`), and the address by
+which that process reached an engine of another machine."""
+UNKNOWN = "unknown"
+MAX_PARALLEL = 8
+ATTEMPTS = 5
+STOPPED_STATES = ("created", "dead", "exited")
+DONE = b"done\n"
+REAPER_EXIT_TIMEOUT_S = 10.0
+
+
+@record
+class MachineIdentity:
+    """This machine, boot and process namespace, as a process sees them."""
+
+    id: str
+    """Survives a reboot; UNKNOWN where there is none. Copies of a machine share it."""
+    boot: str
+    """Random id of this boot."""
+    namespace: str
+    """Namespace of process ids."""
+    booted_s: float
+    """Time of the boot, in seconds since 1970."""
+
+
+def this_machine() -> MachineIdentity:
+    """The identity of this machine."""
+    try:
+        found = Path("/etc/machine-id").read_text().strip()
+    except OSError:
+        found = ""
+    ticks = re.search(r"^btime (\d+)$", Path("/proc/stat").read_text(), re.MULTILINE)
+    return MachineIdentity(
+        id=found or UNKNOWN,
+        boot=Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+        namespace=os.readlink("/proc/self/ns/pid"),
+        booted_s=float(ticks[1]) if ticks else 0.0,
+    )
+
+
+def session_labels(token: str) -> dict[str, str]:
+    """Labels of everything that a session of this process makes on an engine."""
+    return {RUN_LABEL: token, OWNER_LABEL: owner_label(os.getpid())}
+
+
+def owner_label(pid: int) -> str:
+    """A process by machine, boot, namespace, id and start time, because process ids are reused."""
+    here = this_machine()
+    return f"{here.id}:{here.boot}:{here.namespace}/{pid}/{_start_ticks(pid)}"
+
+
+def remove(client: Any, token: str) -> None:
+    """Remove everything that a session has made."""
+    _remove_all(client, {"label": f"{RUN_LABEL}={token}"})
+
+
+def remove_by_address(client: Any, address: str) -> None:
+    """Remove everything that other machines have made by this address of the engine."""
+    _remove_all(client, {"label": f"{ENGINE_LABEL}={address}"})
+
+
+def _remove_all(client: Any, filters: dict[str, str]) -> None:
+    """Remove containers first, because they use networks and volumes."""
+    for _ in range(ATTEMPTS):  # a container that is just starting or ending may refuse
+        containers = list(_listed(lambda: _containers(client, filters)))
+        if not containers:
+            break
+        _remove(containers)
+    _remove(_listed(lambda: client.networks.list(filters=filters)))
+    _remove(_listed(lambda: client.volumes.list(filters=filters)))
+
+
+def remove_orphans(client: Any, *, own: bool, here: MachineIdentity | None = None) -> None:
+    """Remove what killed processes of this machine, whose reapers were killed too, left on an engine.
+
+    Several machines may use one engine, and machines may be copies of each other. So an owner counts as gone only if it
+    was a process that this one could see and that has ended, or if the thing was made on this machine's own engine
+    before this machine booted. `own`: the engine runs on this machine. `here`: this machine, for tests.
+    """
+    machine = here or this_machine()
+    filters = {"label": OWNER_LABEL}
+    try:
+        containers = _containers(client, filters)
+        networks, volumes = client.networks.list(filters=filters), client.volumes.list(filters=filters)
+    except ENGINE_ERRORS:
+        return  # without the whole list, anything may be in use
+    running = {_labels(each).get(RUN_LABEL, "") for each in containers if _state(each) not in STOPPED_STATES}
+
+    def is_orphan(thing: Any) -> bool:
+        found = _labels(thing)
+        parts = re.fullmatch(r"([^/:]+):([^/:]+):([^/]+)/(\d+)/(\d+)", found.get(OWNER_LABEL, ""))
+        if parts is None:
+            return False
+        if parts[2] == machine.boot:
+            return parts[3] == machine.namespace and bool(_start_ticks(1)) and _start_ticks(int(parts[4])) != parts[5]
+        of_this = own and parts[1] == machine.id != UNKNOWN
+        return of_this and found.get(RUN_LABEL, "") not in running and _created_s(thing) < machine.booted_s
+
+    for things in (containers, networks, volumes):
+        _remove([thing for thing in things if is_orphan(thing)])
+
+
+def _listed(query: Callable[[], Iterable[Any]]) -> Iterator[Any]:
+    """The results of a query; nothing where the engine does not answer."""
+    with suppress(*ENGINE_ERRORS):
+        yield from query()
+
+
+def _remove(things: Iterable[Any]) -> None:
+    with ThreadPoolExecutor(MAX_PARALLEL) as pool:
+        list(pool.map(_quietly_remove, things))
+
+
+def _quietly_remove(thing: Any) -> None:
+    options = {"force": True, "v": True} if "State" in thing.attrs else {}  # a container
+    with suppress(*ENGINE_ERRORS):
+        thing.remove(**options)
+
+
+def _containers(client: Any, filters: dict[str, str]) -> list[Any]:
+    """Containers that match, stopped ones included."""
+    found: list[Any] = client.containers.list(all=True, filters=filters, ignore_removed=True)
+    return found
+
+
+def _labels(thing: Any) -> dict[str, str]:
+    attributes = thing.attrs
+    found = attributes.get("Labels") or attributes.get("Config", {}).get("Labels") or {}
+    return {str(key): str(value) for key, value in found.items()}
+
+
+def _state(container: Any) -> str:
+    return str((container.attrs.get("State") or {}).get("Status", UNKNOWN))
+
+
+def _created_s(thing: Any) -> float:
+    """Creation time in seconds since 1970; infinity where the engine does not report it."""
+    created = str(thing.attrs.get("Created") or thing.attrs.get("CreatedAt") or "")
+    try:
+        time = datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", created))
+    except ValueError:
+        return float("inf")
+    return time.timestamp() if time.tzinfo else float("inf")
+
+
+def _start_ticks(pid: int) -> str:
+    """Start time of a process in clock ticks since boot; empty where there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
+
+
+@record
+class ReaperTask:
+    """The session that a reaper removes, and its engines."""
+
+    token: str
+    engines: tuple[Engine, ...]
+    local: bool
+    """True if the engine of this machine is one of them."""
+
+
+class Reaper:
+    """A child process that removes a session if this process is killed.
+
+    It waits on its stdin: `done` means that nothing is left to remove, end of file without it means that this process
+    is gone.
+    """
+
+    def __init__(self, task: ReaperTask) -> None:
+        self._process = subprocess.Popen(
+            [*child_command(0), __name__],
+            env=inherited_environment(os.environ),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # a signal to its owner's group must not reach it
+        )
+        self._stdin: IO[bytes] = self._process.stdin  # type: ignore[assignment]
+        self._send(" ".join(wire.text(task).split()).encode() + b"\n")
+
+    def dismiss(self) -> None:
+        """End the reaper because nothing is left to remove; safe to repeat."""
+        if not self._stdin.closed:
+            self._send(DONE)
+            with suppress(BrokenPipeError):
+                self._stdin.close()
+        try:
+            self._process.wait(REAPER_EXIT_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _send(self, line: bytes) -> None:
+        with suppress(BrokenPipeError):
+            self._stdin.write(line)
+            self._stdin.flush()
+
+
+def main() -> int:
+    """Be the reaper: wait for the end of stdin, then remove the session."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # it ends with its owner only
+    task = wire.parse(ReaperTask, sys.stdin.buffer.readline(), "reaper task")
+    if sys.stdin.buffer.readline() == DONE:
+        return 0
+    for engine in (*task.engines, *([None] if task.local else [])):
+        with suppress(FleetuneError):
+            client = connect(engine)
+            remove(client, task.token)
+            client.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,210 @@
+"""Limits of processes that emulate smaller devices on this machine, where no container holds them: CPU and memory."""
+
+import os
+import resource
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from fleetune.cgroup import MEMBERSHIP, MOUNT, own_cgroups, read_text
+
+OUT_OF_MEMORY_EXIT_CODE = 128 + signal.SIGKILL
+"""Exit code of a process that was refused memory: the one that an engine gives a container without any left."""
+POLL_S = 0.02
+REMOVE_ATTEMPTS = 50
+RESERVED_BYTES = 1 << 30
+"""Address space that a process may have beyond its memory: stacks and buffers that it never touches."""
+ALLOCATION_ERRORS = "can't allocate memory", "Cannot allocate memory"
+CGROUP_PREFIX = "fleetune-"
+
+
+@dataclass(frozen=True, slots=True)
+class CpuThrottle:
+    """A quota of processor time: work that took c CPU seconds lasts at least c / cores. `cores` None: no quota.
+
+    Durations then depend on CPU time alone, so they stay the same while other emulated devices share the machine. Only
+    the CPU time of the calling thread counts: a quota below one core goes with a single thread, and a device never has
+    more threads than cores, so that several threads cannot exceed their quota.
+    """
+
+    cores: float | None = None
+    clock_s: Callable[[], float] = time.monotonic
+    cpu_s: Callable[[], float] = time.thread_time
+    sleep: Callable[[float], None] = time.sleep
+
+    @contextmanager
+    def throttled(self) -> Iterator[None]:
+        """Run work of the calling thread, then sleep for as long as the quota demands."""
+        start_s, cpu_start_s = self.clock_s(), self.cpu_s()
+        yield
+        if self.cores is not None:
+            end_s = start_s + (self.cpu_s() - cpu_start_s) / self.cores
+            rest_s = end_s - self.clock_s()
+            if rest_s > 0:
+                self.sleep(rest_s)
+
+
+class MemoryWatchdog:
+    """Kills a process, with its process group, once it has held more memory than its limit.
+
+    Where control groups can be made, the kernel kills at the allocation that exceeds the limit. Everywhere a thread
+    polls resident memory, mapped files included. An allocation of more than RESERVED_BYTES beyond the limit is refused
+    to the process, which bounds what it can take between two polls.
+    """
+
+    def __init__(self, pid: int, limit_bytes: int) -> None:
+        self.exceeded = False
+        self.used_bytes = 0
+        """Peak memory seen."""
+        self._pid, self._limit_bytes = pid, limit_bytes
+        self._ended = threading.Event()
+        self._group = limit_memory(pid, limit_bytes)
+        with suppress(OSError, ValueError):  # the process has ended; its exit code says why
+            bound = limit_bytes + RESERVED_BYTES
+            resource.prlimit(pid, resource.RLIMIT_DATA, (bound, bound))
+        self._thread = threading.Thread(target=self._run, name=f"fleetune-memory-{pid}", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Stop polling, because the process has ended and its id may soon be reused."""
+        self._ended.set()
+        self._thread.join()
+        if self._group is not None and self._group.oom_killed:
+            self.exceeded = True
+            self.used_bytes = max(self.used_bytes, self._group.peak_bytes)
+
+    def release(self) -> None:
+        """Remove the control group after all its processes have been told to end."""
+        for _ in range(REMOVE_ATTEMPTS):
+            if self._group is None or self._group.remove():
+                return
+            time.sleep(POLL_S)
+
+    def _run(self) -> None:
+        while not self._ended.wait(POLL_S):
+            self.used_bytes = max(self.used_bytes, _peak_bytes(self._pid))
+            if self.used_bytes > self._limit_bytes:
+                self.exceeded = True
+                with suppress(ProcessLookupError):
+                    os.killpg(self._pid, signal.SIGKILL)
+                return
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """True for errors by which Python, NumPy or torch report that the kernel refused more memory."""
+    return isinstance(error, MemoryError) or any(words in str(error) for words in ALLOCATION_ERRORS)
+
+
+def _peak_bytes(pid: int) -> int:
+    """Peak resident memory of a process (VmHWM); 0 once it has ended."""
+    try:
+        for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _CgroupFiles:
+    """File names of the memory controller."""
+
+    limit: str
+    swap_limit: tuple[str, str]
+    """File and value; version 1 limits memory and swap together, to the same value as memory (empty here)."""
+    events: str
+    peak: str
+
+
+V1 = _CgroupFiles(
+    "memory.limit_in_bytes", ("memory.memsw.limit_in_bytes", ""), "memory.oom_control", "memory.max_usage_in_bytes"
+)
+V2 = _CgroupFiles("memory.max", ("memory.swap.max", "0"), "memory.events", "memory.peak")
+
+
+class MemoryCgroup:
+    """A memory control group for one child process; `limit_memory` makes it, `remove` removes it."""
+
+    def __init__(self, folder: Path, files: _CgroupFiles) -> None:
+        self._folder, self._files = folder, files
+
+    @property
+    def oom_killed(self) -> bool:
+        """True if the kernel killed a process of the group at the limit."""
+        for line in read_text(self._folder / self._files.events).splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill" and count.strip() not in ("", "0"):
+                return True
+        return False
+
+    @property
+    def peak_bytes(self) -> int:
+        """Peak memory charged to the group; 0 where the kernel does not count it."""
+        text = read_text(self._folder / self._files.peak).strip()
+        return int(text) if text.isdigit() else 0
+
+    def remove(self) -> bool:
+        """Try to remove the group; returns False while a process of it lives."""
+        try:
+            self._folder.rmdir()
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return True
+
+
+def limit_memory(pid: int, limit_bytes: int, membership: Path = MEMBERSHIP, mount: Path = MOUNT) -> MemoryCgroup | None:
+    """Put a process into a new control group with a limit; None where this process may not make groups.
+
+    The kernel enforces the limit at every allocation, and on everything the process starts. Version 2 allows this only
+    below a group that enables the memory controller for its children, as delegated groups do.
+    """
+    found = _writable_parent(membership, mount)
+    if found is None:
+        return None
+    parent, files = found
+    _remove_orphans(parent)
+    folder = parent / f"{CGROUP_PREFIX}{os.getpid()}-{pid}"
+    group = MemoryCgroup(folder, files)
+    try:
+        folder.mkdir()
+        (folder / files.limit).write_text(str(limit_bytes))
+        name, value = files.swap_limit
+        with suppress(OSError):  # a kernel that counts no swap has no such file
+            if (folder / name).exists():
+                (folder / name).write_text(value or str(limit_bytes))
+        (folder / "cgroup.procs").write_text(str(pid))
+    except OSError:
+        group.remove()
+        return None
+    return group
+
+
+def _writable_parent(membership: Path, mount: Path) -> tuple[Path, _CgroupFiles] | None:
+    """This process's own memory group, if groups below it can be made and limited; version 1 comes first."""
+    groups = {cgroup.controller: cgroup.folder for cgroup in reversed(own_cgroups(membership, mount))}
+    if "memory" in groups:
+        return (groups["memory"], V1) if _is_writable(groups["memory"]) else None
+    if "" in groups:
+        delegated = "memory" in read_text(groups[""] / "cgroup.subtree_control").split()
+        return (groups[""], V2) if delegated and _is_writable(groups[""]) else None
+    return None
+
+
+def _is_writable(folder: Path) -> bool:
+    return folder.is_dir() and os.access(folder, os.W_OK)
+
+
+def _remove_orphans(parent: Path) -> None:
+    """Remove groups whose maker was killed; a group that holds a process cannot be removed."""
+    for folder in parent.glob(f"{CGROUP_PREFIX}*"):
+        maker = folder.name.removeprefix(CGROUP_PREFIX).partition("-")[0]
+        if maker.isdigit() and not Path(f"/proc/{maker}").exists():
+            with suppress(OSError):
+                folder.rmdir()

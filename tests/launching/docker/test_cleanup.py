@@ -1,0 +1,154 @@
+"""What is swept away from an engine, and what stays because it may be somebody's."""
+
+import dataclasses
+import os
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fleetune.contracts import fleet as contracts_engine
+from fleetune.launching.docker import cleanup, session
+from fleetune.launching.docker.cleanup import UNKNOWN, MachineIdentity
+from fleetune.launching.docker.engine_client import EngineDescription, Image
+from fleetune.launching.docker.session import Session
+
+BOOTED_S = 1_800_000_000.0
+HERE = dataclasses.replace(cleanup.this_machine(), id="copied", booted_s=BOOTED_S)
+EARLIER, LATER = BOOTED_S - 60, BOOTED_S + 60
+DEAD = (1 << 22) + 1
+"""No process has this number: it is above what the kernel gives."""
+
+
+class Thing:
+    """A container, network or volume."""
+
+    def __init__(self, attrs: dict[str, Any]) -> None:
+        self.attrs = attrs
+        self.removed = False
+
+    def remove(self, **_: object) -> None:
+        """As of the docker library."""
+        self.removed = True
+
+
+class Engine:
+    """Lists what it was given, in all three kinds."""
+
+    def __init__(self, *things: Thing, networks: tuple[Thing, ...] = (), volumes: tuple[Thing, ...] = ()) -> None:
+        self.containers, self.networks, self.volumes = (Listing(each) for each in (things, networks, volumes))
+
+
+class Listing:
+    """One kind of things."""
+
+    def __init__(self, things: tuple[Thing, ...]) -> None:
+        self.things = things
+
+    def list(self, **_: object) -> list[Thing]:
+        """As of the docker library."""
+        return list(self.things)
+
+
+def container(owner: str, made_s: float, status: str = "exited", token: str = "t") -> Thing:
+    made = datetime.fromtimestamp(made_s, UTC).isoformat(timespec="microseconds").replace("+00:00", "789Z")
+    labels = {cleanup.RUN_LABEL: token, cleanup.OWNER_LABEL: owner}
+    return Thing({"Config": {"Labels": labels}, "Created": made, "State": {"Status": status}})
+
+
+def network(owner: str, made_s: float, token: str = "t") -> Thing:
+    made = datetime.fromtimestamp(made_s, UTC).isoformat()
+    return Thing({"Labels": {cleanup.RUN_LABEL: token, cleanup.OWNER_LABEL: owner}, "Created": made})
+
+
+def owner(machine: MachineIdentity = HERE, process: int = DEAD, **changes: str) -> str:
+    seen = dataclasses.replace(machine, **changes)  # type: ignore[arg-type]
+    return f"{seen.id}:{seen.boot}:{seen.namespace}/{process}/1"
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_copy_of_this_machine_keeps_what_it_has(own: bool) -> None:
+    """Machines that are copies of each other have one machine-id and boots of their own: what another boot made after
+    this one began once counted as left behind, so that one host removed another's containers while they ran."""
+    theirs = [container(owner(boot="b2"), LATER, status, token=status) for status in ("running", "created", "exited")]
+    sweep(Engine(*theirs, networks=(network(owner(boot="b2"), LATER),)), own=own)
+    assert not any(thing.removed for thing in theirs)
+
+
+def test_what_was_made_before_this_machine_began_is_removed_from_its_own_engine() -> None:
+    """Nobody who made it can live; elsewhere the clock and the boot are another machine's, so it stays."""
+    left = owner(boot="b1")
+    things = (container(left, EARLIER), container(left, EARLIER, "created"))
+    more = (network(left, EARLIER),)
+    sweep(Engine(*things, networks=more, volumes=more), own=False)
+    assert not any(thing.removed for thing in (*things, *more))
+    sweep(Engine(*things, networks=more, volumes=more), own=True)
+    assert all(thing.removed for thing in (*things, *more))
+
+
+def test_a_session_of_which_something_runs_is_nobodys_to_remove() -> None:
+    """No container of ours outlives its machine: what runs is of a machine that does, however old it looks."""
+    theirs = owner(boot="b1")
+    things = (container(theirs, EARLIER, "running"), container(theirs, EARLIER), network(theirs, EARLIER))
+    sweep(Engine(*things[:2], networks=things[2:]), own=True)
+    assert not any(thing.removed for thing in things)
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        container(owner(id=UNKNOWN, boot="b1"), EARLIER),
+        container(owner(id="another", boot="b1"), EARLIER),
+        container("somebody", EARLIER),
+        container(owner(namespace="pid:[1]"), EARLIER),
+        Thing({"Labels": {cleanup.OWNER_LABEL: owner(boot="b1")}, "State": {"Status": "exited"}}),
+        Thing(
+            {"Labels": {cleanup.OWNER_LABEL: owner(boot="b1")}, "Created": "2020-01-01", "State": {"Status": "exited"}}
+        ),
+        container(owner(boot="b1"), EARLIER, "paused"),
+    ],
+)
+def test_what_is_not_known_stays(unknown: Thing) -> None:
+    """Without a machine-id, of another machine, namespace or time, or in no known state."""
+    for here in (HERE, dataclasses.replace(HERE, id=UNKNOWN)):
+        sweep(Engine(unknown), own=True, here=here)
+    assert not unknown.removed
+
+
+def test_processes_that_are_gone_are_told_from_those_that_live() -> None:
+    """Within one boot the process itself is looked for, machine-id or not, wherever the engine is."""
+    gone, alive = container(owner(), LATER), container(cleanup.owner_label(os.getpid()), LATER)
+    sweep(Engine(gone, alive), own=False, here=dataclasses.replace(HERE, id=UNKNOWN))
+    assert gone.removed and not alive.removed
+
+
+def sweep(engine: Engine, *, own: bool, here: MachineIdentity = HERE) -> None:
+    cleanup.remove_orphans(engine, own=own, here=here)
+
+
+@pytest.mark.parametrize(
+    ("address", "tls", "labelled"), [("unix:///nowhere", None, False), ("tcp://192.0.2.7:9", "papers", True)]
+)
+def test_what_is_made_elsewhere_says_by_which_way(
+    monkeypatch: pytest.MonkeyPatch, address: str, tls: str | None, labelled: bool
+) -> None:
+    """A device that leaves during a run finds what the run's host made on it by the address that the host came by."""
+    client = SimpleNamespace(close=lambda: None)
+    image = Image(id="i", mounted=False, architecture="")
+    facts = EngineDescription(
+        cores=1, memory_bytes=1, version="", os="", architecture="", runtimes=(), accelerators=()
+    )  # fmt: skip
+    monkeypatch.setattr(session, "connect", lambda engine: client)
+    monkeypatch.setattr(session, "find_image", lambda *_: image)
+    monkeypatch.setattr(session, "describe_engine", lambda _: facts)
+    monkeypatch.setattr(cleanup, "remove_orphans", lambda *_, **__: None)
+    monkeypatch.setattr(cleanup, "remove", lambda *_: None)
+    made = Session(())
+    try:
+        engine = contracts_engine.Engine(name="e", address=address, tls=tls)
+        found = made.open_engine("e", engine, "somebodys", lambda _: None).labels
+        assert found.get(cleanup.ENGINE_LABEL) == (address if labelled else None)
+        assert found[cleanup.RUN_LABEL] == made.token
+    finally:
+        made.close()

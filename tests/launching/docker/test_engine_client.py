@@ -1,0 +1,254 @@
+"""Connections to engines, as far as they need none: what they come to, and what is said where they fail."""
+
+import gc
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleetune.contracts.fleet import Engine
+from fleetune.errors import Refused, TryAgain
+from fleetune.launching.docker import engine_client
+from fleetune.launching.docker.transports import ssh_command
+from tests.engine.certificates import Authority
+from tests.launching.docker.fake_engine import ANSWERS, INFO, context, on_port, on_socket
+
+
+@pytest.fixture(autouse=True)
+def nothing_open() -> Iterator[None]:
+    """A socket or process that is left open warns when it is collected, and warnings are errors."""
+    yield
+    gc.collect()
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Folders with certificates: a server, a client of its CA, a client and a server of another."""
+    folder = tmp_path_factory.mktemp("pki")
+    own, other = Authority(), Authority()
+    here = ("127.0.0.1",)
+    return {
+        "server": own.issue(folder / "server", addresses=here),
+        "client": own.issue(folder / "client"),
+        "stranger": other.issue(folder / "stranger"),
+        "elsewhere": own.issue(folder / "elsewhere", addresses=("192.0.2.7",)),
+    }
+
+
+def tls_engine(address: str, folder: Path) -> Engine:
+    """An engine called pi."""
+    return Engine(name="pi", address=address, tls=str(folder))
+
+
+def fake_ssh(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> Path:
+    """Make `ssh` be a shell script; the file that its arguments go to."""
+    folder.mkdir()
+    program, arguments = folder / "ssh", folder / "arguments"
+    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >> {arguments}\n{script}\n')
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return arguments
+
+
+def test_by_socket(tmp_path: Path) -> None:
+    """A named engine behind a unix socket is connected to, in the version of the API that it speaks."""
+    with on_socket(tmp_path / "s") as address:
+        with closing(engine_client.connect(Engine(name="pi", address=address))) as client:
+            assert client.api.api_version == "1.41"
+            assert engine_client.describe_engine(client).cores == 4
+
+
+def test_the_local_one(tmp_path: Path) -> None:
+    """Without a name it is the one that DOCKER_HOST names, and containers of it see folders of this machine."""
+    with on_socket(tmp_path / "s") as address:
+        found = engine_client.local_engine({"DOCKER_HOST": address})
+        assert found.address == address and found.is_here
+        engine_client.connect(None, {"DOCKER_HOST": address}).close()
+
+
+def test_the_local_one_elsewhere(pki: dict[str, Path]) -> None:
+    """DOCKER_HOST may name another machine by TLS or ssh; then folders of this machine are not seen there."""
+    with on_port(context(pki["server"])) as address:
+        environment = {"DOCKER_HOST": address, "DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": str(pki["client"])}
+        assert not engine_client.local_engine(environment).is_here
+        engine_client.connect(None, environment).close()
+    assert engine_client.local_engine({"DOCKER_HOST": "ssh://me@pi"}).address == "ssh://me@pi"
+
+
+def test_the_local_one_open_to_anybody() -> None:
+    """A DOCKER_HOST without TLS is refused, with the settings that are missing."""
+    with pytest.raises(Refused, match=r"DOCKER_TLS_VERIFY is not set.*DOCKER_CERT_PATH"):
+        engine_client.connect(None, {"DOCKER_HOST": "tcp://192.0.2.1:2375"})
+
+
+def test_nobody_answers(tmp_path: Path) -> None:
+    """Where nothing listens, the place is named and what to do, and it may be tried again."""
+    with pytest.raises(TryAgain, match=rf"answers at {tmp_path}/none \(No such file.*\): run make engine.*doctor"):
+        engine_client.connect(None, {"DOCKER_HOST": f"unix://{tmp_path}/none"})
+    with pytest.raises(TryAgain, match=rf"engine pi does not answer at {tmp_path}/none .*: start it"):
+        engine_client.connect(Engine(name="pi", address=f"unix://{tmp_path}/none"))
+
+
+def test_nobody_listens(pki: dict[str, Path]) -> None:
+    """The same for a port."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(TryAgain, match=rf"engine pi \({address}\) does not answer \(Connection refused\): start"):
+            engine_client.connect(tls_engine(address, pki["client"]))
+
+
+def test_silence(pki: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that accepts a connection and says nothing is given up on."""
+    monkeypatch.setattr(engine_client, "CONNECT_TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(TryAgain, match=r"does not answer \(nothing within 0.2 s\)"):
+            engine_client.connect(tls_engine(address, pki["client"]))
+
+
+@pytest.mark.parametrize("said", [b"<html>", {}, []])
+def test_no_engine(tmp_path: Path, said: Any) -> None:
+    """What answers as no engine does is not taken for one."""
+    with on_socket(tmp_path / "s", {**ANSWERS, "/version": said}) as address:
+        with pytest.raises(TryAgain, match="is no container engine"):
+            engine_client.connect(Engine(name="pi", address=address))
+
+
+def test_too_old(tmp_path: Path) -> None:
+    """An engine whose API lacks what is needed is refused."""
+    with on_socket(tmp_path / "s", {**ANSWERS, "/version": {"ApiVersion": "1.24"}}) as address:
+        with pytest.raises(Refused, match=r"speaks version 1.24 of the API; from 1.40 on"):
+            engine_client.connect(Engine(name="pi", address=address))
+
+
+def test_an_engine_in_trouble(tmp_path: Path) -> None:
+    """What an engine says of its own trouble is passed on."""
+    with on_socket(tmp_path / "s", {"/info": INFO}) as address:
+        with pytest.raises(TryAgain, match=r"not as it should \(no such thing: /version\)"):
+            engine_client.connect(Engine(name="pi", address=address))
+
+
+def test_by_tls_whatever_the_environment_says(pki: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Certificates of the environment and its proxies are for the web, not for engines."""
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(pki["stranger"] / "ca.pem"))
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    with on_port(context(pki["server"])) as address:
+        with closing(engine_client.connect(tls_engine(address, pki["client"]))) as client:
+            assert engine_client.describe_engine(client).architecture == "aarch64"
+
+
+def test_a_client_that_is_not_accepted(pki: dict[str, Path], tmp_path: Path) -> None:
+    """The engine's word against our certificate is passed on, with the file."""
+    mixed = tmp_path / "mixed"
+    mixed.mkdir()
+    for name, source in (("ca.pem", "client"), ("cert.pem", "stranger"), ("key.pem", "stranger")):
+        (mixed / name).write_bytes((pki[source] / name).read_bytes())
+    with on_port(context(pki["server"])) as address:
+        with pytest.raises(Refused, match=rf"does not accept {mixed}/cert.pem \(.*unknown ca\)"):
+            engine_client.connect(tls_engine(address, mixed))
+
+
+def test_an_engine_that_is_not_trusted(pki: dict[str, Path]) -> None:
+    """A certificate of another CA, and one of another address, are not accepted."""
+    with on_port(context(pki["server"])) as address:
+        with pytest.raises(Refused, match=r"certificate is not accepted by .*stranger/ca.pem .*; is it the same CA"):
+            engine_client.connect(tls_engine(address, pki["stranger"]))
+    with on_port(context(pki["elsewhere"])) as address:
+        with pytest.raises(Refused, match=r"not accepted by .*client/ca.pem \(IP address mismatch.*127.0.0.1"):
+            engine_client.connect(tls_engine(address, pki["client"]))
+
+
+def test_an_engine_without_tls(pki: dict[str, Path]) -> None:
+    """An engine that speaks plainly is not spoken to."""
+    with on_port(None) as address:
+        with pytest.raises(TryAgain, match="does not speak TLS.*--tlsverify"):
+            engine_client.connect(tls_engine(address, pki["client"]))
+
+
+@pytest.mark.parametrize("name", ["ca.pem", "cert.pem", "key.pem"])
+def test_certificates_that_do_not_serve(pki: dict[str, Path], tmp_path: Path, name: str) -> None:
+    """A file that is missing or no certificate is named before anything is connected to."""
+    for each in ("ca.pem", "cert.pem", "key.pem"):
+        (tmp_path / each).write_bytes((pki["client"] / each).read_bytes())
+    wanted = tls_engine("tcp://192.0.2.1:2376", tmp_path)
+    (tmp_path / name).write_text("nothing\n")
+    with pytest.raises(Refused, match=f"{tmp_path}/{name}.*(no certificate|do not serve)"):
+        engine_client.connect(wanted)
+    (tmp_path / name).unlink()
+    with pytest.raises(Refused, match=rf"{tmp_path}/{name} cannot be read \(No such file"):
+        engine_client.connect(wanted)
+
+
+def test_ssh_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where ssh fails, its own last line is what is said; it was forbidden to ask."""
+    arguments = fake_ssh(monkeypatch, tmp_path / "bin", "echo Warning >&2; echo 'ssh: no such host Pi' >&2; exit 255")
+    with pytest.raises(TryAgain, match=r"engine pi \(ssh://me@Pi:2222\) cannot be.*says: ssh: no such host Pi; see"):
+        engine_client.connect(Engine(name="pi", address="ssh://me@Pi:2222"))
+    said = arguments.read_text().splitlines()[: len(ssh_command("ssh://me@Pi:2222")) - 1]
+    assert "BatchMode=yes" in said
+    assert said[-7:] == ["-l", "me", "-p", "2222", "--", "Pi", "docker system dial-stdio"]
+
+
+def test_a_silent_ssh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An ssh that neither connects nor ends is given up on, and ended."""
+    monkeypatch.setattr(engine_client, "CONNECT_TIMEOUT_S", 0.2)
+    fake_ssh(monkeypatch, tmp_path / "bin", "exec cat >/dev/null")
+    with pytest.raises(TryAgain, match=r"says: nothing within 0.4 s"):
+        engine_client.connect(Engine(name="pi", address="ssh://pi"))
+
+
+def test_no_ssh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A machine without ssh says so."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Refused, match="has no ssh"):
+        engine_client.connect(Engine(name="pi", address="ssh://pi"))
+
+
+def test_facts(tmp_path: Path) -> None:
+    """Accelerators are what the engine lists, by any of its names for them; only its runtime, if it lists none."""
+    listed = {
+        "DiscoveredDevices": [{"Source": "cdi", "ID": "nvidia.com/gpu=0"}],
+        "GenericResources": [
+            {"NamedResourceSpec": {"Kind": "gpu", "Value": "UUID-1"}},
+            {"DiscreteResourceSpec": {"Kind": "ssd", "Value": 3}},
+        ],
+    }
+    nvidia = {"Runtimes": {"runc": {}, "nvidia": {}}}
+    known = []
+    for number, more in enumerate(({}, nvidia, {**nvidia, **listed})):
+        with on_socket(tmp_path / str(number), {**ANSWERS, "/v1.41/info": {**INFO, **more}}) as address:
+            with closing(engine_client.connect(Engine(name="pi", address=address))) as client:
+                known.append(engine_client.describe_engine(client))
+    assert [each.accelerators for each in known] == [(), ("nvidia",), ("nvidia.com/gpu=0", "gpu=UUID-1")]
+    assert known[1].runtimes == ("nvidia", "runc")
+    assert known[1].words == "20.10.24 on Debian (aarch64), 4 cores, 8.0 GB, nvidia; runtimes nvidia, runc"
+
+
+def test_images(tmp_path: Path) -> None:
+    """An image is told by its label; one that is missing is refused with what there is, ours first."""
+    plain = {"Id": "sha256:1", "RepoTags": ["zoo:latest"], "Architecture": "arm64", "Config": {"Labels": None}}
+    ours = {"Id": "sha256:2", "RepoTags": ["fleetune-mounted:latest"], "Config": {"Labels": {"fleetune.mounted": "1"}}}
+    said = {
+        **ANSWERS,
+        "/v1.41/images/json": [plain, ours],
+        "/v1.41/images/zoo/json": plain,
+        "/v1.41/images/sha256:1/json": plain,
+        "/v1.41/images/sha256:2/json": ours,
+        "/v1.41/images/fleetune-mounted/json": ours,
+    }
+    with on_socket(tmp_path / "s", said) as address:
+        with closing(engine_client.connect(Engine(name="pi", address=address))) as client:
+            assert engine_client.find_image(client, "pi", "zoo") == engine_client.Image(
+                id="sha256:1", mounted=False, architecture="arm64"
+            )
+            assert engine_client.find_image(client, "pi", "fleetune-mounted").mounted
+            assert engine_client.has_image(client, "zoo") and not engine_client.has_image(client, "fleetune-train")
+            has = r"engine pi has no image fleetune-train; it has fleetune-mounted, zoo; run make images \(or docker"
+            with pytest.raises(Refused, match=has):
+                engine_client.find_image(client, "pi")

@@ -1,0 +1,58 @@
+"""Folders that containers write to."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fleetune.launching.docker import launcher
+from fleetune.launching.docker.tar_archive import IMAGE_USER
+
+
+@pytest.fixture
+def chowned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Whose owner is changed, as real paths; nobody's is, since tests need not be root's."""
+    found: list[str] = []
+
+    def chown(name: str, user: int, group: int, *, dir_fd: int, follow_symlinks: bool) -> None:
+        assert (user, group, follow_symlinks) == (IMAGE_USER, IMAGE_USER, False)
+        found.append(os.path.normpath(f"{os.readlink(f'/proc/self/fd/{dir_fd}')}/{name}"))
+
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    monkeypatch.setattr(os, "chown", chown)
+    monkeypatch.setattr(os, "fchown", lambda file, user, group: found.append(os.readlink(f"/proc/self/fd/{file}")))
+    return found
+
+
+def test_all_that_is_in_it_is_its_containers(tmp_path: Path, chowned: list[str]) -> None:
+    """Files and folders at every depth; of a link itself, never what it leads to."""
+    (tmp_path / "w" / "a" / "b").mkdir(parents=True)
+    (tmp_path / "w" / "a" / "b" / "f").touch()
+    (tmp_path / "w" / "etc").symlink_to("/etc")
+    launcher.make_writable(tmp_path / "w")
+    assert sorted(chowned) == [str(tmp_path / "w" / name) for name in ("", "a", "a/b", "a/b/f", "etc")]
+
+
+def test_a_folder_that_is_swapped_for_a_link_leads_nowhere(
+    tmp_path: Path, chowned: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container that swaps a folder for a link to /etc while the host goes through it once got /etc/passwd."""
+    (tmp_path / "w" / "a").mkdir(parents=True)
+    (tmp_path / "w" / "a" / "passwd").touch()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "passwd").touch()
+    plain = os.chown
+
+    def swap(name: str, user: int, group: int, *, dir_fd: int, follow_symlinks: bool) -> None:
+        plain(name, user, group, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
+        if name == "a":
+            (tmp_path / "w" / "a").rename(tmp_path / "w" / "b")
+            (tmp_path / "w" / "a").symlink_to(tmp_path / "elsewhere")
+
+    monkeypatch.setattr(os, "chown", swap)
+    launcher.make_writable(tmp_path / "w")
+    assert not any("elsewhere" in path for path in chowned)
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError):
+        launcher.make_writable(tmp_path / "link")
+    assert not any("elsewhere" in path for path in chowned)

@@ -1,0 +1,288 @@
+"""Folders as streams, without an engine."""
+
+import io
+import os
+import socket
+import tarfile
+import tracemalloc
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from fleetune.errors import Refused, TryAgain
+from fleetune.launching.docker import tar_archive
+from fleetune.launching.docker.tar_archive import END, IMAGE_USER, list_entries, pack, unpack
+
+PIECE = 1000
+
+
+def packed(folder: Path, under: str = "x") -> bytes:
+    """A folder as one whole stream."""
+    return b"".join([*pack(list_entries(folder), under), END])
+
+
+def stream(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    """A stream as a container might send it."""
+    output = io.BytesIO()
+    with tarfile.open(fileobj=output, mode="w") as archive:
+        for member, content in members:
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return output.getvalue()
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, leads_to: str = "") -> tarfile.TarInfo:
+    """The head of a file or of something else."""
+    made = tarfile.TarInfo(name)
+    made.type, made.linkname = kind, leads_to
+    return made
+
+
+def in_pieces(whole: bytes) -> list[bytes]:
+    """As it may come over a socket: cut anywhere."""
+    return [whole[start : start + PIECE] for start in range(0, len(whole), PIECE)]
+
+
+def tree(folder: Path) -> dict[str, bytes | None]:
+    """Everything in a folder: content of files, None for folders."""
+    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in folder.rglob("*")}
+
+
+def test_there_and_back(tmp_path: Path) -> None:
+    """Files, empty ones and folders too, under long and strange names, arrive as they were."""
+    source = tmp_path / "source"
+    (source / "a" / "b").mkdir(parents=True)
+    (source / "empty").mkdir()
+    (source / "a" / "b" / "big").write_bytes(os.urandom(3 * PIECE + 1))
+    (source / "a" / "none").touch()
+    (source / ("n" * 200)).write_text("long")
+    Path(os.fsdecode(os.fsencode(source) + b"/\xff\xc3\xbc")).write_text("bytes")
+    unpack(in_pieces(packed(source)), tmp_path / "target")
+    assert tree(tmp_path / "target") == tree(source)
+
+
+def test_the_same_whoever_owns_it(tmp_path: Path) -> None:
+    """Modes and owners of this machine are not kept: 0644, 0755, and the images' user."""
+    (tmp_path / "s" / "d").mkdir(parents=True)
+    (tmp_path / "s" / "d" / "f").write_text("f")
+    first = packed(tmp_path / "s")
+    (tmp_path / "s" / "d" / "f").chmod(0o600)
+    (tmp_path / "s" / "d").chmod(0o700)
+    assert packed(tmp_path / "s") == first
+    with tarfile.open(fileobj=io.BytesIO(first)) as archive:
+        modes = {each.name: (each.mode, each.uid, each.gid) for each in archive}
+    assert modes == {
+        "x": (0o755, IMAGE_USER, IMAGE_USER),
+        "x/d": (0o755, IMAGE_USER, IMAGE_USER),
+        "x/d/f": (0o644, IMAGE_USER, IMAGE_USER),
+    }
+
+
+def test_links_are_followed(tmp_path: Path) -> None:
+    """A link to a file or folder becomes what it leads to, also in the hub's cache, where files are links."""
+    snapshot = tmp_path / "models--a--b" / "snapshots" / "0123"
+    (tmp_path / "models--a--b" / "blobs").mkdir(parents=True)
+    (tmp_path / "models--a--b" / "blobs" / "x").write_text("f")
+    snapshot.mkdir(parents=True)
+    (snapshot / "inside").mkdir()
+    (snapshot / "inside" / "f").symlink_to("../../../blobs/x")
+    (snapshot / "folder").symlink_to("inside")
+    (snapshot / "file").symlink_to("folder/f")
+    unpack([packed(snapshot)], tmp_path / "t")
+    assert tree(tmp_path / "t") == {"inside": None, "inside/f": b"f", "folder": None, "folder/f": b"f", "file": b"f"}
+    assert not any(path.is_symlink() for path in (tmp_path / "t").rglob("*"))
+
+
+def a_socket(folder: Path) -> None:
+    """Something that is neither file nor folder."""
+    with socket.socket(socket.AF_UNIX) as line:
+        line.bind(str(folder / "it"))
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (a_socket, "neither a file nor a folder"),
+        (lambda folder: os.mkfifo(folder / "it"), "neither a file nor a folder"),
+        (lambda folder: (folder / "it").symlink_to("nowhere"), "No such file"),
+        (lambda folder: (folder / "it").symlink_to(folder), "leads back"),
+        (lambda folder: (folder / "it").symlink_to("/etc/passwd"), "leads out of"),
+    ],
+)
+def test_what_cannot_be_carried(tmp_path: Path, make: Callable[[Path], object], why: str) -> None:
+    """Sockets, pipes, links to nothing and links without end are refused by name."""
+    make(tmp_path)
+    with pytest.raises(Refused, match=f"{tmp_path}/it cannot be carried.*{why}"):
+        list_entries(tmp_path)
+
+
+def test_no_folder(tmp_path: Path) -> None:
+    """Only folders are carried."""
+    (tmp_path / "f").touch()
+    for path in (tmp_path / "f", tmp_path / "none"):
+        with pytest.raises(Refused, match=f"{path} is to be carried.*is no folder"):
+            list_entries(path)
+
+
+def test_files_that_change(tmp_path: Path) -> None:
+    """A file that grows is taken as it was; one that shrinks or goes may be tried again, and is named."""
+    file = tmp_path / "f"
+    content = 3 << 20
+    for size, then in ((content + 5, None), (content - 5, "became shorter")):
+        file.write_bytes(bytes(content))
+        pieces = pack(list_entries(tmp_path), "x")
+        taken = [next(pieces) for _ in range(3)]  # two heads and the first piece
+        os.truncate(file, size)
+        if then is None:
+            with tarfile.open(fileobj=io.BytesIO(b"".join([*taken, *pieces, END]))) as archive:
+                assert archive.getmember("x/f").size == content
+        else:
+            with pytest.raises(TryAgain, match=f"{file} {then}"):
+                list(pieces)
+    found = list_entries(tmp_path)
+    file.unlink()
+    with pytest.raises(TryAgain, match=rf"{file} could not be read.*\(No such file"):
+        list(pack(found, "x"))
+
+
+def test_large_files_pass_through(tmp_path: Path) -> None:
+    """No file is ever in memory as a whole, neither when it goes nor when it comes."""
+    size = 64 << 20
+    (tmp_path / "s").mkdir()
+    with (tmp_path / "s" / "f").open("wb") as file:
+        file.truncate(size)
+    tracemalloc.start()
+    try:
+        unpack(chain(pack(list_entries(tmp_path / "s"), "x"), [END]), tmp_path / "t")
+        assert tracemalloc.get_traced_memory()[1] < size / 4
+    finally:
+        tracemalloc.stop()
+    assert (tmp_path / "t" / "f").stat().st_size == size
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        member("x/../../out"),
+        member("/out"),
+        member("x/out", tarfile.SYMTYPE, "/etc/passwd"),
+        member("x/out", tarfile.SYMTYPE, "a/../../b"),
+        member("x/out", tarfile.LNKTYPE, "../b"),
+        member("x/out", tarfile.LNKTYPE, "/etc/passwd"),
+        member("x/out", tarfile.CHRTYPE),
+        member("x/out", tarfile.FIFOTYPE),
+    ],
+    ids=lambda bad: f"{bad.name} {bad.type.decode()} {bad.linkname}",
+)
+def test_nothing_reaches_out(tmp_path: Path, bad: tarfile.TarInfo) -> None:
+    """Names and links that lead out, and devices, are refused and not made; what came before them stays."""
+    target = tmp_path / "deep" / "t"
+    with pytest.raises(Refused, match=f"{target}: its container holds .*it was not taken"):
+        unpack([stream((member("x/good"), b"good"), (bad, b""))], target)
+    assert tree(tmp_path) == {"deep": None, "deep/t": None, "deep/t/good": b"good"}
+    assert not (target / "out").is_symlink()
+
+
+def extended(fields: bytes, kind: bytes = tarfile.XHDTYPE, size: int | None = None) -> bytes:
+    """An extended header with these bytes, which may say that it has more."""
+    head = tarfile.TarInfo("extended")
+    head.type, head.size = kind, len(fields) if size is None else size
+    return head.tobuf(tarfile.GNU_FORMAT) + fields + bytes(-len(fields) % tarfile.BLOCKSIZE)
+
+
+def pax(key: bytes, value: bytes) -> bytes:
+    """One field of an extended header."""
+    length = len(key) + len(value) + 3
+    while len(b"%d" % length) + len(key) + len(value) + 3 > length:
+        length += 1
+    return b"%d %b=%b\n" % (length, key, value)
+
+
+@pytest.mark.parametrize(
+    ("before", "name", "kind", "says"),
+    [
+        (extended(pax(b"path", b"x/a\0b")), "x/f", tarfile.REGTYPE, "whose name no file can have"),
+        (extended(b"x/a\0b\0", b"L"), "x/f", tarfile.REGTYPE, "whose name no file can have"),
+        (extended(pax(b"path", b"x/" + b"n" * 300)), "x/f", tarfile.REGTYPE, "whose name no file can have"),
+        (extended(pax(b"path", b"x/" * 3000)), "x/f", tarfile.REGTYPE, "whose name no file can have"),
+        (extended(pax(b"path", b"x/../../out")), "x/f", tarfile.REGTYPE, "may lead outside"),
+        (extended(pax(b"path", b"/out")), "x/f", tarfile.REGTYPE, "may lead outside"),
+        (extended(pax(b"GNU.sparse.realsize", b"999999999999")), "x/f", tarfile.REGTYPE, "a sparse file"),
+        (extended(pax(b"size", b"999999999999999999")), "x/f", tarfile.REGTYPE, "999999999999999999 bytes"),
+        (extended(b"", size=583 << 20), "x/f", tarfile.REGTYPE, "a header of 611319808 bytes"),
+        (extended(b"", b"L", size=583 << 20), "x/f", tarfile.REGTYPE, "a header of 611319808 bytes"),
+        (b"", "x/f", tarfile.GNUTYPE_SPARSE, "no file or folder"),
+        (b"", "x/f", tarfile.SYMTYPE, "no file or folder"),
+        (b"", "x/f", tarfile.LNKTYPE, "no file or folder"),
+        (extended(pax(b"path", b"x"), tarfile.XGLTYPE), "x/f", tarfile.REGTYPE, "no file or folder"),
+    ],
+)
+def test_what_no_engine_would_send_is_refused(tmp_path: Path, before: bytes, name: str, kind: bytes, says: str) -> None:
+    """A hostile engine once filled memory with a header of 583 MiB, or the disk with the holes of a sparse file: what
+    is too much, or is no plain file or folder, is refused from its announcement, before any of it is read."""
+    with pytest.raises(Refused, match=f"{says}.*it was not taken"):
+        unpack([before, stream((member(name, kind, "f"), b""))], tmp_path)
+    assert tree(tmp_path) == {}
+
+
+@pytest.mark.parametrize("fields", [b"5 a=b\n" * 2 + b"x", b"99 path=f\n", b"0 path=f\n", b"path=f\n", b"\0" * 9])
+def test_headers_that_cannot_be_read(tmp_path: Path, fields: bytes) -> None:
+    """A header whose fields do not fill it is damage, not an endless loop."""
+    with pytest.raises(TryAgain, match="was damaged"):
+        unpack([extended(fields), stream((member("x/f"), b"f"))], tmp_path)
+    assert tree(tmp_path) == {}
+
+
+def test_many_fields_and_files_take_linear_time(tmp_path: Path) -> None:
+    """A header full of fields, in one piece with many small files, is read once from its beginning to its end."""
+    fields = pax(b"SCHILY.xattr.user.a", b"b") * 1500 + pax(b"path", b"x/long")
+    files = [(member(f"x/{number}"), b"f") for number in range(500)]
+    unpack([extended(fields) + stream((member("x/f"), b"g"), *files)], tmp_path)
+    assert tree(tmp_path) == {"long": b"g", **{str(number): b"f" for number in range(500)}}
+
+
+def test_too_many_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Empty files cost no bytes, so their number is bounded too."""
+    monkeypatch.setattr(tar_archive, "MAX_MEMBERS", 5)
+    with pytest.raises(Refused, match="more than 5 files"):
+        unpack([stream(*((member(f"x/{number}"), b"") for number in range(20)))], tmp_path)
+
+
+def test_no_link_here_is_followed(tmp_path: Path) -> None:
+    """What lies in the folder already cannot lead a container's files elsewhere."""
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "a").symlink_to(tmp_path)
+    with pytest.raises(TryAgain, match=rf"{tmp_path}/t/a could not be written \(Not a directory\)"):
+        unpack([stream((member("x/a/f"), b"f"))], tmp_path / "t")
+    assert not (tmp_path / "f").exists()
+
+
+def test_over_what_is_there(tmp_path: Path) -> None:
+    """A file is replaced, never rewritten; what the stream does not have stays."""
+    (tmp_path / "f").write_text("old")
+    (tmp_path / "mine").write_text("mine")
+    with (tmp_path / "f").open() as before:
+        unpack([stream((member("x/f"), b"new"))], tmp_path)
+        assert before.read() == "old"
+    assert tree(tmp_path) == {"f": b"new", "mine": b"mine"}
+
+
+def test_cut_anywhere(tmp_path: Path) -> None:
+    """A stream that ends too soon is never taken for a whole one, and leaves no part of a file."""
+    whole = stream((member("x/f"), b"f" * 600), (member("x/g"), b"g"))[:4096]
+    whole = whole[: whole.rindex(b"g") + 511] + END
+    for length in range(0, len(whole) - tarfile.BLOCKSIZE + 1, 256):
+        target = tmp_path / str(length)
+        with pytest.raises(TryAgain, match="ended too soon, or was damaged"):
+            unpack([whole[:length]], target)
+        assert tree(target).items() <= {"f": b"f" * 600, "g": b"g"}.items()
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    """What cannot be written is named."""
+    (tmp_path / "f").mkdir()
+    with pytest.raises(TryAgain, match=rf"{tmp_path}/f could not be written \(Is a directory\)"):
+        unpack([stream((member("x/f"), b"f"))], tmp_path)
+    assert tree(tmp_path) == {"f": None}

@@ -1,0 +1,198 @@
+"""An emulated device's memory binds its processes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fleetune.contracts.fleet import Device, Fleet, Link
+from fleetune.contracts.fleet_request import DeviceRequest, Emulate, FleetRequest
+from fleetune.contracts.task import quiet
+from fleetune.discovery import discover
+from fleetune.errors import Infeasible
+from fleetune.launching import Command, ProcessLauncher, describe_used_memory
+from fleetune.launching.limits import is_out_of_memory, limit_memory
+from fleetune.launching.placement import FleetPlacement, open_sites
+
+LIMIT_BYTES = 80 << 20
+GROUP_BYTES = 64 << 20
+ALL_AT_ONCE = f"held = bytearray({4 * GROUP_BYTES}); held[::4096] = b'1' * len(held[::4096]); print(len(held))"
+PATIENCE_S = 60.0
+BIT_BY_BIT = """
+import time
+held = []
+while True:
+    held.append(b"1" * (1 << 20))
+    print(len(held), flush=True)
+    time.sleep(0.001)
+"""
+AT_ONCE = """
+import sys
+from fleetune.launching.limits import OUT_OF_MEMORY_EXIT_CODE, is_out_of_memory
+try:
+    bytearray(20 << 30)
+except Exception as error:
+    sys.exit(OUT_OF_MEMORY_EXIT_CODE if is_out_of_memory(error) else 1)
+"""
+
+
+def job(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch, memory_bytes: int | None = LIMIT_BYTES) -> object:
+    """A script as a bound child."""
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    (folder / "script.py").write_text(script)
+    return ProcessLauncher(memory_bytes).start(Command(module="script", log=folder / "log"))
+
+
+def test_a_process_that_takes_too_much_bit_by_bit_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A profile with 0.6 GB used 20.9 GB and woke the machine's OOM killer: nothing held a process to its limit. Now it
+    is killed beyond it, and what it had used is known."""
+    bound = job(BIT_BY_BIT, tmp_path, monkeypatch)
+    try:
+        assert bound.wait(PATIENCE_S) == -9
+        assert bound.out_of_memory and bound.used_bytes >= LIMIT_BYTES
+        assert describe_used_memory(bound).endswith("GB used)")
+        assert max(map(int, bound.lines())) < 10 * LIMIT_BYTES >> 20, "nobody looked for long"
+    finally:
+        bound.stop(0)
+
+
+def test_what_would_take_far_too_much_at_once_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """20 GB in one allocation never come to be: the kernel says no, and the process that it ran out."""
+    bound = job(AT_ONCE, tmp_path, monkeypatch)
+    try:
+        assert bound.wait(PATIENCE_S) == 137 and bound.out_of_memory
+        assert bound.used_bytes < LIMIT_BYTES
+    finally:
+        bound.stop(0)
+
+
+def test_what_stays_within_ends_as_it_likes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure of its own is no lack of memory, bound or not."""
+    for memory_bytes in (LIMIT_BYTES, None):
+        free = job("import sys; sys.exit(3)", tmp_path, monkeypatch, memory_bytes)
+        try:
+            assert free.wait(PATIENCE_S) == 3 and not free.out_of_memory
+        finally:
+            free.stop(0)
+
+
+@pytest.mark.parametrize(
+    ("error", "lack"),
+    [
+        (MemoryError(), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes."), True),
+        (OSError(12, "Cannot allocate memory"), True),
+        (RuntimeError("shapes differ"), False),
+    ],
+)
+def test_a_lack_of_memory_is_told_by_its_words(error: Exception, lack: bool) -> None:
+    """Python's, torch's and the kernel's."""
+    assert is_out_of_memory(error) == lack
+
+
+def test_processes_of_emulated_devices_are_bound_and_no_others() -> None:
+    """As asked for, and as found: a share of the machine's memory that nobody asked for binds nothing."""
+    names = ("own", "held")
+    request = FleetRequest(
+        devices=(
+            DeviceRequest(name="own", accelerator="cpu"),
+            DeviceRequest(name="held", accelerator="cpu", emulate=Emulate(memory_bytes=7)),
+        )
+    )
+    fleet = Fleet(
+        devices=tuple(
+            Device(name=name, memory_bytes=7, cores=1.0, fingerprint="f", emulated=name == "held") for name in names
+        ),
+        links=tuple(Link(source=a, target=b, latency_s=0, bytes_per_s=1) for a in names for b in names if a != b),
+    )
+    for placement in (FleetPlacement.from_request(request), FleetPlacement.from_fleet(fleet)):
+        assert placement.process_memory_bytes == {"held": 7}
+
+
+def test_an_agent_within_too_little_is_stopped_in_one_sentence() -> None:
+    """The limit of the fleet file reaches the agents: who has 1 MB is told what was used and allowed."""
+    tiny = DeviceRequest(name="desk", accelerator="cpu", emulate=Emulate(memory_bytes=10**6))
+    request = FleetRequest(devices=(tiny,))
+    words = r"device desk: its discovery agent ran out of its 0.00 GB \(0.\d\d GB used\); give it more by emulate"
+    with open_sites(FleetPlacement.from_request(request), print) as sites, pytest.raises(Infeasible, match=words):
+        discover(request, sites, quiet, lambda _: None)
+
+
+def v1(folder: Path, group: str = "/shop/desk") -> tuple[Path, Path, Path]:
+    """Membership file, mount, and the process's own group, as version 1 lays them out."""
+    (folder / "membership").write_text(f"9:name=systemd:/\n4:memory:{group}\n1:cpu:/\n0::/\n")
+    own = folder / "mount" / "memory" / group.lstrip("/")
+    own.mkdir(parents=True)
+    return folder / "membership", folder / "mount", own
+
+
+def v2(folder: Path, enabled: str) -> tuple[Path, Path, Path]:
+    """The same for version 2, with these controllers enabled for children."""
+    (folder / "membership").write_text("0::/shop/desk\n")
+    own = folder / "mount" / "shop" / "desk"
+    own.mkdir(parents=True)
+    (own / "cgroup.subtree_control").write_text(enabled)
+    return folder / "membership", folder / "mount", own
+
+
+def test_a_group_of_version_1_holds_the_process(tmp_path: Path) -> None:
+    """The limit is written before the process is put in."""
+    membership, mount, own = v1(tmp_path)
+    group = limit_memory(77, GROUP_BYTES, membership, mount)
+    assert group is not None
+    made = own / f"fleetune-{os.getpid()}-77"
+    assert (made / "memory.limit_in_bytes").read_text() == str(GROUP_BYTES)
+    assert (made / "cgroup.procs").read_text() == "77"
+    assert not group.oom_killed and group.peak_bytes == 0
+    (made / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")
+    (made / "memory.max_usage_in_bytes").write_text(f"{GROUP_BYTES}\n")
+    assert group.oom_killed and group.peak_bytes == GROUP_BYTES
+
+
+def test_a_group_of_version_2_needs_the_controller_for_its_children(tmp_path: Path) -> None:
+    """Where memory is not enabled for children, a limit would bind nothing: there the process is only watched."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    membership, mount, own = v2(tmp_path / "a", "cpu memory\n")
+    assert limit_memory(77, GROUP_BYTES, membership, mount) is not None
+    assert (own / f"fleetune-{os.getpid()}-77" / "memory.max").read_text() == str(GROUP_BYTES)
+    membership, mount, own = v2(tmp_path / "b", "cpu\n")
+    assert limit_memory(77, GROUP_BYTES, membership, mount) is None
+    assert [path.name for path in own.iterdir()] == ["cgroup.subtree_control"]
+
+
+def test_without_groups_nothing_is_made(tmp_path: Path) -> None:
+    """A machine without control groups, or one whose mount is not there."""
+    assert limit_memory(77, GROUP_BYTES, tmp_path / "none", tmp_path) is None
+    membership, mount, own = v1(tmp_path)
+    own.rmdir()
+    assert limit_memory(77, GROUP_BYTES, membership, mount) is None
+
+
+def test_groups_of_makers_that_are_gone_are_swept(tmp_path: Path) -> None:
+    """A killed maker leaves an empty group; that of a living one stays."""
+    membership, mount, own = v1(tmp_path)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    left, living = own / f"fleetune-{ended.pid}-5", own / f"fleetune-{os.getpid()}-5"
+    left.mkdir()
+    living.mkdir()
+    limit_memory(77, GROUP_BYTES, membership, mount)
+    assert not left.exists() and living.exists()
+
+
+def test_the_kernel_ends_what_takes_too_much_at_once() -> None:
+    """Between two looks of a watchdog a process could take a gigabyte. In a group the kernel says no at the first page
+    too many; where none can be made `limit_memory` returns None, and the watchdog is all there is."""
+    script = ["-c", f"import sys; sys.stdin.readline(); {ALL_AT_ONCE}"]
+    child = subprocess.Popen([sys.executable, *script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    group = limit_memory(child.pid, GROUP_BYTES)
+    told, _ = child.communicate(b"\n", timeout=60)
+    if group is None:
+        assert child.returncode == 0 and int(told) == 4 * GROUP_BYTES
+        return
+    assert child.returncode == -9 and group.oom_killed
+    assert group.peak_bytes == pytest.approx(GROUP_BYTES, rel=0.1)
+    assert group.remove()

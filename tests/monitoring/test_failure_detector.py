@@ -1,0 +1,151 @@
+"""Beats in, silent devices out."""
+
+import pytest
+
+from fleetune.errors import Refused
+from fleetune.monitoring import FailureDetector
+from tests.monitoring.hand_clock import HandClock
+
+
+def silent(watch: FailureDetector) -> list[str]:
+    """Names of those that are."""
+    return [concern.device for concern in watch.suspicions() if concern.kind == "silent"]
+
+
+def look(watch: FailureDetector, clock: HandClock, seconds: int) -> None:
+    """Let time pass while somebody looks every second."""
+    for _ in range(seconds):
+        clock.sleep(1.0)
+        watch.suspicions()
+
+
+def test_a_device_without_beats_falls_silent_after_the_limit() -> None:
+    """At the limit all is well, past it the device is named with its silence; a beat clears it."""
+    clock = HandClock()
+    watch = FailureDetector(["a", "b"], 8.0, clock)
+    clock.sleep(1.5)
+    assert watch.beat("a", 1) == 1.5
+    for _ in range(4):
+        clock.sleep(1.5)
+        watch.suspicions()
+    clock.sleep(0.5)
+    assert silent(watch) == []
+    clock.sleep(0.25)
+    assert [str(concern) for concern in watch.suspicions()] == ["device b: no beat for 8.2 s"]
+    watch.beat("b", 0)
+    assert silent(watch) == []
+
+
+def test_a_stuck_computation_beats_on() -> None:
+    """Beats without progress while there is work are a concern of their own; waiting without work is none."""
+    clock = HandClock()
+    watch = FailureDetector(["hung", "moving", "waiting"], 4.0, clock, {"computing": 5.0})
+    for second in range(7):
+        watch.beat("hung", 3, "computing")
+        watch.beat("moving", second, "computing")
+        watch.beat("waiting", 3, "waiting")
+        clock.sleep(1.0)
+    concerns = watch.suspicions()
+    assert [(each.device, each.kind, each.since_s) for each in concerns] == [("hung", "stuck", 7.0)]
+    assert str(concerns[0]) == "device hung: beats, but has not got on with computing for 7.0 s"
+
+
+def test_each_kind_of_work_has_its_own_patience() -> None:
+    """Once loading for longer than a computation may take was called stuck, whatever patience loading had.
+
+    The limit is that of what the device says it does, and counts anew when it does something else.
+    """
+    clock = HandClock()
+    watch = FailureDetector(["a"], 4.0, clock, {"loading": 900.0, "computing": 60.0})
+    for _ in range(800):
+        watch.beat("a", 0, "loading")
+        look(watch, clock, 1)
+    assert watch.suspicions() == ()
+    for _ in range(60):
+        watch.beat("a", 0, "computing")
+        assert watch.suspicions() == ()
+        clock.sleep(1.0)
+    watch.beat("a", 0, "computing")
+    clock.sleep(1.0)
+    assert [(each.kind, each.doing) for each in watch.suspicions()] == [("stuck", "computing")]
+
+
+def test_progress_is_not_asked_for_without_a_limit() -> None:
+    """Without a limit for what it does a standing counter is no concern."""
+    clock = HandClock()
+    watch = FailureDetector(["a"], 2.0, clock)
+    for _ in range(100):
+        clock.sleep(1.0)
+        watch.beat("a", 0, "computing")
+    assert watch.suspicions() == ()
+
+
+def test_a_watcher_that_stood_still_blames_nobody() -> None:
+    """A coordinator frozen for longer than the limit once called every device silent while their beats lay unread.
+
+    What it did not watch does not count: who has gone silent before is still found, a little later.
+    """
+    clock = HandClock()
+    watch = FailureDetector(["dead", "alive"], 8.0, clock)
+    for _ in range(6):
+        clock.sleep(1.0)
+        watch.beat("alive", 0)
+    clock.sleep(100.0)
+    assert silent(watch) == []
+    watch.beat("alive", 0)
+    look(watch, clock, 1)
+    assert silent(watch) == ["dead"]
+    assert watch.longest_stall_s == 100.0
+    look(watch, clock, 8)
+    assert silent(watch) == ["dead", "alive"]
+
+
+def test_a_beat_counts_from_when_it_came() -> None:
+    """What is read late was no later sign of life: its own time counts, and never backwards."""
+    clock = HandClock()
+    watch = FailureDetector(["a"], 8.0, clock)
+    look(watch, clock, 6)
+    assert watch.beat("a", 0, at_s=1.0) == 1.0
+    assert watch.beat("a", 0, at_s=0.5) == 0.0
+    look(watch, clock, 3)
+    assert silent(watch) == []
+    look(watch, clock, 1)
+    assert silent(watch) == ["a"]
+    assert watch.beat("a", 0, at_s=99.0) == 9.0, "a time to come is now"
+    look(watch, clock, 9)
+    assert silent(watch) == ["a"]
+
+
+def test_beats_after_a_stall_do_not_count_twice() -> None:
+    """A beat that is read right after a stall brings no credit for the time that did not count."""
+    clock = HandClock()
+    watch = FailureDetector(["a"], 8.0, clock)
+    clock.sleep(50.0)
+    watch.beat("a", 0, at_s=50.0)
+    look(watch, clock, 8)
+    assert silent(watch) == []
+    look(watch, clock, 1)
+    assert silent(watch) == ["a"]
+
+
+def test_devices_come_and_go() -> None:
+    """A removed device is no concern, one that is added starts with no silence, a stranger's beat is refused."""
+    clock = HandClock()
+    watch = FailureDetector(["a"], 8.0, clock)
+    look(watch, clock, 9)
+    watch.remove("a")
+    watch.remove("a")
+    assert (silent(watch), watch.devices) == ([], ())
+    with pytest.raises(Refused, match="'a' is not watched"):
+        watch.beat("a", 0)
+    watch.add("a")
+    look(watch, clock, 1)
+    assert (silent(watch), watch.devices) == ([], ("a",))
+
+
+def test_limits_must_be_positive() -> None:
+    """A limit of nothing would call every device silent."""
+    with pytest.raises(Refused, match="limit_s must be a number above 0"):
+        FailureDetector(["a"], 0.0, HandClock())
+    with pytest.raises(Refused, match="loading must be a number above 0"):
+        FailureDetector(["a"], 1.0, HandClock(), {"loading": 0.0})
