@@ -104,10 +104,13 @@ def with_local_model(spec: StageSpec, task: StageTask, model: ModelRequest) -> t
     """The task, and the folders outside the store that it reads."""
     if "model" not in spec.config:
         return task, ()
-    from fleetune.models.source import folders, settled  # imports transformers: only for stages that do as well
+    from fleetune.models.source import (  # imports transformers: only for stages that do as well
+        local_folders,
+        with_local_source,
+    )
 
-    config = {**task.config, "model": wire.dump(settled(model))}
-    return dataclasses.replace(task, config=config), folders(model)
+    config = {**task.config, "model": wire.dump(with_local_source(model))}
+    return dataclasses.replace(task, config=config), local_folders(model)
 
 
 def leave_ingredients(work: Path, ingredients: Mapping[str, str]) -> None:

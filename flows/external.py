@@ -31,9 +31,9 @@ def pinned(config: RunConfig) -> RunConfig:
     """The config with every name on the hub pinned to the commit that it stands for now."""
     model, data = config.model, config.data
     if model.source is not None and not model.source.startswith("package:") and not Path(model.source).is_dir():
-        from fleetune.models.source import pinned as pinned_model  # imports transformers: only for names on the hub
+        from fleetune.models.source import pin_revision  # imports transformers: only for names on the hub
 
-        model = pinned_model(model)
+        model = pin_revision(model)
     if data.source not in BUILT_IN and not Path(data.source).expanduser().exists():
         from fleetune.data import pinned_request
 

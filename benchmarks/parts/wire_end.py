@@ -19,7 +19,7 @@ from fleetune.contracts.record import record
 from fleetune.links.authentication import KeyPair
 from fleetune.links.endpoint import Endpoint
 from fleetune.links.message import CHUNK_BYTES, Message
-from fleetune.training.exchange import Exchange, Key
+from fleetune.training.exchange import Exchange, TransferKey
 
 OURS, BARE, PING, END = "ours", "bare", "ping", "end"
 PINGS = 200
@@ -80,9 +80,9 @@ class Wires:
         self._context.destroy(linger=0)
 
 
-def key(number: int) -> Key:
+def key(number: int) -> TransferKey:
     """Of the exchange's transfer `number`."""
-    return Key("values", 0, 1, number, "sender")
+    return TransferKey("values", 0, 1, number, "sender")
 
 
 def receive(end: End) -> None:

@@ -8,8 +8,6 @@ the weights in memory, not those that are kept.
 May import: contracts, errors, data, drawing, models; torch, transformers, peft, scikit-learn.
 """
 
-from fleetune.evaluation.evaluate import evaluate
-from fleetune.evaluation.summary import DeviceSummary, Summary
-from fleetune.evaluation.task import EvaluationTask
+from fleetune.evaluation.evaluate import DeviceSummary, EvaluationTask, Summary, evaluate
 
 __all__ = ["DeviceSummary", "EvaluationTask", "Summary", "evaluate"]

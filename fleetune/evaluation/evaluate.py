@@ -1,21 +1,135 @@
-"""The whole of evaluation: score before and after, compare with the forecast, write it all down."""
+"""Evaluation of a run: scores before and after training, the forecast beside the measurement, and their summary."""
 
+from dataclasses import dataclass, field
 from importlib.metadata import version
+from pathlib import Path
 
 import torch
 from torch import nn
 
 from fleetune.contracts import wire
-from fleetune.contracts.metrics import EvaluationMetrics, Score
+from fleetune.contracts.fleet import Fleet
+from fleetune.contracts.metrics import DeviceAmount, EvaluationMetrics, Forecast, Score, TrainingMetrics
+from fleetune.contracts.plan import PlanResult
+from fleetune.contracts.profile import Profile
+from fleetune.contracts.record import record
+from fleetune.contracts.run_config import ModelRequest
+from fleetune.contracts.task import Progress, quiet
 from fleetune.data import PreparedData
 from fleetune.drawing import ReportContent, report
 from fleetune.errors import Refused
-from fleetune.evaluation.checkpoint import ADAPTER, base_model, result_folder, trained_model, with_adapter
-from fleetune.evaluation.scores import BETTER, Scores, Scoring, score
-from fleetune.evaluation.summary import summarise
-from fleetune.evaluation.task import EvaluationTask
+from fleetune.evaluation.scores import BETTER, Scores, ScoringOptions, score
+from fleetune.evaluation.trained_model import ADAPTER, load_adapter, load_base_model, load_trained_model, result_folder
+from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
 from fleetune.models.skeleton import saved_configuration
-from fleetune.models.start import START, initial_model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationTask:
+    """The whole input of the evaluate stage."""
+
+    run: str
+    """Name of the run, for the report's title."""
+    fleet: Fleet
+    profile: Profile
+    plan: PlanResult
+    forecast: Forecast
+    training: TrainingMetrics
+    model: ModelRequest
+    profile_folder: Path
+    """start.safetensors and model/config.json, from which training started."""
+    data_folder: Path
+    checkpoint_folder: Path
+    """Holds model/ (a Hugging Face folder) or adapter/ (a PEFT folder)."""
+    output: Path
+    """Gets evaluation.json, summary.json and report.html."""
+    batch_samples: int = 32
+    accelerator: str = "cpu"
+    """Where the model is scored: `cpu`, or `cuda:N`."""
+    facts: dict[str, str] = field(default_factory=dict)
+    """More for the list at the report's end."""
+    settings: str = ""
+    """The run's whole config as text, for the report."""
+    progress: Progress = quiet
+
+
+@record
+class DeviceSummary:
+    """What one device did in a round, and what it took."""
+
+    device: str
+    units: int
+    """How many units of the model it ran, over all lanes; 0 where the plan left it out."""
+    samples: int
+    """Of every micro-batch; the largest share where it has several."""
+    busy_s: float
+    forecast_busy_s: float
+    peak_memory_bytes: float
+    forecast_memory_bytes: float
+    memory_bytes: int
+    """Its limit."""
+
+
+@record
+class Summary:
+    """The run's numbers that a reader asks for first."""
+
+    run: str
+    model: str
+    task: str
+    strategy: str
+    result: str
+    """`model` or `adapter`: the folder of the checkpoint that holds the result."""
+    rounds: int
+    first_loss: float | None
+    last_loss: float | None
+    """Of training; None where no round was run."""
+    train_wall_s: float
+    evaluation: EvaluationMetrics
+    devices: tuple[DeviceSummary, ...]
+
+
+def summarise(task: EvaluationTask, metrics: EvaluationMetrics) -> Summary:
+    """The summary of an evaluated run; every device of the fleet has a row."""
+    rounds = task.training.rounds
+    return Summary(
+        run=task.run,
+        model=task.profile.model,
+        task=task.model.task,
+        strategy=task.plan.plan.strategy,
+        result=result_folder(task.checkpoint_folder).name,
+        rounds=len(rounds),  # those of earlier attempts included
+        first_loss=rounds[0].loss if rounds else None,
+        last_loss=rounds[-1].loss if rounds else None,
+        train_wall_s=task.training.wall_s,
+        evaluation=metrics,
+        devices=tuple(_device(task, device.name, device.memory_bytes) for device in task.fleet.devices),
+    )
+
+
+def _device(task: EvaluationTask, name: str, memory_bytes: int) -> DeviceSummary:
+    own = [
+        (segment, share)
+        for lane in task.plan.plan.lanes
+        for segment in lane.segments
+        for share in segment.shares
+        if share.device == name
+    ]
+    return DeviceSummary(
+        device=name,
+        units=len({unit for segment, _ in own for unit in segment.units}),
+        samples=max((share.samples for _, share in own), default=0),
+        busy_s=_amount(task.training.busy_s, name),
+        forecast_busy_s=_amount(task.forecast.busy_s, name),
+        peak_memory_bytes=_amount(task.training.peak_memory_bytes, name),
+        forecast_memory_bytes=_amount(task.forecast.memory_bytes, name),
+        memory_bytes=memory_bytes,
+    )
+
+
+def _amount(amounts: tuple[DeviceAmount, ...], device: str) -> float:
+    return next((one.amount for one in amounts if one.device == device), 0.0)
+
 
 PACKAGES = ("torch", "transformers", "peft")
 """Named in the report."""
@@ -31,7 +145,9 @@ def evaluate(task: EvaluationTask) -> EvaluationMetrics:
     data = PreparedData(task.data_folder)
     if data.task != task.model.task:
         raise Refused(f"{task.data_folder}: prepared for {data.task}, but the model's task is {task.model.task}")
-    scoring = Scoring(batch_samples=task.batch_samples, accelerator=_here(task.accelerator), progress=task.progress)
+    scoring = ScoringOptions(
+        batch_samples=task.batch_samples, accelerator=_available_accelerator(task.accelerator), progress=task.progress
+    )
     after = score(_after(task), data, scoring, "trained model")
     before = score(_before(task), data, scoring, "untrained model")
     metrics = compare(task, before, after, data.size(scoring.split))
@@ -65,17 +181,17 @@ def compare(task: EvaluationTask, before: Scores, after: Scores, samples: int) -
 def _before(task: EvaluationTask) -> nn.Module:
     """The model with exactly the weights that training started from."""
     config = saved_configuration(task.profile_folder / "model")
-    return initial_model(config, task.model, task.profile_folder / START)
+    return initial_model(config, task.model, task.profile_folder / INIT_WEIGHTS)
 
 
 def _after(task: EvaluationTask) -> nn.Module:
     """The model of the checkpoint; an adapter goes onto its base, read anew."""
     folder = result_folder(task.checkpoint_folder)
     if folder.name != ADAPTER:
-        return trained_model(folder, task.model.task)
+        return load_trained_model(folder, task.model.task)
     if task.model.source is None:  # random weights have no files of their own: the start is the base
-        return with_adapter(_before(task).unload(), folder)
-    return with_adapter(base_model(saved_configuration(task.profile_folder / "model"), task.model, folder), folder)
+        return load_adapter(_before(task).unload(), folder)
+    return load_adapter(load_base_model(saved_configuration(task.profile_folder / "model"), task.model, folder), folder)
 
 
 def _content(task: EvaluationTask, metrics: EvaluationMetrics, data: PreparedData) -> ReportContent:
@@ -101,6 +217,6 @@ def _content(task: EvaluationTask, metrics: EvaluationMetrics, data: PreparedDat
     )
 
 
-def _here(accelerator: str) -> str:
+def _available_accelerator(accelerator: str) -> str:
     """The accelerator where this process has it: a device's GPU may be in another machine, or outside a container."""
     return accelerator if accelerator == "cpu" or torch.cuda.is_available() else "cpu"

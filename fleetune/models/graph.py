@@ -13,7 +13,7 @@ from pydantic import Field
 from fleetune.contracts import wire
 from fleetune.contracts.record import record
 from fleetune.errors import Refused
-from fleetune.models.ops import from_json, references, to_json
+from fleetune.models.operations import argument_from_json, argument_to_json, references
 
 INPUT, ATTRIBUTE, MODULE, FUNCTION, ITEM = "input", "attribute", "module", "function", "item"
 KINDS = (INPUT, ATTRIBUTE, MODULE, FUNCTION, ITEM)
@@ -31,7 +31,7 @@ class Value:
 
 
 @record
-class Draw:
+class RandomDraw:
     """A random tensor that an operation draws in training, such as a dropout mask."""
 
     shape: tuple[str, ...]
@@ -53,7 +53,7 @@ class Node:
     kwargs: dict[str, Any]
     value: Value | None
     """None for a call that returns several tensors; its items have them."""
-    draws: tuple[Draw, ...] = ()
+    draws: tuple[RandomDraw, ...] = ()
     """What it draws, in order."""
 
     @property
@@ -70,11 +70,11 @@ class _NodeOnWire:
     args: list[Any]
     kwargs: dict[str, Any]
     value: Value | None
-    draws: Annotated[tuple[Draw, ...], Field(exclude_if=lambda value: not value)] = ()
+    draws: Annotated[tuple[RandomDraw, ...], Field(exclude_if=lambda value: not value)] = ()
 
 
 @record
-class UnitNodes:
+class GraphUnit:
     """Consecutive nodes that run together."""
 
     name: str
@@ -87,7 +87,7 @@ class _GraphOnWire:
     output: int
     inputs: dict[str, int]
     nodes: tuple[_NodeOnWire, ...]
-    units: tuple[UnitNodes, ...]
+    units: tuple[GraphUnit, ...]
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Graph:
     output: int
     """The node whose value goes into the loss."""
     nodes: tuple[Node, ...]
-    units: tuple[UnitNodes, ...]
+    units: tuple[GraphUnit, ...]
 
     def node(self, number: int) -> Node:
         """The node of that number (numbers need not be dense)."""
@@ -138,8 +138,8 @@ def graph_text(graph: Graph) -> str:
             id=n.id,
             kind=n.kind,
             target=n.target,
-            args=[to_json(a) for a in n.args],
-            kwargs={k: to_json(a) for k, a in n.kwargs.items()},
+            args=[argument_to_json(a) for a in n.args],
+            kwargs={k: argument_to_json(a) for k, a in n.kwargs.items()},
             value=n.value,
             draws=n.draws,
         )
@@ -158,19 +158,19 @@ def parse_graph(text: str | bytes, owner: str) -> Graph:
             id=n.id,
             kind=n.kind,
             target=n.target,
-            args=tuple(from_json(a) for a in n.args),
-            kwargs={k: from_json(a) for k, a in n.kwargs.items()},
+            args=tuple(argument_from_json(a) for a in n.args),
+            kwargs={k: argument_from_json(a) for k, a in n.kwargs.items()},
             value=n.value,
             draws=n.draws,
         )
         for n in plain.nodes
     )
     graph = Graph(batch=plain.batch, inputs=plain.inputs, output=plain.output, nodes=nodes, units=plain.units)
-    _prove(graph, owner)
+    _validate(graph, owner)
     return graph
 
 
-def _prove(graph: Graph, owner: str) -> None:
+def _validate(graph: Graph, owner: str) -> None:
     """Refuse a graph whose parts do not fit together."""
     known: set[int] = set()
     for node in graph.nodes:

@@ -15,7 +15,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from fleetune.errors import Refused
-from fleetune.models.graph import Draw
+from fleetune.models.graph import RandomDraw
 
 
 def unit_seed(seed: int, round: int, micro_batch: int, unit: str) -> int:
@@ -25,7 +25,7 @@ def unit_seed(seed: int, round: int, micro_batch: int, unit: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Draws:
+class DrawContext:
     """Which draws a forward makes: of which micro-batch, and for which of its samples."""
 
     seed: int
@@ -36,7 +36,7 @@ class Draws:
     samples: int
     """Of the whole micro-batch."""
 
-    def begin(self, unit: str) -> None:
+    def seed_unit(self, unit: str) -> None:
         """Seed every generator for a unit."""
         key = unit_seed(self.seed, self.round, self.micro_batch, unit)
         torch.default_generator.manual_seed(key)
@@ -44,7 +44,7 @@ class Draws:
             torch.cuda.manual_seed(key)
 
 
-def drawn_like(func: Any, args: Any, kwargs: Any) -> torch.Tensor | None:
+def like_random_output(func: Any, args: Any, kwargs: Any) -> torch.Tensor | None:
     """A tensor of the shape and the strides of what a call of torch draws; None for a call that draws nothing (or
     nothing that could be divided)."""
     rule = _DRAWN.get(func)
@@ -52,38 +52,38 @@ def drawn_like(func: Any, args: Any, kwargs: Any) -> torch.Tensor | None:
     return drawn
 
 
-class SlicedDraws(TorchFunctionMode):
+class ShardedDraws(TorchFunctionMode):
     """Makes random functions draw for the whole micro-batch and keep the part of this device's samples."""
 
-    def __init__(self, draws: Draws, own_samples: int, batch: str) -> None:
+    def __init__(self, draws: DrawContext, own_samples: int, batch: str) -> None:
         """`batch`: the symbol that stands for the samples in recorded shapes."""
         super().__init__()
         self._draws = draws
         self._own = own_samples
         self._batch = batch
-        self._expected: Iterator[Draw] = iter(())
+        self._expected: Iterator[RandomDraw] = iter(())
 
-    def expect(self, recorded: tuple[Draw, ...]) -> None:
+    def expect(self, recorded: tuple[RandomDraw, ...]) -> None:
         """Announce an operation by what it draws, as it was recorded."""
         self._expected = iter(recorded)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        drawn = drawn_like(func, args, kwargs)
+        drawn = like_random_output(func, args, kwargs)
         if drawn is not None:
             return _RULES[func](self, func, drawn, *args, **kwargs)
         if getattr(func, "__name__", "") == "__get__":
             return func(*args, **kwargs)
-        before = _drawn()
+        before = _generator_state()
         out = func(*args, **kwargs)
-        if not torch.equal(before, _drawn()):
+        if not torch.equal(before, _generator_state()):
             raise Refused(
                 f"model: {func.__name__} draws random numbers that cannot be divided by samples; give its segment "
                 "one device"
             )
         return out
 
-    def _whole(self, own: torch.Tensor, fill: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    def _shard_of(self, own: torch.Tensor, fill: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         """This device's part, shaped as `own`, of what `fill` draws for the whole micro-batch."""
         recorded = next(self._expected, None)
         if recorded is None or len(recorded.shape) != own.dim():
@@ -108,7 +108,7 @@ class SlicedDraws(TorchFunctionMode):
             whole.bernoulli_(1.0 - p)
             return whole.div_(1.0 - p) if p < 1.0 else whole
 
-        return self._whole(like, fill)
+        return self._shard_of(like, fill)
 
     def dropout(
         self, func: Any, drawn: Any, input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
@@ -131,7 +131,7 @@ class SlicedDraws(TorchFunctionMode):
         return (weights * self.mask(weights, float(given["dropout_p"]))) @ value
 
     def rand(self, func: Any, drawn: torch.Tensor, *size: Any, **kwargs: Any) -> torch.Tensor:
-        return self._whole(drawn, torch.Tensor.uniform_ if func is torch.rand else torch.Tensor.normal_)
+        return self._shard_of(drawn, torch.Tensor.uniform_ if func is torch.rand else torch.Tensor.normal_)
 
 
 def _unrecorded(drawn: torch.Tensor) -> Refused:
@@ -163,7 +163,7 @@ def _of_rand(*size: Any, **kwargs: Any) -> Any:
     return torch.empty(*size, **kwargs)
 
 
-def _drawn() -> torch.Tensor:
+def _generator_state() -> torch.Tensor:
     """Changes whenever a number is drawn."""
     state: torch.Tensor = torch.default_generator.get_state()
     if torch.cuda.is_available() and torch.cuda.is_initialized():
@@ -188,11 +188,11 @@ def _attention_bias(weights: torch.Tensor, mask: torch.Tensor | None, causal: bo
 
 
 _RULES: dict[Any, Any] = {
-    torch.nn.functional.dropout: SlicedDraws.dropout,
-    torch.dropout: SlicedDraws.torch_dropout,
-    torch.nn.functional.scaled_dot_product_attention: SlicedDraws.attention,
-    torch.rand: SlicedDraws.rand,
-    torch.randn: SlicedDraws.rand,
+    torch.nn.functional.dropout: ShardedDraws.dropout,
+    torch.dropout: ShardedDraws.torch_dropout,
+    torch.nn.functional.scaled_dot_product_attention: ShardedDraws.attention,
+    torch.rand: ShardedDraws.rand,
+    torch.randn: ShardedDraws.rand,
 }
 _DRAWN: dict[Any, Any] = {
     torch.nn.functional.dropout: _of_dropout,

@@ -19,9 +19,8 @@ from torch.utils import _pytree as pytree
 
 from fleetune.errors import Refused
 from fleetune.models import graph as g
-from fleetune.models.allowed import TWO_SIDED, is_allowed
-from fleetune.models.ops import Ref, Size
-from fleetune.models.randomness import drawn_like
+from fleetune.models.operations import BINARY_OPERATORS, NodeRef, SizeExpression, is_allowed
+from fleetune.models.randomness import like_random_output
 
 # Reading a tensor's properties is not an operation on values.
 PROPERTIES = {
@@ -29,7 +28,7 @@ PROPERTIES = {
     "ndimension", "__len__", "get_device", "data_ptr", "__repr__", "__format__", "__hash__", "storage_offset",
     "is_same_size", "requires_grad_", "_is_view", "__set__", "type_as_property", "is_inference",
 }  # fmt: skip
-IN_PLACE = {f"__i{name}__": f"__{name}__" for name in TWO_SIDED}
+IN_PLACE = {f"__i{name}__": f"__{name}__" for name in BINARY_OPERATORS}
 
 
 def record_model(model: nn.Module, samples: Mapping[str, torch.Tensor], leaf_names: set[str]) -> g.Graph:
@@ -68,7 +67,7 @@ def record_model(model: nn.Module, samples: Mapping[str, torch.Tensor], leaf_nam
         ) from error
     if any(str(symbol) == batch for symbol in environment.replacements):
         raise Refused(f"model: {name} has no graph that holds for every batch size (it fixes the batch to one value)")
-    return _prune(recorder, output=output, batch=batch)
+    return _pruned(recorder, output=output, batch=batch)
 
 
 class _Recorder(TorchFunctionMode):
@@ -94,12 +93,12 @@ class _Recorder(TorchFunctionMode):
         self._made_by: dict[int, int] = {}
         self._alive: list[torch.Tensor] = []  # ids are only unique while the tensors live
         self._inside = 0
-        self._draws: list[g.Draw] = []  # of the operation at hand
+        self._draws: list[g.RandomDraw] = []  # of the operation at hand
 
     def keep_input(self, name: str, value: torch.Tensor) -> None:
         self.inputs[name] = self._add(g.INPUT, name, (), {}, value)
 
-    def reference(self, tensor: torch.Tensor) -> Ref:
+    def reference(self, tensor: torch.Tensor) -> NodeRef:
         made = self._made_by.get(id(tensor))
         if made is None:
             parameter = self.parameters.get(id(tensor))
@@ -114,7 +113,7 @@ class _Recorder(TorchFunctionMode):
                 f"a tensor of shape {tuple(tensor.shape)} got its gradient only after the operation that made it (a "
                 "torch.autograd.Function, or requires_grad_)"
             )
-        return Ref(made)
+        return NodeRef(made)
 
     def refuse_branches(self) -> None:
         """Refuse when the model's own Python has asked how many samples there are since the last operation."""
@@ -145,9 +144,9 @@ class _Recorder(TorchFunctionMode):
 
     def _keep_draw(self, func: Any, args: Any, kwargs: Any) -> None:
         """Remember what the operation at hand draws."""
-        drawn = drawn_like(func, args, kwargs)
+        drawn = like_random_output(func, args, kwargs)
         if drawn is not None:
-            self._draws.append(g.Draw(shape=tuple(str(size) for size in drawn.shape), order=_memory_order(drawn)))
+            self._draws.append(g.RandomDraw(shape=tuple(str(size) for size in drawn.shape), order=_memory_order(drawn)))
 
     def custom_gradient(self, call: Any, function: type, args: Any, kwargs: Any) -> Any:
         """Function.apply: refused between leaf modules, since only its forward could be written down."""
@@ -186,7 +185,7 @@ class _Recorder(TorchFunctionMode):
         whole = self._add(kind, target, args, kwargs, None)
         for position, leaf in enumerate(pytree.tree_leaves(out)):
             if isinstance(leaf, torch.Tensor):
-                self._add(g.ITEM, str(position), (Ref(whole),), {}, leaf)
+                self._add(g.ITEM, str(position), (NodeRef(whole),), {}, leaf)
 
     def _add(self, kind: str, target: str, args: Any, kwargs: Any, out: torch.Tensor | None) -> int:
         written = tuple(self._write(a) for a in args), {k: self._write(a) for k, a in kwargs.items()}
@@ -217,7 +216,7 @@ class _Recorder(TorchFunctionMode):
                 if expression.free_symbols:
                     raise Refused(f"it calculates with a number that is known only when it runs: {expression}")
                 return float(expression)
-            return Size(self._size(argument)) if expression.free_symbols else int(expression)
+            return SizeExpression(self._size(argument)) if expression.free_symbols else int(expression)
         if isinstance(argument, tuple | list):
             return (
                 type(argument)(map(self._write, argument))
@@ -297,7 +296,7 @@ def _custom_gradients_go_to(recorder: _Recorder) -> Iterator[None]:
         torch.autograd.Function.apply = original
 
 
-def _prune(recorder: _Recorder, output: int, batch: str) -> g.Graph:
+def _pruned(recorder: _Recorder, output: int, batch: str) -> g.Graph:
     """Drop what the output does not depend on; inputs stay."""
     live = {output}
     for node in reversed(recorder.nodes):

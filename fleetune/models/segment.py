@@ -1,21 +1,21 @@
 """Runs some units of a recorded model, owning only their modules and weights."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils import _pytree as pytree
 
 from fleetune.models import graph as g
-from fleetune.models.allowed import function
-from fleetune.models.ops import HERE, bind, references
-from fleetune.models.randomness import Draws, SlicedDraws
-from fleetune.models.sizes import Sizes
+from fleetune.models.graph import Graph, graph_text, parse_graph
+from fleetune.models.operations import RUN_DEVICE, SizeEvaluator, bind_argument, references, torch_function
+from fleetune.models.randomness import DrawContext, ShardedDraws
 from fleetune.models.skeleton import canonical_names
-from fleetune.models.units import crossing
-from fleetune.models.weights import Weights, assign
+from fleetune.models.units import crossing_values
+from fleetune.models.weights import WeightReader, assign_tensor
 
 Values = dict[int, torch.Tensor]
 
@@ -23,8 +23,8 @@ Values = dict[int, torch.Tensor]
 class Segment:
     """Consecutive units of a graph with their weights.
 
-    `needs`: values that must come in. `gives`: values that cross the cut behind it (values it only passes on
-    included), or the output. `parameters` and `buffers` are by the whole model's canonical names.
+    `input_values`: values that must come in. `output_values`: values that cross the cut behind it (those that it only
+    passes on included), or the output. `parameters` and `buffers` are by the whole model's canonical names.
     """
 
     def __init__(self, graph: g.Graph, units: tuple[str, ...], skeleton: nn.Module, device: torch.device) -> None:
@@ -36,13 +36,13 @@ class Segment:
         before = max((node.id for node in graph.nodes if node.id < first and node.kind != g.ATTRIBUTE), default=-1)
         self.is_first = self.units[0] is graph.units[0]
         self.is_last = self.units[-1] is graph.units[-1]
-        self.needs = tuple(sorted(graph.inputs.values())) if self.is_first else crossing(graph, before)
-        self.gives = (graph.output,) if self.is_last else crossing(graph, last)
-        self._sizes = Sizes(graph.batch)
+        self.input_values = tuple(sorted(graph.inputs.values())) if self.is_first else crossing_values(graph, before)
+        self.output_values = (graph.output,) if self.is_last else crossing_values(graph, last)
+        self._sizes = SizeEvaluator(graph.batch)
         self._modules: dict[str, nn.Module] = {}
         self._attributes: dict[int, str] = {}
         self._program = [(unit.name, self._compile(unit, skeleton)) for unit in self.units]
-        self._expire = self._last_uses()
+        self._expired = self._expired_values()
         self._collect_state(skeleton)
 
     @property
@@ -50,10 +50,10 @@ class Segment:
         """Leaf modules by their name in the whole model."""
         return self._modules
 
-    def load(self, weights: Weights) -> None:
+    def load(self, weights: WeightReader) -> None:
         """Read this segment's tensors, and no others, onto its device."""
-        wanted = {canonical for canonical in self._places if canonical in self.parameters or canonical in self.buffers}
-        for canonical, tensor in weights.tensors(wanted).items():
+        wanted = {canonical for canonical in self._owners if canonical in self.parameters or canonical in self.buffers}
+        for canonical, tensor in weights.read(wanted).items():
             self._put(canonical, tensor.to(self.device))
 
     def put(self, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -70,27 +70,27 @@ class Segment:
         for module in self._modules.values():
             module.train(mode)
 
-    def run(self, values: Mapping[int, torch.Tensor], samples: int, draws: Draws | None = None) -> Values:
+    def run(self, values: Mapping[int, torch.Tensor], samples: int, draws: DrawContext | None = None) -> Values:
         """Values in, values out (node -> tensor); `samples` is how many this device holds."""
         held: dict[int, Any] = dict(values)
         for number, name in self._attributes.items():
             held[number] = self.parameters[name] if name in self.parameters else self.buffers[name]
         part = draws is not None and samples != draws.samples
-        sliced = SlicedDraws(draws, samples, self.graph.batch) if draws is not None and part else None
+        sliced = ShardedDraws(draws, samples, self.graph.batch) if draws is not None and part else None
         with sliced or nullcontext():
             for unit, operations in self._program:
                 if draws is not None:
-                    draws.begin(unit)
+                    draws.seed_unit(unit)
                 for number, call, args, kwargs in operations:
-                    bound = bind(args, held, self._sizes, samples)
+                    bound = bind_argument(args, held, self._sizes, samples)
                     if sliced is not None:
                         sliced.expect(self.graph.node(number).draws)
-                    held[number] = call(*bound, **bind(kwargs, held, self._sizes, samples))
-                    for expired in self._expire.get(number, ()):
+                    held[number] = call(*bound, **bind_argument(kwargs, held, self._sizes, samples))
+                    for expired in self._expired.get(number, ()):
                         held.pop(expired, None)
-        return {number: held[number] for number in self.gives}
+        return {number: held[number] for number in self.output_values}
 
-    def _compile(self, unit: g.UnitNodes, skeleton: nn.Module) -> list[tuple[int, Any, Any, Any]]:
+    def _compile(self, unit: g.GraphUnit, skeleton: nn.Module) -> list[tuple[int, Any, Any, Any]]:
         operations = []
         for number in unit.nodes:
             node = self.graph.node(number)
@@ -102,16 +102,16 @@ class Segment:
             elif node.kind == g.ITEM:
                 call = _item(int(node.target))
             else:
-                call = function(node.target)
+                call = torch_function(node.target)
             if node.value is not None and not node.value.gradient:
                 call = _without_gradient(call)
             for read in node.reads:
                 if self.graph.node(read).kind == g.ATTRIBUTE:
                     self._attributes[read] = self.graph.node(read).target
-            operations.append((number, call, *_placed((node.args, node.kwargs), self.device)))
+            operations.append((number, call, *_on_device((node.args, node.kwargs), self.device)))
         return operations
 
-    def _last_uses(self) -> dict[int, tuple[int, ...]]:
+    def _expired_values(self) -> dict[int, tuple[int, ...]]:
         """node -> values that nobody needs after it."""
         last: dict[int, int] = {}
         for _, operations in self._program:
@@ -120,23 +120,23 @@ class Segment:
                     last[read] = number
         expired: dict[int, list[int]] = {}
         for read, number in last.items():
-            if read not in self.gives:
+            if read not in self.output_values:
                 expired.setdefault(number, []).append(read)
         return {number: tuple(reads) for number, reads in expired.items()}
 
     def _collect_state(self, skeleton: nn.Module) -> None:
         canonical = canonical_names(skeleton)
-        self._places: dict[str, list[tuple[nn.Module, str]]] = {}
+        self._owners: dict[str, list[tuple[nn.Module, str]]] = {}
         self.parameters: dict[str, nn.Parameter] = {}
         self.buffers: dict[str, torch.Tensor] = {}
         named = [(f"{leaf}.{n}", m, n) for leaf, m in self._modules.items() for n in _state_names(m)]
         for full, module, inner in named:
-            self._places.setdefault(canonical[full], []).append((module, inner))
+            self._owners.setdefault(canonical[full], []).append((module, inner))
         for name in self._attributes.values():
-            self._places.setdefault(canonical[name], [])
+            self._owners.setdefault(canonical[name], [])
         whole = {**dict(skeleton.named_parameters()), **dict(skeleton.named_buffers())}
-        self.tied = {c for c in self._places if sum(1 for other in canonical.values() if other == c) > 1}
-        for name in self._places:
+        self.tied = {c for c in self._owners if sum(1 for other in canonical.values() if other == c) > 1}
+        for name in self._owners:
             tensor = whole[name]
             if isinstance(tensor, nn.Parameter):
                 self.parameters[name] = tensor
@@ -150,8 +150,8 @@ class Segment:
             self.parameters[name] = parameter
         else:
             self.buffers[name] = tensor
-        for module, inner in self._places[name]:
-            assign(module, inner, tensor)
+        for module, inner in self._owners[name]:
+            assign_tensor(module, inner, tensor)
             if name in self.parameters:  # one object for all places of a tied weight
                 *path, last = inner.split(".")
                 module.get_submodule(".".join(path))._parameters[last] = self.parameters[name]
@@ -176,14 +176,48 @@ def _without_gradient(call: Any) -> Any:
     return detached
 
 
-def _placed(argument: Any, device: torch.device) -> Any:
+def _on_device(argument: Any, device: torch.device) -> Any:
     """Arguments with the recorded stand-in replaced by the device that runs them."""
-    if isinstance(argument, torch.device) and argument == HERE:
+    if isinstance(argument, torch.device) and argument == RUN_DEVICE:
         return device
     if isinstance(argument, tuple):
-        return tuple(_placed(item, device) for item in argument)
+        return tuple(_on_device(item, device) for item in argument)
     if isinstance(argument, list):
-        return [_placed(item, device) for item in argument]
+        return [_on_device(item, device) for item in argument]
     if isinstance(argument, dict):
-        return {key: _placed(item, device) for key, item in argument.items()}
+        return {key: _on_device(item, device) for key, item in argument.items()}
     return argument
+
+
+META = torch.device("meta")
+META_SAMPLES = 2
+"""Samples: as few as show what depends on their number."""
+
+
+def run_on_meta(recorded: Graph, skeleton: nn.Module, seen: Callable[[nn.Module, Any], None]) -> None:
+    """One forward of the whole model; `seen` is told every module that is called, with its positional arguments.
+
+    `skeleton` is the whole model on the meta device.
+    """
+    graph = without_device(recorded)
+    whole = Segment(graph, tuple(unit.name for unit in graph.units), skeleton, META)
+    handle = register_module_forward_pre_hook(seen)
+    try:
+        with torch.no_grad():
+            whole.run(
+                {number: empty_input(graph, number, META_SAMPLES) for number in graph.inputs.values()}, META_SAMPLES
+            )
+    finally:
+        handle.remove()
+
+
+def without_device(recorded: Graph) -> Graph:
+    """The graph as devices read it: free of the place it was recorded on."""
+    return parse_graph(graph_text(recorded), "graph")
+
+
+def empty_input(graph: Graph, number: int, samples: int) -> torch.Tensor:
+    """An input of that many samples, without data."""
+    value = graph.value(number)
+    shape = [samples if size == graph.batch else int(size) for size in value.shape]
+    return torch.empty(shape, dtype=getattr(torch, value.dtype), device=META)

@@ -18,7 +18,7 @@ from transformers import (
 from fleetune.contracts.run_config import Lora, ModelRequest
 from fleetune.errors import Refused
 from fleetune.models.source import source_folder, weight_files
-from fleetune.models.weights import provided
+from fleetune.models.weights import available_names
 
 AUTO = {
     "sequence-classification": AutoModelForSequenceClassification,
@@ -67,7 +67,7 @@ def saved_modules(base: PreTrainedModel, request: ModelRequest) -> tuple[str, ..
     folder = source_folder(request)
     if folder is None:
         return tuple(heads)
-    held = provided(base, weight_files(folder))
+    held = available_names(base, weight_files(folder))
     canonical = canonical_names(base)
     held = {canonical[name] for name in held}
     drawn = [name for name in base.state_dict() if canonical.get(name, name) not in held]

@@ -18,7 +18,7 @@ from fleetune.filesystem import check_symlinks
 
 PACKAGE = "package:"
 COMMIT = re.compile(r"[0-9a-f]{40}")
-NEVER_READ = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf", ".ot", ".pkl", ".pyc")
+IGNORED_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf", ".ot", ".pkl", ".pyc")
 TOKENIZERS = (
     "tokenizer.json",
     "vocab.txt",
@@ -32,7 +32,7 @@ TOKENIZERS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class ModelInputSpec:
     """What a model expects of its data; None where the model does not care."""
 
     tokenizer: Path | None
@@ -61,15 +61,15 @@ def source_folder(request: ModelRequest) -> Path | None:
     return _from_hub(source, request.revision)
 
 
-def pinned(request: ModelRequest) -> ModelRequest:
+def pin_revision(request: ModelRequest) -> ModelRequest:
     """The same model with the commit that its name on the hub stands for now, and that snapshot fetched."""
     if request.source is None or not _is_hub_name(request.source):
         return request
-    folder = _snapshot(request.source, request.revision)
+    folder = _hub_snapshot(request.source, request.revision)
     return dataclasses.replace(request, revision=folder.name) if COMMIT.fullmatch(folder.name) else request
 
 
-def settled(request: ModelRequest) -> ModelRequest:
+def with_local_source(request: ModelRequest) -> ModelRequest:
     """The same model without a name of the hub in it, which a worker without a network could not look up."""
     folder = source_folder(request)
     if folder is None or str(request.source).startswith(PACKAGE):
@@ -77,7 +77,7 @@ def settled(request: ModelRequest) -> ModelRequest:
     return dataclasses.replace(request, source=str(folder), revision=None)
 
 
-def folders(request: ModelRequest) -> tuple[Path, ...]:
+def local_folders(request: ModelRequest) -> tuple[Path, ...]:
     """Folders of this machine that the model is read from; those of a package come with the package."""
     start = str(adapter_folder(request) or "")
     source = None if str(request.source).startswith(PACKAGE) else source_folder(request)
@@ -149,14 +149,14 @@ def configuration(
     return _for_training(config, request, labels, pad_token_id)
 
 
-def needs(request: ModelRequest) -> Needs:
+def input_spec(request: ModelRequest) -> ModelInputSpec:
     """What the data must look like for this model."""
     config = configuration(request)
     folder = source_folder(request)
     has_tokenizer = folder is not None and any((folder / name).exists() for name in TOKENIZERS)
     has_processor = folder is not None and (folder / "preprocessor_config.json").exists()
     processed = has_processor and "image_size" not in (request.config or {})  # the processor knows
-    size = None if processed else _side(config)
+    size = None if processed else _image_size(config)
     positions = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
     if positions is not None and positions < 1:  # as XLNet says that any number will do
         positions = None
@@ -164,18 +164,18 @@ def needs(request: ModelRequest) -> Needs:
         positions -= int(config.pad_token_id or 0) + 1  # their positions start after the padding index
     if request.task == "image-classification" and size is None and not has_processor:
         size = 32  # convolutional networks take any size; this is the smallest that every family here can halve
-    return Needs(
+    return ModelInputSpec(
         tokenizer=folder if has_tokenizer else None,
         vocab_size=getattr(config, "vocab_size", None),
         max_positions=positions,
         image_size=size,
         channels=int(getattr(config, "num_channels", 3)),
-        labels=_classes(config, request),
+        labels=_class_names(config, request),
         image_processor=folder if has_processor else None,
     )
 
 
-def _classes(config: PretrainedConfig, request: ModelRequest) -> tuple[str, ...]:
+def _class_names(config: PretrainedConfig, request: ModelRequest) -> tuple[str, ...]:
     """The classes of a head that is there already; names that the request gives count like those of a folder."""
     heads = {"sequence-classification": "ForSequenceClassification", "image-classification": "ForImageClassification"}
     head = heads.get(request.task)
@@ -186,7 +186,7 @@ def _classes(config: PretrainedConfig, request: ModelRequest) -> tuple[str, ...]
     return tuple(str(name) for _, name in sorted((int(number), name) for number, name in config.id2label.items()))
 
 
-def _side(config: PretrainedConfig) -> int | None:
+def _image_size(config: PretrainedConfig) -> int | None:
     """Pixels on each side of an image, which some configurations give as [height, width]."""
     size = getattr(config, "image_size", None)
     sides = tuple(size) if isinstance(size, list | tuple) else (size,)
@@ -199,14 +199,14 @@ def content_digest(request: ModelRequest) -> str:
     """A hash over every byte the model may be read from; equal requests on changed files differ."""
     digest = hashlib.sha256()
     for folder in (source_folder(request), adapter_folder(request)):
-        for name, path in _readable(folder) if folder is not None and folder.is_dir() else ():
+        for name, path in _model_files(folder) if folder is not None and folder.is_dir() else ():
             digest.update(name.encode() + b"\0")
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()
 
 
-def _readable(folder: Path) -> list[tuple[str, Path]]:
+def _model_files(folder: Path) -> list[tuple[str, Path]]:
     """Files of a model's folder and the folders in it, by relative name; an index may name weights anywhere below.
 
     Left out is what is never read: hidden folders, and formats that could run code.
@@ -216,7 +216,7 @@ def _readable(folder: Path) -> list[tuple[str, Path]]:
         here = Path(where)
         folders[:] = [name for name in folders if not name.startswith(".") and (here / name).resolve() not in seen]
         seen.update((here / name).resolve() for name in folders)
-        paths = [here / name for name in names if not name.endswith(NEVER_READ)]
+        paths = [here / name for name in names if not name.endswith(IGNORED_SUFFIXES)]
         found += [(path.relative_to(folder).as_posix(), path) for path in paths if path.is_file()]
     return sorted(found)
 
@@ -255,15 +255,15 @@ def _from_hub(name: str, revision: str | None) -> Path:
     """A commit that was fetched before is taken from the cache, and the hub is not asked."""
     if revision is not None and COMMIT.fullmatch(revision):
         try:
-            folder = _snapshot(name, revision, local=True)
+            folder = _hub_snapshot(name, revision, local=True)
         except Refused:
             folder = None
         if folder is not None and (folder / "config.json").exists():
             return folder
-    return _snapshot(name, revision)
+    return _hub_snapshot(name, revision)
 
 
-def _snapshot(name: str, revision: str | None, local: bool = False) -> Path:
+def _hub_snapshot(name: str, revision: str | None, local: bool = False) -> Path:
     from huggingface_hub import snapshot_download
 
     patterns = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]

@@ -1,11 +1,49 @@
-"""Folds a recorded model into units, and says what crosses a cut between two of them."""
+"""Units of a model: the modules that run as one piece, the folding of a graph into units, and the state they share."""
 
 import dataclasses
 
+from torch import nn
+
 from fleetune.models import graph as g
+from fleetune.models.skeleton import canonical_names
+
+# Where the outermost repeated part is a whole stage of a network, the block is what that stage repeats.
+BLOCK_CLASSES = {"resnet": ("ResNetBasicLayer", "ResNetBottleNeckLayer")}
 
 
-def fold(graph: g.Graph) -> g.Graph:
+def leaf_modules(model: nn.Module, granularity: str) -> set[str]:
+    """Names of the modules that are recorded as one call."""
+    if granularity == "layer":
+        return {name for name, module in model.named_modules() if name and _is_layer(module)}
+    blocks = _repeated_modules(model)
+    above = {name.rsplit(".", cut)[0] for name in blocks for cut in range(1, name.count(".") + 1)}
+    found = set(blocks)
+    for name, module in model.named_modules():
+        inside = any(name.startswith(f"{leaf}.") for leaf in found)
+        if name and not inside and name not in above and not isinstance(module, nn.ModuleList | nn.ModuleDict):
+            found.add(name)
+    return found
+
+
+def _is_layer(module: nn.Module) -> bool:
+    """No children, or an adapter around one layer."""
+    return not any(True for _ in module.children()) or hasattr(module, "lora_A")
+
+
+def _repeated_modules(model: nn.Module) -> list[str]:
+    config = getattr(model, "config", None)
+    classes = BLOCK_CLASSES.get(getattr(config, "model_type", ""), ())
+    if classes:
+        return [name for name, module in model.named_modules() if type(module).__name__ in classes]
+    found: list[str] = []
+    for name, module in model.named_modules():
+        repeated = isinstance(module, nn.ModuleList) and len(module) > 0
+        if repeated and not any(name == leaf or name.startswith(f"{leaf}.") for leaf in found):
+            found += [f"{name}.{child}" for child, _ in module.named_children()]
+    return found
+
+
+def fold_into_units(graph: g.Graph) -> g.Graph:
     """The graph with units: each leaf module with the glue before it; glue after the last one stays with it.
 
     A unit is named after its last module. A module that runs twice makes two units, the second called NAME@2.
@@ -20,28 +58,28 @@ def fold(graph: g.Graph) -> g.Graph:
         more_modules = any(n.kind == g.MODULE for n in work[place + 1 :])
         if has_module and more_modules and (following is None or following.kind != g.ITEM):
             groups.append([])
-    units: list[g.UnitNodes] = []
+    units: list[g.GraphUnit] = []
     used: dict[str, int] = {}
     for group in groups:
         name = next((n.target for n in reversed(group) if n.kind == g.MODULE), "model")
         used[name] = used.get(name, 0) + 1
         spelled = name if used[name] == 1 else f"{name}@{used[name]}"
-        units.append(g.UnitNodes(name=spelled, nodes=tuple(node.id for node in group)))
+        units.append(g.GraphUnit(name=spelled, nodes=tuple(node.id for node in group)))
     return dataclasses.replace(graph, units=tuple(units))
 
 
 def merge_uncuttable(graph: g.Graph) -> g.Graph:
     """Join units between which no cut is possible, so that every border of units is a place to cut."""
-    merged: list[g.UnitNodes] = []
+    merged: list[g.GraphUnit] = []
     for unit in graph.units:
-        if merged and not cuttable(graph, merged[-1].nodes[-1]):
+        if merged and not is_cuttable(graph, merged[-1].nodes[-1]):
             before = merged.pop()
-            unit = g.UnitNodes(name=unit.name, nodes=before.nodes + unit.nodes)
+            unit = g.GraphUnit(name=unit.name, nodes=before.nodes + unit.nodes)
         merged.append(unit)
     return dataclasses.replace(graph, units=tuple(merged))
 
 
-def crossing(graph: g.Graph, last: int) -> tuple[int, ...]:
+def crossing_values(graph: g.Graph, last: int) -> tuple[int, ...]:
     """Values that a cut right after node `last` separates from a reader: made (or given) before, read after."""
     made = {node.id for node in graph.nodes if node.id <= last and node.kind != g.ATTRIBUTE}
     made.update(graph.inputs.values())
@@ -49,6 +87,41 @@ def crossing(graph: g.Graph, last: int) -> tuple[int, ...]:
     return tuple(sorted(made & read))
 
 
-def cuttable(graph: g.Graph, last: int) -> bool:
+def is_cuttable(graph: g.Graph, last: int) -> bool:
     """Whether everything that would cross can be divided by samples, or is the same for all of them."""
-    return all(graph.batched(value) is not None for value in crossing(graph, last))
+    return all(graph.batched(value) is not None for value in crossing_values(graph, last))
+
+
+def state_by_unit(graph: g.Graph, skeleton: nn.Module) -> dict[str, tuple[str, ...]]:
+    """Unit -> canonical names of all parameters and buffers it reads."""
+    canonical = canonical_names(skeleton)
+    found: dict[str, tuple[str, ...]] = {}
+    for unit in graph.units:
+        names: list[str] = []
+        for number in unit.nodes:
+            node = graph.node(number)
+            if node.kind == g.MODULE:
+                prefix = f"{node.target}."
+                names += [c for name, c in canonical.items() if name.startswith(prefix)]
+            names += [canonical[graph.node(r).target] for r in node.reads if graph.node(r).kind == g.ATTRIBUTE]
+        found[unit.name] = tuple(dict.fromkeys(names))
+    return found
+
+
+def tied_adapter_layers(skeleton: nn.Module) -> tuple[str, ...]:
+    """Layers with a LoRA adapter whose own weight another layer shares: it cannot be merged into that weight."""
+    canonical = list(canonical_names(skeleton).values())
+    names = [name for name, module in skeleton.named_modules() if hasattr(module, "lora_A")]
+    shared = [name for name in names if canonical.count(canonical_names(skeleton)[f"{name}.base_layer.weight"]) > 1]
+    return tuple(name.removeprefix("base_model.model.") for name in shared)
+
+
+def tied_parameters_by_unit(graph: g.Graph, skeleton: nn.Module) -> dict[str, tuple[str, ...]]:
+    """Unit -> its trained parameters that another unit reads too."""
+    by_unit = state_by_unit(graph, skeleton)
+    holders: dict[str, int] = {}
+    for names in by_unit.values():
+        for name in names:
+            holders[name] = holders.get(name, 0) + 1
+    trained = {name for name, p in skeleton.named_parameters() if p.requires_grad}
+    return {unit: tuple(n for n in names if holders[n] > 1 and n in trained) for unit, names in by_unit.items()}

@@ -34,7 +34,7 @@ def base_name(name: str) -> str:
     return plain.replace(".base_layer.", ".").replace(".original_module.", ".")
 
 
-class Weights:
+class WeightReader:
     """The two places that tensors come from: `start` first, then the pretrained folder."""
 
     def __init__(self, base: PreTrainedModel, folder: Path | None, start: Path) -> None:
@@ -42,14 +42,14 @@ class Weights:
         self._start = start
         self._files = weight_files(folder) if folder is not None else ()
 
-    def tensors(self, names: Collection[str]) -> dict[str, torch.Tensor]:
+    def read(self, names: Collection[str]) -> dict[str, torch.Tensor]:
         """Tensors by name, on the CPU. Nothing else is read into memory."""
-        with _opened(self._start) as file:
+        with _open(self._start) as file:
             kept = set(file.keys())
             found: dict[str, torch.Tensor] = {name: file.get_tensor(name) for name in names if name in kept}
         wanted = {base_name(name): name for name in names if name not in kept}
         if wanted:
-            loaded = load_into(self._base, self._files, set(wanted))
+            loaded = load_pretrained(self._base, self._files, set(wanted))
             found.update({wanted[name]: tensor for name, tensor in loaded.items()})
         missing = sorted(set(names) - set(found))
         if missing:
@@ -57,16 +57,16 @@ class Weights:
         return found
 
 
-def load_into(base: PreTrainedModel, files: Collection[Path], wanted: set[str]) -> dict[str, torch.Tensor]:
+def load_pretrained(base: PreTrainedModel, files: Collection[Path], wanted: set[str]) -> dict[str, torch.Tensor]:
     """Load the wanted parameters and buffers of `base` (its own names) from safetensors files; the rest stays meta."""
     mapping = get_model_conversion_mapping(base)
     state = base.state_dict()
     chosen: dict[str, Any] = {}
-    opened = [_opened(path) for path in files]
+    opened = [_open(path) for path in files]
     for file in opened:
         for key in file.keys():
-            target = _target(key, base, mapping, state)
-            if target in wanted and _fits(file, key, state[target], mapping, base, state):
+            target = _model_name(key, base, mapping, state)
+            if target in wanted and _shape_matches(file, key, state[target], mapping, base, state):
                 chosen[key] = file.get_slice(key)
     settings = LoadStateDictConfig(weight_mapping=mapping, dtype=next(base.parameters()).dtype)
     convert_and_load_state_dict_in_model(base, chosen, settings, None)
@@ -75,19 +75,19 @@ def load_into(base: PreTrainedModel, files: Collection[Path], wanted: set[str]) 
     return {name: now[name].detach() for name in wanted if name in now and not now[name].is_meta}
 
 
-def provided(base: PreTrainedModel, files: Collection[Path]) -> set[str]:
+def available_names(base: PreTrainedModel, files: Collection[Path]) -> set[str]:
     """Names in `base` that the files hold in the right shape; refused where the body of the model has another one."""
     body = f"{base.base_model_prefix}."
     mapping = get_model_conversion_mapping(base)
     state = base.state_dict()
     found: set[str] = set()
     for path in files:
-        with _opened(path) as file:
+        with _open(path) as file:
             for key in file.keys():
-                target = _target(key, base, mapping, state)
+                target = _model_name(key, base, mapping, state)
                 if target not in state:
                     continue
-                if _fits(file, key, state[target], mapping, base, state):
+                if _shape_matches(file, key, state[target], mapping, base, state):
                     found.add(target)
                 elif target.startswith(body):
                     raise Refused(
@@ -97,7 +97,7 @@ def provided(base: PreTrainedModel, files: Collection[Path]) -> set[str]:
     return found
 
 
-def assign(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
+def assign_tensor(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
     """Put a tensor in the place of a parameter or buffer, keeping requires_grad and persistence."""
     *path, last = name.split(".")
     owner = module.get_submodule(".".join(path))
@@ -108,19 +108,19 @@ def assign(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
         owner._buffers[last] = tensor
 
 
-def fill(model: nn.Module, names: Mapping[str, str], tensors: Mapping[str, torch.Tensor]) -> None:
+def fill_model(model: nn.Module, names: Mapping[str, str], tensors: Mapping[str, torch.Tensor]) -> None:
     """Put tensors (by canonical name) into every place that `names` gives them; tied places share one parameter."""
     made: dict[str, nn.Parameter] = {}
     for name, canonical in names.items():
         if canonical in tensors:
-            assign(model, name, tensors[canonical])
+            assign_tensor(model, name, tensors[canonical])
             *path, last = name.split(".")
             parameters = model.get_submodule(".".join(path))._parameters
             if last in parameters:
                 parameters[last] = made.setdefault(canonical, parameters[last])
 
 
-def _target(key: str, base: PreTrainedModel, mapping: list[Any], state: Mapping[str, torch.Tensor]) -> str:
+def _model_name(key: str, base: PreTrainedModel, mapping: list[Any], state: Mapping[str, torch.Tensor]) -> str:
     renamings = [m for m in mapping if isinstance(m, WeightRenaming)]
     converters = [m for m in mapping if isinstance(m, WeightConverter)]
     renamed, _ = rename_source_key(key, renamings, converters, base.base_model_prefix, dict(state))
@@ -129,14 +129,16 @@ def _target(key: str, base: PreTrainedModel, mapping: list[Any], state: Mapping[
     return str(renamed)
 
 
-def _fits(file: Any, key: str, target: torch.Tensor, mapping: list[Any], base: PreTrainedModel, state: Any) -> bool:
+def _shape_matches(
+    file: Any, key: str, target: torch.Tensor, mapping: list[Any], base: PreTrainedModel, state: Any
+) -> bool:
     """False for a head of another size, which is drawn anew; converted tensors change shape on the way."""
     converters = [m for m in mapping if isinstance(m, WeightConverter)]
     _, pattern = rename_source_key(key, [], converters, base.base_model_prefix, dict(state))
     return pattern is not None or list(file.get_slice(key).get_shape()) == list(target.shape)
 
 
-def _opened(path: Path) -> Any:
+def _open(path: Path) -> Any:
     try:
         return safe_open(path, framework="pt")
     except (OSError, SafetensorError) as error:

@@ -10,12 +10,11 @@ from fleetune.contracts.run_config import DataRequest, ModelRequest
 from fleetune.contracts.task import Progress
 from fleetune.data import InputSpec, PreparedData, prepare_data
 from fleetune.models.graph import Graph, graph_text
-from fleetune.models.leaves import leaves
+from fleetune.models.init_weights import INIT_WEIGHTS, write_init_weights
 from fleetune.models.recorder import record_model
 from fleetune.models.skeleton import skeleton
-from fleetune.models.source import configuration, needs
-from fleetune.models.start import START, write_start
-from fleetune.models.units import fold, merge_uncuttable
+from fleetune.models.source import configuration, input_spec
+from fleetune.models.units import fold_into_units, leaf_modules, merge_uncuttable
 
 RECORDED_SAMPLES = 4  # any number above 1 will do: shapes are symbolic in it
 
@@ -41,17 +40,17 @@ def prepare_inputs(
     module = skeleton(config, model)
     rows = prepared.rows("train", [index % prepared.size("train") for index in range(RECORDED_SAMPLES)])
     samples = {name: torch.from_numpy(array) for name, array in rows.items() if name != "labels"}
-    graph = merge_uncuttable(fold(record_model(module, samples, leaves(module, model.granularity))))
+    graph = merge_uncuttable(fold_into_units(record_model(module, samples, leaf_modules(module, model.granularity))))
     folders.profile.mkdir(parents=True, exist_ok=True)
     (folders.profile / "graph.json").write_text(graph_text(graph), encoding="utf-8")
     config.save_pretrained(folders.profile / "model")
-    write_start(config, model, seed, folders.profile / START)
+    write_init_weights(config, model, seed, folders.profile / INIT_WEIGHTS)
     return graph, module
 
 
 def input_needs(model: ModelRequest) -> InputSpec:
     """What the model asks of its data."""
-    found = needs(model)
+    found = input_spec(model)
     return InputSpec(
         task=model.task,
         tokenizer=found.tokenizer,

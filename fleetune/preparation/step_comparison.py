@@ -20,12 +20,11 @@ from torch.utils import _pytree as pytree
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.data import PreparedData
 from fleetune.errors import Refused
-from fleetune.models.dry import placeless
 from fleetune.models.graph import Graph
+from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
 from fleetune.models.loss import count_targets, loss_sum
-from fleetune.models.segment import Segment
+from fleetune.models.segment import Segment, without_device
 from fleetune.models.skeleton import saved_configuration
-from fleetune.models.start import START, initial_model
 from fleetune.preparation.prepare import RECORDED_SAMPLES, PreparedFolders
 
 FACTOR = 50.0
@@ -73,7 +72,7 @@ def compare_recorded(
     given = {name: torch.from_numpy(array) for name, array in rows.items()}
     samples = Samples(inputs=given, labels=given.pop("labels"), task=data.task, seed=seed)
     config = saved_configuration(folders.profile / "model")
-    compare_step(graph, initial_model(config, request, folders.profile / START), samples)
+    compare_step(graph, initial_model(config, request, folders.profile / INIT_WEIGHTS), samples)
     return None
 
 
@@ -109,7 +108,7 @@ class _Pair:
 
     def __init__(self, graph: Graph, model: nn.Module) -> None:
         self._model = model
-        whole = placeless(graph)
+        whole = without_device(graph)
         self._segment = Segment(whole, tuple(unit.name for unit in whole.units), model, torch.device("cpu"))
         self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
 

@@ -8,7 +8,7 @@ from fleetune.contracts import wire
 from fleetune.contracts.fleet import Device
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import Refused
-from fleetune.models.source import settled
+from fleetune.models.source import with_local_source
 from fleetune.profiling.answer import Answer, answer_of
 from fleetune.profiling.kept import key_of
 from fleetune.profiling.process import Errand, Started, conduct
@@ -22,7 +22,7 @@ shrinks with every device that joins it."""
 
 def answers(task: ProfilingTask, sizes: tuple[int, ...]) -> dict[str, Answer]:
     """What every device of the fleet costs, by name; the first failure ends the others."""
-    model = settled(task.model)
+    model = with_local_source(task.model)
     asked = [_asked(task, device, model, sizes) for device in task.fleet.devices]
     found = {one.device.name: answer for one in asked if (answer := _known(task, one)) is not None}
     new = [one for one in asked if one.device.name not in found]

@@ -6,8 +6,8 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fleetune.models.dry import dry_run
 from fleetune.models.graph import Graph
+from fleetune.models.segment import run_on_meta
 
 
 def least_samples(recorded: Graph, skeleton: nn.Module) -> int:
@@ -23,5 +23,5 @@ def least_samples(recorded: Graph, skeleton: nn.Module) -> int:
         if isinstance(module, _BatchNorm) and math.prod(inputs[0].shape[2:]) == 1:
             found.append(2)
 
-    dry_run(recorded, skeleton, seen)
+    run_on_meta(recorded, skeleton, seen)
     return max(found)

@@ -13,8 +13,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from fleetune.models.graph import Graph
-from fleetune.models.memory import trim
-from fleetune.models.randomness import Draws
+from fleetune.models.process_memory import trim_heap
+from fleetune.models.randomness import DrawContext
 from fleetune.models.segment import Segment, Values
 
 SegmentOf = Callable[[str], Segment]
@@ -42,9 +42,9 @@ class Effort:
     cores: float | None = None
     """Quota of an emulated device: time is CPU time divided by it. None: wall time."""
 
-    def draws(self, size: int) -> Draws:
+    def draws(self, size: int) -> DrawContext:
         """Dropout as training draws it: for the whole micro-batch (the largest size), of which these are rows."""
-        return Draws(seed=0, round=0, micro_batch=0, first=0, samples=max(*self.batch_sizes, size))
+        return DrawContext(seed=0, round=0, micro_batch=0, first=0, samples=max(*self.batch_sizes, size))
 
 
 def measure(
@@ -63,7 +63,7 @@ def measure(
         segments = load(window)
         costs = {unit: UnitCost() for unit in window}
         for size in effort.batch_sizes:
-            trim()  # what smaller batches left does not fit larger ones
+            trim_heap()  # what smaller batches left does not fit larger ones
             carried[size] = _measure_window(graph, [segments[u] for u in window], carried[size], size, effort, costs)
         yield from costs.items()
         segments.clear()
@@ -166,7 +166,8 @@ def run_watched(segment: Segment, inputs: Values, size: int) -> tuple[Values, li
 def leaves_of(graph: Graph, segment: Segment, held: Values) -> Values:
     """What a segment needs of `held`, cut off from what made it."""
     return {
-        n: held[n].detach().requires_grad_(True) if graph.value(n).gradient else held[n].detach() for n in segment.needs
+        n: held[n].detach().requires_grad_(True) if graph.value(n).gradient else held[n].detach()
+        for n in segment.input_values
     }
 
 

@@ -10,17 +10,16 @@ from torch import nn
 from fleetune.errors import Infeasible
 from fleetune.links.authentication import new_key_pair
 from fleetune.links.endpoint import Endpoint, Listen
-from fleetune.models.dry import FEW, NOWHERE, empty
 from fleetune.models.graph import Graph
-from fleetune.models.memory import forget_peak, peak_memory_bytes, resident_bytes, trim
-from fleetune.models.segment import Segment
-from fleetune.models.tied import state_by_unit
+from fleetune.models.process_memory import peak_memory_bytes, reset_peak, resident_bytes, trim_heap
+from fleetune.models.segment import META, META_SAMPLES, Segment, empty_input
+from fleetune.models.units import state_by_unit
 from fleetune.profiling.measure import kept_bytes, leaves_of, run_watched
 
 TRAINING_WORKER = ("fleetune", "training", "worker")
 """What a device runs to train, of which only the imports are weighed. In parts, because a module's whole name makes its
 code a part of the profile stage's key: an edit in training would measure all devices anew."""
-MANY = 2 * FEW
+MANY = 2 * META_SAMPLES
 CARRIED = 4
 
 
@@ -46,27 +45,27 @@ def unit_needs(graph: Graph, skeleton: nn.Module) -> dict[str, UnitNeed]:
     """unit -> need, in order: counted on tensors without data. `skeleton` is the whole model on the meta device."""
     sizes = {n: t.numel() * t.element_size() for n, t in (*skeleton.named_parameters(), *skeleton.named_buffers())}
     state = {unit: 2 * sum(sizes[n] for n in names) for unit, names in state_by_unit(graph, skeleton).items()}
-    few, given_few = _activations(graph, skeleton, FEW)
+    few, given_few = _activations(graph, skeleton, META_SAMPLES)
     many, given_many = _activations(graph, skeleton, MANY)
     made = {}
     for unit in state:
-        per_sample = max(0, many[unit] - few[unit]) // (MANY - FEW)
-        fixed = max(0, few[unit] - FEW * per_sample)
+        per_sample = max(0, many[unit] - few[unit]) // (MANY - META_SAMPLES)
+        fixed = max(0, few[unit] - META_SAMPLES * per_sample)
         made[unit] = UnitNeed(
             state_bytes=state[unit],
             kept_bytes=fixed,
             sample_bytes=per_sample,
-            input_bytes=max(0, given_many[unit] - given_few[unit]) // (MANY - FEW),
+            input_bytes=max(0, given_many[unit] - given_few[unit]) // (MANY - META_SAMPLES),
         )
     return made
 
 
 def _activations(graph: Graph, skeleton: nn.Module, samples: int) -> tuple[dict[str, int], dict[str, int]]:
     """unit -> bytes kept from forward to backward by so many samples, and those of its inputs alone."""
-    held = {number: empty(graph, number, samples) for number in graph.inputs.values()}
+    held = {number: empty_input(graph, number, samples) for number in graph.inputs.values()}
     found, given = {}, {}
     for unit in graph.units:
-        segment = Segment(graph, (unit.name,), skeleton, NOWHERE)
+        segment = Segment(graph, (unit.name,), skeleton, META)
         segment.train()
         inputs = leaves_of(graph, segment, held)
         held, kept = run_watched(segment, inputs, samples)
@@ -128,8 +127,8 @@ class Workspace:
 
     def begin(self) -> None:
         """A window is going to be loaded."""
-        trim()
-        forget_peak()
+        trim_heap()
+        reset_peak()
 
     def end(self, held_bytes: int) -> None:
         """It has been measured, and held so many bytes of tensors at most."""

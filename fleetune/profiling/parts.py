@@ -11,10 +11,8 @@ from torch import nn
 
 from fleetune.contracts.profile import SubnetPart
 from fleetune.models import graph as g
-from fleetune.models.blocks import Half
-from fleetune.models.dense import Dense
-from fleetune.models.heads import Head
-from fleetune.models.tied import state_by_unit
+from fleetune.models.attention_heads import AttentionHead, DenseLayer, HalfBlock
+from fleetune.models.units import state_by_unit
 
 
 class Parts:
@@ -31,7 +29,7 @@ class Parts:
             for unit in graph.units
         }
 
-    def of(self, head: Head) -> tuple[SubnetPart, ...]:
+    def of(self, head: AttentionHead) -> tuple[SubnetPart, ...]:
         """The head's parts, in the order of units."""
         shares = dict.fromkeys(self._modules, Fraction(0))
         for layer, fraction in head.layers:
@@ -41,11 +39,11 @@ class Parts:
             shares.update(dict.fromkeys(self._between(head, half), fraction))
         return tuple(SubnetPart(unit=unit, share=float(share)) for unit, share in shares.items() if share)
 
-    def _unit(self, layer: Dense) -> str:
+    def _unit(self, layer: DenseLayer) -> str:
         """The unit that runs a layer."""
         return next(unit for unit, modules in self._modules.items() if any(_holds(m, layer.name) for m in modules))
 
-    def _between(self, head: Head, half: Half) -> list[str]:
+    def _between(self, head: AttentionHead, half: HalfBlock) -> list[str]:
         """Units of the block that run after the first layer of a half and before its last, without any layer."""
         order = list(self._modules)
         places = sorted(order.index(self._unit(layer)) for layer in half.layers)

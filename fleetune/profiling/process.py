@@ -19,7 +19,7 @@ from fleetune.launching import (
     thread_environment,
 )
 from fleetune.launching.job import OUT_OF_MEMORY_CODES
-from fleetune.models.source import folders
+from fleetune.models.source import local_folders
 from fleetune.profiling.answer import COSTS, ERROR, LOADING, MEASURING, PROGRESS
 from fleetune.profiling.task import MeasureTask, ProfilingTask
 
@@ -89,7 +89,7 @@ def conduct(
         arguments=("--task", str(folder / TASK)),
         environment={**MALLOC_ENVIRONMENT, **thread_environment(errand.given.threads)},
         log=folder / LOG,
-        reads=(folder, task.folder, task.data_folder, *folders(errand.given.model)),
+        reads=(folder, task.folder, task.data_folder, *local_folders(errand.given.model)),
     )
     job = launcher.start(command)
     started.add(job)

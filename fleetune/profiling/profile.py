@@ -12,7 +12,7 @@ from fleetune.data import PreparedData
 from fleetune.errors import Refused
 from fleetune.models.graph import Graph
 from fleetune.models.skeleton import saved_configuration
-from fleetune.models.tied import tied_adapters
+from fleetune.models.units import tied_adapter_layers
 from fleetune.preparation.prepare import PreparedFolders, prepare_inputs
 from fleetune.preparation.step_comparison import compare_recorded
 from fleetune.profiling.answer import Answer
@@ -31,7 +31,7 @@ def profile(task: ProfilingTask) -> Profile:
     graph, module = prepare_inputs(task.model, task.data, task.seed, folders, task.progress)
     for sentence in PreparedData(task.data_folder).info.notes:
         task.note(sentence)
-    for name in tied_adapters(module):
+    for name in tied_adapter_layers(module):
         task.note(
             f"lora.targets: {name} shares its weight with another layer, so that its adapter can be trained and "
             "loaded, but never merged into the model (PEFT's merge_and_unload)"

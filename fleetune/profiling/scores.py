@@ -12,11 +12,10 @@ from fleetune.contracts.fleet import Device
 from fleetune.contracts.profile import Subnet
 from fleetune.errors import Refused
 from fleetune.launching import LocalSites
-from fleetune.models.blocks import find_blocks
+from fleetune.models.attention_heads import AttentionHead, attention_heads, find_blocks
 from fleetune.models.graph import Graph
-from fleetune.models.heads import Head, heads
 from fleetune.models.skeleton import saved_configuration
-from fleetune.models.source import settled
+from fleetune.models.source import with_local_source
 from fleetune.profiling.answer import SCORES, Scores, scores_of
 from fleetune.profiling.parts import Parts
 from fleetune.profiling.process import Errand, Started, conduct
@@ -24,9 +23,9 @@ from fleetune.profiling.scoring import trained
 from fleetune.profiling.task import MeasureTask, ProfilingTask, ScoringTask
 
 
-def to_score(task: ProfilingTask, graph: Graph, module: nn.Module) -> tuple[Head, ...]:
+def to_score(task: ProfilingTask, graph: Graph, module: nn.Module) -> tuple[AttentionHead, ...]:
     """The model's heads; Refused where it has none, or none of their weights is trained."""
-    found = heads(find_blocks(graph, module, saved_configuration(task.folder / "model")))
+    found = attention_heads(find_blocks(graph, module, saved_configuration(task.folder / "model")))
     if not trained(found, dict(module.named_parameters())):
         raise Refused(
             "profile.scores: no weight of any head is trained, so none has a score; let model.freeze leave some of "
@@ -35,7 +34,9 @@ def to_score(task: ProfilingTask, graph: Graph, module: nn.Module) -> tuple[Head
     return found
 
 
-def subnets(task: ProfilingTask, graph: Graph, module: nn.Module, found: tuple[Head, ...]) -> tuple[Subnet, ...]:
+def subnets(
+    task: ProfilingTask, graph: Graph, module: nn.Module, found: tuple[AttentionHead, ...]
+) -> tuple[Subnet, ...]:
     """Every head with its parts of units and its scores."""
     parts = Parts(graph, module)
     scored = zip(found, _scores(task).heads, strict=True)
@@ -73,7 +74,7 @@ def _scores(task: ProfilingTask) -> Scores:
 def _errand(task: ProfilingTask, device: Device) -> Errand:
     given = MeasureTask(
         device=device.name,
-        model=settled(task.model),
+        model=with_local_source(task.model),
         profile_folder=str(task.folder),
         data_folder=str(task.data_folder),
         accelerator=device.accelerator,

@@ -18,16 +18,15 @@ from torch import nn
 from fleetune.data import PreparedData, batch_indices
 from fleetune.errors import Infeasible, Refused
 from fleetune.launching.limits import CpuThrottle
-from fleetune.models.blocks import find_blocks
+from fleetune.models.attention_heads import AttentionHead, attention_heads, find_blocks
 from fleetune.models.graph import parse_graph
-from fleetune.models.heads import Head, heads
+from fleetune.models.init_weights import INIT_WEIGHTS
 from fleetune.models.loss import count_targets, loss_sum
-from fleetune.models.randomness import Draws
+from fleetune.models.randomness import DrawContext
 from fleetune.models.segment import Segment, Values
 from fleetune.models.skeleton import base_skeleton, saved_configuration, skeleton
 from fleetune.models.source import source_folder
-from fleetune.models.start import START
-from fleetune.models.weights import Weights
+from fleetune.models.weights import WeightReader
 from fleetune.profiling.answer import LOADING, MEASURING, PROGRESS, HeadScores, Scores
 from fleetune.profiling.task import MeasureTask, ScoringTask
 
@@ -43,7 +42,7 @@ def score(task: MeasureTask, scoring: ScoringTask, runtime_bytes: int, say: Say)
     graph = parse_graph((folder / "graph.json").read_bytes(), "graph.json")
     config = saved_configuration(folder / "model")
     module = skeleton(config, task.model)
-    found = heads(find_blocks(graph, module, config))
+    found = attention_heads(find_blocks(graph, module, config))
     held_bytes = _held_bytes(module, found)
     say({"event": LOADING, "runtime_bytes": runtime_bytes, "unit_bytes": held_bytes})
     if runtime_bytes + held_bytes > task.memory_bytes:
@@ -53,7 +52,7 @@ def score(task: MeasureTask, scoring: ScoringTask, runtime_bytes: int, say: Say)
             "of the fleet more memory or leave profile.scores out"
         )
     segment = Segment(graph, tuple(unit.name for unit in graph.units), skeleton(config, task.model), place)
-    segment.load(Weights(base_skeleton(config, task.model), source_folder(task.model), folder / START))
+    segment.load(WeightReader(base_skeleton(config, task.model), source_folder(task.model), folder / INIT_WEIGHTS))
     segment.train()
     say({"event": MEASURING})
     tally, pace = Tally(found, segment.parameters), CpuThrottle(task.cores)
@@ -75,7 +74,7 @@ def first_round(segment: Segment, data: PreparedData, scoring: ScoringTask) -> I
         chosen = data.rows("train", rows[number * samples : (number + 1) * samples])
         given = {name: torch.from_numpy(array).to(segment.device) for name, array in chosen.items()}
         values: Values = {node: given[name] for name, node in graph.inputs.items() if name in given}
-        draws = Draws(scoring.seed, 0, number, 0, samples)
+        draws = DrawContext(scoring.seed, 0, number, 0, samples)
         outputs = segment.run(values, samples, draws)
         loss = loss_sum(outputs[graph.output], given["labels"], data.task) / max(1, targets)
         seen = float(loss.detach())
@@ -87,7 +86,7 @@ def first_round(segment: Segment, data: PreparedData, scoring: ScoringTask) -> I
 class Tally:
     """Adds up scores, micro-batch by micro-batch."""
 
-    def __init__(self, scored: tuple[Head, ...], parameters: dict[str, nn.Parameter]) -> None:
+    def __init__(self, scored: tuple[AttentionHead, ...], parameters: dict[str, nn.Parameter]) -> None:
         """`parameters` of the whole model by canonical name."""
         self._heads = scored
         self._trained = {name: parameters[name] for name in trained(scored, parameters)}
@@ -116,19 +115,19 @@ class Tally:
         )
 
 
-def trained(scored: tuple[Head, ...], parameters: dict[str, nn.Parameter]) -> tuple[str, ...]:
+def trained(scored: tuple[AttentionHead, ...], parameters: dict[str, nn.Parameter]) -> tuple[str, ...]:
     """Names of parameters that are trained and of which some head has a part."""
     names = dict.fromkeys(piece.parameter for head in scored for piece in head.slices)
     return tuple(name for name in names if parameters[name].requires_grad)
 
 
-def _total(head: Head, tensors: dict[str, Any], term: Callable[[torch.Tensor], torch.Tensor]) -> float:
+def _total(head: AttentionHead, tensors: dict[str, Any], term: Callable[[torch.Tensor], torch.Tensor]) -> float:
     """Sum of a term over the head's parts of those tensors."""
     held = [piece.of(tensors[piece.parameter]) for piece in head.slices if piece.parameter in tensors]
     return float(torch.stack([term(part.double()).sum() for part in held]).sum()) if held else 0.0
 
 
-def _held_bytes(module: nn.Module, scored: tuple[Head, ...]) -> int:
+def _held_bytes(module: nn.Module, scored: tuple[AttentionHead, ...]) -> int:
     """Weights, buffers, and gradients of what is scored."""
     parameters = dict(module.named_parameters())
     gradients = [parameters[name] for name in trained(scored, parameters)]

@@ -14,12 +14,11 @@ from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 
 from fleetune.contracts.fleet import Device
 from fleetune.contracts.profile import DeviceTimes
-from fleetune.models.dry import FEW, NOWHERE, empty, placeless
 from fleetune.models.graph import Graph
-from fleetune.models.segment import Segment
+from fleetune.models.segment import META, META_SAMPLES, Segment, empty_input, without_device
 from fleetune.profiling.measure import leaves_of, run_watched
 
-MANY = 2 * FEW
+MANY = 2 * META_SAMPLES
 """Samples. Everything is counted for both: what a sample costs is the difference, divided by the samples it is of."""
 
 
@@ -39,8 +38,10 @@ class Work:
 
 def works(recorded: Graph, skeleton: nn.Module) -> list[Work]:
     """The work of one sample in every unit; `skeleton` is the whole model on the meta device."""
-    graph = placeless(recorded)
-    return [_difference(*both) for both in zip(*(_counted(graph, skeleton, n) for n in (FEW, MANY)), strict=True)]
+    graph = without_device(recorded)
+    return [
+        _difference(*both) for both in zip(*(_counted(graph, skeleton, n) for n in (META_SAMPLES, MANY)), strict=True)
+    ]
 
 
 def simulated_times(device: Device, model_type: str, of_units: list[Work], batch_sizes: tuple[int, ...]) -> DeviceTimes:
@@ -62,9 +63,9 @@ def simulated_times(device: Device, model_type: str, of_units: list[Work], batch
 
 def _difference(few: Work, many: Work) -> Work:
     return Work(
-        activation_bytes=(many.activation_bytes - few.activation_bytes) // (MANY - FEW),
-        forward_flops=(many.forward_flops - few.forward_flops) // (MANY - FEW),
-        backward_flops=(many.backward_flops - few.backward_flops) // (MANY - FEW),
+        activation_bytes=(many.activation_bytes - few.activation_bytes) // (MANY - META_SAMPLES),
+        forward_flops=(many.forward_flops - few.forward_flops) // (MANY - META_SAMPLES),
+        backward_flops=(many.backward_flops - few.backward_flops) // (MANY - META_SAMPLES),
         layers=many.layers,
         backward=many.backward,
     )
@@ -72,10 +73,10 @@ def _difference(few: Work, many: Work) -> Work:
 
 def _counted(graph: Graph, skeleton: nn.Module, samples: int) -> Iterator[Work]:
     """Every unit run forward and backward with that many samples."""
-    held = {number: empty(graph, number, samples) for number in graph.inputs.values()}
+    held = {number: empty_input(graph, number, samples) for number in graph.inputs.values()}
     kept: dict[int, torch.UntypedStorage] = {}  # none is let go, so that none is taken for another
     for unit in graph.units:
-        segment = Segment(graph, (unit.name,), skeleton, NOWHERE)
+        segment = Segment(graph, (unit.name,), skeleton, META)
         with _counter() as forward, _layer_calls() as layers:
             held, keeps = run_watched(segment, leaves_of(graph, segment, held), samples)
         new = {storage._cdata: storage for storage in keeps if storage._cdata not in kept}

@@ -7,8 +7,7 @@ from torch import nn
 
 from fleetune.contracts.profile import Unit
 from fleetune.models.graph import Graph
-from fleetune.models.tied import state_by_unit, tied_by_unit
-from fleetune.models.units import crossing, cuttable
+from fleetune.models.units import crossing_values, is_cuttable, state_by_unit, tied_parameters_by_unit
 
 
 def unit_sizes(
@@ -20,11 +19,11 @@ def unit_sizes(
     counts as its share of that.
     """
     parameters, buffers = dict(skeleton.named_parameters()), dict(skeleton.named_buffers())
-    state, tied = state_by_unit(graph, skeleton), tied_by_unit(graph, skeleton)
+    state, tied = state_by_unit(graph, skeleton), tied_parameters_by_unit(graph, skeleton)
     made = []
     for place, unit in enumerate(graph.units):
         held = [parameters[n] for n in state[unit.name] if n in parameters]
-        crossing_now = crossing(graph, unit.nodes[-1]) if unit is not graph.units[-1] else ()
+        crossing_now = crossing_values(graph, unit.nodes[-1]) if unit is not graph.units[-1] else ()
         made.append(
             Unit(
                 name=unit.name,
@@ -37,7 +36,7 @@ def unit_sizes(
                     _value_bytes(graph, n, micro_batch_samples) for n in crossing_now if graph.value(n).gradient
                 ),
                 flops=flops[place],
-                cut_after=unit is not graph.units[-1] and cuttable(graph, unit.nodes[-1]),
+                cut_after=unit is not graph.units[-1] and is_cuttable(graph, unit.nodes[-1]),
                 tied=tied[unit.name],
             )
         )

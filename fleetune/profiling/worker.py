@@ -18,13 +18,13 @@ from fleetune.data import PreparedData
 from fleetune.errors import FleetuneError, TryAgain
 from fleetune.launching.limits import OUT_OF_MEMORY_EXIT_CODE, is_out_of_memory
 from fleetune.models.graph import Graph, parse_graph
-from fleetune.models.memory import resident_bytes
+from fleetune.models.init_weights import INIT_WEIGHTS
+from fleetune.models.process_memory import resident_bytes
 from fleetune.models.segment import Segment, Values
 from fleetune.models.skeleton import base_skeleton, saved_configuration, skeleton
 from fleetune.models.source import source_folder
-from fleetune.models.start import START
-from fleetune.models.tied import state_by_unit
-from fleetune.models.weights import Weights
+from fleetune.models.units import state_by_unit
+from fleetune.models.weights import WeightReader
 from fleetune.profiling.answer import ERROR, LOADING, MEASURING, PROGRESS, Answer, UnitAnswer, event_of
 from fleetune.profiling.measure import Effort, UnitCost, measure, now, since
 from fleetune.profiling.memory import Workspace, fitting_sizes, floor_bytes, unit_needs, windows
@@ -76,7 +76,7 @@ def _measure(task: MeasureTask) -> None:
 
     def load(units: list[str]) -> dict[str, Segment]:
         workspace.begin()
-        weights = Weights(base_skeleton(config, task.model), source_folder(task.model), folder / START)
+        weights = WeightReader(base_skeleton(config, task.model), source_folder(task.model), folder / INIT_WEIGHTS)
         whole = skeleton(config, task.model)  # every unit takes its own modules out of it
         made = {unit: Segment(graph, (unit,), whole, place) for unit in units}
         for segment in made.values():

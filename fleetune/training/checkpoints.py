@@ -1,19 +1,21 @@
-"""State that training can go on from under any plan: tensors by name, never by device or segment.
+"""State from which training resumes under any plan: tensors by name, never by device or segment.
 
     checkpoints/round-000050/SEGMENT.safetensors ...   parameters, buffers and optimizer state, each by name
-    checkpoints/round-000050/commits.jsonl             the rounds that are in it, as the commit log had them
+    checkpoints/round-000050/commits.jsonl             the commit log of the rounds in the checkpoint
     checkpoints/round-000050/round.json                size and digest of each of these files; written last
 
-A checkpoint is whole when round.json is there and every file is what it says. The two newest are kept: when the newest
-turns out to be damaged, training goes on from the one before.
+A checkpoint is complete when round.json exists and every file has the recorded digest. The two newest are kept: when
+the newest is damaged, training resumes from the one before.
 """
 
 import hashlib
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import field, replace
 from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -21,14 +23,14 @@ from safetensors.torch import save_file
 
 from fleetune.contracts import wire
 from fleetune.contracts.record import record
+from fleetune.contracts.run_config import TrainingRequest
 from fleetune.errors import Refused, TryAgain
 from fleetune.models.segment import Segment
-from fleetune.training.commits import COMMITS
-from fleetune.training.durable import flush, write_durably
-from fleetune.training.updates import Updates
+from fleetune.training.commit_log import COMMITS, flush, write_durably
+from fleetune.training.optimizer import NamedOptimizer
 
 CHECKPOINTS = "checkpoints"
-WHOLE = "round.json"
+MARK = "round.json"
 MODEL, OPTIMIZER = "model|", "optimizer|"  # '|' appears in no parameter name
 
 
@@ -41,7 +43,7 @@ class FileDigest:
 
 
 @record
-class CheckpointRound:
+class CheckpointMark:
     """Marks a checkpoint as whole."""
 
     round: int
@@ -57,39 +59,39 @@ class CheckpointRound:
                 raise Refused(f"checkpoint: {name!r} is not the name of a file in its folder")
 
 
-Found = tuple[Path, CheckpointRound]
+StoredCheckpoint = tuple[Path, CheckpointMark]
 
 
-def folder_of(work: Path, round: int) -> Path:
+def checkpoint_folder(work: Path, round: int) -> Path:
     """Where the state after `round` rounds goes."""
     return work / CHECKPOINTS / f"round-{round:06d}"
 
 
-def newest_whole(work: Path, note: Callable[[str], None]) -> Found | None:
+def newest_complete(work: Path, note: Callable[[str], None]) -> StoredCheckpoint | None:
     """The newest checkpoint whose files are all what was written; `note` is told why newer ones are passed over."""
     for round, folder in sorted(_rounds(work), reverse=True):
         try:
-            mark = wire.read(CheckpointRound, folder / WHOLE)
+            mark = wire.read(CheckpointMark, folder / MARK)
         except Refused as error:
             note(f"the checkpoint of round {round} is not used ({error})")
             continue
-        bad = first_bad(folder, mark, (*mark.files, COMMITS))
+        bad = first_damaged(folder, mark, (*mark.files, COMMITS))
         if mark.round != round:
-            bad = f"{folder / WHOLE} is of round {mark.round}"
+            bad = f"{folder / MARK} is of round {mark.round}"
         if not bad:
             return folder, mark
         note(f"the checkpoint of round {round} is not used ({bad})")
     return None
 
 
-def first_bad(folder: Path, mark: CheckpointRound, names: Iterable[str]) -> str:
+def first_damaged(folder: Path, mark: CheckpointMark, names: Iterable[str]) -> str:
     """What is wrong with the first file of a checkpoint that is missing or not what was written; '' for none."""
     for name in names:
         path = folder / name
         if name not in mark.digests:
-            return f"{folder / WHOLE} has no digest of {name}, so that nobody can tell whether it is damaged"
+            return f"{folder / MARK} has no digest of {name}, so that nobody can tell whether it is damaged"
         try:
-            found = digest_of(path)
+            found = file_digest(path)
         except OSError as error:
             return f"{path} cannot be read: {error.strerror}"
         if found != mark.digests[name]:
@@ -97,14 +99,14 @@ def first_bad(folder: Path, mark: CheckpointRound, names: Iterable[str]) -> str:
     return ""
 
 
-def digest_of(path: Path) -> FileDigest:
+def file_digest(path: Path) -> FileDigest:
     """Size and digest of a file as it is now."""
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         return FileDigest(bytes=file.tell(), sha256=sha256)
 
 
-def write_shard(folder: Path, name: str, segment: Segment, updates: Updates) -> tuple[str, FileDigest]:
+def write_shard(folder: Path, name: str, segment: Segment, updates: NamedOptimizer) -> tuple[str, FileDigest]:
     """Write what one segment must not lose; the file's name and digest. TryAgain when it cannot be written."""
     trained = {n: p.detach() for n, p in segment.parameters.items() if p.requires_grad}
     tensors = {MODEL + n: t for n, t in {**trained, **segment.buffers}.items()}
@@ -115,44 +117,46 @@ def write_shard(folder: Path, name: str, segment: Segment, updates: Updates) -> 
         folder.mkdir(parents=True, exist_ok=True)
         save_file({n: t.cpu().contiguous() for n, t in tensors.items()}, part)
         flush(part)
-        digest = digest_of(part)
+        digest = file_digest(part)
         part.replace(folder / file)
         flush(folder)
     except (OSError, SafetensorError) as error:
         part.unlink(missing_ok=True)  # the room it took may be all that is missing
-        raise not_written(folder, error) from None
+        raise write_error(folder, error) from None
     return file, digest
 
 
-def mark_whole(work: Path, round: int, shards: Mapping[str, FileDigest], commits: str, before: Path | None) -> Found:
+def mark_complete(
+    work: Path, round: int, shards: Mapping[str, FileDigest], commits: str, before: Path | None
+) -> StoredCheckpoint:
     """Declare a checkpoint whole, then drop all others but the one `before`.
 
     shards: digests of the files as their writers know them; commits: the lines of the commit log.
     Everything is on disk before anything is dropped. TryAgain when a shard is not what its writer wrote, or the disk
     does not take it: then nothing is dropped.
     """
-    folder = folder_of(work, round)
+    folder = checkpoint_folder(work, round)
     try:
         write_durably(commits, folder / COMMITS)
-        digests = {**shards, COMMITS: digest_of(folder / COMMITS)}
-        mark = CheckpointRound(round=round, files=tuple(shards), digests=digests)
-        bad = first_bad(folder, mark, digests)
+        digests = {**shards, COMMITS: file_digest(folder / COMMITS)}
+        mark = CheckpointMark(round=round, files=tuple(shards), digests=digests)
+        bad = first_damaged(folder, mark, digests)
         if bad:
             raise TryAgain(f"{bad}; run again to go on from the checkpoint before")
         for name in shards:  # those that were fetched from another machine are on no disk yet
             flush(folder / name)
-        write_durably(wire.text(mark), folder / WHOLE)
+        write_durably(wire.text(mark), folder / MARK)
         for each in (work / CHECKPOINTS, work):
             flush(each)
     except OSError as error:
-        raise not_written(folder, error) from None
+        raise write_error(folder, error) from None
     for _, other in _rounds(work):
         if other not in (folder, before):
-            drop(other)
+            delete_checkpoint(other)
     return folder, mark
 
 
-def not_written(folder: Path, error: Exception) -> TryAgain:
+def write_error(folder: Path, error: Exception) -> TryAgain:
     """A checkpoint that did not get onto its disk, in words."""
     why = (error.strerror if isinstance(error, OSError) else None) or str(error)
     return TryAgain(
@@ -161,19 +165,19 @@ def not_written(folder: Path, error: Exception) -> TryAgain:
     )
 
 
-def drop(folder: Path) -> None:
+def delete_checkpoint(folder: Path) -> None:
     """Delete a checkpoint; a worker that shares the folder may be at it, too."""
     with suppress(OSError):
-        (folder / WHOLE).unlink()  # first: what is half deleted is not whole
+        (folder / MARK).unlink()  # first: what is half deleted is not whole
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def restore(folder: Path, segment: Segment, updates: Updates) -> None:
+def restore_segment(folder: Path, segment: Segment, updates: NamedOptimizer) -> None:
     """Put a checkpoint's state into a segment, whatever plan wrote it.
 
     TryAgain when a file is not what was written, or lacks what the segment needs: then nothing was put anywhere.
     """
-    mark = _proven(folder)
+    mark = _verified_mark(folder)
     trained = {n for n, p in segment.parameters.items() if p.requires_grad}
     needed = trained | set(segment.buffers)
     found = {n: t for n, t in _tensors(folder, mark, MODEL) if n in needed}
@@ -181,21 +185,21 @@ def restore(folder: Path, segment: Segment, updates: Updates) -> None:
     if lacking:
         raise TryAgain(f"{folder}: holds no {lacking[0]} ({len(lacking)} tensor(s) in all); delete it and run again")
     segment.put(found)
-    updates.restore(dict(_tensors(folder, mark, OPTIMIZER, trained)))
+    updates.load_state(dict(_tensors(folder, mark, OPTIMIZER, trained)))
 
 
 def trained_tensors(folder: Path) -> Mapping[str, torch.Tensor]:
     """Every parameter and buffer of a checkpoint, by name; TryAgain when a file is not what was written."""
-    return dict(_tensors(folder, _proven(folder), MODEL))
+    return dict(_tensors(folder, _verified_mark(folder), MODEL))
 
 
-def copy_state(found: Found, target: Path) -> Path:
+def copy_state(found: StoredCheckpoint, target: Path) -> Path:
     """Copy a checkpoint's shards and mark, not its commit log: times differ from run to run, state does not."""
     folder, mark = found
     target.mkdir(parents=True, exist_ok=True)
     for name in mark.files:
         shutil.copyfile(folder / name, target / name)
-    wire.write(replace(mark, digests={n: mark.digests[n] for n in mark.files}), target / WHOLE)
+    wire.write(replace(mark, digests={n: mark.digests[n] for n in mark.files}), target / MARK)
     return target
 
 
@@ -205,16 +209,16 @@ def _rounds(work: Path) -> list[tuple[int, Path]]:
     return [(int(number), path) for number, path in named if number.isdecimal()]
 
 
-def _proven(folder: Path) -> CheckpointRound:
-    mark = wire.read(CheckpointRound, folder / WHOLE)
-    bad = first_bad(folder, mark, mark.files)
+def _verified_mark(folder: Path) -> CheckpointMark:
+    mark = wire.read(CheckpointMark, folder / MARK)
+    bad = first_damaged(folder, mark, mark.files)
     if bad:
         raise TryAgain(f"{bad}; run again to go on from the checkpoint before")
     return mark
 
 
 def _tensors(
-    folder: Path, mark: CheckpointRound, prefix: str, only: set[str] | None = None
+    folder: Path, mark: CheckpointMark, prefix: str, only: set[str] | None = None
 ) -> Iterator[tuple[str, torch.Tensor]]:
     for name in mark.files:
         try:
@@ -224,3 +228,63 @@ def _tensors(
                         yield key.removeprefix(prefix), file.get_tensor(key)
         except (OSError, SafetensorError) as error:
             raise TryAgain(f"{folder / name}: cannot be read ({error}); run again") from None
+
+
+SAVING_S = 600.0
+MAX_INTERVAL_ROUNDS, MIN_CHECKPOINTS, INTERVAL_S = 50, 4, 60.0
+MIN_INTERVAL_RATIO = 20.0
+"""By time, a checkpoint is made after at least this many times what the last one took: at most 5 % go into them."""
+
+
+class CheckpointWriters(Protocol):
+    """The workers, as far as checkpoints need them."""
+
+    def gather(self, kind: str, devices: tuple[str, ...], patience_s: float) -> Mapping[str, Mapping[str, Any]]:
+        """The header of one message of this kind from each device."""
+
+    def collect(self, devices: tuple[str, ...], folder: Path) -> None:
+        """Have what these devices have written to a folder here."""
+
+
+class CheckpointSaver:
+    """The checkpoints of one attempt; `found` is what it goes on from, `clock` tells seconds."""
+
+    def __init__(
+        self,
+        training: TrainingRequest,
+        work: Path,
+        found: StoredCheckpoint | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._training, self._work, self._clock = training, work, clock
+        self.newest = found
+        self._last_s, self._took_s = clock(), 0.0
+
+    def due(self, done: int) -> bool:
+        """Whether the state after `done` rounds is to be kept.
+
+        The last always. Else after `checkpoint_every_rounds`; where that is not given, after every 50 rounds or every
+        quarter of them, whichever is less, and whenever the last one is more than a minute old.
+        """
+        every = self._training.checkpoint_every_rounds
+        if done == self._training.rounds:
+            return True
+        if every is not None:
+            return done % every == 0
+        every = min(MAX_INTERVAL_ROUNDS, -(-self._training.rounds // MIN_CHECKPOINTS))
+        return done % every == 0 or self._clock() - self._last_s >= max(INTERVAL_S, MIN_INTERVAL_RATIO * self._took_s)
+
+    def prepare(self, done: int) -> None:
+        """Clear away what an attempt before left of the checkpoint that is made next."""
+        delete_checkpoint(checkpoint_folder(self._work, done))
+
+    def save(self, done: int, workers: CheckpointWriters, leaders: tuple[str, ...], commits: str) -> None:
+        """Wait until these devices have written their shards, bring them here and declare the checkpoint whole."""
+        began_s = self._clock()
+        saved = workers.gather("saved", leaders, SAVING_S)
+        workers.collect(leaders, checkpoint_folder(self._work, done))
+        shards = {str(h["file"]): FileDigest(bytes=int(h["bytes"]), sha256=str(h["sha256"])) for h in saved.values()}
+        before = self.newest[0] if self.newest else None
+        self.newest = mark_complete(self._work, done, shards, commits, before)
+        self._last_s = self._clock()
+        self._took_s = self._last_s - began_s

@@ -1,4 +1,4 @@
-"""Sends and receives tensors between workers, by what they are and not by when they arrive."""
+"""Exchange of tensors between workers, addressed by content and not by order of arrival."""
 
 import math
 import time
@@ -13,15 +13,14 @@ import torch
 from fleetune.errors import Refused
 from fleetune.links.endpoint import Endpoint
 from fleetune.links.message import Message, Received
-from fleetune.training.clock_offset import ClockOffset
-from fleetune.training.pieces import joined, pieces
+from fleetune.training.measurements import ClockOffset
 
 DTYPES = {str(d).removeprefix("torch."): d for d in (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
     torch.uint8, torch.bool,
 )}  # fmt: skip
 POLL_S = 0.5
-HEARD, HERE = "heard", "here"
+BEAT_ACK, COORDINATOR_ALIVE = "heard", "here"
 """What the coordinator says of itself: the answer to a beat, and that it lives."""
 
 
@@ -30,7 +29,7 @@ class Stopped(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class TransferKey:
     """What a bulk message is about: `segment` receives it, `step` counts micro-batches or ring steps."""
 
     kind: str
@@ -61,13 +60,13 @@ class Exchange:
         self._coordinator = coordinator
         self._device = device
         self._revision = revision
-        self._waiting: dict[Key, Arrival] = {}
-        self._begun: dict[Key, list[list[memoryview]]] = {}
+        self._arrived: dict[TransferKey, Arrival] = {}
+        self._partial: dict[TransferKey, list[list[memoryview]]] = {}
         self._clock_offset = ClockOffset()
         self._control: list[Message] = []
         self.round = 0
         self.offset_s = 0.0
-        self.beaten: Callable[[], None] = lambda: None
+        self.on_progress: Callable[[], None] = lambda: None
         self.waits_for = ""
         """Whom the compute thread waits for: no progress is expected of it then."""
 
@@ -75,7 +74,7 @@ class Exchange:
         """Seconds of the coordinator's clock."""
         return time.monotonic() + self.offset_s
 
-    def send(self, peer: str, key: Key, tensors: Mapping[int, torch.Tensor]) -> None:
+    def send(self, peer: str, key: TransferKey, tensors: Mapping[int, torch.Tensor]) -> None:
         """Send tensors to a peer; their memory must not change until it has them."""
         described, parts = [], []
         for number, tensor in tensors.items():
@@ -91,37 +90,37 @@ class Exchange:
             "tensors": described,
             "sent_s": self.now_s(),
         }
-        cut = list(pieces(parts, self._endpoint.limit_bytes))
+        cut = list(split_parts(parts, self._endpoint.limit_bytes))
         for number, piece in enumerate(cut):
             where = {"piece": [number, len(cut)]} if len(cut) > 1 else {}
             self._endpoint.send(peer, Message(key.kind, {**header, **where}, piece))
 
-    def receive(self, key: Key) -> Arrival:
+    def receive(self, key: TransferKey) -> Arrival:
         """Wait for a bulk message."""
         with self._waits_for(key.sender):
-            while key not in self._waiting:
-                self._take()
-        return self._waiting.pop(key)
+            while key not in self._arrived:
+                self._receive_next()
+        return self._arrived.pop(key)
 
-    def tell(self, kind: str, header: dict[str, Any], *parts: bytes) -> None:
+    def send_control(self, kind: str, header: dict[str, Any], *parts: bytes) -> None:
         """Send a control message to the coordinator."""
         self._endpoint.send(self._coordinator, Message(kind, header, parts))
 
-    def hear(self, *kinds: str) -> Message:
+    def recv_control(self, *kinds: str) -> Message:
         """Wait for a control message of one of these kinds; others of the coordinator's wait their turn."""
         with self._waits_for(self._coordinator):
             while True:
                 for place, message in enumerate(self._control):
                     if message.kind in kinds:
                         return self._control.pop(place)
-                self._take()
+                self._receive_next()
 
     def start_round(self, round: int) -> None:
         """Forget what older rounds left behind, and take the newest measurement of the coordinator's clock."""
         self.round = round
-        self.offset_s = self._clock_offset.at_s(time.monotonic())
-        self._waiting = {key: arrival for key, arrival in self._waiting.items() if key.round >= round}
-        self._begun = {key: begun for key, begun in self._begun.items() if key.round >= round}
+        self.offset_s = self._clock_offset.offset_at_s(time.monotonic())
+        self._arrived = {key: arrival for key, arrival in self._arrived.items() if key.round >= round}
+        self._partial = {key: partial for key, partial in self._partial.items() if key.round >= round}
 
     @contextmanager
     def _waits_for(self, peer: str) -> Iterator[None]:
@@ -131,31 +130,31 @@ class Exchange:
         finally:
             self.waits_for = ""
 
-    def _take(self) -> None:
+    def _receive_next(self) -> None:
         received = self._endpoint.receive(POLL_S)
         if received is None:
             return
         message = received.message
         if received.sender != self._coordinator:
-            self._keep(received)
+            self._store_tensors(received)
         elif message.kind == "stop":
             raise Stopped
-        elif message.kind == HEARD:
+        elif message.kind == BEAT_ACK:
             sent_s, there_s, answered_s = (float(message.header[n]) for n in ("sent_s", "came_s", "answered_s"))
             self._clock_offset.add(sent_s, there_s, answered_s, received.at_s)
-        elif message.kind != HERE:
+        elif message.kind != COORDINATOR_ALIVE:
             self._control.append(message)
 
-    def _keep(self, received: Received) -> None:
+    def _store_tensors(self, received: Received) -> None:
         """Keep a bulk message until it is asked for; refused where it is malformed."""
         message, header = received.message, received.message.header
         try:
             stale = header["revision"] != self._revision or int(header["round"]) < self.round
             round, segment, step = (int(header[name]) for name in ("round", "segment", "step"))
-            key = Key(message.kind, round, segment, step, received.sender)
+            key = TransferKey(message.kind, round, segment, step, received.sender)
             if stale:
                 return
-            parts = self._whole(key, header, [memoryview(part) for part in message.parts])
+            parts = self._assemble(key, header, [memoryview(part) for part in message.parts])
             if parts is None:
                 return
             tensors = _tensors(header["tensors"], parts, self._device)
@@ -165,22 +164,22 @@ class Exchange:
                 f"{received.sender} sent a {message.kind!r} that does not describe its tensors ({error})"
             ) from None
         size_bytes = sum(part.nbytes for part in parts)
-        self._waiting[key] = Arrival(tensors, sent_s, received.at_s + self.offset_s, size_bytes)
+        self._arrived[key] = Arrival(tensors, sent_s, received.at_s + self.offset_s, size_bytes)
 
-    def _whole(self, key: Key, header: dict[str, Any], parts: list[memoryview]) -> list[memoryview] | None:
+    def _assemble(self, key: TransferKey, header: dict[str, Any], parts: list[memoryview]) -> list[memoryview] | None:
         """The parts of a message, those of several pieces once the last is here; None before."""
         number, count = header.get("piece", (0, 1))
         if count == 1:
             return parts
-        begun = self._begun.setdefault(key, [])
-        if not number == len(begun) < count:
-            raise ValueError(f"piece {number} of {count} after {len(begun)}")
-        begun.append(parts)
-        if len(begun) < count:
+        partial = self._partial.setdefault(key, [])
+        if not number == len(partial) < count:
+            raise ValueError(f"piece {number} of {count} after {len(partial)}")
+        partial.append(parts)
+        if len(partial) < count:
             return None
-        del self._begun[key]
+        del self._partial[key]
         sizes = [math.prod(shape) * DTYPES[dtype].itemsize for _, dtype, shape in header["tensors"]]
-        return joined([part for piece in begun for part in piece], sizes)
+        return join_parts([part for piece in partial for part in piece], sizes)
 
 
 def _tensors(described: list[Any], parts: Sequence[Any], device: torch.device) -> dict[int, torch.Tensor]:
@@ -204,3 +203,37 @@ def _writable(view: np.ndarray) -> np.ndarray:
     interface["data"] = (interface["data"][0], False)
     holder = type("Received", (), {"__array_interface__": interface, "keeps": view})()
     return np.asarray(holder)
+
+
+def split_parts(parts: Sequence[memoryview], limit_bytes: int) -> Iterator[tuple[memoryview, ...]]:
+    """The parts of each message: the bytes of `parts` in order, cut where a message is full; at least one message."""
+    piece: list[memoryview] = []
+    room = limit_bytes
+    for part in parts:
+        start = 0
+        while part.nbytes - start > room:
+            piece.append(part[start : start + room])
+            start += room
+            yield tuple(piece)
+            piece, room = [], limit_bytes
+        piece.append(part[start:])
+        room -= part.nbytes - start
+    yield tuple(piece)
+
+
+def join_parts(slices: Sequence[memoryview], sizes: Sequence[int]) -> list[memoryview]:
+    """Parts of these sizes out of the slices of all pieces; ValueError where they are not the same bytes in sum."""
+    total = sum(part.nbytes for part in slices)
+    if min(sizes, default=0) < 0 or sum(sizes) != total:
+        raise ValueError(f"{total} bytes came, {sum(sizes)} were announced")
+    parts = [np.empty(size, dtype=np.uint8).data.cast("B") for size in sizes]  # each aligned for its own dtype
+    rest = iter(slices)
+    source = memoryview(b"")
+    for part in parts:
+        place = 0
+        while place < part.nbytes:
+            source = source or next(rest)
+            size = min(source.nbytes, part.nbytes - place)
+            part[place : place + size] = source[:size]
+            place, source = place + size, source[size:]
+    return parts

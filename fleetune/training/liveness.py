@@ -1,27 +1,111 @@
-"""Whether a training can go on, judged by the beats of its workers; and if not, who or what is the cause.
+"""Heartbeats of the workers, and what the coordinator concludes from them.
 
-A device is named only for what is its own: silence, or work that does not get on. A message that was lost is put down
-to its link, and whoever waits for others is never named for it.
+A device is named only for its own faults: silence, or work without progress. A lost message is attributed to its link,
+and a device that waits for others is never named for the delay.
 """
 
 import math
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from fleetune.errors import Refused
+from fleetune.links.endpoint import Endpoint
 from fleetune.monitoring import FailureDetector
 from fleetune.monitoring.failure_detector import SILENT
-from fleetune.training.beat import COMPUTING, LOADING, SAVING, WAITING
-from fleetune.training.saving import SAVING_S
+from fleetune.training.checkpoints import SAVING_S
+from fleetune.training.exchange import Exchange
+
+BEAT_S = 0.5
+FAST_BEATS, FAST_BEAT_S = 10, 0.05
+"""The first ones come quickly, for they measure the clocks before the first round."""
+COORDINATOR_TIMEOUT_S = 60.0
+LOADING, COMPUTING, SAVING, WAITING = "loading", "computing", "saving", "waiting"
+
+
+class PeriodicThread:
+    """Calls `act` every few seconds in a thread of its own, until the end of the `with`."""
+
+    def __init__(self, act: Callable[[], None], interval_s: Callable[[], float]) -> None:
+        self._act, self._interval_s = act, interval_s
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="beat", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._interval_s()):
+            self._act()
+
+
+class Heartbeat:
+    """Heartbeats of a worker: its activity, the peer it waits for, and the losses of its links.
+
+    `doing` is set by the compute thread. `abandoned` is called with a sentence once the coordinator has been silent for
+    COORDINATOR_TIMEOUT_S: it has ended or cannot be reached, and nothing else would end this process.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        endpoint: Endpoint,
+        coordinator: str,
+        abandoned: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.doing = LOADING
+        self._exchange, self._endpoint, self._clock = exchange, endpoint, clock
+        self._coordinator, self._abandoned = coordinator, abandoned
+        self._watch = FailureDetector([coordinator], COORDINATOR_TIMEOUT_S, clock)
+        self._progress = self._beats = 0
+        exchange.on_progress = self._count_progress
+
+    def running(self) -> PeriodicThread:
+        """Beats until the end of the `with`."""
+        return PeriodicThread(self.beat, lambda: FAST_BEAT_S if self._beats < FAST_BEATS else BEAT_S)
+
+    def beat(self) -> None:
+        """Say that the process lives, and look whether the coordinator does."""
+        self._beats += 1
+        waits_for = self._exchange.waits_for
+        state = {
+            "progress": self._progress,
+            "doing": WAITING if waits_for else self.doing,
+            "waits_for": waits_for,
+            "sent_s": self._clock(),
+            "lost": dict(self._endpoint.lost_from),
+            "down": self._endpoint.down_s,
+        }
+        self._exchange.send_control("beat", state)
+        heard_s = self._endpoint.heard_s(self._coordinator)
+        if heard_s is not None:
+            self._watch.beat(self._coordinator, 0, at_s=heard_s)
+        for concern in self._watch.suspicions():
+            self._abandoned(
+                f"nothing was heard from the {self._coordinator} for {concern.since_s:.0f} s: "
+                "it has ended or cannot reach this device, so the worker ends"
+            )
+
+    def _count_progress(self) -> None:
+        self._progress += 1
+
 
 SILENCE_S = 10.0
 DOWN_S = 20.0
 LOADING_S = 900.0  # weights of a large model come from a disk
 COMPUTING_S = 60.0
-ROUNDS = 50.0
+STUCK_ROUNDS = 50.0
 """How many times its forecast round a device may compute without an action that ends."""
-STOOD_STILL_S = 5.0
+STALL_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +119,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class _Beat:
+class _BeatState:
     progress: int
     doing: str
     waits_for: str
@@ -49,24 +133,24 @@ class Liveness:
 
     def __init__(self, coordinator: str, round_s: float, clock: Callable[[], float]) -> None:
         """`round_s`: the forecast time of a round."""
-        computing_s = max(COMPUTING_S, ROUNDS * round_s)
+        computing_s = max(COMPUTING_S, STUCK_ROUNDS * round_s)
         limits_s = {LOADING: LOADING_S, SAVING: SAVING_S, COMPUTING: computing_s}
         self._watch = FailureDetector((), SILENCE_S, clock, limits_s)
         self._coordinator = coordinator
-        self._beats: dict[str, _Beat] = {}
+        self._beats: dict[str, _BeatState] = {}
 
     def now_s(self) -> float:
         """The clock, without the time in which this process itself stood still."""
         return self._watch.now_s()
 
-    def joined(self, device: str) -> None:
+    def add_device(self, device: str) -> None:
         """A device takes part from now on."""
         self._watch.add(device)
 
-    def hear(self, device: str, header: Mapping[str, Any], at_s: float) -> float:
+    def record_beat(self, device: str, header: Mapping[str, Any], at_s: float) -> float:
         """Take a beat that came at `at_s`; returns when it was sent, by the sender's clock. Refused if it is none."""
         try:
-            beat = _beat(header)
+            beat = _parse_beat(header)
             strangers = {beat.waits_for, *beat.lost, *beat.down} - {"", self._coordinator, *self._watch.devices}
             if strangers:  # its words reach people: nothing else may be in them
                 raise ValueError(f"{len(strangers)} names that no device has")
@@ -79,7 +163,7 @@ class Liveness:
         self._beats[device] = beat
         return beat.sent_s
 
-    def fault(self, lost_here: Mapping[str, int], down_here: Mapping[str, float]) -> Fault | None:
+    def find_fault(self, lost_here: Mapping[str, int], down_here: Mapping[str, float]) -> Fault | None:
         """What is wrong at this moment, by the beats and by the coordinator's own links; None while all is well."""
         concerns = self._watch.suspicions()
         silent = [concern for concern in concerns if concern.kind == SILENT]
@@ -100,7 +184,7 @@ class Liveness:
             )
         return None
 
-    def late(self, device: str, kind: str, patience_s: float) -> Fault:
+    def explain_timeout(self, device: str, kind: str, patience_s: float) -> Fault:
         """Why this device did not say `kind` within the patience: whoever it waits for, in the end, is the cause."""
         chain = [device]
         while (beat := self._beats.get(chain[-1])) is not None and beat.waits_for and chain.count(chain[-1]) == 1:
@@ -128,14 +212,14 @@ class Liveness:
 
     def _own_stall(self) -> str:
         stall_s = self._watch.longest_stall_s
-        return f"; the {self._coordinator} itself stood still for {stall_s:.0f} s" if stall_s > STOOD_STILL_S else ""
+        return f"; the {self._coordinator} itself stood still for {stall_s:.0f} s" if stall_s > STALL_S else ""
 
 
-def _beat(header: Mapping[str, Any]) -> _Beat:
+def _parse_beat(header: Mapping[str, Any]) -> _BeatState:
     """A beat's content, checked: only numbers and short texts are kept."""
     doing, waits_for, sent_s = str(header["doing"]), str(header["waits_for"]), float(header["sent_s"])
     if doing not in (LOADING, COMPUTING, SAVING, WAITING) or not math.isfinite(sent_s):
         raise ValueError(f"doing {doing[:20]!r} at {sent_s}")
     lost = {str(peer): int(count) for peer, count in header["lost"].items()}
     down = {str(peer): float(seconds) for peer, seconds in header["down"].items()}
-    return _Beat(int(header["progress"]), doing, waits_for, sent_s, lost, down)
+    return _BeatState(int(header["progress"]), doing, waits_for, sent_s, lost, down)

@@ -1,9 +1,10 @@
-"""What rounds took: rows as they travel from workers, and the few rounds' rows that are kept."""
+"""Measurements of rounds: the offset between two machines' clocks, and the timeline rows that workers report."""
 
 import bisect
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from typing_extensions import Buffer
@@ -11,16 +12,57 @@ from typing_extensions import Buffer
 from fleetune.contracts.metrics import TimelineRow
 from fleetune.errors import Refused
 
+DRIFT = 1e-4
+"""Seconds per second that two machines' clocks may drift apart: twice what a quartz is allowed."""
+MAX_SAMPLES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    at_s: float
+    offset_s: float
+    error_s: float
+    """The offset was right within this, when it was measured: half of the round trip."""
+
+    def error_bound_s(self, at_s: float) -> float:
+        """How far off it may be at another time."""
+        return self.error_s + DRIFT * abs(at_s - self.at_s)
+
+
+class ClockOffset:
+    """Keeps the round trips that say most (as NTP does: half a round trip and the drift since then bound the error)."""
+
+    def __init__(self) -> None:
+        self._samples: list[_Sample] = []
+
+    def add(self, sent_s: float, remote_received_s: float, remote_sent_s: float, received_s: float) -> None:
+        """Add one round trip: `sent_s` and `received_s` by the local clock, the others by the remote one."""
+        offset_s = ((remote_received_s - sent_s) + (remote_sent_s - received_s)) / 2
+        error_s = ((received_s - sent_s) - (remote_sent_s - remote_received_s)) / 2
+        if not (math.isfinite(offset_s) and error_s >= 0):
+            return  # no round trip takes less than no time
+        new = _Sample((sent_s + received_s) / 2, offset_s, error_s)
+        if any(old.error_bound_s(new.at_s) <= new.error_s for old in self._samples):
+            return  # nothing that is not known better
+        kept = [old for old in self._samples if new.error_bound_s(old.at_s) > old.error_s]
+        self._samples = [*kept, new][-MAX_SAMPLES:]
+
+    def offset_at_s(self, at_s: float) -> float:
+        """The offset at a time of the clock here; 0 before anything was measured."""
+        best = min(self._samples, key=lambda sample: sample.error_bound_s(at_s), default=None)
+        return best.offset_s if best else 0.0
+
+
 KEPT_ROUNDS = 16
 
 
-def rows_part(rows: Sequence[TimelineRow]) -> bytes:
+def encode_rows(rows: Sequence[TimelineRow]) -> bytes:
     """Rows as a message part: of many micro-batches they would not fit into a header."""
     plain = [[r.device, r.action, r.start_s, r.end_s, r.bytes] for r in rows]
     return json.dumps(plain, separators=(",", ":"), allow_nan=False).encode()
 
 
-def raw_rows(device: str, parts: Sequence[Buffer]) -> list[list[Any]]:
+def decode_rows(device: str, parts: Sequence[Buffer]) -> list[list[Any]]:
     """[device or link, action, start_s, end_s, bytes] of each row that a device sent; refused if they are none."""
     try:
         (part,) = parts
@@ -35,7 +77,7 @@ def raw_rows(device: str, parts: Sequence[Buffer]) -> list[list[Any]]:
     return list(rows)
 
 
-class Measurements:
+class RoundMeasurements:
     """Peaks of memory, and rows and bytes sent of the rounds that are nearest to the median; bounded."""
 
     def __init__(self) -> None:
@@ -54,7 +96,7 @@ class Measurements:
             median_s = self._ordered_s[len(self._ordered_s) // 2]
             del self._kept[max(self._kept, key=lambda r: (abs(self._kept[r][0] - median_s), r))]
 
-    def typical(self, median_s: float) -> tuple[list[TimelineRow], Mapping[tuple[str, str], int]]:
+    def median_round(self, median_s: float) -> tuple[list[TimelineRow], Mapping[tuple[str, str], int]]:
         """Rows and bytes from device to device of the kept round that is nearest to the median; empty without one."""
         nearest = min(self._kept, key=lambda r: (abs(self._kept[r][0] - median_s), r), default=None)
         return self._kept[nearest][1:] if nearest is not None else ([], {})

@@ -72,7 +72,7 @@ class WorkerTask:
 
 
 @record
-class Secrets:
+class WorkerKeys:
     """The first line of a worker's stdin."""
 
     public: str

@@ -27,28 +27,27 @@ from fleetune.launching.limits import OUT_OF_MEMORY_EXIT_CODE, CpuThrottle, is_o
 from fleetune.links.authentication import KeyPair
 from fleetune.links.endpoint import Endpoint, Listen
 from fleetune.models.graph import parse_graph
-from fleetune.models.memory import peak_memory_bytes
+from fleetune.models.init_weights import INIT_WEIGHTS
+from fleetune.models.process_memory import peak_memory_bytes
 from fleetune.models.segment import Segment
 from fleetune.models.skeleton import base_skeleton, saved_configuration, skeleton
 from fleetune.models.source import source_folder
-from fleetune.models.start import START
-from fleetune.models.tied import tied_by_unit
-from fleetune.models.weights import Weights
+from fleetune.models.units import tied_parameters_by_unit
+from fleetune.models.weights import WeightReader
+from fleetune.training.assignment import assignment_of, peers_of
 from fleetune.training.batches import Batches
-from fleetune.training.beat import COMPUTING, SAVING, Beat
-from fleetune.training.checkpoints import drop, folder_of, restore, write_shard
-from fleetune.training.clipping import gradient_norms, packed
+from fleetune.training.checkpoints import checkpoint_folder, delete_checkpoint, restore_segment, write_shard
 from fleetune.training.exchange import Exchange, Stopped
-from fleetune.training.measurements import rows_part
-from fleetune.training.place import place_of, talks_to
-from fleetune.training.reduction import tied_holders
-from fleetune.training.rounds import Rounds, Tools
-from fleetune.training.task import Secrets, WorkerTask
-from fleetune.training.updates import Updates
+from fleetune.training.gradients import gradient_norms, pack_norms, tied_holders
+from fleetune.training.liveness import COMPUTING, SAVING, Heartbeat
+from fleetune.training.measurements import encode_rows
+from fleetune.training.optimizer import NamedOptimizer
+from fleetune.training.rounds import RoundContext, RoundRunner
+from fleetune.training.task import WorkerKeys, WorkerTask
 
 COORDINATOR = "coordinator"
-FAREWELL_S = 0.5
-KEPT = 2
+EXIT_DELAY_S = 0.5
+KEPT_CHECKPOINTS = 2
 """Checkpoints that stay on a device."""
 
 
@@ -57,7 +56,7 @@ def main() -> int:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--task", type=Path, required=True)
     task = wire.read(WorkerTask, arguments.parse_args().task)
-    secrets = wire.parse(Secrets, sys.stdin.buffer.readline(), "keys on stdin")
+    secrets = wire.parse(WorkerKeys, sys.stdin.buffer.readline(), "keys on stdin")
     torch.set_num_threads(task.threads)
     keys = KeyPair(public=secrets.public.encode(), secret=secrets.secret.encode())
     allowed = {name: key.encode() for name, key in secrets.peers.items()}
@@ -70,12 +69,12 @@ def main() -> int:
 
 def _serve(task: WorkerTask, endpoint: Endpoint, allowed: dict[str, bytes]) -> int:
     exchange = Exchange(endpoint, COORDINATOR, torch.device(task.accelerator), task.plan.revision)
-    beat = Beat(exchange, endpoint, COORDINATOR, lambda why: _abandoned(exchange, why))
+    beat = Heartbeat(exchange, endpoint, COORDINATOR, lambda why: _exit_abandoned(exchange, why))
     try:
-        exchange.tell("hello", {"address": endpoint.address, "pid": os.getpid()})
+        exchange.send_control("hello", {"address": endpoint.address, "pid": os.getpid()})
         with beat.running():
-            addresses = exchange.hear("welcome").header["addresses"]
-            for peer in talks_to(task.plan, task.device):
+            addresses = exchange.recv_control("welcome").header["addresses"]
+            for peer in peers_of(task.plan, task.device):
                 endpoint.connect(peer, addresses[peer], allowed[peer])
             _Worker(task, exchange, endpoint, beat).run()
         return 0
@@ -91,34 +90,36 @@ def _serve(task: WorkerTask, endpoint: Endpoint, allowed: dict[str, bytes]) -> i
             error if isinstance(error, FleetuneError) else filesystem.disk_error(error, filesystem.folders(task.work))
         )
         why = str(known) if known else f"{type(error).__name__}: {error}"
-        exchange.tell("failed", {"why": why[:2000], "trace": traceback.format_exc()[-4000:], "exit_code": code})
+        exchange.send_control("failed", {"why": why[:2000], "trace": traceback.format_exc()[-4000:], "exit_code": code})
         return code
 
 
 class _Worker:
     """The device's units, data and optimizer, and the loop over rounds."""
 
-    def __init__(self, task: WorkerTask, exchange: Exchange, endpoint: Endpoint, beat: Beat) -> None:
+    def __init__(self, task: WorkerTask, exchange: Exchange, endpoint: Endpoint, beat: Heartbeat) -> None:
         self._task, self._exchange, self._endpoint, self._beat = task, exchange, endpoint, beat
         self._device = torch.device(task.accelerator)
-        self._place = place_of(task.plan, task.device)
+        self._assignment = assignment_of(task.plan, task.device)
         profile = Path(task.profile_folder)
         graph = parse_graph((profile / "graph.json").read_bytes(), "graph.json")
         config = saved_configuration(profile / "model")
         module = skeleton(config, task.model)
-        tied = tied_by_unit(graph, module)
-        self._order = {name: place for place, (name, _) in enumerate(module.named_parameters())}
-        self._segment = Segment(graph, self._place.segment.units, module, self._device)
-        self._segment.load(Weights(base_skeleton(config, task.model), source_folder(task.model), profile / START))
+        tied = tied_parameters_by_unit(graph, module)
+        self._parameter_order = {name: place for place, (name, _) in enumerate(module.named_parameters())}
+        self._segment = Segment(graph, self._assignment.segment.units, module, self._device)
+        self._segment.load(
+            WeightReader(base_skeleton(config, task.model), source_folder(task.model), profile / INIT_WEIGHTS)
+        )
         self._segment.train()
-        self._updates = Updates(self._segment.parameters, task.training)
+        self._updates = NamedOptimizer(self._segment.parameters, task.training)
         self._pace = CpuThrottle(task.cores)
         if task.state is not None:
-            restore(Path(task.state), self._segment, self._updates)
-        self._tied = tied_holders(tied, self._place.lane)
+            restore_segment(Path(task.state), self._segment, self._updates)
+        self._tied = tied_holders(tied, self._assignment.lane)
         self._sent_before: dict[str, int] = {}
         self._saved: list[int] = []
-        tools = Tools(
+        context = RoundContext(
             segment=self._segment,
             exchange=exchange,
             batches=Batches(Path(task.data_folder), task.plan, task.seed, self._device),
@@ -126,12 +127,12 @@ class _Worker:
             pace=self._pace,
             tied=self._tied,
         )
-        self._rounds = Rounds(task.plan, self._place, tools, task.seed)
+        self._rounds = RoundRunner(task.plan, self._assignment, context, task.seed)
 
     def run(self) -> None:
         """Rounds until the coordinator says stop."""
-        self._exchange.tell("loaded", {})
-        self._exchange.hear("begin")
+        self._exchange.send_control("loaded", {})
+        self._exchange.recv_control("begin")
         self._beat.doing = COMPUTING
         for round in range(self._task.first_round, self._task.training.rounds):
             work = self._rounds.run(round)
@@ -141,46 +142,46 @@ class _Worker:
                 )
             with self._pace.throttled():
                 norms = gradient_norms(self._updates.gradients(), round)
-            self._exchange.tell(
+            self._exchange.send_control(
                 "ready",
                 {
                     "round": round,
                     "loss": work.loss,
-                    "norms": packed(self._spoken_for(norms), self._order),
+                    "norms": pack_norms(self._norms_to_report(norms), self._parameter_order),
                     "peak_memory_bytes": peak_memory_bytes(self._device),
-                    "sent_bytes": self._sent(),
+                    "sent_bytes": self._bytes_sent(),
                 },
-                rows_part(work.rows),
+                encode_rows(work.rows),
             )
             commit = self._commit(round)
-            while len(self._saved) > KEPT:  # the newest is whole, since all were asked before this commit
-                drop(folder_of(Path(self._task.work), self._saved.pop(0)))
+            while len(self._saved) > KEPT_CHECKPOINTS:  # the newest is whole, since all were asked before this commit
+                delete_checkpoint(checkpoint_folder(Path(self._task.work), self._saved.pop(0)))
             with self._pace.throttled():
                 self._rounds.commit(round, float(commit["scale"]))
-            if commit["checkpoint"] and self._place.leads:
-                folder = folder_of(Path(self._task.work), round + 1)
+            if commit["checkpoint"] and self._assignment.is_leader:
+                folder = checkpoint_folder(Path(self._task.work), round + 1)
                 self._beat.doing = SAVING
-                file, digest = write_shard(folder, f"segment-{self._place.index}", self._segment, self._updates)
+                file, digest = write_shard(folder, f"segment-{self._assignment.index}", self._segment, self._updates)
                 self._beat.doing = COMPUTING
-                self._exchange.tell("saved", {"round": round + 1, "file": file, **wire.dump(digest)})
+                self._exchange.send_control("saved", {"round": round + 1, "file": file, **wire.dump(digest)})
                 self._saved.append(round + 1)
-        self._exchange.hear("nothing but stop")
+        self._exchange.recv_control("nothing but stop")
 
     def _commit(self, round: int) -> dict[str, Any]:
         """The commit of this round; one of an older round was applied already."""
         while True:
-            header = self._exchange.hear("commit").header
+            header = self._exchange.recv_control("commit").header
             if header["round"] == round:
                 return header
 
-    def _spoken_for(self, norms: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def _norms_to_report(self, norms: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """What clipping needs of this device: its group's, and of shared weights only in their first segment."""
-        if self._task.training.clip_norm is None or not self._place.leads:
+        if self._task.training.clip_norm is None or not self._assignment.is_leader:
             return {}
-        mine = {name for name in norms if self._tied.get(name, (self._place.index,))[0] == self._place.index}
+        mine = {name for name in norms if self._tied.get(name, (self._assignment.index,))[0] == self._assignment.index}
         return {name: norm for name, norm in norms.items() if name in mine}
 
-    def _sent(self) -> dict[str, int]:
+    def _bytes_sent(self) -> dict[str, int]:
         """Bytes sent to each worker since the last call."""
         now = {peer: n for peer, n in self._endpoint.sent_bytes.items() if peer != COORDINATOR}
         delta = {peer: n - self._sent_before.get(peer, 0) for peer, n in now.items()}
@@ -188,11 +189,11 @@ class _Worker:
         return {peer: n for peer, n in delta.items() if n}
 
 
-def _abandoned(exchange: Exchange, why: str) -> None:
+def _exit_abandoned(exchange: Exchange, why: str) -> None:
     """End this process, whatever it computes: nobody asks for it any more. A shard half written is no checkpoint."""
     print(why, file=sys.stderr, flush=True)  # noqa: T201 - the worker's log
-    exchange.tell("failed", {"why": why, "exit_code": TryAgain.exit_code})
-    time.sleep(FAREWELL_S)  # it may be that only this device is not heard
+    exchange.send_control("failed", {"why": why, "exit_code": TryAgain.exit_code})
+    time.sleep(EXIT_DELAY_S)  # it may be that only this device is not heard
     os._exit(TryAgain.exit_code)
 
 

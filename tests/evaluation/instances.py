@@ -11,9 +11,9 @@ from torch import nn
 from fleetune.contracts.run_config import DataRequest, Lora, ModelRequest
 from fleetune.data import InputSpec, PreparedData, prepare_data
 from fleetune.evaluation import EvaluationTask
+from fleetune.models.init_weights import INIT_WEIGHTS, initial_model, write_init_weights
 from fleetune.models.skeleton import saved_configuration
 from fleetune.models.source import configuration
-from fleetune.models.start import START, initial_model, write_start
 from tests.drawing.contents import content
 
 BERT: dict[str, Any] = {
@@ -43,13 +43,13 @@ def profile_folder(folder: Path, request: ModelRequest, seed: int = 1) -> Path:
     """What the profile stage leaves of a model: its configuration and its starting weights."""
     config = configuration(request, LABELS)
     config.save_pretrained(folder / "model")
-    write_start(config, request, seed, folder / START)
+    write_init_weights(config, request, seed, folder / INIT_WEIGHTS)
     return folder
 
 
 def started(folder: Path, request: ModelRequest) -> Any:
     """The model that training starts from."""
-    return initial_model(saved_configuration(folder / "model"), request, folder / START)
+    return initial_model(saved_configuration(folder / "model"), request, folder / INIT_WEIGHTS)
 
 
 def moved(model: Any) -> Any:

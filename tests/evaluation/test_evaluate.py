@@ -14,7 +14,7 @@ from fleetune.contracts.run_config import ModelRequest
 from fleetune.data import PreparedData
 from fleetune.errors import Refused
 from fleetune.evaluation import EvaluationTask, Summary, evaluate
-from fleetune.evaluation.scores import Scoring, score
+from fleetune.evaluation.scores import ScoringOptions, score
 from tests.evaluation.instances import BERT, LORA, finished, moved, started
 
 WHOLE = ModelRequest(task="sequence-classification", config=BERT)
@@ -63,7 +63,7 @@ def trained(task: EvaluationTask) -> Any:
 
 def expected(task: EvaluationTask, model: Any) -> dict[str, float]:
     """The scores of a model in memory."""
-    return score(model, PreparedData(task.data_folder), Scoring(batch_samples=4)).values
+    return score(model, PreparedData(task.data_folder), ScoringOptions(batch_samples=4)).values
 
 
 @pytest.fixture(params=["whole", "adapter", "adapter of files", "other head", "no pooler", "causal-lm"])

@@ -9,7 +9,7 @@ import torch
 
 from fleetune.data import PreparedData
 from fleetune.errors import Refused
-from fleetune.evaluation.scores import Scoring, agreement, by_class, score
+from fleetune.evaluation.scores import ScoringOptions, class_scores, classification_scores, score
 from tests.evaluation.instances import Told, text_data
 
 
@@ -21,7 +21,7 @@ def labelled(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
 
 def test_macro_f1_by_hand() -> None:
     """Wanted 0 0 1 1 2, predicted 0 1 1 1 0: F1 of the classes is 1/2, 4/5 and 0; three of five are right."""
-    found = agreement(np.array([0, 1, 1, 1, 0]), np.array([0, 0, 1, 1, 2]))
+    found = classification_scores(np.array([0, 1, 1, 1, 0]), np.array([0, 0, 1, 1, 2]))
     assert found["accuracy"] == pytest.approx(3 / 5)
     assert found["macro_f1"] == pytest.approx((1 / 2 + 4 / 5 + 0) / 3)
 
@@ -30,7 +30,7 @@ def test_knowing_model_is_perfect(labelled: PreparedData) -> None:
     """Logits that favour the right class by ln 2 over each of two others: loss ln 2, everything right."""
     labels = torch.from_numpy(labelled.rows("test", range(labelled.size("test")))["labels"])
     logits = torch.nn.functional.one_hot(labels, 3) * math.log(2)
-    found = score(Told(logits), labelled, Scoring(batch_samples=5)).values
+    found = score(Told(logits), labelled, ScoringOptions(batch_samples=5)).values
     assert found == pytest.approx({"accuracy": 1.0, "macro_f1": 1.0, "loss": math.log(2)})
     assert list(found) == ["accuracy", "macro_f1", "loss"]
 
@@ -40,7 +40,7 @@ def test_indifferent_model_answers_the_first_class(labelled: PreparedData) -> No
     samples = labelled.size("test")
     labels = labelled.rows("test", range(samples))["labels"]
     share = float((labels == 0).mean())
-    found = score(Told(torch.zeros(samples, 3)), labelled, Scoring()).values
+    found = score(Told(torch.zeros(samples, 3)), labelled, ScoringOptions()).values
     assert found["loss"] == pytest.approx(math.log(3))
     assert found["accuracy"] == pytest.approx(share)
     assert found["macro_f1"] == pytest.approx(2 * share / (1 + share) / 3)
@@ -54,7 +54,7 @@ def test_perplexity_counts_predicted_tokens_only(tmp_path: Path) -> None:
     last = rows["attention_mask"].sum(axis=1) - 1
     for row, position in enumerate(last):
         logits[row, position:, 7] = 50.0  # what follows the last token is padding: it must not count
-    found = score(Told(logits), data, Scoring(batch_samples=3)).values
+    found = score(Told(logits), data, ScoringOptions(batch_samples=3)).values
     assert found == pytest.approx({"loss": math.log(264), "perplexity": 264.0})
 
 
@@ -70,7 +70,7 @@ def test_loss_is_per_token_over_the_whole_split(tmp_path: Path) -> None:
     ]
     expected = sum(terms) / len(terms)
     for batch in (1, 4, 100):
-        assert score(Told(logits), data, Scoring(batch_samples=batch)).values["loss"] == pytest.approx(
+        assert score(Told(logits), data, ScoringOptions(batch_samples=batch)).values["loss"] == pytest.approx(
             expected, rel=1e-6
         )
 
@@ -80,7 +80,7 @@ def test_progress_ends_at_the_last_sample(labelled: PreparedData) -> None:
     said: list[tuple[str, float, float, str]] = []
     threads = torch.get_num_threads()
     samples = labelled.size("test")
-    scoring = Scoring(
+    scoring = ScoringOptions(
         batch_samples=5, progress=lambda what, done, total, unit="": said.append((what, done, total, unit))
     )
     score(Told(torch.zeros(samples, 3)), labelled, scoring, "fool")
@@ -92,7 +92,7 @@ def test_progress_ends_at_the_last_sample(labelled: PreparedData) -> None:
 def test_diverged_model_is_refused(labelled: PreparedData) -> None:
     """A loss that is no number ends in a sentence, not in a file."""
     with pytest.raises(Refused, match="the loss of the fool is nan; training diverged"):
-        score(Told(torch.full((labelled.size("test"), 3), math.nan)), labelled, Scoring(), "fool")
+        score(Told(torch.full((labelled.size("test"), 3), math.nan)), labelled, ScoringOptions(), "fool")
 
 
 def test_hopeless_perplexity_stays_a_number(tmp_path: Path) -> None:
@@ -100,13 +100,13 @@ def test_hopeless_perplexity_stays_a_number(tmp_path: Path) -> None:
     data = text_data(tmp_path / "data", "causal-lm")
     logits = torch.zeros(data.size("test"), 16, 264)
     logits[:, :, 0] = 5000.0
-    assert math.isfinite(score(Told(logits), data, Scoring()).values["perplexity"])
+    assert math.isfinite(score(Told(logits), data, ScoringOptions()).values["perplexity"])
 
 
 def test_every_class_has_its_own_scores() -> None:
     """A mean hides which class is never recognised: of class a half is found, b is always right, c occurs nowhere."""
     taken, given = np.array([0, 1, 1, 1, 2]), np.array([0, 0, 1, 1, 1])
-    found = by_class(taken, given, ("a", "b", "c"))
+    found = class_scores(taken, given, ("a", "b", "c"))
     assert [(one.name, one.samples) for one in found] == [("a", 2), ("b", 3), ("c", 0)]
     assert [one.precision for one in found] == pytest.approx([1.0, 2 / 3, 0.0])
     assert [one.recall for one in found] == pytest.approx([1 / 2, 2 / 3, 0.0])
@@ -116,6 +116,6 @@ def test_every_class_has_its_own_scores() -> None:
 def test_classes_come_with_the_names_of_the_data(labelled: PreparedData) -> None:
     """By number, and together they are the whole split."""
     samples = labelled.size("test")
-    found = score(Told(torch.zeros(samples, 3)), labelled, Scoring()).classes
+    found = score(Told(torch.zeros(samples, 3)), labelled, ScoringOptions()).classes
     assert [one.name for one in found] == list(labelled.labels)
     assert sum(one.samples for one in found) == samples

@@ -9,7 +9,7 @@ from fleetune.contracts.run_config import DataRequest, Lora, ModelRequest
 from fleetune.data.sources import content_digest
 from fleetune.errors import Refused
 from fleetune.filesystem import check_symlinks, leaves_folder
-from fleetune.models.source import folders, source_folder
+from fleetune.models.source import local_folders, source_folder
 
 Use = Callable[[Path], object]
 
@@ -24,7 +24,7 @@ def as_model(folder: Path) -> object:
 
 def as_adapter(folder: Path) -> object:
     lora = Lora(targets=("c_attn",), start=str(folder))
-    return folders(ModelRequest(config={"model_type": "gpt2"}, task="causal-lm", lora=lora))
+    return local_folders(ModelRequest(config={"model_type": "gpt2"}, task="causal-lm", lora=lora))
 
 
 @pytest.mark.parametrize("use", [as_data, as_model, as_adapter])

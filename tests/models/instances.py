@@ -9,16 +9,15 @@ from torch import nn
 
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.models.graph import Graph, graph_text, parse_graph
-from fleetune.models.leaves import leaves
-from fleetune.models.randomness import Draws, unit_seed
+from fleetune.models.init_weights import initial_model, write_init_weights
+from fleetune.models.randomness import DrawContext, unit_seed
 from fleetune.models.recorder import record_model
 from fleetune.models.segment import Segment
 from fleetune.models.skeleton import base_skeleton, skeleton
 from fleetune.models.source import configuration
-from fleetune.models.start import initial_model, write_start
-from fleetune.models.units import fold, merge_uncuttable
-from fleetune.models.weights import Weights
-from tests.training.families import IMAGE, LANGUAGE, Family, model_request
+from fleetune.models.units import fold_into_units, leaf_modules, merge_uncuttable
+from fleetune.models.weights import WeightReader
+from tests.training.model_families import IMAGE, LANGUAGE, Family, model_request
 
 CPU = torch.device("cpu")
 LABELS = ("a", "b", "c")
@@ -48,7 +47,7 @@ class Recorded:
         """Some units, with weights."""
         config = configuration(self.request, self.labels)
         made = Segment(self.graph, tuple(units), skeleton(config, self.request), CPU)
-        made.load(Weights(base_skeleton(config, self.request), None, self.start))
+        made.load(WeightReader(base_skeleton(config, self.request), None, self.start))
         return made
 
 
@@ -58,9 +57,11 @@ def recorded(family: Family, folder: Path, granularity: str = "block", **changes
     labels = () if family.task == LANGUAGE else LABELS
     config = configuration(request, labels)
     module = skeleton(config, request)
-    made = merge_uncuttable(fold(record_model(module, batch(family, RECORDED), leaves(module, granularity))))
+    made = merge_uncuttable(
+        fold_into_units(record_model(module, batch(family, RECORDED), leaf_modules(module, granularity)))
+    )
     graph = parse_graph(graph_text(made), "graph.json")
-    write_start(config, request, 3, folder / "start.safetensors")
+    write_init_weights(config, request, 3, folder / "start.safetensors")
     return Recorded(request, graph, folder / "start.safetensors", labels)
 
 
@@ -75,7 +76,7 @@ def batch(family: Family, samples: int) -> dict[str, torch.Tensor]:
     return {"input_ids": torch.randint(5, 300, (samples, TOKENS), generator=drawn), "attention_mask": mask}
 
 
-def seed_like_units(model: nn.Module, units: Sequence[str], draws: Draws) -> None:
+def seed_like_units(model: nn.Module, units: Sequence[str], draws: DrawContext) -> None:
     """An unsplit model's generator is seeded where a segment's is: first of all, then after each unit's module.
 
     A module that runs twice (NAME and NAME@2) hands over to another unit each time.

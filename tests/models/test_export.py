@@ -17,14 +17,13 @@ from transformers import (
 )
 
 from fleetune.contracts.run_config import Lora, ModelRequest
-from fleetune.models.export import copy_tokenizer, export_model
-from fleetune.models.readme import readme
+from fleetune.models.export import adapter_readme, copy_tokenizer, export_model
+from fleetune.models.init_weights import initial_model, write_init_weights
 from fleetune.models.skeleton import skeleton
 from fleetune.models.source import configuration
-from fleetune.models.start import initial_model, write_start
-from fleetune.models.tied import tied_adapters
+from fleetune.models.units import tied_adapter_layers
 from tests.models.instances import LABELS, batch
-from tests.training.families import BY_NAME, ENCODER, FAMILIES, IMAGE, LANGUAGE, TEXT, Family, model_request
+from tests.training.model_families import BY_NAME, ENCODER, FAMILIES, IMAGE, LANGUAGE, TEXT, Family, model_request
 
 AUTO = {
     TEXT: AutoModelForSequenceClassification,
@@ -36,7 +35,7 @@ AUTO = {
 def trained(request: ModelRequest, folder: Path) -> tuple[nn.Module, dict[str, torch.Tensor]]:
     """A model whose trained tensors have all moved, and those tensors by name."""
     config = configuration(request, LABELS)
-    write_start(config, request, 3, folder / "start")
+    write_init_weights(config, request, 3, folder / "start")
     model = initial_model(config, request, folder / "start")
     drawn = torch.Generator().manual_seed(1)
     moved = {}
@@ -160,7 +159,7 @@ def test_an_adapter_is_loaded_by_the_code_of_its_readme(
 )
 def test_a_readme_says_where_the_base_is(source: str | None, base: str, says: str) -> None:
     """No path of a package or of one machine stands there without saying so; only the hub's names are base_model."""
-    text = readme(ModelRequest(task=LANGUAGE, source=source, config={"model_type": "gpt2"}), base)
+    text = adapter_readme(ModelRequest(task=LANGUAGE, source=source, config={"model_type": "gpt2"}), base)
     assert says in text
     assert ("base_model: " in text) == (base == "owner/name")
 
@@ -169,7 +168,7 @@ def test_adapters_on_shared_weights_are_known() -> None:
     """GPT-2's embedding is its head: an adapter of one cannot be merged into both."""
     for targets, found in (("wte",), ("transformer.wte",)), (("c_attn",), ()):
         request = model_request(BY_NAME["gpt2"], dropout=True, lora=Lora(r=2, targets=targets))
-        assert tied_adapters(skeleton(configuration(request), request)) == found
+        assert tied_adapter_layers(skeleton(configuration(request), request)) == found
 
 
 def test_no_artifact_holds_a_pickle(tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ from torch.nn import functional
 from fleetune.contracts.run_config import Lora
 from fleetune.errors import Refused
 from fleetune.models.graph import graph_text, parse_graph
-from fleetune.models.randomness import Draws, unit_seed
+from fleetune.models.randomness import DrawContext, unit_seed
 from fleetune.models.recorder import record_model
 from fleetune.models.segment import Segment
-from fleetune.models.units import fold
+from fleetune.models.units import fold_into_units
 from tests.models.instances import batch, recorded
-from tests.training.families import ENCODER, TEXT, Family
+from tests.training.model_families import ENCODER, TEXT, Family
 
 SAMPLES, FIRST, OWN = 8, 2, 3
 INPUT = torch.randn(SAMPLES, 4, 6, generator=torch.Generator().manual_seed(1))
@@ -59,10 +59,10 @@ def both(call: Callable[..., Tensor], *given: Tensor, glue: bool = False, own: i
     """Rows of the whole draw, and what a device draws for those rows."""
     model = Model(call, glue)
     inputs = {f"x{number}": value for number, value in enumerate(given)}
-    graph = fold(record_model(model, inputs, {"last"} if glue else {"leaf", "last"}))
+    graph = fold_into_units(record_model(model, inputs, {"last"} if glue else {"leaf", "last"}))
     graph = parse_graph(graph_text(graph), "graph")
     segment = Segment(graph, tuple(unit.name for unit in graph.units), model, torch.device("cpu"))
-    draws = Draws(1, 2, 3, FIRST, SAMPLES)
+    draws = DrawContext(1, 2, 3, FIRST, SAMPLES)
 
     def run(first: int, end: int) -> Tensor:
         values = {number: inputs[name][first:end] for name, number in graph.inputs.items()}
@@ -189,7 +189,7 @@ def test_dropout_on_what_all_samples_share_adds_up_over_devices(shares: tuple[in
         segment.train()
         for first, end in spans:
             values = {number: given[name][first:end] for name, number in segment.graph.inputs.items()}
-            logits = segment.run(values, end - first, Draws(1, 2, 3, first, 8))[segment.graph.output]
+            logits = segment.run(values, end - first, DrawContext(1, 2, 3, first, 8))[segment.graph.output]
             (logits**2).sum().backward()
         return {name: p.grad for name, p in segment.parameters.items() if p.grad is not None}
 

@@ -14,21 +14,21 @@ from torch import nn
 from fleetune.contracts.run_config import Lora
 from fleetune.errors import Refused
 from fleetune.models.graph import Graph, graph_text, parse_graph
-from fleetune.models.randomness import Draws
+from fleetune.models.randomness import DrawContext
 from fleetune.models.recorder import record_model
 from fleetune.models.segment import Segment, Values
-from fleetune.models.units import fold, merge_uncuttable
+from fleetune.models.units import fold_into_units, merge_uncuttable
 from tests.models.instances import CPU, Recorded, batch, recorded, seed_like_units
-from tests.training.families import BY_NAME, FAMILIES, Family
+from tests.training.model_families import BY_NAME, FAMILIES, Family
 
 BATCHES = (1, 3, 4, 7)  # batch norms over maps of one pixel need two samples
 LORA_TARGETS = {"bert": ("query", "value"), "gpt2": ("c_attn",), "llama": ("q_proj", "v_proj"), "vit": ("q_proj",)}
 Outcome = tuple[torch.Tensor, dict[str, torch.Tensor]]
 
 
-def draws(samples: int) -> Draws:
+def draws(samples: int) -> DrawContext:
     """Of one micro-batch, held by one device."""
-    return Draws(5, 1, 2, 0, samples)
+    return DrawContext(5, 1, 2, 0, samples)
 
 
 def cut(ready: Recorded, chance: random.Random) -> list[Segment]:
@@ -46,7 +46,7 @@ def run_cut(segments: list[Segment], given: dict[str, torch.Tensor], samples: in
     values: Values = {number: given[name] for name, number in graph.inputs.items()}
     history: list[tuple[Values, Values]] = []
     for segment in segments:
-        inputs = {n: values[n].detach() for n in segment.needs}
+        inputs = {n: values[n].detach() for n in segment.input_values}
         inputs = {n: v.requires_grad_() if graph.value(n).gradient else v for n, v in inputs.items()}
         values = segment.run(inputs, samples, draws(samples))
         history.append((inputs, values))
@@ -148,7 +148,7 @@ class Small(nn.Module):
 def small(between: Callable[[torch.Tensor], torch.Tensor], model: Small | None = None) -> Graph:
     """A recorded Small."""
     model = model or Small(between)
-    return merge_uncuttable(fold(record_model(model, {"x": torch.zeros(4, 4)}, {"first", "second", "act"})))
+    return merge_uncuttable(fold_into_units(record_model(model, {"x": torch.zeros(4, 4)}, {"first", "second", "act"})))
 
 
 def run_units(graph: Graph, model: Small, x: torch.Tensor) -> torch.Tensor:
@@ -156,7 +156,7 @@ def run_units(graph: Graph, model: Small, x: torch.Tensor) -> torch.Tensor:
     values: Values = {graph.inputs["x"]: x}
     for unit in graph.units:
         segment = Segment(graph, (unit.name,), model, CPU)
-        inputs = {n: values[n].detach() for n in segment.needs}
+        inputs = {n: values[n].detach() for n in segment.input_values}
         values = segment.run({n: v.requires_grad_(graph.value(n).gradient) for n, v in inputs.items()}, len(x))
     return values[graph.output]
 

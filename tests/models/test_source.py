@@ -10,9 +10,17 @@ from huggingface_hub import constants
 from fleetune.contracts.run_config import Lora, ModelRequest
 from fleetune.errors import Refused
 from fleetune.models.export import export_model
+from fleetune.models.init_weights import write_init_weights
 from fleetune.models.skeleton import base_skeleton
-from fleetune.models.source import configuration, content_digest, needs, pinned, settled, source_folder, weight_files
-from fleetune.models.start import write_start
+from fleetune.models.source import (
+    configuration,
+    content_digest,
+    input_spec,
+    pin_revision,
+    source_folder,
+    weight_files,
+    with_local_source,
+)
 
 BERT = {
     "model_type": "bert", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
@@ -27,7 +35,7 @@ def saved(folder: Path, seed: int, shards: str = "") -> Path:
     request = ModelRequest(task="sequence-classification", config=BERT)
     config = configuration(request, ("no", "yes"))
     folder.mkdir(parents=True)
-    write_start(config, request, seed, folder / "model.safetensors")
+    write_init_weights(config, request, seed, folder / "model.safetensors")
     config.save_pretrained(folder)
     if shards:
         (folder / shards).mkdir()
@@ -98,13 +106,13 @@ def test_what_is_never_read_is_no_part_of_the_digest(tmp_path: Path) -> None:
 def test_a_name_on_the_hub_is_resolved_once(hub: Hub) -> None:
     """Bug: a branch that moved during a run gave later stages and workers other weights than were hashed."""
     request = ModelRequest(task="sequence-classification", source=NAME)
-    run = pinned(request)
+    run = pin_revision(request)
     before = content_digest(run)
-    assert run.revision == FIRST and pinned(run) == run
+    assert run.revision == FIRST and pin_revision(run) == run
     hub.point(SECOND)
     assert (source_folder(run) or Path()).name == FIRST and content_digest(run) == before
-    assert settled(run) == ModelRequest(task="sequence-classification", source=str(source_folder(run)))
-    moved = pinned(request)
+    assert with_local_source(run) == ModelRequest(task="sequence-classification", source=str(source_folder(run)))
+    moved = pin_revision(request)
     assert moved.revision == SECOND and content_digest(moved) != before
 
 
@@ -112,13 +120,13 @@ def test_a_revision_may_be_asked_for(hub: Hub) -> None:
     """A branch, or a commit; one that is not there is refused with its name, one of a folder too."""
     hub.point(SECOND, "next")
     for revision in ("next", SECOND):
-        assert pinned(ModelRequest(task="causal-lm", source=NAME, revision=revision)).revision == SECOND
+        assert pin_revision(ModelRequest(task="causal-lm", source=NAME, revision=revision)).revision == SECOND
     with pytest.raises(
         Refused, match="'owner/tiny' is neither a folder here nor readable from the hub at revision 'v9'"
     ):
-        pinned(ModelRequest(task="causal-lm", source=NAME, revision="v9"))
+        pin_revision(ModelRequest(task="causal-lm", source=NAME, revision="v9"))
     here = ModelRequest(task="causal-lm", source=str(source_folder(ModelRequest(task="causal-lm", source=NAME))))
-    assert pinned(here) == here
+    assert pin_revision(here) == here
     with pytest.raises(Refused, match="revision 'v9' is for names on the hub"):
         source_folder(ModelRequest(task="causal-lm", source=here.source, revision="v9"))
     with pytest.raises(Refused, match="revision 'v9' needs a source"):
@@ -129,9 +137,9 @@ def test_a_revision_may_be_asked_for(hub: Hub) -> None:
 def test_an_adapter_names_the_commit_of_its_base(tmp_path: Path) -> None:
     """Whoever loads it gets the very weights below it that it was trained on."""
     plain = ModelRequest(task="sequence-classification", source=NAME, lora=Lora(r=2, targets=("query",)))
-    request = pinned(plain)
+    request = pin_revision(plain)
     config = configuration(request, ("no", "yes"))
-    write_start(config, request, 3, tmp_path / "start")
+    write_init_weights(config, request, 3, tmp_path / "start")
     folder = export_model(config, request, tmp_path / "start", {}, tmp_path)
     written = json.loads((folder / "adapter_config.json").read_text())
     assert (written["base_model_name_or_path"], written["revision"]) == (NAME, FIRST)
@@ -156,7 +164,7 @@ def test_sizes_are_read_however_a_family_says_them(
     """Hiera and PVTv2 (a height and a width), DeiT (several classes for one task) ended in raw errors; XLNet, which
     takes any number of positions and says -1, in "set data.max_length to at most -1"."""
     request = ModelRequest(task=task, config=config)
-    found = needs(request)
+    found = input_spec(request)
     assert (found.image_size, found.max_positions) == (side, positions)
     assert base_skeleton(configuration(request, ("no", "yes")), request).training
 
@@ -172,6 +180,6 @@ def test_settings_that_make_no_model_are_refused_in_a_sentence(config: dict[str,
     """Whatever the model's own code raises."""
     request = ModelRequest(task=IMAGE, config=config)
     with pytest.raises(Refused, match=why) as caught:
-        needs(request)
+        input_spec(request)
         base_skeleton(configuration(request, ("no", "yes")), request)
     assert "\n" not in str(caught.value)

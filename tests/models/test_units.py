@@ -5,14 +5,20 @@ from torch import nn
 
 from fleetune.errors import Refused
 from fleetune.models import graph as g
-from fleetune.models.leaves import leaves
-from fleetune.models.ops import Ref
+from fleetune.models.operations import NodeRef
 from fleetune.models.skeleton import skeleton
 from fleetune.models.source import configuration
-from fleetune.models.tied import state_by_unit, tied_by_unit
-from fleetune.models.units import crossing, cuttable, fold, merge_uncuttable
+from fleetune.models.units import (
+    crossing_values,
+    fold_into_units,
+    is_cuttable,
+    leaf_modules,
+    merge_uncuttable,
+    state_by_unit,
+    tied_parameters_by_unit,
+)
 from tests.models.instances import LABELS
-from tests.training.families import BY_NAME, model_request
+from tests.training.model_families import BY_NAME, model_request
 
 BATCHED, SHARED, MIXED = ("s0", "4"), ("7", "4"), ("2*s0", "4")
 MANY = ()  # the shape of a call that returns several tensors
@@ -21,7 +27,7 @@ MANY = ()  # the shape of a call that returns several tensors
 def node(number: int, kind: str, target: str, reads: tuple[int, ...], shape: tuple[str, ...] = BATCHED) -> g.Node:
     """A node that reads others."""
     value = g.Value(shape=shape, dtype="float32", gradient=True) if shape else None
-    return g.Node(number, kind, target, tuple(Ref(r) for r in reads), {}, value)
+    return g.Node(number, kind, target, tuple(NodeRef(r) for r in reads), {}, value)
 
 
 def graph(*nodes: g.Node) -> g.Graph:
@@ -49,20 +55,20 @@ DRAWN = graph(
 
 def test_glue_goes_with_the_module_behind_it() -> None:
     """Items stay with their call, a second run gets a name of its own, glue at the end stays with the last module."""
-    units = {unit.name: unit.nodes for unit in fold(DRAWN).units}
+    units = {unit.name: unit.nodes for unit in fold_into_units(DRAWN).units}
     assert units == {"embed": (2,), "layer": (3, 5, 6, 7), "layer@2": (8,), "head": (9, 10)}
 
 
 def test_a_model_without_modules_is_one_unit() -> None:
     """Glue alone is called `model`."""
     only = graph(node(0, g.INPUT, "x", ()), node(1, g.FUNCTION, "torch.neg", (0,)))
-    assert fold(only).units == (g.UnitNodes(name="model", nodes=(1,)),)
+    assert fold_into_units(only).units == (g.GraphUnit(name="model", nodes=(1,)),)
 
 
 @pytest.mark.parametrize("last, values", [(2, (1, 2)), (7, (3, 6, 7)), (8, (7, 8)), (10, ())])
 def test_what_crosses_a_cut_is_made_before_and_read_after(last: int, values: tuple[int, ...]) -> None:
     """Inputs that are still needed cross too; weights never do."""
-    assert crossing(DRAWN, last) == values
+    assert crossing_values(DRAWN, last) == values
 
 
 @pytest.mark.parametrize("shape, batched", [(BATCHED, True), (SHARED, False), (MIXED, None), (("4", "s0"), None)])
@@ -70,7 +76,7 @@ def test_only_the_first_dimension_is_divided(shape: tuple[str, ...], batched: bo
     """Samples first: rows are dealt. No samples: the same for all. Anything else cannot be divided."""
     made = graph(node(0, g.INPUT, "x", ()), node(1, g.MODULE, "a", (0,), shape), node(2, g.MODULE, "b", (1,)))
     assert made.batched(1) is batched
-    assert cuttable(made, 1) is (batched is not None)
+    assert is_cuttable(made, 1) is (batched is not None)
 
 
 def test_units_between_which_no_cut_is_possible_are_joined() -> None:
@@ -82,7 +88,7 @@ def test_units_between_which_no_cut_is_possible_are_joined() -> None:
         node(3, g.MODULE, "c", (2,)),
         node(4, g.MODULE, "d", (3,)),
     )
-    units = merge_uncuttable(fold(made)).units
+    units = merge_uncuttable(fold_into_units(made)).units
     assert [(unit.name, unit.nodes) for unit in units] == [("c", (1, 2, 3)), ("d", (4,))]
 
 
@@ -100,14 +106,14 @@ def test_weights_that_two_units_read_are_tied() -> None:
     model.head.weight = model.embed.weight
     model.scale = nn.Parameter(model.embed.bias.detach())
     model.head.bias.requires_grad_(False)
-    folded = fold(DRAWN)
+    folded = fold_into_units(DRAWN)
     assert state_by_unit(folded, model) == {
         "embed": ("embed.weight", "embed.bias"),
         "layer": ("layer.weight", "scale"),
         "layer@2": ("layer.weight",),
         "head": ("embed.weight", "head.bias"),
     }
-    assert tied_by_unit(folded, model) == {
+    assert tied_parameters_by_unit(folded, model) == {
         "embed": ("embed.weight",),
         "layer": ("layer.weight",),
         "layer@2": ("layer.weight",),
@@ -144,11 +150,11 @@ def test_blocks_are_what_a_family_repeats(name: str, blocks: str) -> None:
     """Transformer layers, residual blocks, inverted residuals; and what stands around them, as it is named."""
     family = BY_NAME[name]
     request = model_request(family, dropout=True)
-    assert leaves(skeleton(configuration(request, LABELS), request), "block") == set(blocks.split())
+    assert leaf_modules(skeleton(configuration(request, LABELS), request), "block") == set(blocks.split())
 
 
 def test_layers_are_modules_without_children() -> None:
     """At the finer granularity; an adapter stays with its base."""
     model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU(), nn.Linear(2, 2)))
     model[1][1].lora_A = nn.Linear(2, 1)
-    assert leaves(model, "layer") - {"1.1.lora_A"} == {"0", "1.0", "1.1"}
+    assert leaf_modules(model, "layer") - {"1.1.lora_A"} == {"0", "1.0", "1.1"}

@@ -12,13 +12,13 @@ from safetensors.torch import load_file, save_file
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import Refused
 from fleetune.models import weights as module
+from fleetune.models.init_weights import INIT_WEIGHTS, write_init_weights
 from fleetune.models.segment import Segment
 from fleetune.models.skeleton import base_skeleton, skeleton
 from fleetune.models.source import configuration, source_folder, weight_files
-from fleetune.models.start import START, write_start
-from fleetune.models.weights import Weights, provided
+from fleetune.models.weights import WeightReader, available_names
 from tests.models.instances import CPU, LABELS, recorded
-from tests.training.families import BY_NAME, TEXT, Family, model_request
+from tests.training.model_families import BY_NAME, TEXT, Family, model_request
 
 # New name -> the name in files written years ago.
 OLD_VIT = (
@@ -45,13 +45,15 @@ def saved(family: Family, folder: Path, rename: Callable[[str], str] = str) -> d
     return tensors
 
 
-def opened(folder: Path, labels: tuple[str, ...] = LABELS, task: str = TEXT, **changes: Any) -> tuple[Any, Weights]:
+def opened(
+    folder: Path, labels: tuple[str, ...] = LABELS, task: str = TEXT, **changes: Any
+) -> tuple[Any, WeightReader]:
     """The model of a folder on the meta device, and its weights."""
     request = ModelRequest(task=task, source=str(folder), **changes)
     config = configuration(request, labels)
-    write_start(config, request, 1, folder / "drawn" / START)
+    write_init_weights(config, request, 1, folder / "drawn" / INIT_WEIGHTS)
     base = base_skeleton(config, request)
-    return base, Weights(base_skeleton(config, request), folder, folder / "drawn" / START)
+    return base, WeightReader(base_skeleton(config, request), folder, folder / "drawn" / INIT_WEIGHTS)
 
 
 class Spy:
@@ -104,7 +106,10 @@ def test_names_without_the_prefix_of_the_model_are_found() -> None:
     assert folder is not None
     stored = load_file(weight_files(folder)[0])
     base = base_skeleton(configuration(request, LABELS), request)
-    assert provided(base, weight_files(folder)) == set(base.state_dict()) - {"classifier.weight", "classifier.bias"}
+    assert available_names(base, weight_files(folder)) == set(base.state_dict()) - {
+        "classifier.weight",
+        "classifier.bias",
+    }
     query = "encoder.layer.3.attention.self.query.weight"
     loaded = module.load_into(base, weight_files(folder), {f"bert.{query}", "bert.embeddings.LayerNorm.bias"})
     assert torch.equal(loaded[f"bert.{query}"], stored[query])
@@ -122,8 +127,8 @@ def test_names_of_older_files_are_found(tmp_path: Path) -> None:
     tensors = saved(BY_NAME["vit"], tmp_path, older)
     assert any("attention.attention.query" in name for name in load_file(tmp_path / "model.safetensors"))
     base, weights = opened(tmp_path, task="image-classification")
-    assert provided(base, weight_files(tmp_path)) == set(tensors)
-    found = weights.tensors(set(tensors))
+    assert available_names(base, weight_files(tmp_path)) == set(tensors)
+    found = weights.read(set(tensors))
     assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
 
 
@@ -131,9 +136,9 @@ def test_a_head_of_another_size_is_drawn_anew(tmp_path: Path) -> None:
     """A file for three classes serves a model of two: the body is read, the head is not."""
     saved(BY_NAME["bert"], tmp_path)
     base, weights = opened(tmp_path, labels=("yes", "no"))
-    given = provided(base, weight_files(tmp_path))
+    given = available_names(base, weight_files(tmp_path))
     assert set(base.state_dict()) - given == {"classifier.weight", "classifier.bias"}
-    assert weights.tensors({"classifier.weight"})["classifier.weight"].shape == (2, 32)
+    assert weights.read({"classifier.weight"})["classifier.weight"].shape == (2, 32)
 
 
 def test_a_body_of_another_size_is_refused(tmp_path: Path) -> None:
@@ -147,17 +152,17 @@ def test_missing_tensors_are_refused_by_name(tmp_path: Path) -> None:
     """What neither the folder nor the drawn file holds."""
     saved(BY_NAME["bert"], tmp_path, lambda name: name.replace("classifier.bias", "other.bias"))
     base, weights = opened(tmp_path)
-    (tmp_path / "drawn" / START).unlink()
-    save_file({}, tmp_path / "drawn" / START)
+    (tmp_path / "drawn" / INIT_WEIGHTS).unlink()
+    save_file({}, tmp_path / "drawn" / INIT_WEIGHTS)
     with pytest.raises(Refused, match=r"no file holds classifier\.bias"):
-        weights.tensors({"classifier.bias", "classifier.weight"})
+        weights.read({"classifier.bias", "classifier.weight"})
 
 
 def test_tensors_come_in_the_precision_of_training(tmp_path: Path) -> None:
     """Files in float32 serve a model in float64."""
     tensors = saved(BY_NAME["bert"], tmp_path)
     _, weights = opened(tmp_path, precision="float64")
-    found = weights.tensors({"bert.pooler.dense.bias"})["bert.pooler.dense.bias"]
+    found = weights.read({"bert.pooler.dense.bias"})["bert.pooler.dense.bias"]
     assert found.dtype == torch.float64
     assert torch.equal(found, tensors["bert.pooler.dense.bias"].double())
 
@@ -180,8 +185,8 @@ def test_weights_in_several_files_are_found_by_their_index(tmp_path: Path) -> No
     sharded(tmp_path)
     (tmp_path / "consolidated.safetensors").write_bytes(b"not a model")
     base, weights = opened(tmp_path)
-    assert provided(base, weight_files(tmp_path)) == set(tensors)
-    assert torch.equal(weights.tensors({"classifier.bias"})["classifier.bias"], tensors["classifier.bias"])
+    assert available_names(base, weight_files(tmp_path)) == set(tensors)
+    assert torch.equal(weights.read({"classifier.bias"})["classifier.bias"], tensors["classifier.bias"])
     (tmp_path / "two.safetensors").unlink()
     with pytest.raises(Refused, match=r"lacks two\.safetensors"):
         opened(tmp_path)

@@ -15,7 +15,7 @@ from fleetune.clock import Clock
 from fleetune.contracts.fleet import Fleet
 from fleetune.errors import Infeasible
 from fleetune.models.recorder import record_model
-from fleetune.models.units import fold, merge_uncuttable
+from fleetune.models.units import fold_into_units, merge_uncuttable
 from fleetune.planning import Problem
 from fleetune.planning.parts.hpp_problem import PosedProblem, plan_of, problem_of, with_reserves
 from fleetune.profiling.units import unit_sizes
@@ -198,7 +198,7 @@ def test_a_skip_connection_crosses_every_cut_below_it() -> None:
     """After `second` its 6 numbers and the 8 of `first` cross; after `third` its 8 and those 8; 4 bytes each."""
     module = Skipping()
     recording = record_model(module, {"x": torch.zeros(4, 4)}, {"first", "second", "third", "last"})
-    graph = merge_uncuttable(fold(recording))
+    graph = merge_uncuttable(fold_into_units(recording))
     units = unit_sizes(graph, module, [100] * 4, [100] * 4, 4)
     problem = replace(small(), profile=fleets.profile(list(units), fleets.PACES))
     layers = problem_of(problem, "abc").problem.layers

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from fleetune.clock import Clock
 from fleetune.contracts.profile import Unit
 from fleetune.errors import Refused
-from fleetune.models.leaves import leaves
 from fleetune.models.skeleton import skeleton
 from fleetune.models.source import configuration
+from fleetune.models.units import leaf_modules
 from fleetune.planning import Problem
 from fleetune.planning.parts.layers import block_of, cut_places, layer_edges
 from tests.clock import fleets
 from tests.models.instances import recorded
 from tests.planning.instances import small, tiny
-from tests.training.families import FAMILIES, Family, model_request
+from tests.training.model_families import FAMILIES, Family, model_request
 
 
 def edges(problem: Problem, layers: str | int) -> list[int]:
@@ -49,7 +49,7 @@ def test_names_tell_the_blocks_that_the_model_repeats(family: Family, tmp_path: 
     """Recorded layer by layer, units fall into the blocks that granularity `block` records as one."""
     request = model_request(family, dropout=False)
     made = recorded(family, tmp_path, granularity="layer")
-    whole = leaves(skeleton(configuration(request, made.labels), request), "block")
+    whole = leaf_modules(skeleton(configuration(request, made.labels), request), "block")
     found = {block for block in block_of(made.units) if block}
     numbered = {leaf for leaf in whole if leaf.rsplit(".", 1)[-1].isdigit()}
     assert found - {"classifier.0", "classifier.1"} == numbered - {"classifier.0", "classifier.1"} != set()

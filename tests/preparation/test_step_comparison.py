@@ -11,15 +11,14 @@ from torch import nn
 from fleetune.contracts.run_config import Lora
 from fleetune.errors import Refused
 from fleetune.models import graph as g
-from fleetune.models.leaves import leaves
 from fleetune.models.recorder import record_model
-from fleetune.models.units import fold
+from fleetune.models.units import fold_into_units, leaf_modules
 from fleetune.preparation import step_comparison
 from fleetune.preparation.step_comparison import Samples, compare_step
 from fleetune.profiling.profile import profile
 from tests.models.instances import Recorded, batch, recorded
 from tests.profiling.instances import Scripted, ScriptedJob, costs, prepared, profiling_task
-from tests.training.families import BY_NAME, LANGUAGE, Family
+from tests.training.model_families import BY_NAME, LANGUAGE, Family
 
 LORA = Lora(r=2, dropout=0.2, targets="all-linear")
 
@@ -95,7 +94,7 @@ def of_sums() -> tuple[g.Graph, nn.Module, Samples, list[g.Node]]:
     """Sums recorded; its additions, in order."""
     model = Sums()
     x = torch.randn(6, 8, generator=torch.Generator().manual_seed(2))
-    graph = fold(record_model(model, {"x": x}, leaves(model, "layer")))
+    graph = fold_into_units(record_model(model, {"x": x}, leaf_modules(model, "layer")))
     given = Samples(inputs={"x": x}, labels=torch.tensor([0, 1, 2, 2, 1, 0]), task="image-classification", seed=5)
     return graph, model, given, [node for node in graph.nodes if node.target.endswith("add")]
 

@@ -15,7 +15,7 @@ from fleetune.launching import Command, LocalSites
 from fleetune.models.graph import Graph
 from fleetune.preparation.prepare import PreparedFolders, prepare_inputs
 from fleetune.profiling.task import MeasureTask, ProfilingTask
-from tests.training.families import BY_NAME, data_request, model_request
+from tests.training.model_families import BY_NAME, data_request, model_request
 
 FAMILY = BY_NAME["bert"]
 MODEL = model_request(FAMILY, dropout=True)

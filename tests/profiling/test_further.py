@@ -10,12 +10,12 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from fleetune.contracts.run_config import DataRequest, Lora, ModelRequest
 from fleetune.contracts.task import quiet
 from fleetune.data import PreparedData
+from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
 from fleetune.models.skeleton import saved_configuration
 from fleetune.models.source import configuration
-from fleetune.models.start import START, initial_model
 from fleetune.preparation.prepare import PreparedFolders, prepare_inputs
 from tests.data.samples import json_lines
-from tests.training.families import BY_NAME, TEXT, model_request
+from tests.training.model_families import BY_NAME, TEXT, model_request
 
 ORDER = ("pear", "fig", "apple")
 
@@ -42,5 +42,5 @@ def test_training_goes_on_with_the_same_classes(lora: Lora | None, tmp_path: Pat
     config = saved_configuration(folders.profile / "model")
     assert config.id2label == AutoConfig.from_pretrained(tmp_path / "model").id2label == dict(enumerate(ORDER))
     assert PreparedData(folders.data).labels == ORDER
-    started = initial_model(config, request, folders.profile / START)
+    started = initial_model(config, request, folders.profile / INIT_WEIGHTS)
     assert [ORDER[n] for n in started(input_ids=given).logits.argmax(dim=-1).tolist()] == answers

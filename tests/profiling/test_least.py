@@ -9,16 +9,15 @@ import torch
 from fleetune.contracts.run_config import ModelRequest, TrainingRequest
 from fleetune.errors import Refused
 from fleetune.models.graph import Graph
-from fleetune.models.leaves import leaves
 from fleetune.models.recorder import record_model
 from fleetune.models.skeleton import skeleton
 from fleetune.models.source import configuration
-from fleetune.models.units import fold, merge_uncuttable
+from fleetune.models.units import fold_into_units, leaf_modules, merge_uncuttable
 from fleetune.profiling.least import least_samples
 from fleetune.profiling.profile import batch_sizes, profile
 from fleetune.profiling.task import ProfilingTask
 from tests.profiling.instances import Scripted, ScriptedJob, costs, profiling_task
-from tests.training.families import BY_NAME, data_request, model_request
+from tests.training.model_families import BY_NAME, data_request, model_request
 
 FAMILY = BY_NAME["mobilenet_v2"]
 SMALL = model_request(FAMILY, dropout=True)
@@ -27,8 +26,10 @@ SMALL = model_request(FAMILY, dropout=True)
 def recorded(request: ModelRequest, side: int) -> tuple[Graph, torch.nn.Module]:
     """An image model, and its graph."""
     module = skeleton(configuration(request, ("one", "other")), request)
-    graph = record_model(module, {"pixel_values": torch.zeros(4, 3, side, side)}, leaves(module, request.granularity))
-    return merge_uncuttable(fold(graph)), module
+    graph = record_model(
+        module, {"pixel_values": torch.zeros(4, 3, side, side)}, leaf_modules(module, request.granularity)
+    )
+    return merge_uncuttable(fold_into_units(graph)), module
 
 
 @pytest.mark.parametrize(

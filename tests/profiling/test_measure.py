@@ -18,7 +18,7 @@ from fleetune.profiling import worker
 from fleetune.profiling.measure import Effort, UnitCost, measure
 from tests.models.instances import Recorded, batch, recorded
 from tests.profiling.instances import measure_task, prepared
-from tests.training.families import BY_NAME
+from tests.training.model_families import BY_NAME
 
 SIZES = (1, 2, 4)
 FAMILY = BY_NAME["bert"]

@@ -23,11 +23,11 @@ from fleetune.profiling.profile import profile
 from fleetune.profiling.task import ProfilingTask
 from fleetune.profiling.worker import prolonged
 from fleetune.training import TrainingTask, train
-from fleetune.training.crew import WORKER
+from fleetune.training.worker_group import WORKER
 from tests.models.instances import recorded
 from tests.profiling.instances import MODEL, measure_task, prepared
 from tests.profiling.test_measure import costs
-from tests.training.families import BY_NAME, data_request
+from tests.training.model_families import BY_NAME, data_request
 
 FAMILY = BY_NAME["bert"]
 NEEDS = {name: UnitNeed(state_bytes=100, kept_bytes=10, sample_bytes=5, input_bytes=0) for name in "abcd"}

@@ -20,13 +20,11 @@ from fleetune.contracts.task import quiet
 from fleetune.data import PreparedData, batch_indices
 from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain
 from fleetune.launching import LocalSites
-from fleetune.models.blocks import find_blocks
-from fleetune.models.dense import Slice
+from fleetune.models.attention_heads import AttentionHead, ParameterSlice, attention_heads, find_blocks
 from fleetune.models.graph import parse_graph
-from fleetune.models.heads import Head, heads
-from fleetune.models.randomness import Draws
+from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
+from fleetune.models.randomness import DrawContext
 from fleetune.models.skeleton import saved_configuration, skeleton
-from fleetune.models.start import START, initial_model
 from fleetune.preparation.prepare import PreparedFolders, prepare_inputs
 from fleetune.profiling import Kept, worker
 from fleetune.profiling.answer import Scores, scores_of
@@ -36,7 +34,7 @@ from fleetune.profiling.scoring import first_round
 from fleetune.profiling.task import ProfilingTask, ScoringTask
 from fleetune.training.batches import Batches
 from tests.profiling.instances import Scripted, ScriptedJob, costs, measure_task, profiling_task
-from tests.training.families import BY_NAME, Family, data_request, model_request
+from tests.training.model_families import BY_NAME, Family, data_request, model_request
 
 VIT = BY_NAME["vit"]
 SEED, BATCH, MICRO_BATCH = 3, 12, 4
@@ -54,7 +52,7 @@ class Ready:
         graph, _ = prepare_inputs(self.request, data_request(family, folder), SEED, self.folders, quiet)
         self.graph = parse_graph((self.folders.profile / "graph.json").read_bytes(), "graph")
         self.config = saved_configuration(self.folders.profile / "model")
-        self.heads = heads(find_blocks(self.graph, self.skeleton(), self.config))
+        self.heads = attention_heads(find_blocks(self.graph, self.skeleton(), self.config))
 
     def skeleton(self) -> torch.nn.Module:
         """The model without weights."""
@@ -62,7 +60,7 @@ class Ready:
 
     def whole(self) -> torch.nn.Module:
         """The model as training starts, unsplit."""
-        return initial_model(self.config, self.request, self.folders.profile / START)
+        return initial_model(self.config, self.request, self.folders.profile / INIT_WEIGHTS)
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +110,7 @@ def by_hand(ready: Ready) -> tuple[dict[str, torch.Tensor], list[dict[str, torch
     return dict(model.named_parameters()), found
 
 
-def total(pieces: tuple[Slice, ...], tensors: dict[str, torch.Tensor], power: int) -> float:
+def total(pieces: tuple[ParameterSlice, ...], tensors: dict[str, torch.Tensor], power: int) -> float:
     """Sum of |entry| ** power over slices."""
     return sum(float(piece.of(tensors[piece.parameter].detach()).double().abs().pow(power).sum()) for piece in pieces)
 
@@ -161,14 +159,14 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_other_samples(
 
 def test_micro_batches_are_those_of_training(vit: Ready) -> None:
     """The same rows in the same order, with the same draws of dropout."""
-    seen: list[tuple[dict[int, torch.Tensor], int, Draws]] = []
+    seen: list[tuple[dict[int, torch.Tensor], int, DrawContext]] = []
 
     class Watched:
         """Stands for the model."""
 
         graph, device = vit.graph, torch.device("cpu")
 
-        def run(self, values: dict[int, torch.Tensor], samples: int, draws: Draws) -> dict[int, torch.Tensor]:
+        def run(self, values: dict[int, torch.Tensor], samples: int, draws: DrawContext) -> dict[int, torch.Tensor]:
             """What it is given."""
             seen.append((values, samples, draws))
             return {vit.graph.output: torch.zeros(samples, 10, requires_grad=True)}
@@ -182,7 +180,7 @@ def test_micro_batches_are_those_of_training(vit: Ready) -> None:
     for number, (values, samples, draws) in enumerate(seen):
         (given,) = batches.inputs(number, (0, MICRO_BATCH)).values()
         assert samples == MICRO_BATCH and torch.equal(values[vit.graph.inputs["pixel_values"]], given)
-        assert draws == Draws(SEED, 0, number, 0, MICRO_BATCH)
+        assert draws == DrawContext(SEED, 0, number, 0, MICRO_BATCH)
 
 
 def test_a_process_that_scores_says_what_it_needs_and_how_far_it_is(vit: Ready, ask: Callable[..., Answered]) -> None:
@@ -234,7 +232,7 @@ def test_hidden_units_that_are_left_over_make_a_part_larger(tmp_path: Path) -> N
         }
 
 
-def scored_line(found: tuple[Head, ...]) -> dict[str, Any]:
+def scored_line(found: tuple[AttentionHead, ...]) -> dict[str, Any]:
     """The answer of a process that scores."""
     one = {"weight_magnitude": 2.0, "gradient_magnitude": 1.0, "fisher": [0.5, 0.25]}
     return {"event": "scores", "heads": [{"name": head.name, **one} for head in found]}

@@ -12,11 +12,10 @@ from fleetune.contracts.fleet import Device, Fleet, ModelSpeed, SimulatedDevice
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import Refused
 from fleetune.models.graph import Graph
-from fleetune.models.leaves import leaves
 from fleetune.models.recorder import record_model
 from fleetune.models.skeleton import skeleton
 from fleetune.models.source import configuration
-from fleetune.models.units import fold, merge_uncuttable
+from fleetune.models.units import fold_into_units, leaf_modules, merge_uncuttable
 from fleetune.profiling.profile import batch_sizes, profile
 from fleetune.profiling.simulated import Work, simulated_times, works
 from flows import configs, yaml_file
@@ -37,8 +36,10 @@ def recorded(request: ModelRequest, side: int) -> tuple[Graph, torch.nn.Module]:
     """An image model for ten classes, and its graph."""
     config = configuration(request, tuple("0123456789"))
     module = skeleton(config, request)
-    graph = record_model(module, {"pixel_values": torch.zeros(4, 3, side, side)}, leaves(module, request.granularity))
-    return merge_uncuttable(fold(graph)), module
+    graph = record_model(
+        module, {"pixel_values": torch.zeros(4, 3, side, side)}, leaf_modules(module, request.granularity)
+    )
+    return merge_uncuttable(fold_into_units(graph)), module
 
 
 def test_times_are_fixed_per_layer_and_grow_with_flops() -> None:

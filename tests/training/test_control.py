@@ -11,10 +11,10 @@ import torch
 
 from fleetune.contracts.plan import Plan
 from fleetune.contracts.run_config import Lora, TrainingRequest
-from tests.training.compare import FP32, FP64, Comparison, beside_control, has_batch_norm, whole_model
-from tests.training.families import BY_NAME, FAMILIES, IMAGE, MINILM, Family, data_request, model_request
-from tests.training.reference import Control
+from tests.training.control_comparison import FP32, FP64, Comparison, beside_control, has_batch_norm, whole_model
+from tests.training.model_families import BY_NAME, FAMILIES, IMAGE, MINILM, Family, data_request, model_request
 from tests.training.runs import Prepared, final_state, plan, prepared, run_plan
+from tests.training.unsplit_training import Control
 
 MASK = "dinov2.embeddings.mask_token"
 DINO = Family(

@@ -10,9 +10,9 @@ import torch
 from fleetune.contracts.run_config import TrainingRequest
 from fleetune.errors import FleetuneError, TryAgain
 from fleetune.launching import Command, Job, ProcessLauncher
-from fleetune.training.checkpoints import newest_whole
-from fleetune.training.commits import read_commits
-from tests.training.families import BY_NAME, data_request, model_request
+from fleetune.training.checkpoints import newest_complete
+from fleetune.training.commit_log import read_commits
+from tests.training.model_families import BY_NAME, data_request, model_request
 from tests.training.runs import MICRO_BATCH, MICRO_BATCHES, Prepared, final_state, plan, prepared, run_plan
 
 TRAINING = TrainingRequest(
@@ -118,7 +118,7 @@ def test_what_another_plan_has_trained_is_taken_up(tmp_path: Path) -> None:
     assert metrics.median_round_s == sorted(r.round_s for r in metrics.rounds[6:])[1]
     whole, again = final_state(tmp_path / "whole"), final_state(tmp_path / "new")
     assert all(torch.equal(whole[k], again[k]) for k in whole)
-    assert newest_whole(before, said.append) is not None and len(said) == 1, "nothing of it was changed"
+    assert newest_complete(before, said.append) is not None and len(said) == 1, "nothing of it was changed"
     events = (tmp_path / "new" / "output" / "metrics" / "events.jsonl").read_text()
     assert events.count('"started"') == 2 and events.count('"lost"') == 1 and events.count('"ended"') == 1
 

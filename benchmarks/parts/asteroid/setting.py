@@ -14,11 +14,10 @@ from fleetune.contracts.profile import Profile
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.discovery.devices import simulated_fleet
 from fleetune.models.graph import Graph
-from fleetune.models.leaves import leaves
 from fleetune.models.recorder import record_model
 from fleetune.models.skeleton import skeleton
 from fleetune.models.source import configuration
-from fleetune.models.units import fold, merge_uncuttable
+from fleetune.models.units import fold_into_units, leaf_modules, merge_uncuttable
 from fleetune.planning.parts.hpp_problem import problem_of
 from fleetune.planning.problem import Problem
 from fleetune.preparation.prepare import RECORDED_SAMPLES
@@ -82,7 +81,9 @@ def recorded(model: Model) -> tuple[str, Graph, nn.Module, list[Work]]:
     request = wire.load(ModelRequest, yaml_file.read(path), str(path))
     config = configuration(request, tuple(map(str, range(model.classes))))
     module = skeleton(config, request)
-    graph = merge_uncuttable(fold(record_model(module, _samples(model.shape), leaves(module, request.granularity))))
+    graph = merge_uncuttable(
+        fold_into_units(record_model(module, _samples(model.shape), leaf_modules(module, request.granularity)))
+    )
     return str(config.model_type), graph, module, works(graph, module)
 
 

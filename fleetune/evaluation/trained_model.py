@@ -1,0 +1,117 @@
+"""The trained model, read from its folder as anybody would: by transformers and PEFT, without this project."""
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import nn
+from transformers import PretrainedConfig
+
+from fleetune.contracts.run_config import ModelRequest
+from fleetune.errors import Refused
+from fleetune.models.skeleton import AUTO, DTYPES
+from fleetune.models.source import source_folder
+
+MODEL, ADAPTER = "model", "adapter"
+WEIGHTS, ADAPTER_WEIGHTS = "model.safetensors", "adapter_model.safetensors"
+SHARDS = "model.safetensors.index.json"
+
+
+def result_folder(checkpoint: Path) -> Path:
+    """model/ or adapter/ of a checkpoint; refused where it has neither."""
+    for name in (MODEL, ADAPTER):
+        if (checkpoint / name).is_dir():
+            return checkpoint / name
+    raise Refused(f"{checkpoint}: holds neither {MODEL}/ nor {ADAPTER}/; train again or verify the run")
+
+
+def load_trained_model(folder: Path, task: str) -> nn.Module:
+    """The model of a standard Hugging Face folder; a missing or damaged file is refused by its name."""
+    stored = _weight_files(folder)
+    try:
+        model, found = AUTO[task].from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False, output_loading_info=True
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise Refused(f"{folder / 'config.json'}: the model cannot be loaded ({_first_line(error)})") from None
+    lacking = sorted(found["missing_keys"])
+    if lacking:
+        raise Refused(f"{stored[0]}: {lacking[0]} is missing ({len(lacking)} tensor(s) in all); verify the run")
+    return model
+
+
+def load_base_model(config: PretrainedConfig, request: ModelRequest, adapter: Path) -> nn.Module:
+    """The pretrained model that an adapter belongs to; what its files lack, or have for other labels, must be in the
+    adapter."""
+    source = source_folder(request)
+    assert source is not None, "a model of random weights has no files"
+    dtype = DTYPES[request.precision]
+    model, found = AUTO[request.task].from_pretrained(
+        source,
+        config=config,
+        dtype=dtype,
+        local_files_only=True,
+        trust_remote_code=False,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,
+    )
+    carried = _tensor_names(adapter / ADAPTER_WEIGHTS)
+    drawn = {*found["missing_keys"], *(name for name, *_ in found["mismatched_keys"])}
+    lacking = [name for name in sorted(drawn) if f"base_model.model.{name}" not in carried]
+    if lacking:
+        raise Refused(
+            f"{adapter / ADAPTER_WEIGHTS}: {lacking[0]} is neither in the adapter nor in {source} "
+            f"({len(lacking)} tensor(s) in all); the adapter alone does not give the trained model"
+        )
+    return model
+
+
+def load_adapter(base: nn.Module, folder: Path) -> nn.Module:
+    """A base model with the adapter of a standard PEFT folder; a missing or damaged file is refused by its name."""
+    from peft import PeftModel, get_peft_model_state_dict
+
+    stored = _tensor_names(folder / ADAPTER_WEIGHTS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about keys: they are compared below
+        try:
+            model = PeftModel.from_pretrained(base, folder)
+        except KeyError as error:  # of a head that the settings promise
+            raise Refused(f"{folder / ADAPTER_WEIGHTS}: {error.args[0]} is missing; verify the run") from None
+        except (OSError, ValueError, TypeError, RuntimeError) as error:
+            raise Refused(f"{folder}: the adapter cannot be loaded ({_first_line(error)})") from None
+        wanted = set(get_peft_model_state_dict(model, save_embedding_layers=False))
+    odd = sorted(wanted ^ stored)
+    if odd:
+        how = "is missing" if odd[0] in wanted else "has no place in the model"
+        raise Refused(f"{folder / ADAPTER_WEIGHTS}: {odd[0]} {how} ({len(odd)} tensor(s) in all); verify the run")
+    return model
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """The weight files of a model folder, each opened once."""
+    index = folder / SHARDS
+    files = [folder / WEIGHTS]
+    if index.is_file():
+        try:
+            named: dict[str, Any] = json.loads(index.read_bytes())["weight_map"]
+        except (ValueError, KeyError) as error:
+            raise Refused(f"{index}: cannot be read ({error}); verify the run") from None
+        files = [folder / name for name in sorted(set(named.values()))]
+    for file in files:
+        _tensor_names(file)
+    return files
+
+
+def _tensor_names(file: Path) -> set[str]:
+    """Names of the tensors in a safetensors file."""
+    try:
+        with safe_open(file, framework="pt") as opened:
+            return set(opened.keys())
+    except (OSError, SafetensorError) as error:
+        raise Refused(f"{file}: cannot be read ({_first_line(error)}); verify the run or train again") from None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n", 1)[0][:200]

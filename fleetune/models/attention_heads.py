@@ -1,0 +1,287 @@
+"""The subnets of D2FT (Ding et al., "You Don't Need All Attentions", §II-A1): one attention head each, with as
+large a part of its block's feed-forward layer.
+
+A block is a member of an outermost list of modules. Its dense layers are recognised by the order in which a run calls
+them and by which of them read the same tensor: queries, keys and values (or one layer that makes all three), the layer
+that joins the heads, one layer up (or two, where one gates the other), one layer down. Module names are not used: they
+differ between model families.
+
+A head has the rows of queries, keys and values that make it, and the columns that read it where heads are joined; of
+the feed-forward layer the rows that make its hidden units, and the columns that read them. Parameters that all heads
+share belong to none: norms, biases that are added to the sum over heads, and the matrix A of a LoRA adapter on queries,
+keys or values (its gradient is zero where training starts, since B is). Rows of a LoRA adapter's B make outputs of the
+layer that it changes; columns of A read its inputs.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PretrainedConfig
+from transformers.pytorch_utils import Conv1D
+
+from fleetune.errors import Refused
+from fleetune.models.graph import Graph
+from fleetune.models.segment import run_on_meta
+from fleetune.models.skeleton import canonical_names
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterSlice:
+    """Indices [first, end) of one dimension of a parameter."""
+
+    parameter: str
+    """By the whole model's canonical name."""
+    dim: int
+    first: int
+    end: int
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """That part of the parameter, or of anything of its shape, without a copy."""
+        return tensor.narrow(self.dim, self.first, self.end - self.first)
+
+
+@dataclass(frozen=True, slots=True)
+class DenseLayer:
+    """A layer y = W x + b, with its adapter where it has one."""
+
+    name: str
+    inputs: int
+    outputs: int
+    by_output: tuple[tuple[str, int], ...]
+    """Parameters that have a dimension of outputs, and which."""
+    by_input: tuple[tuple[str, int], ...]
+    conv1d: bool
+    """Of transformers' Conv1D, which keeps W transposed."""
+
+    def rows(self, first: int, end: int) -> tuple[ParameterSlice, ...]:
+        """What makes outputs [first, end): rows of W and of B, entries of b."""
+        return tuple(ParameterSlice(name, dim, first, end) for name, dim in self.by_output)
+
+    def columns(self, first: int, end: int) -> tuple[ParameterSlice, ...]:
+        """What reads inputs [first, end): columns of W and of A."""
+        return tuple(ParameterSlice(name, dim, first, end) for name, dim in self.by_input)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Canonical names of all its parameters."""
+        return tuple(dict.fromkeys(name for name, _ in (*self.by_output, *self.by_input)))
+
+
+def dense_layers(skeleton: nn.Module) -> dict[nn.Module, DenseLayer]:
+    """Every dense layer of a model by its module; what an adapter is made of is part of the layer that it changes."""
+    canonical = canonical_names(skeleton)
+    found: dict[nn.Module, DenseLayer] = {}
+    adapted: list[str] = []
+    for name, module in skeleton.named_modules():
+        if any(name.startswith(f"{outer}.") for outer in adapted):
+            continue
+        if hasattr(module, "lora_A"):
+            adapted.append(name)
+        made = _dense(name, module, canonical)
+        if made is not None:
+            found[module] = made
+    return found
+
+
+def _dense(name: str, module: nn.Module, canonical: Mapping[str, str]) -> DenseLayer | None:
+    inner = "base_layer." if hasattr(module, "lora_A") else ""
+    layer = module.get_submodule("base_layer") if inner else module
+    if not isinstance(layer, nn.Linear | Conv1D):
+        return None
+    transposed = isinstance(layer, Conv1D)
+    outputs_at, inputs_at = (1, 0) if transposed else (0, 1)
+    by_output, by_input = [(f"{inner}weight", outputs_at)], [(f"{inner}weight", inputs_at)]
+    if layer.bias is not None:
+        by_output.append((f"{inner}bias", 0))
+    for adapter in module.get_submodule("lora_A") if inner else ():
+        by_output.append((f"lora_B.{adapter}.weight", 0))
+        by_input.append((f"lora_A.{adapter}.weight", 1))
+    return DenseLayer(
+        name=name,
+        inputs=int(layer.weight.shape[inputs_at]),
+        outputs=int(layer.weight.shape[outputs_at]),
+        by_output=tuple((canonical[f"{name}.{own}"], dim) for own, dim in by_output),
+        by_input=tuple((canonical[f"{name}.{own}"], dim) for own, dim in by_input),
+        conv1d=transposed,
+    )
+
+
+SUPPORTED = (
+    "supported are blocks that run queries, keys and values (three dense layers, or one Conv1D that makes them one "
+    "after the other), one dense layer that joins the heads, one or two up and one down, in this order, as in ViT, "
+    "BERT, RoBERTa, MiniLM, GPT-2 and Llama"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRange:
+    """Outputs [first, first + width) of a dense layer."""
+
+    layer: DenseLayer
+    first: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class HalfBlock:
+    """Half a block: `outer` reads, side by side, what every member makes of the outputs of `inner` that are its own."""
+
+    inner: tuple[OutputRange, ...]
+    outer: DenseLayer
+
+    @property
+    def layers(self) -> tuple[DenseLayer, ...]:
+        """All of them."""
+        return (*dict.fromkeys(part.layer for part in self.inner), self.outer)
+
+
+@dataclass(frozen=True, slots=True)
+class TransformerBlock:
+    """One block."""
+
+    name: str
+    heads: int
+    """Of keys and values: where several heads of queries share one, they are one head here, as none could run alone."""
+    attention: HalfBlock
+    feed_forward: HalfBlock
+
+
+def find_blocks(graph: Graph, skeleton: nn.Module, config: PretrainedConfig) -> tuple[TransformerBlock, ...]:
+    """Blocks in the order in which they run; Refused, naming the first block that does not fit, for other models.
+
+    `skeleton` is the whole model on the meta device.
+    """
+    dense = dense_layers(skeleton)
+    names = _block_names(skeleton)
+    calls: dict[str, list[tuple[DenseLayer, Any]]] = {}
+
+    def seen(module: nn.Module, given: Any) -> None:
+        layer = dense.get(module)
+        block = layer and next((name for name in names if layer.name.startswith(f"{name}.")), None)
+        if layer and block:
+            calls.setdefault(block, []).append((layer, given[0]))  # held, so that no other tensor takes its place
+
+    run_on_meta(graph, skeleton, seen)
+    if not calls:
+        raise Refused(f"profile.scores: {type(config).__name__} has no blocks with dense layers; {SUPPORTED}")
+    return tuple(_block(name, _group_calls(called), config) for name, called in calls.items())
+
+
+def _block_names(skeleton: nn.Module) -> list[str]:
+    """Names of what outermost lists of modules hold."""
+    found: list[str] = []
+    for name, module in skeleton.named_modules():
+        if isinstance(module, nn.ModuleList) and not any(name.startswith(f"{member}.") for member in found):
+            found += [f"{name}.{child}" for child, _ in module.named_children()]
+    return found
+
+
+def _group_calls(called: list[tuple[DenseLayer, Any]]) -> list[list[DenseLayer]]:
+    """Layers in the order of their calls; those that read the same tensor make one step."""
+    steps: list[list[DenseLayer]] = []
+    before: Any = None
+    for layer, given in called:
+        if steps and given is before:
+            steps[-1].append(layer)
+        else:
+            steps.append([layer])
+        before = given
+    return steps
+
+
+def _block(name: str, steps: list[list[DenseLayer]], config: PretrainedConfig) -> TransformerBlock:
+    queries = getattr(config, "num_attention_heads", None)
+    if not isinstance(queries, int) or queries < 1:
+        raise Refused(f"profile.scores: {type(config).__name__} has no number of attention heads; {SUPPORTED}")
+    heads = getattr(config, "num_key_value_heads", None) or queries
+    layers = [layer for step in steps for layer in step]
+    if len(set(layers)) < len(layers):
+        raise Refused(
+            f"profile.scores: {name} runs several times in one forward, where all blocks have to be chosen for "
+            f"separately; {SUPPORTED}"
+        )
+    if [len(step) for step in steps] not in ([3, 1, 1, 1], [3, 1, 2, 1], [1, 1, 1, 1], [1, 1, 2, 1]):
+        raise _unsupported_block(name, layers)
+    (joins,), ups, (down,) = steps[1:]
+    inner = _projections(steps[0], joins.inputs, heads / queries)
+    fits = inner and joins.inputs % queries == 0 and queries % heads == 0 and joins.outputs == down.outputs
+    if not fits or any(up.outputs != down.inputs for up in ups) or down.inputs < heads:
+        raise _unsupported_block(name, layers)
+    feed_forward = HalfBlock(tuple(OutputRange(up, 0, up.outputs) for up in ups), down)
+    return TransformerBlock(name, heads, HalfBlock(inner, joins), feed_forward)
+
+
+def _projections(layers: list[DenseLayer], width: int, keys: float) -> tuple[OutputRange, ...]:
+    """Queries, keys and values for `width` columns of what joins the heads, `keys` as many of keys as of queries;
+    empty where they are not."""
+    if len(layers) == 1:
+        (fused,) = layers
+        whole = fused.conv1d and fused.outputs == 3 * width and keys == 1
+        return tuple(OutputRange(fused, place * width, width) for place in range(3)) if whole else ()
+    wanted = sorted([width, round(width * keys), round(width * keys)])
+    return (
+        tuple(OutputRange(one, 0, one.outputs) for one in layers)
+        if sorted(one.outputs for one in layers) == wanted
+        else ()
+    )
+
+
+def _unsupported_block(name: str, layers: list[DenseLayer]) -> Refused:
+    shapes = ", ".join(f"{layer.name.removeprefix(name + '.')} {layer.inputs}x{layer.outputs}" for layer in layers)
+    return Refused(f"profile.scores: {name} runs {shapes}, which cannot be divided by heads; {SUPPORTED}")
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionHead:
+    """One subnet."""
+
+    block: TransformerBlock
+    number: int
+    slices: tuple[ParameterSlice, ...]
+    """Its weights, each in one slice only."""
+
+    @property
+    def name(self) -> str:
+        """`BLOCK#HEAD`."""
+        return f"{self.block.name}#{self.number}"
+
+    @property
+    def fractions(self) -> Iterator[tuple[HalfBlock, Fraction]]:
+        """How much of either half of its block is the head's."""
+        for half in (self.block.attention, self.block.feed_forward):
+            first, end = split_evenly(half.outer.inputs, self.block.heads)[self.number]
+            yield half, Fraction(end - first, half.outer.inputs)
+
+    @property
+    def layers(self) -> Iterator[tuple[DenseLayer, Fraction]]:
+        """Every dense layer of its block, and how much of it is the head's."""
+        for half, fraction in self.fractions:
+            yield from ((layer, fraction) for layer in half.layers)
+
+
+def attention_heads(blocks: tuple[TransformerBlock, ...]) -> tuple[AttentionHead, ...]:
+    """Every head of every block, block by block."""
+    return tuple(
+        AttentionHead(block, number, _slices(block, number)) for block in blocks for number in range(block.heads)
+    )
+
+
+def split_evenly(width: int, heads: int) -> tuple[tuple[int, int], ...]:
+    """[first, end) of every head: as even as whole numbers can be, the first ones larger by one."""
+    each, rest = divmod(width, heads)
+    starts = [number * each + min(number, rest) for number in range(heads + 1)]
+    return tuple(zip(starts, starts[1:], strict=False))
+
+
+def _slices(block: TransformerBlock, number: int) -> tuple[ParameterSlice, ...]:
+    found: list[ParameterSlice] = []
+    for half in (block.attention, block.feed_forward):
+        for part in half.inner:
+            first, end = split_evenly(part.width, block.heads)[number]
+            found += part.layer.rows(part.first + first, part.first + end)
+        found += half.outer.columns(*split_evenly(half.outer.inputs, block.heads)[number])
+    return tuple(found)

@@ -1,0 +1,129 @@
+"""What training starts from beyond the pretrained files: a new head, adapters, buffers, or a whole random model.
+
+Drawn once, by one seed, and kept beside the profile; every worker then reads its own part, so the starting point does
+not depend on how the model is cut.
+"""
+
+import warnings
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel
+
+from fleetune.contracts.run_config import ModelRequest
+from fleetune.errors import Refused
+from fleetune.models.skeleton import base_skeleton, canonical_names, skeleton
+from fleetune.models.source import adapter_folder, source_folder, weight_files
+from fleetune.models.weights import WeightReader, available_names, base_name, fill_model, load_pretrained
+
+FILE_MODE = 0o644
+INIT_WEIGHTS = "start.safetensors"
+MODULES_TO_SAVE = ".modules_to_save.default."
+
+
+def write_init_weights(config: PretrainedConfig, request: ModelRequest, seed: int, path: Path) -> None:
+    """Draw every tensor that the pretrained files do not hold and write them to `path`."""
+    base = base_skeleton(config, request)
+    folder = source_folder(request)
+    given = available_names(base, weight_files(folder)) if folder is not None else set()
+    torch.manual_seed(seed)
+    _draw_missing(base, given)
+    # some models make parameters of memory as it is, on no meta device: those that the files hold are not drawn
+    drawn = {name: t for name, t in _named_tensors(base).items() if not t.is_meta and name not in given}
+    tensors = dict(drawn)
+    if request.lora is not None:
+        whole = skeleton(config, request)
+        tensors = {name: drawn[base_name(name)] for name in _named_tensors(whole) if base_name(name) in drawn}
+        heads = _pretrained_heads(whole, drawn)
+        files = weight_files(folder) if folder is not None else ()
+        known = {**drawn, **load_pretrained(base_skeleton(config, request), files, heads)} if heads else drawn
+        tensors.update(_draw_adapters(whole, known, seed))
+        adapter = adapter_folder(request)
+        tensors.update(_load_adapters(adapter, whole) if adapter else {})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file({name: t.detach().clone().contiguous() for name, t in tensors.items()}, path)
+    path.chmod(FILE_MODE)  # safetensors keeps its files to their owner; workers may be somebody else
+
+
+def initial_model(config: PretrainedConfig, request: ModelRequest, start: Path, device: str = "cpu") -> nn.Module:
+    """The whole model with exactly the weights that training starts from, in evaluation mode."""
+    model = skeleton(config, request)
+    names = canonical_names(model)
+    weights = WeightReader(base_skeleton(config, request), source_folder(request), start)
+    fill_model(model, names, weights.read(set(names.values())))
+    return model.to(device).eval()
+
+
+def _draw_missing(base: PreTrainedModel, given: set[str]) -> None:
+    """Give real tensors to all that `given` does not name, drawn as transformers draws them."""
+    for name, tensor in _named_tensors(base).items():
+        tensor._is_hf_initialized = name in given
+    base._move_missing_keys_from_meta_to_device(set(base.state_dict()) - given, None, None, None)
+    base._initialize_missing_keys(False)
+    base.tie_weights()
+
+
+def _pretrained_heads(whole: nn.Module, drawn: dict[str, torch.Tensor]) -> set[str]:
+    """Names in the model without adapters of heads that are trained from pretrained values."""
+    heads = {_pretrained_name(name) for name in _named_tensors(whole) if MODULES_TO_SAVE in name}
+    return heads - set(drawn)
+
+
+def _pretrained_name(name: str) -> str:
+    return base_name(name.replace(MODULES_TO_SAVE, "."))
+
+
+def _draw_adapters(whole: nn.Module, heads: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
+    """LoRA matrices as PEFT draws them (A Kaiming-uniform, B zero), and the copies of heads that are trained."""
+    from peft.tuners.lora import LoraLayer
+
+    torch.manual_seed(seed + 1)
+    found: dict[str, torch.Tensor] = {}
+    for name, module in whole.named_modules():
+        if isinstance(module, LoraLayer):
+            for part in (module.lora_A, module.lora_B, module.lora_embedding_A, module.lora_embedding_B):
+                part.to_empty(device="cpu")
+            module.reset_lora_parameters("default", True)
+            prefix = f"{name}."
+            found.update({prefix + n: p.detach() for n, p in module.named_parameters() if "lora_" in n})
+    for name in _named_tensors(whole):
+        if MODULES_TO_SAVE in name:
+            found[name] = heads[_pretrained_name(name)]
+    return found
+
+
+def _load_adapters(folder: Path, whole: nn.Module) -> dict[str, torch.Tensor]:
+    """Tensors of a PEFT adapter folder under the names of the model in memory."""
+    path = folder / "adapter_model.safetensors"
+    try:
+        stored = load_file(path)
+    except Exception as error:
+        raise Refused(f"{path}: not a readable adapter ({error})") from None
+    named = _named_tensors(whole)
+    found: dict[str, torch.Tensor] = {}
+    for key, tensor in stored.items():
+        stem, last = key.rsplit(".", 1)
+        owner = stem.rsplit(".", 1)
+        options = (
+            f"{stem}.default.{last}",
+            f"{stem}.modules_to_save.default.{last}",
+            f"{owner[0]}.modules_to_save.default.{owner[-1]}.{last}",
+            key,
+        )
+        matched = next((o for o in options if o in named), None)
+        if matched is None:
+            raise Refused(f"{path}: {key} has no place in the model; was it made for other lora.targets?")
+        if tensor.shape != named[matched].shape:
+            raise Refused(
+                f"{path}: {key} is {list(tensor.shape)}, but lora.r and the model ask for {list(named[matched].shape)}"
+            )
+        found[matched] = tensor.to(named[matched].dtype)
+    return found
+
+
+def _named_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {**dict(model.named_parameters()), **dict(model.named_buffers())}

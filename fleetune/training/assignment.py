@@ -1,0 +1,136 @@
+"""The part of a plan that each device takes: its segment, its samples and the transfers with its neighbours."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fleetune.contracts.plan import Lane, Plan, Segment
+from fleetune.errors import Refused
+
+
+@dataclass(frozen=True, slots=True)
+class SampleTransfer:
+    """Samples [first, end) of a micro-batch that both `source` and `target` hold."""
+
+    source: str
+    target: str
+    first: int
+    end: int
+    carries_shared: bool
+    """Whether values that are the same for all samples travel here (once per target)."""
+
+
+def sample_transfers(before: Segment, after: Segment) -> tuple[SampleTransfer, ...]:
+    """Every transfer between two neighbouring segments, in the order of senders, then receivers."""
+    found: list[SampleTransfer] = []
+    served: set[str] = set()
+    for source in before.devices:
+        a, b = before.span(source)
+        for target in after.devices:
+            x, y = after.span(target)
+            if max(a, x) < min(b, y):
+                found.append(SampleTransfer(source, target, max(a, x), min(b, y), target not in served))
+                served.add(target)
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One device's part of a plan."""
+
+    device: str
+    lane: Lane
+    index: int
+    incoming: tuple[SampleTransfer, ...]
+    """Transfers into this device's forward, in the order of samples."""
+    outgoing: tuple[SampleTransfer, ...]
+    """Transfers out of it."""
+
+    @property
+    def segment(self) -> Segment:
+        """The segment the device runs."""
+        return self.lane.segments[self.index]
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """[first, end) of its samples in each micro-batch."""
+        return self.segment.span(self.device)
+
+    @property
+    def samples(self) -> int:
+        """How many samples of each micro-batch it takes."""
+        first, end = self.span
+        return end - first
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it reads inputs."""
+        return self.index == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it reads labels and computes the loss."""
+        return self.index == len(self.lane.segments) - 1
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether it speaks for its group where all members hold the same."""
+        return self.segment.devices[0] == self.device
+
+
+def assignment_of(plan: Plan, device: str) -> Assignment:
+    """The device's place; refused for a device that the plan leaves out."""
+    for lane in plan.lanes:
+        for index, segment in enumerate(lane.segments):
+            if device in segment.devices:
+                before = sample_transfers(lane.segments[index - 1], segment) if index else ()
+                more = index + 1 < len(lane.segments)
+                after = sample_transfers(segment, lane.segments[index + 1]) if more else ()
+                incoming = tuple(o for o in before if o.target == device)
+                return Assignment(device, lane, index, incoming, tuple(o for o in after if o.source == device))
+    raise Refused(f"plan: device {device!r} has no part in it; taking part are {', '.join(plan.devices)}")
+
+
+def peers_of(plan: Plan, device: str) -> tuple[str, ...]:
+    """Every other worker this one may exchange tensors with."""
+    assignment = assignment_of(plan, device)
+    near = (
+        [o.source for o in assignment.incoming]
+        + [o.target for o in assignment.outgoing]
+        + list(assignment.segment.devices)
+    )
+    tied = [
+        d for segment in assignment.lane.segments for d in segment.devices
+    ]  # holders of shared weights may be anywhere
+    return tuple(d for d in dict.fromkeys(near + tied) if d != device)
+
+
+def validate_supported(plan: Plan) -> None:
+    """Refuse plans that the workers would not obey, by all that they have beyond a chain of segments. Fields with
+    neutral values are nothing: workers that do not know them do what is meant."""
+    found = list(_unsupported_features(plan))
+    if found:
+        raise Refused(
+            f"plan: strategy {plan.strategy} made it with {', '.join(found)}; training runs one lane of segments, each "
+            "on devices of its own, over whole and dense links; look at this plan with --until plan, or train with "
+            "another strategy"
+        )
+
+
+def _unsupported_features(plan: Plan) -> Iterator[str]:
+    if len(plan.lanes) > 1:
+        yield f"{len(plan.lanes)} lanes"
+    if any(_reuses_devices(lane) for lane in plan.lanes):
+        yield "devices in several segments"
+    if any(segment.trained != segment.units for lane in plan.lanes for segment in lane.segments):
+        yield "segments that train a part of their units"
+    if not all(use.is_neutral for use in plan.links):
+        yield "thin or shared links"
+    if not all(gate.is_neutral for gate in plan.gates):
+        yield "gates"
+    if plan.collector:
+        yield f"a collector ({plan.collector})"
+
+
+def _reuses_devices(lane: Lane) -> bool:
+    devices = [device for segment in lane.segments for device in segment.devices]
+    return len(set(devices)) < len(devices)

@@ -1,0 +1,178 @@
+"""Gradients of a round: the flat bucket that holds them, their sum over devices, and their norms.
+
+Clipping does what torch's clip_grad_norm_ does on the whole model, to the last bit: it takes the norm of the norms of
+single tensors, in the order of the model's parameters and in the gradients' own precision, wherever the tensors are.
+"""
+
+import base64
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fleetune.contracts.plan import Lane
+from fleetune.contracts.run_config import TrainingRequest
+from fleetune.errors import Refused
+from fleetune.training.exchange import DTYPES, Exchange, TransferKey
+
+
+class GradientBucket:
+    """One flat tensor that holds every gradient as a view. Behind them lie batch statistics, and a mark for each
+    parameter: how many members' loss has reached it."""
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], statistics: list[torch.Tensor]) -> None:
+        self._parameters = [p for p in parameters.values() if p.requires_grad]
+        self._statistics = statistics
+        tensors = [*self._parameters, *statistics]
+        like = tensors[0] if tensors else torch.zeros(1)
+        sizes = [*(t.numel() for t in tensors), len(self._parameters)]
+        self.flat = torch.zeros(max(1, sum(sizes)), dtype=like.dtype, device=like.device)
+        *pieces, self._marks = self.flat.narrow(0, 0, sum(sizes)).split(sizes)
+        self._views = [piece.view_as(t) for piece, t in zip(pieces, tensors, strict=True)]
+        self._reached: set[int] = set()
+        for number, parameter in enumerate(self._parameters):
+            parameter.register_post_accumulate_grad_hook(lambda _, number=number: self._reached.add(number))
+
+    def start(self) -> None:
+        """Let a round's gradients gather in the bucket."""
+        self.flat.zero_()
+        self._reached.clear()
+        for parameter, view in zip(self._parameters, self._views, strict=False):
+            parameter.grad = view
+
+    def add_extras(self, weight: float) -> None:
+        """Put in what else is added up: marks, and this member's batch statistics by its share of the samples."""
+        for number in self._reached:
+            self._marks[number] = 1
+        for statistic, view in zip(self._statistics, self._views[len(self._parameters) :], strict=True):
+            torch.mul(statistic, weight, out=view)
+
+    def unpack(self) -> None:
+        """Take up the group's statistics; a parameter that nobody's loss has reached has no gradient."""
+        for statistic, view in zip(self._statistics, self._views[len(self._parameters) :], strict=True):
+            statistic.copy_(view)
+        for parameter, mark in zip(self._parameters, self._marks.tolist(), strict=True):
+            if not mark:
+                parameter.grad = None
+
+
+def ring_all_reduce(exchange: Exchange, group: Sequence[str], me: str, segment: int, flat: torch.Tensor) -> float:
+    """Sum `flat` over the group in position; every member ends with the same bits.
+
+    Ring all-reduce: 2(|G|-1) steps of |flat|/|G| elements each. Returns when the neighbour had begun (seconds of the
+    coordinator's clock), so that waiting for a slow member is not taken for the ring's own time.
+    """
+    size, position = len(group), group.index(me)
+    following, previous = group[(position + 1) % size], group[position - 1]
+    chunks = list(flat.tensor_split(size))
+    began_s = 0.0
+    for step in range(2 * (size - 1)):
+        gathering = step >= size - 1
+        out = (position - step) % size
+        into = (out - 1) % size
+        # No copy: a chunk is overwritten only by its total, which holds what the neighbour made of this very message.
+        exchange.send(following, TransferKey("ring", exchange.round, segment, step, me), {0: chunks[out]})
+        arrival = exchange.receive(TransferKey("ring", exchange.round, segment, step, previous))
+        began_s = began_s or arrival.sent_s
+        if gathering:
+            chunks[into].copy_(arrival.tensors[0])
+        else:
+            chunks[into].add_(arrival.tensors[0])
+    return began_s
+
+
+def sum_tied(
+    exchange: Exchange, lane: Lane, me: str, holders: dict[str, tuple[int, ...]], grads: dict[str, torch.Tensor]
+) -> None:
+    """Add the gradients that other segments have for the weights they share with this one.
+
+    holders: of the whole lane, for messages are numbered by it: parameter -> the segments that hold it, ascending;
+    grads: this segment's (already summed over its group); none for a parameter that no loss reaches here. One that no
+    holder's loss reaches stays without.
+    Every holder adds in the order of segments, so all of them end with the same bits. Sums take the places of their
+    terms in `grads`; the terms stay as they are, for the ring may still be sending from their memory.
+    """
+    own = next(index for index, segment in enumerate(lane.segments) if me in segment.devices)
+    position = lane.segments[own].devices.index(me)
+    for number, (name, segments) in enumerate(sorted(holders.items())):
+        if own not in segments:
+            continue
+        mine = {0: grads[name]} if name in grads else {}
+        for other in (s for s in segments if s != own):
+            members = lane.segments[other].devices
+            for target in (m for i, m in enumerate(members) if i % len(lane.segments[own].devices) == position):
+                exchange.send(target, TransferKey("tied", exchange.round, own, number, me), mine)
+        terms: list[torch.Tensor] = []
+        for index in segments:
+            if index == own:
+                terms += mine.values()
+            else:
+                members = lane.segments[index].devices
+                sender = members[position % len(members)]
+                terms += exchange.receive(TransferKey("tied", exchange.round, index, number, sender)).tensors.values()
+        if terms:
+            total = torch.zeros_like(terms[0])
+            for term in terms:
+                total.add_(term)
+            grads[name] = total
+
+
+def tied_holders(units: dict[str, tuple[str, ...]], lane: Lane) -> dict[str, tuple[int, ...]]:
+    """Parameters that several segments hold. units: unit -> its parameters that other units hold too."""
+    found: dict[str, list[int]] = {}
+    for index, segment in enumerate(lane.segments):
+        for name in {name for unit in segment.units for name in units.get(unit, ())}:
+            found.setdefault(name, []).append(index)
+    return {name: tuple(segments) for name, segments in found.items() if len(segments) > 1}
+
+
+def gradient_norms(gradients: Mapping[str, torch.Tensor], round: int) -> dict[str, torch.Tensor]:
+    """L2 norm of each gradient, by name; Refused naming the first gradient that is not finite."""
+    if not gradients:
+        return {}
+    norms = dict(zip(gradients, torch._foreach_norm(list(gradients.values())), strict=True))
+    if not bool(torch.stack(list(norms.values())).isfinite().all()):
+        for name, gradient in gradients.items():  # a norm may overflow though every number is finite
+            if not bool(gradient.isfinite().all()):
+                raise Refused(
+                    f"training: the gradient of {name} in round {round} is not finite; choose a smaller learning_rate, "
+                    "or clip_norm"
+                )
+    return norms
+
+
+def pack_norms(norms: Mapping[str, torch.Tensor], order: Mapping[str, int]) -> dict[str, Any]:
+    """Norms for a message's header, 16 bytes each; `order`: parameter -> its place in the model."""
+    dtype = torch.stack(list(norms.values())).dtype if norms else torch.float32
+    places = np.array([order[name] for name in norms], dtype="<i4")
+    values = np.array([float(norm) for norm in norms.values()], dtype="<f8")
+    return {"dtype": str(dtype).removeprefix("torch."), "places": _text(places), "values": _text(values)}
+
+
+def total_norm(reports: Iterable[Mapping[str, Any]]) -> torch.Tensor:
+    """Global L2 norm of what all devices have packed; 0 where nobody has a gradient."""
+    norms: dict[int, float] = {}
+    dtypes: list[torch.dtype] = []
+    for report in reports:
+        places = np.frombuffer(base64.b64decode(report["places"]), dtype="<i4").tolist()
+        values = np.frombuffer(base64.b64decode(report["values"]), dtype="<f8").tolist()
+        norms.update(zip(places, values, strict=True))
+        dtypes += [DTYPES[report["dtype"]]] if places else []
+    if not norms:
+        return torch.tensor(0.0)
+    dtype = functools.reduce(torch.promote_types, dtypes)
+    return torch.linalg.vector_norm(torch.tensor([norms[place] for place in sorted(norms)], dtype=dtype))
+
+
+def clip_scale(training: TrainingRequest, total: torch.Tensor) -> float:
+    """What gradients are multiplied by so that their global norm is at most clip_norm."""
+    if training.clip_norm is None:
+        return 1.0
+    return float(torch.clamp(training.clip_norm / (total + 1e-6), max=1.0))
+
+
+def _text(numbers: np.ndarray) -> str:
+    return base64.b64encode(numbers.tobytes()).decode()

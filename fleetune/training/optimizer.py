@@ -1,0 +1,138 @@
+"""The state that a commit changes: parameters, by an optimizer, and running statistics of batch norms.
+
+Until the commit the segment's own buffers, which checkpoints hold, stay as the last committed round left them, and a
+round that is started anew starts from them. This holds for running means and variances and for the number of batches,
+of every torch batch or instance norm; other modules must not change their buffers in a forward.
+"""
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from fleetune.contracts.run_config import TrainingRequest
+from fleetune.models.segment import Segment
+
+
+def learning_rate(training: TrainingRequest, round: int) -> float:
+    """The rate of a round (counted from 0): a linear warm-up, then the schedule down to the last round."""
+    peak = training.learning_rate
+    if round < training.warmup_rounds:
+        return peak * (round + 1) / training.warmup_rounds
+    if training.schedule == "constant":
+        return peak
+    done = (round - training.warmup_rounds) / max(1, training.rounds - training.warmup_rounds)
+    return peak * (1.0 - done if training.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done)))
+
+
+class NamedOptimizer:
+    """An optimizer over named parameters, whose state travels by name."""
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], training: TrainingRequest) -> None:
+        self._named = {name: p for name, p in parameters.items() if p.requires_grad}
+        self._training = training
+        self._optimizer = _optimizer(list(self._named.values()), training)
+
+    def clear_gradients(self) -> None:
+        """Forget gradients of a round that was not committed."""
+        for parameter in self._named.values():
+            parameter.grad = None
+
+    def gradients(self) -> dict[str, torch.Tensor]:
+        """Gradients by name; a parameter that the loss does not reach has none, and no step moves it."""
+        return {name: p.grad for name, p in self._named.items() if p.grad is not None}
+
+    def set_gradients(self, gradients: Mapping[str, torch.Tensor]) -> None:
+        """Take these tensors for gradients."""
+        for name, gradient in gradients.items():
+            self._named[name].grad = gradient
+
+    def step(self, round: int, scale: float) -> None:
+        """One optimizer step, then no gradients."""
+        if self._optimizer is None:
+            return
+        if scale != 1.0:
+            torch._foreach_mul_(list(self.gradients().values()), scale)
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate(self._training, round)
+        self._optimizer.step()
+        self.clear_gradients()
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Optimizer state as tensors named `KIND:PARAMETER`."""
+        kept: dict[str, torch.Tensor] = {}
+        for name, parameter in self._named.items():
+            for kind, value in (self._optimizer.state.get(parameter, {}) if self._optimizer else {}).items():
+                if value is not None:
+                    kept[f"{kind}:{name}"] = torch.as_tensor(value).detach()
+        return kept
+
+    def load_state(self, kept: Mapping[str, torch.Tensor]) -> None:
+        """Take up state that `state` gave, for the parameters that live here."""
+        for key, value in kept.items():
+            kind, name = key.split(":", 1)
+            parameter = self._named.get(name)
+            if parameter is not None and self._optimizer is not None:
+                self._optimizer.state[parameter][kind] = value.clone().to(parameter.device)
+
+
+def _optimizer(parameters: list[nn.Parameter], training: TrainingRequest) -> torch.optim.Optimizer | None:
+    """torch's fused optimizers: one pass over each parameter and no temporary copies of it."""
+    if not parameters:
+        return None
+    if training.optimizer == "sgd":
+        return torch.optim.SGD(
+            parameters,
+            lr=training.learning_rate,
+            momentum=training.momentum,
+            weight_decay=training.weight_decay,
+            fused=True,
+        )
+    return torch.optim.AdamW(
+        parameters,
+        lr=training.learning_rate,
+        betas=(training.beta1, training.beta2),
+        eps=training.epsilon,
+        weight_decay=training.weight_decay,
+        fused=True,
+    )
+
+
+AVERAGED, COUNT = ("running_mean", "running_var"), "num_batches_tracked"
+
+
+class BatchNormStatistics:
+    """The statistics of one segment; its modules work on copies from now on."""
+
+    def __init__(self, segment: Segment) -> None:
+        self._kept: list[tuple[nn.Module, str, torch.Tensor]] = []
+        norms = {id(m): m for leaf in segment.modules.values() for m in leaf.modules() if isinstance(m, _NormBase)}
+        for norm in norms.values():
+            for name in (*AVERAGED, COUNT):
+                kept = norm._buffers.get(name)
+                if kept is not None:
+                    self._kept.append((norm, name, kept))
+                    norm._buffers[name] = kept.clone()
+
+    @property
+    def means(self) -> list[torch.Tensor]:
+        """The copies of which a group's members keep the sample-weighted mean."""
+        return [self._copy(norm, name) for norm, name, _ in self._kept if name in AVERAGED]
+
+    def start(self) -> None:
+        """Begin a round with what is kept."""
+        for norm, name, kept in self._kept:
+            self._copy(norm, name).copy_(kept)
+
+    def commit(self) -> None:
+        """Keep what the round has made."""
+        for norm, name, kept in self._kept:
+            kept.copy_(self._copy(norm, name))
+
+    @staticmethod
+    def _copy(norm: nn.Module, name: str) -> torch.Tensor:
+        found = norm._buffers[name]
+        assert found is not None, "it was there when the segment was loaded"
+        return found

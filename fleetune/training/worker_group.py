@@ -1,0 +1,276 @@
+"""The worker processes of a run: started together, heard one by one, ended together."""
+
+import secrets
+import time
+from pathlib import Path
+from typing import Any, Self
+
+from fleetune.clock import Clock
+from fleetune.contracts import wire
+from fleetune.contracts.fleet import PROCESS
+from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain, by_exit_code
+from fleetune.launching import (
+    MALLOC_ENVIRONMENT,
+    Command,
+    Job,
+    describe_exit,
+    describe_used_memory,
+    thread_environment,
+)
+from fleetune.links.authentication import KeyPair, new_key_pair
+from fleetune.links.endpoint import Endpoint, Listen
+from fleetune.links.message import Message, Received
+from fleetune.models.source import local_folders, with_local_source
+from fleetune.monitoring import EventLog
+from fleetune.training.assignment import assignment_of
+from fleetune.training.checkpoints import CHECKPOINTS, StoredCheckpoint
+from fleetune.training.exchange import BEAT_ACK, COORDINATOR_ALIVE
+from fleetune.training.liveness import LOADING_S, Fault, Liveness, PeriodicThread
+from fleetune.training.measurements import decode_rows
+from fleetune.training.task import TrainingTask, WorkerKeys, WorkerTask
+from fleetune.training.worker import COORDINATOR
+
+WORKER = "fleetune.training.worker"
+TASK = "task.json"
+STARTING_S = 120.0
+POLL_S = 0.2
+ALIVE_INTERVAL_S = 2.0
+FINAL_MESSAGE_S = 1.0
+MAX_REASON_CHARACTERS = 2000
+WORKER_MESSAGES = ("hello", "loaded", "ready", "saved")
+"""What a worker says and somebody waits for."""
+
+
+class WorkerGroup:
+    """Workers of every device in a plan, with the coordinator's end of their links."""
+
+    def __init__(self, task: TrainingTask, found: StoredCheckpoint | None, events: EventLog) -> None:
+        """`found`: the checkpoint to go on from."""
+        self._task, self._events = task, events
+        self.devices = task.plan.plan.devices
+        self._run = secrets.token_hex(8)
+        self._first_round = found[1].round if found else 0
+        self._state = found[0] if found else None
+        self._jobs: dict[str, Job] = {}
+        self._pending: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+        self._liveness = Liveness(COORDINATOR, task.plan.objective, time.monotonic)
+        keys = {device: new_key_pair() for device in self.devices}
+        self._keys = new_key_pair()
+        self._public = {device: pair.public for device, pair in keys.items()}
+        self._connected: set[str] = set()
+        listen = Listen(bind=task.sites.listen)
+        self._endpoint = Endpoint(
+            COORDINATOR, self._keys, self._public, run=self._run, listen=listen, note=self._log_refused
+        )
+        self._alive_thread = PeriodicThread(self._announce_alive, lambda: ALIVE_INTERVAL_S)
+        try:
+            self._alive_thread.__enter__()
+            self._start(keys)
+        except BaseException:
+            self.end()
+            raise
+
+    def gather(self, kind: str, devices: tuple[str, ...], patience_s: float) -> dict[str, dict[str, Any]]:
+        """The header of one message of this kind from each device; TryAgain when one fails or stays away."""
+        found: dict[str, dict[str, Any]] = {}
+        give_up_s = self._liveness.now_s() + patience_s
+        while len(found) < len(devices):
+            for device in devices:
+                for place, (other, header) in enumerate(self._pending.get(device, [])):
+                    if other == kind and device not in found:
+                        found[device] = header
+                        self._pending[device].pop(place)
+                        break
+            if len(found) == len(devices):
+                break
+            self._receive_all()
+            self._raise_failures()
+            if self._liveness.now_s() > give_up_s:
+                late = next(device for device in devices if device not in found)
+                raise self._fault_error(self._liveness.explain_timeout(late, kind, patience_s))
+        return found
+
+    def collect(self, devices: tuple[str, ...], folder: Path) -> None:
+        """Have what these devices have written to a folder here."""
+        for device in devices:
+            self._jobs[device].collect(folder)
+
+    def broadcast(self, kind: str, header: dict[str, Any]) -> None:
+        """Send a control message to every worker."""
+        for device in self.devices:
+            self._endpoint.send(device, Message(kind, header))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Stop every worker and the coordinator's links; safe to repeat."""
+        self._alive_thread.__exit__()
+        for device in self._connected:
+            if self._endpoint.connected(device):
+                self._endpoint.send(device, Message("stop", {}))
+        patience_s = time.monotonic() + 3.0
+        for job in self._jobs.values():
+            if job.wait(max(0.0, patience_s - time.monotonic())) is None:
+                job.stop(grace_s=1.0)
+        self._endpoint.close()
+
+    def _start(self, keys: dict[str, KeyPair]) -> None:
+        task = self._task
+        state = self._state
+        read = [task.profile_folder, task.data_folder, *local_folders(task.model), *([state] if state else [])]
+        task.work.joinpath(CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+        for device in self.devices:
+            folder = task.work / "workers" / device
+            wire.write(self._worker_task(device, state), folder / TASK)
+            others = {name: pair.public.decode() for name, pair in keys.items() if name != device}
+            line = WorkerKeys(
+                public=keys[device].public.decode(),
+                secret=keys[device].secret.decode(),
+                coordinator_address=self._endpoint.address,
+                coordinator_public=self._keys.public.decode(),
+                peers=others,
+            )
+            command = Command(
+                module=WORKER,
+                arguments=("--task", str(folder / TASK)),
+                first_line=wire.text(line).replace("\n", " ").encode(),
+                environment={**MALLOC_ENVIRONMENT, **thread_environment(task.fleet.device(device).threads)},
+                log=self._log(device),
+                reads=(folder, *read),
+                writes=(task.work / CHECKPOINTS,),
+            )
+            self._jobs[device] = task.sites.launcher(device).start(command)
+        self._connect_workers()
+
+    def _worker_task(self, device: str, state: Path | None) -> WorkerTask:
+        task, facts, door = self._task, self._task.fleet.device(device), self._task.sites.listen_settings(device)
+        return WorkerTask(
+            device=device,
+            run=self._run,
+            plan=task.plan.plan,
+            model=with_local_source(task.model),
+            training=task.training,
+            seed=task.seed,
+            profile_folder=str(task.profile_folder),
+            data_folder=str(task.data_folder),
+            work=str(task.work),
+            accelerator=facts.accelerator,
+            cores=facts.cores if facts.emulated and facts.launcher == PROCESS else None,
+            threads=facts.threads,
+            first_round=self._first_round,
+            state=str(state) if state else None,
+            bind=door.bind,
+            address=door.address,
+            delays_s=dict(door.delays_s),
+        )
+
+    def _connect_workers(self) -> None:
+        """Tell every worker where the others are."""
+        addresses = {d: str(h["address"]) for d, h in self.gather("hello", self.devices, STARTING_S).items()}
+        self.broadcast("welcome", {"addresses": addresses})
+        self.gather("loaded", self.devices, LOADING_S)
+        for job in self._jobs.values():
+            job.limit_cpu()
+        self.broadcast("begin", {"round": self._first_round})
+
+    def _receive_all(self) -> bool:
+        """Take all that has come by now; where nothing has, wait for POLL_S. False when nothing came."""
+        began_s = time.monotonic()
+        received = self._endpoint.receive(POLL_S)
+        heard = received is not None
+        while received is not None:
+            self._handle(received)
+            if received.at_s > began_s:  # a device that never stops talking must not keep us from the others
+                break
+            received = self._endpoint.receive(0)
+        return heard
+
+    def _handle(self, received: Received) -> None:
+        device, kind, header = received.sender, received.message.kind, received.message.header
+        if kind == "beat":
+            sent_s = self._liveness.record_beat(device, header, received.at_s)
+            times = {"sent_s": sent_s, "came_s": received.at_s, "answered_s": time.monotonic()}
+            self._endpoint.send(device, Message(BEAT_ACK, times))
+            self._events.beat(device)
+        elif kind == "failed":
+            raise self._worker_failed(device, header)
+        elif kind in WORKER_MESSAGES:
+            if kind == "hello":
+                self._connect(device, header)
+            if kind == "ready":
+                header = {**header, "rows": decode_rows(device, received.message.parts)}
+            self._pending.setdefault(device, []).append((kind, header))
+        else:
+            raise Refused(f"device {device} said {kind!r}, which no worker says")
+
+    def _connect(self, device: str, header: dict[str, Any]) -> None:
+        """Open the way to a worker; first words that cannot be used are refused."""
+        if device not in self._connected:
+            self._endpoint.connect(device, str(header.get("address")), self._public[device])
+            self._connected.add(device)
+            self._liveness.add_device(device)
+            self._events.joined(device)
+
+    def _announce_alive(self) -> None:
+        """However busy this process is: workers that hear nothing for long end by themselves."""
+        for device in list(self._connected):
+            self._endpoint.send(device, Message(COORDINATOR_ALIVE, {}))
+
+    def _worker_failed(self, device: str, header: dict[str, Any]) -> FleetuneError:
+        why, code = str(header.get("why"))[:MAX_REASON_CHARACTERS], header.get("exit_code")
+        self._events.lost(device, why)
+        return by_exit_code(
+            code if isinstance(code, int) else TryAgain.exit_code,
+            f"device {device} failed: {why}; log: {self._log(device)}",
+        )
+
+    def _raise_failures(self) -> None:
+        """Raise what is known to have gone wrong: a worker that ended first, for others suffer from it."""
+        for device, job in self._jobs.items():
+            code = job.poll()
+            if code is not None:
+                until_s = time.monotonic() + FINAL_MESSAGE_S  # its own explanation may still be on its way
+                while time.monotonic() < until_s and self._receive_all():
+                    pass
+                if job.out_of_memory:
+                    raise self._out_of_memory(device, describe_used_memory(job))
+                raise self._device_lost(device, describe_exit(code))
+        fault = self._liveness.find_fault(self._endpoint.lost_from, self._endpoint.down_s)
+        if fault is not None:
+            raise self._fault_error(fault)
+
+    def _out_of_memory(self, device: str, used: str) -> Infeasible:
+        """What ran out, of what, and for what."""
+        task, assignment = self._task, assignment_of(self._task.plan.plan, device)
+        needed = Clock(task.fleet, task.profile).memory_bytes(task.plan.plan, device)
+        why = (
+            f"ran out of its {task.fleet.device(device).memory_bytes / 1e9:.2f} GB{used} while training segment "
+            f"{assignment.index} ({len(assignment.segment.units)} units): by its profile it needs "
+            f"{needed / 1e9:.2f} GB; "
+            "lower training.micro_batch_samples, give it more memory or leave it out"
+        )
+        self._events.lost(device, why)
+        return Infeasible(f"device {device} {why}; log: {self._log(device)}")
+
+    def _fault_error(self, fault: Fault) -> TryAgain:
+        if fault.device:
+            return self._device_lost(fault.device, fault.why)
+        self._events.lost("", fault.why)
+        return TryAgain(f"{fault.why}; run again to go on from the newest checkpoint")
+
+    def _device_lost(self, device: str, why: str) -> TryAgain:
+        self._events.lost(device, why)
+        return TryAgain(
+            f"device {device} {why}; run again to go on from the newest checkpoint; log: {self._log(device)}"
+        )
+
+    def _log(self, device: str) -> Path:
+        return self._task.work / "workers" / device / "log"
+
+    def _log_refused(self, sentence: str) -> None:
+        with (self._task.work / "refused.log").open("a", encoding="utf-8") as log:
+            log.write(sentence + "\n")

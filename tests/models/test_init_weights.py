@@ -1,0 +1,183 @@
+"""What training starts from: the pretrained values where there are any, the rest drawn once from one seed."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+from fleetune.contracts.run_config import Lora, ModelRequest
+from fleetune.errors import Refused
+from fleetune.models.init_weights import initial_model, write_init_weights
+from fleetune.models.skeleton import base_skeleton
+from fleetune.models.source import configuration
+from tests.models.instances import LABELS, batch
+from tests.training.model_families import BY_NAME, FAMILIES, LANGUAGE, TEXT, Family, model_request
+
+ADAPTERS = Lora(r=2, alpha=4, targets=("query",))
+HEAD = "base_model.model.classifier.modules_to_save.default.weight"
+
+
+def drawn(request: ModelRequest, path: Path, seed: int = 3) -> dict[str, torch.Tensor]:
+    """What write_start writes."""
+    write_init_weights(configuration(request, LABELS), request, seed, path)
+    return load_file(path)
+
+
+def pretrained(folder: Path) -> ModelRequest:
+    """A BERT for three classes with known weights, as transformers saves it."""
+    request = model_request(BY_NAME["bert"], dropout=True)
+    torch.manual_seed(11)
+    AutoModelForSequenceClassification.from_config(configuration(request, LABELS)).save_pretrained(folder)
+    return ModelRequest(task=TEXT, source=str(folder))
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.name)
+def test_one_seed_gives_one_start(family: Family, tmp_path: Path) -> None:
+    """Same seed: same bytes. Another seed: another model. Every parameter is there, finite, and none is a constant 0
+    where transformers draws."""
+    request = model_request(family, dropout=True)
+    first = drawn(request, tmp_path / "a")
+    drawn(request, tmp_path / "b")
+    other = drawn(request, tmp_path / "c", seed=4)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    labels = LABELS if family.task != LANGUAGE else ()
+    parameters = {n for n, _ in base_skeleton(configuration(request, labels), request).named_parameters()}
+    assert parameters <= first.keys()
+    assert all(torch.isfinite(t).all() for t in first.values())
+    moved = [n for n in first if n.endswith("weight") and not torch.equal(first[n], other[n])]
+    assert len(moved) > len([n for n in parameters if n.endswith("weight") and first[n].dim() > 1]) - 2
+
+
+def test_the_random_model_is_drawn_as_transformers_draws(tmp_path: Path) -> None:
+    """Same spread of values, norm layers at one, biases at zero."""
+    request = model_request(BY_NAME["bert"], dropout=True)
+    ours = drawn(request, tmp_path / "start")
+    theirs = AutoModelForSequenceClassification.from_config(configuration(request, LABELS)).state_dict()
+    for name, tensor in theirs.items():
+        if tensor.numel() > 500:
+            assert 0.8 < float(ours[name].std() / tensor.std()) < 1.25, name
+        elif name.endswith(("LayerNorm.weight", "bias")):
+            assert torch.equal(ours[name], tensor), name
+
+
+def test_only_what_the_files_lack_is_drawn(tmp_path: Path) -> None:
+    """A whole pretrained model needs nothing but its unsaved buffers; with more classes, a head."""
+    request = pretrained(tmp_path / "model")
+    assert not [n for n in drawn(request, tmp_path / "start") if n.endswith(("weight", "bias"))]
+    write_init_weights(configuration(request, (*LABELS, "d")), request, 3, tmp_path / "more")
+    more = {n for n in load_file(tmp_path / "more") if n.endswith(("weight", "bias"))}
+    assert more == {"classifier.weight", "classifier.bias"}
+
+
+def test_the_whole_model_is_the_one_transformers_loads(tmp_path: Path) -> None:
+    """initial_model on a pretrained folder gives the logits that from_pretrained gives."""
+    request = pretrained(tmp_path / "model")
+    drawn(request, tmp_path / "start")
+    ours = initial_model(configuration(request, LABELS), request, tmp_path / "start")
+    theirs = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model").eval()
+    given = batch(BY_NAME["bert"], 3)
+    assert torch.equal(ours(**given).logits, theirs(**given).logits)
+
+
+def test_tied_weights_are_one_object(tmp_path: Path) -> None:
+    """GPT-2's embedding is its head."""
+    request = model_request(BY_NAME["gpt2"], dropout=True)
+    made = drawn(request, tmp_path / "start")
+    model: Any = initial_model(configuration(request), request, tmp_path / "start")
+    assert model.lm_head.weight is model.transformer.wte.weight
+    assert "lm_head.weight" not in made
+    assert isinstance(model, type(AutoModelForCausalLM.from_config(configuration(request))))
+
+
+def test_new_adapters_change_nothing_yet(tmp_path: Path) -> None:
+    """LoRA's B is zero and its A is not: the model with adapters gives the logits of the model without."""
+    plain = pretrained(tmp_path / "model")
+    request = ModelRequest(task=TEXT, source=plain.source, lora=ADAPTERS)
+    made = drawn(request, tmp_path / "start")
+    assert all(not t.any() for n, t in made.items() if "lora_B" in n)
+    assert all(t.any() for n, t in made.items() if "lora_A" in n)
+    assert sum("lora_" in n for n in made) == 4
+    drawn(plain, tmp_path / "plain")
+    given = batch(BY_NAME["bert"], 3)
+    adapted: nn.Module = initial_model(configuration(request, LABELS), request, tmp_path / "start")
+    bare = initial_model(configuration(plain, LABELS), plain, tmp_path / "plain")
+    assert torch.equal(adapted(**given).logits, bare(**given).logits)
+
+
+def test_adapters_over_a_pretrained_head_train_that_head(tmp_path: Path) -> None:
+    """Where the file has a head of the right size, its trained copy starts from it; else the copy is the drawn one."""
+    source = pretrained(tmp_path / "model").source
+    stored = load_file(tmp_path / "model" / "model.safetensors")
+    request = ModelRequest(task=TEXT, source=source, lora=ADAPTERS)
+    assert torch.equal(drawn(request, tmp_path / "start")[HEAD], stored["classifier.weight"])
+    write_init_weights(configuration(request, (*LABELS, "d")), request, 3, tmp_path / "more")
+    more = load_file(tmp_path / "more")
+    assert torch.equal(more[HEAD], more["base_model.model.classifier.original_module.weight"])
+    assert more[HEAD].shape == (4, 32)
+
+
+def adapter(folder: Path, r: int = 2, key: str = "query") -> str:
+    """A PEFT adapter folder of ones."""
+    folder.mkdir()
+    stem = "base_model.model.bert.encoder.layer"
+    tensors = {f"{stem}.{n}.attention.self.{key}.lora_A.weight": torch.ones(r, 32) for n in (0, 1)}
+    tensors.update({f"{stem}.{n}.attention.self.{key}.lora_B.weight": torch.ones(32, r) for n in (0, 1)})
+    tensors["base_model.model.classifier.weight"] = torch.full((3, 32), 2.0)
+    tensors["base_model.model.classifier.bias"] = torch.full((3,), 2.0)
+    save_file(tensors, folder / "adapter_model.safetensors")
+    return str(folder)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_training_goes_on_from_a_given_adapter(precision: str, tmp_path: Path) -> None:
+    """Its matrices and its head are where training starts, in the precision of training."""
+    lora = Lora(r=2, alpha=4, targets=("query",), start=adapter(tmp_path / "adapter"))
+    source = pretrained(tmp_path / "model").source
+    made = drawn(ModelRequest(task=TEXT, source=source, lora=lora, precision=precision), tmp_path / "start")
+    given = [t for n, t in made.items() if "lora_" in n]
+    assert len(given) == 4 and all(torch.equal(t, torch.ones_like(t)) for t in given)
+    assert torch.equal(made[HEAD], torch.full((3, 32), 2.0, dtype=getattr(torch, precision)))
+    assert all(str(t.dtype) == f"torch.{precision}" for t in given)
+
+
+@pytest.mark.parametrize(
+    "changes, why",
+    [
+        ({"r": 4}, r"lora_A\.weight is \[4, 32\], but lora\.r and the model ask for \[2, 32\]"),
+        ({"key": "value"}, "has no place in the model"),
+    ],
+)
+def test_an_adapter_that_does_not_fit_is_refused(changes: dict[str, Any], why: str, tmp_path: Path) -> None:
+    """Another rank would be scaled wrongly, other targets would be left out: neither is taken silently."""
+    lora = Lora(r=2, alpha=4, targets=("query",), start=adapter(tmp_path / "adapter", **changes))
+    request = ModelRequest(task=TEXT, source=pretrained(tmp_path / "model").source, lora=lora)
+    with pytest.raises(Refused, match=why):
+        drawn(request, tmp_path / "start")
+
+
+def test_a_folder_without_an_adapter_is_refused(tmp_path: Path) -> None:
+    """By the name of the file that is not there."""
+    lora = Lora(r=2, alpha=4, targets=("query",), start=str(tmp_path))
+    request = ModelRequest(task=TEXT, source=pretrained(tmp_path / "model").source, lora=lora)
+    with pytest.raises(Refused, match=r"adapter_model\.safetensors: not a readable adapter"):
+        drawn(request, tmp_path / "start")
+
+
+def test_parameters_made_of_memory_as_it_is_come_from_the_files(tmp_path: Path) -> None:
+    """XLNet makes some of its parameters without asking on which device: their garbage was taken for newly drawn
+    weights, and stood before those of the pretrained files."""
+    config = {"model_type": "xlnet", "d_model": 32, "n_layer": 1, "n_head": 2, "d_inner": 64, "vocab_size": 50}
+    plain = ModelRequest(task=TEXT, config=config)
+    torch.manual_seed(5)
+    theirs = AutoModelForSequenceClassification.from_config(configuration(plain, LABELS))
+    theirs.save_pretrained(tmp_path / "pretrained")
+    request = ModelRequest(task=TEXT, source=str(tmp_path / "pretrained"))
+    made = dict(base_skeleton(configuration(request, LABELS), request).named_parameters())
+    assert not all(parameter.is_meta for parameter in made.values())
+    write_init_weights(configuration(request, LABELS), request, 3, tmp_path / "start")
+    ours = initial_model(configuration(request, LABELS), request, tmp_path / "start").state_dict()
+    assert all(torch.equal(ours[name], tensor) for name, tensor in theirs.state_dict().items())

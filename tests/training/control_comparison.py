@@ -1,0 +1,129 @@
+"""Compares a partitioned run with its control, tensor by tensor."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from fleetune.contracts.run_config import TrainingRequest
+from fleetune.data import PreparedData
+from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
+from fleetune.models.skeleton import saved_configuration
+from tests.training.runs import Prepared
+from tests.training.unsplit_training import Control, Order, train_unsplit
+
+# Tensors whose true gradient (or value) is zero, so that what is there is rounding noise: a key's bias shifts all
+# scores of a query alike; a bias before another batch norm is centred away again; a
+# statistic of what has just been centred is zero. They are checked through the logits.
+TRUE_ZERO = re.compile(
+    r"\.key\.bias$|project_bn\.bias$|reduce_1x1\.normalization\.bias$|k_proj\.bias$|c_attn\.bias$|expand_1x1\.normalization\.running_mean$"
+    r"|conv_1x1\.normalization\.running_mean$|expand_bn\.running_mean$|top_bn\.running_mean$"
+)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far two runs are apart: relative, worst over all."""
+
+    loss: float
+    logits: float
+    tensor: float
+    worst: str
+    bitwise: bool
+
+
+FP32, FP64 = 1e-5, 1e-10
+"""How close a run has to be to its control where rounding allows it."""
+FACTOR = 20.0
+"""How many times the machine's own rounding a faithful run may be apart from its control: cut into shards and segments
+it adds in more places in another order than the control that rounding is measured with."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A run beside its control, and beside what rounding alone does to the control on this very machine."""
+
+    found: Difference
+    floor: Callable[[], Difference]
+    """The control beside itself with its additions in another order."""
+
+    @property
+    def bitwise(self) -> bool:
+        """Whether all bits agree."""
+        return self.found.bitwise
+
+    def within(self, target: float) -> bool:
+        """Whether everything is within `target`, or where this machine's rounding does not allow that, within FACTOR
+        times what the control is off by when its additions are in another order."""
+        if max(self.found.loss, self.found.logits, self.found.tensor) < target:
+            return True
+        floor = self.floor()
+        pairs = ((self.found.loss, floor.loss), (self.found.logits, floor.logits), (self.found.tensor, floor.tensor))
+        return all(distance < max(target, FACTOR * rounding) for distance, rounding in pairs)
+
+
+def beside_control(
+    ready: Prepared, run: Control, training: TrainingRequest, shards: list[tuple[int, int]]
+) -> Comparison:
+    """A run beside the control that sees these shards."""
+
+    def control(order: Order) -> Control:
+        data = PreparedData(ready.folders.data)
+        return train_unsplit(whole_model(ready), data, training, ready.seed, ready.units, order)
+
+    usual = control(Order(shards))
+    norms = has_batch_norm(ready)
+    other = Order(shards, samples=1 if norms else None, micro_batches=not norms)
+    return Comparison(difference(ready, run, usual), lambda: difference(ready, control(other), usual))
+
+
+def has_batch_norm(ready: Prepared) -> bool:
+    """Whether the model keeps running statistics."""
+    return any("running_mean" in name for name, _ in whole_model(ready).named_buffers())
+
+
+def whole_model(ready: Prepared) -> nn.Module:
+    """The unsplit model with the weights that training starts from."""
+    config = saved_configuration(ready.folders.profile / "model")
+    return initial_model(config, ready.model, ready.folders.profile / INIT_WEIGHTS)
+
+
+def difference(ready: Prepared, run: Control, control: Control) -> Difference:
+    """Losses, logits on the test split, and every tensor by relative L2 distance."""
+    state = run.state
+    pairs = [(k, state[k], control.state[k]) for k in control.state if k in state]
+    missing = [k for k in trained_names(ready) if k not in state]
+    assert not missing, f"training left nothing of {missing[:3]}"
+    distances = {k: _relative(a, b) for k, a, b in pairs if not TRUE_ZERO.search(k)}
+    worst = max(distances, key=lambda k: distances[k])
+    losses = [abs(ours - c) / abs(c) for ours, c in zip(run.losses, control.losses, strict=True)]
+    logits, theirs = _logits(ready, state), _logits(ready, control.state)
+    return Difference(
+        loss=max(losses),
+        logits=_relative(logits, theirs),
+        tensor=distances[worst],
+        worst=worst,
+        bitwise=max(losses) == 0.0 and all(torch.equal(a, b) for _, a, b in pairs),
+    )
+
+
+def trained_names(ready: Prepared) -> list[str]:
+    """Names of what training moves."""
+    return [n for n, p in whole_model(ready).named_parameters() if p.requires_grad]
+
+
+def _relative(a: torch.Tensor, b: torch.Tensor) -> float:
+    distance = (a.double() - b.double()).norm() / b.double().norm().clamp_min(1e-30)
+    return float(distance)
+
+
+def _logits(ready: Prepared, state: dict[str, torch.Tensor]) -> Any:
+    model = whole_model(ready)
+    model.load_state_dict(state, strict=False)
+    data = PreparedData(ready.folders.data)
+    rows = {k: torch.from_numpy(v) for k, v in data.rows("test", range(8)).items() if k != "labels"}
+    with torch.no_grad():
+        return model.eval()(**rows).logits

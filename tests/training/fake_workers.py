@@ -1,0 +1,108 @@
+"""Workers that are threads of the test: they speak the real protocol over real links, and do what a test tells them."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import torch
+
+from fleetune.contracts import wire
+from fleetune.launching import Command, Job
+from fleetune.links.authentication import KeyPair
+from fleetune.links.endpoint import Endpoint
+from fleetune.training.exchange import Exchange, Stopped
+from fleetune.training.liveness import Heartbeat, PeriodicThread
+from fleetune.training.task import WorkerKeys, WorkerTask
+from fleetune.training.worker import COORDINATOR
+
+BEAT_S = 0.02
+
+
+class FakeWorker:
+    """One device. `script` is called once all is ready for the first round, in the worker's thread."""
+
+    pid = 0
+    out_of_memory = False
+
+    def __init__(self, command: Command, scripts: Mapping[str, "WorkerScript"]) -> None:
+        task = wire.read(WorkerTask, Path(command.arguments[1]))
+        secrets = wire.parse(WorkerKeys, command.first_line, "keys")
+        self.device = task.device
+        allowed = {name: key.encode() for name, key in secrets.peers.items()}
+        allowed[COORDINATOR] = secrets.coordinator_public.encode()
+        keys = KeyPair(public=secrets.public.encode(), secret=secrets.secret.encode())
+        self.endpoint = Endpoint(task.device, keys, allowed, run=task.run, note=lambda _: None)
+        self.endpoint.connect(COORDINATOR, secrets.coordinator_address, allowed[COORDINATOR])
+        self.exchange = Exchange(self.endpoint, COORDINATOR, torch.device("cpu"), task.plan.revision)
+        self._allowed, self._script = allowed, scripts.get(task.device, lambda worker: worker.wait_for_stop())
+        self._ended = threading.Event()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def wait_for_stop(self) -> None:
+        """Beat on and say nothing."""
+        self.exchange.recv_control("nothing but stop")
+
+    def skip(self, peer: str) -> None:
+        """Lose a message to a peer on its way; the next one shows it."""
+        self.endpoint._peers[peer]._sequence += 1
+
+    def lines(self) -> Iterator[str]:
+        """Of its stdout: none."""
+        return iter(())
+
+    def poll(self) -> int | None:
+        """0 once it has ended."""
+        return 0 if self._ended.is_set() else None
+
+    def wait(self, timeout_s: float | None = None) -> int | None:
+        """0 once it has ended."""
+        self._ended.wait(timeout_s)
+        return self.poll()
+
+    def stop(self, grace_s: float = 2.0) -> int:
+        """It ends when its links do."""
+        self.endpoint.close()
+        return 0
+
+    def tail(self, lines: int = 10) -> str:
+        """It has no log."""
+        return ""
+
+    def limit_cpu(self) -> None:
+        """It has no share of anything."""
+
+    def collect(self, folder: Path) -> None:
+        """It writes nothing."""
+
+    def _run(self) -> None:
+        beat = Heartbeat(self.exchange, self.endpoint, COORDINATOR, lambda why: None)
+        try:
+            self.exchange.send_control("hello", {"address": self.endpoint.address, "pid": 0})
+            with PeriodicThread(beat.beat, lambda: BEAT_S):
+                addresses = self.exchange.recv_control("welcome").header["addresses"]
+                for peer in (name for name in self._allowed if name not in (COORDINATOR, self.device)):
+                    self.endpoint.connect(peer, addresses[peer], self._allowed[peer])
+                self.exchange.send_control("loaded", {})
+                self.exchange.recv_control("begin")
+                self._script(self)
+        except Stopped:
+            pass
+        finally:
+            self.endpoint.close()
+            self._ended.set()
+
+
+WorkerScript = Callable[[FakeWorker], None]
+
+
+class FakeLauncher:
+    """A launcher of workers; devices without a script of their own only beat."""
+
+    def __init__(self, **scripts: WorkerScript) -> None:
+        self._roles = scripts
+        self.workers: list[FakeWorker] = []
+
+    def start(self, command: Command) -> Job:
+        """Call the worker in."""
+        self.workers.append(FakeWorker(command, self._roles))
+        return self.workers[-1]

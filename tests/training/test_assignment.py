@@ -1,0 +1,167 @@
+"""The part of each device in a plan, its transfers, and the plans that training cannot run."""
+
+from dataclasses import replace
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from fleetune.contracts.plan import Gate, Lane, LinkUse, Plan, Segment, Share
+from fleetune.errors import Refused
+from fleetune.training.assignment import SampleTransfer, assignment_of, peers_of, sample_transfers, validate_supported
+from fleetune.training.gradients import tied_holders
+from tests.clock import fleets, ticks
+
+
+def segment(shares: dict[str, int], units: tuple[str, ...] = ("u",)) -> Segment:
+    """Devices and the samples they take."""
+    return Segment(units=units, shares=tuple(Share(device=d, samples=n) for d, n in shares.items()), warmup=1)
+
+
+def drawn(before: dict[str, int], after: dict[str, int]) -> list[str]:
+    """Transfers as text: a>x 0:3, with a star where values of all samples travel too."""
+    found = sample_transfers(segment(before), segment(after))
+    return [f"{o.source}>{o.target} {o.first}:{o.end}{'*' if o.carries_shared else ''}" for o in found]
+
+
+def test_samples_keep_their_position() -> None:
+    """
+        a a a b b b b b
+        x x x x x y y z
+    What is the same for all samples comes to each receiver once, with its first rows.
+    """
+    assert drawn({"a": 3, "b": 5}, {"x": 5, "y": 2, "z": 1}) == ["a>x 0:3*", "b>x 3:5", "b>y 5:7*", "b>z 7:8*"]
+
+
+def test_one_device_deals_and_one_device_collects() -> None:
+    """
+    a a a a        a a b c
+    x x y z        x x x x
+    """
+    assert drawn({"a": 4}, {"x": 2, "y": 1, "z": 1}) == ["a>x 0:2*", "a>y 2:3*", "a>z 3:4*"]
+    assert drawn({"a": 2, "b": 1, "c": 1}, {"x": 4}) == ["a>x 0:2*", "b>x 2:3", "c>x 3:4"]
+
+
+def test_equal_shares_meet_one_to_one() -> None:
+    """No transfer of nothing where borders coincide."""
+    assert drawn({"a": 2, "b": 2}, {"x": 2, "y": 2}) == ["a>x 0:2*", "b>y 2:4*"]
+
+
+PARTS = st.lists(st.integers(1, 6), min_size=1, max_size=5)
+
+
+@given(PARTS, PARTS)
+def test_every_sample_travels_once(left: list[int], right: list[int]) -> None:
+    """From its holder to its next holder; each receiver is served shared values exactly once."""
+    size = max(sum(left), sum(right))
+    left[-1] += size - sum(left)
+    right[-1] += size - sum(right)
+    before = segment({f"a{n}": samples for n, samples in enumerate(left)})
+    after = segment({f"b{n}": samples for n, samples in enumerate(right)})
+    found = sample_transfers(before, after)
+    assert sorted(sample for o in found for sample in range(o.first, o.end)) == list(range(size))
+    for o in found:
+        assert before.span(o.source)[0] <= o.first < o.end <= before.span(o.source)[1]
+        assert after.span(o.target)[0] <= o.first < o.end <= after.span(o.target)[1]
+    assert [o.target for o in found if o.carries_shared] == list(after.devices)
+
+
+PLAN = Plan(
+    strategy="test",
+    micro_batch_samples=4,
+    micro_batches=2,
+    lanes=(
+        Lane(
+            name="main",
+            segments=(
+                segment({"a": 3, "b": 1}, ("u0", "u1")),
+                segment({"c": 4}, ("u2",)),
+                segment({"d": 2, "e": 2}, ("u3", "u4")),
+            ),
+        ),
+    ),
+)
+
+
+def test_a_device_knows_its_place() -> None:
+    """First, middle and last segment; samples, neighbours, and who speaks for the group."""
+    b, c, e = (assignment_of(PLAN, device) for device in "bce")
+    assert (b.index, b.span, b.samples, b.is_first, b.is_last, b.is_leader) == (0, (3, 4), 1, True, False, False)
+    assert b.incoming == () and b.outgoing == (SampleTransfer("b", "c", 3, 4, False),)
+    assert c.incoming == (SampleTransfer("a", "c", 0, 3, True), SampleTransfer("b", "c", 3, 4, False)) and c.is_leader
+    assert c.outgoing == (SampleTransfer("c", "d", 0, 2, True), SampleTransfer("c", "e", 2, 4, True))
+    assert (e.index, e.span, e.is_first, e.is_last) == (2, (2, 4), False, True)
+    assert e.segment.units == ("u3", "u4") and e.outgoing == ()
+
+
+def test_a_device_talks_to_its_lane_and_never_to_itself() -> None:
+    """Neighbours first."""
+    assert peers_of(PLAN, "b")[:2] == ("c", "a")
+    assert all(set(peers_of(PLAN, d)) == set("abcde") - {d} for d in "abcde")
+    assert all(len(peers_of(PLAN, d)) == 4 for d in "abcde")
+
+
+def test_a_device_without_a_part_is_refused() -> None:
+    """With the names of those that have one."""
+    with pytest.raises(Refused, match="device 'f' has no part in it; taking part are a, b, c, d, e"):
+        assignment_of(PLAN, "f")
+
+
+def test_weights_held_by_one_segment_are_not_exchanged() -> None:
+    """Only what units of different segments share; segments ascend."""
+    units = {"u0": ("w", "inner"), "u1": ("inner",), "u2": (), "u3": ("w", "last"), "u4": ("last",)}
+    assert tied_holders(units, PLAN.lanes[0]) == {"w": (0, 2)}
+    assert tied_holders({"u0": ("w",), "u2": ("w",), "u4": ("w",)}, PLAN.lanes[0]) == {"w": (0, 1, 2)}
+    assert tied_holders({}, PLAN.lanes[0]) == {}
+
+
+LANE = fleets.PLAN.lanes[0]
+
+
+def with_segments(*trains: str) -> Plan:
+    """The usual plan, its first segments training these units."""
+    named = tuple(replace(s, trains=tuple(names.split())) for s, names in zip(LANE.segments, trains, strict=True))
+    return replace(fleets.PLAN, lanes=(replace(LANE, segments=named),))
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        fleets.PLAN,
+        replace(fleets.PLAN, links=(LinkUse(source="a", target="b"),)),
+        replace(fleets.PLAN, gates=(Gate(subnet="head#0", operations="111"),)),
+        with_segments("u0 u1", "u3 u2"),
+    ],
+)
+def test_a_chain_is_trained_and_neutral_values_do_not_matter(plan: Plan) -> None:
+    """Links as they are, gates that are always full, all units trained."""
+    validate_supported(plan)
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        (replace(fleets.PLAN, lanes=(LANE, Lane(name="more", segments=LANE.segments))), "with 2 lanes;"),
+        (
+            ticks.plan({"x": [ticks.segment("u0", "x"), ticks.segment("u1", "h"), ticks.segment("u2", "x")]}),
+            "with devices in several segments;",
+        ),
+        (with_segments("u1", ""), "with segments that train a part of their units;"),
+        (replace(fleets.PLAN, links=(LinkUse(source="a", target="b", share=0.5),)), "with thin or shared links;"),
+        (
+            replace(fleets.PLAN, links=(LinkUse(source="a", target="b", codec="top-k", ratio=9.0),)),
+            "with thin or shared links;",
+        ),
+        (replace(fleets.PLAN, gates=(Gate(subnet="head#0", operations="112"),)), "with gates;"),
+        (replace(fleets.PLAN, collector="c"), r"with a collector \(c\);"),
+        (
+            replace(fleets.PLAN, collector="s", gates=(Gate(subnet="head#0", operations="333"),)),
+            r"strategy by hand made it with gates, a collector \(s\); training runs one lane of segments",
+        ),
+    ],
+)
+def test_what_training_cannot_run_yet_is_refused_before_it_starts(plan: Plan, words: str) -> None:
+    """All that the plan has beyond a chain is named, and what to do."""
+    with pytest.raises(Refused, match=words) as refused:
+        validate_supported(plan)
+    assert str(refused.value).endswith("look at this plan with --until plan, or train with another strategy")

@@ -1,0 +1,392 @@
+"""What a coordinator keeps on disk: commits that count only when whole, checkpoints that count only when whole."""
+
+import errno
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import SafetensorError
+from torch import nn
+
+from fleetune.contracts.metrics import RoundMetrics
+from fleetune.contracts.run_config import TrainingRequest
+from fleetune.errors import Refused, TryAgain
+from fleetune.models.segment import Segment
+from fleetune.training import checkpoints, commit_log
+from fleetune.training.checkpoints import (
+    CheckpointSaver,
+    StoredCheckpoint,
+    checkpoint_folder,
+    copy_state,
+    mark_complete,
+    restore_segment,
+    trained_tensors,
+    write_shard,
+)
+from fleetune.training.commit_log import CommitLog, read_commits
+from fleetune.training.optimizer import NamedOptimizer
+from tests.models.instances import Recorded, recorded
+from tests.training.model_families import BY_NAME
+
+
+def metrics(round: int, loss: float = 1.0) -> RoundMetrics:
+    """One round."""
+    return RoundMetrics(round=round, loss=loss, gradient_norm=None, learning_rate=0.1, round_s=2.0)
+
+
+def log_of(path: Path, rounds: int) -> None:
+    """A log of that many rounds."""
+    log = CommitLog(path, [])
+    for round in range(rounds):
+        log.commit(metrics(round))
+    log.close()
+
+
+def test_a_commit_is_on_disk_when_the_call_returns(tmp_path: Path) -> None:
+    """Another reader sees it at once, before the log is closed."""
+    log = CommitLog(tmp_path / "deep" / "commits.jsonl", [])
+    log.commit(metrics(0))
+    assert read_commits(tmp_path / "deep" / "commits.jsonl") == [metrics(0)] == log.rounds
+    log.close()
+
+
+@pytest.mark.parametrize("cut", [1, 7, 30])
+def test_a_half_written_line_is_no_commit(cut: int, tmp_path: Path) -> None:
+    """A kill in the middle of writing leaves the rounds before it, and the next attempt writes on cleanly."""
+    path = tmp_path / "commits.jsonl"
+    log_of(path, 3)
+    path.write_bytes(path.read_bytes()[:-cut])
+    assert read_commits(path) == [metrics(0), metrics(1)]
+    log = CommitLog(path, read_commits(path))
+    log.commit(metrics(2, loss=5.0))
+    log.close()
+    assert read_commits(path) == [metrics(0), metrics(1), metrics(2, loss=5.0)]
+
+
+def test_rounds_after_the_checkpoint_are_forgotten(tmp_path: Path) -> None:
+    """Their parameters died with the workers: they will be committed again."""
+    path = tmp_path / "commits.jsonl"
+    log_of(path, 5)
+    log = CommitLog(path, [metrics(0), metrics(1), metrics(2)])
+    assert [r.round for r in log.rounds] == [0, 1, 2]
+    assert read_commits(path) == log.rounds
+    log.close()
+
+
+def test_a_log_that_is_not_there_has_no_rounds(tmp_path: Path) -> None:
+    """Nothing was committed yet."""
+    assert read_commits(tmp_path / "commits.jsonl") == []
+
+
+@pytest.mark.parametrize("line", [b"{", bytes(100), b"\xff\xfe"])
+def test_a_corrupt_line_within_the_log_is_refused_by_name(line: bytes, tmp_path: Path) -> None:
+    """Only the last line can be half-written; a zeroed page ended in a UnicodeDecodeError or worse."""
+    path = tmp_path / "commits.jsonl"
+    log_of(path, 2)
+    path.write_bytes(line + b"\n" + path.read_bytes())
+    with pytest.raises(Refused, match=r"commits\.jsonl: not JSON"):
+        read_commits(path)
+
+
+ADAMW = TrainingRequest(rounds=5)
+
+
+@pytest.fixture(scope="module")
+def ready(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """A tiny ResNet: it has buffers that must not be lost."""
+    return recorded(BY_NAME["resnet"], tmp_path_factory.mktemp("resnet"))
+
+
+def moved(segment: Segment) -> NamedOptimizer:
+    """Give a segment one step and other running statistics."""
+    updates = NamedOptimizer(segment.parameters, ADAMW)
+    for name, parameter in segment.parameters.items():
+        parameter.grad = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(len(name)))
+    updates.step(0, 1.0)
+    for buffer in segment.buffers.values():
+        if buffer.is_floating_point():
+            buffer.add_(0.5)
+    return updates
+
+
+def saved(
+    ready: Recorded, work: Path, cuts: list[int], round: int = 1, before: Path | None = None
+) -> dict[str, torch.Tensor]:
+    """A whole checkpoint of segments between cuts; the state it must hold."""
+    borders = [0, *cuts, len(ready.units)]
+    shards, state = {}, {}
+    for index, (a, b) in enumerate(zip(borders, borders[1:], strict=False)):
+        segment = ready.segment(ready.units[a:b])
+        file, digest = write_shard(checkpoint_folder(work, round), f"segment-{index}", segment, moved(segment))
+        shards[file] = digest
+        state.update({n: t.detach().clone() for n, t in (*segment.parameters.items(), *segment.buffers.items())})
+    mark_complete(work, round, shards, "", before)
+    return state
+
+
+def newest(work: Path) -> tuple[StoredCheckpoint | None, str]:
+    """What would be gone on from, and what is said about the others."""
+    said: list[str] = []
+    return checkpoints.newest_complete(work, said.append), "; ".join(said)
+
+
+def two(ready: Recorded, work: Path) -> Path:
+    """Checkpoints of rounds 1 and 2, two shards each; the folder of the newer one."""
+    saved(ready, work, [2], round=1)
+    saved(ready, work, [2], round=2, before=checkpoint_folder(work, 1))
+    return checkpoint_folder(work, 2)
+
+
+def test_a_checkpoint_serves_any_other_plan(ready: Recorded, tmp_path: Path) -> None:
+    """Written by two segments, taken up by three: parameters, statistics and the next step, bit by bit."""
+    state = saved(ready, tmp_path, [2])
+    found, said = newest(tmp_path)
+    assert found is not None and found[1].round == 1 and not said
+    tensors = trained_tensors(found[0])
+    assert tensors.keys() == state.keys()
+    assert all(torch.equal(tensors[name], state[name]) for name in state)
+    for units in (ready.units[:1], ready.units[1:4], ready.units[4:]):
+        segment, control = ready.segment(units), ready.segment(units)
+        updates, expected = NamedOptimizer(segment.parameters, ADAMW), moved(control)
+        restore_segment(found[0], segment, updates)
+        for held, other in ((segment, updates), (control, expected)):
+            for parameter in held.parameters.values():
+                parameter.grad = torch.ones_like(parameter)
+            other.step(1, 1.0)
+        assert all(torch.equal(p, control.parameters[n]) for n, p in segment.parameters.items())
+        assert all(torch.equal(b, control.buffers[n]) for n, b in segment.buffers.items())
+
+
+def _bits(path: Path, change: Callable[[bytearray], None]) -> None:
+    content = bytearray(path.read_bytes())
+    change(content)
+    path.write_bytes(content)
+
+
+def _flip(content: bytearray) -> None:
+    content[-100] ^= 1
+
+
+def _zero_a_page(content: bytearray) -> None:
+    content[2048:3072] = bytes(1024)
+
+
+def _swap(folder: Path) -> None:
+    (folder / "segment-0.safetensors").rename(folder / "aside")
+    (folder / "segment-1.safetensors").rename(folder / "segment-0.safetensors")
+    (folder / "aside").rename(folder / "segment-1.safetensors")
+
+
+def _mark(folder: Path, **changes: object) -> None:
+    plain = json.loads((folder / "round.json").read_text())
+    (folder / "round.json").write_text(json.dumps({**plain, **changes}))
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a flipped bit": (lambda f: _bits(f / "segment-1.safetensors", _flip), "segment-1.safetensors is damaged"),
+    "a zeroed page": (lambda f: _bits(f / "segment-0.safetensors", _zero_a_page), "segment-0.safetensors is damaged"),
+    "a truncated shard": (
+        lambda f: _bits(f / "segment-1.safetensors", lambda c: c.__delitem__(slice(-7, None))),
+        "segment-1.safetensors is damaged",
+    ),
+    "an empty shard": (lambda f: (f / "segment-0.safetensors").write_bytes(b""), "segment-0.safetensors is damaged"),
+    "swapped shards": (_swap, "segment-0.safetensors is damaged"),
+    "a shard that is gone": (lambda f: (f / "segment-1.safetensors").unlink(), "segment-1.safetensors cannot be read"),
+    "a log that is gone": (lambda f: (f / "commits.jsonl").unlink(), "commits.jsonl cannot be read"),
+    "a log of another run": (lambda f: (f / "commits.jsonl").write_text("{}\n"), "commits.jsonl is damaged"),
+    "an empty mark": (lambda f: (f / "round.json").write_bytes(b""), "round.json: not JSON"),
+    "a mark of zeros": (lambda f: (f / "round.json").write_bytes(bytes(200)), "round.json: not JSON"),
+    "no mark": (lambda f: (f / "round.json").unlink(), "round.json: cannot be read"),
+    "a mark of another round": (lambda f: _mark(f, round=7), "round.json is of round 7"),
+    "a mark of an earlier version": (lambda f: _mark(f, digests={}), "has no digest of segment-0.safetensors"),
+    "a mark that leads elsewhere": (lambda f: _mark(f, files=["../x"]), "not the name of a file"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_gives_way_to_the_one_before_it_in_words(
+    damage: str, ready: Recorded, tmp_path: Path
+) -> None:
+    """One flipped bit trained on to other weights, and an empty round.json was refused for ever: now whatever is not
+    what was written is passed over and named, and the older checkpoint is taken up whole."""
+    folder = two(ready, tmp_path)
+    harm, sentence = DAMAGES[damage]
+    harm(folder)
+    found, said = newest(tmp_path)
+    assert found is not None and found[0] == checkpoint_folder(tmp_path, 1)
+    assert "the checkpoint of round 2 is not used" in said and sentence in said
+    harm(checkpoint_folder(tmp_path, 1))
+    found, said = newest(tmp_path)
+    assert found is None and "the checkpoint of round 1 is not used" in said
+
+
+@pytest.mark.parametrize("damage", [d for d in DAMAGES if "mark" not in d and "log" not in d])
+def test_whoever_restores_or_exports_looks_at_the_shards_again(damage: str, ready: Recorded, tmp_path: Path) -> None:
+    """A shard may be damaged after it was chosen, or on its way to another machine: no value of it is taken up."""
+    folder = two(ready, tmp_path)
+    segment = ready.segment(ready.units)
+    before = {n: t.detach().clone() for n, t in (*segment.parameters.items(), *segment.buffers.items())}
+    DAMAGES[damage][0](folder)
+    with pytest.raises(TryAgain, match=r"segment-\d\.safetensors .*; run again to go on from the checkpoint before"):
+        restore_segment(folder, segment, NamedOptimizer(segment.parameters, ADAMW))
+    assert all(torch.equal(t, before[n]) for n, t in (*segment.parameters.items(), *segment.buffers.items()))
+    with pytest.raises(TryAgain, match="run again to go on from the checkpoint before"):
+        trained_tensors(folder)
+
+
+def test_a_shard_that_arrives_damaged_is_never_declared_whole(ready: Recorded, tmp_path: Path) -> None:
+    """The writer's own digest counts, not one made of what came over: and nothing older is dropped before."""
+    saved(ready, tmp_path, [], round=1)
+    segment = ready.segment(ready.units)
+    file, digest = write_shard(checkpoint_folder(tmp_path, 2), "segment-0", segment, moved(segment))
+    _bits(checkpoint_folder(tmp_path, 2) / file, _flip)
+    with pytest.raises(TryAgain, match=r"segment-0\.safetensors is damaged.*run again to go on"):
+        mark_complete(tmp_path, 2, {file: digest}, "", None)
+    found, _ = newest(tmp_path)
+    assert found is not None and found[1].round == 1
+
+
+def test_a_shard_too_many_is_not_read_and_not_exported(ready: Recorded, tmp_path: Path) -> None:
+    """An attempt by another plan may have left one: it holds older values of the same tensors."""
+    state = saved(ready, tmp_path, [], round=1)
+    other = ready.segment(ready.units[:2])
+    write_shard(checkpoint_folder(tmp_path, 1), "segment-1", other, NamedOptimizer(other.parameters, ADAMW))
+    found, said = newest(tmp_path)
+    assert found is not None and not said
+    copy = copy_state(found, tmp_path / "state")
+    assert sorted(p.name for p in copy.iterdir()) == ["round.json", "segment-0.safetensors"]
+    for folder in (found[0], copy):
+        assert all(torch.equal(t, state[n]) for n, t in trained_tensors(folder).items())
+
+
+def test_a_checkpoint_that_lacks_a_tensor_is_not_half_restored(ready: Recorded, tmp_path: Path) -> None:
+    """What was missing kept its starting value in silence."""
+    segment = ready.segment(ready.units[:2])
+    file, digest = write_shard(
+        checkpoint_folder(tmp_path, 1), "segment-0", segment, NamedOptimizer(segment.parameters, ADAMW)
+    )
+    mark_complete(tmp_path, 1, {file: digest}, "", None)
+    whole = ready.segment(ready.units)
+    with pytest.raises(TryAgain, match=r"round-000001: holds no \S+ \(\d+ tensor\(s\) in all\)"):
+        restore_segment(checkpoint_folder(tmp_path, 1), whole, NamedOptimizer(whole.parameters, ADAMW))
+
+
+def test_the_two_newest_whole_checkpoints_are_kept(ready: Recorded, tmp_path: Path) -> None:
+    """Whatever their number; those that were passed over go once there is a newer one, whatever their round."""
+    rounds = (9, 10, 999_999, 1_000_000)
+    for before, round in zip((0, *rounds), rounds, strict=False):
+        saved(ready, tmp_path, [], round=round, before=checkpoint_folder(tmp_path, before))
+        kept = {path.name for path in (tmp_path / "checkpoints").iterdir()}
+        assert kept == {checkpoint_folder(tmp_path, r).name for r in (before, round) if r}
+        found, _ = newest(tmp_path)
+        assert found is not None and found[1].round == round
+    saved(ready, tmp_path, [], round=1_000_050, before=checkpoint_folder(tmp_path, 999_999))
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"round-999999", "round-1000050"}
+
+
+def test_everything_is_on_disk_before_an_older_checkpoint_is_dropped(
+    ready: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """round.json and shards from other machines were still in memory when the older checkpoint went: a power cut left
+    neither. The mark is flushed after its shards, and every folder that got a name too."""
+    saved(ready, tmp_path, [2], round=1)
+    saved(ready, tmp_path, [2], round=2, before=checkpoint_folder(tmp_path, 1))
+    done: list[str] = []
+
+    def flush(path: Path) -> None:
+        done.append(path.name)
+        durable_flush(path)
+
+    def drop(folder: Path) -> None:
+        done.append(f"drop {folder.name}")
+
+    durable_flush = commit_log.flush
+    monkeypatch.setattr(commit_log, "flush", flush)
+    monkeypatch.setattr(checkpoints, "flush", flush)
+    monkeypatch.setattr(checkpoints, "delete_checkpoint", drop)
+    saved(ready, tmp_path, [2], round=3, before=checkpoint_folder(tmp_path, 2))
+    mark = done.index("round.json.part")
+    assert {"segment-0.safetensors", "segment-1.safetensors", "commits.jsonl.part"} <= set(done[:mark])
+    assert done[mark + 1 :] == ["round-000003", "checkpoints", tmp_path.name, "drop round-000001"]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), SafetensorError("No space left")])
+def test_a_full_disk_costs_the_new_checkpoint_only_and_says_so(
+    error: Exception, ready: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a shard is cleared away to make room, the older checkpoint stays, and the sentence names the folder."""
+    saved(ready, tmp_path, [], round=1)
+
+    def full(tensors: object, path: Path) -> None:
+        path.write_bytes(b"half")
+        raise error
+
+    monkeypatch.setattr(checkpoints, "save_file", full)
+    segment = ready.segment(ready.units)
+    with pytest.raises(
+        TryAgain, match=r"round-000002: this .* not be written \(No space left.*those before it are kept"
+    ):
+        write_shard(checkpoint_folder(tmp_path, 2), "segment-0", segment, NamedOptimizer(segment.parameters, ADAMW))
+    assert list(checkpoint_folder(tmp_path, 2).iterdir()) == []
+    monkeypatch.setattr(checkpoints, "write_durably", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+    with pytest.raises(TryAgain, match=r"round-000002: this checkpoint could not be written \(full\)"):
+        mark_complete(tmp_path, 2, {}, "", None)
+    found, said = newest(tmp_path)
+    assert found is not None and found[1].round == 1 and "the checkpoint of round 2 is not used" in said
+
+
+@pytest.mark.parametrize(
+    "rounds, every, seconds, took_s, expected",
+    [
+        (40, None, 0.0, 0.0, [10, 20, 30, 40]),  # the demo
+        (400, None, 0.0, 0.0, [50, 100, 150, 200, 250, 300, 350, 400]),
+        (3, None, 0.0, 0.0, [1, 2, 3]),
+        (9, 3, 1000.0, 0.0, [3, 6, 9]),
+        (400, None, 25.0, 0.0, sorted({*range(3, 51, 3), 50, 400})),
+        (40, None, 61.0, 10.0, [1, 5, 9, 10, 14, 18, 20, 24, 28, 30, 34, 38, 40]),
+    ],
+)
+def test_checkpoints_are_due_by_rounds_and_by_time(
+    rounds: int, every: int | None, seconds: float, took_s: float, expected: list[int], tmp_path: Path
+) -> None:
+    """Forty rounds had none before the last, however long they took; a setting is kept to the letter, and writing
+    takes a twentieth of the time at most."""
+    now = [0.0]
+    training = TrainingRequest(rounds=rounds, checkpoint_every_rounds=every)
+    saver = CheckpointSaver(training, tmp_path, None, lambda: now[0])
+
+    class Crew:
+        """Workers that take their time."""
+
+        def gather(self, kind: str, devices: tuple[str, ...], patience_s: float) -> dict[str, dict[str, object]]:
+            now[0] += took_s
+            return {}
+
+        def collect(self, devices: tuple[str, ...], folder: Path) -> None:
+            folder.mkdir(parents=True)
+
+    made = []
+    for done in range(1, rounds + 1):
+        now[0] += seconds
+        if saver.due(done):
+            saver.save(done, Crew(), (), "")
+            made.append(done)
+    assert made[: len(expected) - 1] == expected[:-1] and made[-1] == expected[-1]
+
+
+def test_frozen_parameters_are_not_in_a_checkpoint(tmp_path: Path) -> None:
+    """They are where they came from; buffers are always kept."""
+    made = recorded(BY_NAME["bert"], tmp_path, freeze=(r"bert\.",))
+    segment = made.segment(made.units)
+    file, digest = write_shard(
+        checkpoint_folder(tmp_path, 1), "segment-0", segment, NamedOptimizer(segment.parameters, ADAMW)
+    )
+    mark_complete(tmp_path, 1, {file: digest}, "", None)
+    tensors = trained_tensors(checkpoint_folder(tmp_path, 1))
+    assert {n for n in tensors if isinstance(segment.parameters.get(n), nn.Parameter)} == {
+        "classifier.weight",
+        "classifier.bias",
+    }
+    assert set(segment.buffers) <= set(tensors)

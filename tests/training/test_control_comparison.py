@@ -1,0 +1,80 @@
+"""The comparison with a control can fail: it allows rounding as it is on this machine, and no error."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from fleetune.contracts.run_config import TrainingRequest
+from fleetune.data import PreparedData
+from tests.training.control_comparison import FP64, Comparison, beside_control, has_batch_norm, whole_model
+from tests.training.model_families import BY_NAME, data_request, model_request
+from tests.training.runs import Prepared, prepared
+from tests.training.unsplit_training import Control, Order, train_unsplit
+
+SHARDS = [(0, 3), (3, 8)]
+TRAINING = TrainingRequest(
+    rounds=20, batch_samples=24, micro_batch_samples=8, learning_rate=1e-3, optimizer="sgd", momentum=0.9, clip_norm=0.5
+)
+
+
+@pytest.fixture(scope="module", params=["mobilenet_v2", "bert"])
+def ready(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    """The family that amplifies rounding most, and one with dropout."""
+    folder, family = tmp_path_factory.mktemp(request.param), BY_NAME[request.param]
+    model = model_request(family, dropout=not family.batch_norm, precision="float64")
+    return prepared(model, data_request(family, folder), folder)
+
+
+def shards(ready: Prepared) -> list[tuple[int, int]]:
+    """As in the control set: only batch norms see shards."""
+    return SHARDS if has_batch_norm(ready) else [(0, 8)]
+
+
+def compared(ready: Prepared, order: Order, spoil: Callable[[nn.Module], None] = lambda model: None) -> Comparison:
+    """A run in this order of additions, from spoiled weights, beside its control."""
+    model = whole_model(ready)
+    spoil(model)
+    run: Control = train_unsplit(model, PreparedData(ready.folders.data), TRAINING, ready.seed, ready.units, order)
+    return beside_control(ready, run, TRAINING, shards(ready))
+
+
+def test_other_orders_of_additions_are_allowed_whatever_they_make_on_this_machine(ready: Prepared) -> None:
+    """Where a target is below a machine's rounding (MobileNetV2's logits were 1.02e-10 apart on one, and 1e-10 was
+    asked for), what that machine's rounding does to the control is the bound."""
+    norms = has_batch_norm(ready)
+    found = compared(ready, Order(shards(ready), samples=2 if norms else None, micro_batches=not norms))
+    assert not found.bitwise
+    assert found.within(FP64) and found.within(0.0)
+
+
+@pytest.mark.parametrize("target", [FP64, 0.0])
+def test_one_scale_that_is_off_by_a_millionth_is_found(ready: Prepared, target: float) -> None:
+    """By the target, and by this machine's rounding alone."""
+
+    def spoil(model: nn.Module) -> None:
+        scales = [p for name, p in model.named_parameters() if p.dim() == 1 and name.endswith("weight")]
+        with torch.no_grad():
+            scales[len(scales) // 2].mul_(1 + 1e-6)
+
+    assert not compared(ready, Order(shards(ready)), spoil).within(target)
+
+
+@pytest.mark.parametrize("target", [FP64, 0.0])
+def test_one_sample_that_is_dropped_is_found(ready: Prepared, target: float) -> None:
+    """Of every micro-batch, by the target, and by this machine's rounding alone."""
+    *whole, (first, end) = shards(ready)
+    assert not compared(ready, Order([*whole, (first, end - 1)])).within(target)
+
+
+def test_rounding_is_not_measured_where_the_target_is_kept(ready: Prepared) -> None:
+    """The same additions agree in every bit, and nothing more is trained."""
+    found = compared(ready, Order(shards(ready)))
+    assert found.bitwise
+
+    def floor() -> None:
+        raise AssertionError("measured")
+
+    assert replace(found, floor=floor).within(FP64)  # type: ignore[arg-type]

@@ -1,0 +1,45 @@
+"""Training that runs away ends in a sentence."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from fleetune.contracts.run_config import TrainingRequest
+from fleetune.errors import Refused
+from fleetune.training.commit_log import read_commits
+from tests.training.model_families import BY_NAME, data_request, model_request
+from tests.training.runs import plan, prepared, run_plan
+
+
+@pytest.mark.slow
+def test_a_loss_that_is_no_number_is_refused_with_its_round(tmp_path: Path) -> None:
+    """Trying again would end the same way: the device, the round and what to change are named; nothing is left."""
+    ready = prepared(model_request(BY_NAME["vit"], dropout=True), data_request(BY_NAME["vit"], tmp_path), tmp_path)
+    training = TrainingRequest(
+        rounds=9, batch_samples=24, micro_batch_samples=8, optimizer="sgd", learning_rate=1e30, momentum=0.9
+    )
+    with pytest.raises(Refused, match=r"device d0 failed: training: round \d has a loss of nan; .* learning_rate"):
+        run_plan(ready, plan(ready.units, [], [[8]]), training, tmp_path)
+    assert read_commits(tmp_path / "work" / "commits.jsonl")
+    assert not (tmp_path / "output").exists()
+
+
+@pytest.mark.slow
+def test_a_gradient_that_is_no_number_is_refused_before_its_round_is_committed(tmp_path: Path) -> None:
+    """Far out, GELU's tanh is flat and its slope 0 times infinity: the loss is finite, the gradient is not. Without
+    clipping nobody looked, and every weight it touched was lost; now no round is in the log, device and weight named.
+    """
+    ready = prepared(model_request(BY_NAME["gpt2"], dropout=True), data_request(BY_NAME["gpt2"], tmp_path), tmp_path)
+    start = ready.folders.profile / "start.safetensors"
+    tensors = load_file(start)
+    tensors["transformer.h.0.mlp.c_fc.bias"] = torch.full_like(tensors["transformer.h.0.mlp.c_fc.bias"], 1e20)
+    tensors["transformer.h.0.mlp.c_proj.weight"] *= 1e-20
+    save_file(tensors, start, {"format": "pt"})
+    training = TrainingRequest(rounds=9, batch_samples=24, micro_batch_samples=8)
+    named = r"device d\d failed: training: the gradient of transformer\.\S+ in round 0 is not finite; .* learning_rate"
+    with pytest.raises(Refused, match=named):
+        run_plan(ready, plan(ready.units, [2], [[8], [8]]), training, tmp_path)
+    assert read_commits(tmp_path / "work" / "commits.jsonl") == []
+    assert not (tmp_path / "output").exists()

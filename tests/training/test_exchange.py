@@ -1,0 +1,325 @@
+"""Tensors between workers over real links on loopback: sums, order, messages in pieces, and what is turned away."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+from fleetune.contracts.plan import Lane, Segment, Share
+from fleetune.errors import Refused
+from fleetune.links.authentication import new_key_pair
+from fleetune.links.endpoint import Endpoint, Listen
+from fleetune.links.message import Message
+from fleetune.training.exchange import Exchange, Stopped, TransferKey, join_parts, split_parts
+from fleetune.training.gradients import ring_all_reduce, sum_tied
+
+COORDINATOR = "coordinator"
+NAMES = (COORDINATOR, "a", "b", "c", "d", "e")
+KEYS = {name: new_key_pair() for name in NAMES}
+PATIENCE_S = 30.0
+Work = Callable[[str, Exchange], Any]
+
+
+@contextmanager
+def connected(names: Sequence[str], listen: Listen | None = None) -> Iterator[dict[str, Endpoint]]:
+    """Endpoints of one run, each connected to all others."""
+    public = {name: KEYS[name].public for name in names}
+    with ExitStack() as stack:
+        ends = {
+            name: stack.enter_context(Endpoint(name, KEYS[name], public, run="r", listen=listen, note=lambda _: None))
+            for name in names
+        }
+        for name, end in ends.items():
+            for other in names:
+                if other != name:
+                    end.connect(other, ends[other].address, public[other])
+        yield ends
+
+
+def together(names: Sequence[str], work: Work, revision: int = 0, listen: Listen | None = None) -> dict[str, Any]:
+    """Run the same work on every member at once, each in a thread with its own link; results by name."""
+    with connected(names, listen) as ends, ThreadPoolExecutor(len(names)) as pool:
+        exchanges = {name: Exchange(end, COORDINATOR, torch.device("cpu"), revision) for name, end in ends.items()}
+        jobs = {name: pool.submit(work, name, exchange) for name, exchange in exchanges.items()}
+        try:
+            return {name: job.result(PATIENCE_S) for name, job in jobs.items()}
+        except BaseException:
+            for end in ends.values():
+                end.close()
+            raise
+
+
+def values(name: str, size: int, round: int = 0) -> torch.Tensor:
+    """A member's own numbers."""
+    return torch.randn(size, generator=torch.Generator().manual_seed(100 * round + ord(name)))
+
+
+@pytest.mark.parametrize("members", [2, 3, 5])
+def test_a_ring_adds_up_and_everybody_has_the_same_bits(members: int) -> None:
+    """Many elements, an odd number of them, fewer than members, one and none; several rounds behind each other."""
+    group = NAMES[1 : 1 + members]
+    sizes = (100_003, 7, members - 1, 1, 0)
+
+    def work(name: str, exchange: Exchange) -> list[torch.Tensor]:
+        found = []
+        for round, size in enumerate(sizes):
+            exchange.start_round(round)
+            flat = values(name, size, round)
+            ring_all_reduce(exchange, group, name, 4, flat)
+            found.append(flat)
+        return found
+
+    results = together(group, work)
+    for round, size in enumerate(sizes):
+        total = torch.stack([values(name, size, round).double() for name in group]).sum(0)
+        first = results[group[0]][round]
+        torch.testing.assert_close(first.double(), total, rtol=1e-5, atol=1e-5)
+        assert all(torch.equal(results[name][round], first) for name in group)
+
+
+def lane(*groups: str) -> Lane:
+    """A segment per group of one-letter devices."""
+    segments = tuple(
+        Segment(
+            units=(f"u{n}",),
+            shares=tuple(Share(device=d, samples=12 // len(group)) for d in group),
+            warmup=1,
+        )
+        for n, group in enumerate(groups)
+    )
+    return Lane(name="main", segments=segments)
+
+
+@pytest.mark.parametrize(
+    "groups, holders",
+    [
+        (("a", "b"), {"w": (0, 1)}),
+        (("ab", "c"), {"w": (0, 1)}),
+        (("a", "bcd"), {"w": (0, 1)}),
+        (("ab", "c", "de"), {"w": (0, 2)}),
+        (("a", "b", "c"), {"w": (0, 1, 2)}),
+        (("a", "b", "c"), {"v": (0, 1), "w": (1, 2)}),  # the last segment knows nothing of v
+        (("ab", "cde"), {"v": (0, 1), "w": (0, 1)}),
+    ],
+    ids=str,
+)
+def test_holders_of_the_same_weight_add_up_their_gradients(
+    groups: tuple[str, ...], holders: dict[str, tuple[int, ...]]
+) -> None:
+    """In the order of segments, whatever the sizes of the groups: all holders end with the same bits."""
+    made = lane(*groups)
+
+    def gradient(index: int, name: str) -> torch.Tensor:
+        return values(name, 6, index)
+
+    def work(device: str, exchange: Exchange) -> dict[str, torch.Tensor]:
+        own = next(i for i, group in enumerate(groups) if device in group)
+        grads = {name: gradient(own, name) for name, segments in holders.items() if own in segments}
+        grads["alone"] = torch.ones(3)
+        sum_tied(exchange, made, device, holders, grads)
+        return grads
+
+    results = together(tuple("".join(groups)), work)
+    for name, segments in holders.items():
+        total = torch.zeros(6)
+        for index in segments:
+            total = total + gradient(index, name)
+        assert all(torch.equal(results[d][name], total) for index in segments for d in groups[index])
+    assert all(torch.equal(grads["alone"], torch.ones(3)) for grads in results.values())
+
+
+def test_a_shared_weight_has_a_gradient_where_any_holders_loss_reaches_it() -> None:
+    """`half` is reached in the second segment only, `none` nowhere: the first became zeros everywhere it was missing,
+    the second zeros that weight decay then moved."""
+    groups = ("ab", "cde")
+    holders = {"half": (0, 1), "none": (0, 1)}
+
+    def work(device: str, exchange: Exchange) -> dict[str, torch.Tensor]:
+        grads = {"half": values("half"[0], 6)} if device in groups[1] else {}
+        sum_tied(exchange, lane(*groups), device, holders, grads)
+        return grads
+
+    for grads in together(tuple("".join(groups)), work).values():
+        assert grads.keys() == {"half"} and torch.equal(grads["half"], values("h", 6))
+
+
+KINDS = (
+    torch.arange(6.0).view(2, 3),
+    torch.arange(6.0).view(2, 3).t(),  # not contiguous
+    torch.tensor([[True], [False]]),
+    torch.arange(4, dtype=torch.float64),
+    torch.tensor(3.5),
+    torch.zeros(0, 4),
+    torch.tensor([1.5, -2.0], dtype=torch.bfloat16),
+    torch.tensor([2**40, -1]),
+)
+
+
+@pytest.mark.parametrize("limit_bytes", [1 << 30, 1000, 24, 7, 1])
+def test_tensors_arrive_as_they_were_sent(limit_bytes: int) -> None:
+    """Every dtype and shape, by number; with when they left, when they came and how many bytes they were.
+
+    Also where a message holds less than they are: once a tensor above 1 GiB was refused in the middle of a run.
+    """
+    key = TransferKey("values", 3, 1, 2, "a")
+
+    def work(name: str, exchange: Exchange) -> Any:
+        exchange.start_round(3)
+        if name == "a":
+            exchange.send("b", key, dict(enumerate(KINDS)))
+            return exchange.receive(TransferKey("thanks", 3, 0, 0, "b"))
+        arrival = exchange.receive(key)
+        exchange.send("a", TransferKey("thanks", 3, 0, 0, "b"), {})
+        return arrival
+
+    arrival = together(("a", "b"), work, listen=Listen(max_message_bytes=limit_bytes))["b"]
+    assert arrival.tensors.keys() == set(range(len(KINDS)))
+    for number, tensor in enumerate(KINDS):
+        assert torch.equal(arrival.tensors[number], tensor)
+        assert arrival.tensors[number].dtype == tensor.dtype
+    assert arrival.size_bytes == sum(t.numel() * t.element_size() for t in KINDS)
+    assert arrival.sent_s <= arrival.arrived_s
+
+
+@contextmanager
+def listening(revision: int = 2, round: int = 5) -> Iterator[tuple[Endpoint, Endpoint, Exchange]]:
+    """A coordinator and a peer with bare links, and one worker's exchange."""
+    with connected((COORDINATOR, "a", "b")) as ends:
+        exchange = Exchange(ends["b"], COORDINATOR, torch.device("cpu"), revision)
+        exchange.start_round(round)
+        yield ends[COORDINATOR], ends["a"], exchange
+
+
+def header(**changes: Any) -> dict[str, Any]:
+    """What describes three floats of round 5."""
+    plain = {"revision": 2, "round": 5, "segment": 1, "step": 0, "tensors": [[7, "float32", [3]]], "sent_s": 0.0}
+    return {**plain, **changes}
+
+
+PART = torch.ones(3).numpy().tobytes()
+
+
+def test_what_is_stale_is_dropped() -> None:
+    """Messages of older rounds and of other revisions vanish, even where they would fit; what is due arrives."""
+    with listening() as (_, peer, exchange):
+        zeros = bytes(12)
+        for changes in ({"round": 4}, {"revision": 1}, {"revision": 3}, {"round": 4, "tensors": "garbage"}):
+            peer.send("b", Message("values", header(**changes), (zeros,)))
+        peer.send("b", Message("values", header(), (PART,)))
+        arrival = exchange.receive(TransferKey("values", 5, 1, 0, "a"))
+        assert torch.equal(arrival.tensors[7], torch.ones(3))
+        assert exchange._arrived == {}
+
+
+def test_what_came_early_waits_for_its_round() -> None:
+    """A quick neighbour may be a round ahead; what is left of the old round is forgotten when the new one starts."""
+    with listening() as (_, peer, exchange):
+        for round, step in ((6, 0), (5, 1), (5, 0)):
+            peer.send("b", Message("values", header(round=round, step=step), (PART,)))
+        exchange.receive(TransferKey("values", 5, 1, 0, "a"))
+        assert {(key.round, key.step) for key in exchange._arrived} == {(6, 0), (5, 1)}
+        exchange.start_round(6)
+        assert {(key.round, key.step) for key in exchange._arrived} == {(6, 0)}
+        exchange.receive(TransferKey("values", 6, 1, 0, "a"))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tensors": []},
+        {"tensors": [[7, "float32", [3]], [8, "float32", [3]]]},
+        {"tensors": [[7, "float32", [4]]]},
+        {"tensors": [[7, "object", [3]]]},
+        {"tensors": [[7, ["float32"], [3]]]},
+        {"tensors": [[7, "float64", [3]]]},
+        {"tensors": [["x", "float32", [3]]]},
+        {"tensors": [[7, "float32"]]},
+        {"tensors": [[7, "float32", "three"]]},
+        {"tensors": None},
+        {"segment": [1]},
+        {"step": {"x": 1}},
+        {"round": "later"},
+        {"round": None},
+        {"sent_s": "now"},
+        {"piece": 5},
+        {"piece": [1, 2]},
+        {"piece": [0, "many"]},
+        {"piece": [0, 0]},
+    ],
+    ids=str,
+)
+def test_a_malformed_message_is_named(changes: dict[str, Any]) -> None:
+    """With its sender and its kind: whoever is on the run's list and still sends that has a fault."""
+    with listening() as (_, peer, exchange):
+        peer.send("b", Message("values", header(**changes), (PART,)))
+        with pytest.raises(Refused, match="^a sent a 'values' that does not describe its tensors"):
+            exchange.receive(TransferKey("values", 5, 1, 0, "a"))
+
+
+def test_pieces_of_other_sizes_than_described_are_malformed() -> None:
+    """Before memory is taken for what they claim to be; and what never becomes whole goes with its round."""
+    with listening() as (_, peer, exchange):
+        huge = header(piece=[0, 2], tensors=[[7, "float32", [1 << 50]]])
+        peer.send("b", Message("values", huge, (PART,)))
+        peer.send("b", Message("values", {**huge, "piece": [1, 2]}, (PART,)))
+        with pytest.raises(Refused, match="24 bytes came"):
+            exchange.receive(TransferKey("values", 5, 1, 0, "a"))
+        peer.send("b", Message("values", header(piece=[0, 2], step=3), (PART,)))
+        peer.send("b", Message("values", header(), (PART,)))
+        exchange.receive(TransferKey("values", 5, 1, 0, "a"))
+        assert len(exchange._partial) == 1
+        exchange.start_round(6)
+        assert exchange._partial == {}
+
+
+def test_no_tensor_is_made_of_nothing() -> None:
+    """An empty part that claims to be three floats is malformed; uninitialised memory never enters training."""
+    with listening() as (_, peer, exchange):
+        peer.send("b", Message("values", header(), (b"",)))
+        with pytest.raises(Refused, match="does not describe its tensors"):
+            exchange.receive(TransferKey("values", 5, 1, 0, "a"))
+
+
+def test_control_messages_wait_their_turn_and_stop_does_not() -> None:
+    """The coordinator's words are heard by kind, in order; stop ends any wait; a peer cannot speak for it."""
+    with listening() as (coordinator, peer, exchange):
+        coordinator.send("b", Message("later", {"n": 1}))
+        coordinator.send("b", Message("commit", {"n": 2}))
+        coordinator.send("b", Message("commit", {"n": 3}))
+        assert [exchange.recv_control("commit").header["n"] for _ in range(2)] == [2, 3]
+        assert exchange.recv_control("commit", "later").header["n"] == 1
+        peer.send("b", Message("stop", {}))
+        with pytest.raises(Refused, match="a sent a 'stop'"):
+            exchange.recv_control("commit")
+        coordinator.send("b", Message("stop", {}))
+        with pytest.raises(Stopped):
+            exchange.receive(TransferKey("values", 5, 1, 0, "a"))
+
+
+PARTS = [b"", b"abcdefg", b"h", b"", b"ijklmnop", b"q", b""]
+
+
+@pytest.mark.parametrize("limit_bytes", range(1, 20))
+def test_parts_come_out_as_they_went_in(limit_bytes: int) -> None:
+    """No message is over the limit, none but the last has room left, and joining gives the same parts."""
+    cut = list(split_parts([memoryview(part) for part in PARTS], limit_bytes))
+    sizes = [sum(part.nbytes for part in piece) for piece in cut]
+    assert max(sizes) <= limit_bytes and all(size == limit_bytes for size in sizes[:-1]) and sum(sizes) == 17
+    slices = [part for piece in cut for part in piece]
+    assert [bytes(part) for part in join_parts(slices, [len(part) for part in PARTS])] == PARTS
+
+
+def test_nothing_is_one_message() -> None:
+    """A message without tensors is still sent, once."""
+    assert list(split_parts([], 5)) == [()]
+    assert join_parts([], []) == []
+
+
+@pytest.mark.parametrize("sizes", [[2], [4], [], [5, -2], [1 << 60]])
+def test_other_sizes_than_came_are_refused(sizes: list[int]) -> None:
+    """Before any memory is taken for them."""
+    with pytest.raises(ValueError, match="3 bytes came"):
+        join_parts([memoryview(b"abc")], sizes)

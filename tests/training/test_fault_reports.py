@@ -1,0 +1,115 @@
+"""What a coordinator says of a training that cannot go on: the cause by its name, and never an innocent device."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from fleetune.contracts.run_config import TrainingRequest
+from fleetune.errors import FleetuneError, Refused, TryAgain
+from fleetune.links.message import Message
+from fleetune.monitoring import follow
+from fleetune.preparation.prepare import PreparedFolders
+from fleetune.training.exchange import TransferKey
+from fleetune.training.worker import COORDINATOR
+from tests.training.fake_workers import FakeLauncher, FakeWorker, WorkerScript
+from tests.training.model_families import BY_NAME, model_request
+from tests.training.runs import Prepared, plan, run_plan
+
+TRAINING = TrainingRequest(rounds=3, batch_samples=24, micro_batch_samples=8, learning_rate=1e-3)
+VALUES = {"revision": 0, "round": 0, "segment": 1, "step": 9, "tensors": [], "sent_s": 0.0}
+
+
+def failure_of(folder: Path, **scripts: WorkerScript) -> FleetuneError:
+    """What ends a training of three devices that play these scripts."""
+    folders = PreparedFolders(profile=folder / "profile", data=folder / "data")
+    ready = SimpleNamespace(units=("a", "b", "c"), folders=folders, model=model_request(BY_NAME["bert"], False), seed=0)
+    with pytest.raises(FleetuneError) as caught:
+        three = plan(ready.units, [1, 2], [[8], [8], [8]])
+        run_plan(cast(Prepared, ready), three, TRAINING, folder, launcher=FakeLauncher(**scripts))
+    return caught.value
+
+
+def failures(folder: Path) -> tuple[str, ...]:
+    """What the event log says of it."""
+    return follow(folder / "work" / "events.jsonl", lambda *_: None, alive=lambda: False).failures
+
+
+def waits_for(peer: str) -> WorkerScript:
+    """Somebody to whom a peer owes values."""
+
+    def waits(worker: FakeWorker) -> None:
+        worker.exchange.receive(TransferKey("values", 0, 1, 0, peer))
+
+    return waits
+
+
+def test_a_message_lost_between_two_devices_is_put_down_to_their_link(tmp_path: Path) -> None:
+    """Once the run hung for 120 s and blamed d0, which only waited; now the gap is told with the next beat."""
+
+    def loses(worker: FakeWorker) -> None:
+        worker.skip("d2")
+        worker.endpoint.send("d2", Message("values", VALUES))
+        worker.wait_for_stop()
+
+    error = failure_of(tmp_path, d0=waits_for("d1"), d1=loses, d2=waits_for("d1"))
+    assert isinstance(error, TryAgain)
+    assert str(error) == (
+        "link d1>d2: 1 message was lost when the connection broke; run again to go on from the newest checkpoint"
+    )
+    assert failures(tmp_path)[0].endswith("link d1>d2: 1 message was lost when the connection broke")
+    assert not [each for each in failures(tmp_path) if "device" in each]
+
+
+def test_a_message_lost_on_its_way_to_the_coordinator_is_noticed_there(tmp_path: Path) -> None:
+    """Its link is named; with it the device, as one end of the link only."""
+
+    def loses(worker: FakeWorker) -> None:
+        worker.skip(COORDINATOR)
+        worker.wait_for_stop()
+
+    error = failure_of(tmp_path, d1=loses)
+    assert str(error).startswith("link d1>coordinator: 1 message was lost when the connection broke")
+
+
+def test_a_device_that_ends_is_named_before_those_that_suffer(tmp_path: Path) -> None:
+    """Those that wait for it, and the connections that broke with it, are not."""
+    error = failure_of(tmp_path, d0=waits_for("d1"), d1=lambda worker: None, d2=waits_for("d1"))
+    assert str(error).startswith("device d1 ended normally; run again")
+    assert "device d1 was lost" in failures(tmp_path)[0]
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (Message("beat", {"progress": "x"}), "device d1 sent a beat that cannot be read"),
+        (Message("gossip", {}), "device d1 said 'gossip', which no worker says"),
+        (Message("ready", {"round": 0}, (b"[7]",)), "device d1 reports a round in rows that cannot be read"),
+        (Message("failed", {"exit_code": "x"}), "device d1 failed: None"),
+    ],
+    ids=lambda each: each.kind if isinstance(each, Message) else "",
+)
+def test_whoever_talks_nonsense_is_named(message: Message, words: str, tmp_path: Path) -> None:
+    """Once it ended the coordinator with an error of Python's own."""
+
+    def says(worker: FakeWorker) -> None:
+        worker.endpoint.send(COORDINATOR, message)
+        worker.wait_for_stop()
+
+    assert words in str(failure_of(tmp_path, d1=says))
+
+
+def test_beats_are_answered_and_workers_are_told_that_somebody_is_there(tmp_path: Path) -> None:
+    """By both a worker knows that it is still asked for, and by the answers it knows the coordinator's clock."""
+
+    def looks(worker: FakeWorker) -> None:
+        while not worker.exchange._clock_offset._samples:
+            worker.exchange._receive_next()
+        worker.exchange.start_round(0)
+        why = f"offset {abs(worker.exchange.offset_s) < 60.0}, heard {worker.endpoint.heard_s(COORDINATOR) is not None}"
+        worker.exchange.send_control("failed", {"why": why, "exit_code": Refused.exit_code})
+        worker.wait_for_stop()
+
+    error = failure_of(tmp_path, d2=looks)
+    assert isinstance(error, Refused) and "device d2 failed: offset True, heard True" in str(error)

@@ -1,0 +1,338 @@
+"""Heartbeats over real links and by a hand-driven clock, and which device or link is named for a fault."""
+
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+
+from fleetune.errors import Refused
+from fleetune.links.endpoint import Endpoint
+from fleetune.links.message import Message
+from fleetune.links.peer import HEARTBEAT_TIMEOUT_MS
+from fleetune.training.checkpoints import SAVING_S
+from fleetune.training.exchange import BEAT_ACK, COORDINATOR_ALIVE, Exchange, TransferKey
+from fleetune.training.liveness import (
+    COORDINATOR_TIMEOUT_S,
+    DOWN_S,
+    FAST_BEATS,
+    LOADING_S,
+    SILENCE_S,
+    Fault,
+    Heartbeat,
+    Liveness,
+    PeriodicThread,
+)
+from tests.links.ends import until
+from tests.monitoring.hand_clock import HandClock
+from tests.training.test_exchange import COORDINATOR, PATIENCE_S, connected
+
+VALUES = {"revision": 0, "round": 0, "segment": 1, "step": 0, "tensors": [], "sent_s": 0.0}
+
+
+class ConnectedWorker:
+    """A worker's exchange and beat, its coordinator's and its peer's bare links; the clock is the beat's."""
+
+    def __init__(self, ends: dict[str, Endpoint]) -> None:
+        self.now_s = time.monotonic()
+        self.coordinator, self.peer, self.endpoint = ends[COORDINATOR], ends["a"], ends["b"]
+        self.exchange = Exchange(self.endpoint, COORDINATOR, torch.device("cpu"), 0)
+        self.abandoned: list[str] = []
+        self.beat = Heartbeat(self.exchange, self.endpoint, COORDINATOR, self.abandoned.append, lambda: self.now_s)
+
+    def next_message(self) -> Message:
+        """The next thing that the coordinator hears."""
+        received = self.coordinator.receive(PATIENCE_S)
+        assert received is not None
+        return received.message
+
+    def receive_from_coordinator(self, kind: str) -> None:
+        """Let the coordinator say something, and wait until it has come."""
+        before = self.endpoint.heard_s(COORDINATOR)
+        self.coordinator.send("b", Message(kind, {}))
+        until(lambda: self.endpoint.heard_s(COORDINATOR) != before)
+
+
+@pytest.fixture
+def worker() -> Iterator[ConnectedWorker]:
+    """Worker b, with peer a."""
+    with connected((COORDINATOR, "a", "b")) as ends:
+        yield ConnectedWorker(ends)
+
+
+def test_a_beat_says_what_the_worker_does_and_whom_it_waits_for(worker: ConnectedWorker) -> None:
+    """Once a beat said only whether a worker waits, and the first in the list was blamed for the one it waited for."""
+    worker.endpoint.wait_connected("a", PATIENCE_S)
+    worker.endpoint.wait_connected(COORDINATOR, PATIENCE_S)
+    worker.beat.beat()
+    first = worker.next_message()
+    assert first.kind == "beat"
+    plain = {"progress": 0, "doing": "loading", "waits_for": "", "lost": {}, "down": {}, "sent_s": worker.now_s}
+    assert first.header == plain
+    worker.beat.doing = "computing"
+    worker.exchange.on_progress()
+    worker.beat.beat()
+    assert worker.next_message().header == {**plain, "progress": 1, "doing": "computing"}
+    with ThreadPoolExecutor(1) as pool:
+        for key, message in (
+            (TransferKey("values", 0, 1, 0, "a"), lambda: worker.peer.send("b", Message("values", VALUES))),
+            (None, lambda: worker.coordinator.send("b", Message("commit", {}))),
+        ):
+            waiting = (
+                pool.submit(worker.exchange.receive, key)
+                if key
+                else pool.submit(worker.exchange.recv_control, "commit")
+            )
+            whom = key.sender if key else COORDINATOR
+            header: dict[str, Any] = {}
+            while header.get("waits_for") != whom:
+                worker.beat.beat()
+                header = worker.next_message().header
+            assert header == {**plain, "progress": 1, "doing": "waiting", "waits_for": whom}
+            message()
+            waiting.result(PATIENCE_S)
+    worker.beat.beat()
+    assert worker.next_message().header == {**plain, "progress": 1, "doing": "computing"}
+
+
+def test_a_beat_says_what_links_have_lost(worker: ConnectedWorker) -> None:
+    """A message that vanished on its way from a is told with the next beat, although b computes and reads nothing."""
+    worker.endpoint.wait_connected(COORDINATOR, PATIENCE_S)
+    worker.peer.send("b", Message("values", VALUES))
+    worker.peer._peers["b"]._sequence += 1
+    worker.peer.send("b", Message("values", VALUES))
+    until(lambda: worker.endpoint.lost)
+    worker.beat.beat()
+    assert worker.next_message().header["lost"] == {"a": 1}
+
+
+def test_a_worker_that_nobody_asks_for_ends(worker: ConnectedWorker) -> None:
+    """Once workers in containers outlived a coordinator that was killed, until somebody ended them by hand.
+
+    Any word of the coordinator counts, whether or not the compute thread has time to read it.
+    """
+    for _ in range(3):
+        for _ in range(int(COORDINATOR_TIMEOUT_S)):
+            worker.now_s += 1.0
+            worker.beat.beat()
+        assert worker.abandoned == []
+        worker.receive_from_coordinator(COORDINATOR_ALIVE)
+        worker.now_s = max(worker.now_s, time.monotonic())
+        worker.beat._watch.beat(COORDINATOR, 0)  # as if it had come at this moment of the hand-driven clock
+    for _ in range(int(COORDINATOR_TIMEOUT_S) + 1):
+        worker.now_s += 1.0
+        worker.beat.beat()
+    assert len(worker.abandoned) == 1
+    assert worker.abandoned[0].startswith("nothing was heard from the coordinator for 61 s")
+
+
+def test_a_worker_that_stood_still_itself_goes_on(worker: ConnectedWorker) -> None:
+    """A frozen worker that is let go reads what has come meanwhile before it gives its coordinator up."""
+    worker.now_s += 50 * COORDINATOR_TIMEOUT_S
+    worker.beat.beat()
+    assert worker.abandoned == []
+
+
+def test_beats_come_quickly_at_first_and_end_with_the_block(worker: ConnectedWorker) -> None:
+    """The first ones measure clocks; none comes after the end, even where the thread never began."""
+    with worker.beat.running() as running:
+        for _ in range(FAST_BEATS):
+            assert worker.next_message().kind == "beat"
+    assert not running._thread.is_alive()
+    PeriodicThread(worker.beat.beat, lambda: 0.0).__exit__()
+
+
+def test_answers_set_the_clock_of_the_next_round(worker: ConnectedWorker) -> None:
+    """Within a round the offset stays, so that rows keep their order; the next one takes the newest measurement."""
+    now_s = time.monotonic()
+    for ahead_s, at_s in ((500.0, now_s - 3600), (500.25, now_s)):
+        times = {"sent_s": at_s, "came_s": at_s + ahead_s, "answered_s": at_s + ahead_s}
+        worker.coordinator.send("b", Message(BEAT_ACK, times))
+    worker.coordinator.send("b", Message("commit", {}))
+    worker.exchange.recv_control("commit")
+    assert worker.exchange.offset_s == 0.0
+    worker.exchange.start_round(0)
+    assert 500.2 < worker.exchange.offset_s <= 500.25
+
+
+DEVICES = ("d0", "d1", "d2")
+
+
+def beat(waits_for: str = "", doing: str = "computing", **changes: Any) -> dict[str, Any]:
+    """What a worker says of itself."""
+    state = {"progress": 0, "doing": "waiting" if waits_for else doing, "waits_for": waits_for, "sent_s": 1.0}
+    return {**state, "lost": {}, "down": {}, **changes}
+
+
+class MonitoredDevices:
+    """A coordinator's liveness of three devices, by hand."""
+
+    def __init__(self, round_s: float = 1.0) -> None:
+        self.clock = HandClock()
+        self.liveness = Liveness("coordinator", round_s, self.clock)
+        for device in DEVICES:
+            self.liveness.add_device(device)
+
+    def receive_beats(self, **beats: Mapping[str, Any]) -> Fault | None:
+        """Beats by device, now; then what is wrong."""
+        for device, state in beats.items():
+            self.liveness.record_beat(device, state, self.clock())
+        return self.find_fault()
+
+    def find_fault(
+        self, lost: Mapping[str, int] | None = None, down: Mapping[str, float] | None = None
+    ) -> Fault | None:
+        """What is wrong now, by what the coordinator's own links tell."""
+        return self.liveness.find_fault(lost or {}, down or {})
+
+    def run(self, seconds: int, **beats: Mapping[str, Any]) -> Fault | None:
+        """Seconds with the same beats, up to the first fault."""
+        for _ in range(seconds):
+            self.clock.sleep(1.0)
+            fault = self.receive_beats(**beats)
+            if fault is not None:
+                return fault
+        return None
+
+
+def test_a_frozen_device_is_named_and_those_that_wait_for_it_are_not() -> None:
+    """Once d0 was blamed for a d1 that stood still: it was the first in the list of those who said nothing."""
+    devices = MonitoredDevices()
+    assert devices.receive_beats(**{device: beat() for device in DEVICES}) is None
+    fault = devices.run(12, d0=beat("d1"), d2=beat("d1"))
+    assert fault == Fault("d1", "is silent for 11 s")
+
+
+def test_what_a_watch_forgives_breaks_no_connection() -> None:
+    """Once links gave up after 5 s while silence was forgiven for 10 s: between these, a device came back to a broken
+    connection, messages were gone, and everybody waited for everybody."""
+    assert HEARTBEAT_TIMEOUT_MS / 1000 > 1.5 * SILENCE_S
+
+
+def test_a_lost_message_is_put_down_to_its_link() -> None:
+    """No device is named: both ends of a broken connection may be well."""
+    devices = MonitoredDevices()
+    fault = devices.receive_beats(d0=beat("d1"), d1=beat("d2", lost={"d2": 3}), d2=beat("d1"))
+    assert fault == Fault("", "link d2>d1: 3 messages were lost when the connection broke")
+    devices = MonitoredDevices()
+    assert devices.find_fault(lost={"d2": 1}) == Fault(
+        "", "link d2>coordinator: 1 message was lost when the connection broke"
+    )
+
+
+def test_the_coordinators_own_standstill_is_said() -> None:
+    """Where it stood still for so long that connections broke, that is the likely cause."""
+    devices = MonitoredDevices()
+    devices.clock.sleep(34.0)
+    fault = devices.receive_beats(d0=beat(lost={"coordinator": 1}), d1=beat(), d2=beat())
+    assert fault is not None and fault.device == ""
+    assert fault.why.startswith("link coordinator>d0: 1 message was lost when the connection broke")
+    assert fault.why.endswith("; the coordinator itself stood still for 34 s")
+
+
+def test_a_coordinator_that_stood_still_blames_nobody() -> None:
+    """However long: the beats that came meanwhile are read first, and time unwatched is nobody's silence."""
+    devices = MonitoredDevices()
+    devices.clock.sleep(500.0)
+    assert devices.find_fault() is None
+    assert devices.run(5, **{device: beat() for device in DEVICES}) is None
+
+
+def test_all_silent_at_once_is_the_network() -> None:
+    """When nobody is heard any more, no single device is named; of some that are silent all are."""
+    devices = MonitoredDevices()
+    fault = devices.run(12)
+    assert fault == Fault("", "none of the devices d0, d1, d2 was heard for 11 s; see to this machine's network")
+    devices = MonitoredDevices()
+    assert devices.run(12, d1=beat()) == Fault("d0", "is silent for 11 s; so is d2")
+
+
+def test_a_connection_that_does_not_come_back_is_named() -> None:
+    """Two devices that cannot reach each other, while the coordinator reaches both."""
+    devices = MonitoredDevices()
+    assert devices.receive_beats(d0=beat(down={"d1": DOWN_S})) is None
+    assert devices.receive_beats(d0=beat(down={"d1": DOWN_S + 1})) == Fault(
+        "", "link d0>d1: there is no connection for 21 s"
+    )
+    assert MonitoredDevices().find_fault(down={"d2": 30.0}) == Fault(
+        "", "link coordinator>d2: there is no connection for 30 s"
+    )
+
+
+@pytest.mark.parametrize(("doing", "limit_s"), [("loading", LOADING_S), ("saving", SAVING_S), ("computing", 60.0)])
+def test_each_kind_of_work_has_its_time(doing: str, limit_s: float) -> None:
+    """Once a device that loaded for longer than 60 s was called stuck, though 900 s were promised."""
+    devices = MonitoredDevices()
+    others = {"d1": beat("d0"), "d2": beat("d0")}
+    assert devices.run(int(limit_s), d0=beat(doing=doing), **others) is None
+    fault = devices.run(2, d0=beat(doing=doing), **others)
+    assert fault == Fault("d0", f"is stuck: it has not got on with {doing} for {limit_s + 1:.0f} s")
+
+
+def test_long_rounds_give_more_time() -> None:
+    """A plan whose rounds take minutes is not stuck after one."""
+    devices = MonitoredDevices(round_s=100.0)
+    assert devices.run(4999, **{device: beat() for device in DEVICES}) is None
+
+
+def test_at_the_end_of_patience_the_last_of_a_chain_is_named() -> None:
+    """Everybody waits for d2, which computes: it is named, and who waits for it is said."""
+    devices = MonitoredDevices()
+    devices.receive_beats(d0=beat("d1"), d1=beat("d2"), d2=beat())
+    fault = devices.liveness.explain_timeout("d0", "ready", 120.0)
+    assert fault.device == "d2"
+    assert fault.why == (
+        "keeps the others waiting (computing): d0 did not say 'ready' within 120 s: "
+        "d0, which waits for d1, which waits for d2"
+    )
+    assert devices.liveness.explain_timeout("d2", "ready", 120.0) == Fault(
+        "d2", "did not say 'ready' within 120 s (it is computing)"
+    )
+
+
+@pytest.mark.parametrize(("first", "second"), [("d1", "d0"), ("d1", "coordinator")])
+def test_those_that_wait_for_each_other_are_not_named(first: str, second: str) -> None:
+    """A circle, or one that waits for a coordinator that waits for it: something between them was lost."""
+    devices = MonitoredDevices()
+    devices.receive_beats(d0=beat(first), d1=beat(second))
+    fault = devices.liveness.explain_timeout("d0", "ready", 120.0)
+    assert fault.device == "" and fault.why == (
+        f"nobody said 'ready' within 120 s: d0, which waits for {first}, which waits for {second}; "
+        "a message between them was lost"
+    )
+
+
+def test_one_that_was_never_heard_is_named_plainly() -> None:
+    """Before its first beat nothing is known of it."""
+    assert MonitoredDevices().liveness.explain_timeout("d1", "hello", 120.0) == Fault(
+        "d1", "did not say 'hello' within 120 s"
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"progress": "x"},
+        {"progress": float("inf")},
+        {"doing": "sleeping"},
+        {"sent_s": float("nan")},
+        {"sent_s": "soon"},
+        {"lost": 5},
+        {"lost": {"d1": "many"}},
+        {"down": None},
+        {"down": {"d1": []}},
+        {"lost": {"d7": 1}},
+        {"waits_for": "\x1b[2J"},
+    ],
+    ids=str,
+)
+def test_a_beat_that_cannot_be_read_names_its_sender(changes: dict[str, Any]) -> None:
+    """Once a malformed beat ended the coordinator with its own error; whoever sends one harms only itself."""
+    devices = MonitoredDevices()
+    with pytest.raises(Refused, match="^device d1 sent a beat that cannot be read"):
+        devices.receive_beats(d1=beat(**changes))
+    with pytest.raises(Refused, match="^device d1 sent a beat that cannot be read .KeyError"):
+        devices.receive_beats(d1={})
+    assert devices.find_fault() is None

@@ -1,0 +1,165 @@
+"""A round is a transaction: until its commit nothing that is kept has moved, batch norms' statistics included."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import nn
+
+from fleetune.contracts.plan import Lane, Plan, Segment, Share
+from fleetune.contracts.run_config import TrainingRequest
+from fleetune.launching.limits import CpuThrottle
+from fleetune.models import segment as models
+from fleetune.training.assignment import assignment_of
+from fleetune.training.optimizer import BatchNormStatistics, NamedOptimizer
+from fleetune.training.rounds import RoundContext, RoundRunner
+from tests.models.instances import Recorded, batch, recorded
+from tests.training.model_families import BY_NAME
+
+TRAINING = TrainingRequest(rounds=5, batch_samples=8, micro_batch_samples=4, optimizer="sgd", learning_rate=0.1)
+
+
+class Alone:
+    """The exchange of a device that has nobody to talk to."""
+
+    def __init__(self) -> None:
+        self.round = 0
+        self.on_progress = lambda: None
+
+    def start_round(self, round: int) -> None:
+        """Which round it is."""
+        self.round = round
+
+    def now_s(self) -> float:
+        """Time does not matter here."""
+        return 0.0
+
+
+class Pictures:
+    """Two micro-batches a round, others in each round; `fails` breaks off before that micro-batch."""
+
+    task, targets = "image-classification", 8
+
+    def __init__(self) -> None:
+        self.round, self.fails = 0, -1
+
+    def start_round(self, round: int, with_targets: bool) -> None:
+        """Which round it is."""
+        self.round = round
+
+    def inputs(self, micro_batch: int, span: tuple[int, int]) -> dict[str, torch.Tensor]:
+        """Pixels."""
+        if micro_batch == self.fails:
+            raise ConnectionError("the device before is gone")
+        return {"pixel_values": batch(BY_NAME["resnet"], 4)["pixel_values"] + 0.1 * (2 * self.round + micro_batch)}
+
+    def labels(self, micro_batch: int, span: tuple[int, int]) -> torch.Tensor:
+        """Classes."""
+        return torch.tensor([0, 1, 2, 0])
+
+
+class Worker:
+    """One device that runs all of a ResNet."""
+
+    def __init__(self, ready: Recorded) -> None:
+        segments = (Segment(units=ready.units, shares=(Share(device="d0", samples=4),), warmup=1),)
+        lanes = (Lane(name="main", segments=segments),)
+        plan = Plan(strategy="test", micro_batch_samples=4, micro_batches=2, lanes=lanes)
+        self.segment = ready.segment(ready.units)
+        self.segment.train()
+        self.pictures = Pictures()
+        context = RoundContext(
+            segment=self.segment,
+            exchange=cast(Any, Alone()),
+            batches=cast(Any, self.pictures),
+            updates=NamedOptimizer(self.segment.parameters, TRAINING),
+            pace=CpuThrottle(None),
+            tied={},
+        )
+        self.rounds = RoundRunner(plan, assignment_of(plan, "d0"), context, seed=1)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """A copy of what a checkpoint would hold."""
+        return {n: t.detach().clone() for n, t in (*self.segment.parameters.items(), *self.segment.buffers.items())}
+
+
+@pytest.fixture(scope="module")
+def ready(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """A tiny ResNet, full of batch norms."""
+    return recorded(BY_NAME["resnet"], tmp_path_factory.mktemp("resnet"))
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    """Bit by bit."""
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("fails", [-1, 1], ids=["complete", "broken off"])
+def test_a_round_that_is_not_committed_leaves_no_trace(fails: int, ready: Recorded) -> None:
+    """Running means, variances and counts moved in the forward, so that a round that was replayed moved them twice:
+    now a round may run, be dropped and run again, and all is as if it had run once."""
+    worker, control = Worker(ready), Worker(ready)
+    for each in (worker, control):
+        each.rounds.run(0)
+        each.rounds.commit(0, 1.0)
+    before = worker.state()
+    assert any("num_batches_tracked" in name for name in before) and any("running_var" in name for name in before)
+    worker.pictures.fails = fails
+    try:
+        worker.rounds.run(1)
+    except ConnectionError:
+        assert fails == 1
+    assert same(worker.state(), before)
+    worker.pictures.fails = -1
+    for each in (worker, control):
+        each.rounds.run(1)
+        each.rounds.commit(1, 1.0)
+        assert not same(each.state(), before)
+    assert same(worker.state(), control.state())
+
+
+def test_committed_statistics_are_those_of_the_whole_model(ready: Recorded) -> None:
+    """After each commit, what plain torch has after the same forwards, counts included."""
+    worker, whole = Worker(ready), ready.whole().train()
+    pictures = Pictures()
+    optimizer = torch.optim.SGD(whole.parameters(), lr=0.1, fused=True)
+    for round in range(3):
+        worker.rounds.run(round)
+        worker.rounds.commit(round, 1.0)
+        pictures.start_round(round, True)
+        for micro_batch in range(2):
+            logits = whole(**pictures.inputs(micro_batch, (0, 4))).logits
+            loss = nn.functional.cross_entropy(logits, pictures.labels(micro_batch, (0, 4)), reduction="sum") / 8
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        assert same(worker.state(), dict(whole.state_dict()))
+    assert int(worker.segment.buffers[next(n for n in worker.segment.buffers if "num_batches" in n)]) == 6
+
+
+def test_every_kind_of_running_statistic_is_staged() -> None:
+    """Batch norms of any dimension, instance norms that track, norms inside a leaf and one under two names."""
+    inner = nn.Sequential(nn.BatchNorm1d(3), nn.ReLU(), nn.BatchNorm1d(3, momentum=None))
+    modules = {
+        "block": inner,
+        "again": inner,
+        "instance": nn.InstanceNorm1d(3, track_running_stats=True),
+        "bare": nn.BatchNorm1d(3, track_running_stats=False),
+    }
+    kept = [b for m in {id(m): m for m in modules.values()}.values() for b in m.buffers()]
+    before = [b.clone() for b in kept]
+    statistics = BatchNormStatistics(cast(models.Segment, SimpleNamespace(modules=modules)))
+    assert len(statistics.means) == 6
+    drawn = torch.randn(4, 3, 5, generator=torch.Generator().manual_seed(1))
+    for _ in range(2):  # the first is dropped
+        statistics.start()
+        for module in modules.values():
+            module(drawn)
+        assert all(torch.equal(a, b) for a, b in zip(kept, before, strict=True))
+    statistics.commit()
+    expected = nn.BatchNorm1d(3)
+    for _ in range(2):  # it stands under two names
+        expected(drawn)
+    assert torch.equal(kept[0], expected.running_mean) and int(kept[2]) == 2
+    assert sum(not torch.equal(a, b) for a, b in zip(kept, before, strict=True)) == 8  # instance norms do not count
