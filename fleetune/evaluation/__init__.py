@@ -1,9 +1,9 @@
-"""What training was good for: scores on held-out data before and after, and the forecast beside what was measured.
+"""Evaluation of a run: scores on held-out data before and after training, and the forecast beside the measurement.
 
-The score before is that of the weights training started from; the score after is that of the checkpoint folder, read
-by transformers and PEFT alone, so every evaluation also proves that the result loads without this project.
-`report.html` tells it to people, `summary.json` to programs. Scoring inside the workers was set aside: it would judge
-the weights in memory, not those that are kept.
+The score before is that of the initial weights; the score after is that of the checkpoint folder, read by transformers
+and PEFT alone, so every evaluation also shows that the result loads without this project. `report.html` is for people,
+`summary.json` for programs. Scoring inside the workers was rejected: it would score the weights in memory, not those on
+disk.
 
 May import: contracts, errors, data, drawing, models; torch, transformers, peft, scikit-learn.
 """

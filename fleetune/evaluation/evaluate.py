@@ -26,7 +26,7 @@ from fleetune.models.skeleton import saved_configuration
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationTask:
-    """The whole input of the evaluate stage."""
+    """Input of the evaluate stage."""
 
     run: str
     """Name of the run, for the report's title."""
@@ -37,17 +37,17 @@ class EvaluationTask:
     training: TrainingMetrics
     model: ModelRequest
     profile_folder: Path
-    """start.safetensors and model/config.json, from which training started."""
+    """Holds start.safetensors and model/config.json, from which training started."""
     data_folder: Path
     checkpoint_folder: Path
     """Holds model/ (a Hugging Face folder) or adapter/ (a PEFT folder)."""
     output: Path
-    """Gets evaluation.json, summary.json and report.html."""
+    """Receives evaluation.json, summary.json and report.html."""
     batch_samples: int = 32
     accelerator: str = "cpu"
-    """Where the model is scored: `cpu`, or `cuda:N`."""
+    """Device that scores the model: `cpu` or `cuda:N`."""
     facts: dict[str, str] = field(default_factory=dict)
-    """More for the list at the report's end."""
+    """Additional entries of the list at the report's end."""
     settings: str = ""
     """The run's whole config as text, for the report."""
     progress: Progress = quiet
@@ -55,24 +55,24 @@ class EvaluationTask:
 
 @record
 class DeviceSummary:
-    """What one device did in a round, and what it took."""
+    """Work and memory of one device in a round, measured and forecast."""
 
     device: str
     units: int
-    """How many units of the model it ran, over all lanes; 0 where the plan left it out."""
+    """Number of the model's units that it ran, over all lanes; 0 if the plan left it out."""
     samples: int
-    """Of every micro-batch; the largest share where it has several."""
+    """Number of samples of every micro-batch; the largest if it has several shares."""
     busy_s: float
     forecast_busy_s: float
     peak_memory_bytes: float
     forecast_memory_bytes: float
     memory_bytes: int
-    """Its limit."""
+    """Memory limit of the device."""
 
 
 @record
 class Summary:
-    """The run's numbers that a reader asks for first."""
+    """Content of summary.json: a run in one table."""
 
     run: str
     model: str
@@ -83,14 +83,14 @@ class Summary:
     rounds: int
     first_loss: float | None
     last_loss: float | None
-    """Of training; None where no round was run."""
+    """Training losses; None if no round was run."""
     train_wall_s: float
     evaluation: EvaluationMetrics
     devices: tuple[DeviceSummary, ...]
 
 
 def summarise(task: EvaluationTask, metrics: EvaluationMetrics) -> Summary:
-    """The summary of an evaluated run; every device of the fleet has a row."""
+    """Return the summary of an evaluated run, with a row for every device of the fleet."""
     rounds = task.training.rounds
     return Summary(
         run=task.run,
@@ -98,7 +98,7 @@ def summarise(task: EvaluationTask, metrics: EvaluationMetrics) -> Summary:
         task=task.model.task,
         strategy=task.plan.plan.strategy,
         result=result_folder(task.checkpoint_folder).name,
-        rounds=len(rounds),  # those of earlier attempts included
+        rounds=len(rounds),  # including those of earlier attempts
         first_loss=rounds[0].loss if rounds else None,
         last_loss=rounds[-1].loss if rounds else None,
         train_wall_s=task.training.wall_s,
@@ -132,15 +132,15 @@ def _amount(amounts: tuple[DeviceAmount, ...], device: str) -> float:
 
 
 PACKAGES = ("torch", "transformers", "peft")
-"""Named in the report."""
+"""Packages whose versions the report names."""
 
 
 def evaluate(task: EvaluationTask) -> EvaluationMetrics:
     """Score the weights before and after training on the test split and write evaluation.json, summary.json and
     report.html into `task.output`.
 
-    Refused, with nothing written, where the checkpoint or the data cannot be read (the file is named) or the loss is
-    no number.
+    Refused, with nothing written, if the checkpoint or the data cannot be read (the file is named) or the loss is not
+    finite.
     """
     data = PreparedData(task.data_folder)
     if data.task != task.model.task:
@@ -160,7 +160,7 @@ def evaluate(task: EvaluationTask) -> EvaluationMetrics:
 
 
 def compare(task: EvaluationTask, before: Scores, after: Scores, samples: int) -> EvaluationMetrics:
-    """Scores side by side, and the forecast beside what training measured."""
+    """Return scores before and after training, and the forecast beside the measured round."""
     forecast_s, measured_s = task.forecast.round_s, task.training.median_round_s
     return EvaluationMetrics(
         scores=tuple(
@@ -179,17 +179,17 @@ def compare(task: EvaluationTask, before: Scores, after: Scores, samples: int) -
 
 
 def _before(task: EvaluationTask) -> nn.Module:
-    """The model with exactly the weights that training started from."""
+    """Return the model with exactly the weights that training started from."""
     config = saved_configuration(task.profile_folder / "model")
     return initial_model(config, task.model, task.profile_folder / INIT_WEIGHTS)
 
 
 def _after(task: EvaluationTask) -> nn.Module:
-    """The model of the checkpoint; an adapter goes onto its base, read anew."""
+    """Return the model of the checkpoint; an adapter is applied to its base, which is read anew."""
     folder = result_folder(task.checkpoint_folder)
     if folder.name != ADAPTER:
         return load_trained_model(folder, task.model.task)
-    if task.model.source is None:  # random weights have no files of their own: the start is the base
+    if task.model.source is None:  # random weights have no files: the initial weights are the base
         return load_adapter(_before(task).unload(), folder)
     return load_adapter(load_base_model(saved_configuration(task.profile_folder / "model"), task.model, folder), folder)
 
@@ -218,5 +218,5 @@ def _content(task: EvaluationTask, metrics: EvaluationMetrics, data: PreparedDat
 
 
 def _available_accelerator(accelerator: str) -> str:
-    """The accelerator where this process has it: a device's GPU may be in another machine, or outside a container."""
+    """Return the accelerator if this process can use it, else `cpu`: the GPU may be in another machine."""
     return accelerator if accelerator == "cpu" or torch.cuda.is_available() else "cpu"

@@ -16,14 +16,14 @@ from fleetune.errors import Refused
 from fleetune.models.loss import count_targets, loss_sum
 
 BETTER = {"accuracy": "higher", "macro_f1": "higher", "loss": "lower", "perplexity": "lower"}
-"""Every score there is, in the order of the tables."""
+"""All scores in the order of the tables, with the direction that is better."""
 LARGEST_EXPONENT = 700.0
-"""exp of more would not be a finite number."""
+"""Larger exponents overflow a float."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoringOptions:
-    """How a split is scored."""
+    """Settings for scoring a split."""
 
     split: str = "test"
     batch_samples: int = 32
@@ -33,7 +33,7 @@ class ScoringOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """What a model reaches on a split."""
+    """Scores of a model on a split."""
 
     values: dict[str, float]
     """Classification: accuracy, macro_f1 (over the classes that occur or are predicted), loss (mean per sample).
@@ -42,9 +42,9 @@ class Scores:
 
 
 def score(model: nn.Module, data: PreparedData, scoring: ScoringOptions, what: str = "model") -> Scores:
-    """Scores over every sample of the split, the model in evaluation mode, without gradients, on one thread.
+    """Score every sample of the split, with the model in evaluation mode, without gradients, on one thread.
 
-    `what` names the model in messages.
+    what: the model's name in messages. Refused if the loss is not finite or the split has no targets.
     """
     samples = data.size(scoring.split)
     loss, targets = 0.0, 0
@@ -78,7 +78,7 @@ def score(model: nn.Module, data: PreparedData, scoring: ScoringOptions, what: s
 
 
 def classification_scores(predicted: np.ndarray, wanted: np.ndarray) -> dict[str, float]:
-    """accuracy and macro_f1 of predicted class numbers [samples]."""
+    """Return accuracy and macro_f1 of predicted class numbers, shape [samples]."""
     from sklearn.metrics import accuracy_score, f1_score
 
     macro = f1_score(wanted, predicted, average="macro", zero_division=0)
@@ -86,7 +86,7 @@ def classification_scores(predicted: np.ndarray, wanted: np.ndarray) -> dict[str
 
 
 def class_scores(predicted: np.ndarray, wanted: np.ndarray, names: tuple[str, ...]) -> tuple[ClassScore, ...]:
-    """Precision, recall and F1 of every class, by number, of class numbers [samples]."""
+    """Return precision, recall and F1 of every class, in order of number, from class numbers of shape [samples]."""
     from sklearn.metrics import precision_recall_fscore_support
 
     numbers = list(range(len(names)))
@@ -99,7 +99,7 @@ def class_scores(predicted: np.ndarray, wanted: np.ndarray, names: tuple[str, ..
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Sums are then added in one order, whatever the machine."""
+    """Run torch on one thread, so that the order of additions is the same on every machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""The trained model, read from its folder as anybody would: by transformers and PEFT, without this project."""
+"""The trained model, loaded from its folder by transformers and PEFT alone."""
 
 import json
 import warnings
@@ -20,7 +20,7 @@ SHARDS = "model.safetensors.index.json"
 
 
 def result_folder(checkpoint: Path) -> Path:
-    """model/ or adapter/ of a checkpoint; refused where it has neither."""
+    """Return model/ or adapter/ of a checkpoint; Refused if it has neither."""
     for name in (MODEL, ADAPTER):
         if (checkpoint / name).is_dir():
             return checkpoint / name
@@ -28,7 +28,7 @@ def result_folder(checkpoint: Path) -> Path:
 
 
 def load_trained_model(folder: Path, task: str) -> nn.Module:
-    """The model of a standard Hugging Face folder; a missing or damaged file is refused by its name."""
+    """Load the model of a standard Hugging Face folder; Refused, naming the file, if one is missing or damaged."""
     stored = _weight_files(folder)
     try:
         model, found = AUTO[task].from_pretrained(
@@ -43,8 +43,11 @@ def load_trained_model(folder: Path, task: str) -> nn.Module:
 
 
 def load_base_model(config: PretrainedConfig, request: ModelRequest, adapter: Path) -> nn.Module:
-    """The pretrained model that an adapter belongs to; what its files lack, or have for other labels, must be in the
-    adapter."""
+    """Load the pretrained model that an adapter belongs to.
+
+    Refused if a tensor is in neither: those that the pretrained files lack, or hold for other labels, must be in the
+    adapter.
+    """
     source = source_folder(request)
     assert source is not None, "a model of random weights has no files"
     dtype = DTYPES[request.precision]
@@ -69,15 +72,15 @@ def load_base_model(config: PretrainedConfig, request: ModelRequest, adapter: Pa
 
 
 def load_adapter(base: nn.Module, folder: Path) -> nn.Module:
-    """A base model with the adapter of a standard PEFT folder; a missing or damaged file is refused by its name."""
+    """Apply the adapter of a standard PEFT folder to its base; Refused, naming a missing or damaged file."""
     from peft import PeftModel, get_peft_model_state_dict
 
     stored = _tensor_names(folder / ADAPTER_WEIGHTS)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about keys: they are compared below
+        warnings.simplefilter("ignore")  # PEFT warns about keys, which are compared below
         try:
             model = PeftModel.from_pretrained(base, folder)
-        except KeyError as error:  # of a head that the settings promise
+        except KeyError as error:  # a head that adapter_config.json names
             raise Refused(f"{folder / ADAPTER_WEIGHTS}: {error.args[0]} is missing; verify the run") from None
         except (OSError, ValueError, TypeError, RuntimeError) as error:
             raise Refused(f"{folder}: the adapter cannot be loaded ({_first_line(error)})") from None
@@ -90,7 +93,7 @@ def load_adapter(base: nn.Module, folder: Path) -> nn.Module:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """The weight files of a model folder, each opened once."""
+    """Return the weight files of a model folder; Refused if one cannot be opened."""
     index = folder / SHARDS
     files = [folder / WEIGHTS]
     if index.is_file():
@@ -105,7 +108,7 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def _tensor_names(file: Path) -> set[str]:
-    """Names of the tensors in a safetensors file."""
+    """Return the names of the tensors in a safetensors file."""
     try:
         with safe_open(file, framework="pt") as opened:
             return set(opened.keys())

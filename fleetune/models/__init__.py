@@ -1,11 +1,10 @@
 """A Hugging Face model, with or without PEFT adapters, as an ordered list of named units that run anywhere.
 
-`source` finds weights, `skeleton` builds the model without any (on the meta device), `recorder` runs it once on fake
-tensors and writes down what happens as a `graph`, `units` folds that into pieces, `segment` runs some of them,
-`blocks` and `heads` say which weights are a head's,
-`weights` loads exactly the tensors those need, `start` draws what the source does not have, `export` writes the
-trained model in its own standard format.
+`source` finds configuration and weights, `skeleton` builds the model on the meta device, `recorder` runs it once on
+fake tensors and records its `operations` as a `graph`, `units` folds the graph into pieces, `segment` runs some of
+them, `weights` reads exactly the tensors that they need, `init_weights` draws those that the source lacks, `export`
+writes the trained model in its own standard format, `attention_heads` finds the weights of each head.
 
-torch.export and fx.symbolic_trace were set aside: the first fails on three of eleven model families and needs pickle
+torch.export and fx.symbolic_trace were rejected: the first fails on three of eleven model families and needs pickle
 to travel, the second traces one of eleven. May import: contracts, errors; torch, transformers and peft.
 """

@@ -34,35 +34,37 @@ class ParameterSlice:
     """Indices [first, end) of one dimension of a parameter."""
 
     parameter: str
-    """By the whole model's canonical name."""
+    """Canonical name in the whole model."""
     dim: int
     first: int
     end: int
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """That part of the parameter, or of anything of its shape, without a copy."""
+        """Return this part of the parameter, or of a tensor of its shape, as a view."""
         return tensor.narrow(self.dim, self.first, self.end - self.first)
 
 
 @dataclass(frozen=True, slots=True)
 class DenseLayer:
-    """A layer y = W x + b, with its adapter where it has one."""
+    """A layer y = W x + b, with its LoRA adapter if it has one."""
 
     name: str
     inputs: int
     outputs: int
     by_output: tuple[tuple[str, int], ...]
-    """Parameters that have a dimension of outputs, and which."""
+    """(Parameter, dimension of outputs) of each parameter that has one."""
     by_input: tuple[tuple[str, int], ...]
+    """(Parameter, dimension of inputs) of each parameter that has one."""
+    """(Parameter, dimension of inputs) of each parameter that has one."""
     conv1d: bool
-    """Of transformers' Conv1D, which keeps W transposed."""
+    """True for transformers' Conv1D, which stores W transposed."""
 
     def rows(self, first: int, end: int) -> tuple[ParameterSlice, ...]:
-        """What makes outputs [first, end): rows of W and of B, entries of b."""
+        """Return the slices that make outputs [first, end): rows of W and of B, entries of b."""
         return tuple(ParameterSlice(name, dim, first, end) for name, dim in self.by_output)
 
     def columns(self, first: int, end: int) -> tuple[ParameterSlice, ...]:
-        """What reads inputs [first, end): columns of W and of A."""
+        """Return the slices that read inputs [first, end): columns of W and of A."""
         return tuple(ParameterSlice(name, dim, first, end) for name, dim in self.by_input)
 
     @property
@@ -72,7 +74,7 @@ class DenseLayer:
 
 
 def dense_layers(skeleton: nn.Module) -> dict[nn.Module, DenseLayer]:
-    """Every dense layer of a model by its module; what an adapter is made of is part of the layer that it changes."""
+    """Return every dense layer by its module; an adapter belongs to the layer that it changes."""
     canonical = canonical_names(skeleton)
     found: dict[nn.Module, DenseLayer] = {}
     adapted: list[str] = []
@@ -128,32 +130,32 @@ class OutputRange:
 
 @dataclass(frozen=True, slots=True)
 class HalfBlock:
-    """Half a block: `outer` reads, side by side, what every member makes of the outputs of `inner` that are its own."""
+    """Attention or feed-forward half of a block; each head owns a part of `inner`'s outputs and `outer`'s inputs."""
 
     inner: tuple[OutputRange, ...]
     outer: DenseLayer
 
     @property
     def layers(self) -> tuple[DenseLayer, ...]:
-        """All of them."""
+        """All dense layers of the half, each once."""
         return (*dict.fromkeys(part.layer for part in self.inner), self.outer)
 
 
 @dataclass(frozen=True, slots=True)
 class TransformerBlock:
-    """One block."""
+    """A transformer block."""
 
     name: str
     heads: int
-    """Of keys and values: where several heads of queries share one, they are one head here, as none could run alone."""
+    """Number of key/value heads; query heads that share one count as one head, since none could run alone."""
     attention: HalfBlock
     feed_forward: HalfBlock
 
 
 def find_blocks(graph: Graph, skeleton: nn.Module, config: PretrainedConfig) -> tuple[TransformerBlock, ...]:
-    """Blocks in the order in which they run; Refused, naming the first block that does not fit, for other models.
+    """Return the blocks in the order in which they run; Refused, naming the first block that is not supported.
 
-    `skeleton` is the whole model on the meta device.
+    skeleton: the whole model on the meta device.
     """
     dense = dense_layers(skeleton)
     names = _block_names(skeleton)
@@ -163,7 +165,7 @@ def find_blocks(graph: Graph, skeleton: nn.Module, config: PretrainedConfig) -> 
         layer = dense.get(module)
         block = layer and next((name for name in names if layer.name.startswith(f"{name}.")), None)
         if layer and block:
-            calls.setdefault(block, []).append((layer, given[0]))  # held, so that no other tensor takes its place
+            calls.setdefault(block, []).append((layer, given[0]))  # kept alive, so that its id stays unique
 
     run_on_meta(graph, skeleton, seen)
     if not calls:
@@ -172,7 +174,7 @@ def find_blocks(graph: Graph, skeleton: nn.Module, config: PretrainedConfig) -> 
 
 
 def _block_names(skeleton: nn.Module) -> list[str]:
-    """Names of what outermost lists of modules hold."""
+    """Return the names of the members of outermost module lists."""
     found: list[str] = []
     for name, module in skeleton.named_modules():
         if isinstance(module, nn.ModuleList) and not any(name.startswith(f"{member}.") for member in found):
@@ -181,7 +183,7 @@ def _block_names(skeleton: nn.Module) -> list[str]:
 
 
 def _group_calls(called: list[tuple[DenseLayer, Any]]) -> list[list[DenseLayer]]:
-    """Layers in the order of their calls; those that read the same tensor make one step."""
+    """Group layers in the order of their calls; those that read the same tensor form one step."""
     steps: list[list[DenseLayer]] = []
     before: Any = None
     for layer, given in called:
@@ -216,12 +218,14 @@ def _block(name: str, steps: list[list[DenseLayer]], config: PretrainedConfig) -
 
 
 def _projections(layers: list[DenseLayer], width: int, keys: float) -> tuple[OutputRange, ...]:
-    """Queries, keys and values for `width` columns of what joins the heads, `keys` as many of keys as of queries;
-    empty where they are not."""
+    """Return the output ranges of queries, keys and values; empty if the layers do not have these shapes.
+
+    width: columns of the layer that joins the heads. keys: number of key heads per query head.
+    """
     if len(layers) == 1:
         (fused,) = layers
         whole = fused.conv1d and fused.outputs == 3 * width and keys == 1
-        return tuple(OutputRange(fused, place * width, width) for place in range(3)) if whole else ()
+        return tuple(OutputRange(fused, number * width, width) for number in range(3)) if whole else ()
     wanted = sorted([width, round(width * keys), round(width * keys)])
     return (
         tuple(OutputRange(one, 0, one.outputs) for one in layers)
@@ -237,12 +241,12 @@ def _unsupported_block(name: str, layers: list[DenseLayer]) -> Refused:
 
 @dataclass(frozen=True, slots=True)
 class AttentionHead:
-    """One subnet."""
+    """One attention head with its part of the feed-forward layer."""
 
     block: TransformerBlock
     number: int
     slices: tuple[ParameterSlice, ...]
-    """Its weights, each in one slice only."""
+    """Its weights; no two slices overlap."""
 
     @property
     def name(self) -> str:
@@ -251,27 +255,27 @@ class AttentionHead:
 
     @property
     def fractions(self) -> Iterator[tuple[HalfBlock, Fraction]]:
-        """How much of either half of its block is the head's."""
+        """Yield each half of the block with the head's fraction of it."""
         for half in (self.block.attention, self.block.feed_forward):
             first, end = split_evenly(half.outer.inputs, self.block.heads)[self.number]
             yield half, Fraction(end - first, half.outer.inputs)
 
     @property
     def layers(self) -> Iterator[tuple[DenseLayer, Fraction]]:
-        """Every dense layer of its block, and how much of it is the head's."""
+        """Yield every dense layer of the block with the head's fraction of it."""
         for half, fraction in self.fractions:
             yield from ((layer, fraction) for layer in half.layers)
 
 
 def attention_heads(blocks: tuple[TransformerBlock, ...]) -> tuple[AttentionHead, ...]:
-    """Every head of every block, block by block."""
+    """Return every head of every block, block by block."""
     return tuple(
         AttentionHead(block, number, _slices(block, number)) for block in blocks for number in range(block.heads)
     )
 
 
 def split_evenly(width: int, heads: int) -> tuple[tuple[int, int], ...]:
-    """[first, end) of every head: as even as whole numbers can be, the first ones larger by one."""
+    """Return [first, end) of every head, as even as integers allow, the first ones larger by one."""
     each, rest = divmod(width, heads)
     starts = [number * each + min(number, rest) for number in range(heads + 1)]
     return tuple(zip(starts, starts[1:], strict=False))

@@ -34,9 +34,9 @@ TOKENIZER_FILES = (
 def export_model(
     config: PretrainedConfig, request: ModelRequest, start: Path, trained: Mapping[str, torch.Tensor], folder: Path
 ) -> Path:
-    """Write `folder/model` (or `folder/adapter` when only adapters were trained) and return it.
+    """Write `folder/model` (or `folder/adapter` if only adapters were trained) and return it.
 
-    trained: tensors that training moved, by name; the others come from where training started.
+    trained: trained tensors by name; all others are read from the initial weights (`start`) and the pretrained files.
     """
     model = skeleton(config, request)
     adapter_only = request.lora is not None
@@ -47,16 +47,16 @@ def export_model(
     fill_model(model, names, tensors)
     target = folder / ("adapter" if adapter_only else "model")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PEFT asks the hub whether an embedding changed; there may be no network
+        warnings.simplefilter("ignore")  # PEFT queries the hub for changed embeddings; there may be no network
         if adapter_only:
             base = source_folder(request)
-            if base is None:  # nobody else has these random weights: the adapter is nothing without them
+            if base is None:  # the adapter is useless without these random weights
                 _export_base(config, request, start, folder)
             named = _base_path(request, base)
             model.peft_config["default"].base_model_name_or_path = named
             model.peft_config["default"].revision = request.revision
             model.save_pretrained(target, save_embedding_layers=False)
-            config.save_pretrained(target)  # PEFT keeps no labels
+            config.save_pretrained(target)  # PEFT does not save labels
             (target / "README.md").write_text(adapter_readme(request, named), encoding="utf-8")
         else:
             model.save_pretrained(target)
@@ -64,7 +64,7 @@ def export_model(
 
 
 def _base_path(request: ModelRequest, base: Path | None) -> str:
-    """Where an adapter's reader finds the base: the hub's name, a folder, or `base` beside the adapter."""
+    """Return the base's location for readers of the adapter: a hub name, a folder, or `base` beside the adapter."""
     if base is None:
         return "../base"
     local = request.source is None or request.source.startswith(PACKAGE) or Path(request.source).is_dir()
@@ -72,7 +72,7 @@ def _base_path(request: ModelRequest, base: Path | None) -> str:
 
 
 def _export_base(config: PretrainedConfig, request: ModelRequest, start: Path, folder: Path) -> None:
-    """Write the frozen model below an adapter to `folder/base`."""
+    """Write the frozen base model of an adapter to `folder/base`."""
     plain = dataclasses.replace(request, lora=None, freeze=())
     tensors = {base_name(name): tensor for name, tensor in load_file(start).items() if ".modules_to_save." not in name}
     base_start = folder / "base.part"
@@ -83,7 +83,7 @@ def _export_base(config: PretrainedConfig, request: ModelRequest, start: Path, f
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:
-    """Copy the files of a tokenizer or image processor where there are any."""
+    """Copy the files of a tokenizer or image processor, if there are any."""
     for name in TOKENIZER_FILES:
         if (source / name).exists():
             shutil.copyfile(source / name, target / name)
@@ -101,7 +101,10 @@ LOADERS = {
 
 
 def adapter_readme(request: ModelRequest, base: str) -> str:
-    """Markdown. `base` is what adapter_config.json names: a name on the hub, a folder, or one beside the adapter."""
+    """Return the adapter's README as Markdown: the base it needs, its location, and code that loads both.
+
+    base: the base as in adapter_config.json: a name on the hub, a folder, or a folder beside the adapter.
+    """
     where, on_hub = _where(request, base)
     head = "\n".join(["---", *([f"base_model: {base}"] if on_hub else []), "library_name: peft", "---"])
     return f"""{head}
@@ -119,7 +122,7 @@ Everything that the base does not have (the task's head, for one) is in this fol
 
 
 def _where(request: ModelRequest, base: str) -> tuple[str, bool]:
-    """Where a reader finds the base, and whether that is the hub."""
+    """Return a description of the base's location, and whether that is the hub."""
     source = str(request.source)
     if request.source is None:
         return f"`{base}`, the folder beside this one; keep them together.", False

@@ -1,7 +1,7 @@
-"""A model as a list of recorded operations on named values: what runs, on what, making what.
+"""A model as a list of recorded operations, with the values that each one reads and makes.
 
-The graph holds no weights and no code. Its nodes stand in the order in which the model ran them; `units` says which
-consecutive nodes belong together.
+The graph holds no weights and no code. Its nodes are in the order in which the model ran them; `units` groups
+consecutive nodes.
 """
 
 from dataclasses import dataclass
@@ -24,10 +24,10 @@ class Value:
     """A tensor that a node makes."""
 
     shape: tuple[str, ...]
-    """Integers, or expressions of the batch symbol."""
+    """Each size is an integer or an expression of the batch symbol."""
     dtype: str
     gradient: bool
-    """Whether the loss has a gradient with respect to it."""
+    """True if the loss has a gradient with respect to the tensor."""
 
 
 @record
@@ -37,7 +37,7 @@ class RandomDraw:
     shape: tuple[str, ...]
     """As in Value."""
     order: tuple[int, ...]
-    """Its dimensions from the outermost to the innermost in memory, in which order numbers are drawn."""
+    """Dimensions from the outermost to the innermost in memory, the order in which numbers are drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,11 @@ class Node:
     value: Value | None
     """None for a call that returns several tensors; its items have them."""
     draws: tuple[RandomDraw, ...] = ()
-    """What it draws, in order."""
+    """Random tensors that the operation draws, in order."""
 
     @property
     def reads(self) -> tuple[int, ...]:
-        """Nodes this one needs, in order of appearance."""
+        """Nodes that this one reads, in order of appearance."""
         return tuple(dict.fromkeys(references((self.args, self.kwargs))))
 
 
@@ -104,7 +104,7 @@ class Graph:
     units: tuple[GraphUnit, ...]
 
     def node(self, number: int) -> Node:
-        """The node of that number (numbers need not be dense)."""
+        """Return the node of that number (numbers need not be dense)."""
         return self._by_id[number]
 
     @cached_property
@@ -112,14 +112,14 @@ class Graph:
         return {node.id: node for node in self.nodes}
 
     def value(self, number: int) -> Value:
-        """The tensor a node makes; refused for a node that makes several."""
+        """Return the tensor that a node makes; Refused for a node that makes several."""
         value = self.node(number).value
         if value is None:
             raise Refused(f"graph: node {number} makes several tensors; only its items can cross a cut")
         return value
 
     def batched(self, number: int) -> bool | None:
-        """True: the first dimension is the samples. False: the same for every batch. None: cannot be divided."""
+        """Return True if the first dimension is samples, False if the value has none, None if it cannot be divided."""
         node = self.node(number)
         if node.value is None:
             return None
@@ -132,7 +132,7 @@ class Graph:
 
 
 def graph_text(graph: Graph) -> str:
-    """The graph as JSON text."""
+    """Return the graph as JSON text."""
     nodes = tuple(
         _NodeOnWire(
             id=n.id,
@@ -151,7 +151,7 @@ def graph_text(graph: Graph) -> str:
 
 
 def parse_graph(text: str | bytes, owner: str) -> Graph:
-    """JSON text as a graph."""
+    """Parse a graph from JSON text; Refused if malformed, naming `owner`."""
     plain = wire.parse(_GraphOnWire, text, owner)
     nodes = tuple(
         Node(
@@ -171,7 +171,7 @@ def parse_graph(text: str | bytes, owner: str) -> Graph:
 
 
 def _validate(graph: Graph, owner: str) -> None:
-    """Refuse a graph whose parts do not fit together."""
+    """Refuse a graph whose nodes, units, inputs or output are inconsistent."""
     known: set[int] = set()
     for node in graph.nodes:
         if node.kind not in KINDS:

@@ -1,7 +1,7 @@
-"""What training starts from beyond the pretrained files: a new head, adapters, buffers, or a whole random model.
+"""Initial weights that the pretrained files lack: a new head, adapters, buffers, or a whole random model.
 
-Drawn once, by one seed, and kept beside the profile; every worker then reads its own part, so the starting point does
-not depend on how the model is cut.
+They are drawn once, by one seed, and saved beside the profile; every worker reads its own part, so the starting point
+does not depend on how the model is cut.
 """
 
 import warnings
@@ -30,7 +30,7 @@ def write_init_weights(config: PretrainedConfig, request: ModelRequest, seed: in
     given = available_names(base, weight_files(folder)) if folder is not None else set()
     torch.manual_seed(seed)
     _draw_missing(base, given)
-    # some models make parameters of memory as it is, on no meta device: those that the files hold are not drawn
+    # some models create parameters outside the meta device; those that the files hold are not drawn
     drawn = {name: t for name, t in _named_tensors(base).items() if not t.is_meta and name not in given}
     tensors = dict(drawn)
     if request.lora is not None:
@@ -44,11 +44,11 @@ def write_init_weights(config: PretrainedConfig, request: ModelRequest, seed: in
         tensors.update(_load_adapters(adapter, whole) if adapter else {})
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file({name: t.detach().clone().contiguous() for name, t in tensors.items()}, path)
-    path.chmod(FILE_MODE)  # safetensors keeps its files to their owner; workers may be somebody else
+    path.chmod(FILE_MODE)  # safetensors writes files for their owner only; workers may run as another user
 
 
 def initial_model(config: PretrainedConfig, request: ModelRequest, start: Path, device: str = "cpu") -> nn.Module:
-    """The whole model with exactly the weights that training starts from, in evaluation mode."""
+    """Return the whole model with exactly the weights that training starts from, in evaluation mode."""
     model = skeleton(config, request)
     names = canonical_names(model)
     weights = WeightReader(base_skeleton(config, request), source_folder(request), start)
@@ -57,7 +57,7 @@ def initial_model(config: PretrainedConfig, request: ModelRequest, start: Path, 
 
 
 def _draw_missing(base: PreTrainedModel, given: set[str]) -> None:
-    """Give real tensors to all that `given` does not name, drawn as transformers draws them."""
+    """Initialise all tensors that `given` does not name, as transformers initialises them."""
     for name, tensor in _named_tensors(base).items():
         tensor._is_hf_initialized = name in given
     base._move_missing_keys_from_meta_to_device(set(base.state_dict()) - given, None, None, None)
@@ -66,7 +66,7 @@ def _draw_missing(base: PreTrainedModel, given: set[str]) -> None:
 
 
 def _pretrained_heads(whole: nn.Module, drawn: dict[str, torch.Tensor]) -> set[str]:
-    """Names in the model without adapters of heads that are trained from pretrained values."""
+    """Return base names of the head's tensors that are trained from pretrained values."""
     heads = {_pretrained_name(name) for name in _named_tensors(whole) if MODULES_TO_SAVE in name}
     return heads - set(drawn)
 
@@ -76,7 +76,7 @@ def _pretrained_name(name: str) -> str:
 
 
 def _draw_adapters(whole: nn.Module, heads: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
-    """LoRA matrices as PEFT draws them (A Kaiming-uniform, B zero), and the copies of heads that are trained."""
+    """Return LoRA matrices as PEFT draws them (A Kaiming-uniform, B zero), and the trained copies of heads."""
     from peft.tuners.lora import LoraLayer
 
     torch.manual_seed(seed + 1)
@@ -95,7 +95,7 @@ def _draw_adapters(whole: nn.Module, heads: dict[str, torch.Tensor], seed: int) 
 
 
 def _load_adapters(folder: Path, whole: nn.Module) -> dict[str, torch.Tensor]:
-    """Tensors of a PEFT adapter folder under the names of the model in memory."""
+    """Return the tensors of a PEFT adapter folder under the model's names; Refused if one has no place in it."""
     path = folder / "adapter_model.safetensors"
     try:
         stored = load_file(path)

@@ -1,15 +1,18 @@
-"""The loss of a task, as a sum over targets, so that shards of a batch add up to the whole."""
+"""The loss of a task as a sum over targets, so that the losses of a batch's shards add up to the batch's loss."""
 
 import numpy as np
 import torch
 from torch.nn import functional
 
-IGNORED = -100  # a label that is no target
+IGNORED = -100  # label of positions without a target
 
 
 def loss_sum(logits: torch.Tensor, labels: torch.Tensor, task: str) -> torch.Tensor:
-    """Summed cross entropy. logits [samples, classes] and labels [samples], or, for causal-lm, logits [samples,
-    tokens, vocabulary] and labels [samples, tokens]: each token predicts the next."""
+    """Return the summed cross entropy.
+
+    logits [samples, classes] and labels [samples]; for causal-lm, logits [samples, tokens, vocabulary] and labels
+    [samples, tokens], where each token predicts the next.
+    """
     if task == "causal-lm":
         logits = logits[:, :-1].reshape(-1, logits.shape[-1])
         labels = labels[:, 1:].reshape(-1)
@@ -17,6 +20,6 @@ def loss_sum(logits: torch.Tensor, labels: torch.Tensor, task: str) -> torch.Ten
 
 
 def count_targets(labels: np.ndarray, task: str) -> int:
-    """How many terms loss_sum adds up for these labels."""
+    """Return the number of terms that loss_sum adds up for these labels."""
     counted = labels[:, 1:] if task == "causal-lm" else labels
     return int((counted != IGNORED).sum())

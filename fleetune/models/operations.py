@@ -44,7 +44,7 @@ EXCLUDED = {
 
 
 def torch_function(name: str) -> Function:
-    """The torch function of a dotted name; Refused for everything that is not on the list."""
+    """Return the torch function of a dotted name; Refused if it is not on the list of allowed functions."""
     found = _allowed_functions().get(name)
     if found is None:
         raise Refused(
@@ -54,7 +54,7 @@ def torch_function(name: str) -> Function:
 
 
 def is_allowed(name: str) -> bool:
-    """Whether `function` would give one."""
+    """Return whether the function of a dotted name is on the list of allowed functions."""
     return name in _allowed_functions()
 
 
@@ -107,10 +107,10 @@ _CALLS: dict[str, Callable[..., Any]] = {
 
 
 class SizeEvaluator:
-    """Evaluates size expressions for one batch symbol, remembering what it has seen.
+    """Evaluates integer expressions of the batch size, such as `3*s0` or `(s0//2)`, without evaluating code.
 
-    Known are whole numbers, the symbol, + - * / // % **, brackets, and FloorDiv, CleanDiv, CeilDiv, Mod, PythonMod,
-    Max and Min; anything else is refused.
+    Allowed are integers, the batch symbol, + - * / // % **, brackets, and FloorDiv, CleanDiv, CeilDiv, Mod, PythonMod,
+    Max and Min; anything else is Refused. Results are cached.
     """
 
     def __init__(self, symbol: str) -> None:
@@ -118,7 +118,7 @@ class SizeEvaluator:
         self._seen: dict[tuple[str, int], int] = {}
 
     def evaluate(self, expression: str, batch: int) -> int:
-        """The expression's value for a batch of that many samples."""
+        """Return the expression's value for a batch of that many samples."""
         key = (expression, batch)
         if key not in self._seen:
             self._seen[key] = self._evaluate(expression, batch)
@@ -165,12 +165,12 @@ def _power(base: Number, exponent: Number) -> Number:
     return Fraction(base ** int(exponent))
 
 
-RUN_DEVICE = torch.device("meta")  # stands for the device that runs the segment
+RUN_DEVICE = torch.device("meta")  # placeholder for the device that runs the segment
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRef:
-    """The value that node `node` made."""
+    """Reference to the value of node `node`."""
 
     node: int
 
@@ -183,7 +183,7 @@ class SizeExpression:
 
 
 def references(argument: Any) -> Iterator[int]:
-    """Every node that an argument refers to, in order."""
+    """Yield every node that an argument refers to, in order."""
     if isinstance(argument, NodeRef):
         yield argument.node
     elif isinstance(argument, list | tuple):
@@ -197,9 +197,9 @@ def references(argument: Any) -> Iterator[int]:
 
 
 def argument_to_json(argument: Any) -> Any:
-    """An argument as JSON values; refuses what could not be rebuilt elsewhere."""
+    """Return an argument as JSON values; Refused for types that cannot be rebuilt on another machine."""
     if isinstance(argument, float) and not math.isfinite(argument):
-        return {"$float": str(argument)}  # JSON has no word for it
+        return {"$float": str(argument)}  # JSON cannot express it
     if argument is None or isinstance(argument, bool | int | float | str):
         return argument
     if isinstance(argument, list):
@@ -211,7 +211,7 @@ def argument_to_json(argument: Any) -> Any:
 
 
 def argument_from_json(value: Any) -> Any:
-    """The inverse of to_json."""
+    """Return the argument that `argument_to_json` wrote; Refused if malformed."""
     if isinstance(value, list):
         return [argument_from_json(item) for item in value]
     if not isinstance(value, dict):
@@ -228,7 +228,7 @@ def argument_from_json(value: Any) -> Any:
 
 
 def bind_argument(argument: Any, values: Mapping[int, Any], sizes: SizeEvaluator, batch: int) -> Any:
-    """An argument with every NodeRef and SizeExpression replaced by what it stands for."""
+    """Return an argument with every NodeRef and SizeExpression replaced by its value."""
     kind = type(argument)
     if kind is NodeRef:
         return values[argument.node]
@@ -248,7 +248,7 @@ def bind_argument(argument: Any, values: Mapping[int, Any], sizes: SizeEvaluator
 
 
 def _of_torch(name: str, kind: type) -> Any:
-    """The dtype, memory format or layout of that name."""
+    """Return torch's dtype, memory format or layout of that name."""
     found = getattr(torch, name, None)
     if not isinstance(found, kind):
         raise Refused(f"graph: {name!r} is not a {kind.__name__} of torch")
@@ -266,7 +266,7 @@ def _texts(items: dict[Any, Any]) -> dict[str, Any]:
     return {key: argument_to_json(item) for key, item in items.items()}
 
 
-# kind: (its key in JSON, how it is written, how it is read)
+# type: (key in JSON, writer, reader)
 _TAGGED: dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = {
     NodeRef: ("$ref", lambda a: a.node, lambda v: NodeRef(int(v))),
     SizeExpression: ("$size", lambda a: a.expression, lambda v: SizeExpression(str(v))),

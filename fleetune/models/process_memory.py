@@ -1,4 +1,4 @@
-"""What a process has used at most."""
+"""Memory of this process: its peak, its resident size, and releasing what is free."""
 
 import ctypes
 from contextlib import suppress
@@ -8,7 +8,7 @@ import torch
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """Peak of the process in the device's own memory (VmHWM, or CUDA's allocator)."""
+    """Return the peak of the process in the device's own memory (VmHWM, or CUDA's allocator)."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
@@ -18,17 +18,17 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 
 def resident_bytes() -> int:
-    """Memory of this process now."""
+    """Return the current resident size of this process."""
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096
 
 
 def trim_heap() -> None:
-    """Give the C library's free memory back to the kernel."""
-    with suppress(OSError, AttributeError):  # another C library keeps what it has
+    """Return the C library's free memory to the kernel."""
+    with suppress(OSError, AttributeError):  # other C libraries have no malloc_trim
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def reset_peak() -> None:
-    """Have the kernel count this process's peak anew; one that cannot keeps the old peak, which is more, never less."""
+    """Reset the peak that the kernel records; where it cannot, the older peak stays, which is an upper bound."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")

@@ -1,9 +1,9 @@
 """Dropout that does not depend on how a model or a micro-batch is cut.
 
 Before a unit runs, the generator is seeded from (seed, round, micro-batch, unit). A device that holds only some
-samples of the micro-batch draws every mask for the whole micro-batch and uses its own part; which dimension the samples
-are, if any, is what the recorder saw, for a first dimension of 1 may be one sample or the same for all. Random
-functions for which this is not known are refused there. A device that holds all samples runs torch's own functions.
+samples of the micro-batch draws every mask for the whole micro-batch and uses its own part. The recorded graph says
+which dimension holds the samples, since a first dimension of 1 may be one sample or a value shared by all. Random
+functions without such a record are refused. A device that holds all samples runs torch's own functions.
 """
 
 import hashlib
@@ -19,25 +19,25 @@ from fleetune.models.graph import RandomDraw
 
 
 def unit_seed(seed: int, round: int, micro_batch: int, unit: str) -> int:
-    """The generator seed of one unit in one micro-batch of one round (63 bits)."""
+    """Return the generator seed of one unit in one micro-batch of one round (63 bits)."""
     text = f"{seed}/{round}/{micro_batch}/{unit}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
 
 
 @dataclass(frozen=True, slots=True)
 class DrawContext:
-    """Which draws a forward makes: of which micro-batch, and for which of its samples."""
+    """Identifies the random draws of a forward: its round, its micro-batch and this device's samples."""
 
     seed: int
     round: int
     micro_batch: int
     first: int
-    """First of this device's samples within the micro-batch."""
+    """Index of this device's first sample within the micro-batch."""
     samples: int
-    """Of the whole micro-batch."""
+    """Number of samples in the whole micro-batch."""
 
     def seed_unit(self, unit: str) -> None:
-        """Seed every generator for a unit."""
+        """Seed all generators for a unit."""
         key = unit_seed(self.seed, self.round, self.micro_batch, unit)
         torch.default_generator.manual_seed(key)
         if torch.cuda.is_available():
@@ -45,18 +45,20 @@ class DrawContext:
 
 
 def like_random_output(func: Any, args: Any, kwargs: Any) -> torch.Tensor | None:
-    """A tensor of the shape and the strides of what a call of torch draws; None for a call that draws nothing (or
-    nothing that could be divided)."""
+    """Return a tensor with the shape and strides of the numbers that a call of torch draws.
+
+    None for a call that draws nothing, or nothing that can be divided by samples.
+    """
     rule = _DRAWN.get(func)
     drawn: torch.Tensor | None = rule(*args, **kwargs) if rule is not None else None
     return drawn
 
 
 class ShardedDraws(TorchFunctionMode):
-    """Makes random functions draw for the whole micro-batch and keep the part of this device's samples."""
+    """Makes random functions draw for the whole micro-batch and return the part of this device's samples."""
 
     def __init__(self, draws: DrawContext, own_samples: int, batch: str) -> None:
-        """`batch`: the symbol that stands for the samples in recorded shapes."""
+        """batch: the symbol of the number of samples in recorded shapes."""
         super().__init__()
         self._draws = draws
         self._own = own_samples
@@ -64,7 +66,7 @@ class ShardedDraws(TorchFunctionMode):
         self._expected: Iterator[RandomDraw] = iter(())
 
     def expect(self, recorded: tuple[RandomDraw, ...]) -> None:
-        """Announce an operation by what it draws, as it was recorded."""
+        """Set the recorded draws of the next operation."""
         self._expected = iter(recorded)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -84,7 +86,7 @@ class ShardedDraws(TorchFunctionMode):
         return out
 
     def _shard_of(self, own: torch.Tensor, fill: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        """This device's part, shaped as `own`, of what `fill` draws for the whole micro-batch."""
+        """Return this device's part, of `own`'s shape, of a tensor that `fill` draws for the whole micro-batch."""
         recorded = next(self._expected, None)
         if recorded is None or len(recorded.shape) != own.dim():
             raise _unrecorded(own)
@@ -102,7 +104,7 @@ class ShardedDraws(TorchFunctionMode):
         return whole.narrow(dims[0], self._draws.first, self._own) if dims else whole
 
     def mask(self, like: torch.Tensor, p: float) -> torch.Tensor:
-        """This device's part of a dropout mask, scaled by 1/(1-p), drawn as torch.dropout draws it."""
+        """Return this device's part of a dropout mask, scaled by 1/(1-p), drawn as torch.dropout draws it."""
 
         def fill(whole: torch.Tensor) -> torch.Tensor:
             whole.bernoulli_(1.0 - p)
@@ -119,7 +121,7 @@ class ShardedDraws(TorchFunctionMode):
         return input * self.mask(input, p)
 
     def attention(self, func: Any, drawn: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-        """softmax(q k^T / sqrt(d) + mask) v with dropout on the weights."""
+        """Return softmax(q k^T / sqrt(d) + mask) v with dropout on the weights."""
         given = _of_attention(args, kwargs)
         if given.get("enable_gqa"):
             repeat = query.shape[-3] // key.shape[-3]
@@ -127,7 +129,7 @@ class ShardedDraws(TorchFunctionMode):
         scale = given.get("scale") or query.shape[-1] ** -0.5
         weights = (query * scale**0.5) @ (key * scale**0.5).transpose(-2, -1)
         weights = weights + _attention_bias(weights, given.get("attn_mask"), bool(given.get("is_causal", False)))
-        weights = torch._safe_softmax(weights, -1)  # of a row that may see nothing: zeros, as torch's own
+        weights = torch._safe_softmax(weights, -1)  # zeros for a fully masked row, as in torch
         return (weights * self.mask(weights, float(given["dropout_p"]))) @ value
 
     def rand(self, func: Any, drawn: torch.Tensor, *size: Any, **kwargs: Any) -> torch.Tensor:
@@ -164,7 +166,7 @@ def _of_rand(*size: Any, **kwargs: Any) -> Any:
 
 
 def _generator_state() -> torch.Tensor:
-    """Changes whenever a number is drawn."""
+    """Return the state of the generators, which changes with every draw."""
     state: torch.Tensor = torch.default_generator.get_state()
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         offsets = [generator.get_offset() for generator in torch.cuda.default_generators]

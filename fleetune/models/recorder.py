@@ -1,7 +1,7 @@
-"""Runs a model once on fake tensors with a symbolic batch and writes down every operation.
+"""Records a model: runs it once on fake tensors with a symbolic batch size and keeps every operation.
 
-Leaf modules are recorded as one call each; torch functions between them ("glue") one by one. Nothing is computed and
-no weight is needed, so a model of any size is recorded in seconds, and one recording serves every batch size.
+Leaf modules are recorded as one call each, torch functions between them one by one. Nothing is computed and no weight
+is needed, so a model of any size is recorded in seconds, and one recording serves every batch size.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from fleetune.models import graph as g
 from fleetune.models.operations import BINARY_OPERATORS, NodeRef, SizeExpression, is_allowed
 from fleetune.models.randomness import like_random_output
 
-# Reading a tensor's properties is not an operation on values.
+# Functions that read a tensor's properties are not recorded.
 PROPERTIES = {
     "__get__", "size", "dim", "numel", "is_floating_point", "is_complex", "stride", "is_contiguous", "element_size",
     "ndimension", "__len__", "get_device", "data_ptr", "__repr__", "__format__", "__hash__", "storage_offset",
@@ -34,8 +34,8 @@ IN_PLACE = {f"__i{name}__": f"__{name}__" for name in BINARY_OPERATORS}
 def record_model(model: nn.Module, samples: Mapping[str, torch.Tensor], leaf_names: set[str]) -> g.Graph:
     """Record `model(**samples).logits` (or its first output); the model may live on the meta device.
 
-    samples: real tensors of at least 2 samples each, used for shapes and dtypes only. The graph comes back without
-    units. Refuses a model that cannot be recorded, naming the operation.
+    samples: real tensors of at least 2 samples each, used for shapes and dtypes only. The returned graph has no units.
+    Refused for a model that cannot be recorded, naming the operation.
     """
     name = type(model).__name__
     environment = ShapeEnv()
@@ -61,7 +61,7 @@ def record_model(model: nn.Module, samples: Mapping[str, torch.Tensor], leaf_nam
         output = recorder.reference(logits).node
     except Refused as error:
         raise Refused(f"model: {name} has no graph ({error}); it cannot be cut") from None
-    except Exception as error:  # whatever the model's own code raises on symbolic shapes
+    except Exception as error:  # the model's own code may raise anything on symbolic shapes
         raise Refused(
             f"model: {name} has no graph ({type(error).__name__}: {_short(error)}); it cannot be cut"
         ) from error
@@ -71,29 +71,29 @@ def record_model(model: nn.Module, samples: Mapping[str, torch.Tensor], leaf_nam
 
 
 class _Recorder(TorchFunctionMode):
-    """Watches torch functions and leaf modules; `nodes` grows by one per operation.
+    """Intercepts torch functions and leaf modules and appends one node per operation.
 
-    Three things that a list of operations could not tell are refused: a tensor that is read after it was changed in
-    place by another name (an item assignment, a view), Python that decides by the number of samples, and a gradient
-    of the model's own (torch.autograd.Function), whose forward runs as if under no_grad. Inside a leaf module all
-    three run as they are.
+    Refused are three things that a list of operations cannot express: a tensor that is read after it was changed in
+    place through another name (an item assignment, a view), Python code that branches on the number of samples, and a
+    custom gradient (torch.autograd.Function), whose forward runs as if under no_grad. Inside a leaf module all three
+    are allowed.
     """
 
     def __init__(self, model: nn.Module, leaf_names: set[str], environment: ShapeEnv, batch: str) -> None:
         super().__init__()
         self._environment, self._batch = environment, batch
-        self._decisions = 0  # about the batch size, taken inside operations
-        self._versions: dict[int, int] = {}  # of every recorded tensor when it was made
-        self._before: dict[int, int] = {}  # of what went into the operation at hand
+        self._decisions = 0  # number of guards on the batch size made inside operations
+        self._versions: dict[int, int] = {}  # version of every recorded tensor when it was made
+        self._before: dict[int, int] = {}  # versions of the current operation's inputs
         self.nodes: list[g.Node] = []
         self.inputs: dict[str, int] = {}
         self.parameters: dict[int, str] = {}
         self._names = {module: name for name, module in model.named_modules()}
         self._leaf_names = leaf_names
         self._made_by: dict[int, int] = {}
-        self._alive: list[torch.Tensor] = []  # ids are only unique while the tensors live
+        self._alive: list[torch.Tensor] = []  # ids are unique only while the tensors live
         self._inside = 0
-        self._draws: list[g.RandomDraw] = []  # of the operation at hand
+        self._draws: list[g.RandomDraw] = []  # draws of the current operation
 
     def keep_input(self, name: str, value: torch.Tensor) -> None:
         self.inputs[name] = self._add(g.INPUT, name, (), {}, value)
@@ -116,7 +116,7 @@ class _Recorder(TorchFunctionMode):
         return NodeRef(made)
 
     def refuse_branches(self) -> None:
-        """Refuse when the model's own Python has asked how many samples there are since the last operation."""
+        """Refuse if the model's own Python code has branched on the number of samples since the last operation."""
         guards = self._environment.guards
         if len(guards) > self._decisions:
             raise Refused(f"it branches on the number of samples: {guards[self._decisions].expr}")
@@ -143,7 +143,7 @@ class _Recorder(TorchFunctionMode):
         return out
 
     def _keep_draw(self, func: Any, args: Any, kwargs: Any) -> None:
-        """Remember what the operation at hand draws."""
+        """Record the random tensor that the current operation draws, if any."""
         drawn = like_random_output(func, args, kwargs)
         if drawn is not None:
             self._draws.append(g.RandomDraw(shape=tuple(str(size) for size in drawn.shape), order=_memory_order(drawn)))
@@ -202,7 +202,7 @@ class _Recorder(TorchFunctionMode):
         return number
 
     def _size(self, size: int | torch.SymInt) -> str:
-        """A size as text; refused where it depends on more than the number of samples."""
+        """Return a size as text; Refused if it depends on more than the number of samples."""
         if isinstance(size, torch.SymInt) and any(str(s) != self._batch for s in size.node.expr.free_symbols):
             raise Refused("it makes a tensor whose shape depends on the data")
         return str(size)
@@ -231,7 +231,7 @@ class _Recorder(TorchFunctionMode):
 
     @contextlib.contextmanager
     def _operation(self, args: Any, kwargs: Any) -> Iterator[None]:
-        """Whatever happens in here is one operation."""
+        """Treat all calls inside the context as one operation."""
         self.refuse_branches()
         self._inside += 1
         try:
@@ -244,7 +244,7 @@ class _Recorder(TorchFunctionMode):
 
 
 def _memory_order(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Dimensions from the outermost to the innermost in memory."""
+    """Return dimensions from the outermost to the innermost in memory."""
     strides = [s.node.hint if isinstance(s, torch.SymInt) else s for s in tensor.stride()]
     return tuple(sorted(range(tensor.dim()), key=lambda dim: -strides[dim]))
 
@@ -254,13 +254,13 @@ def _tensors(argument: Any) -> list[torch.Tensor]:
 
 
 def _fake_input(fake: FakeTensorMode, value: torch.Tensor) -> torch.Tensor:
-    """A fake tensor of the same shape whose first dimension is the batch symbol."""
+    """Return a fake tensor of the same shape whose first dimension is the batch symbol."""
     kinds = [DimDynamic.DUCK if d == 0 else DimDynamic.STATIC for d in range(value.dim())]
     return fake.from_tensor(value, symbolic_context=StatelessSymbolicContext(dynamic_sizes=kinds))
 
 
 def _fake_state(model: nn.Module, fake: FakeTensorMode, recorder: _Recorder) -> dict[str, torch.Tensor]:
-    """Fake stand-ins for parameters and buffers, shared where the model shares them."""
+    """Return fake tensors for parameters and buffers by name, shared as in the model."""
     stand_ins: dict[str, torch.Tensor] = {}
     made: dict[int, torch.Tensor] = {}
     named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
@@ -297,7 +297,7 @@ def _custom_gradients_go_to(recorder: _Recorder) -> Iterator[None]:
 
 
 def _pruned(recorder: _Recorder, output: int, batch: str) -> g.Graph:
-    """Drop what the output does not depend on; inputs stay."""
+    """Return the graph without nodes that the output does not depend on; inputs stay."""
     live = {output}
     for node in reversed(recorder.nodes):
         if node.id in live:

@@ -28,7 +28,7 @@ class Segment:
     """
 
     def __init__(self, graph: g.Graph, units: tuple[str, ...], skeleton: nn.Module, device: torch.device) -> None:
-        """`skeleton` (on the meta device) is taken apart: only the modules of `units` are kept."""
+        """skeleton: the whole model on the meta device, of which only the modules of `units` are kept."""
         self.graph = graph
         self.units = tuple(unit for unit in graph.units if unit.name in set(units))
         self.device = device
@@ -47,17 +47,17 @@ class Segment:
 
     @property
     def modules(self) -> dict[str, nn.Module]:
-        """Leaf modules by their name in the whole model."""
+        """Leaf modules by name in the whole model."""
         return self._modules
 
     def load(self, weights: WeightReader) -> None:
-        """Read this segment's tensors, and no others, onto its device."""
+        """Load this segment's tensors, and no others, onto its device."""
         wanted = {canonical for canonical in self._owners if canonical in self.parameters or canonical in self.buffers}
         for canonical, tensor in weights.read(wanted).items():
             self._put(canonical, tensor.to(self.device))
 
     def put(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Replace values of parameters and buffers of this segment in place; other names are ignored."""
+        """Overwrite parameters and buffers of this segment in place; other names are ignored."""
         with torch.no_grad():
             for name, tensor in tensors.items():
                 held = self.parameters.get(name)
@@ -66,12 +66,12 @@ class Segment:
                     target.copy_(tensor.to(target.device))
 
     def train(self, mode: bool = True) -> None:
-        """Switch dropout and batch statistics on or off."""
+        """Set training or evaluation mode."""
         for module in self._modules.values():
             module.train(mode)
 
     def run(self, values: Mapping[int, torch.Tensor], samples: int, draws: DrawContext | None = None) -> Values:
-        """Values in, values out (node -> tensor); `samples` is how many this device holds."""
+        """Run the forward: node -> tensor in, node -> tensor out. samples: the number that this device holds."""
         held: dict[int, Any] = dict(values)
         for number, name in self._attributes.items():
             held[number] = self.parameters[name] if name in self.parameters else self.buffers[name]
@@ -98,7 +98,7 @@ class Segment:
             if node.kind == g.MODULE:
                 call = self._modules.setdefault(node.target, skeleton.get_submodule(node.target))
                 if getattr(call, "inplace", False):
-                    call.inplace = False  # its input may be a value that was received
+                    call.inplace = False  # its input may be a received value
             elif node.kind == g.ITEM:
                 call = _item(int(node.target))
             else:
@@ -112,7 +112,7 @@ class Segment:
         return operations
 
     def _expired_values(self) -> dict[int, tuple[int, ...]]:
-        """node -> values that nobody needs after it."""
+        """Return node -> values that no later node reads."""
         last: dict[int, int] = {}
         for _, operations in self._program:
             for number, _, args, kwargs in operations:
@@ -152,7 +152,7 @@ class Segment:
             self.buffers[name] = tensor
         for module, inner in self._owners[name]:
             assign_tensor(module, inner, tensor)
-            if name in self.parameters:  # one object for all places of a tied weight
+            if name in self.parameters:  # all owners of a tied weight share one object
                 *path, last = inner.split(".")
                 module.get_submodule(".".join(path))._parameters[last] = self.parameters[name]
 
@@ -167,7 +167,7 @@ def _item(position: int) -> Any:
 
 
 def _without_gradient(call: Any) -> Any:
-    """The call, its result cut off as it was under no_grad when it was recorded."""
+    """Wrap a call that was recorded under no_grad: its result is detached."""
 
     def detached(*args: Any, **kwargs: Any) -> Any:
         out = call(*args, **kwargs)
@@ -177,7 +177,7 @@ def _without_gradient(call: Any) -> Any:
 
 
 def _on_device(argument: Any, device: torch.device) -> Any:
-    """Arguments with the recorded stand-in replaced by the device that runs them."""
+    """Return the argument with the recorded placeholder replaced by the device that runs it."""
     if isinstance(argument, torch.device) and argument == RUN_DEVICE:
         return device
     if isinstance(argument, tuple):
@@ -191,13 +191,13 @@ def _on_device(argument: Any, device: torch.device) -> Any:
 
 META = torch.device("meta")
 META_SAMPLES = 2
-"""Samples: as few as show what depends on their number."""
+"""Smallest number of samples that is not broadcast like a single one."""
 
 
 def run_on_meta(recorded: Graph, skeleton: nn.Module, seen: Callable[[nn.Module, Any], None]) -> None:
-    """One forward of the whole model; `seen` is told every module that is called, with its positional arguments.
+    """Run one forward of the whole model on the meta device, without data.
 
-    `skeleton` is the whole model on the meta device.
+    skeleton: the whole model on the meta device. seen: is called with every module and its positional arguments.
     """
     graph = without_device(recorded)
     whole = Segment(graph, tuple(unit.name for unit in graph.units), skeleton, META)
@@ -212,12 +212,12 @@ def run_on_meta(recorded: Graph, skeleton: nn.Module, seen: Callable[[nn.Module,
 
 
 def without_device(recorded: Graph) -> Graph:
-    """The graph as devices read it: free of the place it was recorded on."""
+    """Return the graph as devices read it, without the device that it was recorded on."""
     return parse_graph(graph_text(recorded), "graph")
 
 
 def empty_input(graph: Graph, number: int, samples: int) -> torch.Tensor:
-    """An input of that many samples, without data."""
+    """Return an input of that many samples on the meta device."""
     value = graph.value(number)
     shape = [samples if size == graph.batch else int(size) for size in value.shape]
     return torch.empty(shape, dtype=getattr(torch, value.dtype), device=META)

@@ -1,4 +1,4 @@
-"""The model's modules without a single weight: parameters on the meta device, flags as training wants them."""
+"""The model's modules without weights: parameters on the meta device, with requires_grad set for training."""
 
 import re
 import warnings
@@ -25,25 +25,25 @@ AUTO = {
     "image-classification": AutoModelForImageClassification,
     "causal-lm": AutoModelForCausalLM,
 }
-HEADS = ("classifier", "score")  # what classification models call their head
+HEADS = ("classifier", "score")  # names of the head in classification models
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 def base_skeleton(config: PretrainedConfig, request: ModelRequest) -> PreTrainedModel:
-    """The Hugging Face model on the meta device, in training mode."""
-    if config.architectures is None:  # transformers goes through them where a type has several classes for a task
+    """Return the Hugging Face model on the meta device, in training mode; Refused if it cannot do the task."""
+    if config.architectures is None:  # transformers iterates over them if a type has several classes for a task
         config.architectures = []
     try:
         with torch.device("meta"):
             model = AUTO[request.task].from_config(config, dtype=DTYPES[request.precision], trust_remote_code=False)
-    except Exception as error:  # no such task, settings that do not fit each other, a package that is not there
+    except Exception as error:  # unknown task, inconsistent settings or a missing package
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
         raise Refused(f"model: {type(config).__name__} cannot do {request.task} ({reason})") from None
     return model.train()
 
 
 def skeleton(config: PretrainedConfig, request: ModelRequest) -> nn.Module:
-    """The model that is trained, adapters included, on the meta device; requires_grad marks what is trained."""
+    """Return the model to train, adapters included, on the meta device; requires_grad marks trained parameters."""
     base = base_skeleton(config, request)
     model: nn.Module = base
     if request.lora is not None:
@@ -61,8 +61,10 @@ def skeleton(config: PretrainedConfig, request: ModelRequest) -> nn.Module:
 
 
 def saved_modules(base: PreTrainedModel, request: ModelRequest) -> tuple[str, ...]:
-    """Modules that are trained whole and saved with an adapter: the task's head, and whatever the pretrained files do
-    not hold, which nobody could have without it."""
+    """Return the modules that are trained in full and saved with an adapter.
+
+    These are the task's head and all modules that the pretrained files lack.
+    """
     heads = [name for name in HEADS if hasattr(base, name)] if request.task != "causal-lm" else []
     folder = source_folder(request)
     if folder is None:
@@ -76,7 +78,7 @@ def saved_modules(base: PreTrainedModel, request: ModelRequest) -> tuple[str, ..
 
 
 def with_adapters(model: nn.Module, lora: Lora, task: str, saved: tuple[str, ...]) -> nn.Module:
-    """Wrap a model with PEFT's LoRA layers; `saved` modules are trained whole, have none, and go with the adapter."""
+    """Wrap a model with PEFT's LoRA layers; `saved` modules have none, are fully trained and saved with it."""
     from peft import LoraConfig, get_peft_model
 
     settings = LoraConfig(
@@ -89,7 +91,7 @@ def with_adapters(model: nn.Module, lora: Lora, task: str, saved: tuple[str, ...
     )
     try:
         with torch.device("meta"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about layers that store weights transposed: handled by PEFT itself
+            warnings.simplefilter("ignore")  # PEFT warns about transposed weights, which it handles
             return get_peft_model(model, settings)
     except ValueError as error:
         raise Refused(
@@ -98,12 +100,12 @@ def with_adapters(model: nn.Module, lora: Lora, task: str, saved: tuple[str, ...
 
 
 def saved_configuration(folder: Path) -> PretrainedConfig:
-    """The configuration that a profile kept."""
+    """Return the configuration that was saved with the profile."""
     return AutoConfig.from_pretrained(folder, trust_remote_code=False)
 
 
 def canonical_names(model: nn.Module) -> dict[str, str]:
-    """Every name of every parameter and buffer -> the first name of the same tensor (tied weights have several)."""
+    """Return every name of a parameter or buffer -> the first name of the same tensor (tied weights have several)."""
     first: dict[int, str] = {}
     names: dict[str, str] = {}
     for named in (model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)):

@@ -1,4 +1,4 @@
-"""Where a model's configuration, tokenizer and pretrained weights come from, and what identifies their content."""
+"""Sources of a model's configuration, tokenizer and pretrained weights, and the digest of their content."""
 
 import dataclasses
 import hashlib
@@ -33,7 +33,7 @@ TOKENIZERS = (
 
 @dataclass(frozen=True, slots=True)
 class ModelInputSpec:
-    """What a model expects of its data; None where the model does not care."""
+    """Properties that a model expects of its data; None for those without a constraint."""
 
     tokenizer: Path | None
     vocab_size: int | None
@@ -41,12 +41,12 @@ class ModelInputSpec:
     image_size: int | None
     channels: int
     labels: tuple[str, ...]
-    """Names of the classes, by number, of a model that does the task already; empty where its head is new."""
+    """Class names by number if the model already does the task; empty if its head is new."""
     image_processor: Path | None
 
 
 def source_folder(request: ModelRequest) -> Path | None:
-    """The folder with config.json and safetensors; None for a model described by its config alone."""
+    """Return the folder with config.json and safetensors; None for a model described by its config alone."""
     source = request.source
     if source is None:
         return None
@@ -62,7 +62,7 @@ def source_folder(request: ModelRequest) -> Path | None:
 
 
 def pin_revision(request: ModelRequest) -> ModelRequest:
-    """The same model with the commit that its name on the hub stands for now, and that snapshot fetched."""
+    """Return the request with the current commit of its hub name as the revision; the snapshot is downloaded."""
     if request.source is None or not _is_hub_name(request.source):
         return request
     folder = _hub_snapshot(request.source, request.revision)
@@ -70,7 +70,7 @@ def pin_revision(request: ModelRequest) -> ModelRequest:
 
 
 def with_local_source(request: ModelRequest) -> ModelRequest:
-    """The same model without a name of the hub in it, which a worker without a network could not look up."""
+    """Return the request with a hub name replaced by its local folder, since workers may have no network."""
     folder = source_folder(request)
     if folder is None or str(request.source).startswith(PACKAGE):
         return request
@@ -78,14 +78,14 @@ def with_local_source(request: ModelRequest) -> ModelRequest:
 
 
 def local_folders(request: ModelRequest) -> tuple[Path, ...]:
-    """Folders of this machine that the model is read from; those of a package come with the package."""
+    """Return the local folders that the model is read from, except those inside an installed package."""
     start = str(adapter_folder(request) or "")
     source = None if str(request.source).startswith(PACKAGE) else source_folder(request)
     return tuple(Path(folder).resolve() for folder in (source, start) if folder)
 
 
 def adapter_folder(request: ModelRequest) -> Path | None:
-    """The folder of the adapter that training starts from, where the request names one."""
+    """Return the folder of the adapter that training starts from; None if the request names none."""
     if not request.lora or not request.lora.start:
         return None
     folder = Path(request.lora.start)
@@ -94,7 +94,7 @@ def adapter_folder(request: ModelRequest) -> Path | None:
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:
-    """The safetensors files of a model folder, in order of name: those of its index, model.safetensors, or all."""
+    """Return a model folder's safetensors files by name: model.safetensors, else those of the index, else all."""
     index = folder / "model.safetensors.index.json"
     if (folder / "model.safetensors").exists():
         return (folder / "model.safetensors",)
@@ -118,7 +118,7 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
 def configuration(
     request: ModelRequest, labels: tuple[str, ...] = (), pad_token_id: int | None = None
 ) -> PretrainedConfig:
-    """The model's own configuration with the request's changes, and the labels and padding of the data."""
+    """Return the model's own configuration with the request's changes, and the labels and padding of the data."""
     folder = source_folder(request)
     changes = dict(request.config or {})
     if folder is None:
@@ -137,10 +137,10 @@ def configuration(
             raise Refused(f"model: config.{key} is not a setting of {type(config).__name__}; see its documentation")
         try:
             setattr(config, key, value)
-        except Exception as error:  # configurations check themselves, each with an error of its own
+        except Exception as error:  # each configuration class raises its own kind of error
             reason = " ".join(str(error).split())[:160]
             raise Refused(f"model: config.{key} cannot be {value!r} ({reason})") from None
-    if folder is None:  # built anew: some settings are worked out from others
+    if folder is None:  # rebuild it, since some settings are derived from others
         try:
             config = type(config)(**changes)
         except Exception as error:
@@ -176,7 +176,7 @@ def input_spec(request: ModelRequest) -> ModelInputSpec:
 
 
 def _class_names(config: PretrainedConfig, request: ModelRequest) -> tuple[str, ...]:
-    """The classes of a head that is there already; names that the request gives count like those of a folder."""
+    """Return the class names of an existing head, whether the request or the folder names them; () for a new head."""
     heads = {"sequence-classification": "ForSequenceClassification", "image-classification": "ForImageClassification"}
     head = heads.get(request.task)
     finished = head is not None and any(name.endswith(head) for name in config.architectures or ())
@@ -187,7 +187,7 @@ def _class_names(config: PretrainedConfig, request: ModelRequest) -> tuple[str, 
 
 
 def _image_size(config: PretrainedConfig) -> int | None:
-    """Pixels on each side of an image, which some configurations give as [height, width]."""
+    """Return the side of an image in pixels, which some configurations give as [height, width]."""
     size = getattr(config, "image_size", None)
     sides = tuple(size) if isinstance(size, list | tuple) else (size,)
     if len(set(sides)) != 1:
@@ -196,7 +196,7 @@ def _image_size(config: PretrainedConfig) -> int | None:
 
 
 def content_digest(request: ModelRequest) -> str:
-    """A hash over every byte the model may be read from; equal requests on changed files differ."""
+    """Return a digest of every file that the model may be read from."""
     digest = hashlib.sha256()
     for folder in (source_folder(request), adapter_folder(request)):
         for name, path in _model_files(folder) if folder is not None and folder.is_dir() else ():
@@ -207,9 +207,9 @@ def content_digest(request: ModelRequest) -> str:
 
 
 def _model_files(folder: Path) -> list[tuple[str, Path]]:
-    """Files of a model's folder and the folders in it, by relative name; an index may name weights anywhere below.
+    """Return (relative name, path) of a model folder's files, subfolders included, since an index may name any of them.
 
-    Left out is what is never read: hidden folders, and formats that could run code.
+    Hidden folders, and formats that could run code, are never read and are left out.
     """
     found, seen = [], {folder.resolve()}
     for where, folders, names in os.walk(folder, followlinks=True):
@@ -231,7 +231,7 @@ def _for_training(
         config.label2id = {label: index for index, label in enumerate(labels)}
         config.problem_type = "single_label_classification"
     if request.task == "sequence-classification" and getattr(config, "pad_token_id", None) is None:
-        config.pad_token_id = pad_token_id or 0  # tells a decoder's head which token is the last
+        config.pad_token_id = pad_token_id or 0  # a decoder's head needs it to find the last token
     return config
 
 
@@ -252,7 +252,7 @@ def _is_hub_name(source: str) -> bool:
 
 
 def _from_hub(name: str, revision: str | None) -> Path:
-    """A commit that was fetched before is taken from the cache, and the hub is not asked."""
+    """Return the folder of a model on the hub; a downloaded commit is read from the cache without a request."""
     if revision is not None and COMMIT.fullmatch(revision):
         try:
             folder = _hub_snapshot(name, revision, local=True)
@@ -269,7 +269,7 @@ def _hub_snapshot(name: str, revision: str | None, local: bool = False) -> Path:
     patterns = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
     try:
         found = snapshot_download(name, revision=revision, allow_patterns=patterns, local_files_only=local)
-    except Exception as error:  # the client raises many kinds: no such name, no network, no permission
+    except Exception as error:  # the client raises many kinds: unknown name, no network, no permission
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         at = f" at revision {revision!r}" if revision else ""
         raise Refused(

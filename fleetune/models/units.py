@@ -7,12 +7,17 @@ from torch import nn
 from fleetune.models import graph as g
 from fleetune.models.skeleton import canonical_names
 
-# Where the outermost repeated part is a whole stage of a network, the block is what that stage repeats.
+# In these families the outermost repeated part is a whole stage of the network, which repeats the block.
 BLOCK_CLASSES = {"resnet": ("ResNetBasicLayer", "ResNetBottleNeckLayer")}
 
 
 def leaf_modules(model: nn.Module, granularity: str) -> set[str]:
-    """Names of the modules that are recorded as one call."""
+    """Return the names of the modules that are recorded as one call.
+
+    granularity `block`: transformer layers, residual blocks or inverted residuals (the repeated part of the model), and
+    each module outside the repeated part (embeddings, pooler, head). `layer`: modules without children, and adapters
+    with their base layer.
+    """
     if granularity == "layer":
         return {name for name, module in model.named_modules() if name and _is_layer(module)}
     blocks = _repeated_modules(model)
@@ -26,7 +31,7 @@ def leaf_modules(model: nn.Module, granularity: str) -> set[str]:
 
 
 def _is_layer(module: nn.Module) -> bool:
-    """No children, or an adapter around one layer."""
+    """Return whether a module has no children or is an adapter around one layer."""
     return not any(True for _ in module.children()) or hasattr(module, "lora_A")
 
 
@@ -44,18 +49,18 @@ def _repeated_modules(model: nn.Module) -> list[str]:
 
 
 def fold_into_units(graph: g.Graph) -> g.Graph:
-    """The graph with units: each leaf module with the glue before it; glue after the last one stays with it.
+    """Return the graph with units: each leaf module with the operations before it, the last one also with those after.
 
     A unit is named after its last module. A module that runs twice makes two units, the second called NAME@2.
-    Cuts never separate a call from the items of what it returned.
+    Cuts never separate a call from the items of its result.
     """
     groups: list[list[g.Node]] = [[]]
     work = [node for node in graph.nodes if node.kind not in (g.INPUT, g.ATTRIBUTE)]
-    for place, node in enumerate(work):
+    for index, node in enumerate(work):
         groups[-1].append(node)
-        following = work[place + 1] if place + 1 < len(work) else None
+        following = work[index + 1] if index + 1 < len(work) else None
         has_module = any(n.kind == g.MODULE for n in groups[-1])
-        more_modules = any(n.kind == g.MODULE for n in work[place + 1 :])
+        more_modules = any(n.kind == g.MODULE for n in work[index + 1 :])
         if has_module and more_modules and (following is None or following.kind != g.ITEM):
             groups.append([])
     units: list[g.GraphUnit] = []
@@ -69,7 +74,7 @@ def fold_into_units(graph: g.Graph) -> g.Graph:
 
 
 def merge_uncuttable(graph: g.Graph) -> g.Graph:
-    """Join units between which no cut is possible, so that every border of units is a place to cut."""
+    """Merge units between which no cut is possible, so that a cut is possible between any two units."""
     merged: list[g.GraphUnit] = []
     for unit in graph.units:
         if merged and not is_cuttable(graph, merged[-1].nodes[-1]):
@@ -80,7 +85,7 @@ def merge_uncuttable(graph: g.Graph) -> g.Graph:
 
 
 def crossing_values(graph: g.Graph, last: int) -> tuple[int, ...]:
-    """Values that a cut right after node `last` separates from a reader: made (or given) before, read after."""
+    """Return the values that cross a cut right after node `last`: made (or inputs) before it, read after it."""
     made = {node.id for node in graph.nodes if node.id <= last and node.kind != g.ATTRIBUTE}
     made.update(graph.inputs.values())
     read = {r for node in graph.nodes if node.id > last and node.kind != g.INPUT for r in node.reads}
@@ -88,12 +93,12 @@ def crossing_values(graph: g.Graph, last: int) -> tuple[int, ...]:
 
 
 def is_cuttable(graph: g.Graph, last: int) -> bool:
-    """Whether everything that would cross can be divided by samples, or is the same for all of them."""
+    """Return whether all values that cross the cut can be divided by samples or are the same for all samples."""
     return all(graph.batched(value) is not None for value in crossing_values(graph, last))
 
 
 def state_by_unit(graph: g.Graph, skeleton: nn.Module) -> dict[str, tuple[str, ...]]:
-    """Unit -> canonical names of all parameters and buffers it reads."""
+    """Return unit -> canonical names of all parameters and buffers that it reads."""
     canonical = canonical_names(skeleton)
     found: dict[str, tuple[str, ...]] = {}
     for unit in graph.units:
@@ -109,7 +114,7 @@ def state_by_unit(graph: g.Graph, skeleton: nn.Module) -> dict[str, tuple[str, .
 
 
 def tied_adapter_layers(skeleton: nn.Module) -> tuple[str, ...]:
-    """Layers with a LoRA adapter whose own weight another layer shares: it cannot be merged into that weight."""
+    """Return layers with a LoRA adapter whose base weight another layer shares: the adapter cannot be merged."""
     canonical = list(canonical_names(skeleton).values())
     names = [name for name, module in skeleton.named_modules() if hasattr(module, "lora_A")]
     shared = [name for name in names if canonical.count(canonical_names(skeleton)[f"{name}.base_layer.weight"]) > 1]
@@ -117,7 +122,7 @@ def tied_adapter_layers(skeleton: nn.Module) -> tuple[str, ...]:
 
 
 def tied_parameters_by_unit(graph: g.Graph, skeleton: nn.Module) -> dict[str, tuple[str, ...]]:
-    """Unit -> its trained parameters that another unit reads too."""
+    """Return unit -> its trained parameters that another unit reads too."""
     by_unit = state_by_unit(graph, skeleton)
     holders: dict[str, int] = {}
     for names in by_unit.values():

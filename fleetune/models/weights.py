@@ -1,7 +1,7 @@
-"""Reads exactly the tensors that are asked for, from a model folder and from what `start` drew beside it.
+"""Reads exactly the requested tensors, from a model folder and from the file that `init_weights` wrote.
 
-Names are those of the model that is trained (PEFT's names where there are adapters). Files on the hub often use
-older names; transformers' own conversion tables translate them, so nothing is renamed by hand here.
+Names are those of the model that is trained (PEFT's names if it has adapters). Files on the hub often use older names,
+which transformers' own conversion tables translate.
 """
 
 import os
@@ -29,13 +29,13 @@ os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")  # one reader: the peak i
 
 
 def base_name(name: str) -> str:
-    """The name in the model without adapters of a tensor in the model with adapters."""
+    """Return the name that a tensor of the model with adapters has in the model without them."""
     plain = name.removeprefix("base_model.model.")
     return plain.replace(".base_layer.", ".").replace(".original_module.", ".")
 
 
 class WeightReader:
-    """The two places that tensors come from: `start` first, then the pretrained folder."""
+    """Reads tensors from the initial weights first, then from the pretrained folder."""
 
     def __init__(self, base: PreTrainedModel, folder: Path | None, start: Path) -> None:
         self._base = base
@@ -43,7 +43,7 @@ class WeightReader:
         self._files = weight_files(folder) if folder is not None else ()
 
     def read(self, names: Collection[str]) -> dict[str, torch.Tensor]:
-        """Tensors by name, on the CPU. Nothing else is read into memory."""
+        """Return tensors by name, on the CPU; Refused if no file holds one. Nothing else is read into memory."""
         with _open(self._start) as file:
             kept = set(file.keys())
             found: dict[str, torch.Tensor] = {name: file.get_tensor(name) for name in names if name in kept}
@@ -76,7 +76,7 @@ def load_pretrained(base: PreTrainedModel, files: Collection[Path], wanted: set[
 
 
 def available_names(base: PreTrainedModel, files: Collection[Path]) -> set[str]:
-    """Names in `base` that the files hold in the right shape; refused where the body of the model has another one."""
+    """Return the names in `base` that the files hold in the right shape; Refused if the body has another shape."""
     body = f"{base.base_model_prefix}."
     mapping = get_model_conversion_mapping(base)
     state = base.state_dict()
@@ -98,7 +98,7 @@ def available_names(base: PreTrainedModel, files: Collection[Path]) -> set[str]:
 
 
 def assign_tensor(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
-    """Put a tensor in the place of a parameter or buffer, keeping requires_grad and persistence."""
+    """Replace a parameter or buffer by a tensor, keeping requires_grad and persistence."""
     *path, last = name.split(".")
     owner = module.get_submodule(".".join(path))
     old = owner._parameters.get(last)
@@ -109,7 +109,7 @@ def assign_tensor(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
 
 
 def fill_model(model: nn.Module, names: Mapping[str, str], tensors: Mapping[str, torch.Tensor]) -> None:
-    """Put tensors (by canonical name) into every place that `names` gives them; tied places share one parameter."""
+    """Assign tensors (by canonical name) to every name that `names` maps to them; tied names share one parameter."""
     made: dict[str, nn.Parameter] = {}
     for name, canonical in names.items():
         if canonical in tensors:
@@ -132,7 +132,7 @@ def _model_name(key: str, base: PreTrainedModel, mapping: list[Any], state: Mapp
 def _shape_matches(
     file: Any, key: str, target: torch.Tensor, mapping: list[Any], base: PreTrainedModel, state: Any
 ) -> bool:
-    """False for a head of another size, which is drawn anew; converted tensors change shape on the way."""
+    """Return False for a head of another size, which is drawn anew; converted tensors change shape when loaded."""
     converters = [m for m in mapping if isinstance(m, WeightConverter)]
     _, pattern = rename_source_key(key, [], converters, base.base_model_prefix, dict(state))
     return pattern is not None or list(file.get_slice(key).get_shape()) == list(target.shape)

@@ -16,11 +16,11 @@ class SampleTransfer:
     first: int
     end: int
     carries_shared: bool
-    """Whether values that are the same for all samples travel here (once per target)."""
+    """True if values that are the same for all samples travel with this transfer (once per target)."""
 
 
 def sample_transfers(before: Segment, after: Segment) -> tuple[SampleTransfer, ...]:
-    """Every transfer between two neighbouring segments, in the order of senders, then receivers."""
+    """Return the transfers between two neighbouring segments, in the order of senders, then receivers."""
     found: list[SampleTransfer] = []
     served: set[str] = set()
     for source in before.devices:
@@ -41,13 +41,13 @@ class Assignment:
     lane: Lane
     index: int
     incoming: tuple[SampleTransfer, ...]
-    """Transfers into this device's forward, in the order of samples."""
+    """Transfers that the device's forward reads, in the order of samples."""
     outgoing: tuple[SampleTransfer, ...]
-    """Transfers out of it."""
+    """Transfers of the forward's outputs, in the order of samples."""
 
     @property
     def segment(self) -> Segment:
-        """The segment the device runs."""
+        """The segment that the device runs."""
         return self.lane.segments[self.index]
 
     @property
@@ -57,56 +57,56 @@ class Assignment:
 
     @property
     def samples(self) -> int:
-        """How many samples of each micro-batch it takes."""
+        """The number of samples that the device takes of each micro-batch."""
         first, end = self.span
         return end - first
 
     @property
     def is_first(self) -> bool:
-        """Whether it reads inputs."""
+        """True if the device reads the model's inputs."""
         return self.index == 0
 
     @property
     def is_last(self) -> bool:
-        """Whether it reads labels and computes the loss."""
+        """True if the device reads labels and computes the loss."""
         return self.index == len(self.lane.segments) - 1
 
     @property
     def is_leader(self) -> bool:
-        """Whether it speaks for its group where all members hold the same."""
+        """True if the device reports and saves the state that all members of its group share."""
         return self.segment.devices[0] == self.device
 
 
 def assignment_of(plan: Plan, device: str) -> Assignment:
-    """The device's place; refused for a device that the plan leaves out."""
+    """Return the device's part of the plan; Refused for a device that the plan leaves out."""
     for lane in plan.lanes:
         for index, segment in enumerate(lane.segments):
             if device in segment.devices:
                 before = sample_transfers(lane.segments[index - 1], segment) if index else ()
                 more = index + 1 < len(lane.segments)
                 after = sample_transfers(segment, lane.segments[index + 1]) if more else ()
-                incoming = tuple(o for o in before if o.target == device)
-                return Assignment(device, lane, index, incoming, tuple(o for o in after if o.source == device))
+                incoming = tuple(transfer for transfer in before if transfer.target == device)
+                outgoing = tuple(transfer for transfer in after if transfer.source == device)
+                return Assignment(device, lane, index, incoming, outgoing)
     raise Refused(f"plan: device {device!r} has no part in it; taking part are {', '.join(plan.devices)}")
 
 
 def peers_of(plan: Plan, device: str) -> tuple[str, ...]:
-    """Every other worker this one may exchange tensors with."""
-    assignment = assignment_of(plan, device)
-    near = (
-        [o.source for o in assignment.incoming]
-        + [o.target for o in assignment.outgoing]
-        + list(assignment.segment.devices)
-    )
-    tied = [
-        d for segment in assignment.lane.segments for d in segment.devices
-    ]  # holders of shared weights may be anywhere
-    return tuple(d for d in dict.fromkeys(near + tied) if d != device)
+    """Return the workers that this one may exchange tensors with, its neighbours first.
+
+    All devices of the lane are peers, since any segment may hold a shared weight.
+    """
+    own = assignment_of(plan, device)
+    senders, receivers = [t.source for t in own.incoming], [t.target for t in own.outgoing]
+    lane = [d for segment in own.lane.segments for d in segment.devices]
+    return tuple(d for d in dict.fromkeys([*senders, *receivers, *own.segment.devices, *lane]) if d != device)
 
 
 def validate_supported(plan: Plan) -> None:
-    """Refuse plans that the workers would not obey, by all that they have beyond a chain of segments. Fields with
-    neutral values are nothing: workers that do not know them do what is meant."""
+    """Refuse a plan with features that workers do not implement, naming all of them.
+
+    Workers run a chain of segments. Fields with neutral values are accepted, since ignoring them is correct.
+    """
     found = list(_unsupported_features(plan))
     if found:
         raise Refused(

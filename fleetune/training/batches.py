@@ -1,4 +1,4 @@
-"""What a device reads of the data for a round: the same samples on every device, each taking its own rows."""
+"""Batches of the training split: all devices draw the same samples, and each reads its own rows."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from fleetune.models.loss import count_targets
 
 
 class Batches:
-    """Rows of the training split by round, micro-batch and span."""
+    """Inputs and labels of the training split, by round, micro-batch and span of samples."""
 
     def __init__(self, folder: Path, plan: Plan, seed: int, device: torch.device) -> None:
         self._data = PreparedData(folder)
@@ -23,11 +23,11 @@ class Batches:
 
     @property
     def task(self) -> str:
-        """The task the data were made for."""
+        """The task that the data were prepared for."""
         return self._data.task
 
     def start_round(self, round: int, with_targets: bool) -> None:
-        """Draw the round's batch; count its targets where a loss will be computed."""
+        """Draw the round's batch; count its targets if this device computes the loss."""
         size = self._data.size("train")
         self._indices = batch_indices(size, self._plan.batch_samples, self._seed, round)
         if with_targets:
@@ -35,16 +35,16 @@ class Batches:
 
     @property
     def targets(self) -> int:
-        """Targets of the whole batch."""
+        """The number of targets in the whole batch."""
         return self._targets
 
     def inputs(self, micro_batch: int, span: tuple[int, int]) -> dict[str, torch.Tensor]:
-        """Model inputs by name."""
+        """Return model inputs by name, each of shape [samples of the span, ...]."""
         rows = self._data.rows("train", self._span(micro_batch, span))
         return {name: torch.from_numpy(a).to(self._device) for name, a in rows.items() if name != "labels"}
 
     def labels(self, micro_batch: int, span: tuple[int, int]) -> torch.Tensor:
-        """Labels of the span."""
+        """Return the labels of the span."""
         rows = self._data.rows("train", self._span(micro_batch, span))
         return torch.from_numpy(rows["labels"]).to(self._device)
 

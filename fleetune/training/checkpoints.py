@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -36,7 +36,7 @@ MODEL, OPTIMIZER = "model|", "optimizer|"  # '|' appears in no parameter name
 
 @record
 class FileDigest:
-    """What a file must hold."""
+    """Size and digest that a file must have."""
 
     bytes: int
     sha256: str
@@ -44,14 +44,14 @@ class FileDigest:
 
 @record
 class CheckpointMark:
-    """Marks a checkpoint as whole."""
+    """Content of round.json, which marks a checkpoint as complete."""
 
     round: int
-    """Rounds that are in it."""
+    """Number of rounds in the checkpoint."""
     files: tuple[str, ...]
-    """Its shards."""
+    """Names of its shards."""
     digests: dict[str, FileDigest] = field(default_factory=dict)
-    """Of every shard and of the commit log. Checkpoints of earlier versions have none, and are not used."""
+    """Digests of every shard and of the commit log. Checkpoints of earlier versions have none and are not used."""
 
     def __post_init__(self) -> None:
         for name in (*self.files, *self.digests):
@@ -59,16 +59,20 @@ class CheckpointMark:
                 raise Refused(f"checkpoint: {name!r} is not the name of a file in its folder")
 
 
-StoredCheckpoint = tuple[Path, CheckpointMark]
+class StoredCheckpoint(NamedTuple):
+    """A complete checkpoint on disk."""
+
+    folder: Path
+    mark: CheckpointMark
 
 
 def checkpoint_folder(work: Path, round: int) -> Path:
-    """Where the state after `round` rounds goes."""
+    """Return the folder of the state after `round` rounds."""
     return work / CHECKPOINTS / f"round-{round:06d}"
 
 
 def newest_complete(work: Path, note: Callable[[str], None]) -> StoredCheckpoint | None:
-    """The newest checkpoint whose files are all what was written; `note` is told why newer ones are passed over."""
+    """Return the newest undamaged checkpoint; `note` receives a sentence for each newer one that is skipped."""
     for round, folder in sorted(_rounds(work), reverse=True):
         try:
             mark = wire.read(CheckpointMark, folder / MARK)
@@ -79,38 +83,38 @@ def newest_complete(work: Path, note: Callable[[str], None]) -> StoredCheckpoint
         if mark.round != round:
             bad = f"{folder / MARK} is of round {mark.round}"
         if not bad:
-            return folder, mark
+            return StoredCheckpoint(folder, mark)
         note(f"the checkpoint of round {round} is not used ({bad})")
     return None
 
 
 def first_damaged(folder: Path, mark: CheckpointMark, names: Iterable[str]) -> str:
-    """What is wrong with the first file of a checkpoint that is missing or not what was written; '' for none."""
+    """Describe the first file of a checkpoint that is missing or differs from its digest; '' if there is none."""
     for name in names:
         path = folder / name
         if name not in mark.digests:
-            return f"{folder / MARK} has no digest of {name}, so that nobody can tell whether it is damaged"
+            return f"{folder / MARK} has no digest of {name}, so damage cannot be detected"
         try:
             found = file_digest(path)
         except OSError as error:
             return f"{path} cannot be read: {error.strerror}"
         if found != mark.digests[name]:
-            return f"{path} is damaged, its content is not what was written"
+            return f"{path} is damaged: its content differs from what was written"
     return ""
 
 
 def file_digest(path: Path) -> FileDigest:
-    """Size and digest of a file as it is now."""
+    """Return the current size and digest of a file."""
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         return FileDigest(bytes=file.tell(), sha256=sha256)
 
 
-def write_shard(folder: Path, name: str, segment: Segment, updates: NamedOptimizer) -> tuple[str, FileDigest]:
-    """Write what one segment must not lose; the file's name and digest. TryAgain when it cannot be written."""
+def write_shard(folder: Path, name: str, segment: Segment, optimizer: NamedOptimizer) -> tuple[str, FileDigest]:
+    """Write the state of one segment; return the file's name and digest. TryAgain if it cannot be written."""
     trained = {n: p.detach() for n, p in segment.parameters.items() if p.requires_grad}
     tensors = {MODEL + n: t for n, t in {**trained, **segment.buffers}.items()}
-    tensors.update({OPTIMIZER + n: t for n, t in updates.state().items()})
+    tensors.update({OPTIMIZER + n: t for n, t in optimizer.state().items()})
     file = f"{name}.safetensors"
     part = folder / f"{file}.part"
     try:
@@ -121,7 +125,7 @@ def write_shard(folder: Path, name: str, segment: Segment, updates: NamedOptimiz
         part.replace(folder / file)
         flush(folder)
     except (OSError, SafetensorError) as error:
-        part.unlink(missing_ok=True)  # the room it took may be all that is missing
+        part.unlink(missing_ok=True)  # its space may be what the disk lacks
         raise write_error(folder, error) from None
     return file, digest
 
@@ -129,11 +133,11 @@ def write_shard(folder: Path, name: str, segment: Segment, updates: NamedOptimiz
 def mark_complete(
     work: Path, round: int, shards: Mapping[str, FileDigest], commits: str, before: Path | None
 ) -> StoredCheckpoint:
-    """Declare a checkpoint whole, then drop all others but the one `before`.
+    """Mark a checkpoint as complete, then delete all others except `before`.
 
-    shards: digests of the files as their writers know them; commits: the lines of the commit log.
-    Everything is on disk before anything is dropped. TryAgain when a shard is not what its writer wrote, or the disk
-    does not take it: then nothing is dropped.
+    shards: digests of the files, computed by their writers. commits: the lines of the commit log.
+    Everything is on disk before anything is deleted. TryAgain if a shard differs from its digest or the disk does not
+    accept a file; then nothing is deleted.
     """
     folder = checkpoint_folder(work, round)
     try:
@@ -143,7 +147,7 @@ def mark_complete(
         bad = first_damaged(folder, mark, digests)
         if bad:
             raise TryAgain(f"{bad}; run again to go on from the checkpoint before")
-        for name in shards:  # those that were fetched from another machine are on no disk yet
+        for name in shards:  # shards fetched from another machine may not be on disk yet
             flush(folder / name)
         write_durably(wire.text(mark), folder / MARK)
         for each in (work / CHECKPOINTS, work):
@@ -153,11 +157,11 @@ def mark_complete(
     for _, other in _rounds(work):
         if other not in (folder, before):
             delete_checkpoint(other)
-    return folder, mark
+    return StoredCheckpoint(folder, mark)
 
 
 def write_error(folder: Path, error: Exception) -> TryAgain:
-    """A checkpoint that did not get onto its disk, in words."""
+    """Return the error for a checkpoint that could not be written."""
     why = (error.strerror if isinstance(error, OSError) else None) or str(error)
     return TryAgain(
         f"{folder}: this checkpoint could not be written ({why}); those before it are kept: make room on that disk and "
@@ -166,16 +170,16 @@ def write_error(folder: Path, error: Exception) -> TryAgain:
 
 
 def delete_checkpoint(folder: Path) -> None:
-    """Delete a checkpoint; a worker that shares the folder may be at it, too."""
+    """Delete a checkpoint; a worker that shares the folder may delete it at the same time."""
     with suppress(OSError):
-        (folder / MARK).unlink()  # first: what is half deleted is not whole
+        (folder / MARK).unlink()  # first, so that a half deleted checkpoint is not complete
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def restore_segment(folder: Path, segment: Segment, updates: NamedOptimizer) -> None:
-    """Put a checkpoint's state into a segment, whatever plan wrote it.
+def restore_segment(folder: Path, segment: Segment, optimizer: NamedOptimizer) -> None:
+    """Load a checkpoint's state into a segment and its optimizer, whatever plan wrote it.
 
-    TryAgain when a file is not what was written, or lacks what the segment needs: then nothing was put anywhere.
+    TryAgain if a file is damaged or a tensor is missing; then nothing is loaded.
     """
     mark = _verified_mark(folder)
     trained = {n for n, p in segment.parameters.items() if p.requires_grad}
@@ -185,16 +189,16 @@ def restore_segment(folder: Path, segment: Segment, updates: NamedOptimizer) -> 
     if lacking:
         raise TryAgain(f"{folder}: holds no {lacking[0]} ({len(lacking)} tensor(s) in all); delete it and run again")
     segment.put(found)
-    updates.load_state(dict(_tensors(folder, mark, OPTIMIZER, trained)))
+    optimizer.load_state(dict(_tensors(folder, mark, OPTIMIZER, trained)))
 
 
 def trained_tensors(folder: Path) -> Mapping[str, torch.Tensor]:
-    """Every parameter and buffer of a checkpoint, by name; TryAgain when a file is not what was written."""
+    """Return every parameter and buffer of a checkpoint by name; TryAgain if a file is damaged."""
     return dict(_tensors(folder, _verified_mark(folder), MODEL))
 
 
 def copy_state(found: StoredCheckpoint, target: Path) -> Path:
-    """Copy a checkpoint's shards and mark, not its commit log: times differ from run to run, state does not."""
+    """Copy a checkpoint's shards and mark, without the commit log, whose times would make equal states differ."""
     folder, mark = found
     target.mkdir(parents=True, exist_ok=True)
     for name in mark.files:
@@ -204,7 +208,7 @@ def copy_state(found: StoredCheckpoint, target: Path) -> Path:
 
 
 def _rounds(work: Path) -> list[tuple[int, Path]]:
-    """Folders of checkpoints, whole or not, with the rounds in them."""
+    """Return (number of rounds, folder) of every checkpoint, complete or not."""
     named = [(path.name.removeprefix("round-"), path) for path in (work / CHECKPOINTS).glob("round-*")]
     return [(int(number), path) for number, path in named if number.isdecimal()]
 
@@ -233,21 +237,24 @@ def _tensors(
 SAVING_S = 600.0
 MAX_INTERVAL_ROUNDS, MIN_CHECKPOINTS, INTERVAL_S = 50, 4, 60.0
 MIN_INTERVAL_RATIO = 20.0
-"""By time, a checkpoint is made after at least this many times what the last one took: at most 5 % go into them."""
+"""Least interval between checkpoints in multiples of the last one's duration: they take at most 5 % of the time."""
 
 
 class CheckpointWriters(Protocol):
-    """The workers, as far as checkpoints need them."""
+    """The operations on workers that saving a checkpoint needs."""
 
     def gather(self, kind: str, devices: tuple[str, ...], patience_s: float) -> Mapping[str, Mapping[str, Any]]:
-        """The header of one message of this kind from each device."""
+        """Return the header of one message of this kind from each device."""
 
     def collect(self, devices: tuple[str, ...], folder: Path) -> None:
-        """Have what these devices have written to a folder here."""
+        """Copy the files that these devices have written to a local folder."""
 
 
 class CheckpointSaver:
-    """The checkpoints of one attempt; `found` is what it goes on from, `clock` tells seconds."""
+    """Schedules and saves the checkpoints of one attempt.
+
+    found: the checkpoint that the attempt resumes from. clock: returns seconds.
+    """
 
     def __init__(
         self,
@@ -261,10 +268,11 @@ class CheckpointSaver:
         self._last_s, self._took_s = clock(), 0.0
 
     def due(self, done: int) -> bool:
-        """Whether the state after `done` rounds is to be kept.
+        """Return whether the state after `done` rounds is to be saved.
 
-        The last always. Else after `checkpoint_every_rounds`; where that is not given, after every 50 rounds or every
-        quarter of them, whichever is less, and whenever the last one is more than a minute old.
+        The last round is always saved. Else every `checkpoint_every_rounds` rounds; without that setting, every 50
+        rounds or every quarter of all rounds, whichever is less, and whenever the last checkpoint is older than a
+        minute.
         """
         every = self._training.checkpoint_every_rounds
         if done == self._training.rounds:
@@ -275,16 +283,16 @@ class CheckpointSaver:
         return done % every == 0 or self._clock() - self._last_s >= max(INTERVAL_S, MIN_INTERVAL_RATIO * self._took_s)
 
     def prepare(self, done: int) -> None:
-        """Clear away what an attempt before left of the checkpoint that is made next."""
+        """Delete what an earlier attempt left in the next checkpoint's folder."""
         delete_checkpoint(checkpoint_folder(self._work, done))
 
     def save(self, done: int, workers: CheckpointWriters, leaders: tuple[str, ...], commits: str) -> None:
-        """Wait until these devices have written their shards, bring them here and declare the checkpoint whole."""
+        """Wait until these devices have written their shards, collect these and mark the checkpoint as complete."""
         began_s = self._clock()
         saved = workers.gather("saved", leaders, SAVING_S)
         workers.collect(leaders, checkpoint_folder(self._work, done))
         shards = {str(h["file"]): FileDigest(bytes=int(h["bytes"]), sha256=str(h["sha256"])) for h in saved.values()}
-        before = self.newest[0] if self.newest else None
+        before = self.newest.folder if self.newest else None
         self.newest = mark_complete(self._work, done, shards, commits, before)
         self._last_s = self._clock()
         self._took_s = self._last_s - began_s

@@ -8,9 +8,11 @@ from pathlib import Path
 from fleetune.contracts import wire
 from fleetune.contracts.metrics import RoundMetrics
 
+COMMITS = "commits.jsonl"
+
 
 def flush(path: Path) -> None:
-    """Wait until the disk has a file's bytes, or the names in a folder."""
+    """Wait until the bytes of a file, or the entries of a folder, are on disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -19,7 +21,7 @@ def flush(path: Path) -> None:
 
 
 def write_durably(text: str, path: Path) -> None:
-    """Write a text file, whole or not at all; it is on disk under its name when the call returns."""
+    """Write a text file atomically; it is on disk under its name when the call returns."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     try:
@@ -31,25 +33,22 @@ def write_durably(text: str, path: Path) -> None:
     flush(path.parent)
 
 
-COMMITS = "commits.jsonl"
-
-
 class CommitLog:
     """Append-only JSON lines, one per committed round."""
 
     def __init__(self, path: Path, rounds: Sequence[RoundMetrics]) -> None:
-        """Open the log with these rounds, and forget what else it held: its parameters died with the workers."""
+        """Open the log with these rounds and discard others, whose parameters were lost with their workers."""
         self.rounds: list[RoundMetrics] = list(rounds)
         write_durably(self.text, path)
         self._file = path.open("a", encoding="utf-8")
 
     @property
     def text(self) -> str:
-        """All lines."""
+        """The lines of all committed rounds."""
         return "".join(_line(metrics) for metrics in self.rounds)
 
     def commit(self, metrics: RoundMetrics) -> None:
-        """Write a round and wait until it is on disk."""
+        """Append a round and wait until it is on disk."""
         self._file.write(_line(metrics))
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -61,8 +60,10 @@ class CommitLog:
 
 
 def read_commits(path: Path) -> list[RoundMetrics]:
-    """Committed rounds of a log; a last line that a kill left half-written is not a commit. Refused for other lines
-    that are none."""
+    """Return the committed rounds of a log; Refused for a malformed line.
+
+    A last line without a line end was cut off by a kill and is not a commit.
+    """
     if not path.exists():
         return []
     lines = path.read_bytes().split(b"\n")[:-1]

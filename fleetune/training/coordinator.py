@@ -24,11 +24,11 @@ from fleetune.models.skeleton import saved_configuration
 from fleetune.monitoring import EventLog
 from fleetune.training.assignment import validate_supported
 from fleetune.training.checkpoints import CheckpointSaver, StoredCheckpoint, copy_state, trained_tensors
-from fleetune.training.commit_log import COMMITS, CommitLog, read_commits
+from fleetune.training.commit_log import COMMITS, CommitLog
 from fleetune.training.gradients import clip_scale, total_norm
 from fleetune.training.measurements import RoundMeasurements
 from fleetune.training.optimizer import learning_rate
-from fleetune.training.resume import EVENTS, adopt_newest, first_round_of_plan
+from fleetune.training.resume import EVENTS, adopt_newest, committed_rounds, first_round_of_plan
 from fleetune.training.task import TrainingTask
 from fleetune.training.worker_group import WorkerGroup
 
@@ -36,10 +36,11 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def train(task: TrainingTask) -> TrainingMetrics:
-    """Train to the last round, going on from the newest whole checkpoint in `task.work` or of earlier attempts.
+    """Train to the last round, resuming from the newest complete checkpoint in `task.work` or of earlier attempts.
 
-    Writes `output/checkpoint` and `output/metrics`. TryAgain when a device is lost or a disk is full: what was
-    committed up to the newest checkpoint is kept, and the next call goes on from there.
+    Writes `output/checkpoint` and `output/metrics`. TryAgain if a device is lost or a disk is full: the newest
+    checkpoint is kept, and the next call resumes from it. Refused if the plan has features that training does not
+    implement.
     """
     validate_supported(task.plan.plan)
     try:
@@ -56,7 +57,7 @@ def train(task: TrainingTask) -> TrainingMetrics:
 def _train(task: TrainingTask) -> TrainingMetrics:
     started_s = time.monotonic()
     found = adopt_newest(task.work, task.earlier, task.note)
-    rounds = _known(task, found)
+    rounds = committed_rounds(task, found)
     first_round = len(rounds)
     measured = RoundMeasurements()
     with EventLog(task.work / EVENTS) as events:  # without an `ended` line the next attempt continues the log
@@ -73,32 +74,6 @@ def _train(task: TrainingTask) -> TrainingMetrics:
     return metrics
 
 
-def _known(task: TrainingTask, found: StoredCheckpoint | None) -> list[RoundMetrics]:
-    """Metrics of the rounds that are in the checkpoint, by its own copy of the commit log."""
-    if found is None:
-        if task.work.joinpath(COMMITS).exists():
-            task.note(f"no checkpoint can be used: training begins anew, with round 0 of {task.training.rounds}")
-        return []
-    folder, mark = found
-    rounds = read_commits(folder / COMMITS)
-    if [r.round for r in rounds] != list(range(mark.round)):
-        raise Refused(f"{folder / COMMITS}: does not list rounds 0 to {mark.round - 1}; delete {folder} and run again")
-    left = f"goes on from round {mark.round} of {task.training.rounds}"
-    whose = "another plan's" if first_round_of_plan(task.work) == mark.round else "an earlier attempt's"
-    (task.resumed or task.note)(
-        f"{left if mark.round < task.training.rounds else 'all rounds are done'}, by {whose} checkpoint"
-    )
-    if not task.work.joinpath(COMMITS).exists() and first_round_of_plan(task.work) == mark.round:
-        return rounds  # the other plan's log is in the checkpoint
-    try:
-        logged = read_commits(task.work / COMMITS)[: mark.round]
-    except (Refused, OSError):
-        logged = []
-    if logged != rounds:
-        task.note(f"{task.work / COMMITS} has lost some of {mark.round} rounds: they are taken from the checkpoint")
-    return rounds
-
-
 def _run_rounds(
     task: TrainingTask,
     found: StoredCheckpoint | None,
@@ -106,7 +81,7 @@ def _run_rounds(
     events: EventLog,
     measured: RoundMeasurements,
 ) -> tuple[StoredCheckpoint | None, list[RoundMetrics]]:
-    """Rounds from the checkpoint's to the last, each a transaction; the last checkpoint and metrics of all rounds."""
+    """Run the remaining rounds, each as a transaction; return the last checkpoint and the metrics of all rounds."""
     patience_s = max(120.0, 50.0 * task.plan.objective)
     leaders = tuple(s.devices[0] for lane in task.plan.plan.lanes for s in lane.segments)
     saver = CheckpointSaver(task.training, task.work, found, task.clock)
@@ -134,7 +109,10 @@ def _run_rounds(
 def _round_metrics(
     task: TrainingTask, round: int, ready: dict[str, dict[str, Any]], measured: RoundMeasurements, norm: torch.Tensor
 ) -> RoundMetrics:
-    """Put together what the devices report of a round."""
+    """Merge the devices' reports of a round into `measured` and the round's metrics.
+
+    TryAgain if a device reports another round; Refused if clipping is on and the norm is not finite.
+    """
     odd = [device for device, header in ready.items() if header["round"] != round]
     if odd:
         raise TryAgain(f"device {odd[0]} reports round {ready[odd[0]]['round']} while {round} is due")
@@ -168,7 +146,7 @@ def _round_metrics(
 def _training_metrics(
     task: TrainingTask, first_round: int, rounds: tuple[RoundMetrics, ...], measured: RoundMeasurements, wall_s: float
 ) -> TrainingMetrics:
-    """What the train stage reports; of an attempt that had no round left, the earlier attempts' rounds only."""
+    """Return the metrics of the whole training; without a new round they hold the earlier attempts' rounds only."""
     by_plan = first_round_of_plan(task.work)
     median_s = statistics.median(r.round_s for r in rounds[by_plan:] or rounds)
     rows, sent = measured.median_round(median_s)
@@ -193,8 +171,8 @@ def _amounts(pairs: Iterable[tuple[str, float]]) -> tuple[DeviceAmount, ...]:
 
 
 def _write_artifacts(task: TrainingTask, found: StoredCheckpoint | None, metrics: TrainingMetrics) -> None:
-    """Write the checkpoint and metrics artifacts; the model is made of the very files that are left beside it."""
-    assert found is not None, "the last round is always kept"
+    """Write the checkpoint and metrics artifacts; the model is exported from the state files that lie beside it."""
+    assert found is not None, "the last round is always saved"
     checkpoint = task.output / "checkpoint"
     state = copy_state(found, checkpoint / "state")
     config = saved_configuration(task.profile_folder / "model")
@@ -202,7 +180,7 @@ def _write_artifacts(task: TrainingTask, found: StoredCheckpoint | None, metrics
     processing = PreparedData(task.data_folder).processing
     if processing is not None:
         copy_tokenizer(processing, model)
-    (checkpoint / "round.json").write_text(json.dumps({"round": found[1].round}) + "\n", encoding="utf-8")
+    (checkpoint / "round.json").write_text(json.dumps({"round": found.mark.round}) + "\n", encoding="utf-8")
     wire.write(metrics, task.output / "metrics" / "training.json")
     shutil.copyfile(task.work / EVENTS, _created(task.output / "metrics") / EVENTS)
 

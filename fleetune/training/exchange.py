@@ -21,16 +21,16 @@ DTYPES = {str(d).removeprefix("torch."): d for d in (
 )}  # fmt: skip
 POLL_S = 0.5
 BEAT_ACK, COORDINATOR_ALIVE = "heard", "here"
-"""What the coordinator says of itself: the answer to a beat, and that it lives."""
+"""Kinds of the coordinator's messages about itself: the answer to a beat, and a sign of life."""
 
 
 class Stopped(Exception):
-    """The coordinator said stop: not an error."""
+    """Raised when the coordinator says stop; not an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransferKey:
-    """What a bulk message is about: `segment` receives it, `step` counts micro-batches or ring steps."""
+    """Identity of a tensor message: `segment` receives it, `step` counts micro-batches or ring steps."""
 
     kind: str
     round: int
@@ -41,7 +41,7 @@ class TransferKey:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """Tensors by value number, with when they left and came (seconds of the coordinator's clock)."""
+    """Received tensors by value number; times are in seconds of the coordinator's clock."""
 
     tensors: dict[int, torch.Tensor]
     sent_s: float
@@ -50,9 +50,10 @@ class Arrival:
 
 
 class Exchange:
-    """One worker's side of all its links. `offset_s` turns this machine's monotonic clock into the coordinator's.
+    """One worker's end of all its links.
 
-    It is measured all the time, and changes only from round to round: within one, rows keep their order and length.
+    `offset_s` is the offset from the local monotonic clock to the coordinator's. It is measured continuously and
+    changes only between rounds, so that rows keep their order and length within a round.
     """
 
     def __init__(self, endpoint: Endpoint, coordinator: str, device: torch.device, revision: int) -> None:
@@ -68,14 +69,14 @@ class Exchange:
         self.offset_s = 0.0
         self.on_progress: Callable[[], None] = lambda: None
         self.waits_for = ""
-        """Whom the compute thread waits for: no progress is expected of it then."""
+        """Name of the peer that the compute thread waits for; no progress is expected meanwhile."""
 
     def now_s(self) -> float:
-        """Seconds of the coordinator's clock."""
+        """Return the time in seconds of the coordinator's clock."""
         return time.monotonic() + self.offset_s
 
     def send(self, peer: str, key: TransferKey, tensors: Mapping[int, torch.Tensor]) -> None:
-        """Send tensors to a peer; their memory must not change until it has them."""
+        """Send tensors to a peer; their memory must not change until they have arrived."""
         described, parts = [], []
         for number, tensor in tensors.items():
             flat = tensor.detach().contiguous().cpu()
@@ -96,7 +97,7 @@ class Exchange:
             self._endpoint.send(peer, Message(key.kind, {**header, **where}, piece))
 
     def receive(self, key: TransferKey) -> Arrival:
-        """Wait for a bulk message."""
+        """Wait for a tensor message and return it."""
         with self._waits_for(key.sender):
             while key not in self._arrived:
                 self._receive_next()
@@ -107,16 +108,16 @@ class Exchange:
         self._endpoint.send(self._coordinator, Message(kind, header, parts))
 
     def recv_control(self, *kinds: str) -> Message:
-        """Wait for a control message of one of these kinds; others of the coordinator's wait their turn."""
+        """Wait for a control message of one of these kinds and return it; messages of other kinds stay queued."""
         with self._waits_for(self._coordinator):
             while True:
-                for place, message in enumerate(self._control):
+                for index, message in enumerate(self._control):
                     if message.kind in kinds:
-                        return self._control.pop(place)
+                        return self._control.pop(index)
                 self._receive_next()
 
     def start_round(self, round: int) -> None:
-        """Forget what older rounds left behind, and take the newest measurement of the coordinator's clock."""
+        """Drop messages of older rounds and use the newest measurement of the coordinator's clock."""
         self.round = round
         self.offset_s = self._clock_offset.offset_at_s(time.monotonic())
         self._arrived = {key: arrival for key, arrival in self._arrived.items() if key.round >= round}
@@ -146,7 +147,7 @@ class Exchange:
             self._control.append(message)
 
     def _store_tensors(self, received: Received) -> None:
-        """Keep a bulk message until it is asked for; refused where it is malformed."""
+        """Store a tensor message until `receive` asks for it; Refused if it is malformed."""
         message, header = received.message, received.message.header
         try:
             stale = header["revision"] != self._revision or int(header["round"]) < self.round
@@ -167,7 +168,7 @@ class Exchange:
         self._arrived[key] = Arrival(tensors, sent_s, received.at_s + self.offset_s, size_bytes)
 
     def _assemble(self, key: TransferKey, header: dict[str, Any], parts: list[memoryview]) -> list[memoryview] | None:
-        """The parts of a message, those of several pieces once the last is here; None before."""
+        """Return the parts of a message, joined from all its pieces; None until the last piece is here."""
         number, count = header.get("piece", (0, 1))
         if count == 1:
             return parts
@@ -183,7 +184,7 @@ class Exchange:
 
 
 def _tensors(described: list[Any], parts: Sequence[Any], device: torch.device) -> dict[int, torch.Tensor]:
-    """Tensors over received memory, without a copy on the CPU."""
+    """Return tensors over the received memory, without a copy on the CPU."""
     made: dict[int, torch.Tensor] = {}
     for (number, dtype, shape), part in zip(described, parts, strict=True):
         kind = DTYPES[dtype]
@@ -198,7 +199,7 @@ def _tensors(described: list[Any], parts: Sequence[Any], device: torch.device) -
 
 
 def _writable(view: np.ndarray) -> np.ndarray:
-    """The same memory without the read-only mark, which torch would warn about; nobody writes to received values."""
+    """Return the same memory without the read-only flag, which torch warns about; received values are never written."""
     interface = dict(view.__array_interface__)
     interface["data"] = (interface["data"][0], False)
     holder = type("Received", (), {"__array_interface__": interface, "keeps": view})()
@@ -206,7 +207,7 @@ def _writable(view: np.ndarray) -> np.ndarray:
 
 
 def split_parts(parts: Sequence[memoryview], limit_bytes: int) -> Iterator[tuple[memoryview, ...]]:
-    """The parts of each message: the bytes of `parts` in order, cut where a message is full; at least one message."""
+    """Yield the parts of each message: the bytes of `parts` in order, at most `limit_bytes` a message, at least one."""
     piece: list[memoryview] = []
     room = limit_bytes
     for part in parts:
@@ -222,7 +223,7 @@ def split_parts(parts: Sequence[memoryview], limit_bytes: int) -> Iterator[tuple
 
 
 def join_parts(slices: Sequence[memoryview], sizes: Sequence[int]) -> list[memoryview]:
-    """Parts of these sizes out of the slices of all pieces; ValueError where they are not the same bytes in sum."""
+    """Return parts of these sizes, joined from the slices of all pieces; ValueError if the totals differ."""
     total = sum(part.nbytes for part in slices)
     if min(sizes, default=0) < 0 or sum(sizes) != total:
         raise ValueError(f"{total} bytes came, {sum(sizes)} were announced")
@@ -230,10 +231,10 @@ def join_parts(slices: Sequence[memoryview], sizes: Sequence[int]) -> list[memor
     rest = iter(slices)
     source = memoryview(b"")
     for part in parts:
-        place = 0
-        while place < part.nbytes:
+        filled = 0
+        while filled < part.nbytes:
             source = source or next(rest)
-            size = min(source.nbytes, part.nbytes - place)
-            part[place : place + size] = source[:size]
-            place, source = place + size, source[size:]
+            size = min(source.nbytes, part.nbytes - filled)
+            part[filled : filled + size] = source[:size]
+            filled, source = filled + size, source[size:]
     return parts

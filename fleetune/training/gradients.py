@@ -20,8 +20,11 @@ from fleetune.training.exchange import DTYPES, Exchange, TransferKey
 
 
 class GradientBucket:
-    """One flat tensor that holds every gradient as a view. Behind them lie batch statistics, and a mark for each
-    parameter: how many members' loss has reached it."""
+    """One flat tensor that holds every gradient as a view, so that an all-reduce copies nothing.
+
+    Behind the gradients lie batch statistics and one mark per parameter: the number of members whose loss has reached
+    it. Messages may still be sent from this memory until the round is committed, so only the ring writes to it.
+    """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], statistics: list[torch.Tensor]) -> None:
         self._parameters = [p for p in parameters.values() if p.requires_grad]
@@ -37,21 +40,21 @@ class GradientBucket:
             parameter.register_post_accumulate_grad_hook(lambda _, number=number: self._reached.add(number))
 
     def start(self) -> None:
-        """Let a round's gradients gather in the bucket."""
+        """Zero the bucket and let a round's gradients accumulate in it."""
         self.flat.zero_()
         self._reached.clear()
         for parameter, view in zip(self._parameters, self._views, strict=False):
             parameter.grad = view
 
     def add_extras(self, weight: float) -> None:
-        """Put in what else is added up: marks, and this member's batch statistics by its share of the samples."""
+        """Write the marks and this member's batch statistics, weighted by its share of the samples."""
         for number in self._reached:
             self._marks[number] = 1
         for statistic, view in zip(self._statistics, self._views[len(self._parameters) :], strict=True):
             torch.mul(statistic, weight, out=view)
 
     def unpack(self) -> None:
-        """Take up the group's statistics; a parameter that nobody's loss has reached has no gradient."""
+        """Read the group's statistics back, and remove the gradient of parameters that no member's loss has reached."""
         for statistic, view in zip(self._statistics, self._views[len(self._parameters) :], strict=True):
             statistic.copy_(view)
         for parameter, mark in zip(self._parameters, self._marks.tolist(), strict=True):
@@ -60,10 +63,11 @@ class GradientBucket:
 
 
 def ring_all_reduce(exchange: Exchange, group: Sequence[str], me: str, segment: int, flat: torch.Tensor) -> float:
-    """Sum `flat` over the group in position; every member ends with the same bits.
+    """Sum `flat` over the group in place by a ring all-reduce; every member ends with the same bits.
 
-    Ring all-reduce: 2(|G|-1) steps of |flat|/|G| elements each. Returns when the neighbour had begun (seconds of the
-    coordinator's clock), so that waiting for a slow member is not taken for the ring's own time.
+    The ring takes 2(|G|-1) steps of |flat|/|G| elements each. Returns the time at which the previous member sent its
+    first message (seconds of the coordinator's clock), so that waiting for a slow member is not counted as the ring's
+    own time.
     """
     size, position = len(group), group.index(me)
     following, previous = group[(position + 1) % size], group[position - 1]
@@ -73,7 +77,7 @@ def ring_all_reduce(exchange: Exchange, group: Sequence[str], me: str, segment: 
         gathering = step >= size - 1
         out = (position - step) % size
         into = (out - 1) % size
-        # No copy: a chunk is overwritten only by its total, which holds what the neighbour made of this very message.
+        # No copy: a chunk is overwritten only by its total, which depends on this message having arrived.
         exchange.send(following, TransferKey("ring", exchange.round, segment, step, me), {0: chunks[out]})
         arrival = exchange.receive(TransferKey("ring", exchange.round, segment, step, previous))
         began_s = began_s or arrival.sent_s
@@ -89,11 +93,11 @@ def sum_tied(
 ) -> None:
     """Add the gradients that other segments have for the weights they share with this one.
 
-    holders: of the whole lane, for messages are numbered by it: parameter -> the segments that hold it, ascending;
-    grads: this segment's (already summed over its group); none for a parameter that no loss reaches here. One that no
-    holder's loss reaches stays without.
-    Every holder adds in the order of segments, so all of them end with the same bits. Sums take the places of their
-    terms in `grads`; the terms stay as they are, for the ring may still be sending from their memory.
+    holders: parameter -> ascending indices of the segments that hold it, for the whole lane, since messages are
+    numbered by it. grads: gradients of this segment, already summed over its group; a parameter that no loss reaches
+    here is missing, and stays missing if no holder's loss reaches it.
+    Every holder adds in the order of segments, so that all end with the same bits. Sums replace their terms in `grads`;
+    the terms' memory is left as it is, since the ring may still be sending from it.
     """
     own = next(index for index, segment in enumerate(lane.segments) if me in segment.devices)
     position = lane.segments[own].devices.index(me)
@@ -121,7 +125,10 @@ def sum_tied(
 
 
 def tied_holders(units: dict[str, tuple[str, ...]], lane: Lane) -> dict[str, tuple[int, ...]]:
-    """Parameters that several segments hold. units: unit -> its parameters that other units hold too."""
+    """Return parameter -> indices of the segments that hold it, for parameters that several segments hold.
+
+    units: unit -> its parameters that other units hold too.
+    """
     found: dict[str, list[int]] = {}
     for index, segment in enumerate(lane.segments):
         for name in {name for unit in segment.units for name in units.get(unit, ())}:
@@ -130,12 +137,12 @@ def tied_holders(units: dict[str, tuple[str, ...]], lane: Lane) -> dict[str, tup
 
 
 def gradient_norms(gradients: Mapping[str, torch.Tensor], round: int) -> dict[str, torch.Tensor]:
-    """L2 norm of each gradient, by name; Refused naming the first gradient that is not finite."""
+    """Return the L2 norm of each gradient by name; Refused, naming the first gradient that is not finite."""
     if not gradients:
         return {}
     norms = dict(zip(gradients, torch._foreach_norm(list(gradients.values())), strict=True))
     if not bool(torch.stack(list(norms.values())).isfinite().all()):
-        for name, gradient in gradients.items():  # a norm may overflow though every number is finite
+        for name, gradient in gradients.items():  # a norm may overflow where every element is finite
             if not bool(gradient.isfinite().all()):
                 raise Refused(
                     f"training: the gradient of {name} in round {round} is not finite; choose a smaller learning_rate, "
@@ -145,7 +152,7 @@ def gradient_norms(gradients: Mapping[str, torch.Tensor], round: int) -> dict[st
 
 
 def pack_norms(norms: Mapping[str, torch.Tensor], order: Mapping[str, int]) -> dict[str, Any]:
-    """Norms for a message's header, 16 bytes each; `order`: parameter -> its place in the model."""
+    """Return norms as JSON for a message's header, 16 bytes each. order: parameter -> its index in the model."""
     dtype = torch.stack(list(norms.values())).dtype if norms else torch.float32
     places = np.array([order[name] for name in norms], dtype="<i4")
     values = np.array([float(norm) for norm in norms.values()], dtype="<f8")
@@ -153,7 +160,7 @@ def pack_norms(norms: Mapping[str, torch.Tensor], order: Mapping[str, int]) -> d
 
 
 def total_norm(reports: Iterable[Mapping[str, Any]]) -> torch.Tensor:
-    """Global L2 norm of what all devices have packed; 0 where nobody has a gradient."""
+    """Return the global L2 norm of the norms that all devices have packed; 0 if there is no gradient."""
     norms: dict[int, float] = {}
     dtypes: list[torch.dtype] = []
     for report in reports:
@@ -168,7 +175,7 @@ def total_norm(reports: Iterable[Mapping[str, Any]]) -> torch.Tensor:
 
 
 def clip_scale(training: TrainingRequest, total: torch.Tensor) -> float:
-    """What gradients are multiplied by so that their global norm is at most clip_norm."""
+    """Return the factor that brings the global norm of the gradients to at most clip_norm."""
     if training.clip_norm is None:
         return 1.0
     return float(torch.clamp(training.clip_norm / (total + 1e-6), max=1.0))

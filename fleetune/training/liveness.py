@@ -20,13 +20,13 @@ from fleetune.training.exchange import Exchange
 
 BEAT_S = 0.5
 FAST_BEATS, FAST_BEAT_S = 10, 0.05
-"""The first ones come quickly, for they measure the clocks before the first round."""
+"""The first beats are frequent, since they measure the clocks before the first round."""
 COORDINATOR_TIMEOUT_S = 60.0
 LOADING, COMPUTING, SAVING, WAITING = "loading", "computing", "saving", "waiting"
 
 
 class PeriodicThread:
-    """Calls `act` every few seconds in a thread of its own, until the end of the `with`."""
+    """Calls `act` at intervals in a thread of its own, until the `with` block ends."""
 
     def __init__(self, act: Callable[[], None], interval_s: Callable[[], float]) -> None:
         self._act, self._interval_s = act, interval_s
@@ -70,11 +70,11 @@ class Heartbeat:
         exchange.on_progress = self._count_progress
 
     def running(self) -> PeriodicThread:
-        """Beats until the end of the `with`."""
+        """Return a context in which the worker beats."""
         return PeriodicThread(self.beat, lambda: FAST_BEAT_S if self._beats < FAST_BEATS else BEAT_S)
 
     def beat(self) -> None:
-        """Say that the process lives, and look whether the coordinator does."""
+        """Send the worker's state, and check that the coordinator has not fallen silent."""
         self._beats += 1
         waits_for = self._exchange.waits_for
         state = {
@@ -104,18 +104,18 @@ DOWN_S = 20.0
 LOADING_S = 900.0  # weights of a large model come from a disk
 COMPUTING_S = 60.0
 STUCK_ROUNDS = 50.0
-"""How many times its forecast round a device may compute without an action that ends."""
+"""A device counts as stuck after this many forecast rounds without a completed action."""
 STALL_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a training cannot go on."""
+    """Cause that ends a training."""
 
     device: str
-    """Empty where no device is to blame."""
+    """Empty if no device is at fault."""
     why: str
-    """Follows "device NAME" where there is one."""
+    """Sentence that follows "device NAME" if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +129,10 @@ class _BeatState:
 
 
 class Liveness:
-    """Hears beats and keeps what they say; the clock is an argument."""
+    """Collects the workers' beats and finds the device or link at fault; the clock is an argument."""
 
     def __init__(self, coordinator: str, round_s: float, clock: Callable[[], float]) -> None:
-        """`round_s`: the forecast time of a round."""
+        """round_s: the forecast duration of a round."""
         computing_s = max(COMPUTING_S, STUCK_ROUNDS * round_s)
         limits_s = {LOADING: LOADING_S, SAVING: SAVING_S, COMPUTING: computing_s}
         self._watch = FailureDetector((), SILENCE_S, clock, limits_s)
@@ -140,19 +140,19 @@ class Liveness:
         self._beats: dict[str, _BeatState] = {}
 
     def now_s(self) -> float:
-        """The clock, without the time in which this process itself stood still."""
+        """Return the clock's time without the periods in which this process itself was suspended."""
         return self._watch.now_s()
 
     def add_device(self, device: str) -> None:
-        """A device takes part from now on."""
+        """Monitor a device from now on."""
         self._watch.add(device)
 
     def record_beat(self, device: str, header: Mapping[str, Any], at_s: float) -> float:
-        """Take a beat that came at `at_s`; returns when it was sent, by the sender's clock. Refused if it is none."""
+        """Record a beat that arrived at `at_s`; return its send time by the sender's clock. Refused if malformed."""
         try:
             beat = _parse_beat(header)
             strangers = {beat.waits_for, *beat.lost, *beat.down} - {"", self._coordinator, *self._watch.devices}
-            if strangers:  # its words reach people: nothing else may be in them
+            if strangers:  # names in a beat reach error messages, so only known devices are accepted
                 raise ValueError(f"{len(strangers)} names that no device has")
             self._watch.beat(device, beat.progress, beat.doing, at_s)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -164,7 +164,7 @@ class Liveness:
         return beat.sent_s
 
     def find_fault(self, lost_here: Mapping[str, int], down_here: Mapping[str, float]) -> Fault | None:
-        """What is wrong at this moment, by the beats and by the coordinator's own links; None while all is well."""
+        """Return the current fault, judged by the beats and the coordinator's own links; None if there is none."""
         concerns = self._watch.suspicions()
         silent = [concern for concern in concerns if concern.kind == SILENT]
         if silent:
@@ -185,7 +185,7 @@ class Liveness:
         return None
 
     def explain_timeout(self, device: str, kind: str, patience_s: float) -> Fault:
-        """Why this device did not say `kind` within the patience: whoever it waits for, in the end, is the cause."""
+        """Return the fault behind a missing `kind` message: the last device in the chain of those that wait."""
         chain = [device]
         while (beat := self._beats.get(chain[-1])) is not None and beat.waits_for and chain.count(chain[-1]) == 1:
             chain.append(beat.waits_for)
@@ -216,7 +216,7 @@ class Liveness:
 
 
 def _parse_beat(header: Mapping[str, Any]) -> _BeatState:
-    """A beat's content, checked: only numbers and short texts are kept."""
+    """Parse and validate a beat's content."""
     doing, waits_for, sent_s = str(header["doing"]), str(header["waits_for"]), float(header["sent_s"])
     if doing not in (LOADING, COMPUTING, SAVING, WAITING) or not math.isfinite(sent_s):
         raise ValueError(f"doing {doing[:20]!r} at {sent_s}")

@@ -13,7 +13,7 @@ from fleetune.contracts.metrics import TimelineRow
 from fleetune.errors import Refused
 
 DRIFT = 1e-4
-"""Seconds per second that two machines' clocks may drift apart: twice what a quartz is allowed."""
+"""Seconds per second that two machines' clocks may drift apart: twice the tolerance of a quartz clock."""
 MAX_SAMPLES = 64
 
 
@@ -22,15 +22,18 @@ class _Sample:
     at_s: float
     offset_s: float
     error_s: float
-    """The offset was right within this, when it was measured: half of the round trip."""
+    """Bound of the offset's error when it was measured: half of the round trip."""
 
     def error_bound_s(self, at_s: float) -> float:
-        """How far off it may be at another time."""
+        """Return the bound of the offset's error at another time."""
         return self.error_s + DRIFT * abs(at_s - self.at_s)
 
 
 class ClockOffset:
-    """Keeps the round trips that say most (as NTP does: half a round trip and the drift since then bound the error)."""
+    """The offset from the local monotonic clock to the coordinator's, measured again with every beat.
+
+    Keeps the round trips with the smallest error bound: as in NTP, half of the round trip plus the drift since then.
+    """
 
     def __init__(self) -> None:
         self._samples: list[_Sample] = []
@@ -40,15 +43,15 @@ class ClockOffset:
         offset_s = ((remote_received_s - sent_s) + (remote_sent_s - received_s)) / 2
         error_s = ((received_s - sent_s) - (remote_sent_s - remote_received_s)) / 2
         if not (math.isfinite(offset_s) and error_s >= 0):
-            return  # no round trip takes less than no time
+            return  # a round trip cannot take negative time
         new = _Sample((sent_s + received_s) / 2, offset_s, error_s)
         if any(old.error_bound_s(new.at_s) <= new.error_s for old in self._samples):
-            return  # nothing that is not known better
+            return  # an older sample is more accurate
         kept = [old for old in self._samples if new.error_bound_s(old.at_s) > old.error_s]
         self._samples = [*kept, new][-MAX_SAMPLES:]
 
     def offset_at_s(self, at_s: float) -> float:
-        """The offset at a time of the clock here; 0 before anything was measured."""
+        """Return the offset at a time of the local clock; 0 before anything was measured."""
         best = min(self._samples, key=lambda sample: sample.error_bound_s(at_s), default=None)
         return best.offset_s if best else 0.0
 
@@ -57,13 +60,13 @@ KEPT_ROUNDS = 16
 
 
 def encode_rows(rows: Sequence[TimelineRow]) -> bytes:
-    """Rows as a message part: of many micro-batches they would not fit into a header."""
+    """Return rows as a message part; with many micro-batches they would not fit into a header."""
     plain = [[r.device, r.action, r.start_s, r.end_s, r.bytes] for r in rows]
     return json.dumps(plain, separators=(",", ":"), allow_nan=False).encode()
 
 
 def decode_rows(device: str, parts: Sequence[Buffer]) -> list[list[Any]]:
-    """[device or link, action, start_s, end_s, bytes] of each row that a device sent; refused if they are none."""
+    """Return [device or link, action, start_s, end_s, bytes] of each row that a device sent; Refused if malformed."""
     try:
         (part,) = parts
         rows = json.loads(bytes(part))
@@ -78,18 +81,18 @@ def decode_rows(device: str, parts: Sequence[Buffer]) -> list[list[Any]]:
 
 
 class RoundMeasurements:
-    """Peaks of memory, and rows and bytes sent of the rounds that are nearest to the median; bounded."""
+    """Memory peaks, and the rows and sent bytes of the KEPT_ROUNDS rounds that are nearest to the median."""
 
     def __init__(self) -> None:
         self.peaks: dict[str, int] = {}
-        """device -> bytes."""
+        """device -> peak in bytes."""
         self._ordered_s: list[float] = []
         self._kept: dict[int, tuple[float, list[TimelineRow], Mapping[tuple[str, str], int]]] = {}
 
     def add(
         self, round: int, round_s: float, rows: list[TimelineRow], sent_bytes: Mapping[tuple[str, str], int]
     ) -> None:
-        """Take a round's rows; the one of the kept that is farthest from the median so far may be forgotten for it."""
+        """Add a round; if too many are kept, drop the one that is farthest from the median so far."""
         bisect.insort(self._ordered_s, round_s)
         self._kept[round] = (round_s, rows, sent_bytes)
         if len(self._kept) > KEPT_ROUNDS:
@@ -97,6 +100,6 @@ class RoundMeasurements:
             del self._kept[max(self._kept, key=lambda r: (abs(self._kept[r][0] - median_s), r))]
 
     def median_round(self, median_s: float) -> tuple[list[TimelineRow], Mapping[tuple[str, str], int]]:
-        """Rows and bytes from device to device of the kept round that is nearest to the median; empty without one."""
+        """Return rows and (source, target) -> bytes of the kept round nearest to the median; empty if there is none."""
         nearest = min(self._kept, key=lambda r: (abs(self._kept[r][0] - median_s), r), default=None)
         return self._kept[nearest][1:] if nearest is not None else ([], {})

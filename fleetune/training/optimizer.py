@@ -15,9 +15,11 @@ from torch.nn.modules.batchnorm import _NormBase
 from fleetune.contracts.run_config import TrainingRequest
 from fleetune.models.segment import Segment
 
+AVERAGED, COUNT = ("running_mean", "running_var"), "num_batches_tracked"
+
 
 def learning_rate(training: TrainingRequest, round: int) -> float:
-    """The rate of a round (counted from 0): a linear warm-up, then the schedule down to the last round."""
+    """Return the learning rate of a round (counted from 0): a linear warm-up, then the schedule to the last round."""
     peak = training.learning_rate
     if round < training.warmup_rounds:
         return peak * (round + 1) / training.warmup_rounds
@@ -28,7 +30,7 @@ def learning_rate(training: TrainingRequest, round: int) -> float:
 
 
 class NamedOptimizer:
-    """An optimizer over named parameters, whose state travels by name."""
+    """An optimizer over named parameters; its state is saved and loaded by parameter name."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], training: TrainingRequest) -> None:
         self._named = {name: p for name, p in parameters.items() if p.requires_grad}
@@ -36,21 +38,21 @@ class NamedOptimizer:
         self._optimizer = _optimizer(list(self._named.values()), training)
 
     def clear_gradients(self) -> None:
-        """Forget gradients of a round that was not committed."""
+        """Drop all gradients, such as those of a round that was not committed."""
         for parameter in self._named.values():
             parameter.grad = None
 
     def gradients(self) -> dict[str, torch.Tensor]:
-        """Gradients by name; a parameter that the loss does not reach has none, and no step moves it."""
+        """Return gradients by name; a parameter that the loss does not reach has none, and no step changes it."""
         return {name: p.grad for name, p in self._named.items() if p.grad is not None}
 
     def set_gradients(self, gradients: Mapping[str, torch.Tensor]) -> None:
-        """Take these tensors for gradients."""
+        """Replace the gradients of these parameters."""
         for name, gradient in gradients.items():
             self._named[name].grad = gradient
 
     def step(self, round: int, scale: float) -> None:
-        """One optimizer step, then no gradients."""
+        """Take one optimizer step with gradients times `scale`, then drop them."""
         if self._optimizer is None:
             return
         if scale != 1.0:
@@ -61,7 +63,7 @@ class NamedOptimizer:
         self.clear_gradients()
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Optimizer state as tensors named `KIND:PARAMETER`."""
+        """Return the optimizer state as tensors named `KIND:PARAMETER`."""
         kept: dict[str, torch.Tensor] = {}
         for name, parameter in self._named.items():
             for kind, value in (self._optimizer.state.get(parameter, {}) if self._optimizer else {}).items():
@@ -70,7 +72,7 @@ class NamedOptimizer:
         return kept
 
     def load_state(self, kept: Mapping[str, torch.Tensor]) -> None:
-        """Take up state that `state` gave, for the parameters that live here."""
+        """Load what `state` returned, for the parameters that this optimizer has."""
         for key, value in kept.items():
             kind, name = key.split(":", 1)
             parameter = self._named.get(name)
@@ -79,7 +81,7 @@ class NamedOptimizer:
 
 
 def _optimizer(parameters: list[nn.Parameter], training: TrainingRequest) -> torch.optim.Optimizer | None:
-    """torch's fused optimizers: one pass over each parameter and no temporary copies of it."""
+    """Return torch's fused optimizer, which passes over each parameter once and makes no temporary copies."""
     if not parameters:
         return None
     if training.optimizer == "sgd":
@@ -100,11 +102,8 @@ def _optimizer(parameters: list[nn.Parameter], training: TrainingRequest) -> tor
     )
 
 
-AVERAGED, COUNT = ("running_mean", "running_var"), "num_batches_tracked"
-
-
 class BatchNormStatistics:
-    """The statistics of one segment; its modules work on copies from now on."""
+    """Running statistics of one segment; from now on its modules update copies, which `commit` writes back."""
 
     def __init__(self, segment: Segment) -> None:
         self._kept: list[tuple[nn.Module, str, torch.Tensor]] = []
@@ -118,21 +117,21 @@ class BatchNormStatistics:
 
     @property
     def means(self) -> list[torch.Tensor]:
-        """The copies of which a group's members keep the sample-weighted mean."""
+        """The working copies that a group averages, weighted by samples."""
         return [self._copy(norm, name) for norm, name, _ in self._kept if name in AVERAGED]
 
     def start(self) -> None:
-        """Begin a round with what is kept."""
+        """Reset the working copies to the committed statistics."""
         for norm, name, kept in self._kept:
             self._copy(norm, name).copy_(kept)
 
     def commit(self) -> None:
-        """Keep what the round has made."""
+        """Write the working copies back as the committed statistics."""
         for norm, name, kept in self._kept:
             kept.copy_(self._copy(norm, name))
 
     @staticmethod
     def _copy(norm: nn.Module, name: str) -> torch.Tensor:
         found = norm._buffers[name]
-        assert found is not None, "it was there when the segment was loaded"
+        assert found is not None, "the buffer existed when the segment was loaded"
         return found

@@ -1,8 +1,10 @@
-"""Going on from what another plan has trained: the newest checkpoint of earlier attempts becomes this attempt's own.
+"""Resuming a training: from this attempt's newest checkpoint, or from that of an earlier attempt by another plan.
 
-checkpoints/round-000040/...    as the earlier attempt wrote it, its commit log included
-plan.json                       the first round that is trained by the plan of this attempt
-events.jsonl                    begins with what happened to earlier attempts
+Adopting the checkpoint of an earlier attempt leaves in the work folder
+
+    checkpoints/round-000040/...    a copy of the earlier attempt's checkpoint, with its commit log
+    plan.json                       the first round that this attempt's plan trains
+    events.jsonl                    begins with the events of the earlier attempt
 """
 
 import os
@@ -11,7 +13,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fleetune.contracts import wire
+from fleetune.contracts.metrics import RoundMetrics
 from fleetune.contracts.record import record
+from fleetune.errors import Refused
 from fleetune.monitoring.event_log import ENDED
 from fleetune.training.checkpoints import (
     CHECKPOINTS,
@@ -21,27 +25,28 @@ from fleetune.training.checkpoints import (
     delete_checkpoint,
     newest_complete,
 )
-from fleetune.training.commit_log import flush, write_durably
+from fleetune.training.commit_log import COMMITS, flush, read_commits, write_durably
+from fleetune.training.task import TrainingTask
 
 PLAN, EVENTS = "plan.json", "events.jsonl"
 
 
 @record
 class PlanStart:
-    """Where the plan of an attempt took over from another one."""
+    """The first round that the plan of an attempt trains."""
 
     from_round: int
 
 
 def adopt_newest(work: Path, earlier: Sequence[Path], note: Callable[[str], None]) -> StoredCheckpoint | None:
-    """The newest whole checkpoint of this attempt's folder and those of earlier ones, which is in `work` afterwards.
+    """Return the newest complete checkpoint of this attempt and of earlier ones, copied into `work` if necessary.
 
-    `note` is told why others are passed over. Nothing of the earlier folders is changed.
+    `note` receives a sentence for each damaged checkpoint that is skipped. The earlier folders are not changed.
     """
     own = newest_complete(work, note)
     others = [found for folder in earlier if (found := newest_complete(folder, note)) is not None]
-    newest = max(others, key=lambda found: found[1].round, default=None)
-    if newest is None or (own is not None and own[1].round >= newest[1].round):
+    newest = max(others, key=lambda found: found.mark.round, default=None)
+    if newest is None or (own is not None and own.mark.round >= newest.mark.round):
         return own
     folder, mark = newest
     before = folder.parent.parent
@@ -50,16 +55,45 @@ def adopt_newest(work: Path, earlier: Sequence[Path], note: Callable[[str], None
         kept = [line for line in lines if f'"event": "{ENDED}"' not in line]
         write_durably("".join(f"{line}\n" for line in kept), work / EVENTS)
     write_durably(wire.text(PlanStart(from_round=mark.round)), work / PLAN)
-    return _copy_checkpoint(newest, work), mark
+    return StoredCheckpoint(_copy_checkpoint(newest, work), mark)
 
 
 def first_round_of_plan(work: Path) -> int:
-    """The first round that is trained by the plan of the attempts in this folder."""
+    """Return the first round that is trained by the plan of the attempts in this folder."""
     return wire.read(PlanStart, work / PLAN).from_round if (work / PLAN).exists() else 0
 
 
+def committed_rounds(task: TrainingTask, found: StoredCheckpoint | None) -> list[RoundMetrics]:
+    """Return the metrics of the rounds in the checkpoint, from its own copy of the commit log, and report the resume.
+
+    Refused if that copy does not list exactly these rounds.
+    """
+    if found is None:
+        if task.work.joinpath(COMMITS).exists():
+            task.note(f"no checkpoint can be used: training begins anew, with round 0 of {task.training.rounds}")
+        return []
+    folder, mark = found
+    rounds = read_commits(folder / COMMITS)
+    if [r.round for r in rounds] != list(range(mark.round)):
+        raise Refused(f"{folder / COMMITS}: does not list rounds 0 to {mark.round - 1}; delete {folder} and run again")
+    left = f"goes on from round {mark.round} of {task.training.rounds}"
+    whose = "another plan's" if first_round_of_plan(task.work) == mark.round else "an earlier attempt's"
+    (task.resumed or task.note)(
+        f"{left if mark.round < task.training.rounds else 'all rounds are done'}, by {whose} checkpoint"
+    )
+    if not task.work.joinpath(COMMITS).exists() and first_round_of_plan(task.work) == mark.round:
+        return rounds  # the other plan's log is in the checkpoint
+    try:
+        logged = read_commits(task.work / COMMITS)[: mark.round]
+    except (Refused, OSError):
+        logged = []
+    if logged != rounds:
+        task.note(f"{task.work / COMMITS} has lost some of {mark.round} rounds: they are taken from the checkpoint")
+    return rounds
+
+
 def _copy_checkpoint(found: StoredCheckpoint, work: Path) -> Path:
-    """A checkpoint under its own name in another work folder; its bytes are shared where the disk can."""
+    """Copy a checkpoint into another work folder, by hard links where the disk allows them, and return its folder."""
     folder, mark = found
     target, part = checkpoint_folder(work, mark.round), work / CHECKPOINTS / "taken-up.part"
     shutil.rmtree(part, ignore_errors=True)

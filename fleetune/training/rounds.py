@@ -1,10 +1,10 @@
-"""One worker's work of a round: forwards and backwards in the plan's order, then the sums inside its group.
+"""One worker's rounds: forwards and backwards in the plan's order, then the sums inside its group.
 
     F  inputs (data, or values from the segment before) -> run -> values to the segment after, or the loss
-    B  gradients of what was sent (or of the loss) -> autograd -> gradients to the segment before
-    R  ring all-reduce of gradients and batch statistics; then weights shared with other segments
+    B  gradients of the sent values (or of the loss) -> autograd -> gradients to the segment before
+    R  ring all-reduce of gradients and batch statistics; then gradients of weights shared with other segments
 
-None of these changes a parameter or a statistic that is kept: `commit` does, and only that.
+None of these changes a parameter or a committed statistic; only `commit` does.
 """
 
 from dataclasses import dataclass, field
@@ -26,29 +26,29 @@ from fleetune.training.optimizer import BatchNormStatistics, NamedOptimizer
 
 @dataclass(slots=True)
 class RoundResult:
-    """What a round leaves behind on one device."""
+    """Result of a round on one device."""
 
     loss: float = 0.0
-    """This device's part of the mean over the batch's targets."""
+    """This device's share of the mean loss over the batch's targets."""
     rows: list[TimelineRow] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundContext:
-    """What a device works with."""
+    """Objects that a device's rounds work on."""
 
     segment: Segment
     exchange: Exchange
     batches: Batches
-    updates: NamedOptimizer
+    optimizer: NamedOptimizer
     pace: CpuThrottle
     tied: dict[str, tuple[int, ...]]
-    """Parameters shared with other segments -> those segments."""
+    """Parameter shared with other segments -> the segments that hold it."""
 
 
 @dataclass(slots=True)
 class _MicroBatchState:
-    """A micro-batch between its forward and its backward."""
+    """State of a micro-batch between its forward and its backward."""
 
     inputs: Values
     outputs: Values
@@ -71,10 +71,10 @@ class RoundRunner:
         self._bucket = None if alone else GradientBucket(context.segment.parameters, self._statistics.means)
 
     def run(self, round: int) -> RoundResult:
-        """Gradients of one round, whole and summed, in the parameters' `grad`."""
+        """Run one round; the gradients, summed over all devices, end in the parameters' `grad`."""
         self._result = RoundResult()
         self._held.clear()
-        self._context.updates.clear_gradients()
+        self._context.optimizer.clear_gradients()
         self._statistics.start()
         if self._bucket is not None:
             self._bucket.start()
@@ -90,8 +90,8 @@ class RoundRunner:
         return self._result
 
     def commit(self, round: int, scale: float) -> None:
-        """Parameters take their step, with gradients times `scale`, and batch norms keep the round's statistics."""
-        self._context.updates.step(round, scale)
+        """Step the parameters with gradients times `scale`, and keep the round's batch statistics."""
+        self._context.optimizer.step(round, scale)
         self._statistics.commit()
 
     def _forward(self, action: Action) -> None:
@@ -143,12 +143,12 @@ class RoundRunner:
             context.exchange.send(transfer.source, key, part)
 
     def _inputs(self, micro_batch: int) -> Values:
-        """What comes in, detached; values that carry a gradient become leaves."""
+        """Return the forward's inputs, detached; values that carry a gradient become autograd leaves."""
         context, assignment, graph = self._context, self._assignment, self._context.segment.graph
         if assignment.is_first:
             given = context.batches.inputs(micro_batch, assignment.span)
             return {number: given[name] for name, number in graph.inputs.items() if name in given}
-        arrivals = [self._receive("values", o.source, micro_batch) for o in assignment.incoming]
+        arrivals = [self._receive("values", t.source, micro_batch) for t in assignment.incoming]
         values: Values = {}
         for number in context.segment.input_values:
             parts = [a.tensors[number] for a in arrivals if number in a.tensors]
@@ -157,8 +157,8 @@ class RoundRunner:
         return values
 
     def _output_gradients(self, micro_batch: int) -> Values:
-        """Gradients of what was sent: rows joined, shared values added up."""
-        arrivals = [self._receive("gradients", o.target, micro_batch) for o in self._assignment.outgoing]
+        """Return the gradients of the sent values: rows are concatenated, gradients of unbatched values are summed."""
+        arrivals = [self._receive("gradients", t.target, micro_batch) for t in self._assignment.outgoing]
         found: Values = {}
         for number in self._gradient_values:
             parts = [a.tensors[number] for a in arrivals if number in a.tensors]
@@ -181,7 +181,7 @@ class RoundRunner:
         return arrival
 
     def _mean_loss_share(self, outputs: Values, micro_batch: int) -> torch.Tensor:
-        """This device's share of the mean loss: its targets' sum over the targets of the whole batch."""
+        """Return the summed loss of this device's targets divided by the number of targets in the whole batch."""
         context = self._context
         labels = context.batches.labels(micro_batch, self._assignment.span)
         summed = loss_sum(outputs[context.segment.graph.output], labels, context.batches.task)
@@ -201,15 +201,15 @@ class RoundRunner:
             start_s = max(start_s, began_s)
         shares = any(assignment.index in segments for segments in context.tied.values())
         if shares:
-            grads = context.updates.gradients()
+            grads = context.optimizer.gradients()
             sum_tied(context.exchange, assignment.lane, assignment.device, context.tied, grads)
-            context.updates.set_gradients(grads)
+            context.optimizer.set_gradients(grads)
         if len(group) > 1 or shares:
             action = Action(lane=assignment.lane.name, segment=assignment.index, letter=REDUCE, micro_batch=0)
             self._record_action(action, start_s, context.exchange.now_s())
 
     def _synchronized_now_s(self) -> float:
-        """Now, once the device's kernels have ended (they run on after the call that started them)."""
+        """Return the time after the device's asynchronous kernels have ended."""
         if self._context.segment.device.type == "cuda":
             torch.cuda.synchronize(self._context.segment.device)
         return self._context.exchange.now_s()
@@ -218,7 +218,7 @@ class RoundRunner:
         return bool(self._context.segment.graph.batched(number))
 
     def _record_action(self, action: Action, start_s: float, end_s: float) -> None:
-        """A start that another device has told may lie in this one's future by what their clocks differ."""
+        """Add a row; clamp negative durations, which clock skew between devices can cause."""
         self._add_row(self._assignment.device, action, start_s, max(start_s, end_s), 0)
 
     def _add_row(self, device: str, action: Action, start_s: float, end_s: float, size_bytes: int) -> None:

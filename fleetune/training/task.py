@@ -1,4 +1,4 @@
-"""What training is given: by the stage to the coordinator, and by the coordinator to each worker."""
+"""Inputs of a training: the coordinator's, from the stage, and each worker's, from the coordinator."""
 
 import time
 from collections.abc import Callable
@@ -13,33 +13,36 @@ from fleetune.contracts.run_config import ModelRequest, TrainingRequest
 from fleetune.contracts.task import Progress, quiet
 from fleetune.launching import Sites
 
+COORDINATOR = "coordinator"
+"""Name of the coordinator on the links."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingTask:
-    """The whole input of the train stage."""
+    """Input of the coordinator."""
 
     plan: PlanResult
     fleet: Fleet
     profile: Profile
     profile_folder: Path
-    """profile.json, graph.json, start.safetensors and model/config.json."""
+    """Holds profile.json, graph.json, start.safetensors and model/config.json."""
     data_folder: Path
     model: ModelRequest
     training: TrainingRequest
     seed: int
     work: Path
-    """Outlives an interrupted attempt: checkpoints, commit log, worker logs."""
+    """Checkpoints, commit log and worker logs; survives an interrupted attempt."""
     output: Path
-    """Gets checkpoint/ and metrics/."""
+    """Receives checkpoint/ and metrics/."""
     sites: Sites
     """Where the workers run; entered already."""
     progress: Progress = quiet
     note: Callable[[str], None] = lambda text: None
-    """Is told in words what a reader of the run should know: where it goes on, and what cannot be used."""
+    """Receives sentences for readers of the run: where training resumes, and what cannot be used."""
     resumed: Callable[[str], None] | None = None
-    """Is told where it goes on, instead of `note`."""
+    """Receives the sentence that says where training resumes, instead of `note`."""
     earlier: tuple[Path, ...] = ()
-    """Such work folders of unfinished attempts at the same training by other plans."""
+    """Work folders of unfinished attempts at the same training by other plans."""
     clock: Callable[[], float] = time.monotonic
 
 
@@ -58,26 +61,26 @@ class WorkerTask:
     work: str
     accelerator: str
     cores: float | None
-    """The quota of an emulated device; None runs at full speed."""
+    """CPU quota of an emulated device; None for full speed."""
     threads: int
     first_round: int
     state: str | None
-    """Folder of the checkpoint to go on from."""
+    """Folder of the checkpoint to resume from."""
     bind: str
-    """Where the worker listens."""
+    """Address that the worker listens on."""
     address: str = ""
-    """What others connect to; empty: whatever `bind` came to."""
+    """Address that others connect to; empty for the bound one."""
     delays_s: dict[str, float] = field(default_factory=dict)
-    """sender -> latency of an emulated link, added where its messages arrive."""
+    """Sender -> latency of an emulated link, added at the receiver."""
 
 
 @record
 class WorkerKeys:
-    """The first line of a worker's stdin."""
+    """Keys and addresses of a run, passed on the first line of a worker's stdin."""
 
     public: str
     secret: str
     coordinator_address: str
     coordinator_public: str
     peers: dict[str, str]
-    """device -> public key, of everybody this worker may hear from."""
+    """Device -> public key of every worker that this one accepts messages from."""

@@ -1,10 +1,12 @@
-"""One device's process: `python -m fleetune.training.worker --task FILE`, keys on the first line of stdin.
+"""One device's process: `python -m fleetune.training.worker --task FILE`, with its keys on the first line of stdin.
 
-hello -> welcome          addresses of the others; from now on a beat every half second -> heard
-loaded -> commit -1       everybody holds its units; the first round begins
-ready r -> commit r       gradients are whole; parameters move; the next round begins
-          (checkpoint)    -> saved
-stop                      ends the process, whatever it waits for
+The worker's messages and the coordinator's answers:
+
+    hello -> welcome          addresses of the other workers; from now on a beat every half second -> heard
+    loaded -> begin           all workers hold their units; the first round begins
+    ready r -> commit r       gradients are complete; parameters take their step; the next round begins
+              (checkpoint)    -> saved
+    stop                      ends the process, whatever it waits for
 """
 
 import argparse
@@ -43,16 +45,15 @@ from fleetune.training.liveness import COMPUTING, SAVING, Heartbeat
 from fleetune.training.measurements import encode_rows
 from fleetune.training.optimizer import NamedOptimizer
 from fleetune.training.rounds import RoundContext, RoundRunner
-from fleetune.training.task import WorkerKeys, WorkerTask
+from fleetune.training.task import COORDINATOR, WorkerKeys, WorkerTask
 
-COORDINATOR = "coordinator"
 EXIT_DELAY_S = 0.5
 KEPT_CHECKPOINTS = 2
-"""Checkpoints that stay on a device."""
+"""Number of checkpoints that stay on a device."""
 
 
 def main() -> int:
-    """Run one worker; 0 when the coordinator said stop after the last round."""
+    """Run one worker; return the exit code, 0 if the coordinator said stop."""
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--task", type=Path, required=True)
     task = wire.read(WorkerTask, arguments.parse_args().task)
@@ -81,10 +82,10 @@ def _serve(task: WorkerTask, endpoint: Endpoint, allowed: dict[str, bytes]) -> i
     except Stopped:
         return 0
     except Exception as error:
-        with suppress(OSError):  # the log may lie on a full disk
+        with suppress(OSError):  # the log's disk may be full
             print(traceback.format_exc(), file=sys.stderr, flush=True)  # noqa: T201 - the worker's log
         if is_out_of_memory(error):
-            return OUT_OF_MEMORY_EXIT_CODE  # whoever started it says what there was
+            return OUT_OF_MEMORY_EXIT_CODE  # the coordinator reports the device's memory
         code = error.exit_code if isinstance(error, FleetuneError) else TryAgain.exit_code
         known = (
             error if isinstance(error, FleetuneError) else filesystem.disk_error(error, filesystem.folders(task.work))
@@ -95,7 +96,7 @@ def _serve(task: WorkerTask, endpoint: Endpoint, allowed: dict[str, bytes]) -> i
 
 
 class _Worker:
-    """The device's units, data and optimizer, and the loop over rounds."""
+    """Holds the device's units, data and optimizer, and runs the loop over rounds."""
 
     def __init__(self, task: WorkerTask, exchange: Exchange, endpoint: Endpoint, beat: Heartbeat) -> None:
         self._task, self._exchange, self._endpoint, self._beat = task, exchange, endpoint, beat
@@ -106,16 +107,16 @@ class _Worker:
         config = saved_configuration(profile / "model")
         module = skeleton(config, task.model)
         tied = tied_parameters_by_unit(graph, module)
-        self._parameter_order = {name: place for place, (name, _) in enumerate(module.named_parameters())}
+        self._parameter_order = {name: index for index, (name, _) in enumerate(module.named_parameters())}
         self._segment = Segment(graph, self._assignment.segment.units, module, self._device)
         self._segment.load(
             WeightReader(base_skeleton(config, task.model), source_folder(task.model), profile / INIT_WEIGHTS)
         )
         self._segment.train()
-        self._updates = NamedOptimizer(self._segment.parameters, task.training)
+        self._optimizer = NamedOptimizer(self._segment.parameters, task.training)
         self._pace = CpuThrottle(task.cores)
         if task.state is not None:
-            restore_segment(Path(task.state), self._segment, self._updates)
+            restore_segment(Path(task.state), self._segment, self._optimizer)
         self._tied = tied_holders(tied, self._assignment.lane)
         self._sent_before: dict[str, int] = {}
         self._saved: list[int] = []
@@ -123,14 +124,14 @@ class _Worker:
             segment=self._segment,
             exchange=exchange,
             batches=Batches(Path(task.data_folder), task.plan, task.seed, self._device),
-            updates=self._updates,
+            optimizer=self._optimizer,
             pace=self._pace,
             tied=self._tied,
         )
         self._rounds = RoundRunner(task.plan, self._assignment, context, task.seed)
 
     def run(self) -> None:
-        """Rounds until the coordinator says stop."""
+        """Run rounds until the coordinator says stop."""
         self._exchange.send_control("loaded", {})
         self._exchange.recv_control("begin")
         self._beat.doing = COMPUTING
@@ -141,7 +142,7 @@ class _Worker:
                     f"training: round {round} has a loss of {work.loss}; choose a smaller learning_rate, or clip_norm"
                 )
             with self._pace.throttled():
-                norms = gradient_norms(self._updates.gradients(), round)
+                norms = gradient_norms(self._optimizer.gradients(), round)
             self._exchange.send_control(
                 "ready",
                 {
@@ -154,35 +155,38 @@ class _Worker:
                 encode_rows(work.rows),
             )
             commit = self._commit(round)
-            while len(self._saved) > KEPT_CHECKPOINTS:  # the newest is whole, since all were asked before this commit
+            while len(self._saved) > KEPT_CHECKPOINTS:  # the newest is complete: it was collected before this commit
                 delete_checkpoint(checkpoint_folder(Path(self._task.work), self._saved.pop(0)))
             with self._pace.throttled():
                 self._rounds.commit(round, float(commit["scale"]))
             if commit["checkpoint"] and self._assignment.is_leader:
                 folder = checkpoint_folder(Path(self._task.work), round + 1)
                 self._beat.doing = SAVING
-                file, digest = write_shard(folder, f"segment-{self._assignment.index}", self._segment, self._updates)
+                file, digest = write_shard(folder, f"segment-{self._assignment.index}", self._segment, self._optimizer)
                 self._beat.doing = COMPUTING
                 self._exchange.send_control("saved", {"round": round + 1, "file": file, **wire.dump(digest)})
                 self._saved.append(round + 1)
         self._exchange.recv_control("nothing but stop")
 
     def _commit(self, round: int) -> dict[str, Any]:
-        """The commit of this round; one of an older round was applied already."""
+        """Wait for the commit of this round, skipping older ones, which were applied already."""
         while True:
             header = self._exchange.recv_control("commit").header
             if header["round"] == round:
                 return header
 
     def _norms_to_report(self, norms: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """What clipping needs of this device: its group's, and of shared weights only in their first segment."""
+        """Return the norms that this device reports for clipping.
+
+        The leader reports for its group, and the first segment that holds a shared weight reports that weight.
+        """
         if self._task.training.clip_norm is None or not self._assignment.is_leader:
             return {}
         mine = {name for name in norms if self._tied.get(name, (self._assignment.index,))[0] == self._assignment.index}
         return {name: norm for name, norm in norms.items() if name in mine}
 
     def _bytes_sent(self) -> dict[str, int]:
-        """Bytes sent to each worker since the last call."""
+        """Return the bytes sent to each worker since the last call."""
         now = {peer: n for peer, n in self._endpoint.sent_bytes.items() if peer != COORDINATOR}
         delta = {peer: n - self._sent_before.get(peer, 0) for peer, n in now.items()}
         self._sent_before = now
@@ -190,10 +194,10 @@ class _Worker:
 
 
 def _exit_abandoned(exchange: Exchange, why: str) -> None:
-    """End this process, whatever it computes: nobody asks for it any more. A shard half written is no checkpoint."""
+    """End this process at once; a half written shard does not count as a checkpoint."""
     print(why, file=sys.stderr, flush=True)  # noqa: T201 - the worker's log
     exchange.send_control("failed", {"why": why, "exit_code": TryAgain.exit_code})
-    time.sleep(EXIT_DELAY_S)  # it may be that only this device is not heard
+    time.sleep(EXIT_DELAY_S)  # the coordinator may still receive messages that it cannot answer
     os._exit(TryAgain.exit_code)
 
 

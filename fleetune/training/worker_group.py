@@ -1,4 +1,4 @@
-"""The worker processes of a run: started together, heard one by one, ended together."""
+"""The worker processes of a run, and the coordinator's messages with them."""
 
 import secrets
 import time
@@ -27,8 +27,7 @@ from fleetune.training.checkpoints import CHECKPOINTS, StoredCheckpoint
 from fleetune.training.exchange import BEAT_ACK, COORDINATOR_ALIVE
 from fleetune.training.liveness import LOADING_S, Fault, Liveness, PeriodicThread
 from fleetune.training.measurements import decode_rows
-from fleetune.training.task import TrainingTask, WorkerKeys, WorkerTask
-from fleetune.training.worker import COORDINATOR
+from fleetune.training.task import COORDINATOR, TrainingTask, WorkerKeys, WorkerTask
 
 WORKER = "fleetune.training.worker"
 TASK = "task.json"
@@ -38,19 +37,19 @@ ALIVE_INTERVAL_S = 2.0
 FINAL_MESSAGE_S = 1.0
 MAX_REASON_CHARACTERS = 2000
 WORKER_MESSAGES = ("hello", "loaded", "ready", "saved")
-"""What a worker says and somebody waits for."""
+"""Kinds of messages that `gather` waits for."""
 
 
 class WorkerGroup:
-    """Workers of every device in a plan, with the coordinator's end of their links."""
+    """The workers of all devices in a plan, started together and stopped together."""
 
     def __init__(self, task: TrainingTask, found: StoredCheckpoint | None, events: EventLog) -> None:
-        """`found`: the checkpoint to go on from."""
+        """found: the checkpoint to resume from."""
         self._task, self._events = task, events
         self.devices = task.plan.plan.devices
         self._run = secrets.token_hex(8)
-        self._first_round = found[1].round if found else 0
-        self._state = found[0] if found else None
+        self._first_round = found.mark.round if found else 0
+        self._state = found.folder if found else None
         self._jobs: dict[str, Job] = {}
         self._pending: dict[str, list[tuple[str, dict[str, Any]]]] = {}
         self._liveness = Liveness(COORDINATOR, task.plan.objective, time.monotonic)
@@ -71,15 +70,15 @@ class WorkerGroup:
             raise
 
     def gather(self, kind: str, devices: tuple[str, ...], patience_s: float) -> dict[str, dict[str, Any]]:
-        """The header of one message of this kind from each device; TryAgain when one fails or stays away."""
+        """Return the header of one message of this kind from each device; TryAgain if a device fails or is too late."""
         found: dict[str, dict[str, Any]] = {}
         give_up_s = self._liveness.now_s() + patience_s
         while len(found) < len(devices):
             for device in devices:
-                for place, (other, header) in enumerate(self._pending.get(device, [])):
+                for index, (other, header) in enumerate(self._pending.get(device, [])):
                     if other == kind and device not in found:
                         found[device] = header
-                        self._pending[device].pop(place)
+                        self._pending[device].pop(index)
                         break
             if len(found) == len(devices):
                 break
@@ -91,7 +90,7 @@ class WorkerGroup:
         return found
 
     def collect(self, devices: tuple[str, ...], folder: Path) -> None:
-        """Have what these devices have written to a folder here."""
+        """Copy the files that these devices have written to a local folder."""
         for device in devices:
             self._jobs[device].collect(folder)
 
@@ -169,7 +168,7 @@ class WorkerGroup:
         )
 
     def _connect_workers(self) -> None:
-        """Tell every worker where the others are."""
+        """Send every worker the addresses of the others, and begin once all have loaded."""
         addresses = {d: str(h["address"]) for d, h in self.gather("hello", self.devices, STARTING_S).items()}
         self.broadcast("welcome", {"addresses": addresses})
         self.gather("loaded", self.devices, LOADING_S)
@@ -178,13 +177,13 @@ class WorkerGroup:
         self.broadcast("begin", {"round": self._first_round})
 
     def _receive_all(self) -> bool:
-        """Take all that has come by now; where nothing has, wait for POLL_S. False when nothing came."""
+        """Handle all messages that have arrived, waiting up to POLL_S for the first; return whether there was one."""
         began_s = time.monotonic()
         received = self._endpoint.receive(POLL_S)
         heard = received is not None
         while received is not None:
             self._handle(received)
-            if received.at_s > began_s:  # a device that never stops talking must not keep us from the others
+            if received.at_s > began_s:  # a device that sends all the time must not starve the checks
                 break
             received = self._endpoint.receive(0)
         return heard
@@ -208,7 +207,7 @@ class WorkerGroup:
             raise Refused(f"device {device} said {kind!r}, which no worker says")
 
     def _connect(self, device: str, header: dict[str, Any]) -> None:
-        """Open the way to a worker; first words that cannot be used are refused."""
+        """Connect to a worker by the address in its first message; Refused if the address is malformed."""
         if device not in self._connected:
             self._endpoint.connect(device, str(header.get("address")), self._public[device])
             self._connected.add(device)
@@ -216,7 +215,7 @@ class WorkerGroup:
             self._events.joined(device)
 
     def _announce_alive(self) -> None:
-        """However busy this process is: workers that hear nothing for long end by themselves."""
+        """Send every worker a sign of life, without which it ends by itself; runs even while this process is busy."""
         for device in list(self._connected):
             self._endpoint.send(device, Message(COORDINATOR_ALIVE, {}))
 
@@ -229,11 +228,11 @@ class WorkerGroup:
         )
 
     def _raise_failures(self) -> None:
-        """Raise what is known to have gone wrong: a worker that ended first, for others suffer from it."""
+        """Raise the known failure; a worker that has ended comes first, since other failures follow from it."""
         for device, job in self._jobs.items():
             code = job.poll()
             if code is not None:
-                until_s = time.monotonic() + FINAL_MESSAGE_S  # its own explanation may still be on its way
+                until_s = time.monotonic() + FINAL_MESSAGE_S  # its own explanation may still arrive
                 while time.monotonic() < until_s and self._receive_all():
                     pass
                 if job.out_of_memory:
@@ -244,7 +243,7 @@ class WorkerGroup:
             raise self._fault_error(fault)
 
     def _out_of_memory(self, device: str, used: str) -> Infeasible:
-        """What ran out, of what, and for what."""
+        """Return the error that names the device's memory, its use and the need by its profile."""
         task, assignment = self._task, assignment_of(self._task.plan.plan, device)
         needed = Clock(task.fleet, task.profile).memory_bytes(task.plan.plan, device)
         why = (

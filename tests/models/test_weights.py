@@ -88,7 +88,7 @@ def test_a_segment_reads_its_own_tensors_and_no_others(tmp_path: Path, monkeypat
     base, weights = opened(tmp_path / "model")
     asked: list[str] = []
     monkeypatch.setattr(module, "real_open", module.safe_open, raising=False)
-    monkeypatch.setattr(module, "_opened", lambda path: Spy(path, asked))
+    monkeypatch.setattr(module, "_open", lambda path: Spy(path, asked))
     request = ModelRequest(task=TEXT, source=str(tmp_path / "model"))
     made = Segment(graph, ("bert.encoder.layer.1",), skeleton(configuration(request, LABELS), request), CPU)
     made.load(weights)
@@ -111,7 +111,7 @@ def test_names_without_the_prefix_of_the_model_are_found() -> None:
         "classifier.bias",
     }
     query = "encoder.layer.3.attention.self.query.weight"
-    loaded = module.load_into(base, weight_files(folder), {f"bert.{query}", "bert.embeddings.LayerNorm.bias"})
+    loaded = module.load_pretrained(base, weight_files(folder), {f"bert.{query}", "bert.embeddings.LayerNorm.bias"})
     assert torch.equal(loaded[f"bert.{query}"], stored[query])
     assert torch.equal(loaded["bert.embeddings.LayerNorm.bias"], stored["embeddings.LayerNorm.bias"])
 

@@ -12,8 +12,7 @@ from fleetune.links.authentication import KeyPair
 from fleetune.links.endpoint import Endpoint
 from fleetune.training.exchange import Exchange, Stopped
 from fleetune.training.liveness import Heartbeat, PeriodicThread
-from fleetune.training.task import WorkerKeys, WorkerTask
-from fleetune.training.worker import COORDINATOR
+from fleetune.training.task import COORDINATOR, WorkerKeys, WorkerTask
 
 BEAT_S = 0.02
 

@@ -12,7 +12,7 @@ from fleetune.links.message import Message
 from fleetune.monitoring import follow
 from fleetune.preparation.prepare import PreparedFolders
 from fleetune.training.exchange import TransferKey
-from fleetune.training.worker import COORDINATOR
+from fleetune.training.task import COORDINATOR
 from tests.training.fake_workers import FakeLauncher, FakeWorker, WorkerScript
 from tests.training.model_families import BY_NAME, model_request
 from tests.training.runs import Prepared, plan, run_plan

@@ -145,7 +145,7 @@ def test_a_lost_log_and_a_damaged_shard_cost_neither_weights_nor_metrics(log: by
     said: list[str] = []
     metrics = run_plan(ready, single, TRAINING, tmp_path / "cut", note=said.append)
     assert said == [
-        f"the checkpoint of round 6 is not used ({shard} is damaged, its content is not what was written)",
+        f"the checkpoint of round 6 is not used ({shard} is damaged: its content differs from what was written)",
         "goes on from round 3 of 9, by an earlier attempt's checkpoint",
         f"{work / 'commits.jsonl'} has lost some of 3 rounds: they are taken from the checkpoint",
     ]

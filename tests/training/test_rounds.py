@@ -73,7 +73,7 @@ class Worker:
             segment=self.segment,
             exchange=cast(Any, Alone()),
             batches=cast(Any, self.pictures),
-            updates=NamedOptimizer(self.segment.parameters, TRAINING),
+            optimizer=NamedOptimizer(self.segment.parameters, TRAINING),
             pace=CpuThrottle(None),
             tied={},
         )
