@@ -99,7 +99,8 @@ def get(connected: socket.socket, target: str, *, max_bytes: int | None = None, 
         if isinstance(connected, ssl.SSLSocket):
             connected.do_handshake()
         connection.request("GET", target)
-        return connection.getresponse().read(max_bytes)
+        with connection.getresponse() as response:
+            return response.read(max_bytes)
     finally:
         if deadline is not None:
             deadline.cancel()

@@ -1,13 +1,12 @@
 """Whether what a method needs fits into this machine's memory, asked before it is taken."""
 
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
+from fleetune import cgroup
+from fleetune.cgroup import MEMBERSHIP, MOUNT
 from fleetune.errors import Refused
-
-CGROUP = Path("/sys/fs/cgroup")
 
 
 def require_memory(needed_bytes: int, what: str) -> None:
@@ -20,10 +19,8 @@ def require_memory(needed_bytes: int, what: str) -> None:
         )
 
 
-def available_bytes(cgroup: Path = CGROUP) -> int:
-    """Free memory of this machine, or of the container that this process runs in where that is less."""
+def available_bytes(membership: Path = MEMBERSHIP, mount: Path = MOUNT) -> int:
+    """Free memory of this machine, or what the control groups of this process leave it, where that is less."""
     free: int = psutil.virtual_memory().available
-    with suppress(OSError, ValueError):  # no container, or one without a limit
-        limit, used = (int((cgroup / name).read_text()) for name in ("memory.max", "memory.current"))
-        free = min(free, max(0, limit - used))
-    return free
+    left = cgroup.free_bytes(membership, mount)
+    return free if left is None else min(free, left)

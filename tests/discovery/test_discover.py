@@ -76,7 +76,7 @@ def test_emulated_links_are_compared_with_what_was_asked(launcher: Watched, monk
     Every job is held to its limits once, after all have been heard; the fleet says what was asked.
     """
     held: list[int] = []
-    monkeypatch.setattr(ProcessJob, "hold", lambda self: held.append(self.pid))
+    monkeypatch.setattr(ProcessJob, "limit_cpu", lambda self: held.append(self.pid))
     devices = tuple(DeviceRequest(name=name, accelerator="cpu", launcher=DOCKER) for name in "ab")
     request = FleetRequest(devices=devices, links=NetworkSpec(mbit_per_s=1e-3), image="own")
     notes: list[str] = []
