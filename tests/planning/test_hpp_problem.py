@@ -21,8 +21,8 @@ from fleetune.planning.parts.hpp_problem import PosedProblem, plan_of, problem_o
 from fleetune.profiling.units import unit_sizes
 from fleetune.solving.hpp.draft import Draft, DraftStage, evaluate
 from fleetune.solving.hpp.instance import Instance
-from fleetune.solving.hpp.solution import Share, Solution
-from fleetune.solving.hpp.solution import Stage as SolutionStage
+from fleetune.solving.hpp.problem import Share, Solution
+from fleetune.solving.hpp.problem import Stage as SolutionStage
 from tests.clock import fleets
 from tests.planning.instances import small, tiny
 

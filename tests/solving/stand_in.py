@@ -5,8 +5,7 @@ from typing import Any
 
 from fleetune.errors import Infeasible
 from fleetune.solving.hpp.kind import HPP
-from fleetune.solving.hpp.problem import Problem
-from fleetune.solving.hpp.solution import Share, Solution, Stage
+from fleetune.solving.hpp.problem import Problem, Share, Solution, Stage
 
 METHODS = {"best": "the stand-in's best", "blind": "ignores memory", "never": "finds nothing"}
 

@@ -7,8 +7,7 @@ from typing import NamedTuple
 from fleetune.errors import Infeasible
 from fleetune.solving.hpp.draft import Draft, DraftStage, all_reduce_s, evaluate, hetpipe_bytes, synchronous_bytes
 from fleetune.solving.hpp.instance import Instance
-from fleetune.solving.hpp.problem import Problem
-from fleetune.solving.hpp.solution import Solution, Stage
+from fleetune.solving.hpp.problem import Problem, Solution, Stage
 from fleetune.solving.hpp.solve import solve
 
 FORCED = "search!"

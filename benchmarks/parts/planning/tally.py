@@ -3,8 +3,7 @@
 from benchmarks.report import Figure
 from fleetune.errors import Infeasible
 from fleetune.solving.hpp.methods import SUMMARIES
-from fleetune.solving.hpp.problem import Problem
-from fleetune.solving.hpp.solution import Solution
+from fleetune.solving.hpp.problem import Problem, Solution
 from fleetune.solving.hpp.solve import solve
 
 BASELINES = [name for name in SUMMARIES if name not in ("search", "hetpipe")]

@@ -15,7 +15,7 @@ from fleetune.planning.parts.layers import layer_edges
 from fleetune.planning.parts.requirements import format_bytes
 from fleetune.planning.problem import Problem
 from fleetune.solving.hpp import problem as hpp
-from fleetune.solving.hpp.solution import Solution
+from fleetune.solving.hpp.problem import Solution
 
 
 class PosedProblem(NamedTuple):

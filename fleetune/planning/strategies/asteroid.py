@@ -21,7 +21,7 @@ from fleetune.planning.parts.plan_result import plan_result
 from fleetune.planning.parts.requirements import format_bytes, not_profiled, taking_part
 from fleetune.planning.parts.top_k import check_ratio, with_top_k
 from fleetune.planning.problem import Problem
-from fleetune.solving.hpp.solution import Solution
+from fleetune.solving.hpp.problem import Solution
 from fleetune.solving.hpp.solve import solve
 
 TRIES = 12

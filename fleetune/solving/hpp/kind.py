@@ -5,8 +5,7 @@ from typing import Any
 from fleetune.contracts import wire
 from fleetune.errors import Refused
 from fleetune.solving.hpp.methods import SUMMARIES
-from fleetune.solving.hpp.problem import Problem
-from fleetune.solving.hpp.solution import Solution, Stage
+from fleetune.solving.hpp.problem import Problem, Solution, Stage
 from fleetune.solving.kind import Kind
 from fleetune.solving.validation import plural
 

@@ -1,4 +1,4 @@
-"""The problem of kind "hpp": layers, devices, times and links as plain numbers, validated on construction.
+"""The problem of kind "hpp", validated on construction, and its solution: the JSON of `fleetune solve`, key by key.
 
 Times and sizes beyond the limits below are errors of units. Refusing them here keeps every method free of overflow.
 """
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator
 
-from fleetune.contracts.record import one_of, record
+from fleetune.contracts.record import finite, one_of, record
 from fleetune.errors import Refused
 from fleetune.solving.hpp.warmup import FREE, POLICIES, warmups
 from fleetune.solving.validation import (
@@ -177,6 +177,66 @@ class Problem:
                 f"{sizes[0]} would take {times[device, layer]:.3g} s on the line through batch sizes {sizes[1]} and "
                 f"{sizes[2]}; measure a size nearer to it"
             )
+
+
+@record
+class Share:
+    """A device's samples of every micro-batch."""
+
+    name: str
+    samples: int
+
+
+@record
+class Stage:
+    """A run of layers and the devices that share its samples."""
+
+    layers: tuple[int, int]
+    """[first, end)"""
+    devices: tuple[Share, ...]
+    warmup: int
+    """Forwards before the first backward."""
+
+
+@record
+class VirtualWorker:
+    """A pipeline of its own in a `hetpipe` plan, synchronised with others through a parameter server."""
+
+    devices: tuple[str, ...]
+    stages: tuple[Stage, ...]
+    micro_batches: int
+    """Number of a round's micro-batches that it processes."""
+
+
+@record
+class Solution:
+    """The plan of one round and its costs."""
+
+    kind: Literal["hpp"] = "hpp"
+    method: str
+    feasible: bool
+    """False only for methods that ignore memory; `reason` then names the device and the missing bytes."""
+    reason: str = ""
+    objective: float
+    """Seconds of the round in the exact event simulation."""
+    lower_bound: float | None
+    """Seconds; no plan has a shorter round. None: not known."""
+    solve_s: float
+    deterministic: bool
+    """False: a time limit ended the search, so another run may find another plan."""
+    stages: tuple[Stage, ...]
+    formula_round_s: float | None
+    """Seconds by Asteroid eq. (4); None: the method has no synchronous round."""
+    memory_bytes: dict[str, int]
+    """Device name -> peak bytes."""
+    virtual_workers: tuple[VirtualWorker, ...] | None = None
+
+    def __post_init__(self) -> None:
+        finite("solution", objective=self.objective, solve_s=self.solve_s)
+        for name in ("lower_bound", "formula_round_s"):
+            value = getattr(self, name)
+            if value is not None:
+                finite("solution", **{name: value})
 
 
 def _check_limits(problem: Problem, forward: Floats, backward: Floats, bandwidth: Floats, latency: Floats) -> None:

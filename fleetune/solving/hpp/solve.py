@@ -1,21 +1,32 @@
-"""Solving a problem of kind "hpp" by a named method."""
+"""Solving a problem of kind "hpp" by a named method, and its error messages where no plan fits."""
 
 import time
-from importlib import import_module
+from collections.abc import Callable
+
+import numpy as np
 
 from fleetune.errors import Infeasible, Refused
 from fleetune.solving.hpp.bound import lower_bound_s
 from fleetune.solving.hpp.candidate import OUT_OF_MEMORY
-from fleetune.solving.hpp.draft import Draft, DraftCost, DraftStage, evaluate
-from fleetune.solving.hpp.infeasibility import describe_shortfall, explain_infeasible
+from fleetune.solving.hpp.draft import Draft, DraftCost, DraftStage, MemoryShortfall, evaluate
 from fleetune.solving.hpp.instance import Instance
-from fleetune.solving.hpp.methods import SUMMARIES, hetpipe
+from fleetune.solving.hpp.methods import SUMMARIES, asteroid, dapple, hetpipe, pipedream
+from fleetune.solving.hpp.methods.baselines import dp, eddl, pp, single
 from fleetune.solving.hpp.methods.search import Search, SearchOptions
 from fleetune.solving.hpp.pipeline_program import needed_bytes
-from fleetune.solving.hpp.problem import Problem
-from fleetune.solving.hpp.solution import Share, Solution, Stage, VirtualWorker
+from fleetune.solving.hpp.problem import Problem, Share, Solution, Stage, VirtualWorker
 from fleetune.solving.memory import require_memory
 from fleetune.solving.validation import plural
+
+PLANNERS: dict[str, Callable[[Instance], Draft]] = {
+    "asteroid": asteroid.plan,
+    "single": single,
+    "dp": dp,
+    "pp": pp,
+    "eddl": eddl,
+    "dapple": dapple.plan,
+    "pipedream": pipedream.plan,
+}
 
 
 def solve(
@@ -48,7 +59,7 @@ def solve(
         options = SearchOptions(seed=seed, time_limit_s=time_limit_s, every_device=every_device)
         draft, deterministic = _searched(instance, options, bound_s), time_limit_s is None
     else:
-        draft = import_module(f"fleetune.solving.hpp.methods.{method}").plan(instance)
+        draft = PLANNERS[method](instance)
     cost = evaluate(instance, draft)
     return Solution(
         method=method,
@@ -136,3 +147,47 @@ def _memory(instance: Instance, draft: Draft, cost: DraftCost) -> dict[str, int]
         for stage, peaks in zip(draft.stages, cost.memory_bytes, strict=True)
         for device, peak in zip(stage.devices, peaks, strict=True)
     }
+
+
+def explain_infeasible(instance: Instance, nearest: Draft) -> str:
+    """Name the binding constraint of an instance for which no plan was found.
+
+    Checked in this order: a layer that no device can hold; all weights with their state against the sum of all
+    memories; in `nearest`, the draft with the smallest shortfall of those tried, the device with the largest one.
+    """
+    names = [layer.name for layer in instance.problem.layers]
+    state = np.array([instance.state_bytes(i, i + 1) for i in range(instance.layers)])
+    alone = state + np.diff(instance.activation_bytes)
+    largest, roomiest = int(np.argmax(alone)), int(np.argmax(instance.memory_bytes))
+    room = int(instance.memory_bytes[roomiest])
+    if alone[largest] > room:
+        return (
+            f"device {instance.problem.devices[roomiest].name}, the roomiest, lacks {int(alone[largest]) - room} "
+            f"bytes for layer {names[largest]} alone with one sample ({int(alone[largest])} of {room}); split the "
+            "layer, train fewer of its parameters or add a device with more memory"
+        )
+    total, have = instance.state_bytes(0, instance.layers), int(np.sum(instance.memory_bytes))
+    if total > have:
+        return (
+            f"all layers with gradients, optimizer state and snapshots need {total} bytes, all devices together have "
+            f"{have}; train fewer parameters or add memory"
+        )
+    shortfall = evaluate(instance, nearest).shortfall
+    assert shortfall is not None, "only called where nothing fits"
+    described = describe_shortfall(instance, nearest, shortfall)
+    return f"{described}; no plan was found that fits all memories: take smaller micro-batches"
+
+
+def describe_shortfall(instance: Instance, draft: Draft, shortfall: MemoryShortfall) -> str:
+    """Name the device, the missing bytes and the layers, samples and micro-batches that need them."""
+    stage = draft.stages[shortfall.stage]
+    samples = stage.samples[stage.devices.index(shortfall.device)]
+    device = instance.problem.devices[shortfall.device]
+    kept = min(draft.warmups[shortfall.stage], instance.micro_batches)
+    first, last = instance.problem.layers[stage.first].name, instance.problem.layers[stage.end - 1].name
+    span = f"layer {first}" if stage.end == stage.first + 1 else f"layers {first} to {last}"
+    each = "the one micro-batch" if kept == 1 else f"each of {kept} micro-batches"
+    return (
+        f"device {device.name} lacks {shortfall.missing_bytes} bytes for {span} with {plural(samples, 'sample')} of "
+        f"{each} kept ({device.memory_bytes + shortfall.missing_bytes} of {device.memory_bytes})"
+    )

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from fleetune.clock import Member, Pipeline
 from fleetune.clock import PipelineStage as ClockStage
 from fleetune.solving.hpp.draft import Draft
-from fleetune.solving.hpp.problem import Problem
-from fleetune.solving.hpp.solution import Share, Solution, Stage
+from fleetune.solving.hpp.problem import Problem, Share, Solution, Stage
 from tests.clock import reference
 
 POLICIES = {

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fleetune.solving.hpp.chain_cuts import best_cuts, run_edges
 from fleetune.solving.hpp.draft import DraftStage
 from fleetune.solving.hpp.instance import Instance
-from fleetune.solving.hpp.methods import pp
+from fleetune.solving.hpp.methods.baselines import pp
 from fleetune.solving.hpp.problem import Problem
 from tests.solving.hpp.instances import drawn, tiny
 from tests.solving.hpp.problem_strategies import cuttings, problems
@@ -22,7 +22,7 @@ SEEDS = range(6)
 def test_pp_cuts_best(seed: int) -> None:
     """Of all cuts the slowest stage is fastest, and of those the sum least; stages lie in descending memory."""
     instance = Instance(tiny(seed, layers=7, devices=4))
-    draft = pp.plan(instance)
+    draft = pp(instance)
     order = [stage.devices[0] for stage in draft.stages]
     assert order == sorted(range(4), key=lambda device: -instance.memory_bytes[device])
 
@@ -37,8 +37,8 @@ def test_pp_cuts_best(seed: int) -> None:
 def test_pp_by_hand() -> None:
     """The tx2 has the most memory and twice the speed: it takes one layer of three only because each device has one;
     with two stages listed it takes two layers and the slower second nano stays out."""
-    assert [stage.devices for stage in pp.plan(Instance(drawn())).stages] == [(2,), (0,), (1,)]
-    two = pp.plan(Instance(drawn(warmup=(3, 1))))
+    assert [stage.devices for stage in pp(Instance(drawn())).stages] == [(2,), (0,), (1,)]
+    two = pp(Instance(drawn(warmup=(3, 1))))
     assert two.stages == (DraftStage(0, 2, (2,), (2,)), DraftStage(2, 3, (0,), (2,)))
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from fleetune.solving.hpp.problem import Problem
-from fleetune.solving.hpp.solution import Solution
+from fleetune.solving.hpp.problem import Problem, Solution
 from fleetune.solving.hpp.solve import solve
 from tests.golden import same_as_golden
 from tests.solving.hpp.instances import drawn, tiny

@@ -16,8 +16,7 @@ from fleetune.solving.hpp.instance import Instance
 from fleetune.solving.hpp.methods import SUMMARIES
 from fleetune.solving.hpp.methods import search as search_module
 from fleetune.solving.hpp.methods.search import Search, SearchOptions
-from fleetune.solving.hpp.problem import Problem
-from fleetune.solving.hpp.solution import Solution
+from fleetune.solving.hpp.problem import Problem, Solution
 from fleetune.solving.hpp.solve import solve
 from tests.solving.hpp import brute_force, contract
 from tests.solving.hpp.instances import drawn, tiny

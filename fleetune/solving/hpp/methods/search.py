@@ -22,7 +22,8 @@ from fleetune.solving.hpp.candidate import OUT_OF_MEMORY, WORST_SCORE, candidate
 from fleetune.solving.hpp.draft import Draft
 from fleetune.solving.hpp.initial_drafts import even_drafts, random_draft
 from fleetune.solving.hpp.instance import Instance, Ints
-from fleetune.solving.hpp.methods import asteroid, dapple, dp, eddl, pipedream, pp, single
+from fleetune.solving.hpp.methods import asteroid, dapple, pipedream
+from fleetune.solving.hpp.methods.baselines import dp, eddl, pp, single
 from fleetune.solving.hpp.moves import STAGE_COUNT, PlanRules
 from fleetune.solving.hpp.pipeline_program import PipelineProgram, coarse_edges
 
@@ -49,9 +50,7 @@ RANDOM_STARTS = 12
 """Walks of the first phase that start from random plans."""
 STARTS_PER_STAGE_COUNT = 4
 """So many best plans of each number of stages come first as starts."""
-BASELINES: tuple[Callable[[Instance], Draft], ...] = tuple(
-    method.plan for method in (single, dp, pp, eddl, dapple, pipedream)
-)
+BASELINES: tuple[Callable[[Instance], Draft], ...] = (single, dp, pp, eddl, dapple.plan, pipedream.plan)
 MAX_PUBLISHED_STATES = 500_000_000
 """Limit of (layers · devices)². Above it the published planner takes more than half a minute, and is started only where
 a time limit ends it."""
