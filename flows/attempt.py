@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fleetune.contracts import wire
-from fleetune.contracts.run_config import ModelRequest
+from fleetune.contracts.run_config import RunConfig
 from fleetune.contracts.task import StageTask
 from fleetune.errors import Refused, TryAgain, by_exit_code
 from fleetune.launching import Command, Job, Launcher, describe_exit
@@ -22,6 +22,9 @@ from flows.events import EventListener, StageEvent
 from stages.catalog import StageSpec
 
 INGREDIENTS = "ingredients.json"
+DIGITS = "digits"
+READ_BY_ALL = 0o005
+"""Permission bits: everybody may list and enter a folder."""
 OUTPUT, LOG, TASK = "output", "stage.log", "task.json"
 
 
@@ -100,17 +103,29 @@ def _progress(stage: str, event: dict[str, Any]) -> StageEvent:
     )
 
 
-def with_local_model(spec: StageSpec, task: StageTask, model: ModelRequest) -> tuple[StageTask, tuple[Path, ...]]:
-    """The task, and the folders outside the store that it reads."""
-    if "model" not in spec.config:
-        return task, ()
-    from fleetune.models.source import (  # imports transformers: only for stages that do as well
-        local_folders,
-        with_local_source,
-    )
+def fits_in_container(spec: StageSpec, config: RunConfig) -> bool:
+    """Whether a container without a network can read the stage's data.
 
-    config = {**task.config, "model": wire.dump(with_local_source(model))}
-    return dataclasses.replace(task, config=config), local_folders(model)
+    It can read scikit-learn's digits and a folder that every user may read. A single file, the sources of this
+    machine's Python and a name on the hub cannot be mounted, so that such data are prepared beside the flow.
+    """
+    if "data" not in spec.content or config.data.source == DIGITS:
+        return True
+    folder = Path(config.data.source)
+    return folder.is_dir() and folder.stat().st_mode & READ_BY_ALL == READ_BY_ALL
+
+
+def for_container(spec: StageSpec, task: StageTask, config: RunConfig) -> tuple[StageTask, tuple[Path, ...]]:
+    """The task with hub names replaced by local folders, and the folders outside the store that it reads."""
+    reads: tuple[Path, ...] = ()
+    if "data" in spec.content and config.data.source != DIGITS:
+        reads = (Path(config.data.source),)
+    if "model" not in spec.config:
+        return task, reads
+    from fleetune.models.source import local_folders, with_local_source  # imports transformers
+
+    settings = {**task.config, "model": wire.dump(with_local_source(config.model))}
+    return dataclasses.replace(task, config=settings), (*reads, *local_folders(config.model))
 
 
 def leave_ingredients(work: Path, ingredients: Mapping[str, str]) -> None:

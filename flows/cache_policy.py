@@ -45,13 +45,12 @@ class CachePolicy:
         self._contents = {name: context.contents[name](config) for name in sorted(wanted)}
 
     def specs(self) -> tuple[StageSpec, ...]:
-        """The stages of this run, in order: all, those up to the one wished for, or those it needs."""
+        """The stages of this run, in order: all, or the last one selected and those that it needs."""
         order = [spec for wave in waves(self._context.catalog) for spec in wave]
-        if self._selection.until is not None:
-            order = order[: [spec.name for spec in order].index(self._selection.until) + 1]
-        if self._selection.only is None:
+        last = self._selection.only or self._selection.until
+        if last is None:
             return tuple(order)
-        needed, todo = set(), [find_stage(self._context.catalog, self._selection.only)]
+        needed, todo = set(), [find_stage(self._context.catalog, last)]
         while todo:
             spec = todo.pop()
             needed.add(spec.name)
@@ -114,7 +113,10 @@ class CachePolicy:
         specs = self.specs()
         names = [spec.name for spec in specs]
         if selection.until is not None and selection.from_stage is not None and selection.from_stage not in names:
-            raise Refused(f"--from {selection.from_stage} comes after --until {selection.until}; give an earlier stage")
+            order = [spec.name for spec in self._context.catalog]
+            late = order.index(selection.from_stage) > order.index(selection.until)
+            why = "comes after" if late else "is not needed for"
+            raise Refused(f"--from {selection.from_stage} {why} --until {selection.until}; give an earlier stage")
         for spec, before in zip(specs[1:], names, strict=False):
             if spec.needs_machines and self._config.fleet.simulated:
                 raise Refused(
@@ -137,10 +139,20 @@ class CachePolicy:
         if not spec.always_runs:
             named["seed"] = str(self._config.seed)
         named.update({f"content.{name}": self._contents[name] for name in spec.content})
-        named.update({f"input.{kind}": digest for kind, digest in inputs.items()})
+        keyed = {kind: digest for kind, digest in inputs.items() if kind not in spec.unkeyed_inputs}
+        named.update({f"input.{kind}": digest for kind, digest in keyed.items()})
+        named.update({f"input.{fact}": self._fact(fact, spec, inputs) for fact in spec.key_facts})
         if leader_key:
             named[f"input.key of {spec.follows}"] = leader_key
         return named
+
+    def _fact(self, name: str, spec: StageSpec, inputs: Mapping[str, str]) -> str:
+        """A fact about the unkeyed inputs; their digests where one of them cannot be read."""
+        store = self._context.store
+        try:
+            return self._context.facts[name](lambda kind: store.folder(kind, inputs[kind]))
+        except Refused:
+            return " ".join(inputs[kind] for kind in spec.unkeyed_inputs)
 
     def _reason(self, spec: StageSpec, key: str, ingredients: Ingredients, this_run: str) -> str:
         """Against the run that is run again, else the newest earlier one of the same config name, that had this stage,

@@ -12,16 +12,19 @@ from fleetune.store.code import Sources
 from flows.events import EventListener, ignore_event
 from flows.external import (
     Commit,
+    InputFact,
     MeasurementTest,
     current_commit,
     data_content,
+    device_arithmetic,
     fleet_is_there,
     model_content,
     pinned,
+    plan_decisions,
     same_fleet,
     version_of,
 )
-from stages.catalog import STAGES, StageSpec
+from stages.catalog import DEVICE_ARITHMETIC, PLAN_DECISIONS, STAGES, StageSpec
 
 
 @record
@@ -36,6 +39,10 @@ class RunContext:
         default_factory=lambda: {"data": data_content, "model weights": model_content}
     )
     """Digests of what lies outside the store, by the name the catalog uses."""
+    facts: Mapping[str, InputFact] = field(
+        default_factory=lambda: {PLAN_DECISIONS: plan_decisions, DEVICE_ARITHMETIC: device_arithmetic}
+    )
+    """Facts about inputs that stand for them in a key, by the name the catalog uses."""
     pin: Callable[[RunConfig], RunConfig] = pinned
     """Has every later stage and worker read what a name on the hub stands for when the run begins."""
     versions: Callable[[str], str] = version_of

@@ -1,6 +1,8 @@
 """State outside the store that stage keys and run records depend on: package versions, hub revisions, data, models,
 measured fleets, and the git commit."""
 
+import hashlib
+import json
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,7 +10,8 @@ from importlib import metadata
 from pathlib import Path
 
 from fleetune.contracts import wire
-from fleetune.contracts.fleet import Fleet
+from fleetune.contracts.fleet import DOCKER, Fleet
+from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.record import record
 from fleetune.contracts.run_config import BUILT_IN, RunConfig
 from fleetune.store.code import ROOT
@@ -17,6 +20,7 @@ CODE = ("fleetune", "flows", "stages", "containers")
 GIT_S = 10.0
 
 MeasurementTest = Callable[[Path, Path, RunConfig], bool]
+InputFact = Callable[[Callable[[str], Path]], str]
 
 
 def version_of(package: str) -> str:
@@ -79,6 +83,26 @@ class Commit:
     id: str = ""
     dirty: bool = False
     """Its code was edited since."""
+
+
+def plan_decisions(folder: Callable[[str], Path]) -> str:
+    """sha256 of what the plan has devices do, without its forecast, bound, solve time and report.
+
+    `folder` gives the folder of an input by its kind.
+    """
+    decided = wire.read(PlanResult, folder("plan") / "plan.json").plan
+    return hashlib.sha256(wire.text(decided).encode()).hexdigest()
+
+
+def device_arithmetic(folder: Callable[[str], Path]) -> str:
+    """JSON of what may change the last bits of the planned devices' sums: accelerator, threads, and container image."""
+    fleet = wire.read(Fleet, folder("fleet") / "fleet.json")
+    used = wire.read(PlanResult, folder("plan") / "plan.json").plan.devices
+    facts: dict[str, list[str | int]] = {}
+    for device in map(fleet.device, used):
+        image = fleet.image if device.launcher == DOCKER else ""
+        facts[device.name] = [device.accelerator.partition(":")[0], device.threads, image]
+    return json.dumps(facts)
 
 
 def current_commit(root: Path = ROOT) -> Commit:

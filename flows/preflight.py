@@ -22,7 +22,7 @@ def prove(planned: RunRecord) -> None:
         _prove_schedule(config.training)
     if "plan" in running:
         _prove_strategy(config)
-    if "profile" in running:
+    if "prepare" in running:
         from fleetune.data import validate_data
 
         validate_data(config.data, config.model.task)

@@ -22,7 +22,7 @@ from fleetune.launching import Job, open_stage_launchers
 from fleetune.store import KeyRecord, RunRecord, StageRecord
 from fleetune.store.runs import new_run_id
 from flows import attempt, yaml_file
-from flows.attempt import leave_ingredients, resumable_attempts, with_local_model
+from flows.attempt import leave_ingredients, resumable_attempts
 from flows.cache_policy import CachePolicy, Decision
 from flows.context import RunContext, StageSelection
 from flows.events import StageEvent
@@ -237,10 +237,10 @@ class Runner:
     def _start(self, spec: StageSpec, task: StageTask) -> Job:
         """In a container where the config asks for that and the stage conducts no devices."""
         stages = self.config.stages
-        if stages.launcher != DOCKER or not spec.image:
+        if stages.launcher != DOCKER or not spec.image or not attempt.fits_in_container(spec, self.config):
             return attempt.start(spec, task, self.context.launcher)
         place = self._containers.launcher(stages.image or spec.image)
-        task, reads = with_local_model(spec, task, self.config.model)
+        task, reads = attempt.for_container(spec, task, self.config)
         return attempt.start(spec, task, place, reads)
 
     def _keep(self, spec: StageSpec, decision: Decision, task: StageTask) -> Outcome:

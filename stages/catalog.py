@@ -20,6 +20,10 @@ class StageSpec:
     config: tuple[str, ...] = ()
     """The slice of the run's config it reads: whole sections or single settings (`training.optimizer`)."""
     inputs: tuple[str, ...] = ()
+    unkeyed_inputs: tuple[str, ...] = ()
+    """Inputs whose digests are not part of its key, since only some facts of them change what it makes, or none."""
+    key_facts: tuple[str, ...] = ()
+    """Facts about unkeyed inputs that are part of its key: `plan decisions`, `device arithmetic`."""
     outputs: tuple[str, ...]
     content: tuple[str, ...] = ()
     """What it reads from outside the store, identified by content: `data`, `model weights`."""
@@ -43,11 +47,22 @@ class StageSpec:
         check_name("stage", self.name)
 
 
+PLAN_DECISIONS, DEVICE_ARITHMETIC = "plan decisions", "device arithmetic"
 TENSORS = ("torch", "transformers", "peft", "numpy")
 OPTIONAL = ("profile",)
 """Sections that a config's plain values leave out where they say nothing."""
 BATCH = ("training.batch_samples", "training.micro_batch_samples")
 
+PREPARE = StageSpec(
+    name="prepare",
+    version=1,
+    module="stages.prepare",
+    config=("model", "data"),
+    outputs=("model", "data"),
+    content=("data", "model weights"),
+    packages=(*TENSORS, "safetensors", "pyarrow", "scikit-learn"),
+    image="fleetune-train",
+)
 DISCOVER = StageSpec(
     name="discover",
     version=1,
@@ -60,13 +75,13 @@ DISCOVER = StageSpec(
 )
 PROFILE = StageSpec(
     name="profile",
-    version=1,
+    version=2,
     module="stages.profile",
-    config=("model", "data", *BATCH, "training.optimizer", "training.momentum", "profile"),
-    inputs=("fleet",),
-    outputs=("profile", "data"),
-    content=("data", "model weights"),
-    packages=(*TENSORS, "pyarrow", "scikit-learn"),
+    config=("model", *BATCH, "training.optimizer", "training.momentum", "profile"),
+    inputs=("fleet", "model", "data"),
+    outputs=("profile",),
+    content=("model weights",),
+    packages=TENSORS,
 )
 PLAN = StageSpec(
     name="plan",
@@ -80,14 +95,16 @@ PLAN = StageSpec(
 )
 TRAIN = StageSpec(
     name="train",
-    version=1,
+    version=2,
     module="stages.train",
     config=("model", "training"),
-    inputs=("fleet", "profile", "data", "plan"),
+    inputs=("model", "data", "plan", "fleet", "profile"),
+    unkeyed_inputs=("plan", "fleet", "profile"),
+    key_facts=(PLAN_DECISIONS, DEVICE_ARITHMETIC),
     outputs=("checkpoint", "metrics"),
     content=("model weights",),
     packages=(*TENSORS, "safetensors", "pyzmq"),
-    resumes={"fleet": (), "plan": (), "profile": ("start.safetensors", "model/config.json")},
+    resumes={PLAN_DECISIONS: (), DEVICE_ARITHMETIC: ()},
     needs_machines=True,
 )
 MONITOR = StageSpec(
@@ -102,17 +119,17 @@ MONITOR = StageSpec(
 )
 EVALUATE = StageSpec(
     name="evaluate",
-    version=1,
+    version=2,
     module="stages.evaluate",
     config=("name", "model"),
-    inputs=("fleet", "profile", "data", "plan", "checkpoint", "metrics", "events"),
+    inputs=("fleet", "model", "data", "profile", "plan", "checkpoint", "metrics", "events"),
     outputs=("evaluation",),
     content=("model weights",),
     packages=(*TENSORS, "scikit-learn", "jinja2"),
     image="fleetune-train",
 )
 
-STAGES = (DISCOVER, PROFILE, PLAN, TRAIN, MONITOR, EVALUATE)
+STAGES = (PREPARE, DISCOVER, PROFILE, PLAN, TRAIN, MONITOR, EVALUATE)
 
 
 def find_stage(catalog: Sequence[StageSpec], name: str) -> StageSpec:

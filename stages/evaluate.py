@@ -26,7 +26,7 @@ def evaluate(context: StageContext) -> None:
             forecast=wire.read(Forecast, context.input("plan") / "forecast.json"),
             training=training,
             model=wire.load(ModelRequest, config["model"], "model"),
-            profile_folder=context.input("profile"),
+            model_folder=context.input("model"),
             data_folder=context.input("data"),
             checkpoint_folder=context.input("checkpoint"),
             output=context.output("evaluation"),

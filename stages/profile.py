@@ -1,18 +1,18 @@
-"""profile: fleet, model, data -> profile (units and their costs on every device), data (arrays to train on)."""
+"""profile: fleet, model, data -> profile (units and their costs on every device)."""
 
 from pathlib import Path
 
 from fleetune import profiling
 from fleetune.contracts import wire
 from fleetune.contracts.fleet import Fleet
-from fleetune.contracts.run_config import DataRequest, ModelRequest, ProfileRequest, TrainingRequest
+from fleetune.contracts.run_config import ModelRequest, ProfileRequest, TrainingRequest
 from fleetune.launching import open_sites
 from fleetune.launching.placement import FleetPlacement
 from stages.entry_point import StageContext, main
 
 
 def profile(context: StageContext) -> None:
-    """Cut the model into units, prepare the data, and measure every unit on every device that is new."""
+    """Measure every unit of the prepared model on every device that no earlier run has measured."""
     config, task = context.task.config, context.task
     fleet = wire.read(Fleet, context.input("fleet") / "fleet.json")
     with open_sites(FleetPlacement.from_fleet(fleet), context.channel.note) as sites:
@@ -20,11 +20,11 @@ def profile(context: StageContext) -> None:
             profiling.ProfilingTask(
                 fleet=fleet,
                 model=wire.load(ModelRequest, config["model"], "model"),
-                data=wire.load(DataRequest, config["data"], "data"),
                 training=wire.load(TrainingRequest, {"rounds": 1, **config["training"]}, "training"),  # none of its own
                 seed=task.seed,
-                folder=context.output("profile"),
-                data_folder=context.output("data"),
+                model_folder=context.input("model"),
+                data_folder=context.input("data"),
+                output=context.output("profile"),
                 work=context.work,
                 sites=sites,
                 progress=context.channel.progress,

@@ -1,4 +1,4 @@
-"""train: fleet, profile, data, plan -> checkpoint, metrics."""
+"""train: model, data, plan, fleet, profile -> checkpoint, metrics."""
 
 from pathlib import Path
 
@@ -19,14 +19,13 @@ def train(context: StageContext) -> None:
     fleet = wire.read(Fleet, context.input("fleet") / "fleet.json")
     if fleet.simulated:
         raise Refused(f"device {fleet.simulated[0]} is simulated: a run with it ends after plan; use --until plan")
-    profile_folder = context.input("profile")
     with open_sites(FleetPlacement.from_fleet(fleet), context.channel.note) as sites:
         training.train(
             training.TrainingTask(
                 plan=wire.read(PlanResult, context.input("plan") / "plan.json"),
                 fleet=fleet,
-                profile=wire.read(Profile, profile_folder / "profile.json"),
-                profile_folder=profile_folder,
+                profile=wire.read(Profile, context.input("profile") / "profile.json"),
+                model_folder=context.input("model"),
                 data_folder=context.input("data"),
                 model=wire.load(ModelRequest, context.task.config["model"], "model"),
                 training=wire.load(TrainingRequest, context.task.config["training"], "training"),

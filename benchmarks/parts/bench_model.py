@@ -16,6 +16,7 @@ from fleetune.discovery import discover
 from fleetune.launching import Launcher, LocalSites
 from fleetune.planning import solve
 from fleetune.planning.problem import Problem
+from fleetune.preparation import PreparationTask, prepare
 from fleetune.profiling.profile import ProfilingTask, profile
 from fleetune.training import TrainingTask, train
 
@@ -73,7 +74,7 @@ class Measured:
             plan=plan,
             fleet=self.fleet,
             profile=self.profile,
-            profile_folder=self.folder / "profile",
+            model_folder=self.folder / "profile",
             data_folder=self.folder / "data",
             model=self.model,
             training=training(rounds),
@@ -95,15 +96,16 @@ def measured(folder: Path, model: ModelRequest, cores: float | None, say: Callab
     say("finding the two devices and their links")
     fleet = discover(asked, LocalSites(), quiet, lambda sentence: None)
     say("profiling the model on both")
+    folders = {"model_folder": folder / "profile", "data_folder": folder / "data"}
+    prepare(PreparationTask(model=model, data=DATA, seed=SEED, **folders))
     made = profile(
         ProfilingTask(
             fleet=fleet,
             model=model,
-            data=DATA,
             training=training(1),
             seed=SEED,
-            folder=folder / "profile",
-            data_folder=folder / "data",
+            **folders,
+            output=folder / "profile",
             work=folder / "profiling",
             sites=LocalSites(),
             progress=quiet,

@@ -36,7 +36,7 @@ class EvaluationTask:
     forecast: Forecast
     training: TrainingMetrics
     model: ModelRequest
-    profile_folder: Path
+    model_folder: Path
     """Holds start.safetensors and model/config.json, from which training started."""
     data_folder: Path
     checkpoint_folder: Path
@@ -180,8 +180,8 @@ def compare(task: EvaluationTask, before: Scores, after: Scores, samples: int) -
 
 def _before(task: EvaluationTask) -> nn.Module:
     """Return the model with exactly the weights that training started from."""
-    config = saved_configuration(task.profile_folder / "model")
-    return initial_model(config, task.model, task.profile_folder / INIT_WEIGHTS)
+    config = saved_configuration(task.model_folder / "model")
+    return initial_model(config, task.model, task.model_folder / INIT_WEIGHTS)
 
 
 def _after(task: EvaluationTask) -> nn.Module:
@@ -191,7 +191,7 @@ def _after(task: EvaluationTask) -> nn.Module:
         return load_trained_model(folder, task.model.task)
     if task.model.source is None:  # random weights have no files: the initial weights are the base
         return load_adapter(_before(task).unload(), folder)
-    return load_adapter(load_base_model(saved_configuration(task.profile_folder / "model"), task.model, folder), folder)
+    return load_adapter(load_base_model(saved_configuration(task.model_folder / "model"), task.model, folder), folder)
 
 
 def _content(task: EvaluationTask, metrics: EvaluationMetrics, data: PreparedData) -> ReportContent:

@@ -1,7 +1,11 @@
 """Prepares what does not depend on devices: data, the model as a graph of units, and initial weights.
 
-`prepare` writes them; `step_comparison` compares one training step of the recorded graph with the model's own, so that
-an unfaithful recording is refused before anything is trained by it.
+`prepare` writes them and compares one training step of the recorded graph with the model's own, so that an unfaithful
+recording is refused before anything is measured or trained by it.
 
-May import: models, data, contracts.
+May import: models, data, contracts, errors.
 """
+
+from fleetune.preparation.inputs import PreparationTask, prepare, prepare_inputs
+
+__all__ = ["PreparationTask", "prepare", "prepare_inputs"]

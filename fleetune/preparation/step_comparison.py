@@ -8,6 +8,7 @@ This guards against families of models that nobody has tried.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -25,8 +26,9 @@ from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
 from fleetune.models.loss import count_targets, loss_sum
 from fleetune.models.segment import Segment, without_device
 from fleetune.models.skeleton import saved_configuration
-from fleetune.preparation.prepare import RECORDED_SAMPLES, PreparedFolders
 
+RECORDED_SAMPLES = 4
+"""Of the training data: any number above 1 will do, since shapes are symbolic in it."""
 FACTOR = 50.0
 """How many times the measured rounding two faithful steps may be apart."""
 ORDERS = 4
@@ -55,7 +57,7 @@ class Samples:
 
 
 def compare_recorded(
-    graph: Graph, module: nn.Module, request: ModelRequest, folders: PreparedFolders, seed: int
+    graph: Graph, module: nn.Module, request: ModelRequest, model_folder: Path, data: PreparedData, seed: int
 ) -> str | None:
     """Compare what preparation wrote, in this process; returns why that was not possible, where it was not.
 
@@ -67,12 +69,11 @@ def compare_recorded(
             f"the recorded model was not compared with the model's own step before training: that takes about "
             f"{needed / 1e9:.1f} GB of this machine's memory, and {free / 1e9:.1f} GB are free"
         )
-    data = PreparedData(folders.data)
     rows = data.rows("train", [index % data.size("train") for index in range(RECORDED_SAMPLES)])
     given = {name: torch.from_numpy(array) for name, array in rows.items()}
     samples = Samples(inputs=given, labels=given.pop("labels"), task=data.task, seed=seed)
-    config = saved_configuration(folders.profile / "model")
-    compare_step(graph, initial_model(config, request, folders.profile / INIT_WEIGHTS), samples)
+    config = saved_configuration(model_folder / "model")
+    compare_step(graph, initial_model(config, request, model_folder / INIT_WEIGHTS), samples)
     return None
 
 

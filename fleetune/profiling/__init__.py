@@ -1,7 +1,7 @@
 """Measures what every unit of a model costs on every device of a fleet.
 
-`profile` prepares data and starting weights, records the model, and starts one measuring process per device, all at
-once, each at its device's site and within its limits; devices that an earlier run has measured are not measured again
+`profile` reads what preparation wrote and starts one measuring process per device, all at once, each at its device's
+site and within its limits; devices that an earlier run has measured are not measured again
 (`kept`). `measure` runs units in order, forward and backward, in interleaved passes and keeps the minimum of each; a
 device too small for the whole model measures it window by window. `scores` are of attention heads, for strategies that
 choose among them, and computed only where the run asks for them.

@@ -15,7 +15,7 @@ from fleetune.profiling.process import Errand, Started, conduct
 from fleetune.profiling.task import MeasureTask, ProfilingTask
 
 PASSES = 5
-WITHOUT_EFFECT = ("device", "profile_folder", "data_folder", "memory_bytes")
+WITHOUT_EFFECT = ("device", "model_folder", "data_folder", "memory_bytes")
 """Of a MeasureTask, on times. Memory that binds is part of a device's fingerprint; its share of a machine's memory
 shrinks with every device that joins it."""
 
@@ -59,7 +59,7 @@ def _asked(task: ProfilingTask, device: Device, model: ModelRequest, sizes: tupl
     given = MeasureTask(
         device=device.name,
         model=model,
-        profile_folder=str(task.folder),
+        model_folder=str(task.model_folder),
         data_folder=str(task.data_folder),
         accelerator=device.accelerator,
         cores=device.cores if device.emulated else None,
@@ -72,7 +72,7 @@ def _asked(task: ProfilingTask, device: Device, model: ModelRequest, sizes: tupl
         return _Asked(device=device, given=given, key="")
     plain = {name: value for name, value in wire.dump(given).items() if name not in WITHOUT_EFFECT}
     plain["model"] = wire.dump(replace(task.model, revision=None))  # which weights they are takes no time
-    return _Asked(device=device, given=given, key=key_of(plain, device.fingerprint, task.folder))
+    return _Asked(device=device, given=given, key=key_of(plain, device.fingerprint, task.model_folder))
 
 
 def _known(task: ProfilingTask, asked: _Asked) -> Answer | None:

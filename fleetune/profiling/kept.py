@@ -92,7 +92,7 @@ class Kept:
         return entry
 
 
-def key_of(asked: Mapping[str, Any], fingerprint: str, profile_folder: Path) -> str:
+def key_of(asked: Mapping[str, Any], fingerprint: str, model_folder: Path) -> str:
     """sha256 over everything that could change an answer: device, what is asked of it, recorded model, measuring code.
 
     `asked` are plain values: the model, batch sizes, passes and limits. The folder holds graph.json and
@@ -103,8 +103,8 @@ def key_of(asked: Mapping[str, Any], fingerprint: str, profile_folder: Path) -> 
         "code": Sources().of(MEASURES),
         "fingerprint": fingerprint,
         "asked": asked,
-        "graph": file_digest(profile_folder / "graph.json"),
-        "config": file_digest(profile_folder / "model" / "config.json"),
+        "graph": file_digest(model_folder / "graph.json"),
+        "config": file_digest(model_folder / "model" / "config.json"),
         **{f"package {name}": version(name) for name in PACKAGES},
     }
     return hashlib.sha256(json.dumps(named, sort_keys=True, ensure_ascii=False).encode()).hexdigest()

@@ -89,7 +89,7 @@ def conduct(
         arguments=("--task", str(folder / TASK)),
         environment={**MALLOC_ENVIRONMENT, **thread_environment(errand.given.threads)},
         log=folder / LOG,
-        reads=(folder, task.folder, task.data_folder, *local_folders(errand.given.model)),
+        reads=(folder, task.model_folder, task.data_folder, *local_folders(errand.given.model)),
     )
     job = launcher.start(command)
     started.add(job)

@@ -1,5 +1,5 @@
-"""The profile of a model on a fleet: prepares what training will read, then measures on all devices at once (or, for
-devices that are not there, works out what they would have measured), and scores heads where that is asked for."""
+"""The profile of a prepared model on a fleet: measures on all devices at once, computes the times of simulated devices,
+and scores attention heads where the run asks for it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,13 +8,9 @@ from torch import nn
 
 from fleetune.contracts import wire
 from fleetune.contracts.profile import DeviceTimes, Profile
-from fleetune.data import PreparedData
 from fleetune.errors import Refused
-from fleetune.models.graph import Graph
-from fleetune.models.skeleton import saved_configuration
-from fleetune.models.units import tied_adapter_layers
-from fleetune.preparation.prepare import PreparedFolders, prepare_inputs
-from fleetune.preparation.step_comparison import compare_recorded
+from fleetune.models.graph import Graph, parse_graph
+from fleetune.models.skeleton import saved_configuration, skeleton
 from fleetune.profiling.answer import Answer
 from fleetune.profiling.devices import answers
 from fleetune.profiling.least import least_samples
@@ -25,20 +21,9 @@ from fleetune.profiling.units import unit_sizes
 
 
 def profile(task: ProfilingTask) -> Profile:
-    """Prepare data, starting weights and the graph, compare it with the model, then measure; the profile is written and
-    returned."""
-    folders = PreparedFolders(profile=task.folder, data=task.data_folder)
-    graph, module = prepare_inputs(task.model, task.data, task.seed, folders, task.progress)
-    for sentence in PreparedData(task.data_folder).info.notes:
-        task.note(sentence)
-    for name in tied_adapter_layers(module):
-        task.note(
-            f"lora.targets: {name} shares its weight with another layer, so that its adapter can be trained and "
-            "loaded, but never merged into the model (PEFT's merge_and_unload)"
-        )
-    untold = None if task.fleet.simulated else compare_recorded(graph, module, task.model, folders, task.seed)
-    if untold is not None:
-        task.note(untold)
+    """Measure every unit of a prepared model on every device; the profile is written and returned."""
+    graph = parse_graph((task.model_folder / "graph.json").read_bytes(), "graph.json")
+    module = skeleton(saved_configuration(task.model_folder / "model"), task.model)
     scored = to_score(task, graph, module) if task.scores else ()
     found = (_simulate if task.fleet.simulated else _measure)(task, graph, module)
     made = Profile(
@@ -49,7 +34,7 @@ def profile(task: ProfilingTask) -> Profile:
         optimizer_bytes_per_param_byte=task.training.optimizer_bytes_per_param_byte,
         subnets=subnets(task, graph, module, scored) if scored else (),
     )
-    wire.write(made, task.folder / "profile.json")
+    wire.write(made, task.output / "profile.json")
     return made
 
 
@@ -74,7 +59,7 @@ def batch_sizes(micro_batch_samples: int, least: int = 1) -> tuple[int, ...]:
 def _simulate(task: ProfilingTask, graph: Graph, module: nn.Module) -> _Found:
     """Devices that are not there: worked out, and no process is started."""
     sizes = batch_sizes(task.training.micro_batch_samples)
-    model_type = str(saved_configuration(task.folder / "model").model_type)
+    model_type = str(saved_configuration(task.model_folder / "model").model_type)
     of_units = works(graph, module)
     task.progress("profiling", 100, 100, "%")
     return _Found(

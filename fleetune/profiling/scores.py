@@ -25,7 +25,7 @@ from fleetune.profiling.task import MeasureTask, ProfilingTask, ScoringTask
 
 def to_score(task: ProfilingTask, graph: Graph, module: nn.Module) -> tuple[AttentionHead, ...]:
     """The model's heads; Refused where it has none, or none of their weights is trained."""
-    found = attention_heads(find_blocks(graph, module, saved_configuration(task.folder / "model")))
+    found = attention_heads(find_blocks(graph, module, saved_configuration(task.model_folder / "model")))
     if not trained(found, dict(module.named_parameters())):
         raise Refused(
             "profile.scores: no weight of any head is trained, so none has a score; let model.freeze leave some of "
@@ -75,7 +75,7 @@ def _errand(task: ProfilingTask, device: Device) -> Errand:
     given = MeasureTask(
         device=device.name,
         model=with_local_source(task.model),
-        profile_folder=str(task.folder),
+        model_folder=str(task.model_folder),
         data_folder=str(task.data_folder),
         accelerator=device.accelerator,
         cores=device.cores if device.emulated else None,

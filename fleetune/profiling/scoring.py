@@ -35,7 +35,7 @@ Say = Callable[[dict[str, Any]], None]
 
 def score(task: MeasureTask, scoring: ScoringTask, runtime_bytes: int, say: Say) -> Scores:
     """Scores of every head over the first round's micro-batches; tells what it needs, that it begins, and progress."""
-    folder, place = Path(task.profile_folder), torch.device(task.accelerator)
+    folder, place = Path(task.model_folder), torch.device(task.accelerator)
     if place.type == "cuda":  # the same sums every time; to be set before its libraries are used
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)

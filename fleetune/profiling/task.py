@@ -9,7 +9,7 @@ from pydantic import Field
 
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.record import record
-from fleetune.contracts.run_config import DataRequest, ModelRequest, TrainingRequest
+from fleetune.contracts.run_config import ModelRequest, TrainingRequest
 from fleetune.contracts.task import Progress
 from fleetune.launching import Sites
 from fleetune.profiling.kept import Kept
@@ -25,13 +25,14 @@ class ProfilingTask:
 
     fleet: Fleet
     model: ModelRequest
-    data: DataRequest
     training: TrainingRequest
     seed: int
-    folder: Path
-    """Gets profile.json, graph.json, start.safetensors and model/config.json."""
+    model_folder: Path
+    """graph.json, start.safetensors and model/config.json, as preparation wrote them."""
     data_folder: Path
-    """Gets the prepared data."""
+    """The prepared data."""
+    output: Path
+    """Gets profile.json."""
     work: Path
     sites: Sites
     """Where the measuring processes run; entered already."""
@@ -63,7 +64,7 @@ class MeasureTask:
 
     device: str
     model: ModelRequest
-    profile_folder: str
+    model_folder: str
     data_folder: str
     accelerator: str
     cores: float | None

@@ -60,7 +60,7 @@ def main() -> int:
 
 
 def _measure(task: MeasureTask) -> None:
-    folder = Path(task.profile_folder)
+    folder = Path(task.model_folder)
     graph = parse_graph((folder / "graph.json").read_bytes(), "graph.json")
     config = saved_configuration(folder / "model")
     place = torch.device(task.accelerator)

@@ -175,8 +175,8 @@ def _write_artifacts(task: TrainingTask, found: StoredCheckpoint | None, metrics
     assert found is not None, "the last round is always saved"
     checkpoint = task.output / "checkpoint"
     state = copy_state(found, checkpoint / "state")
-    config = saved_configuration(task.profile_folder / "model")
-    model = export_model(config, task.model, task.profile_folder / INIT_WEIGHTS, trained_tensors(state), checkpoint)
+    config = saved_configuration(task.model_folder / "model")
+    model = export_model(config, task.model, task.model_folder / INIT_WEIGHTS, trained_tensors(state), checkpoint)
     processing = PreparedData(task.data_folder).processing
     if processing is not None:
         copy_tokenizer(processing, model)

@@ -24,8 +24,8 @@ class TrainingTask:
     plan: PlanResult
     fleet: Fleet
     profile: Profile
-    profile_folder: Path
-    """Holds profile.json, graph.json, start.safetensors and model/config.json."""
+    model_folder: Path
+    """Holds graph.json, start.safetensors and model/config.json."""
     data_folder: Path
     model: ModelRequest
     training: TrainingRequest
@@ -56,7 +56,7 @@ class WorkerTask:
     model: ModelRequest
     training: TrainingRequest
     seed: int
-    profile_folder: str
+    model_folder: str
     data_folder: str
     work: str
     accelerator: str

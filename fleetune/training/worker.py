@@ -102,15 +102,15 @@ class _Worker:
         self._task, self._exchange, self._endpoint, self._beat = task, exchange, endpoint, beat
         self._device = torch.device(task.accelerator)
         self._assignment = assignment_of(task.plan, task.device)
-        profile = Path(task.profile_folder)
-        graph = parse_graph((profile / "graph.json").read_bytes(), "graph.json")
-        config = saved_configuration(profile / "model")
+        folder = Path(task.model_folder)
+        graph = parse_graph((folder / "graph.json").read_bytes(), "graph.json")
+        config = saved_configuration(folder / "model")
         module = skeleton(config, task.model)
         tied = tied_parameters_by_unit(graph, module)
         self._parameter_order = {name: index for index, (name, _) in enumerate(module.named_parameters())}
         self._segment = Segment(graph, self._assignment.segment.units, module, self._device)
         self._segment.load(
-            WeightReader(base_skeleton(config, task.model), source_folder(task.model), profile / INIT_WEIGHTS)
+            WeightReader(base_skeleton(config, task.model), source_folder(task.model), folder / INIT_WEIGHTS)
         )
         self._segment.train()
         self._optimizer = NamedOptimizer(self._segment.parameters, task.training)

@@ -120,7 +120,7 @@ class WorkerGroup:
     def _start(self, keys: dict[str, KeyPair]) -> None:
         task = self._task
         state = self._state
-        read = [task.profile_folder, task.data_folder, *local_folders(task.model), *([state] if state else [])]
+        read = [task.model_folder, task.data_folder, *local_folders(task.model), *([state] if state else [])]
         task.work.joinpath(CHECKPOINTS).mkdir(parents=True, exist_ok=True)
         for device in self.devices:
             folder = task.work / "workers" / device
@@ -154,7 +154,7 @@ class WorkerGroup:
             model=with_local_source(task.model),
             training=task.training,
             seed=task.seed,
-            profile_folder=str(task.profile_folder),
+            model_folder=str(task.model_folder),
             data_folder=str(task.data_folder),
             work=str(task.work),
             accelerator=facts.accelerator,

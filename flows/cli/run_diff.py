@@ -72,16 +72,20 @@ def _settings(first: RunRecord, second: RunRecord) -> tuple[SettingDifference, .
 
 
 def _stages(store: Store, first: RunRecord, second: RunRecord) -> tuple[StageDifference, ...]:
-    theirs = {stage.stage: stage for stage in second.stages}
+    sides = [{stage.stage: stage for stage in run.stages} for run in (first, second)]
     found = []
-    for mine in first.stages:
-        other = theirs.get(mine.stage)
-        if other is None or not (mine.outputs and other.outputs):
-            found.append(StageDifference(stage=mine.stage, same=False, why="not finished in both runs"))
+    for name in dict.fromkeys([*sides[0], *sides[1]]):
+        mine, other = (side.get(name) for side in sides)
+        if mine is None or other is None:
+            lacks = first.id if mine is None else second.id
+            found.append(StageDifference(stage=name, same=False, why=f"{lacks} has no such stage"))
+            continue
+        if not (mine.outputs and other.outputs):
+            found.append(StageDifference(stage=name, same=False, why="not finished in both runs"))
             continue
         same = mine.outputs == other.outputs
         why = _why(store, mine.key, other.key)
-        found.append(StageDifference(stage=mine.stage, same=same, why="" if same else why or "run anew"))
+        found.append(StageDifference(stage=name, same=same, why="" if same else why or "run anew"))
     return tuple(found)
 
 

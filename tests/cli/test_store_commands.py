@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fleetune.store import Store
+from fleetune.store import KeyRecord, RunRecord, StageRecord, Store, stage_key
 from flows.cli.app import app
 from tests.cli.conftest import Call, add_run, document
 
@@ -143,3 +143,53 @@ def test_diff_of_the_same(call: Call, root: Path) -> None:
     assert told["settings"] == []
     assert all(stage["same"] for stage in told["stages"])
     assert "their configs are the same" in call("diff", "latest", "latest").stdout
+
+
+def add_run_without_prepare(root: Path) -> RunRecord:
+    """A run of a version whose `profile` made data, graph and initial weights as well."""
+    run, store = add_run(root, 1), Store(root)
+    made = {"discover": ("fleet",), "profile": ("profile", "data"), "plan": ("plan",)}
+    stages = []
+    for stage, kinds in made.items():
+        key = stage_key({"stage": stage})
+        outputs = {}
+        for kind in kinds:
+            folder = root.parent / f"old-{kind}"
+            folder.mkdir()
+            (folder / f"{kind}.json").write_text("{}")
+            outputs[kind] = store.put(kind, folder, stage_key=key, inputs={})
+        store.keep_key(key, KeyRecord(stage=stage, run=run.id, outputs=outputs, ingredients={"stage": stage}))
+        stages.append(StageRecord(stage=stage, key=key, state="done", outputs=outputs, how="ran", why="ran: once"))
+    old = dataclasses.replace(run, id="old-1", stages=(*stages, *run.stages))
+    store.runs.save(old)
+    return old
+
+
+def test_a_run_without_prepare_is_read(call: Call, root: Path) -> None:
+    """Runs of versions with six stages are listed, shown, verified and compared."""
+    add_run_without_prepare(root)
+    assert {run["id"] for run in document(call("runs", "--json"))["runs"]} == {"old-1", "small-1"}
+    assert "5 ran" in call("runs").stdout
+    assert document(call("show", "old-1", "--json"))["results"]["metrics"]["scores"]
+    kinds = [artifact["kind"] for artifact in document(call("show", "old-1", "profile", "--json"))["artifacts"]]
+    assert kinds == ["profile", "data"]
+    assert document(call("verify", "old-1", "--json"))["artifacts"] == 6
+    for pair in (("old-1", "small-1"), ("small-1", "old-1")):
+        stages = {one["stage"]: one for one in document(call("diff", *pair, "--json"))["stages"]}
+        assert stages["profile"] == {"stage": "profile", "same": False, "why": "small-1 has no such stage"}
+        assert stages["train"]["same"]
+
+
+def test_a_run_without_prepare_is_refused_by_name(call: Call, root: Path) -> None:
+    """Only what needs the new stage is refused, in one sentence; a rerun of everything prepares first."""
+    add_run_without_prepare(root)
+    shown = call("show", "old-1", "prepare")
+    assert (shown.exit_code, shown.stderr) == (
+        64, "run old-1: no stage 'prepare'; it has discover, profile, plan, train, evaluate\n"
+    )  # fmt: skip
+    refused = call("rerun", "old-1", "--from", "train", "--dry-run")
+    assert refused.exit_code == 64
+    assert refused.stderr.startswith("stage prepare has to run first (never run before); run without --only, or with")
+    planned = document(call("rerun", "old-1", "--dry-run", "--json"))["run"]
+    assert [stage["stage"] for stage in planned["stages"]][:2] == ["prepare", "discover"]
+    assert planned["stages"][0]["why"] == "ran: never run before"

@@ -69,7 +69,7 @@ def test_a_device_that_runs_out_of_memory_is_named(tmp_path: Path) -> None:
                 plan=wire.read(PlanResult, folder["plan"] / "plan.json"),
                 fleet=fleet,
                 profile=wire.read(Profile, folder["profile"] / "profile.json"),
-                profile_folder=folder["profile"],
+                model_folder=folder["model"],
                 data_folder=folder["data"],
                 model=given.model,
                 training=given.training,

@@ -39,7 +39,7 @@ def text_data(folder: Path, task: str = "sequence-classification") -> PreparedDa
     return PreparedData(folder)
 
 
-def profile_folder(folder: Path, request: ModelRequest, seed: int = 1) -> Path:
+def model_folder(folder: Path, request: ModelRequest, seed: int = 1) -> Path:
     """What the profile stage leaves of a model: its configuration and its starting weights."""
     config = configuration(request, LABELS)
     config.save_pretrained(folder / "model")
@@ -74,7 +74,7 @@ def finished(folder: Path, request: ModelRequest) -> EvaluationTask:
         forecast=replace(run.forecast, round_s=0.3),
         training=replace(run.training, median_round_s=0.4),
         model=request,
-        profile_folder=profile_folder(folder / "profile", request),
+        model_folder=model_folder(folder / "profile", request),
         data_folder=text_data(folder / "data", request.task).folder,
         checkpoint_folder=folder / "checkpoint",
         output=folder / "evaluation",

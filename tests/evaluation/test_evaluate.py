@@ -56,7 +56,7 @@ def headless(folder: Path) -> ModelRequest:
 
 def trained(task: EvaluationTask) -> Any:
     """Move the model and save it where and as training would."""
-    model = moved(started(task.profile_folder, task.model))
+    model = moved(started(task.model_folder, task.model))
     model.save_pretrained(task.checkpoint_folder / ("adapter" if task.model.lora else "model"))
     return model
 
@@ -157,7 +157,7 @@ def test_missing_shard_is_named(tmp_path: Path) -> None:
     """Of a model saved in several files, the one that is gone is named."""
     task = finished(tmp_path, WHOLE)
     folder = task.checkpoint_folder / "model"
-    moved(started(task.profile_folder, WHOLE)).save_pretrained(folder, max_shard_size="20KB")
+    moved(started(task.model_folder, WHOLE)).save_pretrained(folder, max_shard_size="20KB")
     shards = sorted(folder.glob("model-*.safetensors"))
     assert len(shards) > 1
     evaluate(replace(task, output=tmp_path / "other"))

@@ -84,7 +84,7 @@ def test_what_is_right_passes(sections: dict[str, Any], tmp_path: Path) -> None:
     made = config(tmp_path, **plain)
     if profile:
         made = wire.load(RunConfig, {**wire.dump(made), "profile": profile}, "small")
-    assert len(finetune.run(made, root=tmp_path / "kept", dry_run=True).stages) == 6
+    assert len(finetune.run(made, root=tmp_path / "kept", dry_run=True).stages) == 7
 
 
 def test_devices_that_join_have_any_name(tmp_path: Path) -> None:

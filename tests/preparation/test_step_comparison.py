@@ -13,12 +13,12 @@ from fleetune.errors import Refused
 from fleetune.models import graph as g
 from fleetune.models.recorder import record_model
 from fleetune.models.units import fold_into_units, leaf_modules
-from fleetune.preparation import step_comparison
+from fleetune.preparation import prepare, step_comparison
 from fleetune.preparation.step_comparison import Samples, compare_step
-from fleetune.profiling.profile import profile
 from tests.models.instances import Recorded, batch, recorded
-from tests.profiling.instances import Scripted, ScriptedJob, costs, prepared, profiling_task
-from tests.training.model_families import BY_NAME, LANGUAGE, Family
+from tests.preparation.instances import preparation_task
+from tests.profiling.instances import FAMILY, MODEL
+from tests.training.model_families import BY_NAME, LANGUAGE, Family, data_request
 
 LORA = Lora(r=2, dropout=0.2, targets="all-linear")
 
@@ -120,30 +120,25 @@ def test_a_slightly_wrong_number_is_not(error: float) -> None:
         compare_step(wrong, model, given)
 
 
-def test_a_wrong_recording_ends_a_run_before_any_device_is_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The profile stage compares what it has recorded, with the data and the weights that training starts from."""
+def test_a_wrong_recording_is_refused_by_preparation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Preparation, which no device is needed for, compares the graph by the data and weights that training uses."""
 
     def forgetful(*given: Any) -> g.Graph:
         graph = record_model(*given)
         cut = next(n for n in graph.nodes if n.kind == g.MODULE and n.target.endswith("layer.0") and n.value)
         return changed(graph, cut.id, value=replace(cut.value, gradient=False))  # type: ignore[type-var]
 
-    monkeypatch.setattr("fleetune.preparation.prepare.record_model", forgetful)
-    launcher = Scripted({})
+    monkeypatch.setattr("fleetune.preparation.inputs.record_model", forgetful)
     with pytest.raises(Refused, match="BertForSequenceClassification is not the model's own"):
-        profile(profiling_task(tmp_path, launcher, ("ann", "bob")))
-    assert not launcher.given
+        prepare(preparation_task(tmp_path, MODEL, data_request(FAMILY, tmp_path)))
 
 
 def test_a_model_that_does_not_fit_here_is_not_compared_in_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A comparison that could not be made is told, and measuring goes on."""
+    """A note says that the comparison was skipped, and preparation succeeds."""
     notes: list[str] = []
     monkeypatch.setattr("fleetune.preparation.step_comparison.needed_bytes", lambda module: 1 << 60)
-    graph, _ = prepared(tmp_path)
-    launcher = Scripted({"ann": ScriptedJob([costs(len(graph.units), 1.0)], 0)})
-    profile(replace(profiling_task(tmp_path, launcher, ("ann",)), note=notes.append))
+    task = preparation_task(tmp_path, MODEL, data_request(FAMILY, tmp_path))
+    prepare(replace(task, note=notes.append))
     assert len([note for note in notes if "was not compared" in note and "GB are free" in note]) == 1

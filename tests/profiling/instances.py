@@ -1,4 +1,4 @@
-"""A tiny model prepared as the profile stage prepares it, and a launcher whose devices answer by script."""
+"""A tiny model prepared as the prepare stage prepares it, and a launcher whose devices answer by script."""
 
 import json
 import threading
@@ -9,12 +9,12 @@ from typing import Any
 
 from fleetune.contracts import wire
 from fleetune.contracts.fleet import Device, Fleet, Link
-from fleetune.contracts.run_config import TrainingRequest
+from fleetune.contracts.run_config import DataRequest, ModelRequest, TrainingRequest
 from fleetune.contracts.task import quiet
 from fleetune.launching import Command, LocalSites
 from fleetune.models.graph import Graph
-from fleetune.preparation.prepare import PreparedFolders, prepare_inputs
 from fleetune.profiling.task import MeasureTask, ProfilingTask
+from tests.preparation.instances import PreparedFolders, prepared_below
 from tests.training.model_families import BY_NAME, data_request, model_request
 
 FAMILY = BY_NAME["bert"]
@@ -23,9 +23,7 @@ MODEL = model_request(FAMILY, dropout=True)
 
 def prepared(folder: Path) -> tuple[Graph, PreparedFolders]:
     """Data, graph, configuration and starting weights of a tiny BERT."""
-    folders = PreparedFolders(profile=folder / "profile", data=folder / "data")
-    graph, _ = prepare_inputs(MODEL, data_request(FAMILY, folder), 3, folders, quiet)
-    return graph, folders
+    return prepared_below(folder, MODEL, data_request(FAMILY, folder))
 
 
 def measure_task(folders: PreparedFolders, **changes: Any) -> MeasureTask:
@@ -33,7 +31,7 @@ def measure_task(folders: PreparedFolders, **changes: Any) -> MeasureTask:
     settings: dict[str, Any] = {
         "device": "ann",
         "model": MODEL,
-        "profile_folder": str(folders.profile),
+        "model_folder": str(folders.model),
         "data_folder": str(folders.data),
         "accelerator": "cpu",
         "cores": None,
@@ -46,8 +44,17 @@ def measure_task(folders: PreparedFolders, **changes: Any) -> MeasureTask:
     return MeasureTask(**settings)
 
 
-def profiling_task(folder: Path, launcher: "Scripted", devices: tuple[str, ...]) -> ProfilingTask:
-    """What the profile stage is given, with micro-batches of 6."""
+def profiling_task(
+    folder: Path,
+    launcher: "Scripted",
+    devices: tuple[str, ...],
+    model: ModelRequest = MODEL,
+    data: DataRequest | None = None,
+) -> ProfilingTask:
+    """What the profile stage is given, with micro-batches of 6; prepares what is not there yet."""
+    folders = PreparedFolders.below(folder)
+    if not folders.model.exists():
+        prepared_below(folder, model, data or data_request(FAMILY, folder))
     fleet = Fleet(
         devices=tuple(
             Device(name=d, memory_bytes=8 << 30, cores=0.5, fingerprint="test", emulated=d == "bob") for d in devices
@@ -56,12 +63,12 @@ def profiling_task(folder: Path, launcher: "Scripted", devices: tuple[str, ...])
     )
     return ProfilingTask(
         fleet=fleet,
-        model=MODEL,
-        data=data_request(FAMILY, folder),
+        model=model,
         training=TrainingRequest(rounds=1, batch_samples=12, micro_batch_samples=6),
         seed=3,
-        folder=folder / "profile",
-        data_folder=folder / "data",
+        model_folder=folders.model,
+        data_folder=folders.data,
+        output=folders.model,
         work=folder / "work",
         sites=LocalSites(launcher),
         progress=quiet,

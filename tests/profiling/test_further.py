@@ -8,13 +8,12 @@ import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from fleetune.contracts.run_config import DataRequest, Lora, ModelRequest
-from fleetune.contracts.task import quiet
 from fleetune.data import PreparedData
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
 from fleetune.models.skeleton import saved_configuration
 from fleetune.models.source import configuration
-from fleetune.preparation.prepare import PreparedFolders, prepare_inputs
 from tests.data.samples import json_lines
+from tests.preparation.instances import prepared_below
 from tests.training.model_families import BY_NAME, TEXT, model_request
 
 ORDER = ("pear", "fig", "apple")
@@ -36,11 +35,10 @@ def test_training_goes_on_with_the_same_classes(lora: Lora | None, tmp_path: Pat
     given = torch.randint(5, 300, (12, 10), generator=torch.Generator().manual_seed(1))
     answers = [ORDER[n] for n in plain(input_ids=given).logits.argmax(dim=-1).tolist()]
     rows = [{"text": f"{n} {name}", "label": name} for n, name in enumerate([*answers, *ORDER, *ORDER])]
-    folders = PreparedFolders(profile=tmp_path / "profile", data=tmp_path / "data")
     request_data = DataRequest(source=str(json_lines(tmp_path / "rows.jsonl", rows)), max_length=10)
-    prepare_inputs(request, request_data, 3, folders, quiet)
-    config = saved_configuration(folders.profile / "model")
+    _, folders = prepared_below(tmp_path, request, request_data)
+    config = saved_configuration(folders.model / "model")
     assert config.id2label == AutoConfig.from_pretrained(tmp_path / "model").id2label == dict(enumerate(ORDER))
     assert PreparedData(folders.data).labels == ORDER
-    started = initial_model(config, request, folders.profile / INIT_WEIGHTS)
+    started = initial_model(config, request, folders.model / INIT_WEIGHTS)
     assert [ORDER[n] for n in started(input_ids=given).logits.argmax(dim=-1).tolist()] == answers

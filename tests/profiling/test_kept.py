@@ -168,7 +168,7 @@ def test_the_names_of_devices_and_folders_do_not_count(runs: Runs, tmp_path: Pat
     other = Path(shutil.copytree(runs.folder / "profile", tmp_path / "other"))
 
     def elsewhere(task: ProfilingTask) -> ProfilingTask:
-        return replace(task, folder=other, data_folder=tmp_path / "rows", work=tmp_path / "there")
+        return replace(task, model_folder=other, data_folder=tmp_path / "rows", work=tmp_path / "there")
 
     assert runs.run("run-2", {"zoe": 1.0}, elsewhere)[1] == []
 
@@ -190,7 +190,7 @@ def test_another_recorded_model_is_measured_again(name: str, runs: Runs, tmp_pat
     runs.run("run-1", {"ann": 1.0})
     other = Path(shutil.copytree(runs.folder / "profile", tmp_path / "other"))
     (other / name).write_text((other / name).read_text() + "\n")
-    assert runs.run("run-2", {"ann": 1.0}, lambda task: replace(task, folder=other))[1] == ["ann"]
+    assert runs.run("run-2", {"ann": 1.0}, lambda task: replace(task, model_folder=other))[1] == ["ann"]
 
 
 @pytest.mark.parametrize(

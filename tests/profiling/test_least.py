@@ -64,11 +64,9 @@ def test_batch_sizes_begin_where_the_model_can() -> None:
 
 def small_images(folder: Path, launcher: Scripted, micro_batch_samples: int) -> ProfilingTask:
     """To profile a network that leaves one pixel of its images."""
-    task = profiling_task(folder, launcher, ("ann",))
+    data = replace(data_request(FAMILY, folder), image_size=8)
     return replace(
-        task,
-        model=SMALL,
-        data=replace(data_request(FAMILY, folder), image_size=8),
+        profiling_task(folder, launcher, ("ann",), SMALL, data),
         training=TrainingRequest(rounds=1, batch_samples=4, micro_batch_samples=micro_batch_samples),
     )
 

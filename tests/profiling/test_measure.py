@@ -12,11 +12,11 @@ import pytest
 
 from fleetune.contracts import wire
 from fleetune.models.segment import Segment
-from fleetune.preparation.prepare import PreparedFolders
 from fleetune.profiling import measure as module
 from fleetune.profiling import worker
 from fleetune.profiling.measure import Effort, UnitCost, measure
 from tests.models.instances import Recorded, batch, recorded
+from tests.preparation.instances import PreparedFolders
 from tests.profiling.instances import measure_task, prepared
 from tests.training.model_families import BY_NAME
 
@@ -138,8 +138,7 @@ def test_units_without_a_gradient_have_no_backward(tmp_path: Path) -> None:
 
 def answer(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Any:
     """The exit code and the lines of a measuring process, run here."""
-    folders = PreparedFolders(profile=folder / "profile", data=folder / "data")
-    wire.write(measure_task(folders, **changes), folder / "task.json")
+    wire.write(measure_task(PreparedFolders.below(folder), **changes), folder / "task.json")
     monkeypatch.setattr("sys.argv", ["worker", "--task", str(folder / "task.json")])
     code = worker.main()
     return code, [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -27,7 +27,7 @@ from fleetune.training.worker_group import WORKER
 from tests.models.instances import recorded
 from tests.profiling.instances import MODEL, measure_task, prepared
 from tests.profiling.test_measure import costs
-from tests.training.model_families import BY_NAME, data_request
+from tests.training.model_families import BY_NAME
 
 FAMILY = BY_NAME["bert"]
 NEEDS = {name: UnitNeed(state_bytes=100, kept_bytes=10, sample_bytes=5, input_bytes=0) for name in "abcd"}
@@ -114,14 +114,15 @@ def test_the_forecast_of_a_small_model_is_what_training_takes(tmp_path: Path) ->
     measured now includes it, and a peak beyond its budget is said in words."""
     device = Device(name="desk", memory_bytes=8 << 30, cores=1.0, fingerprint="test")
     training = TrainingRequest(rounds=3, batch_samples=12, micro_batch_samples=6, checkpoint_every_rounds=1)
+    prepared(tmp_path)
     task = ProfilingTask(
         fleet=Fleet(devices=(device,)),
         model=MODEL,
-        data=data_request(FAMILY, tmp_path),
         training=training,
         seed=3,
-        folder=tmp_path / "profile",
+        model_folder=tmp_path / "profile",
         data_folder=tmp_path / "data",
+        output=tmp_path / "profile",
         work=tmp_path / "profiling",
         sites=LocalSites(),
         progress=quiet,
@@ -137,7 +138,7 @@ def test_the_forecast_of_a_small_model_is_what_training_takes(tmp_path: Path) ->
             plan=plan,
             fleet=tight,
             profile=made,
-            profile_folder=task.folder,
+            model_folder=task.model_folder,
             data_folder=task.data_folder,
             model=MODEL,
             training=training,

@@ -99,7 +99,7 @@ def test_a_device_is_held_once_it_measures_and_sees_what_it_reads(tmp_path: Path
         own = tmp_path / "work" / "profiling" / name
         assert command.arguments == ("--task", str(own / "task.json"))
         assert command.log.parent == own
-        assert command.reads == (own, folders.profile, folders.data)
+        assert command.reads == (own, folders.model, folders.data)
         assert command.writes == ()
 
 

@@ -16,7 +16,6 @@ from fleetune.contracts import wire
 from fleetune.contracts.fleet import Device, Fleet, ModelSpeed, SimulatedDevice
 from fleetune.contracts.profile import Profile
 from fleetune.contracts.run_config import Lora, ModelRequest
-from fleetune.contracts.task import quiet
 from fleetune.data import PreparedData, batch_indices
 from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain
 from fleetune.launching import LocalSites
@@ -25,7 +24,6 @@ from fleetune.models.graph import parse_graph
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
 from fleetune.models.randomness import DrawContext
 from fleetune.models.skeleton import saved_configuration, skeleton
-from fleetune.preparation.prepare import PreparedFolders, prepare_inputs
 from fleetune.profiling import Kept, worker
 from fleetune.profiling.answer import Scores, scores_of
 from fleetune.profiling.parts import Parts
@@ -33,6 +31,7 @@ from fleetune.profiling.profile import profile
 from fleetune.profiling.scoring import first_round
 from fleetune.profiling.task import ProfilingTask, ScoringTask
 from fleetune.training.batches import Batches
+from tests.preparation.instances import prepared_below
 from tests.profiling.instances import Scripted, ScriptedJob, costs, measure_task, profiling_task
 from tests.training.model_families import BY_NAME, Family, data_request, model_request
 
@@ -48,10 +47,9 @@ class Ready:
     def __init__(self, folder: Path, family: Family = VIT, **changes: Any) -> None:
         self.folder = folder
         self.request: ModelRequest = model_request(family, dropout=False, **changes)
-        self.folders = PreparedFolders(profile=folder / "profile", data=folder / "data")
-        graph, _ = prepare_inputs(self.request, data_request(family, folder), SEED, self.folders, quiet)
-        self.graph = parse_graph((self.folders.profile / "graph.json").read_bytes(), "graph")
-        self.config = saved_configuration(self.folders.profile / "model")
+        _, self.folders = prepared_below(folder, self.request, data_request(family, folder), SEED)
+        self.graph = parse_graph((self.folders.model / "graph.json").read_bytes(), "graph")
+        self.config = saved_configuration(self.folders.model / "model")
         self.heads = attention_heads(find_blocks(self.graph, self.skeleton(), self.config))
 
     def skeleton(self) -> torch.nn.Module:
@@ -60,7 +58,7 @@ class Ready:
 
     def whole(self) -> torch.nn.Module:
         """The model as training starts, unsplit."""
-        return initial_model(self.config, self.request, self.folders.profile / INIT_WEIGHTS)
+        return initial_model(self.config, self.request, self.folders.model / INIT_WEIGHTS)
 
 
 @pytest.fixture(scope="module")
@@ -242,10 +240,9 @@ def scripted(vit: Ready, folder: Path, scorer: ScriptedJob | None = None) -> tup
     """Devices ann and bob, of which bob has more memory; scores are asked for."""
     jobs = {name: ScriptedJob([costs(len(vit.graph.units), 1.0)], 0) for name in ("ann", "bob")}
     launcher = Scripted(jobs, scorer or ScriptedJob([scored_line(vit.heads)], 0))
-    task = profiling_task(folder, launcher, ("ann", "bob"))
+    task = profiling_task(folder, launcher, ("ann", "bob"), vit.request, data_request(VIT, folder))
     devices = tuple(replace(each, memory_bytes=(8 << 30) + (each.name == "bob")) for each in task.fleet.devices)
-    changed = replace(task, fleet=replace(task.fleet, devices=devices), model=vit.request, scores=True)
-    return replace(changed, data=data_request(VIT, folder)), launcher
+    return replace(task, fleet=replace(task.fleet, devices=devices), scores=True), launcher
 
 
 def test_the_device_with_the_most_memory_scores_once_all_have_measured(vit: Ready, tmp_path: Path) -> None:
@@ -331,12 +328,8 @@ def test_a_model_that_cannot_be_scored_is_refused_before_anything_is_measured(
 ) -> None:
     """No device is asked."""
     launcher = Scripted({})
-    task = replace(
-        profiling_task(tmp_path, launcher, ("ann",)),
-        model=model_request(BY_NAME[name], dropout=True, **changes),
-        data=data_request(BY_NAME[name], tmp_path),
-        scores=True,
-    )
+    request, data = model_request(BY_NAME[name], dropout=True, **changes), data_request(BY_NAME[name], tmp_path)
+    task = replace(profiling_task(tmp_path, launcher, ("ann",), request, data), scores=True)
     with pytest.raises(Refused, match=f"profile.scores: {why}"):
         profile(task)
     assert not launcher.given and not (tmp_path / "profile" / "profile.json").exists()
@@ -348,17 +341,15 @@ def test_real_and_simulated_fleets_find_the_same_heads(
 ) -> None:
     """Through real processes: the scores of a device that is there, those of this machine for one that is not, and
     those computed here are one and the same."""
-    usual = profiling_task(tmp_path, Scripted({}), ("ann",))
+    usual = profiling_task(tmp_path, Scripted({}), ("ann",), vit.request, data_request(VIT, tmp_path))
     task = replace(
         usual,
         fleet=Fleet(devices=(Device(name="ann", memory_bytes=8 << 30, cores=1, fingerprint="f"),)),
-        model=vit.request,
-        data=data_request(VIT, tmp_path),
         training=replace(usual.training, batch_samples=BATCH, micro_batch_samples=MICRO_BATCH),
         scores=True,
         sites=LocalSites(),
     )
-    real = profile(replace(task, folder=tmp_path / "real" / "profile", data_folder=tmp_path / "real" / "data"))
+    real = profile(replace(task, output=tmp_path / "real"))
     simulated = SimulatedDevice(memory_bytes=1 << 20, speeds=(ModelSpeed(flops_per_s=1e9),))
     absent = Fleet(devices=(Device(name="ann", memory_bytes=1 << 20, cores=1, fingerprint="f", simulated=simulated),))
     unreal = profile(replace(task, fleet=absent, sites=LocalSites(Scripted({}))))

@@ -28,8 +28,8 @@ def given(folder: Path, monkeypatch: pytest.MonkeyPatch, **task: object) -> Prof
         "stage": "profile",
         "run": "run-7",
         "seed": 3,
-        "config": {"model": wire.dump(MODEL), "data": wire.dump(usual.data), "training": training},
-        "inputs": {"fleet": str(folder / "fleet")},
+        "config": {"model": wire.dump(MODEL), "training": training},
+        "inputs": {kind: str(folder / kind) for kind in ("fleet", "model", "data")},
         "output": str(folder / "output"),
         "work": str(folder / "work"),
         **task,
@@ -68,9 +68,8 @@ def test_without_a_folder_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.Mo
 def test_scores_are_asked_for_by_a_section_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which most configs do not have."""
     assert not given(tmp_path, monkeypatch).scores
-    usual = profiling_task(tmp_path, Scripted({}), ("ann", "bob"))
     training = {"batch_samples": 12, "micro_batch_samples": 6}
-    config = {"model": wire.dump(MODEL), "data": wire.dump(usual.data), "training": training}
+    config = {"model": wire.dump(MODEL), "training": training}
     assert given(tmp_path, monkeypatch, config={**config, "profile": {"scores": True}}).scores
     assert not given(tmp_path, monkeypatch, config={**config, "profile": {"scores": False}}).scores
     with pytest.raises(Refused, match="profile: score: unknown key; allowed are scores"):

@@ -33,6 +33,20 @@ def test_a_row_names_what_exists(spec: StageSpec) -> None:
         assert order.index(producer_of(STAGES, kind).name) < order.index(spec.name)
 
 
+def test_no_device_is_needed_to_prepare() -> None:
+    """Preparation reads no artifact and no setting of the fleet, so that a new device prepares nothing anew."""
+    prepare = find_stage(STAGES, "prepare")
+    assert prepare.inputs == () and set(config_slice(prepare, PLAIN)) == {"model", "data"}
+    assert {kind for kind in find_stage(STAGES, "profile").inputs if kind != "fleet"} == set(prepare.outputs)
+
+
+@pytest.mark.parametrize("spec", STAGES, ids=lambda spec: spec.name)
+def test_unkeyed_inputs_are_inputs(spec: StageSpec) -> None:
+    """Inputs outside the key are named among the inputs, and facts are known of some of them only."""
+    assert set(spec.unkeyed_inputs) <= set(spec.inputs)
+    assert bool(spec.key_facts) == bool(spec.unkeyed_inputs) and set(spec.resumes) <= {*spec.inputs, *spec.key_facts}
+
+
 @pytest.mark.parametrize("spec", STAGES, ids=lambda spec: spec.name)
 def test_a_stage_module_is_thin(spec: StageSpec) -> None:
     """At most 60 lines: records in, one call, records out."""
@@ -49,8 +63,8 @@ def test_a_stage_module_is_thin(spec: StageSpec) -> None:
         ("training.optimizer", {"profile", "train"}),
         ("training.micro_batch_samples", {"profile", "plan", "train"}),
         ("strategy.name", {"plan"}),
-        ("data.max_length", {"profile"}),
-        ("model.precision", {"profile", "train", "evaluate"}),
+        ("data.max_length", {"prepare"}),
+        ("model.precision", {"prepare", "profile", "train", "evaluate"}),
         ("fleet.tolerance", {"discover"}),
         ("seed", set()),
     ],
@@ -86,6 +100,7 @@ def test_a_section_that_says_nothing_is_no_part_of_any_slice() -> None:
 def test_monitor_shares_the_wave_of_train() -> None:
     """The order of a run, with what runs beside each other together."""
     assert [[spec.name for spec in wave] for wave in waves(STAGES)] == [
+        ["prepare"],
         ["discover"],
         ["profile"],
         ["plan"],
@@ -96,7 +111,7 @@ def test_monitor_shares_the_wave_of_train() -> None:
 
 def test_an_unknown_stage_is_refused_with_the_list() -> None:
     """For stages and for kinds of artifact."""
-    with pytest.raises(Refused, match="'trian' does not exist; stages are discover, profile, plan, train"):
+    with pytest.raises(Refused, match="'trian' does not exist; stages are prepare, discover, profile, plan, train"):
         find_stage(STAGES, "trian")
-    with pytest.raises(Refused, match="no stage makes 'plam'; kinds are fleet, profile, data, plan"):
+    with pytest.raises(Refused, match="no stage makes 'plam'; kinds are model, data, fleet, profile, plan"):
         producer_of(STAGES, "plam")

@@ -29,14 +29,15 @@ def edit(path: Path) -> None:
         ("fleetune/training/rounds.py", {"train"}),  # run by a process that train starts
         ("fleetune/solving/split/methods/admm.py", {"plan"}),  # looked up by the method's name
         ("fleetune/discovery/agent.py", {"discover"}),
+        ("fleetune/models/recorder.py", {"prepare"}),
         ("fleetune/drawing/report.html", {"plan", "evaluate"}),
-        ("fleetune/models/segment.py", {"profile", "train"}),
-        ("fleetune/errors.py", {"discover", "profile", "plan", "train", "monitor", "evaluate"}),
+        ("fleetune/models/segment.py", {"prepare", "profile", "train"}),
+        ("fleetune/errors.py", {"prepare", "discover", "profile", "plan", "train", "monitor", "evaluate"}),
     ],
 )
 def test_an_edit_concerns_the_stages_that_run_the_file(copy: Path, file: str, stages: set[str]) -> None:
     """Imports anywhere, processes started by their module's name, methods found by theirs, and templates count."""
-    names = ("discover", "profile", "plan", "train", "monitor", "evaluate")
+    names = ("prepare", "discover", "profile", "plan", "train", "monitor", "evaluate")
     before = {name: Sources(copy).of(f"stages.{name}") for name in names}
     edit(copy / file)
     after = {name: Sources(copy).of(f"stages.{name}") for name in names}
@@ -55,7 +56,7 @@ def test_code_is_the_same_wherever_it_lies(copy: Path) -> None:
         "stages/entry_point.py",
         "fleetune/training/worker.py",
         "fleetune/models/recorder.py",
-    } - set(here) == {"fleetune/models/recorder.py"}, "recording is done by profile, training runs what came of it"
+    } - set(here) == {"fleetune/models/recorder.py"}, "recording is done by prepare, training runs what came of it"
 
 
 def git(folder: Path, *arguments: str) -> str:

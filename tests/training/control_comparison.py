@@ -87,8 +87,8 @@ def has_batch_norm(ready: Prepared) -> bool:
 
 def whole_model(ready: Prepared) -> nn.Module:
     """The unsplit model with the weights that training starts from."""
-    config = saved_configuration(ready.folders.profile / "model")
-    return initial_model(config, ready.model, ready.folders.profile / INIT_WEIGHTS)
+    config = saved_configuration(ready.folders.model / "model")
+    return initial_model(config, ready.model, ready.folders.model / INIT_WEIGHTS)
 
 
 def difference(ready: Prepared, run: Control, control: Control) -> Difference:

@@ -12,11 +12,10 @@ from fleetune.contracts.metrics import TrainingMetrics
 from fleetune.contracts.plan import Lane, Plan, PlanResult, Segment, Share
 from fleetune.contracts.profile import DeviceTimes, Profile, Unit
 from fleetune.contracts.run_config import DataRequest, ModelRequest, TrainingRequest
-from fleetune.contracts.task import quiet
 from fleetune.launching import LocalSites
 from fleetune.models.graph import Graph
-from fleetune.preparation.prepare import PreparedFolders, prepare_inputs
 from fleetune.training import TrainingTask, train
+from tests.preparation.instances import PreparedFolders, prepared_below
 
 MICRO_BATCH, MICRO_BATCHES = 8, 3
 
@@ -38,8 +37,7 @@ class Prepared:
 
 def prepared(model: ModelRequest, data: DataRequest, folder: Path, seed: int = 3) -> Prepared:
     """Prepare once; several plans may train from it."""
-    folders = PreparedFolders(profile=folder / "profile", data=folder / "data")
-    graph, _ = prepare_inputs(model, data, seed, folders, quiet)
+    graph, folders = prepared_below(folder, model, data, seed)
     return Prepared(graph, model, folders, seed)
 
 
@@ -88,7 +86,7 @@ def run_plan(ready: Prepared, made: Plan, training: TrainingRequest, folder: Pat
         plan=result,
         fleet=fleet,
         profile=profile,
-        profile_folder=ready.folders.profile,
+        model_folder=ready.folders.model,
         data_folder=ready.folders.data,
         model=ready.model,
         training=training,

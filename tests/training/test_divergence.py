@@ -32,7 +32,7 @@ def test_a_gradient_that_is_no_number_is_refused_before_its_round_is_committed(t
     clipping nobody looked, and every weight it touched was lost; now no round is in the log, device and weight named.
     """
     ready = prepared(model_request(BY_NAME["gpt2"], dropout=True), data_request(BY_NAME["gpt2"], tmp_path), tmp_path)
-    start = ready.folders.profile / "start.safetensors"
+    start = ready.folders.model / "start.safetensors"
     tensors = load_file(start)
     tensors["transformer.h.0.mlp.c_fc.bias"] = torch.full_like(tensors["transformer.h.0.mlp.c_fc.bias"], 1e20)
     tensors["transformer.h.0.mlp.c_proj.weight"] *= 1e-20

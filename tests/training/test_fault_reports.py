@@ -10,9 +10,9 @@ from fleetune.contracts.run_config import TrainingRequest
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.links.message import Message
 from fleetune.monitoring import follow
-from fleetune.preparation.prepare import PreparedFolders
 from fleetune.training.exchange import TransferKey
 from fleetune.training.task import COORDINATOR
+from tests.preparation.instances import PreparedFolders
 from tests.training.fake_workers import FakeLauncher, FakeWorker, WorkerScript
 from tests.training.model_families import BY_NAME, model_request
 from tests.training.runs import Prepared, plan, run_plan
@@ -23,7 +23,7 @@ VALUES = {"revision": 0, "round": 0, "segment": 1, "step": 9, "tensors": [], "se
 
 def failure_of(folder: Path, **scripts: WorkerScript) -> FleetuneError:
     """What ends a training of three devices that play these scripts."""
-    folders = PreparedFolders(profile=folder / "profile", data=folder / "data")
+    folders = PreparedFolders.below(folder)
     ready = SimpleNamespace(units=("a", "b", "c"), folders=folders, model=model_request(BY_NAME["bert"], False), seed=0)
     with pytest.raises(FleetuneError) as caught:
         three = plan(ready.units, [1, 2], [[8], [8], [8]])

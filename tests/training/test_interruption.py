@@ -189,7 +189,7 @@ def test_a_round_is_in_the_log_only_when_every_device_reported_it(tmp_path: Path
 def test_a_device_that_cannot_do_its_part_says_why_in_a_sentence(tmp_path: Path) -> None:
     """A worker's own error reaches the coordinator with the device's name and its log's path, not as a traceback."""
     ready = bert(tmp_path)
-    (ready.folders.profile / "start.safetensors").write_bytes(b"not safetensors")
+    (ready.folders.model / "start.safetensors").write_bytes(b"not safetensors")
     with pytest.raises(FleetuneError, match=r"device d0 failed: .*start\.safetensors: not a readable") as caught:
         run_plan(ready, plan(ready.units, [], [[8]]), TRAINING, tmp_path)
     assert "Traceback" not in str(caught.value) and caught.value.exit_code == 64

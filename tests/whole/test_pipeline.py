@@ -85,7 +85,7 @@ def test_a_run_is_reused_and_a_killed_one_is_finished(config: Path, tmp_path: Pa
     root = tmp_path / "runs"
     first = fleetune("run", str(config), "--root", str(root))
     again = fleetune("run", str(config), "--root", str(root))
-    assert all(whys(again)[stage].startswith("reused") for stage in ("profile", "plan", "train", "evaluate"))
+    assert all(whys(again)[stage].startswith("reused") for stage in ("prepare", "profile", "plan", "train", "evaluate"))
 
     slower = fleetune("run", str(config), "--root", str(root), "--dry-run", "--set", "training.learning_rate=1e-4")
     assert whys(slower)["train"] == "ran: training.learning_rate changed"
@@ -93,7 +93,7 @@ def test_a_run_is_reused_and_a_killed_one_is_finished(config: Path, tmp_path: Pa
     text = (tmp_path / "rows.jsonl").read_bytes()
     (tmp_path / "rows.jsonl").write_bytes(text.replace(b"0 red", b"9 red", 1))
     edited = fleetune("run", str(config), "--root", str(root), "--dry-run")
-    assert whys(edited)["profile"] == "ran: data changed"
+    assert whys(edited)["prepare"] == "ran: data changed"
     (tmp_path / "rows.jsonl").write_bytes(text)
 
     other = tmp_path / "other"
@@ -112,4 +112,5 @@ def test_a_run_is_reused_and_a_killed_one_is_finished(config: Path, tmp_path: Pa
     planned_anew = fleetune("run", str(config), "--root", str(tmp_path / "third"))
     said = r"ran: input .*; goes on from round [246] of 8, by another plan's checkpoint"
     assert re.fullmatch(said, whys(planned_anew)["train"])
+    assert whys(planned_anew)["prepare"].startswith("reused"), "another fleet prepares nothing anew"
     assert checkpoint_of(planned_anew, tmp_path / "third") == checkpoint_of(first, root)

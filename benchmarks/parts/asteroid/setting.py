@@ -20,7 +20,7 @@ from fleetune.models.source import configuration
 from fleetune.models.units import fold_into_units, leaf_modules, merge_uncuttable
 from fleetune.planning.parts.hpp_problem import problem_of
 from fleetune.planning.problem import Problem
-from fleetune.preparation.prepare import RECORDED_SAMPLES
+from fleetune.preparation.step_comparison import RECORDED_SAMPLES
 from fleetune.profiling.simulated import Work, simulated_times, works
 from fleetune.profiling.units import unit_sizes
 from fleetune.solving.hpp.problem import Problem as Hpp

@@ -1,4 +1,4 @@
-"""One model profiled as the profile stage does it, and how long that took every device."""
+"""One model prepared and profiled as the stages do it, and how long that took every device."""
 
 import time
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.run_config import TrainingRequest
 from fleetune.contracts.task import quiet
 from fleetune.launching import Sites
+from fleetune.preparation import PreparationTask, prepare
 from fleetune.profiling import ProfilingTask, profile
 
 SEED = 1
@@ -30,15 +31,16 @@ class Timed:
 def timed(model: Model, fleet: Fleet, sites: Sites, folder: Path) -> Timed:
     """Profile it on a fleet whose sites are open; nothing is taken from earlier runs."""
     began_s = time.perf_counter()
+    folders = {"model_folder": folder / "model", "data_folder": folder / "data"}
+    prepare(PreparationTask(model=model.request, data=model.data, seed=SEED, **folders))
     made = profile(
         ProfilingTask(
             fleet=fleet,
             model=model.request,
-            data=model.data,
             training=TrainingRequest(rounds=1, batch_samples=model.largest, micro_batch_samples=model.largest),
             seed=SEED,
-            folder=folder / "profile",
-            data_folder=folder / "data",
+            **folders,
+            output=folder / "profile",
             work=folder / "work",
             sites=sites,
             progress=quiet,

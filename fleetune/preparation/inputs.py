@@ -1,0 +1,89 @@
+"""Writes everything that training reads besides the plan: data, graph, configuration and initial weights."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from fleetune.contracts.run_config import DataRequest, ModelRequest
+from fleetune.contracts.task import Progress, quiet
+from fleetune.data import InputSpec, PreparedData, prepare_data
+from fleetune.models.graph import Graph, graph_text
+from fleetune.models.init_weights import INIT_WEIGHTS, write_init_weights
+from fleetune.models.recorder import record_model
+from fleetune.models.skeleton import skeleton
+from fleetune.models.source import configuration, input_spec
+from fleetune.models.units import fold_into_units, leaf_modules, merge_uncuttable, tied_adapter_layers
+from fleetune.preparation.step_comparison import RECORDED_SAMPLES, compare_recorded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparationTask:
+    """The whole input of the prepare stage."""
+
+    model: ModelRequest
+    data: DataRequest
+    seed: int
+    """Splits the data and draws initial weights."""
+    model_folder: Path
+    """Gets graph.json, start.safetensors and model/config.json."""
+    data_folder: Path
+    """Gets the prepared data."""
+    progress: Progress = quiet
+    note: Callable[[str], None] = lambda sentence: None
+
+
+def prepare(task: PreparationTask) -> None:
+    """Write data, graph and initial weights, and compare one step of the graph with the model's own.
+
+    Refused when the steps differ by more than rounding.
+    """
+    graph, module = prepare_inputs(task)
+    for sentence in PreparedData(task.data_folder).info.notes:
+        task.note(sentence)
+    for name in tied_adapter_layers(module):
+        task.note(
+            f"lora.targets: {name} shares its weight with another layer, so that its adapter can be trained and "
+            "loaded, but never merged into the model (PEFT's merge_and_unload)"
+        )
+    skipped = compare_recorded(graph, module, task.model, task.model_folder, PreparedData(task.data_folder), task.seed)
+    if skipped is not None:
+        task.note(skipped)
+
+
+def prepare_inputs(task: PreparationTask) -> tuple[Graph, nn.Module]:
+    """Write everything without comparing; returns the graph and the model on the meta device."""
+    if not (task.data_folder / "data.json").exists():
+        prepare_data(task.data, input_needs(task.model), task.data_folder, task.seed, task.progress)
+    prepared = PreparedData(task.data_folder)
+    config = configuration(task.model, prepared.labels, prepared.info.pad_token_id)
+    module = skeleton(config, task.model)
+    rows = prepared.rows("train", [index % prepared.size("train") for index in range(RECORDED_SAMPLES)])
+    samples = {name: torch.from_numpy(array) for name, array in rows.items() if name != "labels"}
+    graph = merge_uncuttable(
+        fold_into_units(record_model(module, samples, leaf_modules(module, task.model.granularity)))
+    )
+    task.model_folder.mkdir(parents=True, exist_ok=True)
+    (task.model_folder / "graph.json").write_text(graph_text(graph), encoding="utf-8")
+    config.save_pretrained(task.model_folder / "model")
+    write_init_weights(config, task.model, task.seed, task.model_folder / INIT_WEIGHTS)
+    return graph, module
+
+
+def input_needs(model: ModelRequest) -> InputSpec:
+    """What the model asks of its data."""
+    found = input_spec(model)
+    return InputSpec(
+        task=model.task,
+        tokenizer=found.tokenizer,
+        pretrained=model.source is not None,
+        labels=found.labels,
+        image_processor=found.image_processor,
+        vocab_size=found.vocab_size,
+        max_positions=found.max_positions,
+        image_size=found.image_size,
+        channels=found.channels,
+        precision=model.precision,
+    )
