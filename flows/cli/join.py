@@ -50,16 +50,16 @@ def join(
     if new_token is not None:
         return _write(new_token)
     assert token_file is not None
-    from fleetune.discovery.joining.device import Joining, engine_here, serve
-    from fleetune.discovery.joining.surroundings import HOST_PORT, Surroundings, own_addresses
+    from fleetune.discovery.joining.device import JoinOptions, find_local_engine, serve
+    from fleetune.discovery.joining.network import DEFAULT_HOST_PORT, LocalNetwork, own_addresses
 
     addresses = own_addresses() if network.listen is None else (_address(f"--listen {network.listen}", network.listen),)
-    surroundings = Surroundings(addresses=addresses, port=_port("--port", network.port))
-    joining = Joining(
+    surroundings = LocalNetwork(addresses=addresses, port=_port("--port", network.port))
+    joining = JoinOptions(
         name=name or platform.node().partition(".")[0],
         token_file=token_file.expanduser(),
-        engine=engine_here(network.engine, os.environ).socket,
-        host=_host(network.host, HOST_PORT) if network.host is not None else None,
+        engine=find_local_engine(network.engine, os.environ).socket,
+        host=_host(network.host, DEFAULT_HOST_PORT) if network.host is not None else None,
     )
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fleetune.discovery.joining.surroundings import LOOPBACK
+from fleetune.discovery.joining.network import LOOPBACK
 from tests.cli.conftest import Call
 from tests.discovery.joining.fake_engine import fake_engine
 from tests.discovery.joining.sides import host, token_file

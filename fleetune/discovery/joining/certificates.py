@@ -1,4 +1,4 @@
-"""Throw-away certificates: an authority that signs one server and one client, and is then forgotten."""
+"""Ephemeral certificates: a temporary authority signs one server and one client, and its key is then discarded."""
 
 import ipaddress
 import ssl
@@ -16,19 +16,19 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 VALID = timedelta(days=30)
 SKEW = timedelta(days=1)
-"""How far the clocks of two machines may differ."""
+"""Maximum difference between the clocks of two machines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Papers:
-    """A certificate, its private key and the authority that vouches for the other side, each as PEM text."""
+class TlsCredentials:
+    """Certificate, private key, and the authority that signs the other side's certificate, each as PEM text."""
 
     ca: str
     cert: str
     key: str = field(repr=False)
 
     def load(self, context: ssl.SSLContext) -> ssl.SSLContext:
-        """Put them into a context; Python reads keys only from files, so there is one for a moment."""
+        """Load the credentials into a context, through a temporary file, because ssl reads keys only from files."""
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(cadata=self.ca)
@@ -40,8 +40,8 @@ class Papers:
         return context
 
 
-def issue(addresses: Sequence[str], now: datetime) -> tuple[Papers, Papers]:
-    """Papers of a server that is found at `addresses`, and of its one client; valid from now on for VALID."""
+def issue_credentials(addresses: Sequence[str], now: datetime) -> tuple[TlsCredentials, TlsCredentials]:
+    """Issue credentials for a server at `addresses` and for its one client, valid for VALID from `now`."""
     key = ec.generate_private_key(ec.SECP256R1())
     ca = _certificate("fleetune join", key, None, now)
     names = x509.SubjectAlternativeName([_alternative(address) for address in addresses])
@@ -50,13 +50,13 @@ def issue(addresses: Sequence[str], now: datetime) -> tuple[Papers, Papers]:
     return server, client
 
 
-def server_context(papers: Papers) -> ssl.SSLContext:
-    """Mutual TLS: only clients that the authority has signed get through."""
+def server_context(papers: TlsCredentials) -> ssl.SSLContext:
+    """Server side of mutual TLS 1.3; rejects clients that the authority has not signed."""
     return papers.load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
 
 
-def client_context(papers: Papers) -> ssl.SSLContext:
-    """The other side; the server must be the one that the authority has signed, under the name it is called by."""
+def client_context(papers: TlsCredentials) -> ssl.SSLContext:
+    """Client side of mutual TLS 1.3; verifies the server's certificate and its address."""
     return papers.load(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
 
 
@@ -67,11 +67,11 @@ def _signed(
     usage: x509.ObjectIdentifier,
     now: datetime,
     *more: x509.ExtensionType,
-) -> Papers:
+) -> TlsCredentials:
     key = ec.generate_private_key(ec.SECP256R1())
     cert = _certificate(name, key, (authority, ca), now, x509.ExtendedKeyUsage([usage]), *more)
     plain = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return Papers(ca=_pem(ca), cert=_pem(cert), key=plain.decode())
+    return TlsCredentials(ca=_pem(ca), cert=_pem(cert), key=plain.decode())
 
 
 def _certificate(
@@ -81,7 +81,7 @@ def _certificate(
     now: datetime,
     *more: x509.ExtensionType,
 ) -> x509.Certificate:
-    """A certificate of `key`; without a signer that of an authority, which signs itself."""
+    """Certificate of `key`; without a signer, a self-signed authority."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     by_key, issuer, is_ca = (key, subject, True) if signer is None else (signer[0], signer[1].subject, False)
     builder = (

@@ -1,4 +1,4 @@
-"""The side that joins: it opens its engine to those who know the token, until it is told to end."""
+"""Device side of joining: exposes its engine to hosts that know the token, until it is told to end."""
 
 import os
 import queue
@@ -10,34 +10,36 @@ from pathlib import Path
 
 from containers import engine_api
 from fleetune.contracts.fleet import Engine
-from fleetune.discovery.joining import certificates, engine_facts
-from fleetune.discovery.joining.acquaintance import Acquaintance, Device
-from fleetune.discovery.joining.announcing import Announced, heard
-from fleetune.discovery.joining.front import Front
-from fleetune.discovery.joining.protocol import Introduction, a_joining_name
-from fleetune.discovery.joining.surroundings import Surroundings, listening
-from fleetune.discovery.joining.token import pairs, read_token
+from fleetune.discovery.joining import certificates, introduction
+from fleetune.discovery.joining.host_session import DeviceIdentity, HostSession
+from fleetune.discovery.joining.introduction import Introduction, check_joining_name
+from fleetune.discovery.joining.network import AnnouncedHost, LocalNetwork, browse_hosts, listening_sockets
+from fleetune.discovery.joining.tls_proxy import TlsProxy
+from fleetune.discovery.joining.token import derive_keys, read_token
 from fleetune.errors import FleetuneError, Refused
 
-LOOK_S = 0.2
-MOST_HOSTS = 16
-"""Anybody can announce hosts: no more are knocked at, and the oldest that does not admit this device goes first."""
+POLL_S = 0.2
+MAX_HOSTS = 16
+"""Maximum number of host sessions, since anybody can announce hosts; the oldest one without admission is dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Joining:
-    """What a device joins with."""
+class JoinOptions:
+    """Options of `fleetune join`."""
 
     name: str
     token_file: Path
     engine: str
     """Unix socket of the engine of this machine."""
     host: tuple[str, int] | None = None
-    """Where the host is; None: wherever mDNS says that one is."""
+    """Address and port of the host; None: hosts found by mDNS."""
 
 
-def engine_here(asked: str | None, environment: Mapping[str, str]) -> engine_api.EngineInfo:
-    """The engine of this machine that answers: `asked` (unix:///PATH), else as the docker command finds it."""
+def find_local_engine(asked: str | None, environment: Mapping[str, str]) -> engine_api.EngineInfo:
+    """Find a running engine of this machine: `asked` (unix:///PATH), else the one that the docker command would use.
+
+    Raises Refused for another machine's engine, and if no engine answers.
+    """
     if asked is not None and not asked.startswith("unix:///"):
         raise Refused(f"--engine {asked}: a device joins with an engine of its own machine; write unix:///PATH")
     try:
@@ -47,38 +49,38 @@ def engine_here(asked: str | None, environment: Mapping[str, str]) -> engine_api
 
 
 def serve(
-    joining: Joining, say: Callable[[str], None], ended: threading.Event, surroundings: Surroundings | None = None
+    options: JoinOptions, say: Callable[[str], None], ended: threading.Event, network: LocalNetwork | None = None
 ) -> None:
-    """Open the engine, introduce the device to every host there is or will be, and return once `ended` is set.
+    """Expose the engine and introduce the device to all hosts that appear, until `ended` is set.
 
-    `say` gets what happens, a sentence each. Refused when name, token or listening address will not do.
+    `say` receives a sentence for every event. Raises Refused for an invalid name, token or listening address.
     """
-    here = surroundings or Surroundings()
-    a_joining_name(joining.name)
-    keys = pairs(read_token(joining.token_file))
-    facts = engine_facts.of_socket(joining.engine)
-    server, client = certificates.issue(here.addresses, here.now())
+    here = network or LocalNetwork()
+    check_joining_name(options.name)
+    keys = derive_keys(read_token(options.token_file))
+    facts = introduction.query_engine_socket(options.engine)
+    server, client = certificates.issue_credentials(here.addresses, here.now())
     context = certificates.server_context(server)
-    with Front(listening(here), joining.engine, context) as front, _hosts(joining, here) as hosts:
+    with TlsProxy(listening_sockets(here), options.engine, context) as proxy, _hosts(options, here) as hosts:
 
         def introduce(own: str, answer_to: str) -> Introduction:
-            papers = {"ca": client.ca, "cert": client.cert, "key": client.key}
-            address = f"tcp://{own}:{front.port}"
-            return Introduction(name=joining.name, address=address, answer_to=answer_to, facts=facts, **papers)
+            credentials = {"ca": client.ca, "cert": client.cert, "key": client.key}
+            address = f"tcp://{own}:{proxy.port}"
+            return Introduction(name=options.name, address=address, answer_to=answer_to, facts=facts, **credentials)
 
-        say(f"device {joining.name}: engine {facts.version}, {facts.cores} cores, {facts.memory_bytes / 1e9:.1f} GB")
+        say(f"device {options.name}: engine {facts.version}, {facts.cores} cores, {facts.memory_bytes / 1e9:.1f} GB")
         say(
-            f"its engine is open at port {front.port} of {', '.join(here.addresses)} until Ctrl-C, for at most "
+            f"its engine is open at port {proxy.port} of {', '.join(here.addresses)} until Ctrl-C, for at most "
             f"{certificates.VALID.days} days, to hosts with the same token: whoever has the token can use this "
             "machine's engine, and by it the whole machine"
         )
-        _meet(hosts, Device(keys=keys, introduce=introduce, surroundings=here, say=say), ended)
-    _leave_nothing(joining.engine, [f"tcp://{own}:{front.port}" for own in here.addresses], say)
+        _serve_hosts(hosts, DeviceIdentity(keys=keys, introduce=introduce, network=here, say=say), ended)
+    _remove_leftovers(options.engine, [f"tcp://{own}:{proxy.port}" for own in here.addresses], say)
     say("this device has left: its engine is closed to others again")
 
 
-def _leave_nothing(engine: str, addresses: Iterable[str], say: Callable[[str], None]) -> None:
-    """Remove what hosts have made on this engine by its own addresses: they can reach it no longer."""
+def _remove_leftovers(engine: str, addresses: Iterable[str], say: Callable[[str], None]) -> None:
+    """Remove what hosts created on this engine through `addresses`, where they can no longer reach it."""
     from fleetune.launching.docker import cleanup  # the engine's client is slow to import
     from fleetune.launching.docker.engine_client import connect
 
@@ -87,50 +89,52 @@ def _leave_nothing(engine: str, addresses: Iterable[str], say: Callable[[str], N
             for address in addresses:
                 cleanup.remove_by_address(client, address)
     except FleetuneError as error:
-        say(f"what hosts have left on this engine could not be removed: {error}")
+        say(f"containers, networks or volumes that hosts left on this engine could not be removed: {error}")
 
 
-def _meet(hosts: "queue.SimpleQueue[Announced]", device: Device, ended: threading.Event) -> None:
-    """Get to know hosts as they come, and forget them as they go."""
-    known: dict[str, tuple[Announced, Acquaintance]] = {}
+def _serve_hosts(hosts: "queue.SimpleQueue[AnnouncedHost]", device: DeviceIdentity, ended: threading.Event) -> None:
+    """Keep a session with every announced host until `ended` is set."""
+    sessions: dict[str, tuple[AnnouncedHost, HostSession]] = {}
     try:
         while not ended.is_set():
             try:
-                host = hosts.get(timeout=LOOK_S)
+                host = hosts.get(timeout=POLL_S)
             except queue.Empty:
                 host = None
             if host is not None:
-                _update(known, host, device)
-            for _, acquaintance in known.values():
-                acquaintance.look()
+                _update_sessions(sessions, host, device)
+            for _, session in sessions.values():
+                session.poll()
     finally:
-        for _, acquaintance in known.values():
-            acquaintance.close()
+        for _, session in sessions.values():
+            session.close()
 
 
-def _update(known: dict[str, tuple[Announced, Acquaintance]], host: Announced, device: Device) -> None:
-    if host.name in known:
-        if known[host.name][0] == host:
+def _update_sessions(
+    sessions: dict[str, tuple[AnnouncedHost, HostSession]], host: AnnouncedHost, device: DeviceIdentity
+) -> None:
+    if host.name in sessions:
+        if sessions[host.name][0] == host:
             return
-        known.pop(host.name)[1].close()
-        if not host.places:
+        sessions.pop(host.name)[1].close()
+        if not host.addresses:
             device.say(f"host {host.name} listens no more")
-    if not host.places:
+    if not host.addresses:
         return
-    if len(known) >= MOST_HOSTS:
-        strangers = [name for name, (_, acquaintance) in known.items() if not acquaintance.admitted]
-        if not strangers:
+    if len(sessions) >= MAX_HOSTS:
+        not_admitted = [name for name, (_, session) in sessions.items() if not session.admitted]
+        if not not_admitted:
             return
-        known.pop(strangers[0])[1].close()
-    known[host.name] = host, Acquaintance(host, device)
+        sessions.pop(not_admitted[0])[1].close()
+    sessions[host.name] = host, HostSession(host, device)
 
 
 @contextmanager
-def _hosts(joining: Joining, here: Surroundings) -> Iterator["queue.SimpleQueue[Announced]"]:
-    if joining.host is None:
-        with heard(here.addresses) as hosts:
+def _hosts(options: JoinOptions, here: LocalNetwork) -> Iterator["queue.SimpleQueue[AnnouncedHost]"]:
+    if options.host is None:
+        with browse_hosts(here.addresses) as hosts:
             yield hosts
     else:
-        one: queue.SimpleQueue[Announced] = queue.SimpleQueue()
-        one.put(Announced("{}:{}".format(*joining.host), (joining.host,)))
+        one: queue.SimpleQueue[AnnouncedHost] = queue.SimpleQueue()
+        one.put(AnnouncedHost("{}:{}".format(*options.host), (options.host,)))
         yield one

@@ -1,7 +1,6 @@
-"""The token that a host and its devices share, and the two key pairs that both derive from it.
+"""Token that a host and its devices share, and the two key pairs derived from it.
 
-Whoever listens on the network can try tokens against what was said, as fast as their machine allows: a token must be
-one that nobody guesses. `new_token` draws one.
+An eavesdropper can test guessed tokens offline, so a token needs high entropy; `new_token` generates one.
 """
 
 import os
@@ -19,26 +18,26 @@ from zmq.utils import z85
 from fleetune.errors import Refused
 from fleetune.links.authentication import KeyPair
 
-LEAST_CHARACTERS = 16
-MOST_BYTES = 4096
+MIN_CHARACTERS = 16
+MAX_BYTES = 4096
 TOKEN_BYTES = 32
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pairs:
-    """Who the two sides are to each other; all devices of a token share one pair."""
+class TokenKeys:
+    """Key pairs of the host and of the devices; all devices with a token share one pair."""
 
     host: KeyPair
     device: KeyPair
 
 
 def read_token(path: Path) -> str:
-    """The token in a file that only its owner can read; white space around it does not count."""
+    """Read a token, stripped of surrounding white space; Refused if others can read or change the file."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
-            raw = file.read(MOST_BYTES + 1)
+            raw = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise Refused(
             f"{path}: cannot be read ({error.strerror}); give the file with the token: "
@@ -50,16 +49,16 @@ def read_token(path: Path) -> str:
         token = raw.decode().strip()
     except UnicodeDecodeError:
         raise Refused(f"{path}: a token is text; fleetune join --new-token FILE writes one") from None
-    if not LEAST_CHARACTERS <= len(token) <= MOST_BYTES:
+    if not MIN_CHARACTERS <= len(token) <= MAX_BYTES:
         raise Refused(
-            f"{path}: a token has {LEAST_CHARACTERS} to {MOST_BYTES} characters (got {len(token)}); "
+            f"{path}: a token has {MIN_CHARACTERS} to {MAX_BYTES} characters (got {len(token)}); "
             "fleetune join --new-token FILE writes one"
         )
     return token
 
 
 def new_token(path: Path, chance: Callable[[int], str] = secrets.token_urlsafe) -> None:
-    """Write a fresh token that only the owner of the file can read; a file that exists is never overwritten."""
+    """Write a random token to a new file with mode 600; Refused if the file exists."""
     try:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
@@ -70,9 +69,9 @@ def new_token(path: Path, chance: Callable[[int], str] = secrets.token_urlsafe) 
         text.write(chance(TOKEN_BYTES) + "\n")
 
 
-def pairs(token: str) -> Pairs:
-    """The key pairs of both sides: the same token gives the same pairs everywhere."""
-    return Pairs(host=_pair(token, b"fleetune host"), device=_pair(token, b"fleetune device"))
+def derive_keys(token: str) -> TokenKeys:
+    """Derive the key pairs of both sides from a token by HKDF; deterministic."""
+    return TokenKeys(host=_pair(token, b"fleetune host"), device=_pair(token, b"fleetune device"))
 
 
 def _pair(token: str, label: bytes) -> KeyPair:

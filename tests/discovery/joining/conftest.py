@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fleetune.discovery.joining import announcing
+from fleetune.discovery.joining import network
 from tests.discovery.joining.fake_engine import fake_engine
 from tests.discovery.joining.sides import Devices, token_file
 
@@ -28,7 +28,7 @@ def nothing_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.Te
 @pytest.fixture(autouse=True)
 def a_network_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests of other processes on this machine, and real hosts near it, are not heard."""
-    monkeypatch.setattr(announcing, "SERVICE", f"_ft{os.getpid()}._tcp.local.")
+    monkeypatch.setattr(network, "SERVICE", f"_ft{os.getpid()}._tcp.local.")
 
 
 @pytest.fixture

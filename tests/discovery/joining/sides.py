@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from fleetune.contracts.fleet_request import Join
-from fleetune.discovery.joining import Joined, listen_for
-from fleetune.discovery.joining.device import Joining, serve
-from fleetune.discovery.joining.surroundings import LOOPBACK, Surroundings
+from fleetune.discovery.joining import JoinedDevice, collect_devices
+from fleetune.discovery.joining.device import JoinOptions, serve
+from fleetune.discovery.joining.network import LOOPBACK, LocalNetwork
 
 PATIENCE_S = 60.0
 
@@ -54,18 +54,18 @@ class Host:
         self.said = Said()
         self.folder = folder
         self._over = threading.Event()
-        self._outcome: tuple[Joined, ...] | BaseException = ()
+        self._outcome: tuple[JoinedDevice, ...] | BaseException = ()
         self._thread = threading.Thread(target=self._run, args=(token, port))
         self._thread.start()
         listening = self.said.wait("listening")
         self.port = int(re.findall(r"port (\d+)", listening)[0])
 
-    def end(self) -> tuple[Joined, ...]:
+    def end(self) -> tuple[JoinedDevice, ...]:
         """Who has joined, or the error that ended it."""
         self._over.set()
         return self.outcome()
 
-    def outcome(self) -> tuple[Joined, ...]:
+    def outcome(self) -> tuple[JoinedDevice, ...]:
         """The same, when it ends by itself."""
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
@@ -79,14 +79,14 @@ class Host:
         self._thread.join()
 
     def _run(self, token: Path, port: int) -> None:
-        here = Surroundings(
+        here = LocalNetwork(
             addresses=(LOOPBACK,),
             port=port,
             clock=lambda: 2.0 if self._over.is_set() else 0.0,
             now=lambda: datetime(2026, 1, 2, tzinfo=UTC),
         )
         try:
-            self._outcome = listen_for(
+            self._outcome = collect_devices(
                 Join(token_file=str(token), wait_s=1), self.folder, self.said.sentences.put, here
             )
         except BaseException as error:
@@ -121,13 +121,13 @@ class Devices:
     ) -> Said:
         """A device that looks for hosts by mDNS, or goes to one port."""
         said, ended = Said(), threading.Event()
-        joining = Joining(
+        joining = JoinOptions(
             name=name,
             token_file=token or self.token,
             engine=self.engine,
             host=(LOOPBACK, host_port) if host_port is not None else None,
         )
-        here = Surroundings(addresses=(LOOPBACK,), clock=clock)
+        here = LocalNetwork(addresses=(LOOPBACK,), clock=clock)
         thread = threading.Thread(target=serve, args=(joining, said.sentences.put, ended, here))
         thread.start()
         self.running.append((ended, thread))

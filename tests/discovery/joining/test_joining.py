@@ -15,13 +15,12 @@ from docker.tls import TLSConfig
 
 from fleetune.contracts import wire
 from fleetune.contracts.fleet_request import Join
-from fleetune.discovery.joining import Joined, listen_for
-from fleetune.discovery.joining.acquaintance import ADMIT_S
-from fleetune.discovery.joining.certificates import issue
-from fleetune.discovery.joining.device import Joining, serve
-from fleetune.discovery.joining.engine_facts import EngineFacts
-from fleetune.discovery.joining.protocol import DEVICE, HOST, RUN, Introduction
-from fleetune.discovery.joining.token import pairs, read_token
+from fleetune.discovery.joining import JoinedDevice, collect_devices
+from fleetune.discovery.joining.certificates import issue_credentials
+from fleetune.discovery.joining.device import JoinOptions, serve
+from fleetune.discovery.joining.host_session import ADMISSION_S
+from fleetune.discovery.joining.introduction import DEVICE, HOST, JOIN_RUN, EngineReport, Introduction
+from fleetune.discovery.joining.token import derive_keys, read_token
 from fleetune.errors import Refused
 from fleetune.links.authentication import new_key_pair
 from fleetune.links.endpoint import Endpoint
@@ -29,7 +28,7 @@ from fleetune.links.message import Message
 from tests.discovery.joining.sides import PATIENCE_S, Devices, host, token_file
 
 
-def asked_for_info(device: Joined) -> dict[str, object]:
+def asked_for_info(device: JoinedDevice) -> dict[str, object]:
     """What the engine says to a docker client that has nothing but what the device handed out."""
     folder = device.engine.tls
     tls = TLSConfig(client_cert=(f"{folder}/cert.pem", f"{folder}/key.pem"), ca_cert=f"{folder}/ca.pem", verify=True)
@@ -97,7 +96,7 @@ def test_a_client_without_the_papers_is_refused(devices: Devices, token: Path, t
         requests.get(url, verify=f"{b.engine.tls}/ca.pem", cert=papers(a), timeout=10)
 
 
-def papers(device: Joined) -> tuple[str, str]:
+def papers(device: JoinedDevice) -> tuple[str, str]:
     """Certificate and key, as requests wants them."""
     return f"{device.engine.tls}/cert.pem", f"{device.engine.tls}/key.pem"
 
@@ -107,7 +106,7 @@ def test_a_device_with_another_token_is_refused(devices: Devices, token: Path, t
     other = token_file(tmp_path, "another horse, another battery")
     with host(token, tmp_path / "kept") as listening:
         stranger = devices.start(
-            name="eve", token=other, host_port=listening.port, clock=lambda: time.monotonic() * 2 * ADMIT_S
+            name="eve", token=other, host_port=listening.port, clock=lambda: time.monotonic() * 2 * ADMISSION_S
         )
         assert "127.0.0.1 may not join: turned away: its token is another" in listening.said.wait("may not join")
         stranger.wait(f"host 127.0.0.1:{listening.port} does not admit this device: is its token another?")
@@ -121,7 +120,7 @@ def test_a_device_with_another_token_is_refused(devices: Devices, token: Path, t
 @pytest.mark.parametrize("kind", ["knows the host's key", "does not speak as a device", "says nothing more"])
 def test_a_stranger_is_written_down(kind: str, devices: Devices, token: Path, tmp_path: Path) -> None:
     """However it comes, its address is named; a device that joins is never taken for one."""
-    keys = pairs(read_token(token))
+    keys = derive_keys(read_token(token))
     words = {"does not speak as a device": b"GET / HTTP/1.1\r\n\r\n" * 10, "says nothing more": b"\xff"}
     with host(token, tmp_path / "kept") as listening:
         devices.start(host_port=listening.port)
@@ -132,7 +131,7 @@ def test_a_stranger_is_written_down(kind: str, devices: Devices, token: Path, tm
                 listening.said.wait("127.0.0.1 may not join")
         else:
             other = new_key_pair()
-            with Endpoint(DEVICE, other, {HOST: keys.host.public}, run=RUN, note=lambda _: None) as stranger:
+            with Endpoint(DEVICE, other, {HOST: keys.host.public}, run=JOIN_RUN, note=lambda _: None) as stranger:
                 stranger.connect(HOST, f"tcp://127.0.0.1:{listening.port}", keys.host.public)
                 listening.said.wait("127.0.0.1 may not join")
         assert len(listening.end()) == 1
@@ -198,10 +197,10 @@ def test_a_device_that_was_started_again(devices: Devices, token: Path, tmp_path
 )
 def test_a_bad_introduction(changes: dict[str, Any], said: str, token: Path, tmp_path: Path) -> None:
     """Whoever has the token and says nonsense does not join; nothing of it is kept but the refusal."""
-    keys = pairs(read_token(token))
+    keys = derive_keys(read_token(token))
     with (
         host(token, tmp_path / "kept") as listening,
-        Endpoint(DEVICE, keys.device, {HOST: keys.host.public}, run=RUN, note=lambda _: None) as line,
+        Endpoint(DEVICE, keys.device, {HOST: keys.host.public}, run=JOIN_RUN, note=lambda _: None) as line,
     ):
         good = {"name": "a", "address": "tcp://127.0.0.1:9", "answer_to": line.address, "ca": "", "cert": "", "key": ""}
         facts = {"version": "9.9", "cores": 1, "memory_bytes": 1, "runtimes": []}
@@ -215,19 +214,19 @@ def test_a_bad_introduction(changes: dict[str, Any], said: str, token: Path, tmp
 
 def test_an_engine_that_cannot_be_reached(token: Path, tmp_path: Path) -> None:
     """A device whose port is closed to the host hears so, and does not join."""
-    keys = pairs(read_token(token))
-    _, client = issue(["127.0.0.1"], datetime.now(UTC))
+    keys = derive_keys(read_token(token))
+    _, client = issue_credentials(["127.0.0.1"], datetime.now(UTC))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         closed = taken.getsockname()[1]
     with (
         host(token, tmp_path / "kept") as listening,
-        Endpoint(DEVICE, keys.device, {HOST: keys.host.public}, run=RUN, note=lambda _: None) as line,
+        Endpoint(DEVICE, keys.device, {HOST: keys.host.public}, run=JOIN_RUN, note=lambda _: None) as line,
     ):
         words = Introduction(
             name="a",
             address=f"tcp://127.0.0.1:{closed}",
             answer_to=line.address,
-            facts=EngineFacts(version="9.9", cores=1, memory_bytes=1),
+            facts=EngineReport(version="9.9", cores=1, memory_bytes=1),
             ca=client.ca,
             cert=client.cert,
             key=client.key,
@@ -246,9 +245,9 @@ def test_a_token_that_others_can_read(devices: Devices, token: Path, tmp_path: P
     """Neither side begins with it."""
     token.chmod(0o644)
     with pytest.raises(Refused, match="chmod 600"):
-        listen_for(Join(token_file=str(token)), tmp_path / "kept", print)
+        collect_devices(Join(token_file=str(token)), tmp_path / "kept", print)
     with pytest.raises(Refused, match="chmod 600"):
-        serve(Joining(name="a", token_file=token, engine=devices.engine), print, threading.Event())
+        serve(JoinOptions(name="a", token_file=token, engine=devices.engine), print, threading.Event())
     assert not (tmp_path / "kept").exists()
 
 

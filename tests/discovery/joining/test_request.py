@@ -7,34 +7,34 @@ import pytest
 from fleetune.contracts.fleet import Engine, ModelSpeed, SimulatedDevice
 from fleetune.contracts.fleet_request import DeviceRequest, Emulate, FleetRequest, Join
 from fleetune.contracts.link_spec import NetworkSpec
-from fleetune.discovery.joining import Joined, joined_request
-from fleetune.discovery.joining.engine_facts import EngineFacts
-from fleetune.discovery.joining.request import with_joined
-from fleetune.discovery.joining.surroundings import LOOPBACK, Surroundings
+from fleetune.discovery.joining import JoinedDevice, joined_request
+from fleetune.discovery.joining.host import add_joined
+from fleetune.discovery.joining.introduction import EngineReport
+from fleetune.discovery.joining.network import LOOPBACK, LocalNetwork
 from fleetune.errors import Refused, TryAgain
 from tests.discovery.joining.sides import Devices, Said
 
 ASKED = Join(token_file="token")
 
 
-def joined(name: str, port: int = 2376) -> Joined:
+def joined(name: str, port: int = 2376) -> JoinedDevice:
     """A device that has joined."""
     engine = Engine(name=name, address=f"tcp://192.0.2.7:{port}", tls=f"/kept/{name}")
-    return Joined(name=name, engine=engine, facts=EngineFacts(version="9.9", cores=4, memory_bytes=8))
+    return JoinedDevice(name=name, engine=engine, facts=EngineReport(version="9.9", cores=4, memory_bytes=8))
 
 
 def test_who_joined_is_added() -> None:
     """Each comes with its engine, in containers of which its work is done; the file's own devices stay as they are."""
     here = DeviceRequest(name="here")
     request = FleetRequest(devices=(here,), engines=(joined("box").engine,), join=ASKED)
-    made = with_joined(request, (joined("a"), joined("b")))
+    made = add_joined(request, (joined("a"), joined("b")))
     assert made.devices == (
         here,
         DeviceRequest(name="a", launcher="docker", engine="a"),
         DeviceRequest(name="b", launcher="docker", engine="b"),
     )
     assert [engine.name for engine in made.engines] == ["box", "a", "b"]
-    assert with_joined(request, ()) == request
+    assert add_joined(request, ()) == request
 
 
 @pytest.mark.parametrize("used", [True, False], ids=["used", "unused"])
@@ -43,13 +43,13 @@ def test_an_engine_of_the_file_is_not_taken_over(used: bool) -> None:
     devices = (DeviceRequest(name="b", launcher="docker", engine="a"),) if used else ()
     request = FleetRequest(devices=devices, engines=(joined("a", port=1).engine,), join=ASKED)
     with pytest.raises(Refused, match="engine a: it is in the fleet file, and a device has joined by that name, from"):
-        with_joined(request, (joined("a"),))
+        add_joined(request, (joined("a"),))
 
 
 def test_a_device_of_the_file() -> None:
     """It keeps what the file says of it, and gets the engine that joined."""
     asked = DeviceRequest(name="a", launcher="docker", engine="local", emulate=Emulate(cores=0.5))
-    made = with_joined(FleetRequest(devices=(asked,), join=ASKED), (joined("a"),))
+    made = add_joined(FleetRequest(devices=(asked,), join=ASKED), (joined("a"),))
     assert made.devices == (DeviceRequest(name="a", launcher="docker", engine="a", emulate=Emulate(cores=0.5)),)
     assert made.engines == (joined("a").engine,)
 
@@ -65,13 +65,13 @@ def test_a_name_that_another_device_has(device: DeviceRequest, where: str) -> No
     """A machine of the file is not taken for the one that joined."""
     request = FleetRequest(devices=(device,), engines=(joined("box").engine,), join=ASKED)
     with pytest.raises(Refused, match=f"device a: it is in the fleet file, with {where}, and another device"):
-        with_joined(request, (joined("a"),))
+        add_joined(request, (joined("a"),))
 
 
 def test_nobody() -> None:
     """A fleet without any device says what to run on one."""
     with pytest.raises(TryAgain, match="none has joined within 10 s; run fleetune join"):
-        with_joined(FleetRequest(devices=(), join=ASKED), ())
+        add_joined(FleetRequest(devices=(), join=ASKED), ())
 
 
 def test_nothing_is_listened_for(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_the_whole(devices: Devices, token: Path, tmp_path: Path) -> None:
     """The fleet's file asks, a device joins, and the request has it."""
     said = Said()
     request = FleetRequest(devices=(), join=Join(token_file=str(token), wait_s=1))
-    here = Surroundings(addresses=(LOOPBACK,), port=0, clock=lambda: 2.0 if (tmp_path / "kept" / "b").exists() else 0.0)
+    here = LocalNetwork(addresses=(LOOPBACK,), port=0, clock=lambda: 2.0 if (tmp_path / "kept" / "b").exists() else 0.0)
     devices.start("b")
     made = joined_request(request, tmp_path / "kept", said.sentences.put, here)
     assert made.devices == (DeviceRequest(name="b", launcher="docker", engine="b"),)

@@ -5,14 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from fleetune.discovery.joining.token import new_token, pairs, read_token
+from fleetune.discovery.joining.token import derive_keys, new_token, read_token
 from fleetune.errors import Refused
 from tests.discovery.joining.sides import token_file
 
 
 def test_both_sides_derive_the_same() -> None:
     """The same token gives the same two pairs, another one others; these are known, so that versions agree."""
-    ours, again, others = pairs("correct horse battery"), pairs("correct horse battery"), pairs("correct horse batterx")
+    ours, again, others = (
+        derive_keys("correct horse battery"),
+        derive_keys("correct horse battery"),
+        derive_keys("correct horse batterx"),
+    )
     assert ours == again
     keys = {pair.secret for both in (ours, others) for pair in (both.host, both.device)}
     keys |= {pair.public for both in (ours, others) for pair in (both.host, both.device)}

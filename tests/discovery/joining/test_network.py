@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fleetune.discovery.joining import surroundings
-from fleetune.discovery.joining.device import engine_here
-from fleetune.discovery.joining.surroundings import LOOPBACK, Surroundings, listening, own_addresses
+from fleetune.discovery.joining import network
+from fleetune.discovery.joining.device import find_local_engine
+from fleetune.discovery.joining.network import LOOPBACK, LocalNetwork, listening_sockets, own_addresses
 from fleetune.errors import Refused
 
 
@@ -16,16 +16,16 @@ def test_own_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     """IPv4 and never loopback, unless there is no other."""
     found = own_addresses()
     assert found == (LOOPBACK,) or not any(ipaddress.IPv4Address(address).is_loopback for address in found)
-    monkeypatch.setattr(surroundings.psutil, "net_if_stats", dict)
+    monkeypatch.setattr(network.psutil, "net_if_stats", dict)
     assert own_addresses() == (LOOPBACK,)
 
 
 def test_the_address_on_the_way() -> None:
     """The one that the system would send from, if it is among those that are listened at; else the first."""
-    here = Surroundings(addresses=("192.0.2.200", LOOPBACK))
-    assert here.towards(LOOPBACK) == LOOPBACK
-    assert Surroundings(addresses=("192.0.2.200",)).towards(LOOPBACK) == "192.0.2.200"
-    assert here.towards("no address") == "192.0.2.200"
+    here = LocalNetwork(addresses=("192.0.2.200", LOOPBACK))
+    assert here.source_address(LOOPBACK) == LOOPBACK
+    assert LocalNetwork(addresses=("192.0.2.200",)).source_address(LOOPBACK) == "192.0.2.200"
+    assert here.source_address("no address") == "192.0.2.200"
 
 
 def test_ports() -> None:
@@ -35,13 +35,13 @@ def test_ports() -> None:
         with pytest.raises(
             Refused, match=f"{LOOPBACK}:{taken}: cannot be listened on .*; give another address or port"
         ):
-            listening(Surroundings(addresses=(LOOPBACK,), port=taken))
-        (given,) = listening(Surroundings(addresses=(LOOPBACK,)), usual=taken)
+            listening_sockets(LocalNetwork(addresses=(LOOPBACK,), port=taken))
+        (given,) = listening_sockets(LocalNetwork(addresses=(LOOPBACK,)), usual=taken)
         with given:
             assert given.getsockname()[1] != taken
     with pytest.raises(Refused, match="192.0.2.200:any: cannot be listened on"):
-        listening(Surroundings(addresses=("192.0.2.200",)))
-    both = listening(Surroundings(addresses=(LOOPBACK, "127.0.0.2")))
+        listening_sockets(LocalNetwork(addresses=("192.0.2.200",)))
+    both = listening_sockets(LocalNetwork(addresses=(LOOPBACK, "127.0.0.2")))
     assert len({each.getsockname()[1] for each in both}) == 1
     for each in both:
         each.close()
@@ -50,11 +50,11 @@ def test_ports() -> None:
 def test_the_engine_of_this_machine(engine: str, tmp_path: Path) -> None:
     """It is the one that is named, else that of the environment; only one of this machine can join."""
     place = str(Path(engine).resolve())
-    assert engine_here(f"unix://{place}", {"DOCKER_HOST": "unix:///nothing"}).version == "9.9"
-    assert engine_here(None, {"DOCKER_HOST": f"unix://{place}"}).socket == place
+    assert find_local_engine(f"unix://{place}", {"DOCKER_HOST": "unix:///nothing"}).version == "9.9"
+    assert find_local_engine(None, {"DOCKER_HOST": f"unix://{place}"}).socket == place
     with pytest.raises(Refused, match="no engine answers at .*none .*; run make engine, or name yours"):
-        engine_here(f"unix://{tmp_path}/none", {})
+        find_local_engine(f"unix://{tmp_path}/none", {})
     with pytest.raises(Refused, match="DOCKER_HOST names another machine"):
-        engine_here(None, {"DOCKER_HOST": "tcp://192.0.2.1:2376"})
+        find_local_engine(None, {"DOCKER_HOST": "tcp://192.0.2.1:2376"})
     with pytest.raises(Refused, match="write unix:///PATH"):
-        engine_here("tcp://192.0.2.1:2376", {})
+        find_local_engine("tcp://192.0.2.1:2376", {})

@@ -9,44 +9,45 @@ from datetime import UTC, datetime
 
 import pytest
 
-from fleetune.discovery.joining import front as of_front
-from fleetune.discovery.joining.certificates import client_context, issue, server_context
-from fleetune.discovery.joining.front import Front, Passed
-from fleetune.discovery.joining.streams import Plain, Stream, Tls
-from fleetune.discovery.joining.surroundings import LOOPBACK, Surroundings, listening
+from fleetune.discovery.joining import tls_proxy as of_front
+from fleetune.discovery.joining.certificates import client_context, issue_credentials, server_context
+from fleetune.discovery.joining.network import LOOPBACK, LocalNetwork, listening_sockets
+from fleetune.discovery.joining.tls_proxy import PlainStream, ProxiedConnection, Stream, TlsProxy, TlsStream
 from tests.discovery.joining.fake_engine import ECHO, LAST_WORDS, TAKEN_OVER
 
-SERVER, CLIENT = issue([LOOPBACK], datetime.now(UTC))
-HERE = Surroundings(addresses=(LOOPBACK,))
+SERVER, CLIENT = issue_credentials([LOOPBACK], datetime.now(UTC))
+HERE = LocalNetwork(addresses=(LOOPBACK,))
 PATIENCE_S = 30.0
 
 
 @pytest.fixture
-def ended() -> "queue.SimpleQueue[Passed]":
+def ended() -> "queue.SimpleQueue[ProxiedConnection]":
     """Connections that have ended."""
     return queue.SimpleQueue()
 
 
 @pytest.fixture(params=["plain", "tls"])
-def front(request: pytest.FixtureRequest, engine: str, ended: "queue.SimpleQueue[Passed]") -> Iterator[Front]:
+def front(
+    request: pytest.FixtureRequest, engine: str, ended: "queue.SimpleQueue[ProxiedConnection]"
+) -> Iterator[TlsProxy]:
     """A front before the engine."""
     context = server_context(SERVER) if request.param == "tls" else None
-    with Front(listening(HERE), engine, context, ended.put) as made:
+    with TlsProxy(listening_sockets(HERE), engine, context, ended.put) as made:
         yield made
 
 
 @pytest.fixture
-def tls_front(engine: str, ended: "queue.SimpleQueue[Passed]") -> Iterator[Front]:
+def tls_front(engine: str, ended: "queue.SimpleQueue[ProxiedConnection]") -> Iterator[TlsProxy]:
     """One with TLS."""
-    with Front(listening(HERE), engine, server_context(SERVER), ended.put) as made:
+    with TlsProxy(listening_sockets(HERE), engine, server_context(SERVER), ended.put) as made:
         yield made
 
 
-async def reached(front: Front, is_tls: bool) -> Stream:
+async def connected(front: TlsProxy, is_tls: bool) -> Stream:
     """A connection to the front."""
-    stream: Stream = Plain(*await asyncio.open_connection(LOOPBACK, front.port))
+    stream: Stream = PlainStream(*await asyncio.open_connection(LOOPBACK, front.port))
     if is_tls:
-        stream = Tls(stream, client_context(CLIENT), LOOPBACK)
+        stream = TlsStream(stream, client_context(CLIENT), LOOPBACK)
     await stream.open()
     return stream
 
@@ -60,13 +61,13 @@ async def until_end(stream: Stream) -> bytes:
 
 
 def test_a_stream_that_was_taken_over(
-    front: Front, ended: "queue.SimpleQueue[Passed]", request: pytest.FixtureRequest
+    front: TlsProxy, ended: "queue.SimpleQueue[ProxiedConnection]", request: pytest.FixtureRequest
 ) -> None:
     """Bytes go both ways at once and stay what they are; the end of one direction leaves the other open."""
     payload = bytes(range(256)) * 20_000
 
     async def talk() -> bytes:
-        stream = await reached(front, "tls" in request.node.name)
+        stream = await connected(front, "tls" in request.node.name)
         answer = asyncio.ensure_future(until_end(stream))
         await stream.write(ECHO + payload)
         await stream.end()
@@ -96,9 +97,9 @@ def test_an_end_by_the_engine_leaves_the_other_direction_open(tmp_path_factory: 
             await writer.wait_closed()
 
         async with await asyncio.start_unix_server(say_and_listen, place):
-            with_front = Front(listening(HERE), place, server_context(SERVER))
+            with_front = TlsProxy(listening_sockets(HERE), place, server_context(SERVER))
             try:
-                stream = await reached(with_front, True)
+                stream = await connected(with_front, True)
                 said = await until_end(stream)
                 await stream.write(said + b" heard")
                 await stream.end()
@@ -110,7 +111,7 @@ def test_an_end_by_the_engine_leaves_the_other_direction_open(tmp_path_factory: 
     assert asyncio.run(talk()) == b"all heard"
 
 
-def test_a_farewell_of_another_tls(tls_front: Front) -> None:
+def test_a_farewell_of_another_tls(tls_front: TlsProxy) -> None:
     """Python's own TLS client ends its direction and hears the end of the other."""
     context = client_context(CLIENT)
     with socket.create_connection((LOOPBACK, tls_front.port), timeout=PATIENCE_S) as line:
@@ -124,7 +125,7 @@ def test_a_farewell_of_another_tls(tls_front: Front) -> None:
 
 @pytest.mark.parametrize("words", [b"", b"GET / HTTP/1.1\r\n\r\n"], ids=["silent", "plain"])
 def test_who_does_not_prove_itself_is_cut_off(
-    tls_front: Front, ended: "queue.SimpleQueue[Passed]", words: bytes, monkeypatch: pytest.MonkeyPatch
+    tls_front: TlsProxy, ended: "queue.SimpleQueue[ProxiedConnection]", words: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that says nothing in time, or does not speak TLS, gets nothing from the engine."""
     monkeypatch.setattr(of_front, "HANDSHAKE_S", 0.2)
@@ -138,7 +139,7 @@ def test_who_does_not_prove_itself_is_cut_off(
     assert (passed.inward_bytes, passed.outward_bytes) == (0, 0)
 
 
-def test_older_tls_is_refused(tls_front: Front) -> None:
+def test_older_tls_is_refused(tls_front: TlsProxy) -> None:
     """Nothing before TLS 1.3, whose certificates are never in the clear."""
     context = client_context(CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -148,12 +149,12 @@ def test_older_tls_is_refused(tls_front: Front) -> None:
             context.wrap_socket(line, server_hostname=LOOPBACK)
 
 
-def test_too_many_connections(front: Front, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+def test_too_many_connections(front: TlsProxy, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """One more than the most is cut off; the others go on, and a place that became free can be taken."""
-    monkeypatch.setattr(of_front, "MOST_CONNECTIONS", 1)
+    monkeypatch.setattr(of_front, "MAX_CONNECTIONS", 1)
 
     async def talk() -> bytes:
-        first = await reached(front, "tls" in request.node.name)
+        first = await connected(front, "tls" in request.node.name)
         await first.write(ECHO)
         begun = await first.read()
         reader, writer = await asyncio.open_connection(LOOPBACK, front.port)
@@ -170,10 +171,12 @@ def test_too_many_connections(front: Front, monkeypatch: pytest.MonkeyPatch, req
     assert asyncio.run(talk()) == TAKEN_OVER + LAST_WORDS
 
 
-def test_an_engine_that_has_gone(tmp_path_factory: pytest.TempPathFactory, ended: "queue.SimpleQueue[Passed]") -> None:
+def test_an_engine_that_has_gone(
+    tmp_path_factory: pytest.TempPathFactory, ended: "queue.SimpleQueue[ProxiedConnection]"
+) -> None:
     """Clients are cut off; the front goes on."""
     place = str(tmp_path_factory.mktemp("s") / "none")
-    with Front(listening(HERE), place, ended=ended.put) as made:
+    with TlsProxy(listening_sockets(HERE), place, ended=ended.put) as made:
         for _ in range(2):
             with socket.create_connection((LOOPBACK, made.port), timeout=PATIENCE_S) as line:
                 try:

@@ -13,18 +13,16 @@ import pytest
 
 from fleetune.contracts.fleet import Device as FleetDevice
 from fleetune.contracts.fleet_request import DeviceRequest
-from fleetune.discovery.joining import acquaintance, engine_facts, refusals
-from fleetune.discovery.joining import front as of_front
-from fleetune.discovery.joining.acquaintance import Acquaintance, Device
-from fleetune.discovery.joining.announcing import MOST_PLACES, Announced
-from fleetune.discovery.joining.certificates import client_context, issue, server_context
-from fleetune.discovery.joining.device import _update
-from fleetune.discovery.joining.front import Front, Passed
-from fleetune.discovery.joining.protocol import EARLIER_REFUSALS, REFUSALS, Introduction, a_joining_name
-from fleetune.discovery.joining.refusals import TURNED_AWAY, Refusals
-from fleetune.discovery.joining.streams import Plain, Tls
-from fleetune.discovery.joining.surroundings import LOOPBACK, Surroundings, listening
-from fleetune.discovery.joining.token import pairs
+from fleetune.discovery.joining import host, host_session, introduction
+from fleetune.discovery.joining import tls_proxy as of_front
+from fleetune.discovery.joining.certificates import client_context, issue_credentials, server_context
+from fleetune.discovery.joining.device import _update_sessions
+from fleetune.discovery.joining.host import REJECTION_BYTES, RefusalLog
+from fleetune.discovery.joining.host_session import DeviceIdentity, HostSession
+from fleetune.discovery.joining.introduction import OLD_REFUSAL_LOG, REFUSAL_LOG, Introduction, check_joining_name
+from fleetune.discovery.joining.network import LOOPBACK, MAX_ADDRESSES, AnnouncedHost, LocalNetwork, listening_sockets
+from fleetune.discovery.joining.tls_proxy import PlainStream, ProxiedConnection, TlsProxy, TlsStream
+from fleetune.discovery.joining.token import derive_keys
 from fleetune.errors import Refused, TryAgain
 
 HOSTS = 10
@@ -73,30 +71,32 @@ def silent() -> Iterator[int]:
 def test_announced_hosts_cost_one_knock_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten announced hosts with eight addresses each once took every file descriptor of a device in 3 s; now one address
     is tried at a time, and an honest host among them is met after one address of each."""
-    monkeypatch.setattr(acquaintance, "Endpoint", Line)
+    monkeypatch.setattr(host_session, "Endpoint", Line)
     monkeypatch.setattr(Line, "knocks", 0)
     with silent() as bad, silent() as good, socket.create_server((LOOPBACK, 0)) as taken:
         closed = int(taken.getsockname()[1])
         taken.close()
         monkeypatch.setattr(Line, "honest", good)
         now_s = [0.0]
-        here = Surroundings(addresses=(LOOPBACK,), clock=lambda: now_s[0])
+        here = LocalNetwork(addresses=(LOOPBACK,), clock=lambda: now_s[0])
         words = Introduction(
             name="a", address="tcp://127.0.0.1:9", answer_to="tcp://127.0.0.1:9", ca="", cert="", key="",
-            facts=engine_facts.EngineFacts(version="1", cores=1, memory_bytes=1),
+            facts=introduction.EngineReport(version="1", cores=1, memory_bytes=1),
         )  # fmt: skip
-        device = Device(keys=pairs("token"), introduce=lambda *_: words, surroundings=here, say=lambda _: None)
-        known: dict[str, tuple[Announced, Acquaintance]] = {}
+        device = DeviceIdentity(keys=derive_keys("token"), introduce=lambda *_: words, network=here, say=lambda _: None)
+        known: dict[str, tuple[AnnouncedHost, HostSession]] = {}
         for number in range(HOSTS):
-            places = ((LOOPBACK, closed), *([(LOOPBACK, bad)] * (MOST_PLACES - 1)))
-            _update(known, Announced(f"bad-{number}", places), device)
-        _update(known, Announced("good", ((LOOPBACK, good),)), device)
+            places = ((LOOPBACK, closed), *([(LOOPBACK, bad)] * (MAX_ADDRESSES - 1)))
+            _update_sessions(known, AnnouncedHost(f"bad-{number}", places), device)
+        _update_sessions(known, AnnouncedHost("good", ((LOOPBACK, good),)), device)
         most = 0
         while not known["good"][1].admitted:
             now_s[0] += 0.4
             for _, each in known.values():
-                each.look()
-                open_ones = sum(other._dialled is not None or other._line is not None for _, other in known.values())
+                each.poll()
+                open_ones = sum(
+                    other._probe_socket is not None or other._endpoint is not None for _, other in known.values()
+                )
                 most = max(most, open_ones)
             assert Line.knocks <= HOSTS + 1
         assert most == 1
@@ -110,17 +110,17 @@ def test_unproven_connections_of_one_address_are_few(
     is_tls: bool, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever only opens connections once kept every place from devices; proven ones are not counted among those."""
-    monkeypatch.setattr(of_front, "MOST_UNPROVEN_OF_ONE", 2)
-    server, client = issue([LOOPBACK], datetime.now(UTC))
+    monkeypatch.setattr(of_front, "MAX_UNPROVEN_PER_ADDRESS", 2)
+    server, client = issue_credentials([LOOPBACK], datetime.now(UTC))
     context = server_context(server) if is_tls else None
-    here = Surroundings(addresses=(LOOPBACK,))
+    here = LocalNetwork(addresses=(LOOPBACK,))
 
-    async def talk(front: Front) -> None:
+    async def talk(front: TlsProxy) -> None:
         proven = []
         for _ in range(4):
-            stream: Any = Plain(*await asyncio.open_connection(LOOPBACK, front.port))
+            stream: Any = PlainStream(*await asyncio.open_connection(LOOPBACK, front.port))
             if is_tls:
-                stream = Tls(stream, client_context(client), LOOPBACK)
+                stream = TlsStream(stream, client_context(client), LOOPBACK)
             await stream.open()
             await stream.write(b"GET /info HTTP/1.1\r\nHost: engine\r\n\r\n")
             assert (await stream.read()).startswith(b"HTTP/1.1 200 OK")
@@ -138,36 +138,36 @@ def test_unproven_connections_of_one_address_are_few(
         for stream in proven:
             await stream.finish()
 
-    with Front(listening(here), engine, context) as front:
+    with TlsProxy(listening_sockets(here), engine, context) as front:
         asyncio.run(talk(front))
 
 
 def test_the_log_of_refusals_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Strangers from ever new addresses once filled the disk; after the first of them only their number is kept."""
-    monkeypatch.setattr(refusals, "MOST_TOLD", 3)
-    (tmp_path / REFUSALS).write_text("x" * (refusals.MOST_LOG_BYTES + 1))
+    monkeypatch.setattr(host, "MAX_LOGGED", 3)
+    (tmp_path / REFUSAL_LOG).write_text("x" * (host.MAX_LOG_BYTES + 1))
     told: list[str] = []
-    book = Refusals(tmp_path, told.append, lambda: datetime(2026, 1, 2, tzinfo=UTC))
-    assert (tmp_path / EARLIER_REFUSALS).exists() and not (tmp_path / REFUSALS).exists()
+    book = RefusalLog(tmp_path, told.append, lambda: datetime(2026, 1, 2, tzinfo=UTC))
+    assert (tmp_path / OLD_REFUSAL_LOG).exists() and not (tmp_path / REFUSAL_LOG).exists()
     for number in range(100):
-        book.ended(Passed(remote=f"10.0.0.{number}", inward_bytes=1, outward_bytes=TURNED_AWAY - 1))
+        book.ended(ProxiedConnection(remote=f"10.0.0.{number}", inward_bytes=1, outward_bytes=REJECTION_BYTES - 1))
     book.add("a device", "one\nline" * 1000)
     book.close()
     book.close()
-    lines = (tmp_path / REFUSALS).read_text().splitlines()
+    lines = (tmp_path / REFUSAL_LOG).read_text().splitlines()
     assert len(lines) == 4 and "10.0.0.2 may not join" in lines[2]
     assert lines[3].endswith("98 further refusals are not written down")
     assert len(told) == 4 and told[3].startswith("98 further")
-    again = Refusals(tmp_path, told.append, lambda: datetime(2026, 1, 2, tzinfo=UTC))
+    again = RefusalLog(tmp_path, told.append, lambda: datetime(2026, 1, 2, tzinfo=UTC))
     again.add("a device", "one\nline" * 1000)
-    assert len((tmp_path / REFUSALS).read_text().splitlines()[-1]) < 500
+    assert len((tmp_path / REFUSAL_LOG).read_text().splitlines()[-1]) < 500
 
 
 @pytest.mark.parametrize("is_tls", [True, False], ids=["tls", "plain"])
 def test_an_engine_that_answers_by_drops_is_left(is_tls: bool) -> None:
     """A time limit for every piece is none for a thousand pieces: the whole question has one."""
     over = threading.Event()
-    server, client = issue([LOOPBACK], datetime.now(UTC))
+    server, client = issue_credentials([LOOPBACK], datetime.now(UTC))
 
     def drip(listener: socket.socket) -> None:
         line, _ = listener.accept()
@@ -190,7 +190,7 @@ def test_an_engine_that_answers_by_drops_is_left(is_tls: bool) -> None:
             line = context.wrap_socket(line, server_hostname=LOOPBACK, do_handshake_on_connect=False)
         try:
             with line, pytest.raises(TryAgain, match="does not answer as one does"):
-                engine_facts.ask(line, "the drip", limit_s=0.5)
+                introduction.query_engine(line, "the drip", limit_s=0.5)
         finally:
             over.set()
             thread.join()
@@ -201,7 +201,7 @@ def test_no_device_has_the_coordinators_name() -> None:
     for make in (
         lambda: DeviceRequest(name="coordinator"),
         lambda: FleetDevice(name="coordinator", memory_bytes=1, cores=1, fingerprint=""),
-        lambda: a_joining_name("coordinator"),
+        lambda: check_joining_name("coordinator"),
     ):
         with pytest.raises(Refused, match="device coordinator: this name is reserved"):
             make()

@@ -1,0 +1,189 @@
+"""Host session: a device's side of the connection to one host."""
+
+import errno
+import select
+import socket
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from fleetune.contracts import wire
+from fleetune.discovery.joining.introduction import DEVICE, HOST, JOIN_RUN, Introduction
+from fleetune.discovery.joining.network import AnnouncedHost, LocalNetwork
+from fleetune.discovery.joining.token import TokenKeys
+from fleetune.errors import Refused
+from fleetune.links.endpoint import Endpoint, Listen
+from fleetune.links.message import Message
+
+ADMISSION_S = 5.0
+RETRY_S = 5.0
+"""Wait before the next attempt at a host that has not admitted this device."""
+CONNECT_S = 1.0
+HostPort = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class DialQueue:
+    """First-in first-out queue of sessions, of which one at a time may connect.
+
+    Anybody can announce hosts, and every attempt takes sockets and threads.
+    """
+
+    waiting: deque[object] = field(default_factory=deque)
+
+    def take(self, session: object) -> bool:
+        """Queue a session if needed, and return whether it is its turn; the turn lasts until it leaves."""
+        if not any(each is session for each in self.waiting):
+            self.waiting.append(session)
+        return self.waiting[0] is session
+
+    def leave(self, session: object) -> None:
+        """Remove a session from the queue; safe to repeat."""
+        for each in [each for each in self.waiting if each is session]:
+            self.waiting.remove(each)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceIdentity:
+    """Keys, introduction and network of a device, shared by its host sessions."""
+
+    keys: TokenKeys
+    introduce: Callable[[str, str], Introduction]
+    """Builds the introduction from the device's address towards a host and the address for the answer."""
+    network: LocalNetwork
+    say: Callable[[str], None]
+    dial_queue: DialQueue = field(default_factory=DialQueue)
+
+
+class HostSession:
+    """Tries a host's addresses, introduces the device once it is admitted, and reconnects when the host restarts.
+
+    Never blocks: the caller calls `poll` repeatedly. All sessions of a device together try one address at a time;
+    further open connections are to hosts that have proven to know the token.
+    """
+
+    def __init__(self, host: AnnouncedHost, device: DeviceIdentity) -> None:
+        self._host, self._device = host, device
+        self._addresses: deque[HostPort] = deque(host.addresses)
+        """Addresses left to try in this round."""
+        self._probe_socket: socket.socket | None = None
+        self._endpoint: Endpoint | None = None
+        self._admitted = self._introduced = self._listens = False
+        self._step_s = device.network.clock()
+        """Start of the current step, or end of the wait before the next attempt."""
+        self._last_sentence = ""
+
+    def poll(self) -> None:
+        """Perform the next step if it is due."""
+        now_s = self._device.network.clock()
+        if self._admitted:
+            self._check_connection(now_s)
+        elif self._endpoint is not None:
+            self._await_admission(now_s)
+        elif self._probe_socket is not None:
+            self._await_tcp(now_s)
+        elif now_s >= self._step_s and self._device.dial_queue.take(self):
+            self._dial(now_s)
+
+    @property
+    def admitted(self) -> bool:
+        """True while the host admits this device and is connected."""
+        return self._admitted
+
+    def close(self) -> None:
+        """Disconnect from the host; safe to repeat."""
+        self._device.dial_queue.leave(self)
+        if self._probe_socket is not None:
+            self._probe_socket.close()
+        if self._endpoint is not None:
+            self._endpoint.close(linger_s=0)
+        self._probe_socket = self._endpoint = None
+        self._admitted = False
+
+    def _dial(self, now_s: float) -> None:
+        """Start a plain TCP connection, which takes one socket and shows whether anybody listens."""
+        self._step_s = now_s
+        self._probe_socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        if self._probe_socket.connect_ex(self._addresses[0]) not in (0, errno.EINPROGRESS):
+            self._next_address(now_s)
+
+    def _await_tcp(self, now_s: float) -> None:
+        assert self._probe_socket is not None
+        _, answered, _ = select.select([], [self._probe_socket], [], 0)
+        if answered and self._probe_socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
+            self._request_admission(now_s)
+        elif answered or now_s - self._step_s >= CONNECT_S:
+            self._next_address(now_s)
+
+    def _request_admission(self, now_s: float) -> None:
+        """Start mutual authentication by the token with an address that listens."""
+        assert self._probe_socket is not None
+        self._probe_socket.close()
+        self._probe_socket, self._step_s, self._listens = None, now_s, True
+        address, port = self._addresses[0]
+        keys = self._device.keys
+        listen = Listen(bind=f"tcp://{self._device.network.source_address(address)}:*", max_message_bytes=1 << 10)
+        endpoint = Endpoint(
+            DEVICE, keys.device, {HOST: keys.host.public}, run=JOIN_RUN, listen=listen, note=lambda _: None
+        )
+        self._endpoint = endpoint
+        try:
+            endpoint.connect(HOST, f"tcp://{address}:{port}", keys.host.public)
+        except Refused:
+            self._next_address(now_s)
+
+    def _await_admission(self, now_s: float) -> None:
+        assert self._endpoint is not None
+        if self._endpoint.connected(HOST):
+            self._admitted = True
+            self._device.dial_queue.leave(self)
+            self._introduce(self._endpoint)
+            self._receive_answers(self._endpoint)
+        elif now_s - self._step_s >= ADMISSION_S:
+            self._next_address(now_s)
+
+    def _check_connection(self, now_s: float) -> None:
+        """Read the answers of a connected host; after a disconnect, start over and wait for the next turn."""
+        assert self._endpoint is not None
+        if self._endpoint.connected(HOST):
+            return self._receive_answers(self._endpoint)
+        self.close()
+        self._addresses, self._step_s, self._listens = deque(self._host.addresses), now_s, False
+
+    def _introduce(self, endpoint: Endpoint) -> None:
+        address, port = self._addresses[0]
+        own = self._device.network.source_address(address)
+        endpoint.send(HOST, Message("here", wire.dump(self._device.introduce(own, endpoint.address))))
+        self._introduced = True
+        self._say_once(f"host {self._host.name} at {address}:{port} admits this device, which has introduced itself")
+
+    def _receive_answers(self, endpoint: Endpoint) -> None:
+        while (received := endpoint.receive(0)) is not None:
+            if received.message.kind == "welcome":
+                self._say_once(f"host {self._host.name}: this device has joined its fleet")
+            elif received.message.kind == "refused":
+                self._say_once(f"host {self._host.name} refuses this device: {received.message.header.get('why')}")
+
+    def _next_address(self, now_s: float) -> None:
+        """Give up on an address: queue for the next one, or schedule a retry after the last."""
+        self.close()
+        self._addresses.popleft()
+        self._step_s = now_s
+        if not self._addresses:
+            self._schedule_retry(now_s)
+
+    def _schedule_retry(self, now_s: float) -> None:
+        """Wait before trying all addresses again; silent after an introduction, because then the host simply ended."""
+        self._step_s = now_s + RETRY_S
+        listens, self._listens, self._addresses = self._listens, False, deque(self._host.addresses)
+        if self._introduced:
+            return
+        if listens:
+            self._say_once(f"host {self._host.name} does not admit this device: is its token another?")
+        else:
+            self._say_once(f"host {self._host.name} does not listen now; this device introduces itself when it does")
+
+    def _say_once(self, sentence: str) -> None:
+        if sentence != self._last_sentence:
+            self._device.say(sentence)
+        self._last_sentence = sentence
