@@ -1,9 +1,8 @@
-"""Planning problems as pure mathematics: a problem of numbers in, a plan of numbers out; what `fleetune solve` runs.
+"""Planning problems as pure mathematics: a problem of numbers in, a plan of numbers out. `fleetune solve` runs it.
 
-One folder per kind of problem, and one door for all: `read`, `solve`, `document`; `kinds()` lists what there is. A
-problem knows no fleet, model or run: `fleetune.planning` turns those into one. Every method is deterministic by its
-seed, and cites the paper it follows. One solver for all kinds was set aside: the problems share no mathematics beyond
-their door.
+One folder per kind of problem, and one interface for all: `read`, `solve`, `document`, `kinds`. A problem knows no
+fleet, model or run: `fleetune.planning` reduces those to one. Every method is deterministic by its seed, and cites the
+paper it follows. Rejected alternative: one solver for all kinds; the problems share no mathematics.
 
 May import: fleetune.clock, fleetune.contracts, fleetune.errors, numpy, numba, scipy, networkx, ortools, pydantic (types
 of fields). No torch or files.

@@ -1,4 +1,5 @@
-"""Problems of any kind in, plans out: read a file's text, pick its kind and method, solve, and put the plan in JSON."""
+"""Interface to all kinds of problems: read a file's text, select kind and method, solve, and convert the plan to
+JSON."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,16 +15,17 @@ from fleetune.solving.split.kind import SPLIT
 from fleetune.solving.validation import validate_range
 
 MAX_SEED = 2**32 - 1
-"""What every generator takes."""
+"""Largest seed that every random generator accepts."""
 
 
 def kinds() -> dict[str, Kind]:
-    """Every kind by the name that problem files give."""
+    """Return every kind by its name in problem files."""
     return {kind.name: kind for kind in (HPP, DEFT, SPLIT, D2FT, OPFENCE)}
 
 
 def read(source: str | bytes, owner: str, known: Mapping[str, Kind]) -> tuple[Kind, Any]:
-    """The proven problem in JSON text, and its kind; `owner` (a file's name, say) opens the message of a Refused."""
+    """Return the kind and the validated problem in JSON text; `owner` (a file's name) opens the message of a
+    Refused."""
     plain = wire.parse(dict[str, Any], source, owner)
     name, allowed = plain.get("kind"), f"allowed are {', '.join(known)}"
     if name is None:
@@ -36,10 +38,10 @@ def read(source: str | bytes, owner: str, known: Mapping[str, Kind]) -> tuple[Ki
 def solve(
     kind: Kind, problem: Any, *, method: str | None = None, time_limit_s: float | None = None, seed: int = 0
 ) -> Solved:
-    """A plan by one of the kind's methods, its default where none is named.
+    """Return a plan by one of the kind's methods, or by its default.
 
-    time_limit_s: None leaves the method its own. Refused: an unknown method, a time limit not above 0, a seed outside
-    0..2^32-1. Infeasible: nothing satisfies the problem.
+    time_limit_s: None uses the method's own limit. Raises Refused for an unknown method, a time limit not above 0, or a
+    seed outside 0..2^32-1; Infeasible if nothing satisfies the problem.
     """
     methods = kind.methods()
     if method is None:
@@ -53,7 +55,7 @@ def solve(
 
 
 def document(plan: Solved) -> dict[str, Any]:
-    """A plan as JSON values: keys in declared order, without those that nothing needs to be said about."""
+    """Return a plan as JSON values, keys in declared order, without optional keys that hold None or ""."""
     fields = type(plan).__dataclass_fields__  # type: ignore[attr-defined]
     neutral = {name for name, field in fields.items() if field.default in (None, "")}
     return {key: value for key, value in wire.dump(plan).items() if key not in neutral or value not in (None, "")}

@@ -1,4 +1,4 @@
-"""Whether what a method needs fits into this machine's memory, asked before it is taken."""
+"""Check of free memory before a method allocates its tables."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from fleetune.errors import Refused
 
 
 def require_memory(needed_bytes: int, what: str) -> None:
-    """Refuse what would not fit beside what runs already; `what` is the size of the problem in words."""
+    """Raise Refused if the tables do not fit into free memory; what: the size of the problem in words."""
     room_bytes = available_bytes()
     if needed_bytes > room_bytes:
         raise Refused(
@@ -20,7 +20,7 @@ def require_memory(needed_bytes: int, what: str) -> None:
 
 
 def available_bytes(membership: Path = MEMBERSHIP, mount: Path = MOUNT) -> int:
-    """Free memory of this machine, or what the control groups of this process leave it, where that is less."""
+    """Return the free bytes of this machine, or of this process's control groups if that is less."""
     free: int = psutil.virtual_memory().available
     left = cgroup.free_bytes(membership, mount)
     return free if left is None else min(free, left)

@@ -1,8 +1,7 @@
-"""Proofs of tables of numbers; every fault is named by what its row and column stand for, as a user wrote them.
+"""Validation of numbers in problem files; messages name rows and columns by the names that the user gave.
 
-Numbers in problem files: a number is a number, never text or true; a whole one may be written 4, 4.0 or 4e0.
-
-For fields of records that people and foreign programs write by hand; pydantic alone would read "4" and true as well.
+The field types `Whole` and `Real` are stricter than pydantic's: a number is never text or a boolean; an integer may be
+written 4, 4.0 or 4e0.
 """
 
 import math
@@ -17,12 +16,12 @@ from pydantic_core import PydanticCustomError
 from fleetune.errors import Refused
 
 Axis = tuple[str, Sequence[object]]
-"""What one index of a table runs over: `("device", ["nano-0", "tx2"])`."""
+"""Index of a table, noun and entries: `("device", ["nano-0", "tx2"])`."""
 Floats = NDArray[np.float64]
 
 
 def validate_names(noun: str, given: Sequence[str]) -> None:
-    """Refuse an empty list, names that cannot be shown on a line, and names used twice."""
+    """Refuse an empty list, names that are blank or not printable on one line, and names used twice."""
     if not given:
         raise Refused(f"{noun}s: the list is empty; give at least one {noun}")
     first: dict[str, int] = {}
@@ -44,9 +43,9 @@ def validate_range(field: str, value: float, least: float, most: float = math.in
 
 
 def validate_table(field: str, values: Sequence[Any], *axes: Axis) -> Floats:
-    """The nested rows `values` as an array with one index per axis, all finite and at least 0.
+    """Return nested rows as an array with one dimension per axis, all finite and at least 0.
 
-    Refused: rows of another length than their axis, and the first number that cannot be.
+    Refuses rows whose length differs from their axis, and names the first invalid number.
     """
     _shape(field, values, axes, [])
     array = np.array(values, np.float64).reshape([len(entries) for _, entries in axes])
@@ -63,9 +62,9 @@ def validate_table(field: str, values: Sequence[Any], *axes: Axis) -> Floats:
 def validate_links(
     field: str, rows: Sequence[Sequence[float | None]], devices: Sequence[str], *, may_be_0: bool
 ) -> Floats:
-    """A square matrix [from device][to device], its diagonal as 0; finite, at least 0 or else above 0 off the diagonal.
+    """Return a matrix [from device][to device] with a diagonal of 0; other entries finite, at least 0 or above 0.
 
-    Refused: another shape, and the first number that cannot be, null among them.
+    Refuses another shape, and names the first invalid number; null counts as invalid.
     """
     _square(field, rows, devices)
     count = len(devices)
@@ -87,7 +86,7 @@ def validate_links(
 
 
 def validate_ascending(field: str, values: Sequence[int], least: int) -> None:
-    """Refuse an empty list, values below `least`, repeated ones, and any that do not ascend."""
+    """Refuse an empty list, values below `least`, and values that do not ascend strictly."""
     if not values:
         raise Refused(f"{field}: the list is empty; give at least one")
     validate_range(field, values[0], least)
@@ -99,7 +98,7 @@ def validate_ascending(field: str, values: Sequence[int], least: int) -> None:
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 layer`, `2 layers`, `2 micro-batches`"""
+    """Format a count: `1 layer`, `2 layers`, `2 micro-batches`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}{'es' if noun.endswith('ch') else 's'}"
 
 
@@ -135,7 +134,7 @@ def _square(field: str, rows: Sequence[Sequence[object]], devices: Sequence[str]
 
 
 LARGEST = 2**62
-"""Whole numbers stay where 64 bits hold them."""
+"""Limit of integers, so that 64 bits hold them."""
 
 
 def _whole(value: Any) -> Any:

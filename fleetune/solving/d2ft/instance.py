@@ -1,8 +1,6 @@
-"""What a subnet may spend, in whole numbers: every comparison of costs with capacities is exact.
+"""A problem as arrays of scores and budgets in integers, so that costs and capacities compare exactly.
 
-Decimals as a user wrote them, as whole numbers: 3 x 0.1 fits into 0.3, though no binary fraction is 0.1.
-
-A problem as its solvers read it: scores in arrays, budgets in whole numbers, operations as a table.
+Decimals count as written: 3 x 0.1 fits into 0.3, though no binary fraction is 0.1.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,11 +16,11 @@ from fleetune.solving.d2ft.problem import Problem
 from fleetune.solving.validation import Floats
 
 Cost = int | tuple[int, ...]
-"""Of every micro-batch alike, or of each."""
+"""One cost for all micro-batches, or one for each."""
 
 
 class Budget(NamedTuple):
-    """Costs and capacities of one subnet, all times the same power of ten."""
+    """Costs and capacities of one subnet, all scaled by the same power of ten."""
 
     full_cost: Cost
     """Forward and backward of a micro-batch."""
@@ -30,7 +28,7 @@ class Budget(NamedTuple):
     full_capacity: int
     forward_capacity: int
     capacity: int | None = None
-    """Of both operations together, for `joint`."""
+    """For both operations together, used by `joint`."""
 
     @classmethod
     def from_costs(
@@ -41,7 +39,7 @@ class Budget(NamedTuple):
         forward_capacity: float,
         capacity: float | None = None,
     ) -> "Budget":
-        """From numbers of any unit, at least 0; costs of each micro-batch where they differ, in length say."""
+        """Scale numbers of any unit, at least 0, to integers. Costs: one number, or one per micro-batch."""
         forward, backward = _listed(forward_cost), _listed(backward_cost)
         count = max(len(forward), len(backward))
         costs = [*forward * (count // len(forward)), *backward * (count // len(backward))]
@@ -52,17 +50,17 @@ class Budget(NamedTuple):
 
     @property
     def uniform(self) -> bool:
-        """Whether all micro-batches cost the same."""
+        """True if all micro-batches cost the same."""
         return isinstance(self.full_cost, int) and isinstance(self.forward_cost, int)
 
 
 def max_count(cost: int, capacity: int, most: int) -> int:
-    """How many of equal cost fit, at most `most`; what costs nothing always fits."""
+    """Return how many items of equal cost fit, at most `most`; items of cost 0 always fit."""
     return most if cost == 0 else min(most, capacity // cost)
 
 
 def total_cost(cost: Cost, chosen: Sequence[bool]) -> int:
-    """What the chosen micro-batches cost together."""
+    """Return the cost of the chosen micro-batches."""
     if isinstance(cost, int):
         return cost * sum(chosen)
     return sum(one for one, taken in zip(cost, chosen, strict=True) if taken)
@@ -77,7 +75,7 @@ def _simple(costs: list[int]) -> Cost:
 
 
 def to_integers(values: Iterable[float]) -> list[int]:
-    """Every number, finite, times the smallest power of ten that makes whole numbers of their shortest decimals."""
+    """Multiply finite numbers by the smallest power of ten that makes their shortest decimals integers."""
     decimals = [Decimal(repr(float(value))).as_tuple() for value in values]
     lowest = min((int(exponent) for _, _, exponent in decimals), default=0)
     return [
@@ -87,12 +85,12 @@ def to_integers(values: Iterable[float]) -> list[int]:
 
 
 FULL, FORWARD_ONLY, SHORTCUT = 1, 2, 3
-"""Operations in a table, as the paper numbers them (Algorithm 1)."""
+"""Operations in a table, numbered as in the paper (Algorithm 1)."""
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 Table = NDArray[np.int64]
-"""[subnet, micro-batch] of operations."""
+"""[subnet, micro-batch], operations."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ class Instance:
 
     @classmethod
     def from_problem(cls, problem: Problem) -> "Instance":
-        """From a proven problem."""
+        """Convert a validated problem."""
         capacities: tuple[float | None, ...] = problem.capacity or (None,) * len(problem.forward_cost)
         costs = zip(problem.forward_cost, problem.backward_cost, strict=True)
         rooms = zip(problem.full_capacity, problem.forward_capacity, capacities, strict=True)
@@ -116,22 +114,22 @@ class Instance:
 
     @property
     def subnets(self) -> int:
-        """How many."""
+        """Number of subnets."""
         return int(self.backward.shape[0])
 
     @property
     def micro_batches(self) -> int:
-        """How many."""
+        """Number of micro-batches."""
         return int(self.backward.shape[1])
 
     @cached_property
     def fulls(self) -> Ints:
-        """[subnet]: how many micro-batches its full_capacity trains; 0 where their costs differ."""
+        """[subnet], micro-batches that full_capacity can train; 0 where their costs differ."""
         return self._fitting("full")
 
     @cached_property
     def forwards(self) -> Ints:
-        """[subnet]: how many micro-batches its forward_capacity runs forward; 0 where their costs differ."""
+        """[subnet], micro-batches that forward_capacity can run forward; 0 where their costs differ."""
         return self._fitting("forward")
 
     def _fitting(self, what: str) -> Ints:
@@ -142,5 +140,5 @@ class Instance:
 
 
 def to_table(full: Bools, forward: Bools) -> Table:
-    """Operations as a table; where both were chosen, full wins (Algorithm 1)."""
+    """Return the table of operations; full wins where both were chosen (Algorithm 1)."""
     return np.where(full, FULL, np.where(forward, FORWARD_ONLY, SHORTCUT))

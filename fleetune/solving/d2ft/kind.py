@@ -1,4 +1,4 @@
-"""Kind "d2ft" as the door knows it."""
+"""Registration of kind "d2ft". Imports no solver."""
 
 from collections import Counter
 from typing import Any
@@ -25,7 +25,7 @@ def _solve(problem: Problem, *, method: str, time_limit_s: float | None, seed: i
 
 
 def in_short(plan: Solution) -> str:
-    """`4 subnets x 5 micro-batches: 12 full, 4 forward-only, 4 shortcut, 0 untrained`"""
+    """Summarise a plan: `4 subnets x 5 micro-batches: 12 full, 4 forward-only, 4 shortcut, 0 untrained`."""
     found = Counter(operation for row in plan.table for operation in row)
     size = f"{plural(len(plan.table), 'subnet')} x {plural(len(plan.table[0]), 'micro-batch')}"
     shares = ", ".join(f"{found[code]} {name}" for code, name in ((1, "full"), (2, "forward-only"), (3, "shortcut")))

@@ -1,11 +1,9 @@
-"""The 0/1 knapsack for costs that differ, exactly: a dynamic program over the pairs of cost and value worth keeping.
+"""Exact 0/1 knapsacks: greedy for equal costs, a dynamic program over non-dominated (cost, value) pairs for others.
 
-Nemhauser and Ullmann, Discrete Dynamic Programming and Capital Allocation, Management Science 15, 1969: of all subsets
-of the first items only those matter that no cheaper one equals in value, so there are never more than the capacities a
-table would have (the paper's Algorithm 2), and mostly few (Beier and Vöcking, STOC 2003). Those that could not reach
-the best known value even with a fraction of an item (Dantzig's bound) are dropped as well.
-
-A knapsack for every subnet: as many of the best as fit where costs are alike, the general program where not.
+Source: Nemhauser and Ullmann, Discrete Dynamic Programming and Capital Allocation, Management Science 15, 1969: of all
+subsets of the first items only the non-dominated ones matter, so there are never more than capacities in a table (the
+paper's Algorithm 2), and mostly few (Beier and Vöcking, STOC 2003). Subsets whose fractional upper bound (Dantzig) is
+below the best known value are dropped.
 """
 
 import math
@@ -21,15 +19,15 @@ from fleetune.solving.validation import Floats
 
 LARGEST = 2**62
 SLACK = 1e-12
-"""Of a value: sums of the same numbers in another order differ by less."""
+"""Relative difference of sums of the same numbers in another order."""
 Bools = NDArray[np.bool_]
 
 
 def solve_knapsack(values: Sequence[float] | Floats, costs: Sequence[int], capacity: int) -> Bools:
-    """Which items to take: the largest sum of values whose costs, whole numbers from 0, sum to at most the capacity.
+    """Return a mask of the items with the largest value within the capacity; costs are integers from 0.
 
-    What costs nothing is always taken; of items alike in both numbers the first. Values are at least 0. Refused: costs
-    that share no divisor which brings them below 2^62.
+    Items of cost 0 are always taken; of identical items the first. Values are at least 0. Refuses costs without a
+    common divisor that brings them below 2^62.
     """
     worth = np.asarray(values, np.float64)
     chosen = np.array([cost == 0 for cost in costs], bool)
@@ -52,7 +50,7 @@ def solve_knapsack(values: Sequence[float] | Floats, costs: Sequence[int], capac
 
 
 def _taken(values: Floats, costs: NDArray[np.int64], room: int) -> list[int]:
-    """Positions of an optimal subset of items in descending order of value per cost, each of which fits alone."""
+    """Return positions of an optimal subset of items that are ordered by descending value per cost and fit alone."""
     least = _greedy(values, costs, room)
     spent, gained = np.zeros(1, np.int64), np.zeros(1)
     history: list[tuple[Bools, NDArray[np.int64]]] = []
@@ -79,7 +77,7 @@ def _taken(values: Floats, costs: NDArray[np.int64], room: int) -> list[int]:
 
 
 def _greedy(values: Floats, costs: NDArray[np.int64], room: int) -> float:
-    """The value of taking whatever still fits, in the order given."""
+    """Return the value of taking whatever still fits, in the order given."""
     total = 0.0
     for value, cost in zip(values, costs, strict=True):
         if cost <= room:
@@ -88,9 +86,9 @@ def _greedy(values: Floats, costs: NDArray[np.int64], room: int) -> float:
 
 
 def _dantzig(values: Floats, costs: NDArray[np.int64], rooms: NDArray[np.int64]) -> Floats:
-    """For every room, the most that items in descending order of value per cost are worth if they could be cut.
+    """Return [room] Dantzig's bound for items ordered by descending value per cost.
 
-    In floating point, since sums of costs may pass 64 bits: the error is a rounding of the bound itself.
+    Computed in floating point, because sums of costs may exceed 64 bits: the error is a rounding of the bound itself.
     """
     if not len(values):
         return np.zeros(len(rooms))
@@ -103,10 +101,10 @@ def _dantzig(values: Floats, costs: NDArray[np.int64], rooms: NDArray[np.int64])
 
 
 def select(scores: Floats, counts: Ints, knapsacks: Sequence[tuple[Cost, int]]) -> OptimalChoices:
-    """The best choices of every subnet; `counts` of them fit where costs are alike.
+    """Return the optimal choices of every subnet; `counts` of its micro-batches fit if costs are uniform.
 
-    knapsacks: [subnet] of cost and capacity. A score of -inf forbids. Where costs differ one best choice is given:
-    equals of other costs are no ties.
+    knapsacks: [subnet], cost and capacity. A score of -inf excludes. If costs differ, one optimal choice is returned:
+    equal scores of other costs are no ties.
     """
     unequal = [k for k, (cost, _) in enumerate(knapsacks) if not isinstance(cost, int)]
     if not unequal:

@@ -1,7 +1,4 @@
-"""The problem of kind "d2ft": scores, costs and budgets as plain numbers, proven when it is made.
-
-A plan of kind "d2ft": the contract's JSON, key for key.
-"""
+"""Problem and solution of kind "d2ft", as in JSON: scores, costs and budgets, and a table of operations."""
 
 import math
 from typing import Literal
@@ -17,28 +14,28 @@ Numbers = tuple[Real, ...]
 
 @record
 class Problem:
-    """Choose an operation for every subnet and micro-batch. Scores and costs have any unit, each the same throughout.
+    """Choose an operation for every subnet and micro-batch. Scores have one unit throughout, and so do costs.
 
-    Making one proves it: Refused names the field, subnet and micro-batch of the first number that cannot be.
+    Construction validates it; Refused names the field, subnet and micro-batch of the first invalid number.
     """
 
     kind: Literal["d2ft"] = "d2ft"
     backward_scores: tuple[Numbers, ...]
-    """[subnet][micro-batch]: what training it is worth."""
+    """[subnet][micro-batch], value of training it."""
     forward_scores: tuple[Numbers, ...]
-    """[subnet][micro-batch]: what running it forward alone is worth."""
+    """[subnet][micro-batch], value of running it forward only."""
     forward_cost: Numbers
-    """[subnet], of a micro-batch; running it forward only costs this."""
+    """[subnet], cost of running a micro-batch forward only."""
     backward_cost: Numbers
-    """[subnet]; training it costs this beside forward_cost."""
+    """[subnet], additional cost of training a micro-batch."""
     full_capacity: Numbers
-    """[subnet], for what is trained."""
+    """[subnet], for training."""
     forward_capacity: Numbers
-    """[subnet], for what is run forward only."""
+    """[subnet], for running forward only."""
     capacity: Numbers | None = None
-    """[subnet], for both together: what `joint` heeds instead of the two above."""
+    """[subnet], for both together; `joint` uses it in place of the two above."""
     forward_weight: Real | None = None
-    """Of forward scores beside backward scores, for `joint`; None: backward scores first, forward scores then."""
+    """Weight of forward scores relative to backward scores, for `joint`; None: lexicographic, backward scores first."""
     weight_magnitude: Numbers | None = None
     """[subnet], for `magnitude` and `magnitude-gradient`."""
     gradient_magnitude: Numbers | None = None
@@ -66,28 +63,28 @@ class Problem:
 
 @record
 class Solution:
-    """The operation of every subnet on every micro-batch, and what it is worth."""
+    """The table of operations and its value."""
 
     kind: Literal["d2ft"] = "d2ft"
     method: str
     feasible: bool
-    """False only of the pruning baselines, which heed budgets in total but not each; `reason` has the subnet."""
+    """False only for the pruning baselines, which keep the total budget but not each; `reason` names the subnet."""
     reason: str = ""
     objective: float
-    """Sum of the backward scores of what is trained; of `joint` with a forward_weight: this plus forward_weight times
-    forward_objective. Maximised."""
+    """Sum of the backward scores of trained micro-batches; for `joint` with a forward_weight also forward_weight
+    times forward_objective. Maximised."""
     upper_bound: float | None
-    """No plan within the same budgets is worth more; None: the method does not keep to them."""
+    """No plan within the same budgets has a larger objective; None: the method does not keep to them."""
     solve_s: float
     table: tuple[tuple[int, ...], ...]
     """[subnet][micro-batch]: 1 full, 2 forward-only, 3 shortcut."""
     forward_objective: float
-    """Sum of the forward scores of what is run forward only."""
+    """Sum of the forward scores of forward-only micro-batches."""
     workload_variance: float
-    """Over the subnets, of the share of its largest possible compute (all micro-batches full) that each uses: 0 is
-    balance, and subnets pruned whole or not at all have p(1 - p), about 0.25 (Section III-B1, Table I)."""
+    """Variance over subnets of the used share of their largest compute (all micro-batches full). 0 is balance;
+    subnets pruned whole or not at all have p(1 - p), about 0.25 (Section III-B1, Table I)."""
     untrained_micro_batches: int
-    """How many no subnet trains."""
+    """Micro-batches that no subnet trains."""
 
     def __post_init__(self) -> None:
         finite("solution", objective=self.objective, solve_s=self.solve_s, workload_variance=self.workload_variance)

@@ -1,7 +1,4 @@
-"""A problem of kind "d2ft" solved by a method's name.
-
-What a table comes to: sums of scores, balance, and what nobody trains.
-"""
+"""Solver of kind "d2ft": dispatch by method name, and the measures of a table."""
 
 import math
 import time
@@ -20,9 +17,9 @@ from fleetune.solving.validation import Floats
 
 
 def solve(problem: Problem, *, method: str = "bilevel", seed: int = 0) -> Solution:
-    """A plan by one of the methods; the seed is `random`'s alone.
+    """Return a plan by one of the methods; only `random` uses the seed.
 
-    Refused: an unknown method, or one that needs a key which the problem lacks.
+    Raises Refused for an unknown method, or one that needs a key which the problem lacks.
     """
     if method not in SUMMARIES:
         raise Refused(f"method: {method!r} is not known; allowed are {', '.join(SUMMARIES)}")
@@ -62,20 +59,20 @@ def _table(instance: Instance, problem: Problem, method: str, seed: int) -> Tabl
 
 
 def score_sum(scores: Floats, table: Table, operation: int) -> float:
-    """The exactly rounded sum of the scores of one operation."""
+    """Return the exactly rounded sum of the scores of one operation."""
     return math.fsum(scores[table == operation].tolist())
 
 
 def weighted_score(instance: Instance, table: Table, weight: float) -> float:
-    """Backward scores of the fulls and weighted forward scores of the forward-onlys."""
+    """Return the backward scores of full plus the weighted forward scores of forward-only micro-batches."""
     parts = (instance.backward[table == FULL], weight * instance.forward[table == FORWARD_ONLY])
     return math.fsum(np.concatenate(parts).tolist())
 
 
 def workload_variance(instance: Instance, table: Table) -> float:
-    """Over the subnets, of compute used / compute of all micro-batches full (0 where that costs nothing); population.
+    """Return the population variance over subnets of compute used / compute of all micro-batches full.
 
-    Exactly 0 where all use the same share.
+    0 if that compute costs nothing; exactly 0 if all subnets use the same share.
     """
     full, forward = table == FULL, table == FORWARD_ONLY
     known: dict[tuple[object, ...], Fraction] = {}
@@ -94,12 +91,12 @@ def workload_variance(instance: Instance, table: Table) -> float:
 
 
 def untrained_count(table: Table) -> int:
-    """How many micro-batches no subnet trains fully."""
+    """Return the number of micro-batches that no subnet trains fully."""
     return int((~(table == FULL).any(axis=0)).sum())
 
 
 def budget_violation(instance: Instance, table: Table) -> str:
-    """The first subnet that trains more than its full_capacity holds, in a sentence; empty where none does."""
+    """Name the first subnet that trains more than its full_capacity holds; empty if there is none."""
     for k, budget in enumerate(instance.budgets):
         row = (table[k] == FULL).tolist()
         used = total_cost(budget.full_cost, row)

@@ -1,14 +1,10 @@
-"""Everything that is optimal at once: which micro-batches a subnet must train, which it may, and how many in all.
+"""Sets of optimal choices per subnet, and selection among ties so that subnets together train every micro-batch.
 
-Ties are the rule (weight magnitude does not depend on the sample), so what is optimal is first described and only then
-chosen from, with an eye on what the other subnets train.
-
-Ties broken across subnets: every micro-batch is trained by some subnet if the budgets allow it at all, evenly.
-
-Subnets choose in turn, each the micro-batches that the fewest train so far and from a start that rotates; what every
-subnet trains anyway is counted before. Where scores tie only in part that may leave a micro-batch out that could have
-been in: then subnets exchange along shortest alternating paths (Berge, PNAS 1957), after which nobody is left out
-without need - for knapsacks of their own, proven by the theorem; under a joint capacity a path passes a subnet once.
+Ties are common (weight magnitude does not depend on the sample), so all optima are described first and then chosen from
+with regard to the other subnets. Subnets choose in turn, each the micro-batches that the fewest train so far, from a
+rotating start; forced choices count in advance. If scores tie only in part, this may leave out a micro-batch
+needlessly: then subnets exchange along shortest alternating paths (Berge, PNAS 1957), after which none is left out
+without need - proven by the theorem for independent knapsacks; under a joint capacity a path passes a subnet once.
 """
 
 from collections import deque
@@ -21,10 +17,10 @@ from fleetune.solving.validation import Floats
 
 
 class OptimalChoices(NamedTuple):
-    """Sets of micro-batches [subnet, micro-batch]; any choice between `must` and `may` of `wanted` is optimal.
+    """Sets of micro-batches [subnet, micro-batch]; any choice of `wanted` between `must` and `may` is optimal.
 
-    Where the two operations share a capacity, how many are trained of two kinds of ties matters as well: of those that
-    are otherwise run forward (`or_forward`) at least `least`; of these and of those that may be either or nothing
+    If the two operations share a capacity, the number of trained ties of two kinds is limited as well: of those
+    otherwise run forward (`or_forward`) at least `least`; of these and of those that may be either or nothing
     (`or_any`) together at most `most`. Both count `may` without `must`.
     """
 
@@ -38,13 +34,16 @@ class OptimalChoices(NamedTuple):
 
     @property
     def open(self) -> Bools:
-        """[subnet]: where there is anything to choose."""
+        """[subnet], True where there is a choice."""
         found: Bools = self.may.sum(axis=1) > self.wanted
         return found
 
 
 def top_choices(scores: Floats, count: Ints) -> OptimalChoices:
-    """The `count` largest scores of every row [subnet, micro-batch]; -inf is never taken (count must allow for it)."""
+    """Return the choices of the `count` largest scores of every row [subnet, micro-batch]; -inf is never taken.
+
+    count must leave out the entries of -inf.
+    """
     descending = -np.sort(-scores, axis=1)
     last = np.maximum(count - 1, 0)
     least = np.where(count > 0, np.take_along_axis(descending, last[:, None], axis=1)[:, 0], np.inf)[:, None]
@@ -52,12 +51,12 @@ def top_choices(scores: Floats, count: Ints) -> OptimalChoices:
 
 
 def tightened(choices: OptimalChoices) -> OptimalChoices:
-    """The same, where what may be is needed whole it must be."""
+    """Move `may` to `must` where all of it is needed."""
     return choices._replace(must=np.where(choices.open[:, None], choices.must, choices.may))
 
 
 def cover_micro_batches(choices: OptimalChoices) -> Bools:
-    """What every subnet trains [subnet, micro-batch], within the freedom."""
+    """Choose what every subnet trains, [subnet, micro-batch]."""
     if not choices.open.any():
         return choices.must.copy()
     chosen = _in_turn(choices)
@@ -68,7 +67,7 @@ def cover_micro_batches(choices: OptimalChoices) -> Bools:
 
 
 def spread_forwards(choices: OptimalChoices, busy: Ints, later: Bools) -> Bools:
-    """What every subnet runs forward: of ties those not in `later`, then those that the fewest are `busy` with."""
+    """Choose what every subnet runs forward: ties not in `later` first, then those with the fewest `busy` subnets."""
     chosen, busy = choices.must.copy(), busy + choices.must.sum(axis=0)
     start, size = 0, chosen.shape[1]
     for k in np.flatnonzero(choices.open):
@@ -97,18 +96,18 @@ def _in_turn(choices: OptimalChoices) -> Bools:
 
 
 def _first(ties: Ints, times: Ints, start: int, size: int) -> Ints:
-    """Micro-batches by how often they were taken, from `start` on and round."""
+    """Sort micro-batches by how often they were taken, cyclically from `start`."""
     return ties[np.argsort(times * size + (ties - start) % size, kind="stable")]
 
 
 def _kind(choices: OptimalChoices, k: int, i: int) -> int:
-    """Of a tie: 0 full or nothing, 1 full or forward, 2 full or forward or nothing."""
+    """Classify a tie: 0 full or nothing, 1 full or forward, 2 full or forward or nothing."""
     assert choices.or_forward is not None and choices.or_any is not None
     return 1 if choices.or_forward[k, i] else 2 if choices.or_any[k, i] else 0
 
 
 def _allowed(choices: OptimalChoices, k: int, order: Ints, need: int) -> list[int]:
-    """The first `need` of the order that can be had together with the limits of a joint capacity."""
+    """Return the first `need` of the order that satisfy the limits of a joint capacity together."""
     assert choices.least is not None and choices.most is not None
     least, most = int(choices.least[k]), int(choices.most[k])
     if least <= 0 and most >= need:
@@ -128,15 +127,15 @@ def _allowed(choices: OptimalChoices, k: int, order: Ints, need: int) -> list[in
 
 
 class _Exchange:
-    """Brings in micro-batches that nobody trains, by exchanges inside subnets that end at one trained twice."""
+    """Adds untrained micro-batches by exchanges within subnets along a path to one that is trained twice."""
 
     def __init__(self, choices: OptimalChoices, chosen: Bools, times: Ints) -> None:
         self.choices, self.chosen, self.times = choices, chosen, times
         self.dead = np.zeros(len(times), bool)
-        """Nothing can be brought in by way of these, now or later."""
+        """[micro-batch], True where no path can start or pass."""
 
     def run(self) -> None:
-        """Bring in all that can be."""
+        """Add every untrained micro-batch that can be added."""
         for out in np.flatnonzero(self.times == 0):
             if not ((self.times > 1) & (self.chosen & ~self.choices.must).any(axis=0)).any():
                 return
@@ -144,7 +143,7 @@ class _Exchange:
 
     def _bring_in(self, out: int) -> None:
         came: dict[int, tuple[int, int]] = {}
-        """Micro-batch that leaves: (subnet it leaves, micro-batch that enters there)."""
+        """Micro-batch that leaves -> (its subnet, micro-batch that enters there)."""
         leaving = self.chosen & ~self.choices.must & ~self.dead
         queue = deque([out])
         reached = [out]
@@ -165,7 +164,7 @@ class _Exchange:
         self.dead[reached] = True
 
     def _may_leave(self, k: int, enters: int) -> Bools:
-        """[micro-batch]: for which the limits of a joint capacity hold if it is exchanged."""
+        """Return [micro-batch] True where its exchange keeps the limits of a joint capacity."""
         limits = self.choices
         if limits.or_forward is None or limits.or_any is None or limits.least is None or limits.most is None:
             return np.ones(len(self.times), bool)
@@ -186,7 +185,7 @@ class _Exchange:
 
 
 def _passed(came: dict[int, tuple[int, int]], at: int) -> set[int]:
-    """The subnets on the path so far."""
+    """Return the subnets on the path so far."""
     passed = set()
     while at in came:
         k, at = came[at]

@@ -1,16 +1,14 @@
-"""Prices of a place among the trained and among the forward-only: they prove a plan best, and show all its equals.
+"""Best sets of given sizes (f micro-batches to train, o to run forward only), and dual prices that prove them optimal.
 
-Choosing sets of given sizes from N micro-batches is a transportation problem, so that a plan is optimal just when there
-are prices m (a place among the trained) and n (forward-only) at which every micro-batch is where it gains most among
-a - m, w - n and 0; and any plan of these sizes in which each is where it gains most is optimal as well (complementary
-slackness; Ahuja, Magnanti, Orlin: Network Flows, 1993, chapter 9). A score of -inf forbids training.
+Sets: by descending a - w (the advantage of training over running forward) the trained come before the forward-only, or
+exchanging two would gain. So a position k splits the order: the f largest a before it, the o largest w behind it.
+Moving k past a micro-batch gains (a - m)+ and loses (w - n)+, where m, the least a among the f, never decreases with k,
+and n, the least w among the o, never increases: the decisive (a - w) - (m - n) decreases. Hence bisection.
 
-The best sets of given sizes: f micro-batches to train and o others to run forward only.
-
-In descending order of a - w (what training is worth above running forward) the trained all come before the
-forward-only, or exchanging two would gain. So a place k splits the order: the f largest a before it, the o largest w
-behind it. Moving k past a micro-batch gains (a - m)+ and loses (w - n)+, where m, the least a among the f, never falls
-with k and n, the least w among the o, never rises: what decides, (a - w) - (m - n), descends. Hence bisection.
+Prices: choosing the sets is a transportation problem, so a plan is optimal if and only if there are prices m (of
+training) and n (of running forward) at which every micro-batch is where it gains most among a - m, w - n and 0; and any
+plan of these sizes with that property is optimal as well (complementary slackness; Ahuja, Magnanti, Orlin: Network
+Flows, 1993, chapter 9). A score of -inf excludes training.
 """
 
 from typing import NamedTuple
@@ -22,11 +20,11 @@ from fleetune.solving.d2ft.ties import OptimalChoices, tightened
 from fleetune.solving.validation import Floats
 
 ROUNDING = 2.0**-49
-"""Of the largest number in a subnet: gains nearer than this are equal but for the rounding of prices."""
+"""Relative to the largest number of a subnet: gains closer than this are equal up to the rounding of prices."""
 
 
 class DualPrices(NamedTuple):
-    """[subnet]"""
+    """Dual prices [subnet]."""
 
     full: Floats
     forward: Floats
@@ -40,7 +38,8 @@ class Scores(NamedTuple):
 
 
 def dual_prices(scores: Scores, full: Bools, forward: Bools) -> DualPrices:
-    """Prices at which the optimal sets `full` and `forward` [subnet, micro-batch] are the best of their sizes."""
+    """Return prices at which the optimal sets `full` and `forward` [subnet, micro-batch] are the best of their
+    sizes."""
     a, w, none = scores.full, scores.forward, ~(full | forward)
     more = a - w
     least_m, most_m = _largest(a, none), _smallest(a, full)
@@ -52,7 +51,7 @@ def dual_prices(scores: Scores, full: Bools, forward: Bools) -> DualPrices:
 
 
 def all_optima(scores: Scores, full: Bools, forward: Bools) -> tuple[OptimalChoices, Bools, Bools]:
-    """All plans as good as the optimal one given: what may be trained; what else must, and may, be run forward."""
+    """Return all plans as good as a given optimum: choices to train, and the must and may sets of the forward-only."""
     at = dual_prices(scores, full, forward)
     scale = np.maximum(np.where(np.isfinite(scores.full), scores.full, 0.0), scores.forward).max(axis=1)
     scale = np.maximum(scale, np.maximum(np.abs(at.full), np.abs(at.forward)))
@@ -89,14 +88,15 @@ def _smallest(values: Floats, where: Bools) -> Floats:
 
 
 def _between(low: Floats, high: Floats) -> Floats:
-    """The middle; the finite end where there is only one, 0 where there is none."""
+    """Return the midpoint; the finite end if only one is finite, 0 if none is."""
     low_known, high_known = np.isfinite(low), np.isfinite(high)
     low = np.where(low_known, low, np.where(high_known, high, 0.0))
     return low + (np.where(high_known, high, low) - low) / 2
 
 
 def split_position(a: Floats, w: Floats, fulls: int, forwards: int) -> int:
-    """The best place in an order of descending a - w, of one subnet; fulls + forwards must not exceed its length."""
+    """Return the best split position of one subnet ordered by descending a - w; fulls + forwards is at most its
+    length."""
     low, high = fulls, len(a) - forwards
     if fulls == 0 or forwards == 0:
         return low if fulls == 0 else high
@@ -112,7 +112,7 @@ def split_position(a: Floats, w: Floats, fulls: int, forwards: int) -> int:
 
 
 def sets_at_split(scores: Scores, split: Ints, fulls: Ints, forwards: Ints) -> tuple[Bools, Bools]:
-    """The two sets for a place in the order of every subnet."""
+    """Return the two sets for a split position of every subnet."""
     order = by_advantage(scores)
     place = np.empty_like(order)
     np.put_along_axis(place, order, np.arange(order.shape[1])[None, :], axis=1)
@@ -123,12 +123,12 @@ def sets_at_split(scores: Scores, split: Ints, fulls: Ints, forwards: Ints) -> t
 
 
 def by_advantage(scores: Scores) -> Ints:
-    """Micro-batches of every subnet in descending order of a - w."""
+    """Sort the micro-batches of every subnet by descending a - w."""
     return np.argsort(scores.forward - scores.full, axis=1, kind="stable")
 
 
 def mask_of_largest(values: Floats, count: Ints) -> Bools:
-    """The `count` largest of every row, the first of equal ones."""
+    """Return a mask of the `count` largest of every row, ties to the first."""
     order = np.argsort(-values, axis=1, kind="stable")
     chosen = np.zeros(values.shape, bool)
     np.put_along_axis(chosen, order, np.arange(values.shape[1])[None, :] < count[:, None], axis=1)

@@ -1,20 +1,14 @@
-"""CRUNCH: what a table of latencies allows, by counting instead of matching.
+"""Allocation of blocks to devices on a table [block, device], and division of the band among them.
 
-Right only for tables that deepen: latency and memory grow with the block's depth on every device, so that a device that
-can do block l within a threshold can do all before it.
+CRUNCH (Wu, H., Chen, X., Huang, K.: Resource Management for Low-latency Cooperative Fine-tuning of Foundation Models at
+the Network Edge, 2024 (LoLa-DEFT): Sections IV-B and IV-C, Proposition 1, eq. (9)-(13), Algorithm 2) finds the
+bottleneck optimum by counting. It is correct only for monotone tables: latency and memory grow with the block's depth
+on every device, so that a device that can run block l within a threshold can run all before it. The paper removes entry
+by entry. By Proposition 1, at least L - l devices can run block l (l = 0..L-1); so the least threshold is the largest,
+over blocks, of the (L - l)-th smallest entry of that block, without a search. Other tables are solved by matching.
 
-Wu, H., Chen, X., Huang, K.: Resource Management for Low-latency Cooperative Fine-tuning of Foundation Models at the
-Network Edge, 2024 (LoLa-DEFT): Sections IV-B and IV-C, Proposition 1, eq. (9)-(13), Algorithm 2. The paper cuts entry
-by entry, which `cuts` repeats. Read block by block, Proposition 1 says that at least L - l devices can do block l
-(l = 0..L-1); so the least threshold is the largest, over blocks, of the (L - l)-th smallest entry of that block, and
-nothing has to be searched.
-
-Allocations on a table [block, device]: whose slowest pair is fastest, and whose sum is least.
-
-The band divided so that blocks with given devices all end at once: the best division for that allocation.
-
-LoLa-DEFT's Lemma 1 reaches the same by dual variables; here the common end is the root of one equation, found to the
-last bits.
+The best division of the band lets all blocks finish at once. LoLa-DEFT's Lemma 1 finds it by dual variables; here the
+common finish time is the root of one equation, to the last bits.
 """
 
 from typing import NamedTuple
@@ -32,14 +26,14 @@ Flags = NDArray[np.bool_]
 
 
 def is_monotone(table: Floats) -> bool:
-    """Whether each device's entries never fall from a block to the next, eq. (10); infinite: not allowed."""
+    """Return True if each device's entries never decrease from a block to the next, eq. (10); infinite: not allowed."""
     return bool(np.all(table[1:] >= table[:-1]))
 
 
 def crunch_threshold(table: Floats) -> float:
-    """The least T at which the pairs with entries of at most T hold an allocation; infinite: there is none.
+    """Return the least T for which the entries up to T contain an allocation; infinite if there is none.
 
-    `table` [block, device] must deepen.
+    table: [block, device], monotone.
     """
     blocks = len(table)
     ranks = range(blocks - 1, -1, -1)
@@ -47,9 +41,9 @@ def crunch_threshold(table: Floats) -> float:
 
 
 def crunch_allocation(allowed: Flags) -> Ints:
-    """Eq. (13): block l goes to the device ranked K - L + l by count; the lower index first where counts are equal.
+    """Return eq. (13): block l goes to the device ranked K - L + l by count, ties by index.
 
-    `allowed` [block, device] must keep Proposition 1.
+    allowed: [block, device], satisfying Proposition 1.
     """
     blocks, devices = allowed.shape
     return np.argsort(np.count_nonzero(allowed, axis=0), kind="stable")[devices - blocks :]
@@ -59,16 +53,16 @@ class BottleneckAllocation(NamedTuple):
     """An optimal allocation."""
 
     threshold: float
-    """Of its slowest pair."""
+    """Entry of its slowest pair."""
     devices: Ints
-    """Of each block."""
+    """[block]"""
     solved_by: str
 
 
 def bottleneck_allocation(table: Floats) -> BottleneckAllocation:
-    """The allocation whose slowest pair is fastest: by CRUNCH where it is right, else by matching.
+    """Return the allocation with the fastest slowest pair: by CRUNCH on monotone tables, else by matching.
 
-    `table` [block, device], infinite where a pair is not allowed; it must hold an allocation.
+    table: [block, device], infinite where a pair is not allowed; must contain an allocation.
     """
     if is_monotone(table):
         threshold = crunch_threshold(table)
@@ -77,9 +71,9 @@ def bottleneck_allocation(table: Floats) -> BottleneckAllocation:
 
 
 def bottleneck_matching(table: Floats) -> BottleneckAllocation:
-    """By search over the distinct entries, each tried by a maximum matching (Hopcroft and Karp); for any table.
+    """Return the same for any table by bisection over its entries, each tested by a maximum matching (Hopcroft-Karp).
 
-    No block's best device is faster than the optimum, so the search starts at the slowest of these.
+    No block is faster than on its best device, so the search starts at the slowest of these.
     """
     least = np.max(np.min(table, axis=1))
     entries = np.unique(table[np.isfinite(table) & (table >= least)])
@@ -97,9 +91,9 @@ def bottleneck_matching(table: Floats) -> BottleneckAllocation:
 
 
 def min_cost_assignment(costs: Floats) -> Ints | None:
-    """Devices of the blocks with the least sum of costs [block, device], by the Hungarian method.
+    """Return [block] the devices with the least sum of costs [block, device], by the Hungarian method.
 
-    Infinite: not allowed. None: nothing else is left.
+    Infinite costs exclude a pair; None if no allocation is left.
     """
     try:
         _, devices = linear_sum_assignment(costs)
@@ -109,7 +103,7 @@ def min_cost_assignment(costs: Floats) -> Ints | None:
 
 
 def _perfect_matching(allowed: Flags) -> Ints | None:
-    """Any allocation within `allowed` [block, device]; None: there is none."""
+    """Return an allocation within `allowed` [block, device], or None."""
     order = np.argsort(np.count_nonzero(allowed, axis=1), kind="stable")  # the least choice first: twenty times as fast
     found = maximum_bipartite_matching(csr_matrix(allowed[order]), perm_type="column")
     devices = np.empty(len(order), np.intp)
@@ -122,12 +116,12 @@ MAX_STEPS = 100
 
 
 def finish_slack_s(compute_s: Floats, upload_s: Floats) -> float:
-    """How long after the longest computation all end, when the band is divided so that they end at once.
+    """Return the time from the longest computation to the common finish, with the band divided accordingly.
 
-    Both [block], upload_s over the whole band. The part of the band that block l needs to end at T is
-    upload_s[l] / (T - compute_s[l]); the parts add up to 1. Their sum's reciprocal is concave and rises in T, so
-    Newton's method on it never passes the root from below. T is kept as a distance from the longest computation, for
-    computations may be longer than uploads by more than floats can tell.
+    Both arguments are [block]; upload_s over the whole band. To finish at T, block l needs the share upload_s[l] / (T -
+    compute_s[l]); the shares add up to 1. The reciprocal of their sum is concave and rises in T, so that Newton's
+    method never passes the root from below. T is relative to the longest computation, because computations may exceed
+    uploads by more than floats resolve.
     """
     before_s = np.max(compute_s) - compute_s
     spare = float(np.max(upload_s - before_s))
@@ -142,13 +136,13 @@ def finish_slack_s(compute_s: Floats, upload_s: Floats) -> float:
 
 
 def min_latency_s(instance: Instance, devices: Ints) -> float:
-    """The least latency of this allocation."""
+    """Return the least latency of this allocation."""
     compute_s, upload_s = instance.times_on(devices)
     return float(np.max(compute_s)) + finish_slack_s(compute_s, upload_s)
 
 
 def with_best_bandwidth(instance: Instance, devices: Ints) -> Allocation:
-    """This allocation with the band at its best; equal parts where there is nothing to send."""
+    """Return this allocation with the best division of the band; equal parts if there is nothing to send."""
     compute_s, upload_s = instance.times_on(devices)
     spare = finish_slack_s(compute_s, upload_s)
     if not spare > 0:

@@ -1,4 +1,4 @@
-"""What memory does not allow, in words."""
+"""Messages about memory."""
 
 from collections.abc import Sequence
 
@@ -13,10 +13,10 @@ SHOWN = 8
 
 
 def require_allocation(problem: Problem) -> None:
-    """Infeasible where there are fewer devices than blocks, or where memory leaves too few for some of the blocks.
+    """Raise Infeasible if there are fewer devices than blocks, or too few with enough memory for some blocks.
 
-    Who can hold a block can hold every smaller one, so by Hall's theorem it is enough to look at the largest block,
-    the two largest, and so on: they need as many devices with the memory of the least of them.
+    A device that can hold a block can hold every smaller one. So by Hall's theorem it suffices to test the k largest
+    blocks for each k: they need k devices with the memory of the smallest of them.
     """
     memory, needs = np.array(problem.memory_bytes), np.array(problem.block_memory_bytes)
     if len(memory) < len(needs):
@@ -33,7 +33,7 @@ def require_allocation(problem: Problem) -> None:
 
 
 def memory_violation(problem: Problem, devices: Sequence[int]) -> str:
-    """The block that exceeds its device's memory the most; empty where all fit."""
+    """Name the block that exceeds its device's memory the most; empty if all fit."""
     needs, memory = problem.block_memory_bytes, problem.memory_bytes
     lacks = [need - memory[device] for need, device in zip(needs, devices, strict=True)]
     block = max(range(len(lacks)), key=lacks.__getitem__)
@@ -47,7 +47,7 @@ def memory_violation(problem: Problem, devices: Sequence[int]) -> str:
 
 
 def _too_little(problem: Problem, blocks: list[int], need: float) -> str:
-    """One device too few has `need` bytes for all of these blocks."""
+    """Describe blocks that need `need` bytes each, of which one device too few has that much."""
     enough = [device for device, has in enumerate(problem.memory_bytes) if has >= need]
     others = [device for device in range(len(problem.memory_bytes)) if device not in set(enough)]
     following = max(others, key=problem.memory_bytes.__getitem__)
@@ -62,7 +62,7 @@ def _too_little(problem: Problem, blocks: list[int], need: float) -> str:
 
 
 def _listed(noun: str, indices: list[int]) -> str:
-    """`device 2`, `devices 2, 5`, at most a few."""
+    """Format a list: `device 2`, `devices 2, 5`, at most SHOWN."""
     shown = ", ".join(map(str, indices[:SHOWN]))
     more = f" and {len(indices) - SHOWN} more" if len(indices) > SHOWN else ""
     return f"{noun}{'' if len(indices) == 1 else 's'} {shown}{more}"

@@ -1,4 +1,4 @@
-"""A problem as arrays, and what every method hands back."""
+"""A problem as arrays, and the result of a method."""
 
 import math
 from typing import NamedTuple
@@ -14,20 +14,20 @@ Ints = NDArray[np.intp]
 
 
 class Allocation(NamedTuple):
-    """A method's answer."""
+    """Result of a method."""
 
     devices: Ints
-    """Of each block."""
+    """[block]"""
     bandwidth_hz: list[float]
-    """Of each block."""
+    """[block]"""
     bound_s: float | None = None
-    """No plan has a shorter latency; None: the method proves nothing."""
+    """No plan has a shorter latency; None: the method proves no bound."""
     solved_by: str | None = None
     trace: tuple[Iteration, ...] | None = None
 
 
 class Instance:
-    """Tables are [block, device]; Infeasible where no allocation fits memory."""
+    """A problem as arrays [block, device]. Construction raises Infeasible if no allocation fits memory."""
 
     def __init__(self, problem: Problem) -> None:
         require_allocation(problem)
@@ -36,37 +36,37 @@ class Instance:
         self.blocks, self.devices = self.compute_s.shape
         self.efficiency: Floats = np.array(problem.spectral_efficiency, np.float64)
         self.upload_s: Floats = problem.block_bits / (problem.bandwidth_hz * self.efficiency)
-        """[device]: to send a block over the whole band."""
+        """[device], seconds to send a block over the whole band."""
         self.fits = np.array(problem.block_memory_bytes)[:, None] <= np.array(problem.memory_bytes)
         self.equal_part_hz = rounded_into_band(
             [problem.bandwidth_hz / self.blocks] * self.blocks, problem.bandwidth_hz
         )[0]
-        """Of each block where all parts are equal."""
+        """Bandwidth of each block if all parts are equal."""
         sent_s = problem.block_bits / (self.equal_part_hz * self.efficiency)
         self.equal_part_s: Floats = np.where(self.fits, self.compute_s + sent_s, np.inf)
-        """Latency of each pair with an equal part of the band; infinite where memory lacks."""
+        """[block, device], latency with an equal part of the band; infinite where memory is short."""
 
     def times_on(self, devices: Ints) -> tuple[Floats, Floats]:
-        """Seconds to compute, and to send over the whole band, of each block on its device."""
+        """Return [block] the seconds to compute, and to send over the whole band, on its device."""
         return self.compute_s[np.arange(self.blocks), devices], self.upload_s[devices]
 
     def with_equal_bandwidth(
         self, devices: Ints, bound_s: float | None = None, solved_by: str | None = None
     ) -> Allocation:
-        """These devices with equal parts of the band."""
+        """Return these devices with equal parts of the band."""
         return Allocation(devices, [self.equal_part_hz] * self.blocks, bound_s, solved_by)
 
     def latency_s(self, allocation: Allocation) -> float:
-        """Of the slowest pair, by the contract's formula on the numbers that are printed."""
+        """Return the latency of the slowest pair, computed from the plan's own numbers."""
         compute_s, _ = self.times_on(allocation.devices)
         rates = np.array(allocation.bandwidth_hz) * self.efficiency[allocation.devices]
         return float(np.max(compute_s + self.problem.block_bits / rates))
 
 
 def rounded_into_band(bandwidth_hz: list[float], band_hz: float) -> list[float]:
-    """The parts with their last bits off, as far as needed for a sum within the band.
+    """Round the parts down by as few units in the last place as needed for their sum to stay within the band.
 
-    The sum is at most the band both when added one by one in floats and when rounded once.
+    The sum is at most the band both when added in order in floats and when rounded once.
     """
     kept, bits = bandwidth_hz, 1
     while sum(kept) > band_hz or math.fsum(kept) > band_hz:

@@ -1,4 +1,4 @@
-"""Kind "deft" as the door knows it; scipy comes only with solving."""
+"""Registration of kind "deft". Imports no solver."""
 
 from typing import Any
 
@@ -27,12 +27,12 @@ def _solve(problem: Problem, *, method: str, time_limit_s: float | None, seed: i
 
 
 def default(problem: Problem) -> str:
-    """The exact method for how the band is divided."""
+    """Return the exact method for the problem's bandwidth mode."""
     return "crunch" if problem.bandwidth == "equal" else "bisection"
 
 
 def in_short(plan: Solution) -> str:
-    """`3 blocks on devices 2 0 5 with 1.5e+06 to 4e+06 Hz`"""
+    """Summarise a plan: `3 blocks on devices 2 0 5 with 1.5e+06 to 4e+06 Hz`."""
     shown = " ".join(map(str, plan.devices[:SHOWN])) + (" ..." if len(plan.devices) > SHOWN else "")
     least, most = (f"{hz:.4g}" for hz in (min(plan.bandwidth_hz), max(plan.bandwidth_hz)))
     where = f"device{'s' if len(plan.devices) > 1 else ''} {shown}"

@@ -1,7 +1,4 @@
-"""The problem of kind "deft": devices, blocks and a band as plain numbers, proven when it is made.
-
-A plan of kind "deft": the contract's JSON, key for key.
-"""
+"""Problem and solution of kind "deft", as in JSON: devices, blocks and a band, and an allocation."""
 
 from typing import Literal
 
@@ -10,18 +7,18 @@ from fleetune.errors import Refused
 from fleetune.solving.validation import Axis, Real, validate_range, validate_table
 
 MIN_VALUE, MAX_VALUE = 1e-60, 1e60
-"""Bits, Hz and bit/s/Hz: between these no product or quotient leaves the range of floats."""
+"""Limits of bits, Hz and bit/s/Hz; no product or quotient overflows between these."""
 MAX_S = 1e300
 MAX_PAIRS = 20_000_000
-"""Devices x blocks: some gigabytes of tables."""
+"""Limit of devices times blocks; their tables take gigabytes."""
 
 
 @record
 class Problem:
-    """Give every block a device of its own and a part of the band.
+    """Assign every block to a device of its own and give it a part of the band.
 
-    Block 0 is nearest the output, so its backward is the shortest. Latency of a pair = compute_s + block_bits /
-    (its part of the band x spectral_efficiency). Making one proves it; Refused names the first fault by field, device
+    Block 0 is nearest the output, so its backward is the shortest. Latency of a pair = compute_s + block_bits / (its
+    part of the band x spectral_efficiency). Construction validates it; Refused names the first fault by field, device
     and block.
     """
 
@@ -29,15 +26,15 @@ class Problem:
     bandwidth: Literal["equal", "joint"]
     """`equal`: every block has the same part of the band; `joint`: the parts are chosen too."""
     compute_s: tuple[tuple[Real, ...], ...]
-    """[device][block]: of one round."""
+    """[device][block], per round."""
     memory_bytes: tuple[Real, ...]
     """[device]"""
     block_memory_bytes: tuple[Real, ...]
-    """[block]: what a device needs to tune it."""
+    """[block], memory that a device needs to tune it."""
     block_bits: Real
-    """That every device sends in a round."""
+    """Bits that every device sends per round."""
     bandwidth_hz: Real
-    """Of the whole band."""
+    """Whole band."""
     spectral_efficiency: tuple[Real, ...]
     """[device], bit/s/Hz: log2(1 + SNR)."""
 
@@ -77,14 +74,14 @@ def _above_0(field: str, value: float, otherwise: str = "") -> None:
 
 @record
 class Iteration:
-    """Of `dual-ascent`: where it stood."""
+    """One iteration of `dual-ascent`."""
 
     dual_s: float
-    """Value of the Lagrangian's minimum: no plan is faster."""
+    """Minimum of the Lagrangian: no plan is faster."""
     primal_s: float
-    """Latency of the blocks' allocation it found, the band divided at its best."""
+    """Latency of the allocation found, with the best division of the band."""
     best_s: float
-    """Of all until then."""
+    """Best latency so far."""
 
     def __post_init__(self) -> None:
         finite("iteration", dual_s=self.dual_s, primal_s=self.primal_s, best_s=self.best_s)
@@ -92,12 +89,12 @@ class Iteration:
 
 @record
 class Solution:
-    """Who tunes which block with which part of the band, and when the last one ends."""
+    """Allocation of blocks and bandwidth, and its latency."""
 
     kind: Literal["deft"] = "deft"
     method: str
     feasible: bool
-    """False only of methods that ignore memory; `reason` has the device, the block and the bytes."""
+    """False only for methods that ignore memory; `reason` names the device, the block and the bytes."""
     reason: str = ""
     objective: float
     """Seconds until the slowest device has computed and sent its block."""
@@ -106,13 +103,13 @@ class Solution:
     solve_s: float
     deterministic: bool = True
     devices: tuple[int, ...]
-    """Index of each block's device."""
+    """[block], device index."""
     bandwidth_hz: tuple[float, ...]
-    """Of each block."""
+    """[block]"""
     solved_by: Literal["crunch", "matching"] | None = None
-    """How blocks were allocated for equal parts: CRUNCH is right only where latency and memory grow with depth."""
+    """Algorithm for equal parts: CRUNCH is correct only if latency and memory grow with depth."""
     trace: tuple[Iteration, ...] | None = None
-    """Of `dual-ascent`."""
+    """Iterations of `dual-ascent`."""
 
     def __post_init__(self) -> None:
         finite("solution", objective=self.objective, lower_bound=self.lower_bound, solve_s=self.solve_s)

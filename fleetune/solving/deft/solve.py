@@ -1,4 +1,4 @@
-"""A problem of kind "deft" solved by a method's name."""
+"""Solver of kind "deft": dispatch by method name."""
 
 import time
 from collections.abc import Callable
@@ -23,11 +23,11 @@ PLANNERS: dict[str, Callable[[Instance], Allocation]] = {
 
 
 def solve(problem: Problem, *, method: str = "bisection", time_limit_s: float | None = None, seed: int = 0) -> Solution:
-    """A plan by one of the methods, with what no plan can pass.
+    """Return a plan by one of the methods, with a lower bound.
 
-    All end by themselves, and nothing is random: `time_limit_s` and `seed` change nothing. Raises Refused for an
-    unknown method, and for `dual-ascent` where bandwidth is equal; Infeasible, with the blocks and the bytes, where
-    memory allows no allocation.
+    The methods are deterministic and need no limit: `time_limit_s` and `seed` have no effect. Raises Refused for an
+    unknown method, and for `dual-ascent` if bandwidth is equal; Infeasible, with the blocks and the bytes, if memory
+    allows no allocation.
     """
     if method not in SUMMARIES:
         raise Refused(f"method: {method!r} is not known; allowed are {', '.join(SUMMARIES)}")
@@ -51,6 +51,6 @@ def solve(problem: Problem, *, method: str = "bisection", time_limit_s: float | 
 
 
 def _bound_s(instance: Instance) -> float:
-    """No plan is faster."""
+    """Return a lower bound on the latency of every plan."""
     equal = instance.problem.bandwidth == "equal"
     return bottleneck_allocation(instance.equal_part_s).threshold if equal else joint_optimum(instance).bound_s

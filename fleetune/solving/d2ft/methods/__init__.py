@@ -1,4 +1,4 @@
-"""One planner per file: a Instance (and what else it reads) in, a table of operations out."""
+"""The planners: each takes an instance and returns a table of operations."""
 
 SUMMARIES = {
     "bilevel": "the paper's two knapsacks per subnet, each exact; full wins where both chose (Algorithms 1 and 2)",
@@ -8,4 +8,4 @@ SUMMARIES = {
     "magnitude": "dynamic pruning: subnets of large weights train everything, the others nothing; heeds only the total",
     "magnitude-gradient": "dynamic pruning by weight magnitude x gradient magnitude; heeds only the total",
 }
-"""One line for each method; the first is the default. Here, because listing them must not load them."""
+"""Method -> summary; the first is the default. Listing them loads no planner."""

@@ -1,21 +1,16 @@
-"""Any micro-batches, as many of both operations as the budgets allow.
+"""The baselines of D2FT (Ding and others, 2025), Section III-A: random choice and dynamic pruning.
 
-D2FT (Ding and others, 2025), Section III-A, `Random`: "randomly selects micro-batches for each subnet", at the budgets
-of the method it stands beside. Here every subnet keeps to its own, so that its imbalance is 0; the 0.23 of the paper's
-Table I is what operations drawn without regard to the subnet come to.
+random: "randomly selects micro-batches for each subnet". Here every subnet keeps to its own budgets, so that its
+imbalance is 0; the 0.23 of the paper's Table I results from operations drawn without regard to the subnet.
 
-Dynamic pruning by the magnitude of weights.
+magnitude (`DPruning M`), after Lin, Stich, Barba, Dmitriev, Jaggi: Dynamic Model Pruning with Feedback (ICLR 2020), per
+subnet and not per weight. Call it anew every 16 iterations, as the paper does.
 
-D2FT (Ding and others, 2025), Section III-A, `DPruning M`, after Lin, Stich, Barba, Dmitriev, Jaggi: Dynamic Model
-Pruning with Feedback (ICLR 2020): per subnet and not per weight. Call it anew every 16 iterations, as the paper does.
+magnitude-gradient (`DPruning M/G`), after Sokar, Atashgahi, Pechenizkiy, Mocanu: Where to Pay Attention in Sparse
+Training for Feature Selection? (NeurIPS 2022): "an importance score derived from batch gradients and weight
+magnitudes". The paper does not say how the two are combined: here they are multiplied, which needs no scale.
 
-Dynamic pruning by the magnitudes of weights and gradients.
-
-D2FT (Ding and others, 2025), Section III-A, `DPruning M/G`, after Sokar, Atashgahi, Pechenizkiy, Mocanu: Where to Pay
-Attention in Sparse Training for Feature Selection? (NeurIPS 2022): "an importance score derived from batch gradients
-and weight magnitudes". The paper does not say how the two are joined: here they are multiplied, which needs no scale.
-
-Dynamic pruning: whole subnets train everything, the others nothing; only the total of the budgets is kept to.
+Pruned subnets train nothing, the others everything; only the total of the budgets is kept.
 """
 
 from collections.abc import Sequence
@@ -29,7 +24,7 @@ from fleetune.solving.d2ft.problem import Problem
 
 
 def random(instance: Instance, seed: int) -> Table:
-    """A table by seed."""
+    """Return a random table by seed."""
     draws = np.random.default_rng(seed).random(instance.backward.shape)
     full, forward = np.zeros(draws.shape, bool), np.zeros(draws.shape, bool)
     for k, (budget, order) in enumerate(zip(instance.budgets, np.argsort(draws, axis=1, kind="stable"), strict=True)):
@@ -41,7 +36,7 @@ def random(instance: Instance, seed: int) -> Table:
 
 
 def _leading(cost: Cost, capacity: int, order: list[int]) -> list[int]:
-    """Those of the order that still fit when their turn comes."""
+    """Return the micro-batches of the order that still fit when their turn comes."""
     taken = []
     for i in order:
         one = cost if isinstance(cost, int) else cost[i]
@@ -52,14 +47,14 @@ def _leading(cost: Cost, capacity: int, order: list[int]) -> list[int]:
 
 
 def magnitude(instance: Instance, problem: Problem) -> Table:
-    """The table; Refused without weight_magnitude."""
+    """Return the pruned table; raises Refused without weight_magnitude."""
     if problem.weight_magnitude is None:
         raise Refused("weight_magnitude: method magnitude needs this key; give one number for each subnet")
     return pruned(instance, problem, to_integers(problem.weight_magnitude))
 
 
 def magnitude_gradient(instance: Instance, problem: Problem) -> Table:
-    """The table; Refused without weight_magnitude or gradient_magnitude."""
+    """Return the pruned table; raises Refused without weight_magnitude or gradient_magnitude."""
     for key in ("weight_magnitude", "gradient_magnitude"):
         if getattr(problem, key) is None:
             raise Refused(f"{key}: method magnitude-gradient needs this key; give one number for each subnet")
@@ -68,8 +63,10 @@ def magnitude_gradient(instance: Instance, problem: Problem) -> Table:
 
 
 def pruned(instance: Instance, problem: Problem, importance: Sequence[int]) -> Table:
-    """Subnets in descending importance, the first of equals first, as long as the compute that bilevel-disjoint
-    spends holds them; each then trains all micro-batches, whatever its own budget."""
+    """Let subnets train all micro-batches in descending importance, within the total compute of bilevel-disjoint.
+
+    Ties go to the first subnet; each ignores its own budget.
+    """
     n = instance.micro_batches
     costs = to_integers([*problem.forward_cost, *problem.backward_cost])
     ahead, back = costs[: instance.subnets], costs[instance.subnets :]

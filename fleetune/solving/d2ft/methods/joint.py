@@ -1,17 +1,15 @@
-"""How many to train and how many to run forward only, so that the weighted sum is largest within one capacity.
+"""joint: both operations within one capacity per subnet, exactly.
 
-V(f, o), the best sum for sizes f and o, is concave (the value of a transportation problem), and for every f there is
-one o worth looking at: what the remaining capacity holds. Small tables: V for all sizes at once, by tables of the
-largest sums before and behind every place of the order (see `split`), all subnets together. Large ones: cutting planes
-(Kelley, J. SIAM 8, 1960) over f. The prices (m, n) at one f bound V at every other, by f m + o n + what all
-micro-batches gain at these prices; look next where the least of these bounds is largest, and end when that is reached.
-The bounds hold at the whole numbers o(f), so that what does not fill a capacity is no gap between bound and plan.
+D2FT (Ding and others, 2025), eq. (6), which the paper replaces by two knapsacks because the scales of the two scores
+are hard to weigh. Without a weight the objective is lexicographic: backward scores first, then forward scores (the
+limit of the paper's `Max` scaler, Table X). With a weight it is the paper's `Scaler`, solved exactly.
 
-Both operations within one capacity per subnet, exactly.
-
-D2FT (Ding and others, 2025), eq. (6), which the paper gives up for two knapsacks since the scales of the two scores are
-hard to weigh. Without a weight there is nothing to weigh: backward scores first, forward scores then (lexicographic,
-what the paper's `Max` scaler tends to, Table X). With a weight it is the paper's `Scaler`, solved and not approximated.
+The best sum V(f, o) for f trained and o forward-only micro-batches is concave (the value of a transportation problem),
+and for every f only one o matters: the most that the remaining capacity holds. Small problems: V for all sizes at once,
+from tables of the largest sums before and behind every position of the order (see `transportation`), all subnets
+together. Large ones: cutting planes (Kelley, J. SIAM 8, 1960) over f. The prices (m, n) at one f bound V at every other
+by f m + o n + the gain of all micro-batches at these prices; the next f is where the least of these bounds is largest,
+until it is reached. The bounds hold at the integers o(f), so that unused capacity is no gap between bound and plan.
 """
 
 import numpy as np
@@ -33,21 +31,21 @@ from fleetune.solving.validation import Floats
 SMALL = 64
 """Micro-batches up to which tables are faster."""
 CELLS = 2**21
-"""Of such tables at a time, over all subnets."""
+"""Cells of such tables at a time, over all subnets."""
 ROUNDING = 2.0**-46
-"""Of the best sum: bounds this near are reached."""
+"""Relative to the best sum: bounds this close count as reached."""
 
 
 def feasible_counts(full_cost: int, forward_cost: int, capacity: int, micro_batches: int) -> tuple[int, list[int]]:
-    """The most that can be trained, and beside every number of trained ones, from 0 on, the most forward-only."""
+    """Return the largest number that can be trained, and for each number from 0 on the most forward-only beside it."""
     most = max_count(full_cost, capacity, micro_batches)
     return most, [max_count(forward_cost, capacity - f * full_cost, micro_batches - f) for f in range(most + 1)]
 
 
 def best_counts(scores: Scores, forwards: list[list[int]]) -> tuple[Ints, Ints, Ints]:
-    """Of every subnet: how many to train, how many to run forward, and the place that splits their order.
+    """Return [subnet] how many to train, how many to run forward, and the split position of their order.
 
-    forwards: [subnet][trained], the most forward-only beside each number of trained ones that fits.
+    forwards: [subnet][trained], the most forward-only beside each feasible number of trained ones.
     """
     subnets, size = scores.full.shape
     order = by_advantage(scores)
@@ -63,7 +61,7 @@ def best_counts(scores: Scores, forwards: list[list[int]]) -> tuple[Ints, Ints, 
 
 
 def _counts_by_tables(a: Floats, w: Floats, forwards: list[list[int]]) -> list[tuple[int, int]]:
-    """(trained, split) of every subnet; of equal ones the most trained, and the last place."""
+    """Return (trained, split) of every subnet; ties to the most trained and the last position."""
     subnets, size = a.shape
     before = _largest_sums(a)
     behind = _largest_sums(w[:, ::-1])[::-1]
@@ -79,7 +77,7 @@ def _counts_by_tables(a: Floats, w: Floats, forwards: list[list[int]]) -> list[t
 
 
 def _largest_sums(values: Floats) -> Floats:
-    """[k, subnet, n]: the sum of the n largest of the first k, -inf where there are not so many."""
+    """Return [k, subnet, n] the sum of the n largest of the first k, -inf if n > k."""
     subnets, size = values.shape
     found = np.full((size + 1, subnets, size + 1), -np.inf)
     found[:, :, 0] = 0.0
@@ -89,7 +87,7 @@ def _largest_sums(values: Floats) -> Floats:
 
 
 def _counts_by_cutting_planes(a: Floats, w: Floats, forwards: Ints) -> tuple[int, int]:
-    """(trained, split) of one subnet in descending order of a - w; forwards: [trained]."""
+    """Return (trained, split) of one subnet in descending order of a - w; forwards: [trained]."""
     trained = np.arange(len(forwards))
     bound = np.full(len(forwards), np.inf)
     value, answer = -np.inf, (0, 0)
@@ -108,7 +106,7 @@ def _counts_by_cutting_planes(a: Floats, w: Floats, forwards: Ints) -> tuple[int
 
 
 def _priced(a: Floats, w: Floats, k: int, counts: tuple[int, int]) -> tuple[float, float, float]:
-    """The sum of the best sets split at k, and the prices of a place in each."""
+    """Return the sum of the best sets split at k, and their dual prices."""
     index = np.arange(len(a))[None]
     full = mask_of_largest(np.where(index < k, a, -np.inf), np.array([counts[0]]))
     forward = mask_of_largest(np.where(index < k, -np.inf, w), np.array([counts[1]]))
@@ -117,10 +115,9 @@ def _priced(a: Floats, w: Floats, k: int, counts: tuple[int, int]) -> tuple[floa
 
 
 def plan(instance: Instance, weight: float | None) -> Table:
-    """The table of the largest weighted sum; weight None: of the largest backward sum, among these of the largest
-    forward sum.
+    """Return the table with the largest weighted sum, or the lexicographic optimum if weight is None.
 
-    Refused: a subnet without capacity for both, or whose micro-batches cost differently.
+    Raises Refused for a subnet without a joint capacity, or whose micro-batches cost differently.
     """
     rooms = [_room(instance, k) for k in range(instance.subnets)]
     if weight is None:
@@ -139,7 +136,7 @@ def plan(instance: Instance, weight: float | None) -> Table:
 
 
 def _room(instance: Instance, k: int) -> tuple[int, int, int]:
-    """Cost of a full, of a forward-only, and the capacity for both."""
+    """Return the cost of full, the cost of forward-only, and the joint capacity."""
     budget = instance.budgets[k]
     if budget.capacity is None:
         raise Refused("capacity: method joint needs this key; give one number for each subnet")
@@ -149,9 +146,10 @@ def _room(instance: Instance, k: int) -> tuple[int, int, int]:
 
 
 def _lexicographic(instance: Instance, rooms: list[tuple[int, int, int]]) -> tuple[Scores, Bools, Bools]:
-    """One best plan, and scores by which it is: inf for what must be trained, -inf for what must not, 0 for ties.
+    """Return one optimal plan and scores that describe it: inf for what must be trained, -inf for what must not, 0 for
+    ties.
 
-    A full that scores 0 is never made: it could only take room from forward-onlys.
+    A full that scores 0 is never made: it could only take capacity from forward-only ones.
     """
     size = instance.micro_batches
     most = np.array([max_count(cost, capacity, size) for cost, _, capacity in rooms])

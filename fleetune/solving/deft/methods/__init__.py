@@ -1,4 +1,4 @@
-"""One planner per file; the exact one starts from CRUNCH's plan, and so does the paper's dual ascent."""
+"""The planners; `bisection` and the paper's dual ascent start from CRUNCH's plan."""
 
 SUMMARIES = {
     "bisection": "ours: blocks and bandwidth chosen together, the least latency, proven; equal bandwidth: by matching",
@@ -7,4 +7,4 @@ SUMMARIES = {
     "compute-aware": "the fastest devices, the deepest block on the fastest; equal bandwidth; ignores memory, channels",
     "channel-aware": "the best channels, the deepest block on the best; equal bandwidth; ignores memory, speeds",
 }
-"""One line for each method; the first is the default unless the kind says otherwise."""
+"""Method -> summary; the first is the default unless the kind says otherwise."""

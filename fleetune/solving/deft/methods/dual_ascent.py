@@ -1,18 +1,19 @@
-"""dual-ascent: the paper's joint allocation of blocks and bandwidth (JBBA, P2-P5), by ascent of the Lagrangian's dual.
+"""dual-ascent: the paper's joint allocation of blocks and bandwidth (JBBA, P2-P5) by ascent of the Lagrangian dual.
 
-Wu, H., Chen, X., Huang, K.: Resource Management for Low-latency Cooperative Fine-tuning of Foundation Models at the
-Network Edge, 2024 (LoLa-DEFT): Section V, Algorithm 3, Lemma 1, eq. (14)-(18). Each iteration minimises the Lagrangian
-in three separate parts (T; blocks, by CRUNCH and then the Hungarian method on what CRUNCH leaves; devices that take
-part and their bandwidth, in closed form) and moves the multipliers along what the constraints are violated by.
+Source: Wu, H., Chen, X., Huang, K.: Resource Management for Low-latency Cooperative Fine-tuning of Foundation Models at
+the Network Edge, 2024 (LoLa-DEFT): Section V, Algorithm 3, Lemma 1, eq. (14)-(18). Each iteration minimises the
+Lagrangian in three separate parts (T; blocks, by CRUNCH and then the Hungarian method on what CRUNCH leaves;
+participating devices and their bandwidth, in closed form) and moves the multipliers along the violation of the
+constraints.
 
-Where the paper leaves open or misprints: eq. (16) prints S/B_k for S/(B_k r_k). It starts from CRUNCH's allocation and
-ends after a fixed number of iterations, with steps that shrink by their square root. The three parts agree only in the
-limit, if at all, and their T is 0 or T_max; so what is returned is the best allocation of blocks, the start among them,
-with the band divided at its best. Blocks chosen from what CRUNCH leaves need not minimise the Lagrangian: its value,
-for the trace, takes those of the whole table.
+Differences: eq. (16) prints S/B_k for S/(B_k r_k). The paper leaves the start and the end open: here CRUNCH's
+allocation, and a fixed number of iterations with steps that shrink by their square root. The three parts agree only in
+the limit, if at all, and their T is 0 or T_max; so the result is the best allocation of blocks, the start included,
+with the best division of the band. Blocks chosen from what CRUNCH leaves need not minimise the Lagrangian: its value,
+for the trace, uses the whole table.
 
-Times are in units of the start's latency, which is T_max, and bandwidth in parts of the band: then one step fits all
-problems, and what the constraints are violated by is cut at 1.
+Times are relative to the start's latency, which is T_max, and bandwidths to the band: then one step size suits all
+problems, and violations are clipped at 1.
 """
 
 from collections.abc import Iterator
@@ -33,15 +34,15 @@ from fleetune.solving.validation import Floats
 
 ITERATIONS = 200
 STEP = 0.05
-"""Of the first iteration."""
+"""Step size of the first iteration."""
 ROUNDING = 1 + 1e-9
-"""Of a latency: the known allocation stays in the table."""
+"""Relative slack of a latency, which keeps the known allocation in the table."""
 MIN_MULTIPLIER = 1e-6
-"""Multipliers of latency and of the band stay above it: at 0 the closed forms have no bandwidth to give."""
+"""Least multiplier of latency and of the band: at 0 the closed forms give no bandwidth."""
 
 
 def plan(instance: Instance) -> Allocation:
-    """Refused where bandwidth is equal."""
+    """Return the best allocation found; raises Refused if bandwidth is equal."""
     if instance.problem.bandwidth == "equal":
         raise Refused(
             'dual-ascent: it divides the band, and bandwidth is "equal"; use crunch, or give a problem whose bandwidth '
@@ -62,26 +63,27 @@ class Multipliers(NamedTuple):
     """Dual variables."""
 
     latency: Floats
-    """lambda of (C4.1), [device]."""
+    """[device], lambda of (C4.1)."""
     band: float
     """mu of (C4.2)."""
     involved: Floats
-    """sigma of (C4.3), [device]."""
+    """[device], sigma of (C4.3)."""
 
 
 class Ascent:
-    """Of one problem; times in units of `unit_s`, within which it can be solved, bandwidth in parts of the band."""
+    """Ascent on one problem; times relative to `unit_s`, the latency of a known plan, bandwidth relative to the
+    band."""
 
     def __init__(self, instance: Instance, unit_s: float) -> None:
         self.blocks, self.devices = instance.blocks, instance.devices
         usable = instance.fits & (instance.compute_s + instance.upload_s <= unit_s * ROUNDING)
         self.compute: Floats = np.where(usable, instance.compute_s / (unit_s or 1.0), np.inf)
-        """[block, device]; infinite: in no plan as good as the known one."""
+        """[block, device]; infinite for pairs that no plan as good as the known one contains."""
         self.upload: Floats = np.minimum(instance.upload_s / (unit_s or 1.0), 1.0)
-        """[device]: over the whole band."""
+        """[device], over the whole band."""
 
     def iterations(self) -> Iterator[tuple[float, Ints]]:
-        """Value of the dual function, and devices of the blocks."""
+        """Yield the value of the dual function and the devices [block]."""
         at = self._start()
         for number in range(ITERATIONS):
             step = STEP / np.sqrt(number + 1)
@@ -96,27 +98,28 @@ class Ascent:
             at = self._moved(at, step, (end, devices, chosen, parts))
 
     def _start(self) -> Multipliers:
-        """All devices count alike, and the band is just used up."""
+        """Return multipliers that weigh all devices equally and use up the band."""
         latency = np.full(self.devices, 1.0 / self.blocks)
         nearest = np.sort(np.sqrt(latency * self.upload))[: self.blocks]
         return Multipliers(latency, max(MIN_MULTIPLIER, float(np.sum(nearest)) ** 2), np.zeros(self.devices))
 
     def _blocks(self, table: Floats) -> Ints:
-        """The least sum among the pairs that CRUNCH leaves, Section V-C."""
+        """Return the least-cost devices among the pairs that CRUNCH leaves, Section V-C."""
         left = np.where(table <= bottleneck_allocation(table).threshold, table, np.inf)
         devices = min_cost_assignment(left)
         assert devices is not None
         return devices
 
     def _bandwidth(self, at: Multipliers) -> tuple[Ints, Floats, float]:
-        """Devices that take part, their parts of the band, eq. (17), and the Lagrangian's part in them, eq. (18)."""
+        """Return participating devices, their shares of the band, eq. (17), and their part of the Lagrangian, eq.
+        (18)."""
         worth = 2 * np.sqrt(at.latency * self.upload * at.band) + at.involved
         chosen = np.argsort(worth, kind="stable")[: self.blocks]
         parts = np.sqrt(at.latency * self.upload / at.band)[chosen]
         return chosen, parts, float(np.sum(worth[chosen])) - at.band
 
     def _moved(self, at: Multipliers, step: float, found: tuple[float, Ints, Ints, Floats]) -> Multipliers:
-        """Eq. (16)."""
+        """Return the multipliers after a step, eq. (16)."""
         end, devices, chosen, parts = found
         lasts = np.full(self.devices, -end)
         lasts[devices] += self.compute[np.arange(self.blocks), devices]

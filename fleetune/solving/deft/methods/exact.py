@@ -1,19 +1,15 @@
-"""crunch: the least latency with equal parts of the band (P1).
+"""Optimal methods: `crunch` for equal parts of the band (P1), `bisection` for blocks and bandwidth together (P2).
 
-Wu, H., Chen, X., Huang, K.: Resource Management for Low-latency Cooperative Fine-tuning of Foundation Models at the
-Network Edge, 2024 (LoLa-DEFT): Algorithm 2. Where latency or memory does not grow with depth on some device, counts
-prove nothing: the plan is then made by matching, and says so.
+crunch is Algorithm 2 of Wu, H., Chen, X., Huang, K.: Resource Management for Low-latency Cooperative Fine-tuning of
+Foundation Models at the Network Edge, 2024 (LoLa-DEFT). If latency or memory does not grow with depth on some device,
+counting proves nothing: the plan is then made by matching, and says so.
 
-bisection: blocks and bandwidth chosen together, the global optimum (P2); ours.
-
-To end by T, block l on device k needs the part upload_s[k] / (T - compute_s[k, l]) of the band. A threshold T can be
-kept just when the cheapest assignment (Hungarian method) needs no more than the whole band, and what can be kept at T
-can be kept later. So the least T lies between a threshold that cannot be kept and the end of the best allocation found.
-Each allocation found ends exactly where its parts add up to the band, which is then the new upper end: Newton's method
-on matchings, with halvings between so that their number is bounded. LoLa-DEFT (Section V) calls this problem NP-hard
-and ascends its dual.
-
-Where bandwidth is equal there is nothing to choose but the blocks: an exact bottleneck matching.
+bisection (ours): to finish by T, block l on device k needs the share upload_s[k] / (T - compute_s[k, l]) of the band. A
+threshold T is feasible if and only if the cheapest assignment (Hungarian method) needs at most the whole band, and
+feasibility is monotone in T. So the least T lies between an infeasible threshold and the latency of the best allocation
+found. Each allocation found finishes exactly when its shares add up to the band, which is the new upper end: Newton's
+method on matchings, with bisection steps between so that their number is bounded. LoLa-DEFT (Section V) calls this
+problem NP-hard and ascends its dual. With equal bandwidth it is an exact bottleneck matching.
 """
 
 from typing import NamedTuple
@@ -31,30 +27,30 @@ from fleetune.solving.deft.instance import Allocation, Instance, Ints
 
 
 def crunch(instance: Instance) -> Allocation:
-    """The optimum of equal parts; on a joint problem one plan of many."""
+    """Return the optimum with equal parts; on a joint problem it is feasible, not optimal."""
     found = bottleneck_allocation(instance.equal_part_s)
     bound_s = found.threshold if instance.problem.bandwidth == "equal" else None
     return instance.with_equal_bandwidth(found.devices, bound_s, found.solved_by)
 
 
 CLOSE = 1e-12
-"""Relative distance between the ends that is left: far above the rounding of a Hungarian, far below 1e-9."""
+"""Final relative distance of the ends: far above the rounding of the Hungarian method, far below 1e-9."""
 HALVING = 3
-"""Every which step halves."""
+"""Every third step bisects."""
 
 
 class Optimum(NamedTuple):
-    """The best allocation, and the proof."""
+    """The best allocation and its proof."""
 
     devices: Ints
     bound_s: float
-    """Proven: cannot be kept, or is the optimum itself."""
+    """Proven lower bound: infeasible, or the optimum itself."""
     assignments: int
     """Assignment problems solved to get within CLOSE."""
 
 
 def bisection(instance: Instance) -> Allocation:
-    """The optimum of the problem as it is stated."""
+    """Return the optimum of the problem as stated."""
     if instance.problem.bandwidth == "equal":
         found = bottleneck_matching(instance.equal_part_s)
         return instance.with_equal_bandwidth(found.devices, found.threshold, found.solved_by)
@@ -70,7 +66,7 @@ def bisection(instance: Instance) -> Allocation:
 
 
 def joint_optimum(instance: Instance) -> Optimum:
-    """Of blocks and bandwidth together."""
+    """Return the optimum over blocks and bandwidth."""
     devices = bottleneck_allocation(instance.equal_part_s).devices
     high_s = min_latency_s(instance, devices)
     alone_s = np.where(instance.fits, instance.compute_s + instance.upload_s, np.inf)
@@ -96,7 +92,7 @@ def joint_optimum(instance: Instance) -> Optimum:
 
 
 def cheapest_allocation(instance: Instance, at_s: float) -> Ints | None:
-    """Devices of the blocks that end by `at_s` on the least part of the band; None: the whole is not enough."""
+    """Return [block] the devices that finish by `at_s` with the least bandwidth, or None if the band is not enough."""
     gaps_s = at_s - instance.compute_s
     usable = instance.fits & (gaps_s >= instance.upload_s) & (gaps_s > 0)
     parts = np.divide(instance.upload_s, gaps_s, out=np.full_like(gaps_s, np.inf), where=usable)
