@@ -108,7 +108,7 @@ class Instance:
         costs = zip(problem.forward_cost, problem.backward_cost, strict=True)
         rooms = zip(problem.full_capacity, problem.forward_capacity, capacities, strict=True)
         rows = [(*pair, *room) for pair, room in zip(costs, rooms, strict=True)]
-        made = {row: Budget.from_costs(*row) for row in set(rows)}  # alike as a rule, and each takes a while
+        made = {row: Budget.from_costs(*row) for row in set(rows)}  # most rows are equal, and each takes a while
         budgets = tuple(made[row] for row in rows)
         return cls(np.array(problem.backward_scores), np.array(problem.forward_scores), budgets)
 

@@ -97,14 +97,14 @@ def min_cost_assignment(costs: Floats) -> Ints | None:
     """
     try:
         _, devices = linear_sum_assignment(costs)
-    except ValueError:  # what scipy says where no assignment is allowed
+    except ValueError:  # scipy's error for an infeasible matrix
         return None
     return np.asarray(devices, np.intp)
 
 
 def _perfect_matching(allowed: Flags) -> Ints | None:
     """Return an allocation within `allowed` [block, device], or None."""
-    order = np.argsort(np.count_nonzero(allowed, axis=1), kind="stable")  # the least choice first: twenty times as fast
+    order = np.argsort(np.count_nonzero(allowed, axis=1), kind="stable")  # fewest options first: 20 times as fast
     found = maximum_bipartite_matching(csr_matrix(allowed[order]), perm_type="column")
     devices = np.empty(len(order), np.intp)
     devices[order] = found

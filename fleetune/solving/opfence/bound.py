@@ -143,7 +143,7 @@ def _flops_held(instance: Instance) -> Floats:
     order = np.argsort(-density, kind="stable")
     memory = np.concatenate([[0.0], np.cumsum(instance.memory_bytes[order])])
     flops = np.concatenate([[0.0], np.cumsum(instance.flops[order])])
-    distinct = np.append(np.diff(memory) > 0, True)  # of operators that need no memory, the last counts
+    distinct = np.append(np.diff(memory) > 0, True)  # operators without memory: keep the last
     held: Floats = np.interp(instance.budget_bytes, memory[distinct], flops[distinct]) * (1 + ROUNDING)
     return held
 

@@ -121,7 +121,7 @@ def _solve_packing(instance: Instance, deadline: Deadline) -> tuple[Placement | 
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
-    # Rounded so that whatever fits these fits the device; of whole numbers nothing is lost.
+    # Rounded up: a packing of these fits the devices; whole numbers stay exact.
     need = [int(np.ceil(x)) for x in instance.memory_bytes.tolist()]
     whole = all(x == y for x, y in zip(need, instance.memory_bytes.tolist(), strict=True))
     on = [[model.new_bool_var("") for _ in range(instance.devices)] for _ in need]

@@ -52,7 +52,7 @@ def volume_bound(instance: Instance) -> int:
     last = np.where(instance.linked, instance.tail, NONE).min(axis=1) + 2 * instance.switch_cost
     edges = np.sort((first + last)[instance.linked.any(axis=1)])
     if not instance.linked.any(axis=0).all():
-        return NONE  # a client has no helper: there is no plan
+        return NONE  # infeasible: a client has no helper
     used = np.arange(1, len(edges) + 1)
     return int(min(-(-(least + edges.cumsum()) // used)))
 
@@ -131,7 +131,7 @@ def _rows(energetic: EnergeticBound, low: int, opened: Bools, unit: int) -> tupl
         most.append(sides[1])
 
     for row in energetic.cuts:
-        if row.edge <= low:  # below its edge a row says nothing of helpers without its clients
+        if row.edge <= low:  # below its edge, a cut does not hold for helpers without its clients
             held = np.flatnonzero(opened[row.helper] & (row.weight >= unit))
             weights = np.append(row.weight[held] // unit, -1)
             add(np.append(place[row.helper, held], count), weights, (-np.inf, -(row.edge // unit)))

@@ -52,7 +52,7 @@ def improve_plan(
         return CpResult(None, [], span[0])
     model.hint(masks, rows)
     answer = model.solve(*limits)
-    # without interruptions is one way of many where they are allowed: then the plan counts, the proof does not
+    # the interval model restricts preemptive problems: its plan is valid, its bound is not
     return answer if model.exact else answer._replace(bound=span[0])
 
 

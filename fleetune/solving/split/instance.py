@@ -101,12 +101,12 @@ def _units(helpers: tuple[float, ...], clients: tuple[float, ...]) -> tuple[Ints
     all_clients = sum(exact[len(helpers) :])
     if digits is not None and all_clients * 10**digits <= MAX_EXACT:
         scaled = [int(x * 10**digits) for x in exact]
-        largest = max(1, int(all_clients * 10**digits))  # more memory than all clients need is as good as that
+        largest = max(1, int(all_clients * 10**digits))  # more memory makes no difference
         return (
             np.array([min(x, largest) for x in scaled[: len(helpers)]], np.int64),
             np.array(scaled[len(helpers) :], np.int64),
         )
-    finest = min(FINEST, 2**61 // len(clients))  # so that all clients together stay within 64 bits
+    finest = min(FINEST, 2**61 // len(clients))  # keeps the total within 64 bits
     enough = min(max(exact[: len(helpers)]), all_clients)
     scale = finest / enough if enough else Fraction(1)
     most = finest + 2 * len(clients)

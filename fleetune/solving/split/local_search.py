@@ -118,7 +118,7 @@ class _TabuState:
         best, chosen = math.inf, None
         now = self.cost()
         moves = self._moves(SAMPLE)
-        # those that promise most first: most others then need no schedule
+        # best bounds first, so that most other moves need no schedule
         for promise, _, move in sorted((self._promise(move), k, move) for k, move in enumerate(moves)):
             if now + promise >= best:
                 break

@@ -110,7 +110,7 @@ def minimise_max_cost(jobs: Sequence[Job], busy: Iterable[Span] = ()) -> list[li
     waiting = _blocks(order, released, jobs)
     while waiting:
         block = waiting.pop()
-        # the block fills [start, end) whatever its order: someone ends last, best the one with the shortest tail
+        # any order fills [start, end); the job with the shortest tail ends last
         last = min(block.jobs, key=lambda k: (jobs[k].tail, -released[k], k))
         within = _blocks([k for k in block.jobs if k != last], released, jobs)
         spans[last] = _gaps(block, within)

@@ -171,7 +171,7 @@ class SingleMachine:
         bound = max(known.bound, free.bound)
         if free.rows:
             pieces = Counter(row.client for row in free.rows)
-            ends = {row.client: row.end for row in free.rows if row.direction == BACKWARD}  # rows are by start
+            ends = {row.client: row.end for row in free.rows if row.direction == BACKWARD}  # rows are ordered by start
             cost, tail = self.times.switch_cost, self.times.tail
             value = max(end + tail[j] + (pieces[j] - 2) * cost for j, end in ends.items())
             if value < below:
@@ -220,7 +220,7 @@ class _Search:
             return
         self._try(node, due, node.unsplit)
         if self.best <= horizon:
-            # a better plan: the node is looked at again under the shorter horizon
+            # a better plan was found: expand the node again under the shorter horizon
             stack.append(node)
             return
         children = self._branch(node, relaxed)
@@ -237,7 +237,7 @@ class _Search:
             if gap > late:
                 late, worst = gap, k
         if worst >= 0:
-            # sooner than that is a real difference; splitting at the backward's start instead creeps on by single units
+            # branching at the backward's start would advance by single units
             return self._untie(node, worst, relaxed.end[worst] - 1)
         for k, other in relaxed.interrupted:
             if node.unsplit[k]:

@@ -125,7 +125,7 @@ def plan(instance: Instance, weight: float | None) -> Table:
     else:
         forwards = {room: feasible_counts(*room, instance.micro_batches)[1] for room in set(rooms)}
         trains = np.array([len(forwards[room]) > 1 for room in rooms])
-        # where nothing can be trained, backward scores say nothing, and huge ones would hide forward scores
+        # huge backward scores of subnets that cannot train would absorb their forward scores
         scores = Scores(np.where(trains[:, None], instance.backward, 0.0), weight * instance.forward)
         fulls, others, splits = best_counts(scores, [forwards[room] for room in rooms])
         full, forward = sets_at_split(scores, splits, fulls, others)

@@ -59,9 +59,7 @@ def bisection(instance: Instance) -> Allocation:
         with_best_bandwidth(instance, best.devices),
         instance.with_equal_bandwidth(bottleneck_allocation(instance.equal_part_s).devices),
     )
-    allocation = min(
-        allocations, key=instance.latency_s
-    )  # equal parts may be the best ones, and then are free of rounding
+    allocation = min(allocations, key=instance.latency_s)  # equal parts may be optimal, and are free of rounding
     return allocation._replace(bound_s=min(best.bound_s, instance.latency_s(allocation)))
 
 
@@ -87,7 +85,7 @@ def joint_optimum(instance: Instance) -> Optimum:
         devices, high_s = (
             found,
             min_latency_s(instance, found),
-        )  # closer than CLOSE, so that no other method is ahead by a bit
+        )  # converge fully, so that no other method is ahead by one bit
     return Optimum(devices, min(bound_s, high_s), solved)
 
 

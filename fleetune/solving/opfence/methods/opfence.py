@@ -57,7 +57,7 @@ def fenced(instance: Instance, seed: int, deadline: Deadline = NO_DEADLINE) -> P
     for number, cluster in enumerate(clusters):
         fence[cluster] = number
     found = _Fenced(instance, fence, deadline)
-    for baseline in BASELINES:  # its cuts may keep the fence as they are, or once mended
+    for baseline in BASELINES:  # may keep the fence, directly or once reconnected
         found.offer(baseline(instance, seed))
     if deadline.limited and not found.ranked:
         first = greedy_packing(instance)
@@ -92,7 +92,7 @@ class _Fenced:
         self._deadline, self._first_deadline = (
             deadline,
             deadline.extended(0.5, FIRST_PLACEMENT_S),
-        )  # the rest is left to a packing
+        )  # leaves time for a packing
         self.ranked: dict[bytes, tuple[int, float, Placement]] = {}
 
     @property

@@ -88,13 +88,13 @@ class _Search:
     def start(self) -> None:
         """Offer the other methods' placements, every device alone, and the best paths."""
         instance = self.instance
-        if self.deadline.limited:  # a first draft before anything that takes time
+        if self.deadline.limited:  # a first placement before anything slow
             self._offer_simple()
         unpackable: Infeasible | None = None
         if not self.ended:
             try:
                 self.pool.offer(opfence.fenced(instance, self.seed, self.deadline))
-            except Infeasible as error:  # proven, or only not found
+            except Infeasible as error:  # proven infeasible, or not found
                 unpackable = error
         self._offer_simple()
         for line in self.lines:
