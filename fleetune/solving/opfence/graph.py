@@ -1,6 +1,7 @@
 """The graph of operators: validation, topological orders and connected components.
 
-Graphs are lists of neighbours by index. networkx is imported by the functions that use it, so that listing the kinds stays fast.
+Graphs are lists of neighbours by index. networkx is imported by the functions that use it, so that listing the kinds
+stays fast.
 """
 
 from __future__ import annotations
