@@ -22,7 +22,7 @@ __all__ = [
 
 DEFAULT_SOCKET = "/var/run/docker.sock"
 FLEETUNE_SOCKET = "/run/fleetune-engine/docker.sock"
-"""Where the engine that `make engine` starts listens."""
+"""Socket of the engine that `make engine` starts."""
 TIMEOUT_S = 10.0
 
 

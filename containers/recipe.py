@@ -45,7 +45,7 @@ def recipe_digest(project: Path, target: str) -> str:
 
 
 def unusable_reason(images: Mapping[str, Mapping[str, str]], target: str, project: Path = PROJECT) -> str:
-    """Why an engine with these images (name -> labels) lacks a current image of `target`; empty where it has one."""
+    """Reason why none of an engine's images (name -> labels) is a current image of `target`; empty if one is."""
     labels = images.get(f"{tag(target)}:latest")
     if labels is None:
         return f"{tag(target)} is not built"

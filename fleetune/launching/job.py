@@ -18,7 +18,7 @@ not every time, so that no profile holds."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 SPIN_COUNT = 10_000
-"""How often an idle OpenMP thread polls for work before it sleeps. OpenMP's own 300,000 made a round on a busy machine
+"""Polls for work by an idle OpenMP thread before it sleeps. OpenMP's default of 300,000 made a round on a busy machine
 up to ten times as long (a spinning thread keeps the core from the thread it waits for); 0 costs an idle machine a
 quarter of the gain. On 2 cores, MiniLM, speed relative to one thread: idle 1.68 (300,000), 1.65 (10,000), 1.29 (0);
 beside one other process on the same cores 0.2-0.55, 0.63, 0.90."""

@@ -113,7 +113,7 @@ class FleetPlacement:
 
 @record
 class ListenSettings:
-    """Where a process at a device listens on the links of a run, and which latencies it emulates."""
+    """Addresses and emulated latencies of a process that listens on the links of a run."""
 
     bind: str = LOOPBACK
     """Address to listen at."""
@@ -134,7 +134,7 @@ class Sites(Protocol):
         """The launcher that starts commands at a device."""
 
     def listen_settings(self, device: str) -> ListenSettings:
-        """How a process at a device listens."""
+        """Settings of the links of a process at a device."""
 
     def __enter__(self) -> Self:
         """Set up what devices need; TryAgain or Refused, with nothing left behind, where that fails."""

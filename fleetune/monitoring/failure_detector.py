@@ -23,7 +23,7 @@ class Suspicion:
     """The activity of its last beat."""
 
     def __str__(self) -> str:
-        what = "no beat" if self.kind == SILENT else f"beats, but has not got on with {self.doing}"
+        what = "no beat" if self.kind == SILENT else f"beats, but makes no progress in {self.doing}"
         return f"device {self.device}: {what} for {self.since_s:.1f} s"
 
 

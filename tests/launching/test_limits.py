@@ -1,4 +1,4 @@
-"""An emulated device's memory binds its processes."""
+"""Memory limits of processes that emulate devices, by polling and by control groups."""
 
 import os
 import subprocess
@@ -39,27 +39,29 @@ except Exception as error:
 
 
 def job(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch, memory_bytes: int | None = LIMIT_BYTES) -> object:
-    """A script as a bound child."""
+    """Start a script as a child with a memory limit."""
     monkeypatch.setenv("PYTHONPATH", str(folder))
     (folder / "script.py").write_text(script)
     return ProcessLauncher(memory_bytes).start(Command(module="script", log=folder / "log"))
 
 
 def test_a_process_that_takes_too_much_bit_by_bit_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A profile with 0.6 GB used 20.9 GB and woke the machine's OOM killer: nothing held a process to its limit. Now it
-    is killed beyond it, and what it had used is known."""
+    """A process that exceeds its limit in small steps is killed, and its peak memory is known.
+
+    Bug: no limit was enforced, and a profile with 0.6 GB used 20.9 GB until the machine's OOM killer came.
+    """
     bound = job(BIT_BY_BIT, tmp_path, monkeypatch)
     try:
         assert bound.wait(PATIENCE_S) == -9
         assert bound.out_of_memory and bound.used_bytes >= LIMIT_BYTES
         assert describe_used_memory(bound).endswith("GB used)")
-        assert max(map(int, bound.lines())) < 10 * LIMIT_BYTES >> 20, "nobody looked for long"
+        assert max(map(int, bound.lines())) < 10 * LIMIT_BYTES >> 20, "the watchdog polled too rarely"
     finally:
         bound.stop(0)
 
 
 def test_what_would_take_far_too_much_at_once_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """20 GB in one allocation never come to be: the kernel says no, and the process that it ran out."""
+    """The kernel refuses an allocation of 20 GB, and the exit code of the process says so."""
     bound = job(AT_ONCE, tmp_path, monkeypatch)
     try:
         assert bound.wait(PATIENCE_S) == 137 and bound.out_of_memory
@@ -69,7 +71,7 @@ def test_what_would_take_far_too_much_at_once_is_refused(tmp_path: Path, monkeyp
 
 
 def test_what_stays_within_ends_as_it_likes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failure of its own is no lack of memory, bound or not."""
+    """Another failure does not count as out of memory, with or without a limit."""
     for memory_bytes in (LIMIT_BYTES, None):
         free = job("import sys; sys.exit(3)", tmp_path, monkeypatch, memory_bytes)
         try:
@@ -88,12 +90,12 @@ def test_what_stays_within_ends_as_it_likes(tmp_path: Path, monkeypatch: pytest.
     ],
 )
 def test_a_lack_of_memory_is_told_by_its_words(error: Exception, lack: bool) -> None:
-    """Python's, torch's and the kernel's."""
+    """Errors of Python, torch and the kernel for lack of memory are recognised."""
     assert is_out_of_memory(error) == lack
 
 
 def test_processes_of_emulated_devices_are_bound_and_no_others() -> None:
-    """As asked for, and as found: a share of the machine's memory that nobody asked for binds nothing."""
+    """Only processes of devices with an emulated memory get a limit, in both kinds of placement."""
     names = ("own", "held")
     request = FleetRequest(
         devices=(
@@ -112,7 +114,7 @@ def test_processes_of_emulated_devices_are_bound_and_no_others() -> None:
 
 
 def test_an_agent_within_too_little_is_stopped_in_one_sentence() -> None:
-    """The limit of the fleet file reaches the agents: who has 1 MB is told what was used and allowed."""
+    """The memory limit of a fleet file binds discovery agents, and the error names used and allowed memory."""
     tiny = DeviceRequest(name="desk", accelerator="cpu", emulate=Emulate(memory_bytes=10**6))
     request = FleetRequest(devices=(tiny,))
     words = r"device desk: its discovery agent ran out of its 0.00 GB \(0.\d\d GB used\); give it more by emulate"
@@ -121,7 +123,7 @@ def test_an_agent_within_too_little_is_stopped_in_one_sentence() -> None:
 
 
 def v1(folder: Path, group: str = "/shop/desk") -> tuple[Path, Path, Path]:
-    """Membership file, mount, and the process's own group, as version 1 lays them out."""
+    """Make the tree of version 1; returns membership file, mount and the process's own group."""
     (folder / "membership").write_text(f"9:name=systemd:/\n4:memory:{group}\n1:cpu:/\n0::/\n")
     own = folder / "mount" / "memory" / group.lstrip("/")
     own.mkdir(parents=True)
@@ -129,7 +131,7 @@ def v1(folder: Path, group: str = "/shop/desk") -> tuple[Path, Path, Path]:
 
 
 def v2(folder: Path, enabled: str) -> tuple[Path, Path, Path]:
-    """The same for version 2, with these controllers enabled for children."""
+    """Make the tree of version 2 with these controllers enabled for children; returns the same as `v1`."""
     (folder / "membership").write_text("0::/shop/desk\n")
     own = folder / "mount" / "shop" / "desk"
     own.mkdir(parents=True)
@@ -138,7 +140,7 @@ def v2(folder: Path, enabled: str) -> tuple[Path, Path, Path]:
 
 
 def test_a_group_of_version_1_holds_the_process(tmp_path: Path) -> None:
-    """The limit is written before the process is put in."""
+    """A group of version 1 gets the limit and the process, and reports OOM kills and peak memory."""
     membership, mount, own = v1(tmp_path)
     group = limit_memory(77, GROUP_BYTES, membership, mount)
     assert group is not None
@@ -152,7 +154,7 @@ def test_a_group_of_version_1_holds_the_process(tmp_path: Path) -> None:
 
 
 def test_a_group_of_version_2_needs_the_controller_for_its_children(tmp_path: Path) -> None:
-    """Where memory is not enabled for children, a limit would bind nothing: there the process is only watched."""
+    """`limit_memory` makes no group where the memory controller is not enabled for children."""
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     membership, mount, own = v2(tmp_path / "a", "cpu memory\n")
@@ -164,7 +166,7 @@ def test_a_group_of_version_2_needs_the_controller_for_its_children(tmp_path: Pa
 
 
 def test_without_groups_nothing_is_made(tmp_path: Path) -> None:
-    """A machine without control groups, or one whose mount is not there."""
+    """Nothing is made on a machine without control groups or without their mount."""
     assert limit_memory(77, GROUP_BYTES, tmp_path / "none", tmp_path) is None
     membership, mount, own = v1(tmp_path)
     own.rmdir()
@@ -172,7 +174,7 @@ def test_without_groups_nothing_is_made(tmp_path: Path) -> None:
 
 
 def test_groups_of_makers_that_are_gone_are_swept(tmp_path: Path) -> None:
-    """A killed maker leaves an empty group; that of a living one stays."""
+    """Empty groups of makers that were killed are removed, those of living makers stay."""
     membership, mount, own = v1(tmp_path)
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
@@ -184,8 +186,10 @@ def test_groups_of_makers_that_are_gone_are_swept(tmp_path: Path) -> None:
 
 
 def test_the_kernel_ends_what_takes_too_much_at_once() -> None:
-    """Between two looks of a watchdog a process could take a gigabyte. In a group the kernel says no at the first page
-    too many; where none can be made `limit_memory` returns None, and the watchdog is all there is."""
+    """In a control group the kernel kills a process at the first page beyond its limit, which polling could miss.
+
+    Where no group can be made `limit_memory` returns None, and only the watchdog remains.
+    """
     script = ["-c", f"import sys; sys.stdin.readline(); {ALL_AT_ONCE}"]
     child = subprocess.Popen([sys.executable, *script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     group = limit_memory(child.pid, GROUP_BYTES)

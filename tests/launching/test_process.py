@@ -1,4 +1,4 @@
-"""Children of this process."""
+"""Child processes: output, environment, signals and exit codes."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ Start = Callable[..., Job]
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    """Start a script as a module; whatever still runs at the end is stopped."""
+    """Start scripts as modules; stops those that still run at the end."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     jobs: list[Job] = []
 
@@ -53,7 +53,7 @@ def test_a_missing_module_says_so_in_the_log(start: Start, tmp_path: Path) -> No
 
 
 def test_the_tail_is_short(start: Start) -> None:
-    """Of a long log only the last lines are shown."""
+    """`tail` returns only the last lines of a long log."""
     job = start("import sys\nfor i in range(50_000): print(i, file=sys.stderr)")
     assert job.wait(PATIENCE_S) == 0
     assert job.tail(3) == "49997\n49998\n49999"
@@ -74,8 +74,10 @@ def test_children_get_one_thread_and_their_own_environment(start: Start) -> None
 
 
 def test_idle_threads_soon_leave_the_core_to_others(start: Start) -> None:
-    """On a busy machine a round on two threads once took ten times that on one, since threads that had nothing to do
-    kept the core from those they waited for; none sleeps at once either, which an idle machine pays for."""
+    """Idle threads spin briefly: long spinning once made a round on a busy machine ten times as long.
+
+    They do not sleep at once either, which costs speed on an idle machine.
+    """
     script = "import os; print(os.environ['OMP_NUM_THREADS'], os.environ['GOMP_SPINCOUNT'])"
     threads, spins = next(start(script, **thread_environment(2)).lines()).split()
     assert (threads, 1_000 < int(spins) < 100_000) == ("2", True)
@@ -84,7 +86,7 @@ def test_idle_threads_soon_leave_the_core_to_others(start: Start) -> None:
 def test_children_import_nothing_from_the_working_directory(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A `ctypes.py` beside somebody's data once ran in every child; nor does what a child starts in turn find it."""
+    """Neither children nor grandchildren import from the working directory: a `ctypes.py` there once ran in all."""
     for name in ("ctypes", "queue", "json", "fleetune"):
         (tmp_path / "data" / f"{name}.py").parent.mkdir(exist_ok=True)
         (tmp_path / "data" / f"{name}.py").write_text("raise SystemExit(3)")
@@ -97,7 +99,7 @@ def test_children_import_nothing_from_the_working_directory(
 
 
 def test_children_find_the_code_of_their_parent_where_it_is_not_installed(tmp_path: Path) -> None:
-    """Without the working directory on the path, a source checkout that nobody installed would not find itself."""
+    """A child imports this project from a source checkout that is not installed."""
     bare = ["-S", *child_command(0)[1:], "tests.launching"]  # -S: nothing that is installed is found
     run = subprocess.run(
         [sys.executable, *bare], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False
@@ -119,12 +121,12 @@ def test_secrets_travel_unseen(start: Start) -> None:
 
 
 def test_a_child_that_reads_nothing_does_no_harm(start: Start) -> None:
-    """A first line that is longer than the pipe, to a child that ends at once, raises nothing."""
+    """A first line longer than the pipe to a child that ends at once raises nothing."""
     assert start("", first_line=b"x" * 1_000_000).wait(PATIENCE_S) == 0
 
 
 def test_stop_asks_first(start: Start) -> None:
-    """A child that handles SIGTERM ends its own way; stopping again changes nothing."""
+    """A child that handles SIGTERM decides its exit code, and stopping it again changes nothing."""
     job = start(
         "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\nprint('ready')\nsignal.pause()"
     )
@@ -134,14 +136,14 @@ def test_stop_asks_first(start: Start) -> None:
 
 
 def test_stop_then_forces(start: Start) -> None:
-    """A child that ignores SIGTERM is killed after the grace, and its exit is told in words."""
+    """A child that ignores SIGTERM is killed after the grace period."""
     job = start("import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('ready')\nsignal.pause()")
     assert next(iter(job.lines())) == "ready"
     assert describe_exit(job.stop(0)).startswith("killed by signal 9")
 
 
 def test_a_group_ends_with_its_leader(start: Start) -> None:
-    """What a child has started within its group is gone when the child is."""
+    """Processes that a child started in its group end with the child."""
     job = start(
         "import subprocess, sys\n"
         "print(subprocess.Popen([sys.executable, '-c', 'import signal; signal.pause()'], stdout=2).pid)\n"
@@ -152,7 +154,7 @@ def test_a_group_ends_with_its_leader(start: Start) -> None:
 
 
 def test_children_die_with_a_killed_parent(start: Start, tmp_path: Path) -> None:
-    """kill -9 of the parent leaves no child, even one that ignores every signal it can."""
+    """kill -9 of the parent ends even a child that ignores all signals it can."""
     (tmp_path / "deaf.py").write_text(
         "import signal\nfor s in (15, 2, 1): signal.signal(s, signal.SIG_IGN)\nprint('deaf')\nsignal.pause()"
     )
@@ -172,7 +174,7 @@ def test_children_die_with_a_killed_parent(start: Start, tmp_path: Path) -> None
 
 
 def gone(pid: int) -> bool:
-    """Whether a process ends (a zombie nobody reaps counts as ended)."""
+    """True once a process has ended; a zombie counts as ended."""
     try:
         process = psutil.Process(pid)
         return process.status() == psutil.STATUS_ZOMBIE or process.wait(PATIENCE_S) is None
@@ -193,5 +195,5 @@ def gone(pid: int) -> bool:
     ],
 )
 def test_exit_codes_in_words(code: int, words: str) -> None:
-    """Numbers become sentences; death by SIGKILL hints at memory."""
+    """`describe_exit` turns exit codes into words, and SIGKILL hints at memory."""
     assert describe_exit(code) == words

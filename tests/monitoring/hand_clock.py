@@ -1,8 +1,8 @@
-"""A clock that moves when a test says so."""
+"""A clock that tests move."""
 
 
 class HandClock:
-    """Call it for the time in seconds; `sleep` moves it."""
+    """Returns the time in seconds when called; `sleep` advances it."""
 
     def __init__(self, now_s: float = 0.0) -> None:
         self.now_s = now_s
@@ -11,5 +11,5 @@ class HandClock:
         return self.now_s
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the time."""
         self.now_s += seconds

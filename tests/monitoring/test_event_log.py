@@ -1,4 +1,4 @@
-"""The log, line by line, and its summary."""
+"""Lines of the event log, and its summary."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ SUMMARY = EventSummary(
 
 
 def write_story(path: Path) -> None:
-    """Two devices; b falls silent, is killed and comes back."""
+    """Write the log of two devices, of which b falls silent, is killed and returns."""
     clock = HandClock(100.0)
     with EventLog(path, clock) as log:
         log.started(rounds=2)
@@ -62,13 +62,13 @@ def read(path: Path) -> EventSummary:
 
 
 def test_the_log_reads_like_the_story(tmp_path: Path) -> None:
-    """Beats are summed up every few seconds and before a loss; everything else is a line of its own."""
+    """Beats are summed up at intervals and before a loss, and every other event is a line of its own."""
     write_story(tmp_path / "deep" / "events.jsonl")
     assert (tmp_path / "deep" / "events.jsonl").read_text() == GOLDEN
 
 
 def test_the_summary_tells_who_was_there(tmp_path: Path) -> None:
-    """Stays, silences, rounds and failures; and the record survives JSON."""
+    """The summary has memberships, silences, rounds and failures, and survives JSON."""
     (tmp_path / "log").write_text(GOLDEN)
     assert read(tmp_path / "log") == SUMMARY
     assert wire.parse(EventSummary, wire.text(SUMMARY), "summary") == SUMMARY
@@ -83,7 +83,7 @@ def test_lines_are_on_disk_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cut", range(1, len(GOLDEN), 37))
 def test_a_log_cut_anywhere_is_read_up_to_there(tmp_path: Path, cut: int) -> None:
-    """A writer killed in the middle of a line loses that line and nothing else, and nobody raises."""
+    """A log cut anywhere loses only its unfinished line, and reading it raises nothing."""
     (tmp_path / "log").write_text(GOLDEN[:cut])
     summary = read(tmp_path / "log")
     assert summary.rounds_committed == GOLDEN[:cut].count('committed", "round": 0}\n') + GOLDEN[:cut].count(" 1}\n")
@@ -93,7 +93,7 @@ def test_a_log_cut_anywhere_is_read_up_to_there(tmp_path: Path, cut: int) -> Non
 
 
 def test_a_continued_log_closes_the_torn_line(tmp_path: Path) -> None:
-    """The next writer begins a line of its own; the torn one is counted, the stays of the first attempt end."""
+    """The next writer starts a new line, the torn one is counted, and earlier memberships end."""
     torn = "".join(GOLDEN.splitlines(keepends=True)[:3]) + '{"at_s": 102'
     (tmp_path / "log").write_text(torn)
     clock = HandClock(110.0)
@@ -113,7 +113,7 @@ def test_a_continued_log_closes_the_torn_line(tmp_path: Path) -> None:
 
 
 def test_following_goes_on_until_the_end(tmp_path: Path) -> None:
-    """A log that appears late and grows in pieces, torn lines included, is read as if it had been there whole."""
+    """A log that appears late and grows in pieces gives the same summary as a whole one."""
     pieces = [GOLDEN[start : start + 40] for start in range(0, len(GOLDEN), 40)]
     told: list[tuple[float, float]] = []
 
@@ -132,7 +132,7 @@ def test_following_goes_on_until_the_end(tmp_path: Path) -> None:
 
 
 def test_what_was_written_just_before_the_end_is_read(tmp_path: Path) -> None:
-    """A writer that writes and goes between two looks is still heard."""
+    """Lines written just before the writer ends are read."""
 
     def goes_after_writing() -> bool:
         (tmp_path / "log").write_text(GOLDEN)
@@ -142,14 +142,14 @@ def test_what_was_written_just_before_the_end_is_read(tmp_path: Path) -> None:
 
 
 def test_no_log_at_all_is_a_failure_in_words(tmp_path: Path) -> None:
-    """A writer that never wrote leaves an empty summary that says so."""
+    """A missing log gives an empty summary with a failure."""
     summary = read(tmp_path / "none")
     assert (summary.memberships, summary.rounds_committed) == ((), 0)
     assert summary.failures == ("training ended after 0.0 s: its writer was gone before it said how it ended",)
 
 
 def test_a_break_that_is_no_devices_fault_names_none(tmp_path: Path) -> None:
-    """Once a message that was lost on a link was put down to an innocent device; every stay goes on to the end."""
+    """A lost message, once blamed on an innocent device, ends no membership."""
     clock = HandClock()
     with EventLog(tmp_path / "log", clock) as log:
         log.started(rounds=2)

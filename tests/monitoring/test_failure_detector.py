@@ -1,4 +1,4 @@
-"""Beats in, silent devices out."""
+"""Suspicions of silent and stuck devices."""
 
 import pytest
 
@@ -8,19 +8,19 @@ from tests.monitoring.hand_clock import HandClock
 
 
 def silent(watch: FailureDetector) -> list[str]:
-    """Names of those that are."""
+    """Names of the devices that are silent."""
     return [concern.device for concern in watch.suspicions() if concern.kind == "silent"]
 
 
 def look(watch: FailureDetector, clock: HandClock, seconds: int) -> None:
-    """Let time pass while somebody looks every second."""
+    """Advance the clock and poll every second."""
     for _ in range(seconds):
         clock.sleep(1.0)
         watch.suspicions()
 
 
 def test_a_device_without_beats_falls_silent_after_the_limit() -> None:
-    """At the limit all is well, past it the device is named with its silence; a beat clears it."""
+    """A device is suspected only past the limit, with the length of its silence, and a beat clears it."""
     clock = HandClock()
     watch = FailureDetector(["a", "b"], 8.0, clock)
     clock.sleep(1.5)
@@ -37,7 +37,7 @@ def test_a_device_without_beats_falls_silent_after_the_limit() -> None:
 
 
 def test_a_stuck_computation_beats_on() -> None:
-    """Beats without progress while there is work are a concern of their own; waiting without work is none."""
+    """A device that beats without progress while computing is stuck, and one that waits is not."""
     clock = HandClock()
     watch = FailureDetector(["hung", "moving", "waiting"], 4.0, clock, {"computing": 5.0})
     for second in range(7):
@@ -47,13 +47,13 @@ def test_a_stuck_computation_beats_on() -> None:
         clock.sleep(1.0)
     concerns = watch.suspicions()
     assert [(each.device, each.kind, each.since_s) for each in concerns] == [("hung", "stuck", 7.0)]
-    assert str(concerns[0]) == "device hung: beats, but has not got on with computing for 7.0 s"
+    assert str(concerns[0]) == "device hung: beats, but makes no progress in computing for 7.0 s"
 
 
 def test_each_kind_of_work_has_its_own_patience() -> None:
-    """Once loading for longer than a computation may take was called stuck, whatever patience loading had.
+    """Each activity has its own limit: loading once counted as stuck after the limit of computing.
 
-    The limit is that of what the device says it does, and counts anew when it does something else.
+    The limit is that of the reported activity, and counts anew when the activity changes.
     """
     clock = HandClock()
     watch = FailureDetector(["a"], 4.0, clock, {"loading": 900.0, "computing": 60.0})
@@ -71,7 +71,7 @@ def test_each_kind_of_work_has_its_own_patience() -> None:
 
 
 def test_progress_is_not_asked_for_without_a_limit() -> None:
-    """Without a limit for what it does a standing counter is no concern."""
+    """A device without a limit for its activity is never stuck."""
     clock = HandClock()
     watch = FailureDetector(["a"], 2.0, clock)
     for _ in range(100):
@@ -81,9 +81,9 @@ def test_progress_is_not_asked_for_without_a_limit() -> None:
 
 
 def test_a_watcher_that_stood_still_blames_nobody() -> None:
-    """A coordinator frozen for longer than the limit once called every device silent while their beats lay unread.
+    """A frozen coordinator suspects nobody: it once called every device silent while their beats lay unread.
 
-    What it did not watch does not count: who has gone silent before is still found, a little later.
+    Time without polling does not count: a device that was silent before is still found, a little later.
     """
     clock = HandClock()
     watch = FailureDetector(["dead", "alive"], 8.0, clock)
@@ -101,7 +101,7 @@ def test_a_watcher_that_stood_still_blames_nobody() -> None:
 
 
 def test_a_beat_counts_from_when_it_came() -> None:
-    """What is read late was no later sign of life: its own time counts, and never backwards."""
+    """A beat counts from its arrival, not from when it is read, and never moves time backwards."""
     clock = HandClock()
     watch = FailureDetector(["a"], 8.0, clock)
     look(watch, clock, 6)
@@ -117,7 +117,7 @@ def test_a_beat_counts_from_when_it_came() -> None:
 
 
 def test_beats_after_a_stall_do_not_count_twice() -> None:
-    """A beat that is read right after a stall brings no credit for the time that did not count."""
+    """A beat that is read right after a stall does not extend the limit by the length of the stall."""
     clock = HandClock()
     watch = FailureDetector(["a"], 8.0, clock)
     clock.sleep(50.0)
@@ -129,7 +129,7 @@ def test_beats_after_a_stall_do_not_count_twice() -> None:
 
 
 def test_devices_come_and_go() -> None:
-    """A removed device is no concern, one that is added starts with no silence, a stranger's beat is refused."""
+    """A removed device is not suspected, an added one starts without silence, an unknown one's beat is refused."""
     clock = HandClock()
     watch = FailureDetector(["a"], 8.0, clock)
     look(watch, clock, 9)
@@ -144,7 +144,7 @@ def test_devices_come_and_go() -> None:
 
 
 def test_limits_must_be_positive() -> None:
-    """A limit of nothing would call every device silent."""
+    """Limits that are not positive are refused."""
     with pytest.raises(Refused, match="limit_s must be a number above 0"):
         FailureDetector(["a"], 0.0, HandClock())
     with pytest.raises(Refused, match="loading must be a number above 0"):

@@ -26,11 +26,11 @@ from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.launching.docker.transports import KeepAliveAdapter, SshAdapter, load_tls_files, ssh_command, tls_failure
 
 CONNECT_TIMEOUT_S = 10.0
-"""For the first answer; over ssh twice as long, to log in."""
+"""Limit of the first request; over ssh twice as long, to log in."""
 READ_TIMEOUT_S = 120.0
-"""For later answers; `wait`, `attach`, `events` and followed logs have no limit."""
+"""Limit of later requests; `wait`, `attach`, `events` and followed logs have none."""
 MIN_API_VERSION = "1.40"
-"""Of Docker 19.03."""
+"""Oldest supported version of the API, that of Docker 19.03."""
 MOUNTED_LABEL = "fleetune.mounted"
 """Label of images that find code and packages in mounted folders of this machine."""
 GPU_RUNTIME = "nvidia"

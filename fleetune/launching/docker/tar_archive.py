@@ -32,9 +32,9 @@ FILE_MODE, FOLDER_MODE = 0o644, 0o755
 PIECE_BYTES = 1 << 20
 MAX_MEMBERS = 100_000
 MAX_TOTAL_BYTES = 1 << 40
-"""Of all files together."""
+"""Limit of the size of all files together."""
 MAX_HEADER_BYTES = 1 << 16
-"""Of an extended header: those of engines hold a long name and some attributes."""
+"""Limit of an extended header; those of engines hold a long name and some attributes."""
 MAX_NAME_BYTES, MAX_PART_BYTES = 4096, 255
 MAX_TRAILING_BYTES = 1 << 20
 PAX, GNU_NAME, FILES = b"x", b"L", (tarfile.REGTYPE, tarfile.AREGTYPE)
@@ -261,7 +261,7 @@ class TarReader:
             raise DamagedTar(str(error)) from None
 
     def _extension(self, header: tarfile.TarInfo) -> dict[str, str]:
-        """What an extended header says of the member after it: its `path` or `size`, where these are too long."""
+        """The `path` or `size` of the next member, from an extended header, where they do not fit a plain one."""
         if not 0 <= header.size <= MAX_HEADER_BYTES:
             raise self._refused(f"a header of {header.size} bytes (at most {MAX_HEADER_BYTES})")
         raw = self._take(header.size + -header.size % tarfile.BLOCKSIZE)[: header.size]

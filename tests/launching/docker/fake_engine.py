@@ -1,4 +1,4 @@
-"""The few answers of an engine that `connect` and its neighbours ask for, over a unix socket or over TLS."""
+"""A fake engine with the answers that `connect` and `describe_engine` need, over a unix socket or TLS."""
 
 import json
 import socketserver
@@ -24,7 +24,7 @@ ANSWERS: dict[str, Any] = {"/version": VERSION, "/info": INFO, "/v1.41/info": IN
 
 
 def context(folder: Path) -> ssl.SSLContext:
-    """Of a server that shows the certificate in `folder`, and asks for one."""
+    """SSL context of a server with the certificate in `folder` that requires one of its clients."""
     made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(folder / "ca.pem"))
     made.load_cert_chain(folder / "cert.pem", folder / "key.pem")
     made.verify_mode = ssl.CERT_REQUIRED
@@ -33,14 +33,14 @@ def context(folder: Path) -> ssl.SSLContext:
 
 @contextmanager
 def on_socket(path: Path, answers: Mapping[str, Any] = ANSWERS) -> Iterator[str]:
-    """An engine behind a unix socket; its address."""
+    """Run an engine behind a unix socket; yields its address."""
     with _running(_UnixServer(str(path), _handler(answers))):
         yield f"unix://{path}"
 
 
 @contextmanager
 def on_port(tls: ssl.SSLContext | None, answers: Mapping[str, Any] = ANSWERS) -> Iterator[str]:
-    """An engine behind a port of loopback, with TLS or without; its address."""
+    """Run an engine behind a loopback port, with TLS or without; yields its address."""
     server = _PortServer(("127.0.0.1", 0), _handler(answers))
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
@@ -49,7 +49,7 @@ def on_port(tls: ssl.SSLContext | None, answers: Mapping[str, Any] = ANSWERS) ->
 
 
 class _Quiet:
-    """Whoever hangs up is no news."""
+    """Ignores clients that hang up."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         pass

@@ -1,4 +1,4 @@
-"""What is swept away from an engine, and what stays because it may be somebody's."""
+"""Removal of orphans from an engine, and of nothing that may have a living owner."""
 
 import dataclasses
 import os
@@ -18,7 +18,7 @@ BOOTED_S = 1_800_000_000.0
 HERE = dataclasses.replace(cleanup.this_machine(), id="copied", booted_s=BOOTED_S)
 EARLIER, LATER = BOOTED_S - 60, BOOTED_S + 60
 DEAD = (1 << 22) + 1
-"""No process has this number: it is above what the kernel gives."""
+"""An id above those that the kernel assigns, so that no process has it."""
 
 
 class Thing:
@@ -29,25 +29,25 @@ class Thing:
         self.removed = False
 
     def remove(self, **_: object) -> None:
-        """As of the docker library."""
+        """As in the docker library."""
         self.removed = True
 
 
 class Engine:
-    """Lists what it was given, in all three kinds."""
+    """A fake engine with the given containers, networks and volumes."""
 
     def __init__(self, *things: Thing, networks: tuple[Thing, ...] = (), volumes: tuple[Thing, ...] = ()) -> None:
         self.containers, self.networks, self.volumes = (Listing(each) for each in (things, networks, volumes))
 
 
 class Listing:
-    """One kind of things."""
+    """The containers, networks or volumes of a fake engine."""
 
     def __init__(self, things: tuple[Thing, ...]) -> None:
         self.things = things
 
     def list(self, **_: object) -> list[Thing]:
-        """As of the docker library."""
+        """As in the docker library."""
         return list(self.things)
 
 
@@ -69,15 +69,17 @@ def owner(machine: MachineIdentity = HERE, process: int = DEAD, **changes: str) 
 
 @pytest.mark.parametrize("own", [True, False])
 def test_a_copy_of_this_machine_keeps_what_it_has(own: bool) -> None:
-    """Machines that are copies of each other have one machine-id and boots of their own: what another boot made after
-    this one began once counted as left behind, so that one host removed another's containers while they ran."""
+    """Things that another boot made after this boot stay: copies of a machine share its machine-id.
+
+    Bug: they counted as orphans, and one host removed the running containers of another.
+    """
     theirs = [container(owner(boot="b2"), LATER, status, token=status) for status in ("running", "created", "exited")]
     sweep(Engine(*theirs, networks=(network(owner(boot="b2"), LATER),)), own=own)
     assert not any(thing.removed for thing in theirs)
 
 
 def test_what_was_made_before_this_machine_began_is_removed_from_its_own_engine() -> None:
-    """Nobody who made it can live; elsewhere the clock and the boot are another machine's, so it stays."""
+    """On this machine's own engine no owner from before the boot can live; on other engines their things stay."""
     left = owner(boot="b1")
     things = (container(left, EARLIER), container(left, EARLIER, "created"))
     more = (network(left, EARLIER),)
@@ -88,7 +90,7 @@ def test_what_was_made_before_this_machine_began_is_removed_from_its_own_engine(
 
 
 def test_a_session_of_which_something_runs_is_nobodys_to_remove() -> None:
-    """No container of ours outlives its machine: what runs is of a machine that does, however old it looks."""
+    """A session with a running container belongs to a living machine, however old it looks."""
     theirs = owner(boot="b1")
     things = (container(theirs, EARLIER, "running"), container(theirs, EARLIER), network(theirs, EARLIER))
     sweep(Engine(*things[:2], networks=things[2:]), own=True)
@@ -110,14 +112,14 @@ def test_a_session_of_which_something_runs_is_nobodys_to_remove() -> None:
     ],
 )
 def test_what_is_not_known_stays(unknown: Thing) -> None:
-    """Without a machine-id, of another machine, namespace or time, or in no known state."""
+    """Things without a machine-id, of another machine, namespace or time, or in an unknown state stay."""
     for here in (HERE, dataclasses.replace(HERE, id=UNKNOWN)):
         sweep(Engine(unknown), own=True, here=here)
     assert not unknown.removed
 
 
 def test_processes_that_are_gone_are_told_from_those_that_live() -> None:
-    """Within one boot the process itself is looked for, machine-id or not, wherever the engine is."""
+    """Within one boot the owner's process decides, with or without a machine-id, wherever the engine runs."""
     gone, alive = container(owner(), LATER), container(cleanup.owner_label(os.getpid()), LATER)
     sweep(Engine(gone, alive), own=False, here=dataclasses.replace(HERE, id=UNKNOWN))
     assert gone.removed and not alive.removed
@@ -133,7 +135,7 @@ def sweep(engine: Engine, *, own: bool, here: MachineIdentity = HERE) -> None:
 def test_what_is_made_elsewhere_says_by_which_way(
     monkeypatch: pytest.MonkeyPatch, address: str, tls: str | None, labelled: bool
 ) -> None:
-    """A device that leaves during a run finds what the run's host made on it by the address that the host came by."""
+    """Things on another machine's engine carry the address used, so that a device that leaves can remove them."""
     client = SimpleNamespace(close=lambda: None)
     image = Image(id="i", mounted=False, architecture="")
     facts = EngineDescription(

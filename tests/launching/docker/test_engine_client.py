@@ -1,4 +1,4 @@
-"""Connections to engines, as far as they need none: what they come to, and what is said where they fail."""
+"""Connections to fake engines, and the errors where connecting fails."""
 
 import gc
 import os
@@ -21,14 +21,14 @@ from tests.launching.docker.fake_engine import ANSWERS, INFO, context, on_port, 
 
 @pytest.fixture(autouse=True)
 def nothing_open() -> Iterator[None]:
-    """A socket or process that is left open warns when it is collected, and warnings are errors."""
+    """Collect garbage: a socket or process left open then warns, and warnings are errors."""
     yield
     gc.collect()
 
 
 @pytest.fixture(scope="module")
 def pki(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Folders with certificates: a server, a client of its CA, a client and a server of another."""
+    """Folders with certificates: a server, a client of its CA, a client of another CA, a server at another address."""
     folder = tmp_path_factory.mktemp("pki")
     own, other = Authority(), Authority()
     here = ("127.0.0.1",)
@@ -46,7 +46,7 @@ def tls_engine(address: str, folder: Path) -> Engine:
 
 
 def fake_ssh(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> Path:
-    """Make `ssh` be a shell script; the file that its arguments go to."""
+    """Replace `ssh` by a shell script; returns the file that it writes its arguments to."""
     folder.mkdir()
     program, arguments = folder / "ssh", folder / "arguments"
     program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >> {arguments}\n{script}\n')
@@ -56,7 +56,7 @@ def fake_ssh(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> Path
 
 
 def test_by_socket(tmp_path: Path) -> None:
-    """A named engine behind a unix socket is connected to, in the version of the API that it speaks."""
+    """`connect` speaks the version of the API that the engine reports."""
     with on_socket(tmp_path / "s") as address:
         with closing(engine_client.connect(Engine(name="pi", address=address))) as client:
             assert client.api.api_version == "1.41"
@@ -64,7 +64,7 @@ def test_by_socket(tmp_path: Path) -> None:
 
 
 def test_the_local_one(tmp_path: Path) -> None:
-    """Without a name it is the one that DOCKER_HOST names, and containers of it see folders of this machine."""
+    """The engine of a DOCKER_HOST with a unix socket counts as one of this machine."""
     with on_socket(tmp_path / "s") as address:
         found = engine_client.local_engine({"DOCKER_HOST": address})
         assert found.address == address and found.is_here
@@ -72,7 +72,7 @@ def test_the_local_one(tmp_path: Path) -> None:
 
 
 def test_the_local_one_elsewhere(pki: dict[str, Path]) -> None:
-    """DOCKER_HOST may name another machine by TLS or ssh; then folders of this machine are not seen there."""
+    """The engine of a DOCKER_HOST with TLS or ssh counts as one of another machine."""
     with on_port(context(pki["server"])) as address:
         environment = {"DOCKER_HOST": address, "DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": str(pki["client"])}
         assert not engine_client.local_engine(environment).is_here
@@ -81,13 +81,13 @@ def test_the_local_one_elsewhere(pki: dict[str, Path]) -> None:
 
 
 def test_the_local_one_open_to_anybody() -> None:
-    """A DOCKER_HOST without TLS is refused, with the settings that are missing."""
+    """A DOCKER_HOST without TLS is refused, and the message names the missing settings."""
     with pytest.raises(Refused, match=r"DOCKER_TLS_VERIFY is not set.*DOCKER_CERT_PATH"):
         engine_client.connect(None, {"DOCKER_HOST": "tcp://192.0.2.1:2375"})
 
 
 def test_nobody_answers(tmp_path: Path) -> None:
-    """Where nothing listens, the place is named and what to do, and it may be tried again."""
+    """A socket without an engine raises TryAgain, which names the socket and what to do."""
     with pytest.raises(TryAgain, match=rf"answers at {tmp_path}/none \(No such file.*\): run make engine.*doctor"):
         engine_client.connect(None, {"DOCKER_HOST": f"unix://{tmp_path}/none"})
     with pytest.raises(TryAgain, match=rf"engine pi does not answer at {tmp_path}/none .*: start it"):
@@ -95,7 +95,7 @@ def test_nobody_answers(tmp_path: Path) -> None:
 
 
 def test_nobody_listens(pki: dict[str, Path]) -> None:
-    """The same for a port."""
+    """A port without an engine raises TryAgain, which names the address."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
@@ -104,7 +104,7 @@ def test_nobody_listens(pki: dict[str, Path]) -> None:
 
 
 def test_silence(pki: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that accepts a connection and says nothing is given up on."""
+    """`connect` gives up on a machine that accepts a connection but sends nothing."""
     monkeypatch.setattr(engine_client, "CONNECT_TIMEOUT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
@@ -114,28 +114,28 @@ def test_silence(pki: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("said", [b"<html>", {}, []])
 def test_no_engine(tmp_path: Path, said: Any) -> None:
-    """What answers as no engine does is not taken for one."""
+    """A server that answers differently from an engine is reported as such."""
     with on_socket(tmp_path / "s", {**ANSWERS, "/version": said}) as address:
         with pytest.raises(TryAgain, match="is no container engine"):
             engine_client.connect(Engine(name="pi", address=address))
 
 
 def test_too_old(tmp_path: Path) -> None:
-    """An engine whose API lacks what is needed is refused."""
+    """An engine with an API that is too old is refused."""
     with on_socket(tmp_path / "s", {**ANSWERS, "/version": {"ApiVersion": "1.24"}}) as address:
         with pytest.raises(Refused, match=r"speaks version 1.24 of the API; from 1.40 on"):
             engine_client.connect(Engine(name="pi", address=address))
 
 
 def test_an_engine_in_trouble(tmp_path: Path) -> None:
-    """What an engine says of its own trouble is passed on."""
+    """An engine's own error message is passed on."""
     with on_socket(tmp_path / "s", {"/info": INFO}) as address:
         with pytest.raises(TryAgain, match=r"not as it should \(no such thing: /version\)"):
             engine_client.connect(Engine(name="pi", address=address))
 
 
 def test_by_tls_whatever_the_environment_says(pki: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Certificates of the environment and its proxies are for the web, not for engines."""
+    """REQUESTS_CA_BUNDLE and HTTPS_PROXY have no effect on engines."""
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(pki["stranger"] / "ca.pem"))
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     with on_port(context(pki["server"])) as address:
@@ -144,7 +144,7 @@ def test_by_tls_whatever_the_environment_says(pki: dict[str, Path], monkeypatch:
 
 
 def test_a_client_that_is_not_accepted(pki: dict[str, Path], tmp_path: Path) -> None:
-    """The engine's word against our certificate is passed on, with the file."""
+    """An engine's rejection of the client certificate is passed on, with the file's path."""
     mixed = tmp_path / "mixed"
     mixed.mkdir()
     for name, source in (("ca.pem", "client"), ("cert.pem", "stranger"), ("key.pem", "stranger")):
@@ -155,7 +155,7 @@ def test_a_client_that_is_not_accepted(pki: dict[str, Path], tmp_path: Path) -> 
 
 
 def test_an_engine_that_is_not_trusted(pki: dict[str, Path]) -> None:
-    """A certificate of another CA, and one of another address, are not accepted."""
+    """Server certificates of another CA or for another address are rejected."""
     with on_port(context(pki["server"])) as address:
         with pytest.raises(Refused, match=r"certificate is not accepted by .*stranger/ca.pem .*; is it the same CA"):
             engine_client.connect(tls_engine(address, pki["stranger"]))
@@ -165,7 +165,7 @@ def test_an_engine_that_is_not_trusted(pki: dict[str, Path]) -> None:
 
 
 def test_an_engine_without_tls(pki: dict[str, Path]) -> None:
-    """An engine that speaks plainly is not spoken to."""
+    """An engine without TLS is rejected."""
     with on_port(None) as address:
         with pytest.raises(TryAgain, match="does not speak TLS.*--tlsverify"):
             engine_client.connect(tls_engine(address, pki["client"]))
@@ -173,7 +173,7 @@ def test_an_engine_without_tls(pki: dict[str, Path]) -> None:
 
 @pytest.mark.parametrize("name", ["ca.pem", "cert.pem", "key.pem"])
 def test_certificates_that_do_not_serve(pki: dict[str, Path], tmp_path: Path, name: str) -> None:
-    """A file that is missing or no certificate is named before anything is connected to."""
+    """A missing or malformed certificate file is named before any connection is made."""
     for each in ("ca.pem", "cert.pem", "key.pem"):
         (tmp_path / each).write_bytes((pki["client"] / each).read_bytes())
     wanted = tls_engine("tcp://192.0.2.1:2376", tmp_path)
@@ -186,7 +186,7 @@ def test_certificates_that_do_not_serve(pki: dict[str, Path], tmp_path: Path, na
 
 
 def test_ssh_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Where ssh fails, its own last line is what is said; it was forbidden to ask."""
+    """The error quotes the last line of ssh, which runs in batch mode."""
     arguments = fake_ssh(monkeypatch, tmp_path / "bin", "echo Warning >&2; echo 'ssh: no such host Pi' >&2; exit 255")
     with pytest.raises(TryAgain, match=r"engine pi \(ssh://me@Pi:2222\) cannot be.*says: ssh: no such host Pi; see"):
         engine_client.connect(Engine(name="pi", address="ssh://me@Pi:2222"))
@@ -196,7 +196,7 @@ def test_ssh_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_a_silent_ssh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An ssh that neither connects nor ends is given up on, and ended."""
+    """`connect` gives up on an ssh that neither connects nor ends, and ends it."""
     monkeypatch.setattr(engine_client, "CONNECT_TIMEOUT_S", 0.2)
     fake_ssh(monkeypatch, tmp_path / "bin", "exec cat >/dev/null")
     with pytest.raises(TryAgain, match=r"says: nothing within 0.4 s"):
@@ -204,14 +204,14 @@ def test_a_silent_ssh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_no_ssh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A machine without ssh says so."""
+    """A machine without ssh is refused."""
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Refused, match="has no ssh"):
         engine_client.connect(Engine(name="pi", address="ssh://pi"))
 
 
 def test_facts(tmp_path: Path) -> None:
-    """Accelerators are what the engine lists, by any of its names for them; only its runtime, if it lists none."""
+    """Accelerators come from the engine's lists, or from its runtimes where it lists none."""
     listed = {
         "DiscoveredDevices": [{"Source": "cdi", "ID": "nvidia.com/gpu=0"}],
         "GenericResources": [
@@ -231,7 +231,7 @@ def test_facts(tmp_path: Path) -> None:
 
 
 def test_images(tmp_path: Path) -> None:
-    """An image is told by its label; one that is missing is refused with what there is, ours first."""
+    """A label marks mounted images, and a missing image is refused with those that exist, ours first."""
     plain = {"Id": "sha256:1", "RepoTags": ["zoo:latest"], "Architecture": "arm64", "Config": {"Labels": None}}
     ours = {"Id": "sha256:2", "RepoTags": ["fleetune-mounted:latest"], "Config": {"Labels": {"fleetune.mounted": "1"}}}
     said = {

@@ -1,4 +1,4 @@
-"""What is made on an engine to carry folders, and that nothing of it is left where that fails."""
+"""Volumes and containers made to transfer folders, none of which is left after a failure."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,12 +22,12 @@ class Thing:
         engine.things.append(self)
 
     def put_archive(self, path: str, data: Iterator[bytes]) -> None:
-        """Take what comes, until it is to fail."""
+        """Read the data, or fail at this step."""
         self._engine.steps("put")
         self._engine.received = b"".join(data)
 
     def remove(self, force: bool = False) -> None:
-        """Go; a volume only when no container holds it."""
+        """Remove it; a volume only when no container uses it."""
         assert self.settings.get("mounts") or not any(thing.settings.get("mounts") for thing in self._engine.things)
         if not force:
             self._engine.steps("remove")
@@ -35,7 +35,7 @@ class Thing:
 
 
 class FakeEngine:
-    """Counts what it has, and fails at the step that it is told to."""
+    """An engine that keeps its things in a list, and fails at a chosen step."""
 
     def __init__(self, fails_at: str = "", error: BaseException | None = None) -> None:
         self.things: list[Thing] = []
@@ -44,19 +44,19 @@ class FakeEngine:
         self.volumes = self.containers = self
 
     def steps(self, name: str) -> None:
-        """Fail, if this is the step."""
+        """Raise the error at the chosen step."""
         if name == self._fails_at and self._error:
             raise self._error
 
     def create(self, *arguments: Any, **settings: Any) -> Thing:
-        """A volume or, of an image, a container."""
+        """Create a volume, or a container where an image is given."""
         self.steps("container" if arguments else f"volume {len(self.things)}")
         return Thing(self, f"t{len(self.things)}", settings)
 
 
 @pytest.fixture
 def folders(tmp_path: Path) -> list[Path]:
-    """Two folders with a file each."""
+    """Two folders with one file each."""
     made = [tmp_path / "a", tmp_path / "b"]
     for folder in made:
         folder.mkdir()
@@ -65,7 +65,7 @@ def folders(tmp_path: Path) -> list[Path]:
 
 
 def test_a_volume_for_each(folders: list[Path]) -> None:
-    """Every folder gets a volume, once; the container that filled them is gone; all of it is labelled."""
+    """Each distinct folder gets one labelled volume, and the container that filled them is removed."""
     engine = FakeEngine()
     assert folder_transfer.upload_folders(engine, "image", [*folders, folders[0]], LABELS) == dict(
         zip(folders, ("t0", "t1"), strict=True)
@@ -85,7 +85,7 @@ def test_a_volume_for_each(folders: list[Path]) -> None:
     ],
 )
 def test_nothing_left(folders: list[Path], step: str, error: BaseException, seen: type[BaseException]) -> None:
-    """Wherever the engine fails, or this process is interrupted, neither a volume nor a container is left."""
+    """A failure or an interrupt at any step leaves neither a volume nor a container."""
     engine = FakeEngine(step, error)
     with pytest.raises(seen) as caught:
         folder_transfer.upload_folders(engine, "image", folders, LABELS)
@@ -95,7 +95,7 @@ def test_nothing_left(folders: list[Path], step: str, error: BaseException, seen
 
 
 def test_refused_before_anything_is_made(folders: list[Path]) -> None:
-    """A folder that cannot be carried is found before the engine is asked for anything."""
+    """A folder that cannot be transferred is refused before the first request to the engine."""
     (folders[1] / "broken").symlink_to("nowhere")
     engine = FakeEngine("volume 0", AssertionError("asked"))
     with pytest.raises(Refused, match="broken"):
@@ -103,7 +103,7 @@ def test_refused_before_anything_is_made(folders: list[Path]) -> None:
 
 
 class Container:
-    """Gives what it is told to, time after time."""
+    """A container that gives one prepared answer per request."""
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
@@ -121,13 +121,13 @@ class Container:
     [(NotFound("404"), "it, or the container that wrote it, is gone"), (Gone("cut"), r"could not be fetched.*\(cut\)")],
 )
 def test_nothing_to_fetch(tmp_path: Path, error: BaseException, why: str) -> None:
-    """A container that is gone, and an engine that has gone, are told apart."""
+    """The error distinguishes a missing container from a lost engine."""
     with pytest.raises(TryAgain, match=f"{tmp_path} .*{why}"):
         folder_transfer.fetch_folder(Container(*[error] * folder_transfer.FETCH_ATTEMPTS), tmp_path)
 
 
 def test_files_that_change_are_fetched_again(tmp_path: Path, folders: list[Path]) -> None:
-    """A stream that ends too soon is asked for again, a few times."""
+    """A stream that ends too soon is requested again, up to FETCH_ATTEMPTS times."""
     whole = [*folder_transfer.pack(folder_transfer.list_entries(folders[0]), "a"), folder_transfer.END]
     container = Container(whole[:2], whole)
     folder_transfer.fetch_folder(container, tmp_path / "t")

@@ -1,4 +1,4 @@
-"""Folders that containers write to."""
+"""Ownership of folders that containers write to."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ from fleetune.launching.docker.tar_archive import IMAGE_USER
 
 @pytest.fixture
 def chowned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Whose owner is changed, as real paths; nobody's is, since tests need not be root's."""
+    """Record chown calls as real paths instead of making them, since tests may not run as root."""
     found: list[str] = []
 
     def chown(name: str, user: int, group: int, *, dir_fd: int, follow_symlinks: bool) -> None:
@@ -25,7 +25,7 @@ def chowned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_all_that_is_in_it_is_its_containers(tmp_path: Path, chowned: list[str]) -> None:
-    """Files and folders at every depth; of a link itself, never what it leads to."""
+    """Files and folders at every depth change owner, and a link itself but not its target."""
     (tmp_path / "w" / "a" / "b").mkdir(parents=True)
     (tmp_path / "w" / "a" / "b" / "f").touch()
     (tmp_path / "w" / "etc").symlink_to("/etc")

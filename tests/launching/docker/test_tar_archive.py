@@ -1,4 +1,4 @@
-"""Folders as streams, without an engine."""
+"""Folders packed into and unpacked from tar streams."""
 
 import io
 import os
@@ -19,12 +19,12 @@ PIECE = 1000
 
 
 def packed(folder: Path, under: str = "x") -> bytes:
-    """A folder as one whole stream."""
+    """The whole tar stream of a folder."""
     return b"".join([*pack(list_entries(folder), under), END])
 
 
 def stream(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
-    """A stream as a container might send it."""
+    """A tar stream as a container might send it."""
     output = io.BytesIO()
     with tarfile.open(fileobj=output, mode="w") as archive:
         for member, content in members:
@@ -34,24 +34,24 @@ def stream(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
 
 
 def member(name: str, kind: bytes = tarfile.REGTYPE, leads_to: str = "") -> tarfile.TarInfo:
-    """The head of a file or of something else."""
+    """The header of a member."""
     made = tarfile.TarInfo(name)
     made.type, made.linkname = kind, leads_to
     return made
 
 
 def in_pieces(whole: bytes) -> list[bytes]:
-    """As it may come over a socket: cut anywhere."""
+    """A stream cut into pieces, as it comes over a socket."""
     return [whole[start : start + PIECE] for start in range(0, len(whole), PIECE)]
 
 
 def tree(folder: Path) -> dict[str, bytes | None]:
-    """Everything in a folder: content of files, None for folders."""
+    """Relative path -> content, or None for folders, of everything in a folder."""
     return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in folder.rglob("*")}
 
 
 def test_there_and_back(tmp_path: Path) -> None:
-    """Files, empty ones and folders too, under long and strange names, arrive as they were."""
+    """Files, empty files and folders, and long and non-UTF-8 names survive packing and unpacking."""
     source = tmp_path / "source"
     (source / "a" / "b").mkdir(parents=True)
     (source / "empty").mkdir()
@@ -64,7 +64,7 @@ def test_there_and_back(tmp_path: Path) -> None:
 
 
 def test_the_same_whoever_owns_it(tmp_path: Path) -> None:
-    """Modes and owners of this machine are not kept: 0644, 0755, and the images' user."""
+    """Packed members have modes 0644 and 0755 and the images' user, whatever they have here."""
     (tmp_path / "s" / "d").mkdir(parents=True)
     (tmp_path / "s" / "d" / "f").write_text("f")
     first = packed(tmp_path / "s")
@@ -81,7 +81,7 @@ def test_the_same_whoever_owns_it(tmp_path: Path) -> None:
 
 
 def test_links_are_followed(tmp_path: Path) -> None:
-    """A link to a file or folder becomes what it leads to, also in the hub's cache, where files are links."""
+    """A link to a file or folder becomes a copy of its target, also in the hub's cache."""
     snapshot = tmp_path / "models--a--b" / "snapshots" / "0123"
     (tmp_path / "models--a--b" / "blobs").mkdir(parents=True)
     (tmp_path / "models--a--b" / "blobs" / "x").write_text("f")
@@ -96,7 +96,7 @@ def test_links_are_followed(tmp_path: Path) -> None:
 
 
 def a_socket(folder: Path) -> None:
-    """Something that is neither file nor folder."""
+    """Make a socket."""
     with socket.socket(socket.AF_UNIX) as line:
         line.bind(str(folder / "it"))
 
@@ -112,14 +112,14 @@ def a_socket(folder: Path) -> None:
     ],
 )
 def test_what_cannot_be_carried(tmp_path: Path, make: Callable[[Path], object], why: str) -> None:
-    """Sockets, pipes, links to nothing and links without end are refused by name."""
+    """Sockets, pipes, dangling, looping and outward links are refused by name."""
     make(tmp_path)
     with pytest.raises(Refused, match=f"{tmp_path}/it cannot be carried.*{why}"):
         list_entries(tmp_path)
 
 
 def test_no_folder(tmp_path: Path) -> None:
-    """Only folders are carried."""
+    """A path that is no folder is refused."""
     (tmp_path / "f").touch()
     for path in (tmp_path / "f", tmp_path / "none"):
         with pytest.raises(Refused, match=f"{path} is to be carried.*is no folder"):
@@ -127,7 +127,7 @@ def test_no_folder(tmp_path: Path) -> None:
 
 
 def test_files_that_change(tmp_path: Path) -> None:
-    """A file that grows is taken as it was; one that shrinks or goes may be tried again, and is named."""
+    """A file that grows is packed at its former size; one that shrinks or vanishes raises TryAgain with its name."""
     file = tmp_path / "f"
     content = 3 << 20
     for size, then in ((content + 5, None), (content - 5, "became shorter")):
@@ -148,7 +148,7 @@ def test_files_that_change(tmp_path: Path) -> None:
 
 
 def test_large_files_pass_through(tmp_path: Path) -> None:
-    """No file is ever in memory as a whole, neither when it goes nor when it comes."""
+    """Neither packing nor unpacking holds a whole file in memory."""
     size = 64 << 20
     (tmp_path / "s").mkdir()
     with (tmp_path / "s" / "f").open("wb") as file:
@@ -177,7 +177,7 @@ def test_large_files_pass_through(tmp_path: Path) -> None:
     ids=lambda bad: f"{bad.name} {bad.type.decode()} {bad.linkname}",
 )
 def test_nothing_reaches_out(tmp_path: Path, bad: tarfile.TarInfo) -> None:
-    """Names and links that lead out, and devices, are refused and not made; what came before them stays."""
+    """Names and links that lead out, and devices, are refused; members before them stay."""
     target = tmp_path / "deep" / "t"
     with pytest.raises(Refused, match=f"{target}: its container holds .*it was not taken"):
         unpack([stream((member("x/good"), b"good"), (bad, b""))], target)
@@ -186,7 +186,7 @@ def test_nothing_reaches_out(tmp_path: Path, bad: tarfile.TarInfo) -> None:
 
 
 def extended(fields: bytes, kind: bytes = tarfile.XHDTYPE, size: int | None = None) -> bytes:
-    """An extended header with these bytes, which may say that it has more."""
+    """An extended header with these bytes, and perhaps a false size."""
     head = tarfile.TarInfo("extended")
     head.type, head.size = kind, len(fields) if size is None else size
     return head.tobuf(tarfile.GNU_FORMAT) + fields + bytes(-len(fields) % tarfile.BLOCKSIZE)
@@ -220,8 +220,10 @@ def pax(key: bytes, value: bytes) -> bytes:
     ],
 )
 def test_what_no_engine_would_send_is_refused(tmp_path: Path, before: bytes, name: str, kind: bytes, says: str) -> None:
-    """A hostile engine once filled memory with a header of 583 MiB, or the disk with the holes of a sparse file: what
-    is too much, or is no plain file or folder, is refused from its announcement, before any of it is read."""
+    """Members that are too large, or neither plain file nor folder, are refused by their header, before they are read.
+
+    Bug: a hostile engine could fill memory by a header of 583 MiB, and the disk by the holes of a sparse file.
+    """
     with pytest.raises(Refused, match=f"{says}.*it was not taken"):
         unpack([before, stream((member(name, kind, "f"), b""))], tmp_path)
     assert tree(tmp_path) == {}
@@ -229,14 +231,14 @@ def test_what_no_engine_would_send_is_refused(tmp_path: Path, before: bytes, nam
 
 @pytest.mark.parametrize("fields", [b"5 a=b\n" * 2 + b"x", b"99 path=f\n", b"0 path=f\n", b"path=f\n", b"\0" * 9])
 def test_headers_that_cannot_be_read(tmp_path: Path, fields: bytes) -> None:
-    """A header whose fields do not fill it is damage, not an endless loop."""
+    """A header with malformed fields is reported as damage, and causes no endless loop."""
     with pytest.raises(TryAgain, match="was damaged"):
         unpack([extended(fields), stream((member("x/f"), b"f"))], tmp_path)
     assert tree(tmp_path) == {}
 
 
 def test_many_fields_and_files_take_linear_time(tmp_path: Path) -> None:
-    """A header full of fields, in one piece with many small files, is read once from its beginning to its end."""
+    """A header with many fields followed by many small files is read in one pass."""
     fields = pax(b"SCHILY.xattr.user.a", b"b") * 1500 + pax(b"path", b"x/long")
     files = [(member(f"x/{number}"), b"f") for number in range(500)]
     unpack([extended(fields) + stream((member("x/f"), b"g"), *files)], tmp_path)
@@ -244,14 +246,14 @@ def test_many_fields_and_files_take_linear_time(tmp_path: Path) -> None:
 
 
 def test_too_many_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Empty files cost no bytes, so their number is bounded too."""
+    """The number of members is bounded, because empty files cost no bytes."""
     monkeypatch.setattr(tar_archive, "MAX_MEMBERS", 5)
     with pytest.raises(Refused, match="more than 5 files"):
         unpack([stream(*((member(f"x/{number}"), b"") for number in range(20)))], tmp_path)
 
 
 def test_no_link_here_is_followed(tmp_path: Path) -> None:
-    """What lies in the folder already cannot lead a container's files elsewhere."""
+    """A link in the target folder cannot redirect files of a container."""
     (tmp_path / "t").mkdir()
     (tmp_path / "t" / "a").symlink_to(tmp_path)
     with pytest.raises(TryAgain, match=rf"{tmp_path}/t/a could not be written \(Not a directory\)"):
@@ -260,7 +262,7 @@ def test_no_link_here_is_followed(tmp_path: Path) -> None:
 
 
 def test_over_what_is_there(tmp_path: Path) -> None:
-    """A file is replaced, never rewritten; what the stream does not have stays."""
+    """A file is replaced, not rewritten in place, and files that the stream lacks stay."""
     (tmp_path / "f").write_text("old")
     (tmp_path / "mine").write_text("mine")
     with (tmp_path / "f").open() as before:
@@ -270,7 +272,7 @@ def test_over_what_is_there(tmp_path: Path) -> None:
 
 
 def test_cut_anywhere(tmp_path: Path) -> None:
-    """A stream that ends too soon is never taken for a whole one, and leaves no part of a file."""
+    """A stream cut anywhere raises TryAgain and leaves no partial file."""
     whole = stream((member("x/f"), b"f" * 600), (member("x/g"), b"g"))[:4096]
     whole = whole[: whole.rindex(b"g") + 511] + END
     for length in range(0, len(whole) - tarfile.BLOCKSIZE + 1, 256):
@@ -281,7 +283,7 @@ def test_cut_anywhere(tmp_path: Path) -> None:
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
-    """What cannot be written is named."""
+    """An error names the path that cannot be written."""
     (tmp_path / "f").mkdir()
     with pytest.raises(TryAgain, match=rf"{tmp_path}/f could not be written \(Is a directory\)"):
         unpack([stream((member("x/f"), b"f"))], tmp_path)

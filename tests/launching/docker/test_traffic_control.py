@@ -1,4 +1,4 @@
-"""Links held to a rate: what is asked of the kernel, without one."""
+"""Requests to the kernel that limit links to rates, against a fake kernel."""
 
 import io
 import json
@@ -22,7 +22,7 @@ MBIT = 125_000.0
 
 
 class Kernel:
-    """Remembers what it was told; refuses the orders named in `refuses`, with that number."""
+    """A fake kernel that records commands and fails those in `refuses` (command -> error number)."""
 
     def __init__(self, refuses: dict[str, int] | None = None) -> None:
         self.told: list[tuple[str, ...]] = []
@@ -40,12 +40,12 @@ class Kernel:
         return [7] if ifname == "eth0" else []
 
     def link(self, command: str, index: int, gso_max_segs: int) -> None:
-        """Bound what reaches the interface as one."""
+        """Record the bound on merged segments."""
         assert (command, index) == ("set", 7)
         self.told.append(("link", str(gso_max_segs)))
 
     def tc(self, command: str, kind: str = "", index: int = 0, handle: int = 0, **details: Any) -> None:
-        """Take an order."""
+        """Record a command, or refuse it."""
         assert index == 7
         if command in self._refuses:
             raise NetlinkError(self._refuses[command], "Operation not permitted")
@@ -55,8 +55,10 @@ class Kernel:
 
 @pytest.mark.parametrize("mbit_per_s", [1, 8, 20, 100, 500, 1000])
 def test_a_class_lets_through_what_was_asked(mbit_per_s: float) -> None:
-    """Of the class's rate, the payload of full frames is what was asked; a burst is a quarter of a millisecond of it,
-    so that neither small messages pass unheld nor large ones wait for timers."""
+    """The payload of full frames at the class's rate is the requested rate, and a burst is 0.25 ms of it.
+
+    So small messages are limited too, and large ones do not wait for timers.
+    """
     made = htb_class(mbit_per_s * MBIT)
     assert made.rate * 1448 / FRAME_BYTES == pytest.approx(mbit_per_s * MBIT, rel=1e-5)
     assert made.burst == pytest.approx(made.rate * 0.00025, abs=1)
@@ -69,7 +71,7 @@ def test_a_class_lets_through_what_was_asked(mbit_per_s: float) -> None:
     [((), 44), ((1,), 1), ((20,), 1), ((100,), 2), ((500, 100), 2), ((1000,), 21), ((9e4,), 44)],
 )
 def test_bundles_are_small_beside_the_slowest_link(mbit_per_s: tuple[float, ...], segments: int) -> None:
-    """At most a quarter of a millisecond of the slowest rate reaches the interface as one, never less than a segment.
+    """A merged segment has at most 0.25 ms of the slowest rate, and at least one TCP segment.
 
     Bug: 64 KiB crossed a link of 20 Mbit/s in 2 ms instead of 26, because htb let the first bundle pass whole.
     """
@@ -77,13 +79,13 @@ def test_bundles_are_small_beside_the_slowest_link(mbit_per_s: tuple[float, ...]
 
 
 def test_a_filter_finds_a_destination() -> None:
-    """The key is the address as a number, at the place where a header has the destination."""
+    """A filter key is the address as a number at the offset of the destination in a header."""
     assert filter_key("172.30.0.3") == "0xac1e0003/0xffffffff+16"
     assert filter_key("10.0.0.1") == "0x0a000001/0xffffffff+16"
 
 
 def test_every_destination_gets_its_own_class_and_the_rest_passes() -> None:
-    """The old queue goes; each address has a class, a queue and a filter; class 0 means that others are not held."""
+    """The old queue is removed, each address gets a class, a queue and a filter, and other traffic is not limited."""
     kernel = Kernel()
     apply(TrafficShape(interface="eth0", rates={"10.0.0.2": 20 * MBIT, "10.0.0.3": MBIT}), kernel)
     assert kernel.told == [
@@ -106,7 +108,7 @@ def test_every_destination_gets_its_own_class_and_the_rest_passes() -> None:
 
 
 def test_no_queue_to_remove_is_no_failure() -> None:
-    """An interface that was never shaped is shaped; another reason against removing its queue is told."""
+    """A missing queue is no error, and any other failure to remove it is reported."""
     kernel = Kernel({"del": 2})
     apply(TrafficShape(interface="eth0", rates={}), kernel)
     assert kernel.told == [("link", "44"), ("add", "htb", "10000")]
@@ -127,7 +129,7 @@ def test_no_queue_to_remove_is_no_failure() -> None:
 def test_what_cannot_be_done_is_one_sentence(
     line: Any, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whatever is wrong, the program ends with 75 after one line."""
+    """Every error ends the program with exit code 75 and one line."""
     monkeypatch.setattr(traffic_control, "IPRoute", Kernel)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(json.dumps(line).encode() + b"\n")))
     assert traffic_control.main() == 75
@@ -136,7 +138,7 @@ def test_what_cannot_be_done_is_one_sentence(
 
 
 def test_all_went_well_is_silent(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """What can be done ends with 0 and without a word."""
+    """Success ends with exit code 0 and no output."""
     monkeypatch.setattr(traffic_control, "IPRoute", Kernel)
     line = b'{"interface": "eth0", "rates": {"10.0.0.2": 1e6}}\n'
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(line)))
