@@ -8,7 +8,7 @@ from fleetune.contracts.record import record
 from fleetune.contracts.run_config import RunConfig
 from fleetune.errors import Refused
 from fleetune.store import Ingredients, RunRecord, Store, changes, stage_key
-from fleetune.store.key import CODE, leaves
+from fleetune.store.stage_key import CODE_PREFIX, flatten_config
 from flows.attempt import left_ingredients
 from flows.context import RunContext, StageSelection
 from stages.catalog import StageSpec, config_slice, find_stage, producer_of, waves
@@ -131,10 +131,11 @@ class CachePolicy:
     def _ingredients(self, spec: StageSpec, inputs: Mapping[str, str], leader_key: str) -> Ingredients:
         named: Ingredients = {"stage": spec.name, "stage version": str(spec.version)}
         if not spec.always_runs:
-            named.update({f"{CODE}{path}": digest for path, digest in self._context.sources(spec.module).items()})
+            sources = self._context.sources(spec.module)
+            named.update({f"{CODE_PREFIX}{path}": digest for path, digest in sources.items()})
         named.update({f"package.{name}": self._context.versions(name) for name in spec.packages})
         for section, value in config_slice(spec, self._plain).items():
-            named.update({f"config.{name}": text for name, text in leaves(value, section).items()})
+            named.update({f"config.{name}": text for name, text in flatten_config(value, section).items()})
         named.pop("config.model.revision", None)  # what is there counts as content, whatever it is called
         if not spec.always_runs:
             named["seed"] = str(self._config.seed)

@@ -8,7 +8,7 @@ from fleetune.contracts.record import record
 from fleetune.contracts.run_config import RunConfig
 from fleetune.launching import Launcher, ProcessLauncher
 from fleetune.store import Store
-from fleetune.store.code import Sources
+from fleetune.store.stage_key import SourceDigests
 from flows.events import EventListener, ignore_event
 from flows.external import (
     Commit,
@@ -46,7 +46,7 @@ class RunContext:
     pin: Callable[[RunConfig], RunConfig] = pinned
     """Has every later stage and worker read what a name on the hub stands for when the run begins."""
     versions: Callable[[str], str] = version_of
-    sources: Callable[[str], Mapping[str, str]] = field(default_factory=lambda: Sources().of)
+    sources: Callable[[str], Mapping[str, str]] = field(default_factory=lambda: SourceDigests().of)
     """Source files that a module runs, by path, with their digests."""
     commit: Callable[[], Commit] = current_commit
     within_tolerance: Mapping[str, MeasurementTest] = field(default_factory=lambda: {"fleet": same_fleet})

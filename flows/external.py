@@ -14,7 +14,7 @@ from fleetune.contracts.fleet import DOCKER, Fleet
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.record import record
 from fleetune.contracts.run_config import BUILT_IN, RunConfig
-from fleetune.store.code import ROOT
+from fleetune.store.stage_key import ROOT
 
 CODE = ("fleetune", "flows", "stages", "containers")
 GIT_S = 10.0

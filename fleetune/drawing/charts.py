@@ -1,4 +1,4 @@
-"""The report's other pictures: fleet, loss, and bars of amounts."""
+"""Charts of the report: the fleet, the loss, and bars that compare forecast and measured bytes."""
 
 import math
 from collections.abc import Sequence
@@ -7,17 +7,18 @@ from typing import NamedTuple
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.metrics import RoundMetrics
 from fleetune.contracts.plan import Plan
-from fleetune.drawing.colours import SEVERAL, colours_of_devices
-from fleetune.drawing.quantities import number, rate, seconds, size, steps
-from fleetune.drawing.svg import WIDTH, bar, canvas, element, label, line, tooltip
+from fleetune.drawing.formatting import number, rate, seconds, size, steps
+from fleetune.drawing.svg import SEVERAL, WIDTH, bar, canvas, colours_of_devices, element, label, line, tooltip
 
 LABELLED_LINKS_UP_TO = 5
 RING_WIDTH = 560.0
 
 
 def fleet_chart(fleet: Fleet, plan: Plan) -> str:
-    """Devices on a ring in the colours of what they run, the collector with a rim; a line per pair with the speed of
-    its slower direction."""
+    """Draw devices on a ring in the colours of their segments; the collector has a rim.
+
+    A line per pair shows the speed of its slower direction.
+    """
     count, colours = len(fleet.devices), colours_of_devices(plan)
     wide, tall = (215.0, 90.0) if count > 1 else (0.0, 0.0)
     places = {}
@@ -52,7 +53,7 @@ def _link_label(fleet: Fleet, names: tuple[str, str], ends: tuple[tuple[float, f
 
 
 def loss_chart(rounds: Sequence[RoundMetrics]) -> str:
-    """Loss over rounds."""
+    """Draw the loss over rounds; empty without rounds."""
     if not rounds:
         return ""
     left, right, top, bottom = 46.0, WIDTH - 14.0, 14.0, 200.0
@@ -84,17 +85,17 @@ def loss_chart(rounds: Sequence[RoundMetrics]) -> str:
 
 
 class Amounts(NamedTuple):
-    """Bytes to compare on one line."""
+    """Forecast and measured bytes of one device or link."""
 
     name: str
     forecast: float
     measured: float | None
-    """None where nothing was measured."""
+    """None if nothing was measured."""
     limit: float | None = None
 
 
 def amounts_chart(lines: Sequence[Amounts], name: str) -> str:
-    """Forecast above measured, in pairs of bars; a dashed mark at the limit where it is within reach."""
+    """Draw a pair of bars per entry, forecast above measured, with a dashed mark at the limit if it fits the scale."""
     if not lines:
         return ""
     highest = max(max(one.forecast, one.measured or 0.0) for one in lines) or 1.0

@@ -1,24 +1,34 @@
-"""A timeline as a Gantt chart: devices and links as tracks, work and transfers as bars."""
+"""Gantt charts of timelines: devices and links are tracks, work and transfers are bars."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from fleetune.contracts.metrics import TimelineRow
-from fleetune.drawing.colours import colour
-from fleetune.drawing.marks import WORDS, Mark, lanes, mark, tracks, without_common_start
-from fleetune.drawing.quantities import seconds, size, steps
-from fleetune.drawing.svg import SEGMENT_COLOURS, WIDTH, alone, bar, canvas, label, line
+from fleetune.drawing.formatting import (
+    LETTER_NAMES,
+    RowLabel,
+    lane_names,
+    parse_label,
+    seconds,
+    short_names,
+    size,
+    steps,
+    track_names,
+)
+from fleetune.drawing.svg import SEGMENT_COLOURS, WIDTH, bar, canvas, colour, label, line, standalone
 
 TRACK, BAR, TOP, BOTTOM = 24, 17, 30, 24
 LETTER_WIDTH = 6.6
 LIGHT = 0.62
-"""Opacity of backwards where colours tell lanes."""
+"""Opacity of backwards if colours stand for lanes."""
 
 
 def gantt(rows: Sequence[TimelineRow], title: str) -> str:
-    """Rows of one round as an SVG file: colours for forward, backward, all-reduce and update, or for lanes where there
-    are several; a time axis, tooltips."""
-    return alone(gantt_chart(rows, title))
+    """Draw the rows of one round as an SVG file, with a time axis and tooltips.
+
+    Colours stand for forward, backward, all-reduce and update, or for lanes if there are several.
+    """
+    return standalone(gantt_chart(rows, title))
 
 
 def gantt_chart(
@@ -29,18 +39,20 @@ def gantt_chart(
     order: Sequence[str] = (),
     streams: Sequence[str] = (),
 ) -> str:
-    """The same for a page that has the colours. `until_s`, `order` (names of tracks) and `streams` (of lanes) let
-    charts share their scale, their lines and their colours."""
+    """Draw the same chart for a page that has the style sheet.
+
+    `until_s`, `order` (track names) and `streams` (lane names) let several charts share scale, tracks and colours.
+    """
     rows = tuple(rows)
-    names = list(dict.fromkeys((*order, *tracks(rows))))
+    names = list(dict.fromkeys((*order, *track_names(rows))))
     until_s = until_s or max((row.end_s for row in rows), default=0.0) or 1e-9
-    told = _streams(rows, streams)
+    lanes = _streams(rows, streams)
     left = 16 + LETTER_WIDTH * max((len(name) for name in names), default=0)
     scale = (WIDTH - left - 12) / until_s
-    top = TOP + 20 * (0 < len(told) <= SEGMENT_COLOURS)
+    top = TOP + 20 * (0 < len(lanes) <= SEGMENT_COLOURS)
     bottom = top + TRACK * len(names)
-    parts = [label(0, 14, title, font_weight="600"), *_legend(_letters_used(rows, told))]
-    parts += _legend(_lanes_used(told), y=20) if top > TOP else []
+    parts = [label(0, 14, title, font_weight="600"), *_legend(_letters_used(rows, lanes))]
+    parts += _legend(_lanes_used(lanes), y=20) if top > TOP else []
     for place, name in enumerate(names):
         y = top + TRACK * place
         if place % 2 == 0:
@@ -51,32 +63,32 @@ def gantt_chart(
         parts.append(line(x, top, x, bottom, class_="rule"))
         parts.append(label(x, bottom + 16, seconds(tick_s), class_="muted", text_anchor="middle"))
     for row in rows:
-        parts += _bar(row, left + row.start_s * scale, top + TRACK * names.index(row.device), scale, told)
+        parts += _bar(row, left + row.start_s * scale, top + TRACK * names.index(row.device), scale, lanes)
     return canvas(parts, bottom + BOTTOM, title)
 
 
 class _Stream(NamedTuple):
-    """A lane where there are several."""
+    """A lane of a timeline with several lanes."""
 
     number: int
     name: str
     short: str
-    alone: bool
-    """Whether it has one micro-batch only, which need not be told."""
+    single: bool
+    """True if the lane has only one micro-batch, whose number is then left out."""
 
 
 def _streams(rows: tuple[TimelineRow, ...], order: Sequence[str]) -> dict[str, _Stream]:
-    """By name; empty where there is one."""
-    names = list(dict.fromkeys((*order, *lanes(rows))))
+    """Map lane names to lanes; empty if there is only one."""
+    names = list(dict.fromkeys((*order, *lane_names(rows))))
     if len(names) < 2:
         return {}
-    several = {row.lane for row in rows if mark(row).micro_batch > 0}
-    shorts = without_common_start(names)
+    several = {row.lane for row in rows if parse_label(row).micro_batch > 0}
+    shorts = short_names(names)
     return {n: _Stream(k, n, short, n not in several) for k, (n, short) in enumerate(zip(names, shorts, strict=True))}
 
 
 def _bar(row: TimelineRow, x: float, y: float, scale: float, streams: dict[str, _Stream]) -> list[str]:
-    shown, stream = mark(row), streams.get(row.lane)
+    shown, stream = parse_label(row), streams.get(row.lane)
     wide = (row.end_s - row.start_s) * scale
     y += (TRACK - BAR) / 2
     class_ = f"bar {shown.letter}{' link' * row.is_transfer}"
@@ -91,31 +103,31 @@ def _bar(row: TimelineRow, x: float, y: float, scale: float, streams: dict[str, 
 
 
 def _style(letter: str, stream: _Stream | None) -> str:
-    """The lane's colour, light for backwards; all-reduces and updates have one of their own."""
+    """Style of a bar in its lane's colour, light for backwards; empty for all-reduces and updates."""
     if stream is None or letter not in "FB":
         return ""
     return f"fill:{colour(stream.number)}" + (f";opacity:{LIGHT}" if letter == "B" else "")
 
 
-def _texts(shown: Mark, stream: _Stream | None) -> list[str]:
-    """What a bar may say, the longest first."""
+def _texts(shown: RowLabel, stream: _Stream | None) -> list[str]:
+    """Texts that a bar may show, longest first."""
     if shown.letter == "O":
         return []
     if stream is None:
         return [shown.letter if shown.letter in "RU" else str(shown.micro_batch)]
-    what = shown.letter if shown.letter in "RU" else "" if stream.alone else str(shown.micro_batch)
+    what = shown.letter if shown.letter in "RU" else "" if stream.single else str(shown.micro_batch)
     names = dict.fromkeys((stream.name, stream.short))
     return [f"{name} {what}".strip() for name in names]
 
 
-def _hint(row: TimelineRow, shown: Mark) -> str:
-    what = f"{row.action} ({WORDS[shown.letter]}) on {row.device}"
+def _hint(row: TimelineRow, shown: RowLabel) -> str:
+    what = f"{row.action} ({LETTER_NAMES[shown.letter]}) on {row.device}"
     when = f"{seconds(row.start_s)} to {seconds(row.end_s)}, {seconds(row.end_s - row.start_s)}"
     return f"{what}\n{when}" + (f"\n{size(row.bytes)}" if row.bytes else "")
 
 
 class _Key(NamedTuple):
-    """A colour and what it stands for."""
+    """One entry of the legend."""
 
     words: str
     class_: str
@@ -123,9 +135,9 @@ class _Key(NamedTuple):
 
 
 def _letters_used(rows: tuple[TimelineRow, ...], streams: dict[str, _Stream]) -> list[_Key]:
-    used = [letter for letter in WORDS if any(mark(row).letter == letter for row in rows)]
+    used = [letter for letter in LETTER_NAMES if any(parse_label(row).letter == letter for row in rows)]
     plain = {"F": "fill:var(--ink)", "B": f"fill:var(--ink);opacity:{LIGHT / 2}"} if streams else {}
-    return [_Key(WORDS[letter], letter, plain.get(letter, "")) for letter in used]
+    return [_Key(LETTER_NAMES[letter], letter, plain.get(letter, "")) for letter in used]
 
 
 def _lanes_used(streams: dict[str, _Stream]) -> list[_Key]:
@@ -133,7 +145,7 @@ def _lanes_used(streams: dict[str, _Stream]) -> list[_Key]:
 
 
 def _legend(keys: list[_Key], y: float = 0.0) -> list[str]:
-    """The colours in use, at the right."""
+    """Draw the legend of the colours in use, right-aligned."""
     parts, x = [], float(WIDTH - 12)
     for key in reversed(keys):
         x -= LETTER_WIDTH * len(key.words) + 8

@@ -1,5 +1,6 @@
 """A run as one self-contained HTML file."""
 
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -7,17 +8,42 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from fleetune.clock.memory import memory_warnings
-from fleetune.contracts.metrics import DeviceAmount, LinkBytes
-from fleetune.drawing import quantities
+from fleetune.contracts.fleet import Fleet
+from fleetune.contracts.metrics import DeviceAmount, EvaluationMetrics, Forecast, LinkBytes, TrainingMetrics
+from fleetune.contracts.plan import PlanResult
+from fleetune.contracts.profile import Profile
+from fleetune.contracts.record import record
+from fleetune.drawing import formatting
 from fleetune.drawing.charts import Amounts, amounts_chart, fleet_chart, loss_chart
-from fleetune.drawing.colours import colour_of_segment
-from fleetune.drawing.content import ReportContent
-from fleetune.drawing.cut import model_chart
+from fleetune.drawing.formatting import track_names
 from fleetune.drawing.gantt import gantt_chart
-from fleetune.drawing.gates import gates_chart
-from fleetune.drawing.marks import tracks
-from fleetune.drawing.plan_text import link_text, plan_text, span_text, trained_text
-from fleetune.drawing.svg import STYLE
+from fleetune.drawing.model_chart import gates_chart, model_chart
+from fleetune.drawing.svg import STYLE, colour_of_segment
+from fleetune.drawing.text import link_text, plan_text, span_text, trained_text
+from fleetune.errors import Refused
+
+
+@record
+class ReportContent:
+    """Everything a report shows of a run; training and evaluation are None if nothing was trained."""
+
+    title: str
+    fleet: Fleet
+    profile: Profile
+    plan: PlanResult
+    forecast: Forecast
+    training: TrainingMetrics | None = None
+    evaluation: EvaluationMetrics | None = None
+    """Given together with `training`, or not at all."""
+    facts: dict[str, str] = field(default_factory=dict)
+    """Label -> text of the list at the end: seed, digests, versions."""
+    settings: str = ""
+    """The run's config as YAML."""
+
+    def __post_init__(self) -> None:
+        if (self.training is None) != (self.evaluation is None):
+            raise Refused("report: training and evaluation belong together; give both or none")
+
 
 _PAGES = Environment(
     loader=FileSystemLoader(Path(__file__).parent),
@@ -27,18 +53,18 @@ _PAGES = Environment(
     lstrip_blocks=True,
 )
 _PAGES.filters.update(
-    seconds=quantities.seconds,
-    size=quantities.size,
-    rate=quantities.rate,
-    number=quantities.number,
-    percent=quantities.percent,
+    seconds=formatting.seconds,
+    size=formatting.size,
+    rate=formatting.rate,
+    number=formatting.number,
+    percent=formatting.percent,
 )
 
 
 def report(content: ReportContent) -> str:
-    """The page: scores, fleet, the model's cut, both timelines on one scale, loss, memory, links, citation, facts.
+    """Return the HTML page: scores, fleet, segments, timelines on one scale, loss, memory, links, citation, facts.
 
-    Where nothing was trained, what was forecast alone.
+    Without training it shows only the forecast.
     """
     charts = {
         "fleet": fleet_chart(content.fleet, content.plan.plan),
@@ -70,10 +96,10 @@ def report(content: ReportContent) -> str:
 
 
 def _timelines(content: ReportContent) -> dict[str, str]:
-    """Both with the same tracks on the same time scale."""
+    """Draw forecast and measured timelines with the same tracks and time scale."""
     forecast, measured = content.forecast.rows, content.training.timeline if content.training else ()
     until_s = max((row.end_s for row in (*forecast, *measured)), default=0.0)
-    order = [*content.plan.plan.devices, *sorted(n for n in tracks((*forecast, *measured)) if ">" in n)]
+    order = [*content.plan.plan.devices, *sorted(n for n in track_names((*forecast, *measured)) if ">" in n)]
     streams = [lane.name for lane in content.plan.plan.lanes]
     return {
         name: gantt_chart(rows, title, until_s=until_s, order=order, streams=streams) if rows else ""
@@ -85,7 +111,7 @@ def _timelines(content: ReportContent) -> dict[str, str]:
 
 
 def _segment_rows(content: ReportContent) -> list[dict[str, Any]]:
-    """The cut as a table."""
+    """Return the rows of the table of segments."""
     return [
         {
             "name": f"{lane.name}/{index}",

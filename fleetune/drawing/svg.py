@@ -1,9 +1,11 @@
-"""SVG by hand: elements, a canvas, and the colours that everything drawn here shares (light and dark)."""
+"""SVG elements, a chart's canvas, and the colours that all charts share, in light and dark."""
 
 from xml.sax.saxutils import escape, quoteattr
 
+from fleetune.contracts.plan import Plan
+
 WIDTH = 960
-"""Of every chart, in its own units; on the page it takes the width there is."""
+"""Width of every chart in its own units; the page scales it to the available width."""
 
 STYLE = """
 :root{--paper:#ffffff;--ink:#1d2430;--muted:#667085;--line:#e3e7ee;--soft:#f5f7fa;
@@ -30,34 +32,34 @@ SEGMENT_COLOURS = 8
 
 
 def element(name: str, text: str = "", /, **attributes: object) -> str:
-    """`<name ...>text</name>`; text is markup already, attribute names have `_` for `-` and `class_` for class."""
+    """`<name ...>text</name>`. `text` is markup; in attribute names `_` stands for `-` and `class_` for class."""
     given = {key: _plain(value) for key, value in attributes.items() if value != ""}
     said = "".join(f" {key.rstrip('_').replace('_', '-')}={quoteattr(value)}" for key, value in given.items())
     return f"<{name}{said}>{text}</{name}>" if text else f"<{name}{said}/>"
 
 
 def label(x: float, y: float, text: str, **attributes: object) -> str:
-    """Text at a point."""
+    """Draw text at a point."""
     return element("text", escape(text), x=x, y=y, **attributes)
 
 
 def tooltip(text: str) -> str:
-    """What a pointer over the element around it reads."""
+    """Add a tooltip to the enclosing element."""
     return element("title", escape(text))
 
 
 def bar(x: float, y: float, size: tuple[float, float], hint: str, **attributes: object) -> str:
-    """A rectangle of (width, height) with a tooltip."""
+    """Draw a rectangle of `size` (width, height) with a tooltip."""
     return element("rect", tooltip(hint), x=x, y=y, width=max(size[0], 0.6), height=size[1], rx=2, **attributes)
 
 
 def line(x1: float, y1: float, x2: float, y2: float, **attributes: object) -> str:
-    """A straight line."""
+    """Draw a straight line."""
     return element("line", x1=x1, y1=y1, x2=x2, y2=y2, **attributes)
 
 
 def canvas(parts: list[str], height: float, name: str, width: float = WIDTH) -> str:
-    """A whole chart; `name` is what a screen reader says."""
+    """Return a complete chart; screen readers announce `name`."""
     return element(
         "svg",
         "".join(parts),
@@ -69,12 +71,36 @@ def canvas(parts: list[str], height: float, name: str, width: float = WIDTH) -> 
     )
 
 
-def alone(chart: str) -> str:
-    """A chart that carries its own colours: a file of its own."""
+def standalone(chart: str) -> str:
+    """Add the style sheet to a chart, so that it is a file of its own."""
     head, rest = chart.split(">", 1)
     return f"{head}><style>{STYLE}</style>{rest}"
 
 
 def _plain(value: object) -> str:
-    """Numbers with two decimals at most."""
+    """Format an attribute; numbers have at most two decimals."""
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+
+
+SEVERAL = "var(--other)"
+"""Colour of devices that run several segments or lanes, or none."""
+
+
+def colour(number: int) -> str:
+    """Return the colour of a number; colours repeat."""
+    return f"var(--s{number % SEGMENT_COLOURS})"
+
+
+def colour_of_segment(plan: Plan, lane: int, index: int) -> str:
+    """Return the colour of a segment; with several lanes, the colour of its lane."""
+    return colour(lane if len(plan.lanes) > 1 else index)
+
+
+def colours_of_devices(plan: Plan) -> dict[str, str]:
+    """Map each device with a segment to its colour, or to SEVERAL if it has segments of different colours."""
+    found: dict[str, set[str]] = {}
+    for at, lane in enumerate(plan.lanes):
+        for index, segment in enumerate(lane.segments):
+            for device in segment.devices:
+                found.setdefault(device, set()).add(colour_of_segment(plan, at, index))
+    return {device: min(colours) if len(colours) == 1 else SEVERAL for device, colours in found.items()}

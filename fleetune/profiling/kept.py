@@ -19,9 +19,9 @@ from fleetune.contracts import wire
 from fleetune.contracts.record import record
 from fleetune.errors import Refused
 from fleetune.profiling.answer import Answer, quickest
-from fleetune.store.code import Sources
-from fleetune.store.hashing import file_digest
-from fleetune.store.places import LocalPlace
+from fleetune.store.manifest import file_digest
+from fleetune.store.stage_key import SourceDigests
+from fleetune.store.storage import LocalStorage
 
 METHOD = 3
 """Goes up when the same device would be measured in another way."""
@@ -56,7 +56,7 @@ class Kept:
     def __init__(self, folder: Path, run: str, *, anew: bool = False, clock: Callable[[], datetime] = utc_now) -> None:
         """`run` is this run's id; `anew`: nothing is found, so that everything is measured and replaced."""
         self.folder = folder
-        self._place = LocalPlace(folder)
+        self._place = LocalStorage(folder)
         self._run = run
         self._anew = anew
         self._clock = clock
@@ -100,7 +100,7 @@ def key_of(asked: Mapping[str, Any], fingerprint: str, model_folder: Path) -> st
     """
     named = {
         "method": METHOD,
-        "code": Sources().of(MEASURES),
+        "code": SourceDigests().of(MEASURES),
         "fingerprint": fingerprint,
         "asked": asked,
         "graph": file_digest(model_folder / "graph.json"),

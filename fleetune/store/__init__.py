@@ -1,15 +1,16 @@
-"""Where artifacts and run records live: content-addressed, written whole or not at all, on a folder or any fsspec URL.
+"""The store of artifacts and run records: content-addressed, written atomically, on a folder or any fsspec URL.
 
-An artifact exists when its manifest does, and the manifest is the last thing written. A key record says which
-artifacts a stage key stands for and is written after all of them; a run record says which keys a run went through.
-May import contracts and errors. Set aside: Prefect's result store (its results are keyed by task, not by content) and
-DVC (a working tree per version).
+An artifact exists once its manifest does, which is written last. A key record maps a stage key to its artifacts and is
+written after all of them; a run record lists the keys of a run's stages. Rejected: Prefect's result store (results are
+keyed by task, not by content) and DVC (a working tree per version).
+
+May import: fleetune.contracts, fleetune.errors.
 """
 
-from fleetune.store.key import Ingredients, changes, stage_key
 from fleetune.store.lock import Lock
-from fleetune.store.records import KeyRecord, Manifest, RunRecord, StageRecord
-from fleetune.store.runs import RunBook
+from fleetune.store.manifest import KeyRecord, Manifest
+from fleetune.store.runs import RunRecord, RunRegistry, StageRecord
+from fleetune.store.stage_key import Ingredients, changes, stage_key
 from fleetune.store.store import Store
 
 __all__ = [
@@ -17,7 +18,7 @@ __all__ = [
     "KeyRecord",
     "Lock",
     "Manifest",
-    "RunBook",
+    "RunRegistry",
     "RunRecord",
     "StageRecord",
     "Store",

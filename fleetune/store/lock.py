@@ -1,7 +1,7 @@
-"""One holder at a time, across processes: the kernel lets go of a dead holder's lock, so none is ever stale.
+"""Locks between processes of one machine: flock(2) on a file, which the kernel releases when the holder dies.
 
-The lock is flock(2) on a file that stays. Two machines that share a remote store do not see each other's locks; they
-may do the same work twice, which content addressing makes harmless.
+Machines that share a remote store do not see each other's locks; they may do the same work twice, which content
+addressing makes harmless.
 """
 
 import fcntl
@@ -16,17 +16,17 @@ RETRY_S = 0.1
 
 
 class Lock:
-    """A lock by name; as a context manager it waits for its turn."""
+    """A lock on a file; as a context manager it waits until the lock is free."""
 
     def __init__(self, path: Path, pause: Callable[[float], bool], waiting: Callable[[], None] = lambda: None) -> None:
-        """`pause(s)` lets time pass and says True to give up waiting; `waiting` is called once if there is a queue."""
+        """`pause(s)` sleeps and returns True to give up waiting; `waiting` is called once before the first wait."""
         self._path = path
         self._pause = pause
         self._waiting = waiting
         self._file: int | None = None
 
     def take(self) -> bool:
-        """Take the lock if it is free; whether it is held now."""
+        """Take the lock if it is free; return True if this object now holds it."""
         if self._file is not None:
             return True
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ class Lock:
         return True
 
     def release(self) -> None:
-        """Let go; safe to repeat."""
+        """Release the lock; safe to repeat."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -60,7 +60,7 @@ class Lock:
 
 
 def is_held(path: Path) -> bool:
-    """Whether some process holds the lock; False when it was never taken."""
+    """Return True if some process holds the lock; False also if the file does not exist."""
     if not path.exists():
         return False
     probe = Lock(path, lambda _: True)

@@ -1,40 +1,116 @@
-"""Run records: `runs/RUN_ID/run.json`, replaced whole at every change."""
+"""Run records: `runs/RUN_ID/run.json`, replaced atomically at every change. Times are ISO 8601 in UTC."""
 
 import dataclasses
 from collections.abc import Callable
+from dataclasses import field
 from datetime import datetime
 from pathlib import Path
 
 from fleetune.contracts import wire
+from fleetune.contracts.record import check_name, distinct, one_of, record
+from fleetune.contracts.run_config import RunConfig
 from fleetune.errors import Refused
 from fleetune.store.lock import Lock, is_held
-from fleetune.store.places import Place
-from fleetune.store.records import RunRecord
+from fleetune.store.manifest import check_artifacts
+from fleetune.store.storage import Storage
+
+RUN_STATES = ("running", "done", "failed", "interrupted", "planned")
+STAGE_STATES = ("waiting", "running", "done", "failed", "stopped")
+HOW = ("", "ran", "reused")
+
+
+@record
+class StageRecord:
+    """State of one stage of a run."""
+
+    stage: str
+    key: str = ""
+    """Stage key; empty until the stage's inputs are known."""
+    state: str = "waiting"
+    started: str | None = None
+    ended: str | None = None
+    inputs: dict[str, str] = field(default_factory=dict)
+    outputs: dict[str, str] = field(default_factory=dict)
+    """kind -> digest"""
+    how: str = ""
+    """`ran` or `reused`; empty until decided."""
+    why: str = ""
+    """Reason, such as `ran: training.learning_rate changed`."""
+    error: str = ""
+
+    def __post_init__(self) -> None:
+        check_name("stage", self.stage)
+        if self.key:
+            check_name(f"stage {self.stage}: key", self.key)
+        check_artifacts(f"stage {self.stage}: inputs", self.inputs)
+        check_artifacts(f"stage {self.stage}: outputs", self.outputs)
+        one_of(f"stage {self.stage}", "state", self.state, STAGE_STATES)
+        one_of(f"stage {self.stage}", "how", self.how, HOW)
+
+
+@record
+class RunRecord:
+    """`runs/RUN_ID/run.json`."""
+
+    id: str
+    config: RunConfig
+    seed: int
+    code_version: str
+    commit: str = ""
+    """Git commit of the code; empty outside a checkout."""
+    dirty: bool = False
+    """True if the code has uncommitted edits."""
+    state: str = "running"
+    """One of RUN_STATES. `planned`: a dry run; `interrupted`: the run's process is gone."""
+    started: str
+    ended: str | None = None
+    stages: tuple[StageRecord, ...]
+    error: str = ""
+    exit_code: int = 0
+    """Exit code of the error; 0 without one."""
+
+    def __post_init__(self) -> None:
+        check_name("run", self.id)
+        one_of(f"run {self.id}", "state", self.state, RUN_STATES)
+        distinct(f"run {self.id}", "stage", (stage.stage for stage in self.stages))
+
+    def stage(self, name: str) -> StageRecord:
+        """Return the record of one stage. Refused: an unknown stage."""
+        for stage in self.stages:
+            if stage.stage == name:
+                return stage
+        raise Refused(f"run {self.id}: no stage {name!r}; it has {', '.join(s.stage for s in self.stages)}")
+
+    @property
+    def outputs(self) -> dict[str, str]:
+        """kind -> digest of all artifacts that the run made or reused."""
+        return {kind: digest for stage in self.stages for kind, digest in stage.outputs.items()}
+
 
 LATEST, PREVIOUS = "latest", "previous"
 
 
-class RunBook:
-    """All runs of one store."""
+class RunRegistry:
+    """The run records of one store."""
 
-    def __init__(self, place: Place, local: Path) -> None:
-        self._place = place
+    def __init__(self, storage: Storage, local: Path) -> None:
+        self._storage = storage
         self._locks = local / "locks"
 
     def save(self, record: RunRecord) -> None:
-        """Write a run record whole."""
-        self._place.write(f"runs/{record.id}/run.json", wire.text(record).encode())
+        """Write a run record atomically."""
+        self._storage.write(f"runs/{record.id}/run.json", wire.text(record).encode())
 
     def load(self, run: str) -> RunRecord:
-        """The record of one run, by any of its names; Refused with what there is.
+        """Return the record of one run. Refused: an unknown or ambiguous name; the error lists candidates.
 
-        Names: its id or the beginning of it; `latest`, `previous`; the name that its run file gives, which means the
-        newest run of that name. Any of them with ~N: the N-th before (`latest~1`, `demo~2`).
+        `run` is a run id or its beginning, `latest`, `previous`, or a config's name for its newest run; each may be
+        followed by ~N for the N-th run before it (`latest~1`, `demo~2`).
         """
-        names = self._place.names("runs")
+        names = self._storage.names("runs")
         base, sign, back = ("latest", "~", "1") if run == PREVIOUS else run.partition("~")
         if sign and not back.isdecimal():
-            raise Refused(f"run {run!r}: after ~ comes how many runs before, such as {base or LATEST}~1")
+            raise Refused(f"run {run!r}: write how many runs back after ~, such as {base or LATEST}~1")
         if not sign and base in names and (record := self._read(base)):
             return record
         found = self._from(base, names)
@@ -47,7 +123,7 @@ class RunBook:
         raise Refused(f"run {run!r}: there is none; the newest are {', '.join(names[-4:]) or 'none yet'}")
 
     def _from(self, base: str, names: list[str]) -> list[str]:
-        """Ids of the run that `base` names and of those before it, newest first; empty when it names none."""
+        """Ids of the run that `base` names and of all earlier ones, newest first; empty if it names none."""
         order = [record.id for record in self.all()]
         if base == LATEST:
             return order
@@ -59,16 +135,16 @@ class RunBook:
         return order[order.index(fitting[0]) :] if fitting and fitting[0] in order else fitting
 
     def all(self) -> tuple[RunRecord, ...]:
-        """Every run, newest first; a record that cannot be read stands in nobody's way (`load` refuses it)."""
-        found = [record for name in self._place.names("runs") if (record := self._readable(name))]
+        """Return all readable run records, newest first; only `load` refuses an unreadable one."""
+        found = [record for name in self._storage.names("runs") if (record := self._readable(name))]
         return tuple(sorted(found, key=lambda record: (record.started, record.id), reverse=True))
 
     def named(self, name: str) -> tuple[RunRecord, ...]:
-        """Runs of the config of that name, newest first."""
+        """Return the runs of the config called `name`, newest first."""
         return tuple(record for record in self.all() if record.config.name == name)
 
     def alive(self, run: str) -> Lock:
-        """To be held by the process that conducts a run; when it dies, the run reads as interrupted."""
+        """Lock that the process of a run holds; once it is released, a running run reads as interrupted."""
         return Lock(self._lock(run), _never)
 
     def _readable(self, name: str) -> RunRecord | None:
@@ -78,7 +154,7 @@ class RunBook:
             return None
 
     def _read(self, name: str) -> RunRecord | None:
-        content = self._place.read(f"runs/{name}/run.json")
+        content = self._storage.read(f"runs/{name}/run.json")
         if content is None:
             return None
         record = wire.parse(RunRecord, content, f"runs/{name}/run.json")
@@ -97,5 +173,5 @@ def _never(seconds: float) -> bool:
 
 
 def new_run_id(name: str, moment: datetime, chance: Callable[[int], str]) -> str:
-    """`NAME-YYYYMMDD-HHMMSS-xxxx`; `chance(n)` gives n random bytes in hex (secrets.token_hex)."""
+    """Return `NAME-YYYYMMDD-HHMMSS-xxxx`; `chance(n)` returns n random bytes in hex, as secrets.token_hex does."""
     return f"{name}-{moment:%Y%m%d-%H%M%S}-{chance(2)}"

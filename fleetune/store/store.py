@@ -4,7 +4,7 @@ artifacts/KIND/DIGEST/...  and manifest.json    written whole
 keys/STAGE_KEY.json                             written after the artifacts it names
 runs/RUN_ID/run.json                            see runs.py
 work/STAGE_KEY/                                 outlives an interrupted attempt; local
-cache/STAGE/                                    what a stage keeps from run to run; local
+cache/STAGE/                                    kept by a stage between runs; local
 locks/NAME.lock                                 local
 """
 
@@ -18,11 +18,19 @@ from pathlib import Path
 
 from fleetune.contracts import wire
 from fleetune.errors import Refused
-from fleetune.store.hashing import content_digest, entries, file_digest
 from fleetune.store.lock import Lock
-from fleetune.store.places import LocalPlace, Place, RemotePlace
-from fleetune.store.records import MANIFEST, FileEntry, KeyRecord, Manifest, artifacts
-from fleetune.store.runs import RunBook
+from fleetune.store.manifest import (
+    MANIFEST,
+    FileEntry,
+    KeyRecord,
+    Manifest,
+    check_artifacts,
+    content_digest,
+    file_digest,
+    list_files,
+)
+from fleetune.store.runs import RunRegistry
+from fleetune.store.storage import LocalStorage, RemoteStorage, Storage
 
 WRITTEN = ("artifacts/*", "keys", "runs/*", "cache/*")
 """Folders that the store writes into, as patterns."""
@@ -30,7 +38,7 @@ Clock = Callable[[], datetime]
 
 
 def utc_now() -> datetime:
-    """The default clock of a store."""
+    """Return the current time; the default clock of a store."""
     return datetime.now(UTC)
 
 
@@ -38,20 +46,20 @@ class Store:
     """Artifacts, keys and run records under one root; safe for several processes at once."""
 
     def __init__(self, root: str | Path, *, cache: Path | None = None, clock: Clock = utc_now) -> None:
-        """`root` is a folder or an fsspec URL; `cache` is where a remote store keeps local copies, work and locks."""
+        """`root` is a folder or an fsspec URL; `cache` is the local folder for a remote store's copies and locks."""
         self.root = str(root)
-        self.place, self.local = _open(str(root), cache)
+        self.storage, self.local = _open(str(root), cache)
         self.clock = clock
-        self.runs = RunBook(self.place, self.local)
+        self.runs = RunRegistry(self.storage, self.local)
 
     def put(self, kind: str, folder: Path, *, stage_key: str, inputs: Mapping[str, str]) -> str:
-        """Move a local folder into the store as an artifact; its digest. The folder is gone afterwards.
+        """Move a local folder into the store as an artifact and return its digest.
 
-        Refused when the folder is empty or holds anything but plain files.
+        Refused: a folder that is empty or holds anything but plain files.
         """
         if not folder.is_dir():
             raise Refused(f"{folder}: not a folder; an artifact of kind {kind} is a folder of files")
-        files = tuple(entry for entry in entries(folder) if entry.path != MANIFEST)
+        files = tuple(entry for entry in list_files(folder) if entry.path != MANIFEST)
         if not files:
             raise Refused(f"{folder}: it is empty; an artifact of kind {kind} needs at least one file")
         digest = content_digest(files)
@@ -59,52 +67,57 @@ class Store:
             if not self.first_bad(kind, digest):
                 shutil.rmtree(folder)
                 return digest
-            self.place.remove(_path(kind, digest))
+            self.storage.remove(_path(kind, digest))
         for path in (folder, *folder.rglob("*")):
             path.chmod(0o755 if path.is_dir() else 0o644)  # libraries keep files to their owner; stages may be others
         manifest = Manifest(
             kind=kind, files=files, stage_key=stage_key, inputs=dict(inputs), created=self.clock().isoformat()
         )
         wire.write(manifest, folder / MANIFEST)
-        self.place.adopt(folder, _path(kind, digest), MANIFEST)
+        self.storage.adopt(folder, _path(kind, digest), MANIFEST)
         return digest
 
     def manifest(self, kind: str, digest: str) -> Manifest:
-        """What an artifact holds; Refused when it is not in the store."""
+        """Return an artifact's manifest. Refused: an artifact that is not in the store."""
         return self._manifest(kind, digest)[0]
 
     def _manifest(self, kind: str, digest: str) -> tuple[Manifest, FileEntry]:
-        """The manifest, and itself as a file."""
+        """Return the manifest, and its own file entry."""
         path = f"{_path(kind, digest)}/{MANIFEST}"
-        content = self.place.read(path)
+        content = self.storage.read(path)
         if content is None:
             raise Refused(f"{self.root}/{path}: no such artifact; run the stage that makes {kind} again")
         itself = FileEntry(path=MANIFEST, bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
         return wire.parse(Manifest, content, f"{self.root}/{path}"), itself
 
     def has(self, kind: str, digest: str) -> bool:
-        """Whether an artifact is there, whole; its content is not looked at (see verify)."""
-        return self.place.read(f"{_path(kind, digest)}/{MANIFEST}") is not None
+        """Return True if an artifact is complete in the store; `verify` checks its content."""
+        return self.storage.read(f"{_path(kind, digest)}/{MANIFEST}") is not None
 
     def folder(self, kind: str, digest: str) -> Path:
-        """A local folder with the artifact, to be read only; fetched first when the store is remote."""
+        """Return a local, read-only folder with the artifact, fetched from a remote store if necessary.
+
+        Refused: a missing artifact or a corrupt manifest.
+        """
         manifest, itself = self._manifest(kind, digest)
         if manifest.kind != kind or content_digest(manifest.files) != digest:
             path = f"{self.root}/{_path(kind, digest)}/{MANIFEST}"
             raise Refused(f"{path}: the manifest of the {kind} artifact is corrupt, it does not give its digest")
-        return self.place.folder(_path(kind, digest), [*manifest.files, itself])
+        return self.storage.folder(_path(kind, digest), [*manifest.files, itself])
 
     def verify(self, kind: str, digest: str) -> None:
-        """Hash every file again; Refused naming the first that is missing, changed or too many."""
+        """Hash every file again. Refused: a missing, changed or extra file; the error names the first."""
         bad = self.first_bad(kind, digest)
         if bad:
             raise Refused(f"{bad}; delete the artifact's folder and run again to make it anew")
 
     def first_bad(self, kind: str, digest: str) -> str:
-        """What is wrong with an artifact, of which every file is hashed again; '' for nothing."""
+        """Hash every file again and describe the first fault; empty if there is none."""
         try:
             manifest = self.manifest(kind, digest)
-            folder = self.folder(kind, digest) if isinstance(self.place, LocalPlace) else self._fetched(kind, digest)
+            folder = (
+                self.folder(kind, digest) if isinstance(self.storage, LocalStorage) else self._fetched(kind, digest)
+            )
         except Refused as error:
             return str(error)
         for entry in manifest.files:
@@ -118,61 +131,61 @@ class Store:
         return f"{folder / odd[0]}: file was added to the {kind} artifact" if odd else ""
 
     def _fetched(self, kind: str, digest: str) -> Path:
-        """The artifact as it lies in a remote store now, past the local copies."""
+        """Fetch an artifact from a remote store again, ignoring local copies."""
         shutil.rmtree(self.local / "cache" / _path(kind, digest), ignore_errors=True)
         return self.folder(kind, digest)
 
     def keep_key(self, key: str, record: KeyRecord) -> None:
-        """Write a key record; Refused while one of its artifacts is not in the store."""
+        """Write a key record. Refused: an output that is not in the store."""
         for kind, digest in record.outputs.items():
             self.manifest(kind, digest)
-        self.place.write(f"keys/{key}.json", wire.text(record).encode())
+        self.storage.write(f"keys/{key}.json", wire.text(record).encode())
 
     def key(self, key: str) -> KeyRecord | None:
-        """What a stage key stands for; None when no stage with that key has ended."""
-        content = self.place.read(f"keys/{key}.json")
+        """Return the record of a stage key; None if no stage with that key has finished."""
+        content = self.storage.read(f"keys/{key}.json")
         return None if content is None else wire.parse(KeyRecord, content, f"{self.root}/keys/{key}.json")
 
     def find(self, key: str) -> dict[str, str] | None:
-        """The outputs of a stage key, kind -> digest; None unless every one of them is really there."""
+        """Return the outputs of a stage key, kind -> digest; None unless all of them are in the store."""
         record = self.key(key)
         if record is None or not all(self.has(kind, digest) for kind, digest in record.outputs.items()):
             return None
         return dict(record.outputs)
 
     def work(self, key: str) -> Path:
-        """The local folder of an attempt at a stage key; what an interrupted attempt left is still in it."""
+        """Return the local work folder of a stage key, with what an interrupted attempt left in it."""
         folder = self.local / "work" / key
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
     def works(self) -> tuple[str, ...]:
-        """Keys that have such a folder."""
+        """Return the stage keys that have a work folder."""
         folder = self.local / "work"
         return tuple(sorted(path.name for path in folder.iterdir())) if folder.is_dir() else ()
 
     def drop_work(self, key: str) -> None:
-        """Delete the folder of an attempt whose outputs are in the store."""
+        """Delete the work folder of a stage key."""
         shutil.rmtree(self.local / "work" / key, ignore_errors=True)
 
     def tidy(self) -> None:
-        """Delete what killed processes left half-written; what a living one works at stays."""
-        self.place.collect(WRITTEN)
+        """Delete partial files of killed processes; those of living ones stay."""
+        self.storage.collect(WRITTEN)
 
     def cache(self, stage: str) -> Path:
-        """The local folder that a stage keeps things in from run to run; it may not be there yet."""
+        """Return the local cache folder of a stage; it may not exist."""
         return self.local / "cache" / stage
 
     def lock(self, name: str, pause: Callable[[float], bool], waiting: Callable[[], None] = lambda: None) -> Lock:
-        """The lock of a stage key or of anything else with a name; see Lock."""
+        """Return the lock called `name`, for example a stage key; see Lock for `pause` and `waiting`."""
         return Lock(self.local / "locks" / f"{name}.lock", pause, waiting)
 
 
-def _open(root: str, cache: Path | None) -> tuple[Place, Path]:
-    """The place a root names, and the local folder for work and locks."""
+def _open(root: str, cache: Path | None) -> tuple[Storage, Path]:
+    """Open the storage that `root` names; return it with the local folder for work and locks."""
     if not re.search("://|::", root):
         local = Path(os.path.abspath(os.path.expanduser(root)))
-        return LocalPlace(local), local
+        return LocalStorage(local), local
     import fsspec  # brings asyncio: only for stores that are elsewhere
     from fsspec.implementations.local import LocalFileSystem
 
@@ -181,11 +194,11 @@ def _open(root: str, cache: Path | None) -> tuple[Place, Path]:
     except (ValueError, ImportError) as error:
         raise Refused(f"store: root {root!r} cannot be opened ({error}); give a folder or an fsspec URL") from None
     if isinstance(files, LocalFileSystem):
-        return LocalPlace(Path(path)), Path(path)
+        return LocalStorage(Path(path)), Path(path)
     local = (cache or Path.home() / ".cache" / "fleetune") / hashlib.sha256(root.encode()).hexdigest()[:16]
-    return RemotePlace(files, path, local / "cache"), local
+    return RemoteStorage(files, path, local / "cache"), local
 
 
 def _path(kind: str, digest: str) -> str:
-    artifacts("store", {kind: digest})
+    check_artifacts("store", {kind: digest})
     return f"artifacts/{kind}/{digest}"

@@ -96,7 +96,7 @@ def _heard(work: Callable[[], T]) -> T:
 
 def in_short(kind: Kind, plan: Solved) -> str:
     """One line: what was reached, how far from the bound, and how."""
-    from fleetune.drawing.quantities import number, seconds
+    from fleetune.drawing.formatting import number, seconds
 
     value = seconds(plan.objective) if kind.unit == "s" else f"{number(plan.objective)} {kind.unit}".rstrip()
     reached = f"{kind.objective} {value}{_gap(plan)}, {kind.in_short(plan)}, solved in {seconds(plan.solve_s)}"
@@ -107,7 +107,7 @@ def in_short(kind: Kind, plan: Solved) -> str:
 
 def _gap(plan: Solved) -> str:
     """SolveOptions far the objective is from what no plan can pass."""
-    from fleetune.drawing.quantities import percent
+    from fleetune.drawing.formatting import percent
 
     for name, side in (("lower_bound", "above"), ("upper_bound", "below")):
         bound = getattr(plan, name, None)

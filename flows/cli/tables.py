@@ -117,7 +117,7 @@ def print_run(console: Console, run: RunRecord, results: "Results | None") -> No
 def print_end(console: Console, run: RunRecord, found: "Results | PlanResult | None", plan_report: str = "") -> None:
     """What a run that has just ended leaves: its results or, where it ended early, its plan and the report of it."""
     if isinstance(found, PlanResult):
-        from fleetune.drawing.plan_text import plan_text  # brings the clock's compiler: only where a plan is shown
+        from fleetune.drawing.text import plan_text  # brings the clock's compiler: only where a plan is shown
 
         console.print(plan_text(found).rstrip())
         if plan_report:

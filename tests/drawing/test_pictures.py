@@ -14,11 +14,9 @@ from fleetune.contracts.metrics import TimelineRow
 from fleetune.contracts.plan import DeviceOrder
 from fleetune.drawing import ReportContent, gantt, report
 from fleetune.drawing.charts import fleet_chart
-from fleetune.drawing.colours import colours_of_devices
-from fleetune.drawing.cut import model_chart
-from fleetune.drawing.gates import gates_chart
-from fleetune.drawing.marks import without_common_start
-from fleetune.drawing.quantities import percent, rate, seconds, size, steps
+from fleetune.drawing.formatting import percent, rate, seconds, short_names, size, steps
+from fleetune.drawing.model_chart import gates_chart, model_chart
+from fleetune.drawing.svg import colours_of_devices
 from fleetune.errors import Refused
 from fleetune.planning import solve
 from tests.clock import fleets
@@ -213,11 +211,11 @@ def test_bars_of_lanes_say_as_much_as_fits() -> None:
 
 def test_names_are_cut_to_what_tells_them_apart() -> None:
     """Numbers at their ends; nothing is cut off from words."""
-    assert without_common_start(["client-1", "client-12"]) == ["1", "12"]
-    assert without_common_start(["c10", "c11"]) == ["10", "11"]
+    assert short_names(["client-1", "client-12"]) == ["1", "12"]
+    assert short_names(["c10", "c11"]) == ["10", "11"]
     for names in (["c", "c1"], ["alpha", "alps"], ["phone-1", "laptop-1"]):
-        assert without_common_start(names) == names
-    assert without_common_start(["main"]) == ["main"]
+        assert short_names(names) == names
+    assert short_names(["main"]) == ["main"]
 
 
 def test_an_update_has_a_class_and_a_word() -> None:

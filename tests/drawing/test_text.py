@@ -6,8 +6,8 @@ import pytest
 
 from fleetune.contracts.metrics import TimelineRow
 from fleetune.contracts.plan import DeviceOrder, LinkUse
-from fleetune.drawing import grid, plan_text
-from fleetune.drawing.plan_text import link_text, operations_text, trained_text
+from fleetune.drawing import plan_text, timeline_text
+from fleetune.drawing.text import link_text, operations_text, trained_text
 from tests.clock import fleets, ticks
 from tests.drawing import hand_made
 from tests.drawing.contents import content
@@ -30,7 +30,7 @@ def test_a_timeline_as_a_grid_drawn_by_hand() -> None:
         row("a", "main/0B0", 7, 9),
         row("a", "main/0R0", 9, 10),
     ]
-    drawn = grid(rows, width=10).splitlines()[:-1]
+    drawn = timeline_text(rows, width=10).splitlines()[:-1]
     assert drawn == [
         "    0     10 s",
         "  a 0011...aa=",
@@ -41,18 +41,18 @@ def test_a_timeline_as_a_grid_drawn_by_hand() -> None:
 
 def test_what_is_too_short_for_a_column_is_still_seen() -> None:
     """A transfer of a hundredth of a column takes the one where it starts, if nothing else does."""
-    drawn = grid([row("a", "main/0F0", 0, 10), row("a>b", "main/0F0", 3.2, 3.21)], width=10).splitlines()
+    drawn = timeline_text([row("a", "main/0F0", 0, 10), row("a>b", "main/0F0", 3.2, 3.21)], width=10).splitlines()
     assert drawn[2] == "a>b ...0......"
 
 
 def test_no_rows_draw_a_sentence() -> None:
     """Nothing ran is told, not failed at."""
-    assert grid([]) == "(nothing ran)\n"
+    assert timeline_text([]) == "(nothing ran)\n"
 
 
 def test_the_forecast_of_a_hybrid_pipeline_looks_as_it_did() -> None:
     """a, then b and c together; six micro-batches."""
-    same_as_golden("timeline-pp-groups.txt", grid(content().forecast.rows, 100))
+    same_as_golden("timeline-pp-groups.txt", timeline_text(content().forecast.rows, 100))
 
 
 def test_a_plan_with_an_explicit_order_prints_it() -> None:
@@ -123,7 +123,7 @@ def test_a_timeline_of_lanes_as_a_grid_drawn_by_hand() -> None:
         row("a", "left/0F1", 6, 8),
         row("a", "left/0B0", 8, 10),
     ]
-    assert grid(rows, width=10).splitlines() == [
+    assert timeline_text(rows, width=10).splitlines() == [
         "    0     10 s",
         "  a .001bb00aa",
         "s>a ^.........",
@@ -135,6 +135,6 @@ def test_a_timeline_of_lanes_as_a_grid_drawn_by_hand() -> None:
 def test_many_lanes_are_told_by_their_last_digit() -> None:
     """Twelve lanes, of which the first and the eleventh look alike; short names stand before long ones."""
     rows = [row("a", f"c{k}/0F0", k, k + 1) for k in range(12)]
-    drawn = grid(rows, width=12).splitlines()
+    drawn = timeline_text(rows, width=12).splitlines()
     assert drawn[1] == "a 012345678901"
     assert drawn[2].startswith("  0-9 forward of a lane (its last digit), a-j its backward")

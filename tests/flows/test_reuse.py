@@ -121,7 +121,7 @@ def test_a_deleted_artifact_is_made_again(world: World, root: Path) -> None:
     """A key whose artifact is gone is not reused, and the reason says so."""
     first = conducted(root, world.config())
     world.started()
-    toy_context(root).store.place.remove(f"artifacts/weights/{first.outputs['weights']}")
+    toy_context(root).store.storage.remove(f"artifacts/weights/{first.outputs['weights']}")
     again = conducted(root, world.config())
     assert reasons(again)["learn"] == f"ran: its artifacts are gone from the store, {first.id} had them"
     assert world.started() == ["learn"]

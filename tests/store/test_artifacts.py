@@ -69,7 +69,7 @@ def test_only_plain_files_make_an_artifact(store: Store, make: Make) -> None:
     for folder, said in ((make(), "it is empty"), (linked / "none", "not a folder"), (linked, "plain files only")):
         with pytest.raises(Refused, match=said):
             store.put("plan", folder, stage_key=KEY, inputs={})
-    assert store.place.names("artifacts/plan") == []
+    assert store.storage.names("artifacts/plan") == []
 
 
 def test_a_key_is_found_only_with_all_its_artifacts(store: Store, make: Make) -> None:
@@ -82,7 +82,7 @@ def test_a_key_is_found_only_with_all_its_artifacts(store: Store, make: Make) ->
     store.keep_key(KEY, KeyRecord(stage="profile", run="r", outputs={"profile": profile, "data": data}, ingredients={}))
     assert store.find(KEY) == {"profile": profile, "data": data}
     assert store.find("unknown") is None
-    store.place.remove(f"artifacts/data/{data}")
+    store.storage.remove(f"artifacts/data/{data}")
     assert store.find(KEY) is None
 
 
@@ -123,10 +123,10 @@ def test_a_remote_store_keeps_the_same_promises(tmp_path: Path, make: Make) -> N
     assert there.find(KEY) == {"plan": digest}
     assert (there.folder("plan", digest) / "deep" / "b").read_text() == "2"
     there.verify("plan", digest)
-    there.place.write(f"artifacts/plan/{digest}/a", b"3")
+    there.storage.write(f"artifacts/plan/{digest}/a", b"3")
     with pytest.raises(Refused, match="a: file of the store is corrupt"):
         here.verify("plan", digest)
-    there.place.remove(f"artifacts/plan/{digest}")
+    there.storage.remove(f"artifacts/plan/{digest}")
     assert here.find(KEY) is None
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from fleetune.store import changes, stage_key
-from fleetune.store.key import leaves
+from fleetune.store.stage_key import flatten_config
 
 OLD = {
     "stage": "train",
@@ -64,7 +64,7 @@ def test_an_ingredient_that_went_away_is_a_change() -> None:
 def test_a_store_that_knows_nothing_of_the_code_says_so() -> None:
     """Keys of earlier versions have no code in them."""
     old = {name: text for name, text in OLD.items() if not name.startswith("code.")}
-    assert changes(old, OLD) == "code of train changed (what it was before is not known)"
+    assert changes(old, OLD) == "code of train changed (the earlier code is unknown)"
 
 
 def test_the_key_does_not_depend_on_the_order_of_ingredients() -> None:
@@ -76,7 +76,7 @@ def test_the_key_does_not_depend_on_the_order_of_ingredients() -> None:
 def test_a_config_is_flattened_to_its_leaves() -> None:
     """Dotted names down to values that are not mappings; lists and empty mappings are values."""
     plain = {"lora": {"r": 8, "targets": ["q", "v"]}, "config": {}, "source": None}
-    assert leaves(plain, "model") == {
+    assert flatten_config(plain, "model") == {
         "model.lora.r": "8",
         "model.lora.targets": '["q", "v"]',
         "model.config": "{}",

@@ -19,7 +19,7 @@ def test_a_kill_at_any_file_operation_leaves_all_or_nothing(tmp_path: Path) -> N
     known = []
     for step in steps:
         store = Store(tmp_path / str(step))
-        for digest in store.place.names("artifacts/plan"):
+        for digest in store.storage.names("artifacts/plan"):
             store.verify("plan", digest)
         known.append(store.find("key") is not None)
         store.drop_work("key")

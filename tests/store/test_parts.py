@@ -12,7 +12,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from fleetune.errors import TryAgain
-from fleetune.store import Store, parts
+from fleetune.store import Store, staging
 from tests.store.conftest import Make
 
 KEY = "0" * 32
@@ -35,7 +35,7 @@ def test_a_disk_that_fails_to_flush_loses_nothing(store: Store, make: Make, monk
     with pytest.raises(OSError, match="Input/output error"):
         store.put("plan", folder, stage_key=KEY, inputs={})
     assert (folder / "a").read_text() == "1" and (folder / "deep" / "b").read_text() == "2"
-    assert store.place.names("artifacts/plan") == []
+    assert store.storage.names("artifacts/plan") == []
     monkeypatch.setattr(os, "fsync", sync)
     digest = store.put("plan", folder, stage_key=KEY, inputs={})
     store.verify("plan", digest)
@@ -106,16 +106,16 @@ def test_what_a_power_cut_must_not_take_is_flushed(store: Store, make: Make, mon
     assert str(root / "artifacts" / "plan") in told[named:]
     assert {str(root.parent), str(root), str(root / "artifacts")} <= set(told), "new folders, too"
     told.clear()
-    store.place.write("keys/k.json", b"{}")
+    store.storage.write("keys/k.json", b"{}")
     assert told[-1] == str(root / "keys")
 
 
 HOLDS = """
 import sys
 from pathlib import Path
-from fleetune.store import parts
+from fleetune.store import staging
 folder = Path(sys.argv[1])
-with parts.new_file(folder / "a") as file, parts.new_folder(folder / "b") as made:
+with staging.new_file(folder / "a") as file, staging.new_folder(folder / "b") as made:
     (made / "half").write_text("x")
     print(file.name, made.name, flush=True)
     sys.stdin.read()
@@ -143,11 +143,11 @@ def test_parts_of_a_killed_process_are_collected_and_those_of_a_living_one_are_n
 def test_a_part_is_its_makers_even_while_it_is_renamed(tmp_path: Path) -> None:
     """What is moved in from a work folder is held before it gets the name of a part."""
     (tmp_path / "work").mkdir()
-    with parts.held(tmp_path / "work"):
-        part = (tmp_path / "work").rename(parts.name_of(tmp_path / "whole"))
-        parts.collect(tmp_path)
+    with staging.held(tmp_path / "work"):
+        part = (tmp_path / "work").rename(staging.name_of(tmp_path / "whole"))
+        staging.collect(tmp_path)
         assert part.is_dir()
-    parts.collect(tmp_path)
+    staging.collect(tmp_path)
     assert not part.exists()
 
 

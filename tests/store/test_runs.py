@@ -63,9 +63,9 @@ def test_names_that_a_user_thinks_of(store: Store) -> None:
     [
         ("latest~2", "there is none; as many as 1 can be counted back from a-2"),
         ("small~9", "there is none; as many as 1 can be counted back from a-2"),
-        ("latest~x", "after ~ comes how many runs before, such as latest~1"),
-        ("latest~", "after ~ comes how many runs before"),
-        ("latest~-1", "after ~ comes how many runs before"),
+        ("latest~x", "write how many runs back after ~, such as latest~1"),
+        ("latest~", "write how many runs back after ~"),
+        ("latest~-1", "write how many runs back after ~"),
         ("~1", "there is none; the newest are a-1, a-2"),
         ("a~1", r"several begin like that \(a-1, a-2\)"),
         ("other~1", "there is none; the newest are a-1, a-2"),
@@ -103,7 +103,7 @@ def test_a_run_without_its_process_reads_as_interrupted(store: Store) -> None:
 
 def test_a_damaged_run_record_is_named(store: Store) -> None:
     """Which run.json is unreadable is said."""
-    store.place.write("runs/r/run.json", b'{"id": 3}')
+    store.storage.write("runs/r/run.json", b'{"id": 3}')
     with pytest.raises(Refused, match="runs/r/run.json"):
         store.runs.load("r")
 
@@ -111,7 +111,7 @@ def test_a_damaged_run_record_is_named(store: Store) -> None:
 def test_a_record_that_cannot_be_read_hides_no_other(store: Store) -> None:
     """One damaged run.json leaves the list and `latest` as they are without it."""
     store.runs.save(a_run("good", "2026-01-01"))
-    store.place.write("runs/bad/run.json", b"{}")
+    store.storage.write("runs/bad/run.json", b"{}")
     assert [run.id for run in store.runs.all()] == [store.runs.load("latest").id] == ["good"]
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from fleetune.errors import Refused
 from fleetune.store import Store
-from fleetune.store.hashing import content_digest
-from fleetune.store.records import FileEntry
+from fleetune.store.manifest import FileEntry, content_digest
 from tests.store.conftest import Make
 from tests.store.test_runs import a_run
 
@@ -43,7 +42,7 @@ def shared(tmp_path: Path) -> Store:
 def poison(store: Store, manifest: dict[str, Any], digest: str = DIGEST, **files: bytes) -> None:
     """What anybody who may write to the store can put there."""
     for name, content in {**files, "manifest.json": json.dumps(manifest).encode()}.items():
-        store.place.write(f"artifacts/plan/{digest}/{name}", content)
+        store.storage.write(f"artifacts/plan/{digest}/{name}", content)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -96,7 +95,7 @@ def test_no_link_among_the_copies_is_followed(shared: Store, tmp_path: Path) -> 
     copies.mkdir(parents=True)
     (tmp_path / "elsewhere").mkdir()
     (copies / "deep").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(Refused, match="deep: a link stands among the local copies"):
+    with pytest.raises(Refused, match="deep: it is a symbolic link in the local cache"):
         shared.folder("plan", digest)
     assert everything(tmp_path / "elsewhere") == []
     (copies / "deep").unlink()
@@ -114,7 +113,7 @@ def test_no_link_among_the_copies_is_followed(shared: Store, tmp_path: Path) -> 
 def test_key_records_hold_names_and_digests(store: Store, change: dict[str, Any]) -> None:
     """What a key stands for names folders too."""
     plain = {"stage": "plan", "run": "r", "outputs": {"plan": DIGEST}, "ingredients": {}, **change}
-    store.place.write("keys/k.json", json.dumps(plain).encode())
+    store.storage.write("keys/k.json", json.dumps(plain).encode())
     with pytest.raises(Refused, match="is not a name|not a digest"):
         store.find("k")
 
@@ -132,7 +131,7 @@ def test_run_records_hold_names_and_digests(store: Store, make: Make) -> None:
         {"stages": [{**stage, "outputs": {"plan": "../x"}}]},
         {"stages": [{**stage, "inputs": {"/x": DIGEST}}]},
     ):
-        store.place.write("runs/b-1/run.json", json.dumps({**plain, **change}).encode())
+        store.storage.write("runs/b-1/run.json", json.dumps({**plain, **change}).encode())
         with pytest.raises(Refused, match="is not a name|not a digest|record of another run"):
             store.runs.load("b-1")
     for kind, digest in (("../x", DIGEST), ("plan", "../x")):

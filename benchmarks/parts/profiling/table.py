@@ -7,7 +7,7 @@ from benchmarks.parts.profiling.paper import LARGEST_BATCH, PROFILING_S
 from benchmarks.parts.profiling.timed import Timed
 from benchmarks.report import Figure
 from fleetune.contracts.fleet import PROCESS, Fleet
-from fleetune.drawing.quantities import seconds
+from fleetune.drawing.formatting import seconds
 
 ALL = "all four"
 HELD = {

@@ -4,7 +4,7 @@ After Ye et al., Asteroid: Resource-Efficient Hybrid Pipeline Parallelism for Co
 Heterogeneous Edge Devices, MobiCom 2024 (doi:10.1145/3636534.3649363). The planning itself is `fleetune.solving.hpp`,
 which knows numbers only: `method: asteroid` is the paper's dynamic program (Algorithms 1 and 2), `search` ours, which
 judges by the exact simulation instead of the paper's formula, and leaves out devices that slow the round. Deviations:
-bytes on links cost processor time (`clock.links`), units join where a cut is impossible.
+bytes on links cost processor time (`clock.costs`), units join where a cut is impossible.
 """
 
 import math

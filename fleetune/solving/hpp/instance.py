@@ -164,7 +164,7 @@ def _running(problem: Problem, seconds: tuple[tuple[tuple[float, ...], ...], ...
 
 
 def _times(problem: Problem, measured: Floats, y: Ints) -> Floats:
-    """Times [..., batch size] at y samples: [..., samples]; `clock.times.interpolate` vectorised."""
+    """Times [..., batch size] at y samples: [..., samples]; `clock.costs.interpolate` vectorised."""
     sizes = np.array(problem.batch_sizes)
     if len(sizes) == 1:
         return np.asarray(measured * y / sizes[0])

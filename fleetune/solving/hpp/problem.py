@@ -153,7 +153,7 @@ class Problem:
     def _with_ends(self, field: str, seconds: Floats) -> Floats:
         """`seconds` [device, layer, size], followed by the extrapolated times at 1 and at micro_batch samples.
 
-        Extrapolation follows `clock.times.interpolate`. A line is lowest and highest at its ends, so checking these
+        Extrapolation follows `clock.costs.interpolate`. A line is lowest and highest at its ends, so checking these
         two numbers of samples is enough. Refused where a time is below 0.
         """
         sizes = self.batch_sizes

@@ -1,7 +1,7 @@
-"""Where the store's bytes lie: a folder of this machine, or any other fsspec file system.
+"""Storage backends of the store: a local folder, or any fsspec file system.
 
-Both keep three promises: `write` replaces a file whole, `adopt` makes `last` appear after everything else, and a
-folder that could not be adopted is still where it was.
+Both guarantee that `write` replaces a file atomically, that `adopt` makes `last` appear after everything else, and that
+a folder whose adoption failed is still at its old place.
 """
 
 import errno
@@ -12,75 +12,74 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fleetune.errors import Refused, TryAgain
-from fleetune.store import parts
-from fleetune.store.hashing import file_digest
-from fleetune.store.records import FileEntry
+from fleetune.store import staging
+from fleetune.store.manifest import FileEntry, file_digest
 
 
-class Place(Protocol):
+class Storage(Protocol):
     """A tree of files by relative path with forward slashes."""
 
     def read(self, path: str) -> bytes | None:
-        """The bytes of a file; None when there is none."""
+        """Return the bytes of a file; None if it does not exist."""
 
     def write(self, path: str, content: bytes) -> None:
-        """Put a file there whole or not at all."""
+        """Write a file atomically."""
 
     def names(self, path: str) -> list[str]:
-        """Names directly under a folder; empty when there is none."""
+        """List the names directly under a folder; empty if it does not exist."""
 
     def adopt(self, folder: Path, path: str, last: str) -> None:
-        """Move a local folder there; one that is already whole under that path stays. On an error it is not moved."""
+        """Move a local folder to `path`, unless a complete one is there. On an error it is not moved."""
 
     def folder(self, path: str, files: Iterable[FileEntry]) -> Path:
-        """A local folder with these files of `path`; Refused for one that is fetched and is not what its entry says."""
+        """Return a local folder with these files of `path`. Refused: a fetched file that differs from its entry."""
 
     def remove(self, path: str) -> None:
-        """Delete a folder; no error when there is none."""
+        """Delete a folder; no error if it does not exist."""
 
     def collect(self, patterns: Iterable[str]) -> None:
-        """Delete what killed processes left half-written in folders that match a glob pattern."""
+        """Delete partial files that killed processes left in folders that match a glob pattern."""
 
 
-class LocalPlace:
-    """A folder of this machine: a folder appears by one rename."""
+class LocalStorage:
+    """A folder of this machine; an adopted folder appears by one rename."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def read(self, path: str) -> bytes | None:
-        """See Place."""
+        """See Storage."""
         try:
             return (self.root / path).read_bytes()
         except FileNotFoundError:
             return None
 
     def write(self, path: str, content: bytes) -> None:
-        """See Place."""
+        """See Storage."""
         whole = self.root / path
         _make(whole.parent)
-        with parts.new_file(whole) as part:
+        with staging.new_file(whole) as part:
             with part.open("wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             part.replace(whole)
-        parts.sync(whole.parent)
+        staging.sync(whole.parent)
 
     def names(self, path: str) -> list[str]:
-        """See Place."""
+        """See Storage."""
         try:
             return sorted(name for name in os.listdir(self.root / path) if not name.startswith("."))
         except FileNotFoundError:
             return []
 
     def adopt(self, folder: Path, path: str, last: str) -> None:
-        """See Place. The folder is moved where it lies on the same disk, else copied beside its new name first."""
+        """See Storage. On the same disk the folder is renamed, else it is copied beside its new name first."""
         whole = self.root / path
         _make(whole.parent)
         _flush(folder)
-        with parts.held(folder):
-            staged = parts.name_of(whole)
+        with staging.held(folder):
+            staged = staging.name_of(whole)
             try:
                 folder.rename(staged)
             except OSError as error:
@@ -94,20 +93,20 @@ class LocalPlace:
                 if staged.exists():
                     staged.rename(folder)
                 raise
-        parts.sync(whole.parent)
+        staging.sync(whole.parent)
 
     def _adopt_copy(self, folder: Path, path: str, last: str) -> None:
-        """From another disk: the folder is deleted when its copy has its name."""
+        """Adopt a folder from another disk: it is deleted after its copy has the final name."""
         whole = self.root / path
-        with parts.new_folder(whole) as staged:
+        with staging.new_folder(whole) as staged:
             shutil.copytree(folder, staged, dirs_exist_ok=True)
             _flush(staged)
             self._name(staged, path, last)
-        parts.sync(whole.parent)
+        staging.sync(whole.parent)
         shutil.rmtree(folder)
 
     def _name(self, staged: Path, path: str, last: str) -> None:
-        """Give a folder its name, unless another process was first; what has the name but no `last` makes way."""
+        """Rename a folder to `path` unless a complete one is there; an incomplete one without `last` is removed."""
         whole = self.root / path
         while True:
             try:
@@ -122,30 +121,30 @@ class LocalPlace:
             self.remove(path)
 
     def folder(self, path: str, files: Iterable[FileEntry]) -> Path:
-        """See Place."""
+        """See Storage."""
         return self.root / path
 
     def remove(self, path: str) -> None:
-        """See Place. It is gone at once, not file by file."""
-        parts.discard(self.root / path)
+        """See Storage. The folder disappears at once, not file by file."""
+        staging.discard(self.root / path)
 
     def collect(self, patterns: Iterable[str]) -> None:
-        """See Place. What a living process works at stays."""
+        """See Storage. Parts that a living process holds stay."""
         for pattern in patterns:
             for folder in self.root.glob(pattern):
-                parts.collect(folder)
+                staging.collect(folder)
 
 
-class RemotePlace:
-    """Any other fsspec file system; files read are kept in a local cache."""
+class RemoteStorage:
+    """Any other fsspec file system, with a local cache of fetched files."""
 
     def __init__(self, files: Any, root: str, cache: Path) -> None:
         self._files = files
         self._root = root.rstrip("/")
-        self._cache = LocalPlace(cache)
+        self._cache = LocalStorage(cache)
 
     def read(self, path: str) -> bytes | None:
-        """See Place."""
+        """See Storage."""
         try:
             content: bytes = self._files.cat_file(self._at(path))
         except FileNotFoundError:
@@ -155,7 +154,7 @@ class RemotePlace:
         return content
 
     def write(self, path: str, content: bytes) -> None:
-        """See Place."""
+        """See Storage."""
         try:
             self._files.makedirs(self._at(path).rpartition("/")[0], exist_ok=True)
             self._files.pipe_file(self._at(path), content)
@@ -163,7 +162,7 @@ class RemotePlace:
             raise self._unwritten(path, error) from None
 
     def names(self, path: str) -> list[str]:
-        """See Place."""
+        """See Storage."""
         self._files.invalidate_cache()
         try:
             found = self._files.ls(self._at(path), detail=False)
@@ -172,7 +171,7 @@ class RemotePlace:
         return sorted(str(name).rstrip("/").rpartition("/")[2] for name in found)
 
     def adopt(self, folder: Path, path: str, last: str) -> None:
-        """See Place. `last` is sent after every other file has arrived with as many bytes as were sent."""
+        """See Storage. `last` is sent after every other file has arrived with its full size."""
         names = [file.relative_to(folder).as_posix() for file in sorted(folder.rglob("*")) if file.is_file()]
         for name in sorted(names, key=lambda name: name == last):
             there = self._at(f"{path}/{name}")
@@ -187,13 +186,13 @@ class RemotePlace:
         self._cache.adopt(folder, path, last)
 
     def folder(self, path: str, files: Iterable[FileEntry]) -> Path:
-        """See Place. Files already in the cache are not fetched again."""
+        """See Storage. Cached files are not fetched again."""
         for entry in files:
             local = self._cache.root / path / entry.path
             if local.is_symlink() or not local.exists():
-                self._prove_own(local)
+                self._check_cache_path(local)
                 _make(local.parent)
-                with parts.new_file(local) as part:
+                with staging.new_file(local) as part:
                     self._fetch(self._at(f"{path}/{entry.path}"), entry, part)
                     part.replace(local)
         return self._cache.root / path
@@ -211,23 +210,23 @@ class RemotePlace:
         if part.stat().st_size != entry.bytes or file_digest(part) != entry.sha256:
             raise corrupt
 
-    def _prove_own(self, local: Path) -> None:
-        """Refuse to write where a link among the copies leads."""
+    def _check_cache_path(self, local: Path) -> None:
+        """Refuse a cache path that leads through a symbolic link or out of the cache."""
         for above in local.parents:
             if above == self._cache.root:
                 return
             if above.is_symlink():
-                raise Refused(f"{above}: a link stands among the local copies of a store; remove it")
+                raise Refused(f"{above}: it is a symbolic link in the local cache of a store; remove it")
         raise Refused(f"{local}: it lies outside of {self._cache.root}, the local copies of the store")
 
     def remove(self, path: str) -> None:
-        """See Place."""
+        """See Storage."""
         self._cache.remove(path)
         if self._files.exists(self._at(path)):
             self._files.rm(self._at(path), recursive=True)
 
     def collect(self, patterns: Iterable[str]) -> None:
-        """See Place. Of the local copies; another machine may be writing what is half there in the store itself."""
+        """See Storage. Only the local cache is cleaned: another machine may be writing to the store itself."""
         self._cache.collect(patterns)
 
     def _unwritten(self, path: str, why: object, folder: Path | None = None) -> TryAgain:
@@ -239,14 +238,14 @@ class RemotePlace:
 
 
 def _make(folder: Path) -> None:
-    """Make a folder and those above it, so that they outlive a power cut."""
+    """Create a folder and its parents durably."""
     if not folder.is_dir():
         _make(folder.parent)
         folder.mkdir(exist_ok=True)
-        parts.sync(folder.parent)
+        staging.sync(folder.parent)
 
 
 def _flush(folder: Path) -> None:
-    """Have the disk keep every file and folder of a folder before the folder gets its name."""
+    """Flush every file and folder of a folder to disk."""
     for path in (*folder.rglob("*"), folder):
-        parts.sync(path)
+        staging.sync(path)

@@ -1,21 +1,25 @@
-"""A plan as text: for terminals, and for golden files whose diff is the review."""
+"""Plans and timelines as text, for terminals and golden files."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from fleetune.contracts.link_spec import DENSE
+from fleetune.contracts.metrics import TimelineRow
 from fleetune.contracts.plan import FORWARD_ONLY, FULL, SKIP, Action, LinkUse, Plan, PlanResult, Segment, parse_action
-from fleetune.drawing.quantities import number, seconds
+from fleetune.drawing.formatting import lane_names, number, parse_label, seconds, track_names
 
 OPERATIONS = {FULL: "full", FORWARD_ONLY: "forward-only", SKIP: "skip"}
 _RUNS, _DIGITS = 3, 5
-"""Stretches of trained units that are written out, and neighbouring actions from which on they are written as one;
-digits of a gate that stand together."""
+"""Runs of trained units that are written out, and minimum length of a folded run of actions; digits per group of a
+gate."""
 
 
 def plan_text(plan: Plan | PlanResult) -> str:
-    """A headline; a line per segment: units, warm-up, what it trains if not all, samples of each device; then links
-    that are thin or shared, the collector, gates as a table of digits, and explicit orders."""
+    """Return a plan as text.
+
+    A headline; a line per segment with units, warm-up, trained units if not all, and samples per device; then
+    compressed or shared links, the collector, gates as a table of digits, and explicit orders.
+    """
     core = plan.plan if isinstance(plan, PlanResult) else plan
     lines = [_headline(core) + (_times(plan) if isinstance(plan, PlanResult) else "")]
     lines += _segments(core)
@@ -28,12 +32,12 @@ def plan_text(plan: Plan | PlanResult) -> str:
 
 
 def span_text(units: Sequence[str]) -> str:
-    """`embed .. layer.3 (5 units)`"""
+    """Format a range of units: `embed .. layer.3 (5 units)`."""
     return f"{_span(units)} ({_count(len(units), 'unit')})"
 
 
 def trained_text(segment: Segment) -> str:
-    """What a segment trains, in stretches of its units: `u1 .. u3, u5 (4 units)`."""
+    """Format the trained units of a segment as ranges: `u1 .. u3, u5 (4 units)`."""
     runs: list[list[str]] = []
     before = -2
     for place, name in enumerate(segment.units):
@@ -47,19 +51,19 @@ def trained_text(segment: Segment) -> str:
 
 
 def link_text(use: LinkUse) -> str:
-    """`top-k 1/100, 0.25 of the medium`"""
+    """Format the use of a link: `top-k 1/100, 0.25 of the medium`."""
     said = [] if use.codec == DENSE else [f"{use.codec} 1/{number(use.ratio)}"]
     said += [f"{number(use.share)} of the medium"] if use.share != 1.0 else []
     return ", ".join(said) or "dense and whole"
 
 
 def operations_text(operations: str) -> str:
-    """A gate's digits in fives: `11223 11223`."""
+    """Format a gate's digits in groups of five: `11223 11223`."""
     return " ".join(operations[k : k + _DIGITS] for k in range(0, len(operations), _DIGITS))
 
 
 def _folded(actions: Sequence[str]) -> Iterator[str]:
-    """Actions with runs of neighbouring micro-batches as one: `a/0F0..3 a/2F0 a/2B0`."""
+    """Fold runs of consecutive micro-batches: `a/0F0..3 a/2F0 a/2B0`."""
     run: list[Action] = []
     for action in map(parse_action, actions):
         if run and action != replace(run[-1], micro_batch=run[-1].micro_batch + 1):
@@ -111,7 +115,7 @@ def _gates(plan: Plan) -> Iterator[str]:
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Cells of a column are as wide as its widest, the last column aside."""
+    """Align rows in columns; the last column is not padded."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
     padded = ([*(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=False)), row[-1]] for row in rows)
     return ["  " + "  ".join(cells) for cells in padded]
@@ -124,3 +128,62 @@ def _span(units: Sequence[str]) -> str:
 def _count(many: int, what: str) -> str:
     plural = f"{what}es" if what.endswith("ch") else f"{what}s"
     return f"{many} {what if many == 1 else plural}"
+
+
+_NAMED_LANES = 10
+
+
+def timeline_text(rows: Sequence[TimelineRow], width: int = 80) -> str:
+    """Draw the rows of one round over `width` columns of equal time, with a legend below.
+
+    Signs stand for micro-batches, or for lanes if there are several. A column shows what runs at its middle; a row too
+    short for that takes the column of its start if it is free.
+    """
+    rows = tuple(rows)
+    if not rows:
+        return "(nothing ran)\n"
+    until_s = max(row.end_s for row in rows) or 1e-9
+    names, streams = track_names(rows), lane_names(rows)
+    margin = max(len(name) for name in names)
+    lines = []
+    for name in names:
+        mine = [(row, _sign(row, streams)) for row in rows if row.device == name]
+        cells = _timeline_cells(mine, width, until_s)
+        lines.append(f"{name:>{margin}} {cells}")
+    scale = f"{'':>{margin}} 0{seconds(until_s):>{width - 1}}"
+    return "\n".join([scale, *lines, f"{'':>{margin}} {_timeline_legend(rows, streams)}"]) + "\n"
+
+
+def _timeline_cells(rows: list[tuple[TimelineRow, str]], width: int, until_s: float) -> str:
+    cells = ["."] * width
+    unseen = []
+    for row, sign in rows:
+        first = int(row.start_s / until_s * width + 0.5)
+        end = int(row.end_s / until_s * width + 0.5)
+        if end > first:
+            cells[first:end] = sign * (end - first)
+        else:
+            unseen.append((row, sign))
+    for row, sign in unseen:
+        place = min(int(row.start_s / until_s * width), width - 1)
+        if cells[place] == ".":
+            cells[place] = sign
+    return "".join(cells)
+
+
+def _sign(row: TimelineRow, streams: list[str]) -> str:
+    letter, micro_batch = parse_label(row)
+    number = (streams.index(row.lane) if len(streams) > 1 else micro_batch) % 10
+    signs = {"F": str(number), "B": "abcdefghij"[number], "R": "=", "U": "^"}
+    return signs.get(letter, "*")
+
+
+def _timeline_legend(rows: tuple[TimelineRow, ...], streams: list[str]) -> str:
+    what, which = "a micro-batch", ""
+    if len(streams) > 1:
+        what = "a lane"
+        if len(streams) <= _NAMED_LANES:
+            which = " (" + ", ".join(f"{number} {name}" for number, name in enumerate(streams)) + ")"
+    digit = which or " (its last digit)"
+    update = ", ^ update" if any(parse_label(row).letter == "U" for row in rows) else ""
+    return f"0-9 forward of {what}{digit}, a-j its backward (a is 0), = all-reduce{update}, * other, . idle"

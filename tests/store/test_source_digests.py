@@ -1,4 +1,4 @@
-"""Which source files a module runs."""
+"""Digests of the source files that a module runs."""
 
 import shutil
 import subprocess
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fleetune.store.code import ROOT, Sources
+from fleetune.errors import Refused
+from fleetune.store.stage_key import MODULE_TEXT, ROOT, SourceDigests
 from flows.external import Commit, current_commit
 
 
@@ -19,7 +20,7 @@ def copy(tmp_path: Path) -> Path:
 
 
 def edit(path: Path) -> None:
-    """Change what a file does, a little."""
+    """Append a statement to a file."""
     path.write_text(path.read_text() + "\nEDITED = True\n")
 
 
@@ -36,11 +37,11 @@ def edit(path: Path) -> None:
     ],
 )
 def test_an_edit_concerns_the_stages_that_run_the_file(copy: Path, file: str, stages: set[str]) -> None:
-    """Imports anywhere, processes started by their module's name, methods found by theirs, and templates count."""
+    """Imports anywhere, modules named by strings, methods looked up by name, and templates all count."""
     names = ("prepare", "discover", "profile", "plan", "train", "monitor", "evaluate")
-    before = {name: Sources(copy).of(f"stages.{name}") for name in names}
+    before = {name: SourceDigests(copy).of(f"stages.{name}") for name in names}
     edit(copy / file)
-    after = {name: Sources(copy).of(f"stages.{name}") for name in names}
+    after = {name: SourceDigests(copy).of(f"stages.{name}") for name in names}
     changed = {name: {path for path in after[name] if before[name].get(path) != after[name][path]} for name in names}
     assert changed == {name: {file} if name in stages else set() for name in names}
 
@@ -49,25 +50,47 @@ def test_code_is_the_same_wherever_it_lies(copy: Path) -> None:
     """A checkout and an installed copy have the same digests; caches and tests do not count."""
     (copy / "fleetune" / "training" / "__pycache__").mkdir()
     (copy / "fleetune" / "training" / "__pycache__" / "rounds.cpython-311.pyc").write_bytes(b"x")
-    there, here = Sources(copy).of("stages.train"), Sources().of("stages.train")
+    there, here = SourceDigests(copy).of("stages.train"), SourceDigests().of("stages.train")
     assert there == here and all(path.startswith(("fleetune/", "stages/train.py", "stages/")) for path in here)
-    assert {
+    named = {
         "stages/train.py",
         "stages/entry_point.py",
         "fleetune/training/worker.py",
         "fleetune/models/recorder.py",
-    } - set(here) == {"fleetune/models/recorder.py"}, "recording is done by prepare, training runs what came of it"
+    }
+    assert all((ROOT / path).is_file() for path in named)
+    assert named - set(here) == {"fleetune/models/recorder.py"}, "prepare records, training runs the recorded graph"
+
+
+LABELS = {"fleetune.recipe", "fleetune.base", "fleetune.mounted", "fleetune.run", "fleetune.owner", "fleetune.engine"}
+"""Labels of images and containers, which look like modules of this project and are none."""
+
+
+def test_modules_that_are_named_by_strings_exist() -> None:
+    """A renamed module that a string still names would leave its file out of the stage keys: every such string names a
+    module, a package whose module is looked up by name, or a label."""
+    sources = SourceDigests()
+    texts = {path: path.read_text() for room in ("fleetune", "stages") for path in (ROOT / room).rglob("*.py")}
+    named = {match[1] for text in texts.values() for match in MODULE_TEXT.finditer(text)}
+    assert {name for name in named - LABELS if not sources.has(name)} == set()
+    assert {"stages.train", "fleetune.training.worker"} <= named
+
+
+def test_a_module_that_does_not_exist_is_refused() -> None:
+    """Its stage would otherwise have a key that never changes."""
+    with pytest.raises(Refused, match=r"stages\.nowhere: no such module"):
+        SourceDigests().of("stages.nowhere")
 
 
 def git(folder: Path, *arguments: str) -> str:
-    """Run git as somebody."""
+    """Run git with a fixed author."""
     who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
     done = subprocess.run(["git", "-C", str(folder), *who, *arguments], capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 
 def test_a_checkout_tells_its_commit_and_whether_it_was_edited(copy: Path) -> None:
-    """What is installed has none, and an edit outside the code leaves it clean."""
+    """An installed copy has no commit, and an edit outside the code leaves the checkout clean."""
     assert current_commit(copy) == Commit()
     git(copy, "init", "-q")
     assert current_commit(copy) == Commit(), "nothing is committed yet"

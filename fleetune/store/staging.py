@@ -1,7 +1,7 @@
-"""Files and folders that are not whole yet: `.NAME.UUID.part` beside the name they will get.
+"""Partial files and folders, named `.NAME.UUID.part` beside their final name until they are complete.
 
-Their maker holds flock(2) on the part itself, so the kernel tells whether the maker lives; what nobody holds was left
-by a killed process and may be collected. Where a file system cannot lock a folder, nothing of it is ever collected.
+The process that writes a part holds flock(2) on it, so a part without a lock was left by a killed process and can be
+collected. On file systems without folder locks, parts are never collected.
 """
 
 import errno
@@ -17,27 +17,27 @@ PATTERN = ".*.part"
 
 
 def name_of(whole: Path) -> Path:
-    """A new name for a part of `whole`."""
+    """Return a new name for a part of `whole`."""
     return whole.with_name(f".{whole.name}.{uuid.uuid4().hex}.part")
 
 
 @contextmanager
 def new_file(whole: Path) -> Iterator[Path]:
-    """An empty part file of this process; deleted at the end unless it was renamed."""
+    """Create an empty part file; it is deleted at the end unless it was renamed."""
     with _new(whole, lambda part: part.touch(exist_ok=False)) as part:
         yield part
 
 
 @contextmanager
 def new_folder(whole: Path) -> Iterator[Path]:
-    """An empty part folder of this process; deleted at the end unless it was renamed."""
+    """Create an empty part folder; it is deleted at the end unless it was renamed."""
     with _new(whole, lambda part: part.mkdir()) as part:
         yield part
 
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Hold a file or folder, under whatever name it is renamed to meanwhile."""
+    """Lock a file or folder; the lock survives renaming."""
     handle = os.open(path, os.O_RDONLY)
     try:
         _take(handle)
@@ -47,7 +47,7 @@ def held(path: Path) -> Iterator[None]:
 
 
 def discard(whole: Path) -> None:
-    """Delete a file or folder: its name is gone at once, its bytes one by one; no error when there is none."""
+    """Delete a file or folder, which disappears at once by a rename; no error if it does not exist."""
     try:
         handle = os.open(whole, os.O_RDONLY)
     except FileNotFoundError:
@@ -65,7 +65,7 @@ def discard(whole: Path) -> None:
 
 
 def collect(folder: Path) -> None:
-    """Delete the parts in a folder whose makers are gone."""
+    """Delete the parts in a folder that no living process holds."""
     for part in folder.glob(PATTERN):
         try:
             handle = os.open(part, os.O_RDONLY)
@@ -79,12 +79,12 @@ def collect(folder: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Have the disk keep a file's content, or the names in a folder."""
+    """Flush a file's content, or a folder's entries, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     except OSError as error:
-        if not (path.is_dir() and error.errno in (errno.EINVAL, errno.ENOTSUP)):  # some file systems have no such thing
+        if not (path.is_dir() and error.errno in (errno.EINVAL, errno.ENOTSUP)):  # not every file system syncs folders
             raise
     finally:
         os.close(handle)
@@ -101,7 +101,7 @@ def _new(whole: Path, make: Callable[[Path], None]) -> Iterator[Path]:
 
 
 def _made(whole: Path, make: Callable[[Path], None]) -> tuple[Path, int]:
-    """A new part and the handle that holds it; one that was collected before it was held is made again."""
+    """Create a part and return it with its locked handle; retry if it was collected before it was locked."""
     while True:
         part = name_of(whole)
         make(part)
@@ -116,7 +116,7 @@ def _made(whole: Path, make: Callable[[Path], None]) -> tuple[Path, int]:
 
 
 def _take(handle: int) -> bool | None:
-    """Take the lock of an open file or folder; False while another has it, None where there are no such locks."""
+    """Lock an open file or folder; False if another process holds it, None if the file system has no locks."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
