@@ -1,6 +1,10 @@
-"""What the project promises about speed, measured: `python -m benchmarks.NAME [--quick]`.
+"""Benchmarks, one package per question: `python -m benchmarks.NAME [--quick]`; each has a README with its last results.
 
-May import everything. Each benchmark prints a table, then one line of JSON (`report`); what is compared is measured in
-one run, in turns, and given as a ratio with its spread. Set aside: comparing with numbers of an earlier run or another
-machine (noise and frequency differ more than what is looked for).
+Every benchmark prints tables, then one line of JSON (`report`). A comparison is measured in one run, both sides in
+turns, and reported as a ratio with its spread. Numbers of earlier runs or other machines are not compared: their noise
+and clock frequencies differ more than the effects measured here. May import everything.
 """
+
+from pathlib import Path
+
+CONFIGS = Path(__file__).parents[1] / "configs"

@@ -38,11 +38,11 @@ def _prove_schedule(training: TrainingRequest) -> None:
 
 
 def _prove_strategy(config: RunConfig) -> None:
-    from fleetune.planning import prove_request
+    from fleetune.planning import validate_request
 
     joining = config.fleet.join is not None
     devices = None if joining else [device.name for device in config.fleet.devices]
-    prove_request(config.strategy, devices, config.profile.scores)
+    validate_request(config.strategy, devices, config.profile.scores)
 
 
 def _prove_model(model: ModelRequest) -> None:

@@ -1,4 +1,4 @@
-"""What a strategy is asked."""
+"""The planning problem: input of every strategy."""
 
 from dataclasses import field
 from typing import Any
@@ -10,7 +10,7 @@ from fleetune.contracts.record import not_negative, positive, record
 
 @record
 class Problem:
-    """Plan one round of `micro_batches` micro-batches of `micro_batch_samples` samples on a measured fleet."""
+    """One round of `micro_batches` micro-batches of `micro_batch_samples` samples each, to be planned on a fleet."""
 
     fleet: Fleet
     profile: Profile
@@ -18,7 +18,7 @@ class Problem:
     micro_batches: int
     seed: int = 0
     options: dict[str, Any] = field(default_factory=dict)
-    """Of the strategy; each strategy parses them into its own record."""
+    """Options as plain values; each strategy parses them into its own record."""
 
     def __post_init__(self) -> None:
         positive("problem", micro_batch_samples=self.micro_batch_samples, micro_batches=self.micro_batches)

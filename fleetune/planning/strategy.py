@@ -1,4 +1,4 @@
-"""What every strategy answers."""
+"""The interface of a strategy."""
 
 from typing import Protocol
 
@@ -7,19 +7,19 @@ from fleetune.planning.problem import Problem
 
 
 class Strategy(Protocol):
-    """A way to plan. Pure: same problem, same answer; time, chance, files and devices are none of its business.
+    """A planning method. Pure: the same problem gives the same plan, without time, randomness, files or devices.
 
-    Options come as plain values in `problem.options`; the strategy parses them with `wire.load` into a record of its
-    own, so that an unknown one is refused by name and with the list of those it has.
+    Options are plain values in `problem.options`. The strategy parses them with `wire.load` into its own record, so
+    that an unknown option is refused by name with the list of known ones.
     """
 
     @property
     def name(self) -> str:
-        """How it is asked for, in lower case."""
+        """Name in run files, in lower case."""
 
     @property
     def citation(self) -> str:
-        """The paper it follows, as BibTeX or in one line."""
+        """BibTeX of the paper that the strategy follows; entries are separated by empty lines."""
 
     @property
     def summary(self) -> str:
@@ -27,18 +27,18 @@ class Strategy(Protocol):
 
     @property
     def options(self) -> type:
-        """The record that its options are parsed into."""
+        """The record type of its options."""
 
     @property
     def methods(self) -> dict[str, str]:
-        """option -> the kind of problem whose methods it names."""
+        """option -> kind of problem whose methods are its allowed values."""
 
     def supports(self, problem: Problem) -> str:
-        """Empty, or one sentence that says why this strategy cannot help with the problem."""
+        """One sentence with the reason why the strategy cannot solve the problem; empty if it can."""
 
     def plan(self, problem: Problem) -> PlanResult:
-        """The plan; `solve_s` is filled in by the caller.
+        """Solve the problem; the caller fills in `solve_s`.
 
-        Raises Infeasible where no plan of this strategy satisfies the problem, naming the binding constraint, and
-        Refused where options are malformed.
+        Raises Infeasible, naming the binding constraint, if no plan of this strategy satisfies the problem, and Refused
+        for malformed options.
         """

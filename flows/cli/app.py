@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fleetune.errors import TryAgain
+from flows.cli.cite import cite
 from flows.cli.exit_codes import CommandGroup, Interrupted
 from flows.cli.join import join
 from flows.cli.options import CommonOptions, with_common_options
@@ -186,6 +187,7 @@ def doctor(options: CommonOptions) -> None:
 
 app.command()(solve)
 app.command()(join)
+app.command()(cite)
 
 
 def _run_pipeline(

@@ -5,18 +5,25 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.parts.profiling.paper import LARGEST_BATCH
-from benchmarks.parts.profiling.setting import CORES, MODELS, QUICK_CORES, QUICK_MODELS, SMALL_IMAGES, Model, fleet
-from benchmarks.parts.profiling.table import table8
-from benchmarks.parts.profiling.timed import Timed, timed
+from benchmarks.profiling_time.models import (
+    CORES,
+    LARGEST_BATCH,
+    MODELS,
+    QUICK_CORES,
+    QUICK_MODELS,
+    SMALL_IMAGES,
+    Model,
+    fleet,
+)
+from benchmarks.profiling_time.table import ProfilingTimes, table8, time_profiling
 from fleetune.contracts.fleet import DOCKER
 from fleetune.launching import LocalSites
 
 
-def made(model: Model, pace: float, least: int = 1) -> Timed:
+def made(model: Model, pace: float, least: int = 1) -> ProfilingTimes:
     """A model that took each device `pace` seconds for a whole core."""
     spent = {name: pace / cores for name, cores in CORES.items()}
-    return Timed(model, 10, (least, model.largest), spent, 2 * pace)
+    return ProfilingTimes(model, 10, (least, model.largest), spent, 2 * pace)
 
 
 def test_all_four_stand_beside_the_paper_s() -> None:
@@ -65,6 +72,6 @@ def test_a_profile_is_timed_on_every_device(tmp_path: Path) -> None:
     """By real processes: at its own pace, a device of 0.6 cores."""
     tiny = Model("ViT", "vit-tiny", SMALL_IMAGES, 2)
     with LocalSites() as sites:
-        found = timed(tiny, fleet(QUICK_CORES), sites, tmp_path)
+        found = time_profiling(tiny, fleet(QUICK_CORES), sites, tmp_path)
     assert found.batch_sizes == (1, 2) and found.units > 4
     assert 0 < found.profiling_s["edge-0.6"] * QUICK_CORES["edge-0.6"] < found.wall_s

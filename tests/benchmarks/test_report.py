@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks.report import Figure, Report, middle
+from benchmarks.report import Figure, Report, median_and_spread
 from fleetune.errors import Refused
 
 
@@ -31,8 +31,8 @@ def test_ok_says_whether_the_target_is_reached(value: float, target: float | Non
 def test_what_could_not_be_measured_is_not_ok_and_says_why() -> None:
     """No value, no ok, with or without a target; and no figure without a value may keep silent about it."""
     missing = figure(None, None, why="no accelerator here")
-    assert missing.plain()["value"] is None and missing.plain()["ok"] is False
-    assert missing.plain()["why"] == "no accelerator here"
+    assert missing.to_json()["value"] is None and missing.to_json()["ok"] is False
+    assert missing.to_json()["why"] == "no accelerator here"
     with pytest.raises(ValueError, match="say why"):
         figure(None, 1.0)
 
@@ -47,7 +47,7 @@ def test_figures_are_finite_and_better_in_one_of_two_ways() -> None:
 
 def test_middle_is_the_median_with_its_spread() -> None:
     """Of 3, 1, 2: 2, between 1 and 3."""
-    assert middle([3.0, 1.0, 2.0]) == {"value": 2.0, "spread": (1.0, 3.0)}
+    assert median_and_spread([3.0, 1.0, 2.0]) == {"value": 2.0, "spread": (1.0, 3.0)}
 
 
 def test_the_last_line_is_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:

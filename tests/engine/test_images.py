@@ -17,8 +17,7 @@ from fleetune.launching.docker import cleanup
 from fleetune.planning import strategies
 from stages.entry_point import Channel, StageContext
 from stages.plan import plan
-from tests.planning.instances import small
-from tests.planning.scored import scored
+from tests.planning.instances import scored, small
 
 PATIENCE_S = 120
 PROJECT, PACKAGES = recipe.PROJECT, Path(sysconfig.get_path("purelib"))

@@ -1,17 +1,18 @@
 """Problems for tests of planning: small ones by hand, tiny ones by hypothesis."""
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
 
 from fleetune.contracts.fleet import Fleet, Link
-from fleetune.contracts.profile import DeviceTimes, Profile, Unit
+from fleetune.contracts.profile import DeviceTimes, Profile, Subnet, SubnetPart, Unit
 from fleetune.planning import Problem
 from tests.clock import fleets
 
 
 def small(micro_batch_samples: int = 4, micro_batches: int = 3, **options: Any) -> Problem:
-    """Four units on a (fast), b (half as fast) and c (a quarter)."""
+    """Four units on devices a (fast), b (half as fast) and c (a quarter as fast)."""
     return Problem(
         fleet=fleets.FLEET,
         profile=fleets.PROFILE,
@@ -23,7 +24,7 @@ def small(micro_batch_samples: int = 4, micro_batches: int = 3, **options: Any) 
 
 @st.composite
 def tiny(draw: st.DrawFn, devices: int = 3, monotone: bool = True) -> Problem:
-    """Up to 5 uneven units, some that may not be cut apart, on up to `devices` uneven devices and links."""
+    """Problems with up to 5 uneven units, some not separable, on up to `devices` uneven devices and links."""
     count = draw(st.integers(1, 5))
     names = ["a", "b", "c", "d"][: draw(st.integers(1, devices))]
     batch = draw(st.integers(1, 4))
@@ -70,3 +71,20 @@ def _unit(draw: st.DrawFn, name: str) -> Unit:
 def _times(draw: st.DrawFn, monotone: bool) -> tuple[float, ...]:
     values = draw(st.lists(st.integers(1, 40), min_size=4, max_size=4))
     return tuple(v / 1000 for v in (sorted(values) if monotone else values))
+
+
+def scored(problem: Problem, heads: int = 2) -> Problem:
+    """Every unit as a block of `heads` equal heads, which together are four fifths of it; scores differ by head and,
+    for Fisher, by micro-batch."""
+    subnets = tuple(
+        Subnet(
+            name=f"{unit.name}#{head}",
+            parts=(SubnetPart(unit=unit.name, share=0.8 / heads),),
+            weight_magnitude=1.0 + head,
+            gradient_magnitude=2.0 - head / heads,
+            fisher=tuple(float((5 * m + 3 * head + index) % 7) for m in range(problem.micro_batches)),
+        )
+        for index, unit in enumerate(problem.profile.units)
+        for head in range(heads)
+    )
+    return replace(problem, profile=replace(problem.profile, subnets=subnets))

@@ -1,4 +1,4 @@
-"""Strategy asteroid: what its options do, and what it says where nothing can be done."""
+"""Strategy asteroid: effects of its options, and errors for infeasible problems."""
 
 import random
 from dataclasses import replace
@@ -22,7 +22,7 @@ PROPERTY = settings(max_examples=12, deadline=None, suppress_health_check=[Healt
 
 
 def solved(problem: Problem, **options: Any) -> PlanResult | None:
-    """None where nothing satisfies the problem."""
+    """The result; None if the problem is infeasible."""
     try:
         return solve("asteroid", replace(problem, options=options))
     except Infeasible:
@@ -30,14 +30,14 @@ def solved(problem: Problem, **options: Any) -> PlanResult | None:
 
 
 def segments(problem: Problem, **options: Any) -> tuple[Segment, ...]:
-    """Of the plan."""
+    """Segments of the plan."""
     return solve("asteroid", replace(problem, options=options)).plan.lanes[0].segments
 
 
 @PROPERTY
 @given(problem=tiny(devices=4))
 def test_objective_and_bound_are_the_solvers(problem: Problem) -> None:
-    """The clock takes the plan for as long as the solver took the solution, links that cost processor time included."""
+    """The clock's round equals the solver's objective, also if links cost processor time."""
     problem = jagged(problem, random.Random(1))
     result = solved(problem)
     if result is None:
@@ -50,7 +50,7 @@ def test_objective_and_bound_are_the_solvers(problem: Problem) -> None:
 
 
 def test_a_device_that_slows_the_round_is_left_out() -> None:
-    """c is a thousand times slower than a: one sample of one unit would hold up everybody."""
+    """Device c, a thousand times slower than a, is left out, because one sample of one unit would delay the round."""
     profile = fleets.profile(fleets.UNITS, {"a": 0.001, "b": 0.002, "c": 1.0})
     problem = replace(small(micro_batch_samples=8, micro_batches=6), profile=profile)
     assert "c" not in solve("asteroid", problem).plan.devices
@@ -58,7 +58,7 @@ def test_a_device_that_slows_the_round_is_left_out() -> None:
 
 
 def test_a_list_of_warmups_fixes_the_segments() -> None:
-    """K as given, first to last; by a policy as many as the plan has; free ones do not increase."""
+    """Given warm-ups are kept in order, policies yield one per segment, and free warm-ups do not increase."""
     problem = small(micro_batch_samples=8, micro_batches=6)
     assert [segment.warmup for segment in segments(problem, warmup=[4, 2])] == [4, 2]
     usual = segments(problem, warmup="P-p")
@@ -68,7 +68,7 @@ def test_a_list_of_warmups_fixes_the_segments() -> None:
 
 
 def test_coarser_layers_are_cut_apart_no_more() -> None:
-    """Two blocks of two units: every cut lies between them."""
+    """With two blocks of two units, every cut lies between the blocks."""
     units = [fleets.unit(f"{part}.{k}") for part in ("l.0", "l.1") for k in "ab"]
     problem = replace(small(micro_batch_samples=8), profile=fleets.profile(units, fleets.PACES))
     for segment in segments(problem, layers="blocks", warmup=[3, 1]):
@@ -77,7 +77,7 @@ def test_coarser_layers_are_cut_apart_no_more() -> None:
 
 
 def test_a_slower_link_end_is_heeded() -> None:
-    """Where a byte costs b's only core 1 ms, a keeps the model to itself; without that cost b shares the work."""
+    """If a byte costs b's only core 1 ms, a runs the whole model alone; without that cost b shares the work."""
     problem = small(micro_batch_samples=8, micro_batches=6, devices=["a", "b"])
     assert len(solve("asteroid", problem).plan.devices) == 2
     devices = tuple(replace(d, link_cpu_s_per_byte=1e-3) for d in problem.fleet.devices)
@@ -86,7 +86,7 @@ def test_a_slower_link_end_is_heeded() -> None:
 
 
 def segment_count(problem: Problem) -> int:
-    """Devices of the only segment: nothing is sent between segments where sending is dear."""
+    """Devices of the only segment: a plan sends nothing between segments if sending is expensive."""
     lane = solve("asteroid", problem).plan.lanes[0]
     assert len(lane.segments) == 1
     return len(lane.segments[0].devices)
@@ -119,12 +119,12 @@ def test_room_for_snapshots_and_backups_is_there(problem: Problem) -> None:
 
 
 def trained_bytes(profile: Profile, segment: Segment) -> int:
-    """Trained weights and two bytes of optimizer state for each byte of them."""
+    """Trained bytes plus two bytes of optimizer state per trained byte."""
     return 3 * sum(profile.unit(name).trainable_bytes for name in segment.units)
 
 
 def fleet_of(memory_bytes: int) -> fleets.Fleet:
-    """a, b and c with equal budgets."""
+    """Devices a, b and c with equal budgets."""
     return fleets.fleet(*(fleets.device(name, memory_bytes) for name in "abc"))
 
 
@@ -133,7 +133,7 @@ def test_backups_take_the_memory_they_need() -> None:
     but the backup of either needs 6000 more."""
     problem = replace(small(), fleet=fleet_of(9250), options={"devices": ["a", "b"], "warmup": [1, 1]})
     assert solve("asteroid", problem).plan.lanes[0].segments[0].devices == ("a",)
-    with pytest.raises(Infeasible, match="held back for backups: 6000 bytes on [ab]"):
+    with pytest.raises(Infeasible, match="memory reserved for backups: 6000 bytes on [ab]"):
         solve("asteroid", replace(problem, options={**problem.options, "backups": 1}))
     enough = replace(problem, fleet=fleet_of(9250 + 6000), options={**problem.options, "backups": 1})
     assert len(solve("asteroid", enough).plan.lanes[0].segments) == 2
@@ -161,6 +161,6 @@ def test_a_fleet_that_is_too_small_says_who_lacks_how_much() -> None:
     ],
 )
 def test_options_that_cannot_be_are_refused(options: dict[str, Any], words: str) -> None:
-    """In words, before anything is searched."""
+    """Malformed options are refused with a sentence before the search starts."""
     with pytest.raises(Refused, match=words):
         solve("asteroid", small(**options))

@@ -8,32 +8,31 @@ from fleetune.clock import Clock
 from fleetune.contracts.plan import PlanResult
 from fleetune.errors import Refused
 from fleetune.planning import Problem, solve
-from tests.planning.instances import small
-from tests.planning.scored import scored
+from tests.planning.instances import scored, small
 
 
 def solved(problem: Problem) -> PlanResult:
-    """The result."""
+    """Result of strategy d2ft."""
     return solve("d2ft", problem, now=lambda: 0.0)
 
 
 def asked(**options: object) -> Problem:
-    """Five micro-batches of four samples on a, b and c; four units of two heads."""
+    """A problem of five micro-batches of four samples on a, b and c, with four units of two heads."""
     return scored(small(micro_batch_samples=4, micro_batches=5, **options))
 
 
 def counts(result: PlanResult) -> set[tuple[int, int, int]]:
-    """How often subnets are full, forward-only, skipped."""
+    """Number of full, forward-only and skipped operations per subnet."""
     return {tuple(gate.operations.count(digit) for digit in "123") for gate in result.plan.gates}  # type: ignore[misc]
 
 
 def test_budgets_are_spent() -> None:
-    """Three full and one forward-only of five, no matter how fast a device is."""
+    """Every device gets three full and one forward-only of five micro-batches, whatever its speed."""
     assert counts(solved(asked(method="bilevel-disjoint"))) == {(3, 1, 1)}
 
 
 def test_devices_may_have_budgets_of_their_own() -> None:
-    """A device of the placement gets one full and two forward-only; the others what all have."""
+    """A device with its own budget gets one full and two forward-only; the others get the default budget."""
     usual = solved(asked(method="bilevel-disjoint")).plan
     last = usual.lanes[0].segments[-1]
     plan = solved(asked(method="bilevel-disjoint", budgets={last.devices[0]: [1, 2]})).plan
@@ -43,19 +42,19 @@ def test_devices_may_have_budgets_of_their_own() -> None:
 
 
 def test_a_group_has_the_least_budget_of_its_devices() -> None:
-    """b and c share every sample with a: what c may train is what all do."""
+    """In a group that shares samples, the smallest budget holds for all devices."""
     plan = solved(asked(placement="dp", method="bilevel-disjoint", budgets={"c": [1, 2]})).plan
     assert {gate.operations.count("1") for gate in plan.gates} == {1}
 
 
 def test_every_micro_batch_is_trained() -> None:
-    """Weight magnitudes do not depend on the micro-batch; ties rotate, so that none is left to nobody."""
+    """Ties of weight magnitudes rotate, so that every micro-batch is trained by some subnet."""
     plan = solved(asked(full=1, forward_only=0)).plan
     assert {m for m in range(5) for gate in plan.gates if gate.operations[m] == "1"} == set(range(5))
 
 
 def test_with_budgets_for_all_it_is_the_placement() -> None:
-    """Gates that are all full cost nothing: the round is that of the plan without them, to the nanosecond."""
+    """Gates that are all full do not change the round, to the nanosecond."""
     problem = asked(full=5)
     result = solved(problem)
     assert counts(result) == {(5, 0, 0)}
@@ -64,7 +63,7 @@ def test_with_budgets_for_all_it_is_the_placement() -> None:
 
 
 def test_less_work_takes_less_time() -> None:
-    """Of four fifths of the work on one device, 2 of 5 micro-batches' backward and 1 of 5 micro-batches' forward go."""
+    """Gates save 2 of 5 backwards and 1 of 5 forwards of the four fifths of the work that heads do on one device."""
     problem = asked(devices=["a"], method="bilevel-disjoint")
     result = solved(problem)
     whole_s = 5 * 4 * 0.001 * 4.1
@@ -83,13 +82,13 @@ def test_less_work_takes_less_time() -> None:
     ],
 )
 def test_what_cannot_be_is_refused(options: dict[str, object], said: str) -> None:
-    """In words of the strategy."""
+    """Malformed options are refused with the strategy's name."""
     with pytest.raises(Refused, match=said):
         solved(asked(**options))
 
 
 def test_scores_must_be_there_and_of_a_round() -> None:
-    """A profile without them, or of other micro-batches, cannot be planned by."""
+    """A profile without scores, or with scores of another number of micro-batches, is refused."""
     with pytest.raises(Refused, match="no scores of subnets; ask for them with profile.scores=true"):
         solved(small())
     with pytest.raises(Refused, match="scores are of 5 micro-batches, and a round has 3"):

@@ -10,19 +10,19 @@ from fleetune.contracts.fleet import Fleet, Link
 from fleetune.contracts.plan import PlanResult
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning import Problem, solve
-from fleetune.planning.strategies.fusionllm import placing
+from fleetune.planning.strategies.fusionllm import placement_problem
 from tests.clock import fleets
 from tests.planning.instances import small
 from tests.planning.test_golden import narrowing
 
 
 def solved(problem: Problem) -> PlanResult:
-    """The result."""
+    """Result of strategy fusionllm."""
     return solve("fusionllm", problem, now=lambda: 0.0)
 
 
 def two_sites() -> Fleet:
-    """a and b, c and d: fast links inside a site, a thousandth between them."""
+    """Sites of a and b, and of c and d; links between sites have a thousandth of the speed."""
     names = "abcd"
     links = tuple(
         Link(source=x, target=y, latency_s=0.0, bytes_per_s=1e7 if (x in "ab") == (y in "ab") else 1e4)
@@ -34,9 +34,9 @@ def two_sites() -> Fleet:
 
 
 def test_numbers_stand_for_measurements() -> None:
-    """Work by speed gives a device's measured seconds; memory by the kind's formula gives what a segment needs."""
+    """Work over speed equals a device's measured seconds; memory by the kind's formula equals a segment's need."""
     problem = small(micro_batches=2)
-    posed = placing(problem, ["a", "b", "c"], [0, 1, 3, 4], kept=2, ratio=None)
+    posed = placement_problem(problem, ["a", "b", "c"], [0, 1, 3, 4], kept=2, ratio=None)
     assert [operator.name for operator in posed.operators] == ["u0", "u2", "u3"]
     for device, pace in zip(posed.devices, (0.001, 0.002, 0.004), strict=True):
         seconds = [operator.flops / device.flops_per_s for operator in posed.operators]
@@ -47,10 +47,10 @@ def test_numbers_stand_for_measurements() -> None:
 
 
 def test_many_micro_batches_do_not_fill_memories() -> None:
-    """A pipeline keeps a few of 256 micro-batches, though the kind's formula counts all of them."""
+    """Memory counts the micro-batches that a pipeline keeps, not all 256 as in the kind's formula."""
     tight = fleets.fleet(*(fleets.device(name, 20_000) for name in "abc"))
     problem = replace(small(micro_batches=256), fleet=tight)
-    posed = placing(problem, ["a", "b", "c"], [0, 1, 2, 3, 4], kept=7, ratio=None)
+    posed = placement_problem(problem, ["a", "b", "c"], [0, 1, 2, 3, 4], kept=7, ratio=None)
     unit = posed.devices[0].memory_bytes / (20_000 - 50)
     needed = [2 * op.param_bytes + 256 * op.output_bytes for op in posed.operators]
     assert [size / unit for size in needed] == pytest.approx([4000 + 7 * 4 * 100] * 4, rel=1e-3)
@@ -58,7 +58,7 @@ def test_many_micro_batches_do_not_fill_memories() -> None:
 
 
 def test_listed_warmups_count_for_memory() -> None:
-    """With twenty micro-batches kept in each of three segments, none is planned that memory does not hold."""
+    """With twenty micro-batches kept in each of three segments, every plan fits the memories."""
     tight = fleets.fleet(*(fleets.device(name, 14_000) for name in "abc"))
     problem = replace(small(micro_batches=20, warmup=[20, 20, 20]), fleet=tight)
     with pytest.raises(Infeasible, match="lacks"):
@@ -66,7 +66,7 @@ def test_listed_warmups_count_for_memory() -> None:
 
 
 def test_slow_links_are_crossed_once() -> None:
-    """With every device in use by OP-Fence, the devices of a site stand beside each other."""
+    """OP-Fence uses all devices and puts those of a site next to each other."""
     units = [fleets.unit(f"u{k}") for k in range(8)]
     profile = fleets.profile(units, dict.fromkeys("abcd", 0.001))
     result = solved(replace(small(method="opfence"), fleet=two_sites(), profile=profile))
@@ -76,7 +76,7 @@ def test_slow_links_are_crossed_once() -> None:
 
 
 def test_the_search_is_near_the_best_chain() -> None:
-    """Within 15 % by the clock of the best of all contiguous chains, though it knows eq. (3) only."""
+    """A plan optimised by eq. (3) is within 15 % of the best contiguous chain by the clock."""
     problem = small(micro_batches=6)
     result, clock = solved(problem), Clock(problem.fleet, problem.profile)
     rounds = []
@@ -92,7 +92,7 @@ def test_the_search_is_near_the_best_chain() -> None:
 
 
 def test_where_memory_tears_a_placement_chains_are_tried() -> None:
-    """Operators of one device that do not lie together are no segment: the plan is still contiguous, and fits."""
+    """If a device's operators are not contiguous, the plan is still a contiguous chain that fits."""
     segments = solved(narrowing()).plan.lanes[0].segments
     names = [name for segment in segments for name in segment.units]
     assert names == [unit.name for unit in narrowing().profile.units]
@@ -100,7 +100,7 @@ def test_where_memory_tears_a_placement_chains_are_tried() -> None:
 
 
 def test_missing_memory_names_block_and_device() -> None:
-    """Nothing fits anywhere."""
+    """A model that fits no device is infeasible."""
     tight = fleets.fleet(*(fleets.device(name, 3000) for name in "abc"))
     with pytest.raises(Infeasible, match="device a lacks .* for the cheapest segment it could run .u0"):
         solved(replace(small(), fleet=tight))
@@ -111,6 +111,6 @@ def test_missing_memory_names_block_and_device() -> None:
 
 
 def test_an_unknown_method_is_refused() -> None:
-    """With the list of those there are."""
+    """An unknown method is refused with the list of known ones."""
     with pytest.raises(Refused, match="'magic' is not known; allowed are search, opfence, equal-modules"):
         solved(small(method="magic"))

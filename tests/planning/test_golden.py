@@ -1,4 +1,4 @@
-"""Plans of every strategy for a small fleet, as text a reviewer can read."""
+"""Golden plans of every strategy on small fleets, as readable text."""
 
 from dataclasses import replace
 
@@ -8,8 +8,7 @@ from fleetune.drawing import plan_text
 from fleetune.planning import Problem, solve
 from tests.clock import fleets
 from tests.golden import same_as_golden
-from tests.planning.instances import small
-from tests.planning.scored import scored
+from tests.planning.instances import scored, small
 
 CASES = {
     "single": ("single", {}),
@@ -23,7 +22,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_plan_is_the_one_that_was_looked_at(case: str) -> None:
-    """Six micro-batches of 8 samples on a, b, c of speeds 4 : 2 : 1."""
+    """Plans for six micro-batches of 8 samples on a, b and c with speeds 4 : 2 : 1 equal the reviewed ones."""
     method, options = CASES[case]
     problem = small(micro_batch_samples=8, micro_batches=6, **options)
     same_as_golden(f"plan-{case}.txt", plan_text(solve(method, problem, now=lambda: 0.0)))
@@ -67,7 +66,7 @@ def test_other_plan_is_the_one_that_was_looked_at(case: str) -> None:
 
 
 def lighter(problem: Problem) -> Problem:
-    """Small head, few trained weights, much memory."""
+    """The problem with a small head, a tenth of all weights trained, and twice the memory."""
     units = [
         replace(unit, param_bytes=size, trainable_bytes=size // 10)
         for unit in problem.profile.units

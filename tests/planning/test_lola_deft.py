@@ -1,4 +1,4 @@
-"""Strategy lola-deft: blocks, bandwidth and what the clock makes of them."""
+"""Strategy lola-deft: blocks, bandwidth and their rounds by the clock."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,7 +27,7 @@ def lora(trained: int = 100, **options: object) -> Problem:
 
 
 def solved(problem: Problem) -> PlanResult:
-    """The result."""
+    """Result of strategy lola-deft."""
     return solve("lola-deft", problem, now=lambda: 0.0)
 
 
@@ -44,7 +44,7 @@ def test_every_lane_is_the_whole_model_and_trains_one_block() -> None:
 
 
 def test_equal_parts_of_the_medium() -> None:
-    """`bandwidth: equal` gives each of two blocks a half."""
+    """With `bandwidth: equal` each of two blocks gets half."""
     assert [use.share for use in solved(lora(bandwidth="equal")).plan.links] == [0.5, 0.5]
 
 
@@ -61,7 +61,7 @@ def test_the_clock_counts_both_passes_and_the_upload() -> None:
 
 
 def plans(result: PlanResult, names: str) -> Iterator[Plan]:
-    """Blocks dealt to devices in all ways, the medium divided in several."""
+    """All assignments of blocks to devices with several divisions of the bandwidth."""
     lanes = result.plan.lanes
     for dealt in permutations(names, len(lanes)):
         for share in (0.1, 0.3, 0.5, 0.7, 0.9):
@@ -78,7 +78,7 @@ def plans(result: PlanResult, names: str) -> Iterator[Plan]:
 
 @pytest.mark.parametrize("trained", [10, 1000, 20_000])
 def test_no_other_plan_passes_the_bound(trained: int) -> None:
-    """The bound holds for every dealing and division; what the server hands out alone separates plan and best."""
+    """The bound holds for every assignment and division; the plan exceeds the best only by the server's broadcast."""
     problem = lora(min(trained, 10_000), server="a")
     result, clock = solved(problem), Clock(problem.fleet, problem.profile)
     best_s = min(clock.round_s(plan) for plan in plans(result, "bcd"))
@@ -88,7 +88,7 @@ def test_no_other_plan_passes_the_bound(trained: int) -> None:
 
 
 def test_blocks_are_joined_where_devices_are_few() -> None:
-    """Two blocks on one device are one block of both."""
+    """Two requested blocks on one device become one."""
     plan = solved(lora(server="a", devices=["b"])).plan
     assert len(plan.lanes) == 1 and len(plan.lanes[0].segments[0].trains) == 5
 
@@ -105,13 +105,13 @@ def test_blocks_are_joined_where_devices_are_few() -> None:
     ],
 )
 def test_what_cannot_be_is_refused(options: dict[str, object], kind: type[Exception], said: str) -> None:
-    """In words of the strategy."""
+    """Malformed options are refused with the strategy's name."""
     with pytest.raises(kind, match=said):
         solved(lora(**options))
 
 
 def test_missing_memory_names_block_and_device() -> None:
-    """No device holds the frozen model: who lacks it is told by name."""
+    """If no device has memory for the frozen model, the error names one."""
     problem = lora(server="a")
     tight = fleets.fleet(*(fleets.device(name, 10**9 if name == "a" else 20_000) for name in "abcd"), bytes_per_s=1e4)
     with pytest.raises(Infeasible, match="block.*devices are 0 b, 1 c, 2 d"):
@@ -119,13 +119,13 @@ def test_missing_memory_names_block_and_device() -> None:
 
 
 def test_models_without_anything_to_train_are_refused() -> None:
-    """Before anything is planned."""
+    """Unsupported fleets and models are refused before planning."""
     with pytest.raises(Refused, match="no unit of the model is trained"):
         solved(lora(0))
 
 
 def test_fewer_blocks_where_memory_leaves_fewer_devices() -> None:
-    """Only b holds the model: it tunes both blocks as one; asked for two, the shortage is told."""
+    """If only b can hold the model it tunes both blocks as one; two requested blocks are infeasible."""
     problem = lora(server="a")
     tight = fleets.fleet(*(fleets.device(n, 10**9 if n in "ab" else 20_000) for n in "abcd"), bytes_per_s=1e4)
     plan = solved(replace(problem, fleet=tight)).plan
@@ -135,6 +135,6 @@ def test_fewer_blocks_where_memory_leaves_fewer_devices() -> None:
 
 
 def test_a_server_is_found_among_all_devices() -> None:
-    """Where all are named and none is the server, the one that the others reach fastest is it."""
+    """If all devices are named and none is the server, the one that the others reach fastest becomes the server."""
     plan = solved(lora(devices=["a", "b", "c", "d"])).plan
     assert plan.collector in "abcd" and plan.collector not in {lane.segments[0].devices[0] for lane in plan.lanes}

@@ -1,4 +1,4 @@
-"""Strategy split-learning: roles, cuts, orders, and what the clock makes of them."""
+"""Strategy split-learning: roles, cuts, orders and their rounds by the clock."""
 
 from dataclasses import replace
 from itertools import permutations, product
@@ -26,12 +26,12 @@ def five(micro_batches: int = 1, **options: object) -> Problem:
 
 
 def solved(problem: Problem) -> PlanResult:
-    """The result."""
+    """Result of strategy split-learning."""
     return solve("split-learning", problem, now=lambda: 0.0)
 
 
 def test_clients_keep_both_ends_and_helpers_the_middle() -> None:
-    """A lane per client: first and last segment on it, the middle on a helper."""
+    """Every client has a lane whose first and last segments are on the client and whose middle is on a helper."""
     plan = solved(five()).plan
     assert [lane.name for lane in plan.lanes] == ["x", "y", "z"]
     for lane in plan.lanes:
@@ -41,14 +41,14 @@ def test_clients_keep_both_ends_and_helpers_the_middle() -> None:
 
 
 def test_a_client_waits_for_nothing_but_its_helper() -> None:
-    """It runs part 1, part 3 forward and backward as inputs come back, part 1 backward."""
+    """A client runs part 1 forward, part 3 forward and backward by micro-batch, then part 1 backward."""
     plan = solved(five(micro_batches=2)).plan
     spelled = " ".join(map(str, actions_of(plan, "x")))
     assert spelled == "x/0F0 x/0F1 x/2F0 x/2B0 x/2F1 x/2B1 x/0B0 x/0B1"
 
 
 def test_the_fastest_quarter_helps() -> None:
-    """Where no roles are given, one of five devices is the helper, the fastest."""
+    """Without given roles, the fastest of five devices is the only helper."""
     plan = solved(five(helpers=[])).plan
     assert {lane.segments[1].devices for lane in plan.lanes} == {("h",)}
     assert [lane.name for lane in plan.lanes] == ["i", "x", "y", "z"]
@@ -89,7 +89,7 @@ def _on(segment: object, helper: str) -> object:
 
 
 def test_searched_cuts_are_no_worse_than_given_ones() -> None:
-    """Of all pairs of places, the one whose greedy schedule is shortest."""
+    """The chosen pair of cuts has the shortest greedy schedule of all pairs."""
     places = ["u0", "u1", "u3", "u4"]
     pairs = [(a, b) for a in places for b in places if a < b]
     greedy = [solved(five(cuts=list(pair), method="balanced-greedy")).objective for pair in pairs]
@@ -102,20 +102,20 @@ def test_searched_cuts_are_no_worse_than_given_ones() -> None:
         ({"cuts": ["u2", "u4"]}, "the model cannot be cut after unit u2"),
         ({"cuts": ["u4", "u0"]}, "leave nothing between them"),
         ({"helpers": ["h"], "clients": ["h"]}, "device 'h' is used twice"),
-        ({"method": "admm"}, "admm interrupts tasks"),
+        ({"method": "admm"}, "admm preempts tasks"),
         ({"method": "magic"}, "'magic' is not known"),
         ({"devices": ["x", "y"]}, "h is not among the devices x, y"),
         ({"helpers": ["h", "i", "x", "y", "z"]}, "no device is left to be helper or client"),
     ],
 )
 def test_what_cannot_be_is_refused(options: dict[str, object], said: str) -> None:
-    """In words of the strategy."""
+    """Malformed options are refused with the strategy's name."""
     with pytest.raises(Refused, match=said):
         solved(five(**options))
 
 
 def test_missing_memory_names_the_helper_or_client() -> None:
-    """A copy of the middle needs some 20 kB on a helper: who lacks it is told by name."""
+    """A helper without the 20 kB for a copy of part 2 is named in the error."""
     problem = five()
     tight = fleets.fleet(*(fleets.device(n, 10_000 if n in "hi" else 10**9) for n in "hixyz"), bytes_per_s=1e5)
     with pytest.raises(Infeasible, match="helpers are 0 h, 1 i"):
@@ -123,7 +123,7 @@ def test_missing_memory_names_the_helper_or_client() -> None:
 
 
 def test_missing_memory_of_a_client_is_told() -> None:
-    """Its own parts do not fit."""
+    """A client without memory for its own parts is named in the error."""
     tight = fleets.fleet(*(fleets.device(n, 1_000 if n == "y" else 10**9) for n in "hixyz"), bytes_per_s=1e5)
     for cuts in (None, ["u0", "u4"]):
         with pytest.raises(Infeasible, match="y lacks"):
@@ -131,7 +131,7 @@ def test_missing_memory_of_a_client_is_told() -> None:
 
 
 def test_with_searched_cuts_the_bound_holds_for_all() -> None:
-    """No pair of cuts has a round below it, also not the pair that was chosen."""
+    """The bound is at most the round of every pair of cuts."""
     searched = solved(five(cuts=None))
     places = ["u0", "u1", "u3", "u4"]
     rounds = [solved(five(cuts=[a, b])).objective for a in places for b in places if a < b]
@@ -139,7 +139,7 @@ def test_with_searched_cuts_the_bound_holds_for_all() -> None:
 
 
 def test_cuts_whose_middle_fits_no_helper_count_for_nothing() -> None:
-    """One unit is too large for the helper: the plan leaves it with the client, and the bound is a number."""
+    """A unit too large for the helper stays with the client, and the bound is finite."""
     units = [fleets.unit(f"u{k}", param_bytes=1000 if k == 2 else 100) for k in range(5)]
     problem = replace(
         small(micro_batch_samples=1, micro_batches=1, helpers=["a"]),
@@ -153,7 +153,7 @@ def test_cuts_whose_middle_fits_no_helper_count_for_nothing() -> None:
 
 @pytest.mark.parametrize("pace", [0.0, 1e-9])
 def test_work_of_no_time_breaks_no_bound(pace: float) -> None:
-    """Units of no or next to no time: slots are never so coarse that the bound passes the round."""
+    """With units of almost no time, slots are fine enough that the bound stays below the round."""
     problem = five(micro_batches=3)
     none = fleets.profile(list(problem.profile.units), dict.fromkeys("hixyz", pace))
     result = solved(replace(problem, profile=none))

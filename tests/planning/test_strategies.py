@@ -1,4 +1,4 @@
-"""Each strategy where its answer is known, and what it says where there is none."""
+"""Strategies single, dp and pp on problems with known plans, and their errors."""
 
 from itertools import combinations, permutations
 
@@ -19,12 +19,12 @@ PROPERTY = settings(max_examples=40, deadline=None, suppress_health_check=[Healt
 
 
 def segments(strategy: str, problem: Problem) -> tuple[Segment, ...]:
-    """Of the one lane."""
+    """Segments of the plan's only lane."""
     return solve(strategy, problem).plan.lanes[0].segments
 
 
 def test_single_takes_the_fastest_that_is_large_enough() -> None:
-    """a is fastest; where a is too small, b is."""
+    """The fastest device is a; if a is too small, b is taken."""
     assert segments("single", small())[0].devices == ("a",)
     problem = small()
     tight = fleets.fleet(fleets.device("a", 1000), fleets.device("b"), fleets.device("c"))
@@ -32,7 +32,7 @@ def test_single_takes_the_fastest_that_is_large_enough() -> None:
 
 
 def with_fleet(problem: Problem, fleet: fleets.Fleet) -> Problem:
-    """The same problem on other devices."""
+    """A copy of the problem on another fleet."""
     return Problem(
         fleet=fleet,
         profile=problem.profile,
@@ -43,13 +43,13 @@ def with_fleet(problem: Problem, fleet: fleets.Fleet) -> Problem:
 
 
 def test_single_on_one_device_is_proven_best() -> None:
-    """Where a fleet has one device, its round meets the bound."""
+    """On a fleet of one device the round meets the bound."""
     problem = with_fleet(small(), fleets.fleet(fleets.device("a")))
     assert solve("single", problem).status == "optimal"
 
 
 def test_dp_deals_samples_by_speed() -> None:
-    """Of 7 samples, a (1 ms) takes 4, b (2 ms) 2, c (4 ms) 1."""
+    """Of 7 samples a (1 ms) gets 4, b (2 ms) 2 and c (4 ms) 1."""
     shares = segments("dp", small(micro_batch_samples=7))[0].shares
     assert [(share.device, share.samples) for share in shares] == [("a", 4), ("b", 2), ("c", 1)]
 
@@ -68,7 +68,7 @@ def test_pp_balances_by_measured_time() -> None:
 
 
 def test_pp_takes_groups_as_given() -> None:
-    """Pipeline and data parallel at once: a, then b and c sharing by speed."""
+    """With groups, a runs the first segment, and b and c share the second by speed."""
     found = segments("pp", small(groups=[["a"], ["b", "c"]]))
     assert [s.devices for s in found] == [("a",), ("b", "c")]
     assert [share.samples for share in found[1].shares] == [3, 1]
@@ -78,7 +78,7 @@ def test_pp_takes_groups_as_given() -> None:
 @PROPERTY
 @given(problem=tiny())
 def test_pp_in_a_given_order_has_the_fastest_slowest_segment(problem: Problem) -> None:
-    """Against all cuts that the model, the memories and the warm-ups allow, judged by measured time alone."""
+    """Cuts are as balanced as the best of all feasible cuts, by measured time alone."""
     names = [device.name for device in problem.fleet.devices]
     options = {"order": "given"}
     problem = Problem(**{**fields(problem), "options": options})
@@ -101,7 +101,7 @@ def test_pp_in_a_given_order_has_the_fastest_slowest_segment(problem: Problem) -
 @PROPERTY
 @given(problem=tiny())
 def test_pp_tries_every_order(problem: Problem) -> None:
-    """With order best the round is never longer than in any given order."""
+    """With `order: best` the round is at most that of any given order."""
     names = [device.name for device in problem.fleet.devices]
     rounds = {}
     for order in permutations(names):
@@ -117,12 +117,12 @@ def test_pp_tries_every_order(problem: Problem) -> None:
 
 
 def fields(problem: Problem) -> dict[str, object]:
-    """A problem's fields by name."""
+    """Fields of a problem by name."""
     return {name: getattr(problem, name) for name in Problem.__dataclass_fields__}  # type: ignore[attr-defined]
 
 
 def cuts(problem: Problem, parts: int) -> list[tuple[int, ...]]:
-    """All ways to cut the units into `parts` where they may be cut."""
+    """All ways to cut the units into `parts` at permitted positions."""
     units = problem.profile.units
     allowed = [k for k in range(1, len(units)) if units[k - 1].cut_after]
     return [(0, *inner, len(units)) for inner in combinations(allowed, parts - 1)]
@@ -137,19 +137,19 @@ def planned(problem: Problem, names: list[str], edges: tuple[int, ...]) -> objec
 
 
 def fits(problem: Problem, names: list[str], edges: tuple[int, ...]) -> bool:
-    """Whether checks find nothing."""
+    """True if the checks find nothing."""
     return not findings(planned(problem, names, edges), problem.fleet, problem.profile)
 
 
 def slowest_s(clock: Clock, problem: Problem, names: list[str], edges: tuple[int, ...]) -> float:
-    """Seconds of the slowest segment's forward and backward."""
+    """Forward and backward seconds of the slowest segment."""
     batch = problem.micro_batch_samples
     both = [[f + b for f, b in zip(*clock.unit_times(name, batch), strict=True)] for name in names]
     return max(sum(both[p][edges[p] : edges[p + 1]]) for p in range(len(names)))
 
 
 def test_more_devices_than_samples_is_infeasible_in_words() -> None:
-    """Each device of a group takes at least one sample."""
+    """A group with more devices than samples is refused."""
     with pytest.raises(Infeasible, match="micro_batch_samples is 2, but a group of 3 devices .a, b, c. needs"):
         solve("dp", small(micro_batch_samples=2))
     with pytest.raises(Infeasible, match="a group of 2 devices .b, c."):
@@ -157,7 +157,7 @@ def test_more_devices_than_samples_is_infeasible_in_words() -> None:
 
 
 def test_more_segments_than_pieces_is_infeasible_in_words() -> None:
-    """Two pieces cannot be three segments."""
+    """Two separable pieces on three devices are infeasible."""
     units = [fleets.unit(f"u{k}", cut_after=k == 1) for k in range(4)]
     problem = Problem(
         fleet=fleets.FLEET, profile=fleets.profile(units, fleets.PACES), micro_batch_samples=4, micro_batches=3
@@ -194,6 +194,6 @@ def test_a_fleet_that_is_too_small_says_who_lacks_how_much(method: str, memory_b
     ],
 )
 def test_options_of_pp_that_contradict_themselves_are_refused(options: dict[str, object], words: str) -> None:
-    """In words, before anything is searched."""
+    """Malformed options are refused with a sentence before the search starts."""
     with pytest.raises(Refused, match=words):
         solve("pp", small(**options))

@@ -1,4 +1,4 @@
-"""One file per strategy, beside its paper; none imports another. `fleetune.planning.solve` lists them.
+"""The strategies, one file each; none imports another. `fleetune.planning.api` lists them.
 
-May import: fleetune.planning.parts, fleetune.planning.problem and what those may.
+May import: fleetune.planning.parts, fleetune.planning.papers, fleetune.planning.problem and what those may.
 """

@@ -2,12 +2,12 @@
 micro-batch.
 
 After Ding et al., You Don't Need All Attentions: Distributed Dynamic Fine-Tuning for Foundation Models, 2025
-(arXiv:2504.12471). Which operation, is `fleetune.solving.d2ft`, which knows numbers only; scores come with the profile
-(`profile.scores=true`): backward score weight magnitude, forward score Fisher information, the best pair of the paper's
-Table III. The pruning methods heed only the total of all budgets, as the paper's do.
+(arXiv:2504.12471). `fleetune.solving.d2ft` selects the operations. Scores are part of the profile
+(`profile.scores=true`): weight magnitude backward and Fisher information forward by default, the best pair of the
+paper's Table III. The pruning methods respect only the total of all budgets, as in the paper.
 
-Deviations: subnets are not devices of their own; segments are placed as strategy asteroid does it, and every device's
-subnets get its budget. Costs are measured, not 40 % by assumption. Scores are those of the first round's micro-batches.
+Deviations: subnets are not devices of their own; segments are placed as in strategy asteroid, and the subnets of a
+device get its budget. Costs are measured, not assumed to be 40 %. Scores are those of the first round's micro-batches.
 """
 
 from dataclasses import field, replace
@@ -19,11 +19,12 @@ from fleetune.contracts.plan import Gate, Plan, PlanResult
 from fleetune.contracts.profile import Subnet
 from fleetune.contracts.record import not_negative, one_of, record
 from fleetune.errors import Infeasible, Refused
+from fleetune.planning import papers
+from fleetune.planning.parts.devices import not_profiled, taking_part
 from fleetune.planning.parts.hpp_problem import plan_of, problem_of
 from fleetune.planning.parts.plan_result import plan_result
-from fleetune.planning.parts.requirements import not_profiled, taking_part
 from fleetune.planning.problem import Problem
-from fleetune.solving.d2ft.problem import Problem as Choosing
+from fleetune.solving.d2ft.problem import Problem as SelectionProblem
 from fleetune.solving.d2ft.solve import solve as choose
 from fleetune.solving.hpp.solve import solve as place
 
@@ -32,25 +33,25 @@ SCORES = ("weight-magnitude", "gradient-magnitude", "fisher")
 
 @record
 class Options:
-    """Of `d2ft`."""
+    """Options of `d2ft`."""
 
     method: str = "bilevel"
-    """Of kind "d2ft" (`fleetune solve --list`)."""
+    """Method of kind "d2ft" (`fleetune solve --list`)."""
     full: int = 3
-    """Micro-batches of a round that each subnet is trained in; those beyond the round's count as all."""
+    """Micro-batches per round in which each subnet is trained; at most all of them."""
     forward_only: int = 1
-    """Micro-batches that it is only run in."""
+    """Micro-batches per round in which each subnet is only run forward."""
     budgets: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """[device] full and forward_only of its subnets, where not as above; in a group that shares samples, the
-    least counts for all."""
+    """device -> (full, forward_only) of its subnets, instead of the values above; in a group that shares samples, the
+    smallest holds for all."""
     backward_score: str = "weight-magnitude"
     forward_score: str = "fisher"
     forward_weight: float | None = None
-    """Of `joint`: how much forward scores count beside backward scores; None: backward scores first."""
+    """Weight of forward scores in `joint`; None: lexicographic, backward scores first."""
     placement: str = "search"
     """Method of kind "hpp" that places the segments."""
     devices: tuple[str, ...] = ()
-    """Which ones may take part; all of the fleet where none are named."""
+    """Names of the devices that may be used; empty: the whole fleet."""
     layers: str | int = "units"
     warmup: str | tuple[int, ...] = "2(P-p)-1"
 
@@ -67,20 +68,17 @@ class Options:
 
 
 class D2FT:
-    """Gates on top of a hybrid pipeline."""
+    """Adds gates to a hybrid pipeline."""
 
     name = "d2ft"
     options: ClassVar[type] = Options
     methods: ClassVar[dict[str, str]] = {"method": "d2ft", "placement": "hpp"}
     needs_scores = True
     summary = "a hybrid pipeline in which every head is trained, only run, or skipped by its scores (lossy)"
-    citation = (
-        "Ding, S., Zhang, L., Wang, Z., Ateniese, G. and Yuan, X.: You Don't Need All Attentions: Distributed Dynamic "
-        "Fine-Tuning for Foundation Models. 2025. arXiv:2504.12471"
-    )
+    citation = papers.D2FT
 
     def supports(self, problem: Problem) -> str:
-        """A profiled fleet, with scores of as many micro-batches as a round has."""
+        """Supports a profiled fleet with scores of every micro-batch of a round."""
         subnets = problem.profile.subnets
         if not subnets:
             return "the profile has no scores of subnets; ask for them with profile.scores=true"
@@ -92,15 +90,15 @@ class D2FT:
         return not_profiled(problem)
 
     def plan(self, problem: Problem) -> PlanResult:
-        """Segments first, then the gates of every subnet within the budget of the device that runs it."""
+        """Place the segments, then select each subnet's gates within the budget of its device."""
         options = wire.load(Options, problem.options, "strategy d2ft")
         for device in options.budgets:
             problem.fleet.device(device)
         names = taking_part(problem, options.devices)
         clock = Clock(problem.fleet, problem.profile)
-        plan = _placed(problem, options, names)
-        posed = _posed(problem, plan, clock, options)
-        chosen = choose(posed, method=options.method, seed=problem.seed)
+        plan = _place_segments(problem, options, names)
+        selection = _selection_problem(problem, plan, clock, options)
+        chosen = choose(selection, method=options.method, seed=problem.seed)
         gates = tuple(
             Gate(subnet=subnet.name, operations="".join(map(str, row)))
             for subnet, row in zip(problem.profile.subnets, chosen.table, strict=True)
@@ -109,22 +107,22 @@ class D2FT:
         return replace(found, method=options.method, lower_bound=None, status="feasible")
 
 
-def _placed(problem: Problem, options: Options, names: tuple[str, ...]) -> Plan:
+def _place_segments(problem: Problem, options: Options, names: tuple[str, ...]) -> Plan:
     posed = problem_of(problem, names, layers=options.layers, warmup=options.warmup)
     try:
         solution = place(posed.problem, method=options.placement, seed=problem.seed)
     except Infeasible as error:
         raise Infeasible(f"{error} (budgets are memory less what an idle worker holds)") from None
     if not solution.feasible:
-        raise Infeasible(f"placement {options.placement}: {solution.reason}; choose search, which heeds memory")
+        raise Infeasible(f"placement {options.placement}: {solution.reason}; choose search, which respects memory")
     return plan_of(D2FT.name, problem, posed, solution)
 
 
-def _posed(problem: Problem, plan: Plan, clock: Clock, options: Options) -> Choosing:
-    """Kind "d2ft" with measured costs in whole nanoseconds, so that budgets of whole micro-batches are exact."""
+def _selection_problem(problem: Problem, plan: Plan, clock: Clock, options: Options) -> SelectionProblem:
+    """The problem of kind "d2ft"; costs are whole nanoseconds, so that budgets of whole micro-batches are exact."""
     subnets = problem.profile.subnets
     groups = {name: s.shares for lane in plan.lanes for s in lane.segments for name in s.units}
-    usual = (options.full, options.forward_only)
+    default_budget = (options.full, options.forward_only)
     forward_ns, backward_ns, full, forward_only = [], [], [], []
     for subnet in subnets:
         costs = [0, 0]
@@ -132,15 +130,17 @@ def _posed(problem: Problem, plan: Plan, clock: Clock, options: Options) -> Choo
             position = problem.profile.position(part.unit)
             times = [clock.unit_times(share.device, share.samples) for share in groups[part.unit]]
             slowest = max(times, key=lambda both: both[0][position] + both[1][position])
-            for way in (0, 1):
-                costs[way] += round(slowest[way][position] * part.share * 1e9)
-        budgets = [options.budgets.get(share.device, usual) for part in subnet.parts for share in groups[part.unit]]
-        most = min(budgets)
+            for direction in (0, 1):
+                costs[direction] += round(slowest[direction][position] * part.share * 1e9)
+        budgets = [
+            options.budgets.get(share.device, default_budget) for part in subnet.parts for share in groups[part.unit]
+        ]
+        budget = min(budgets)
         forward_ns.append(float(max(1, costs[0])))
         backward_ns.append(float(costs[1]))
-        full.append(min(most[0], problem.micro_batches) * (forward_ns[-1] + backward_ns[-1]))
-        forward_only.append(min(most[1], problem.micro_batches) * forward_ns[-1])
-    return Choosing(
+        full.append(min(budget[0], problem.micro_batches) * (forward_ns[-1] + backward_ns[-1]))
+        forward_only.append(min(budget[1], problem.micro_batches) * forward_ns[-1])
+    return SelectionProblem(
         backward_scores=tuple(_scores(subnet, options.backward_score) for subnet in subnets),
         forward_scores=tuple(_scores(subnet, options.forward_score) for subnet in subnets),
         forward_cost=tuple(forward_ns),
@@ -155,7 +155,7 @@ def _posed(problem: Problem, plan: Plan, clock: Clock, options: Options) -> Choo
 
 
 def _scores(subnet: Subnet, name: str) -> tuple[float, ...]:
-    """[micro-batch]; magnitudes do not depend on the samples."""
+    """Scores of a subnet, shape [micro-batch]; magnitudes do not depend on the samples."""
     if name == "fisher":
         return subnet.fisher
     return (subnet.weight_magnitude if name == "weight-magnitude" else subnet.gradient_magnitude,) * len(subnet.fisher)

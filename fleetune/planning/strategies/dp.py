@@ -1,9 +1,8 @@
-"""dp: data parallelism; every device holds the whole model and takes its part of every micro-batch.
+"""dp: data parallelism; every device holds the whole model and processes a share of every micro-batch.
 
 After Li et al., PyTorch Distributed: Experiences on Accelerating Data Parallel Training, PVLDB 13(12), 2020
-(arXiv:2006.15704). Deviation: there all shares are equal; here they are dealt so that the slowest device's measured
-forward and backward is as short as can be, since devices are uneven. Ignores the all-reduce while it deals: its bytes
-do not depend on the shares.
+(arXiv:2006.15704). Deviation: shares are not equal but minimise the slowest device's measured forward and backward
+time, since devices are uneven. The allocation ignores the all-reduce, whose bytes do not depend on the shares.
 """
 
 from typing import ClassVar
@@ -12,45 +11,39 @@ from fleetune.contracts import wire
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.record import record
 from fleetune.errors import Infeasible
+from fleetune.planning import papers
+from fleetune.planning.parts.devices import enough_samples, not_profiled, taking_part
+from fleetune.planning.parts.groups import max_samples
 from fleetune.planning.parts.plan_result import plan_of, plan_result, segment
-from fleetune.planning.parts.requirements import (
-    enough_samples,
-    format_bytes,
-    memory_shortage,
-    not_profiled,
-    taking_part,
-)
-from fleetune.planning.parts.run_costs import RunCosts, max_samples
+from fleetune.planning.parts.requirements import format_bytes, memory_shortage
+from fleetune.planning.parts.run_costs import RunCosts
 from fleetune.planning.problem import Problem
 from fleetune.solving.hpp.sample_allocation import allocate
 
 
 @record
 class Options:
-    """Of `dp`."""
+    """Options of `dp`."""
 
     devices: tuple[str, ...] = ()
-    """Which ones; all of the fleet where none are named."""
+    """Names of the devices to use; empty: the whole fleet."""
 
 
 class DataParallel:
-    """Samples dealt by measured speed within memory."""
+    """Allocates samples by measured speed within memory."""
 
     name = "dp"
     options: ClassVar[type] = Options
     methods: ClassVar[dict[str, str]] = {}
-    summary = "the whole model on every device (or option devices), samples dealt by measured speed"
-    citation = (
-        "Li, S. et al.: PyTorch Distributed: Experiences on Accelerating Data Parallel Training. "
-        "PVLDB 13(12), 2020, 3005-3018. arXiv:2006.15704"
-    )
+    summary = "the whole model on every device (or option devices), samples allocated by measured speed"
+    citation = papers.DATA_PARALLEL
 
     def supports(self, problem: Problem) -> str:
-        """Any profiled fleet."""
+        """Supports any profiled fleet."""
         return not_profiled(problem)
 
     def plan(self, problem: Problem) -> PlanResult:
-        """One segment, one share per device; exact for the slowest device's time."""
+        """One segment with a share per device; the slowest device's compute time is minimal."""
         options = wire.load(Options, problem.options, "strategy dp")
         names = taking_part(problem, options.devices)
         enough_samples(problem, names)
@@ -60,16 +53,16 @@ class DataParallel:
             missing = float(costs.missing(device, 1)[whole])
             if missing > 0:
                 raise memory_shortage(device, missing, problem.profile.units, samples=1, kept=1)
-        most = [int(max_samples(costs, device, 1)[whole]) for device in names]
+        capacities = [int(max_samples(costs, device, 1)[whole]) for device in names]
         seconds = [[float(costs.running_seconds(d, y)[-1]) for y in range(1, batch + 1)] for d in names]
-        dealt = allocate(seconds, most, batch)
-        if dealt is None:
-            short = (batch - sum(most)) * float(costs.activation_bytes()[whole])
+        allocation = allocate(seconds, capacities, batch)
+        if allocation is None:
+            held = sum(capacities)
+            short = (batch - held) * float(costs.activation_bytes()[whole])
             raise Infeasible(
-                f"micro_batch_samples is {batch}, but {', '.join(names)} together hold {sum(most)} samples of the "
-                f"whole model: they lack {format_bytes(short)}; lower training.micro_batch_samples or cut with "
-                "strategy pp"
+                f"micro_batch_samples is {batch}, but {', '.join(names)} together hold {held} samples of the "
+                f"whole model: they lack {format_bytes(short)}; lower training.micro_batch_samples or use strategy pp"
             )
-        shares = list(zip(names, dealt, strict=True))
+        shares = list(zip(names, allocation, strict=True))
         plan = plan_of(self.name, problem, [segment(problem.profile.units, shares, warmup=1)])
         return plan_result(plan, problem, costs.clock, self.citation)

@@ -1,11 +1,11 @@
 """pp: pipeline parallelism; the model is cut into contiguous segments whose measured times are balanced.
 
 After Huang et al., GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism, NeurIPS 2019
-(arXiv:1811.06965): cut so that no part is slower than need be. Deviations: times are measured on each device instead
-of one number per layer, since devices are uneven; memory is respected; each order of devices (all of them up to six,
-a few sorted ones beyond) is cut twice, with and without counting what crosses, and the clock chooses among all
-candidates; the schedule is one-forward-one-backward (PipeDream, SOSP 2019) with Asteroid's warm-ups. A part may be a
-group of devices that share its samples, as in Asteroid's hybrid pipelines; the groups are given, not searched.
+(arXiv:1811.06965): cuts minimise the time of the slowest segment. Deviations: times are measured on each device instead
+of one number per layer, since devices are uneven; memory limits hold; each order of devices (all orders of up to six
+devices, a few sorted ones of more) is cut twice, with and without transfer times, and the clock selects the best
+candidate; the schedule is one-forward-one-backward (PipeDream, SOSP 2019) with Asteroid's warm-ups. A segment may be on
+a group of devices that share its samples, as in Asteroid's hybrid pipelines; groups are given, not searched.
 """
 
 from typing import ClassVar
@@ -14,55 +14,53 @@ from fleetune.contracts import wire
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.record import distinct, one_of, record
 from fleetune.errors import Refused
+from fleetune.planning import papers
 from fleetune.planning.parts.chain_planner import ChainPlanner
+from fleetune.planning.parts.devices import enough_samples, not_profiled, taking_part
 from fleetune.planning.parts.plan_result import plan_result
-from fleetune.planning.parts.requirements import enough_samples, not_profiled, taking_part
 from fleetune.planning.problem import Problem
 
 
 @record
 class Options:
-    """Of `pp`."""
+    """Options of `pp`."""
 
     devices: tuple[str, ...] = ()
-    """Which ones, each a segment of its own; all of the fleet where none are named."""
+    """Names of the devices to use, one segment each; empty: the whole fleet."""
     groups: tuple[tuple[str, ...], ...] = ()
-    """Instead of devices: a segment per group, samples shared inside it; `[[a], [b, c]]`."""
+    """Alternative to devices: one segment per group, whose devices share its samples: `[[a], [b, c]]`."""
     order: str = "auto"
-    """`given` keeps the order of devices or groups, `best` tries others, `auto` is given for groups, else best."""
+    """`given` keeps the order of devices or groups, `best` searches it, `auto` is `given` for groups, else `best`."""
     warmup: str | tuple[int, ...] = "2(P-p)-1"
     """A policy of `solving.hpp.warmup`, or K of every segment, first to last."""
 
     def __post_init__(self) -> None:
         one_of("pp", "order", self.order, ("auto", "given", "best"))
         if self.devices and self.groups:
-            raise Refused("pp: devices and groups are both given; name devices or deal them into groups, not both")
+            raise Refused("pp: devices and groups are both given; give only one of them")
         distinct("pp", "device", (name for group in self.groups for name in group))
         if not all(self.groups):
             raise Refused("pp: groups has an empty group; every segment needs a device")
 
 
 class PipelineParallel:
-    """Contiguous segments balanced by measured time."""
+    """Balances contiguous segments by measured time."""
 
     name = "pp"
     options: ClassVar[type] = Options
     methods: ClassVar[dict[str, str]] = {}
     summary = "contiguous segments balanced by measured time, one device (or option groups) each"
-    citation = (
-        "Huang, Y. et al.: GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism. "
-        "NeurIPS 2019. arXiv:1811.06965"
-    )
+    citation = f"{papers.GPIPE}\n\n{papers.PIPEDREAM}"
 
     def supports(self, problem: Problem) -> str:
-        """Any profiled fleet."""
+        """Supports any profiled fleet."""
         return not_profiled(problem)
 
     def plan(self, problem: Problem) -> PlanResult:
-        """The candidate with the shortest round by the clock; at equal rounds the first in order of candidates."""
+        """The candidate with the shortest round; at equal rounds the first in the order of candidates."""
         options = wire.load(Options, problem.options, "strategy pp")
-        asked = [name for group in options.groups for name in group] or options.devices
-        names = taking_part(problem, asked)
+        named = [name for group in options.groups for name in group] or options.devices
+        names = taking_part(problem, named)
         groups = options.groups or tuple((name,) for name in names)
         for group in groups:
             enough_samples(problem, group)

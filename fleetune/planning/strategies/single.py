@@ -1,7 +1,7 @@
-"""single: everything on the one device that is fastest and large enough.
+"""single: the whole model on the fastest device that has enough memory.
 
-The plain way to fine-tune, and the yardstick of every speed-up. Ignores links and all devices but one. Gradients of
-the micro-batches add up before the optimizer steps, as everywhere here.
+The plain way to fine-tune and the baseline of every speed-up. Uses no link and one device. Gradients of all
+micro-batches are summed before the optimizer step, as in all strategies.
 """
 
 from typing import ClassVar
@@ -10,38 +10,37 @@ from fleetune.contracts import wire
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.record import record
 from fleetune.errors import Infeasible
+from fleetune.planning import papers
+from fleetune.planning.parts.devices import not_profiled, taking_part
 from fleetune.planning.parts.plan_result import plan_of, plan_result, segment
-from fleetune.planning.parts.requirements import format_bytes, not_profiled, taking_part
+from fleetune.planning.parts.requirements import format_bytes
 from fleetune.planning.parts.run_costs import RunCosts
 from fleetune.planning.problem import Problem
 
 
 @record
 class Options:
-    """Of `single`."""
+    """Options of `single`."""
 
     device: str | None = None
-    """Which one; the fastest that is large enough where none is named."""
+    """Name of the device; None: the fastest with enough memory."""
 
 
 class Single:
-    """The fastest feasible device alone."""
+    """Plans for the fastest feasible device."""
 
     name = "single"
     options: ClassVar[type] = Options
     methods: ClassVar[dict[str, str]] = {}
     summary = "everything on the fastest device that is large enough (or on option device)"
-    citation = (
-        "Robbins, H. and Monro, S.: A Stochastic Approximation Method. "
-        "The Annals of Mathematical Statistics 22(3), 1951, 400-407."
-    )
+    citation = papers.SGD
 
     def supports(self, problem: Problem) -> str:
-        """Any profiled fleet."""
+        """Supports any profiled fleet."""
         return not_profiled(problem)
 
     def plan(self, problem: Problem) -> PlanResult:
-        """Compare the devices that fit by the clock; at equal times the first of the fleet."""
+        """The feasible device with the shortest round; at equal rounds the first in the fleet."""
         options = wire.load(Options, problem.options, "strategy single")
         costs = RunCosts(problem)
         names = taking_part(problem, [options.device] if options.device is not None else [])

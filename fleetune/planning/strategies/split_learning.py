@@ -1,14 +1,13 @@
 """split-learning: clients keep the first and the last part of the model, with their data; helpers run the middle.
 
-After Tirana et al., Workflow Optimization for Parallel Split Learning, IEEE INFOCOM 2024 (arXiv:2402.10092). Who helps
-whom, and in which order, is `fleetune.solving.split`, which knows numbers only. Helpers follow the order of its
-schedule, not its slots.
+After Tirana et al., Workflow Optimization for Parallel Split Learning, IEEE INFOCOM 2024 (arXiv:2402.10092).
+`fleetune.solving.split` assigns clients to helpers and schedules their tasks. Helpers follow the order of the schedule,
+not its slots.
 
-Deviations: times are measured; both cuts are the same for all clients, and are searched where none are given; helpers
-do not interrupt a task, as no runtime can interrupt a backward pass. A client's batch may be several micro-batches:
-then a helper does all of its forwards before its backwards; training.batch_samples is each client's. The clock also
-counts what the paper leaves out: messages of several clients that meet at a helper's port. FedAvg after the epoch is no
-part of a round.
+Deviations: times are measured; both cuts are the same for all clients, and are searched if none are given; tasks are
+not preempted, as no runtime can interrupt a backward pass. A client's batch may have several micro-batches, and a
+helper then runs all of its forwards before its backwards; training.batch_samples is per client. The clock also counts
+contention of clients at a helper's port, which the paper leaves out. FedAvg after the epoch is not part of a round.
 """
 
 import math
@@ -21,9 +20,10 @@ from fleetune.contracts import wire
 from fleetune.contracts.plan import BACKWARD, FORWARD, Action, DeviceOrder, Lane, Plan, PlanResult
 from fleetune.contracts.record import distinct, positive, record
 from fleetune.errors import Infeasible, Refused
+from fleetune.planning import papers
+from fleetune.planning.parts.devices import not_profiled, taking_part
 from fleetune.planning.parts.layers import cut_places
 from fleetune.planning.parts.plan_result import plan_result, segment
-from fleetune.planning.parts.requirements import not_profiled, taking_part
 from fleetune.planning.parts.split_problem import Cuts, Roles, SplitProblemBuilder
 from fleetune.planning.problem import Problem
 from fleetune.solving.split.bounds import quick_bound
@@ -31,49 +31,46 @@ from fleetune.solving.split.instance import Instance
 from fleetune.solving.split.problem import Solution
 from fleetune.solving.split.solve import solve
 
-PLACES = 8
-"""Of a model's cut places, those tried for each of the two cuts, evenly spread."""
+MAX_CANDIDATES = 8
+"""Maximum number of positions candidates for each of the two cuts, evenly spread over the model."""
 
 
 @record
 class Options:
-    """Of `split-learning`."""
+    """Options of `split-learning`."""
 
     method: str = "auto"
-    """Of kind "split" (`fleetune solve --list`); not `admm`, which interrupts tasks."""
+    """Method of kind "split" (`fleetune solve --list`), except `admm`, which preempts tasks."""
     helpers: tuple[str, ...] = ()
-    """The fastest quarter of the devices, at least one, where none are named."""
+    """Names of the helpers; empty: the fastest quarter of the devices, at least one."""
     clients: tuple[str, ...] = ()
-    """Whose data is trained on; all other devices where none are named."""
+    """Names of the devices whose data is trained on; empty: all that are no helpers."""
     devices: tuple[str, ...] = ()
-    """Which ones may take part at all; all of the fleet where none are named."""
+    """Names of the devices that may be used; empty: the whole fleet."""
     cuts: tuple[str, str] | None = None
-    """The last unit of part 1 and the last of part 2; None: searched."""
+    """Names of the last unit of part 1 and of part 2; None: searched."""
     time_limit_s: float | None = None
-    """None: a fixed amount of work; else the search goes on until then, and may answer differently from run to run."""
+    """Seconds that the search may take, with plans that may differ between runs; None: a fixed amount of work."""
 
     def __post_init__(self) -> None:
         distinct("split-learning", "device", (*self.helpers, *self.clients))
         if self.time_limit_s is not None:
             positive("split-learning", time_limit_s=self.time_limit_s)
         if self.method == "admm":
-            raise Refused("split-learning: method admm interrupts tasks, which no runtime can; choose another")
+            raise Refused("split-learning: method admm preempts tasks, which no runtime supports; choose another")
 
 
 class SplitLearning:
-    """Client lanes through helpers."""
+    """Plans a lane per client through its helper."""
 
     name = "split-learning"
     options: ClassVar[type] = Options
     methods: ClassVar[dict[str, str]] = {"method": "split"}
     summary = "every client trains on its own data; helpers run the middle of the model, scheduled for the makespan"
-    citation = (
-        "Tirana, J., Tsigkari, D., Iosifidis, G. and Chatzopoulos, D.: Workflow Optimization for Parallel Split "
-        "Learning. IEEE INFOCOM 2024. arXiv:2402.10092"
-    )
+    citation = papers.SPLIT_LEARNING
 
     def supports(self, problem: Problem) -> str:
-        """Any profiled fleet of two devices or more, and a model that can be cut twice."""
+        """Supports a profiled fleet of two devices or more, and a model that can be cut twice."""
         if len(problem.fleet.devices) < 2:
             return "it needs a helper and at least one client; the fleet has one device"
         if len(cut_places(problem.profile.units)) < 4:
@@ -81,23 +78,23 @@ class SplitLearning:
         return not_profiled(problem)
 
     def plan(self, problem: Problem) -> PlanResult:
-        """A lane per client, an explicit order per device."""
+        """A lane per client and an explicit order of actions per device."""
         options = wire.load(Options, problem.options, "strategy split-learning")
         clock = Clock(problem.fleet, problem.profile)
         roles = _roles(problem, options, clock)
         sharer = SplitProblemBuilder(problem, clock, roles)
-        cuts = _given(problem, options.cuts) if options.cuts else _searched(problem, sharer)
-        _prove_clients(problem, roles, cuts)
+        cuts = _cuts_at(problem, options.cuts) if options.cuts else _best_cuts(problem, sharer)
+        _check_client_memory(problem, roles, cuts)
         slot_s = sharer.slot_s(cuts)
-        posed = sharer.posed(cuts, slot_s)
+        instance = sharer.posed(cuts, slot_s)
         try:
-            found = solve(posed, method=options.method, time_limit_s=options.time_limit_s, seed=problem.seed)
+            found = solve(instance, method=options.method, time_limit_s=options.time_limit_s, seed=problem.seed)
         except Infeasible as error:
-            raise Infeasible(f"{error} ({_told(roles)})") from None
+            raise Infeasible(f"{error} ({_roles_in_words(roles)})") from None
         plan = _plan(problem, roles, cuts, found)
-        least_s = _least_s(sharer, cuts) if options.cuts else _least_of_all_s(problem, sharer)
-        rounding_s = least_s * 1e-9 + 1e-8 * problem.micro_batches * (1 + len(roles.clients))  # the clock's, the slots'
-        result = plan_result(plan, problem, clock, self.citation, bound_s=max(0.0, least_s - rounding_s))
+        bound_s = _lower_bound_s(sharer, cuts) if options.cuts else _lower_bound_any_cuts_s(problem, sharer)
+        rounding_s = bound_s * 1e-9 + 1e-8 * problem.micro_batches * (1 + len(roles.clients))  # the clock's, the slots'
+        result = plan_result(plan, problem, clock, self.citation, bound_s=max(0.0, bound_s - rounding_s))
         return replace(result, method=options.method)
 
 
@@ -120,7 +117,7 @@ def _roles(problem: Problem, options: Options, clock: Clock) -> Roles:
     return Roles(clients, helpers)
 
 
-def _given(problem: Problem, named: tuple[str, str]) -> Cuts:
+def _cuts_at(problem: Problem, named: tuple[str, str]) -> Cuts:
     first, second = (problem.profile.position(name) + 1 for name in named)
     places = cut_places(problem.profile.units)[1:-1]
     for name, place in zip(named, (first, second), strict=True):
@@ -131,17 +128,17 @@ def _given(problem: Problem, named: tuple[str, str]) -> Cuts:
     return Cuts(first, second)
 
 
-def _searched(problem: Problem, sharer: SplitProblemBuilder) -> Cuts:
-    """The pair of cuts whose greedy schedule is shortest; Infeasible: no pair fits the memories."""
+def _best_cuts(problem: Problem, sharer: SplitProblemBuilder) -> Cuts:
+    """The pair of cuts with the shortest greedy schedule. Infeasible: every pair exceeds some memory."""
     best: tuple[float, Cuts] | None = None
     reason = "no pair of cuts leaves every client and helper enough memory"
-    for cuts in _pairs(problem):
+    for cuts in _candidate_cuts(problem):
         slot_s = sharer.slot_s(cuts)
         try:
-            _prove_clients(problem, sharer.roles, cuts)
+            _check_client_memory(problem, sharer.roles, cuts)
             found = solve(sharer.posed(cuts, slot_s), method="balanced-greedy").objective * slot_s
         except Infeasible as error:
-            reason = f"with the last pair of cuts that was tried, {error} ({_told(sharer.roles)})"
+            reason = f"with the last pair of cuts that was tried, {error} ({_roles_in_words(sharer.roles)})"
             continue
         best = (found, cuts) if best is None or found < best[0] else best
     if best is None:
@@ -149,35 +146,37 @@ def _searched(problem: Problem, sharer: SplitProblemBuilder) -> Cuts:
     return best[1]
 
 
-def _least_s(sharer: SplitProblemBuilder, cuts: Cuts) -> float:
-    """No plan of these roles and cuts has a shorter round: by clients and helpers together, by each client alone."""
+def _lower_bound_s(sharer: SplitProblemBuilder, cuts: Cuts) -> float:
+    """Lower bound of the round for these roles and cuts: by the scheduling problem and by each client's own work."""
     slot_s, own_s = sharer.slot_s(cuts), max(sharer.own_s(client, cuts) for client in sharer.roles.clients)
-    instance = Instance.from_problem(sharer.posed(cuts, slot_s, least=True))
-    if not instance.linked.any(axis=0).all():
-        return math.inf  # a copy of part 2 fits no helper: there is no plan
-    return max(own_s, quick_bound(instance) * slot_s)
+    bound_instance = Instance.from_problem(sharer.posed(cuts, slot_s, least=True))
+    if not bound_instance.linked.any(axis=0).all():
+        return math.inf  # no helper has memory for part 2, so there is no plan
+    return max(own_s, quick_bound(bound_instance) * slot_s)
 
 
-def _least_of_all_s(problem: Problem, sharer: SplitProblemBuilder) -> float:
-    """The same for any cuts. Where they are many, only what clients do themselves counts, with as little as can be."""
+def _lower_bound_any_cuts_s(problem: Problem, sharer: SplitProblemBuilder) -> float:
+    """Lower bound for all cuts; if there are many pairs, only the smallest possible own work of clients counts."""
     places = cut_places(problem.profile.units)[1:-1]
     pairs = [Cuts(first, second) for first in places for second in places if first < second]
-    if len(pairs) <= PLACES**2:
-        return min(_least_s(sharer, cuts) for cuts in pairs)  # one of them has a plan
+    if len(pairs) <= MAX_CANDIDATES**2:
+        return min(_lower_bound_s(sharer, cuts) for cuts in pairs)  # at least one pair has a plan
     return max(sharer.own_s(client, Cuts(places[0], places[-1])) for client in sharer.roles.clients)
 
 
-def _pairs(problem: Problem) -> Iterator[Cuts]:
+def _candidate_cuts(problem: Problem) -> Iterator[Cuts]:
     places = cut_places(problem.profile.units)[1:-1]
-    step = max(1, (len(places) - 1) / (PLACES - 1))
-    tried = sorted({places[round(k * step)] for k in range(PLACES) if round(k * step) < len(places)} | {places[-1]})
-    return (Cuts(first, second) for first in tried for second in tried if first < second)
+    step = max(1, (len(places) - 1) / (MAX_CANDIDATES - 1))
+    candidates = sorted(
+        {places[round(k * step)] for k in range(MAX_CANDIDATES) if round(k * step) < len(places)} | {places[-1]}
+    )
+    return (Cuts(first, second) for first in candidates for second in candidates if first < second)
 
 
-def _prove_clients(problem: Problem, roles: Roles, cuts: Cuts) -> None:
-    """Infeasible: a client lacks memory for its own parts."""
+def _check_client_memory(problem: Problem, roles: Roles, cuts: Cuts) -> None:
+    """Raises Infeasible if a client lacks memory for its own parts."""
     lanes = tuple(_lane(problem, client, roles.helpers[0], cuts) for client in roles.clients)
-    plan = _of(problem, lanes, ())
+    plan = _plan_of_lanes(problem, lanes, ())
     clock = Clock(problem.fleet, problem.profile)
     for client in roles.clients:
         missing = clock.memory_bytes(plan, client) - problem.fleet.device(client).memory_bytes
@@ -189,20 +188,20 @@ def _plan(problem: Problem, roles: Roles, cuts: Cuts, found: Solution) -> Plan:
     lanes = tuple(
         _lane(problem, client, roles.helpers[found.helper[number]], cuts) for number, client in enumerate(roles.clients)
     )
-    orders = [DeviceOrder(device=client, actions=tuple(_of_client(client, problem))) for client in roles.clients]
+    orders = [DeviceOrder(device=client, actions=tuple(_client_actions(client, problem))) for client in roles.clients]
     for helper, tasks in zip(roles.helpers, found.order, strict=True):
         actions = [
-            _spelled(roles.clients[client], 1, FORWARD if way == "forward" else BACKWARD, m)
+            _action(roles.clients[client], 1, FORWARD if way == "forward" else BACKWARD, m)
             for client, way in tasks
             for m in range(problem.micro_batches)
         ]
         if actions:
             orders.append(DeviceOrder(device=helper, actions=tuple(actions)))
-    return _of(problem, lanes, tuple(orders))
+    return _plan_of_lanes(problem, lanes, tuple(orders))
 
 
 def _lane(problem: Problem, client: str, helper: str, cuts: Cuts) -> Lane:
-    """A client's way through its helper: all forwards of parts 1 and 2 come before their backwards."""
+    """The lane of a client through its helper; all forwards of parts 1 and 2 precede their backwards."""
     units, samples, many = problem.profile.units, problem.micro_batch_samples, problem.micro_batches
     parts: Sequence[tuple[slice, str, int]] = (
         (slice(0, cuts.first), client, many),
@@ -214,21 +213,21 @@ def _lane(problem: Problem, client: str, helper: str, cuts: Cuts) -> Lane:
     )
 
 
-def _of_client(client: str, problem: Problem) -> Iterator[str]:
-    """Part 1 forward, part 3 forward and backward as inputs come back, part 1 backward."""
+def _client_actions(client: str, problem: Problem) -> Iterator[str]:
+    """Actions of a client: part 1 forward, then part 3 forward and backward by micro-batch, then part 1 backward."""
     steps = [
         [(0, FORWARD, m) for m in range(problem.micro_batches)],
         [(2, letter, m) for m in range(problem.micro_batches) for letter in (FORWARD, BACKWARD)],
         [(0, BACKWARD, m) for m in range(problem.micro_batches)],
     ]
-    return (_spelled(client, *step) for part in steps for step in part)
+    return (_action(client, *step) for part in steps for step in part)
 
 
-def _spelled(lane: str, index: int, letter: str, micro_batch: int) -> str:
+def _action(lane: str, index: int, letter: str, micro_batch: int) -> str:
     return str(Action(lane=lane, segment=index, letter=letter, micro_batch=micro_batch))
 
 
-def _of(problem: Problem, lanes: tuple[Lane, ...], order: tuple[DeviceOrder, ...]) -> Plan:
+def _plan_of_lanes(problem: Problem, lanes: tuple[Lane, ...], order: tuple[DeviceOrder, ...]) -> Plan:
     return Plan(
         strategy=SplitLearning.name,
         micro_batch_samples=problem.micro_batch_samples,
@@ -238,7 +237,7 @@ def _of(problem: Problem, lanes: tuple[Lane, ...], order: tuple[DeviceOrder, ...
     )
 
 
-def _told(roles: Roles) -> str:
+def _roles_in_words(roles: Roles) -> str:
     helpers = ", ".join(f"{number} {name}" for number, name in enumerate(roles.helpers))
     clients = ", ".join(f"{number} {name}" for number, name in enumerate(roles.clients))
     return f"helpers are {helpers}; clients are {clients}"

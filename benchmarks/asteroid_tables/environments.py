@@ -1,0 +1,147 @@
+"""Problems of kind "hpp" from the Asteroid paper's models (recorded layers) and environments (simulated devices)."""
+
+from dataclasses import dataclass, replace
+from functools import cache
+
+import torch
+from torch import nn
+
+from benchmarks import CONFIGS
+from fleetune.contracts import wire
+from fleetune.contracts.fleet import Fleet
+from fleetune.contracts.fleet_request import FleetRequest
+from fleetune.contracts.profile import Profile
+from fleetune.contracts.run_config import ModelRequest
+from fleetune.discovery.devices import simulated_fleet
+from fleetune.models.graph import Graph
+from fleetune.models.recorder import record_model
+from fleetune.models.skeleton import skeleton
+from fleetune.models.source import configuration
+from fleetune.models.units import fold_into_units, leaf_modules, merge_uncuttable
+from fleetune.planning.parts.hpp_problem import problem_of
+from fleetune.planning.problem import Problem
+from fleetune.preparation.step_comparison import RECORDED_SAMPLES
+from fleetune.profiling.simulated import Work, simulated_times, works
+from fleetune.profiling.units import unit_sizes
+from fleetune.solving.hpp.problem import Problem as Hpp
+from flows import configs, yaml_file
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model of the paper and its batch sizes."""
+
+    name: str
+    file: str
+    """File in configs/models, without suffix."""
+    shape: tuple[int, ...]
+    """Shape of a sample: (channels, height, width) or (tokens,)."""
+    classes: int
+    mini_batch: int
+    """Samples per round, as in the paper."""
+    micro_batch: int
+    """Samples per micro-batch; our choice, since the paper does not print the number of micro-batches."""
+
+
+EFFICIENTNET = Model("EfficientNet-B1", "efficientnet-b1", (3, 32, 32), 10, 2048, 128)
+MOBILENET = Model("MobileNetV2", "mobilenet-v2", (3, 32, 32), 10, 2048, 128)
+RESNET = Model("ResNet50", "resnet-50", (3, 224, 224), 64, 256, 16)
+BERT = Model("Bert-small", "bert-small", (32,), 2, 2048, 64)
+"""With 32 tokens of hidden size 512: 512 tokens at the paper's batch of 256 samples would take 46 GB."""
+MODELS = (EFFICIENTNET, MOBILENET, RESNET, BERT)
+
+
+@cache
+def environment(name: str, mbit_per_s: float = 100) -> Fleet:
+    """Fleet of the paper's environment A, B, C or D (Table 6)."""
+    return fleet_of(configs.fleet(CONFIGS / "fleets" / f"asteroid-{name.lower()}.yaml"), mbit_per_s)
+
+
+@cache
+def identical_devices(kind: str, count: int, mbit_per_s: float = 100) -> Fleet:
+    """A fleet of `count` devices of one kind (nano, tx2, nx)."""
+    request = configs.fleet(CONFIGS / "fleets" / "asteroid-c.yaml")
+    one = next(device for device in request.devices if device.name.startswith(kind))
+    devices = tuple(replace(one, name=f"{kind}-{number}") for number in range(count))
+    return fleet_of(replace(request, devices=devices), mbit_per_s)
+
+
+def fleet_of(request: FleetRequest, mbit_per_s: float) -> Fleet:
+    """The simulated fleet of a request with all links at `mbit_per_s`."""
+    assert request.links is not None
+    return simulated_fleet(replace(request, links=replace(request.links, mbit_per_s=mbit_per_s)))
+
+
+@cache
+def recorded(model: Model) -> tuple[str, Graph, nn.Module, list[Work]]:
+    """model_type, graph, module and the work of every unit, recorded on tensors without data."""
+    path = CONFIGS / "models" / f"{model.file}.yaml"
+    request = wire.load(ModelRequest, yaml_file.read(path), str(path))
+    config = configuration(request, tuple(map(str, range(model.classes))))
+    module = skeleton(config, request)
+    graph = merge_uncuttable(
+        fold_into_units(record_model(module, _samples(model.shape), leaf_modules(module, request.granularity)))
+    )
+    return str(config.model_type), graph, module, works(graph, module)
+
+
+def profile_of(model: Model, fleet: Fleet, micro_batch: int, by_bytes: bool = False) -> Profile:
+    """The profile of a model on a simulated fleet; times are linear in the batch size, so two sizes suffice.
+
+    by_bytes: the time of the whole model is divided among units by their activation bytes instead of their FLOPs.
+    """
+    model_type, graph, module, unit_works = recorded(model)
+    timed = _by_bytes(unit_works) if by_bytes else unit_works
+    kept, flops = [work.activation_bytes for work in unit_works], [work.forward_flops for work in unit_works]
+    sizes = (1, micro_batch)
+    return Profile(
+        model=model_type,
+        units=unit_sizes(graph, module, kept, flops, micro_batch),
+        batch_sizes=sizes,
+        times=tuple(simulated_times(device, model_type, timed, sizes) for device in fleet.devices),
+    )
+
+
+def _by_bytes(unit_works: list[Work]) -> list[Work]:
+    kept = sum(work.activation_bytes for work in unit_works)
+    forward, backward = sum(w.forward_flops for w in unit_works), sum(w.backward_flops for w in unit_works)
+    return [
+        replace(
+            work,
+            forward_flops=forward * work.activation_bytes // kept,
+            backward_flops=backward * work.activation_bytes // kept,
+        )
+        for work in unit_works
+    ]
+
+
+@cache
+def hpp_problem(
+    model: Model,
+    fleet: Fleet,
+    micro_batch: int,
+    micro_batches: int,
+    warmup: str | tuple[int, ...] = "2(P-p)-1",
+    by_bytes: bool = False,
+) -> Hpp:
+    """The problem that strategy `asteroid` solves, with cuts allowed between single layers."""
+    problem = Problem(
+        fleet=fleet,
+        profile=profile_of(model, fleet, micro_batch, by_bytes),
+        micro_batch_samples=micro_batch,
+        micro_batches=micro_batches,
+    )
+    return problem_of(problem, [device.name for device in fleet.devices], warmup=warmup).problem
+
+
+def default_problem(model: Model, fleet: Fleet) -> Hpp:
+    """The problem with the model's own mini-batch and micro-batch sizes."""
+    return hpp_problem(model, fleet, model.micro_batch, model.mini_batch // model.micro_batch)
+
+
+def _samples(shape: tuple[int, ...]) -> dict[str, torch.Tensor]:
+    """Zero inputs for the recorder, which reads only their shapes."""
+    if len(shape) == 3:
+        return {"pixel_values": torch.zeros(RECORDED_SAMPLES, *shape)}
+    tokens = torch.zeros(RECORDED_SAMPLES, *shape, dtype=torch.long)
+    return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}

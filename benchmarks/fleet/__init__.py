@@ -1,0 +1,1 @@
+"""Compares forecasts with rounds measured on fleets of containers."""

@@ -1,0 +1,43 @@
+"""`python -m benchmarks.fleet [--quick] [--image NAME]`: forecasts against rounds measured on fleets of containers.
+
+Needs an engine and the image fleetune-mounted: `make engine`, `make images`. Containers are limited to shares of this
+machine's cores and their links to rates; every run is the pipeline of `fleetune run`, up to training.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.fleet.fleets import ALL, QUICK
+from benchmarks.fleet.runs import run_all
+from benchmarks.fleet.table import table
+from benchmarks.report import Report, progress_printer, wide_console
+
+
+def main() -> int:
+    """Print the list of runs, run all of it and print the table; returns 1 if a figure has no value."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="two runs on one small fleet, within 60 s")
+    parser.add_argument("--image", default="fleetune-mounted", help="image of the containers")
+    arguments = parser.parse_args()
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    report = Report("fleet", arguments.quick)
+    report_progress = progress_printer()
+    cases = (QUICK,) if arguments.quick else ALL
+    listed = [f"{case.name}/{strategy}" for case in cases for strategy in case.strategies]
+    report_progress(f"list of {len(listed)} runs: {', '.join(listed)}")
+    runs = []
+    with tempfile.TemporaryDirectory(prefix="fleetune-fleet-") as folder:
+        for case in cases:
+            runs += run_all(case, arguments.image, Path(folder) / case.name, report_progress)
+    sheet = table(cases, runs)
+    sheet.print(wide_console())
+    report.add(sheet.figures)
+    report.print()
+    return int(any(figure.value is None for figure in report.figures))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

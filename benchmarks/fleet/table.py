@@ -1,0 +1,104 @@
+"""The table of forecast and measured rounds, and its figures."""
+
+import statistics
+from collections.abc import Sequence
+
+from benchmarks.fleet.fleets import FleetCase
+from benchmarks.fleet.runs import CompletedRun, FailedRun
+from benchmarks.report import Figure, Sheet
+
+MEDIAN_ERROR, WORST_ERROR, READY_S = 0.10, 0.20, 5.0
+
+
+def table(cases: Sequence[FleetCase], listed: Sequence[CompletedRun | FailedRun]) -> Sheet:
+    """A row for every run of the list, failed ones included."""
+    sheet = Sheet(
+        title="Rounds on fleets of containers: forecast before training, and measured",
+        columns=("fleet", "plan", "forecast s", "measured s", "rounds from - to", "error", "load before", "ready s"),
+    )
+    runs = [each for each in listed if isinstance(each, CompletedRun)]
+    failed = [each for each in listed if isinstance(each, FailedRun)]
+    for each in failed:
+        sheet.rows.append((each.fleet, each.strategy, *[""] * 5, f"failed: {each.why}"))
+    for ran in runs:
+        sheet.rows.append(
+            (
+                ran.fleet,
+                ran.strategy,
+                f"{ran.forecast_s:.3f}",
+                f"{ran.median_s:.3f}",
+                f"{min(ran.measured_s):.3f} - {max(ran.measured_s):.3f}",
+                f"{ran.error:+.1%}",
+                f"{ran.load:.2f}",
+                f"{ran.ready_s:.1f} ({ran.workers})",
+            )
+        )
+    sheet.remarks = [f"{case.name}: {case.about}" for case in cases]
+    sheet.remarks.append("ready: seconds from start to the last worker's first message (workers that start at once)")
+    sheet.figures = [*_errors(runs, failed), *_speedups(runs), _ready(runs)]
+    return sheet
+
+
+def _errors(runs: Sequence[CompletedRun], failed: Sequence[FailedRun]) -> list[Figure]:
+    if failed or not runs:
+        lost = ", ".join(f"{each.fleet}/{each.strategy}" for each in failed) or "all"
+        why = f"runs of the list failed, and none may be left out: {lost}"
+        names = ("forecast_error_median", "forecast_error_worst")
+        return [Figure(name=name, value=None, unit="of measured", better="lower", why=why) for name in names]
+    errors = [abs(ran.error) for ran in runs]
+    worst = max(runs, key=lambda ran: abs(ran.error))
+    return [
+        Figure(
+            name="forecast_error_median",
+            value=statistics.median(errors),
+            unit="of measured",
+            target=MEDIAN_ERROR,
+            better="lower",
+            spread=(min(errors), max(errors)),
+            about=f"over all {len(runs)} runs of the list",
+        ),
+        Figure(
+            name="forecast_error_worst",
+            value=max(errors),
+            unit="of measured",
+            target=WORST_ERROR,
+            better="lower",
+            about=f"{worst.fleet}, {worst.strategy}",
+        ),
+    ]
+
+
+def _speedups(runs: Sequence[CompletedRun]) -> list[Figure]:
+    """Measured speed-ups of `search`; the spread is that of its rounds against the other strategy's median."""
+    figures = []
+    by = {(ran.fleet, ran.strategy): ran for ran in runs}
+    for (fleet, strategy), ran in by.items():
+        ours = by.get((fleet, "search"))
+        if ours is not None and strategy != "search":
+            ratios = [ran.median_s / round_s for round_s in ours.measured_s]
+            figures.append(
+                Figure(
+                    name=f"{fleet}_search_over_{strategy}",
+                    value=ran.median_s / ours.median_s,
+                    unit="x",
+                    better="higher",
+                    spread=(min(ratios), max(ratios)),
+                    about=f"the forecast was {ran.forecast_s / ours.forecast_s:.2f} x",
+                )
+            )
+    return figures
+
+
+def _ready(runs: Sequence[CompletedRun]) -> Figure:
+    alone = [ran.ready_s for ran in runs if ran.workers == 1]
+    if not alone:
+        return Figure(name="worker_ready", value=None, unit="s", better="lower", why="no run had one worker alone")
+    return Figure(
+        name="worker_ready",
+        value=statistics.median(alone),
+        unit="s",
+        target=READY_S,
+        better="lower",
+        spread=(min(alone), max(alone)),
+        about="one worker's container, from its start to its first message",
+    )

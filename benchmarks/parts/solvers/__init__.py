@@ -1,1 +1,0 @@
-"""What `benchmarks.solvers` measures, one file per kind of problem."""

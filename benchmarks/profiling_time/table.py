@@ -1,0 +1,135 @@
+"""Times the profile stage on every device and compares the times with Table 8 of the Asteroid paper."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.profiling_time.models import LARGEST_BATCH, PROFILING_S, Model
+from benchmarks.report import Figure, Sheet
+from fleetune.contracts.fleet import PROCESS, Fleet
+from fleetune.contracts.run_config import TrainingRequest
+from fleetune.contracts.task import quiet
+from fleetune.drawing.formatting import seconds
+from fleetune.launching import Sites
+from fleetune.preparation import PreparationTask, prepare
+from fleetune.profiling import ProfilingTask, profile
+
+SEED = 1
+
+
+@dataclass(frozen=True)
+class ProfilingTimes:
+    """Profiling times of one model on all devices."""
+
+    model: Model
+    units: int
+    batch_sizes: tuple[int, ...]
+    profiling_s: dict[str, float]
+    """device -> seconds at the emulated speed, from the first unit in memory to the last one measured"""
+    wall_s: float
+    """Wall time of everything: preparing data, recording, starting processes, measuring."""
+
+
+def time_profiling(model: Model, fleet: Fleet, sites: Sites, folder: Path) -> ProfilingTimes:
+    """Prepare and profile a model on a fleet whose sites are open, without a cache."""
+    began_s = time.perf_counter()
+    model_folder, data_folder = folder / "model", folder / "data"
+    prepare(
+        PreparationTask(
+            model=model.request, data=model.data, seed=SEED, model_folder=model_folder, data_folder=data_folder
+        )
+    )
+    made = profile(
+        ProfilingTask(
+            fleet=fleet,
+            model=model.request,
+            training=TrainingRequest(rounds=1, batch_samples=model.largest, micro_batch_samples=model.largest),
+            seed=SEED,
+            model_folder=model_folder,
+            data_folder=data_folder,
+            output=folder / "profile",
+            work=folder / "work",
+            sites=sites,
+            progress=quiet,
+        )
+    )
+    wall_s = time.perf_counter() - began_s
+    spent = {times.device: times.profiling_s or 0.0 for times in made.times}
+    return ProfilingTimes(model, len(made.units), made.batch_sizes, spent, wall_s)
+
+
+ALL = "all four"
+TIME_DEFINITIONS = {
+    True: "the processor time that measuring took, divided by its share of a core. The processes were not slowed down",
+    False: "the processor time that measuring took, divided by its share of a core, to which its container was held",
+}
+
+
+def table8(found: Sequence[ProfilingTimes], fleet: Fleet) -> Sheet:
+    """Table 8: a row per model, then the sums beside the paper's devices; cells without a measurement are empty."""
+    names = [device.name for device in fleet.devices]
+    paper = [f"{name.removeprefix('Jetson ')} (paper)" for name in PROFILING_S]
+    columns = ("model", "units", "batches (paper)", *names, "wall", *paper)
+    sheet = Sheet("Table 8: profiling time of a device", columns, remarks=_remarks(found, fleet))
+    nothing = [""] * len(paper)
+    for one in found:
+        spent = (seconds(one.profiling_s[name]) for name in names)
+        sheet.rows.append((one.model.name, str(one.units), _sizes(one), *spent, seconds(one.wall_s), *nothing))
+    totals = {name: sum(one.profiling_s[name] for one in found) for name in names}
+    wall_s = sum(one.wall_s for one in found)
+    theirs = [f"{total_s / 60:.0f} min" for total_s in PROFILING_S.values()]
+    if len(found) < len(LARGEST_BATCH):
+        sheet.rows.append((ALL, "", "", *[""] * len(names), "", *theirs))
+    else:
+        sheet.rows.append((ALL, "", "", *map(seconds, totals.values()), seconds(wall_s), *theirs))
+    sheet.figures = [
+        *(_figure(f"profiling_{one.model.file}_{name}", one.profiling_s[name]) for one in found for name in names),
+        *(_figure(f"profiling_all_{name}", total, _which_models(found)) for name, total in totals.items()),
+        _figure("wall_all", wall_s, "data, recording and starting included; all devices at once"),
+    ]
+    return sheet
+
+
+def _sizes(one: ProfilingTimes) -> str:
+    return f"{one.batch_sizes[0]}-{one.batch_sizes[-1]} (1-{LARGEST_BATCH[one.model.name]})"
+
+
+def _which_models(found: Sequence[ProfilingTimes]) -> str:
+    return ALL if len(found) == len(LARGEST_BATCH) else f"of {', '.join(one.model.name for one in found)} only"
+
+
+def _figure(name: str, value: float, about: str = "") -> Figure:
+    return Figure(name=name, value=value, unit="s", better="lower", about=about)
+
+
+def _remarks(found: Sequence[ProfilingTimes], fleet: Fleet) -> list[str]:
+    """Remarks on emulation, smaller batches and missing models."""
+    plain = all(device.launcher == PROCESS for device in fleet.devices)
+    shares = ", ".join(f"{device.name} {device.cores:g}" for device in fleet.devices)
+    fewer = [one.model.name for one in found if one.batch_sizes[-1] < LARGEST_BATCH[one.model.name]]
+    two = [one.model.name for one in found if one.batch_sizes[0] > 1]
+    lines = [
+        f"Devices are emulated, on processors of this machine: shares of one core ({shares}), no GPU. A device's time "
+        f"is {TIME_DEFINITIONS[plain]}.",
+        "The paper's are Jetson boards with GPUs, so the two cannot be compared: they stand beside each other for "
+        "their order of magnitude. It prints only all four models together.",
+        "We measure powers of two, each in 5 passes after one that warms up; which sizes the paper measures between "
+        "the ends, and how often, it does not print.",
+        "Wall is what all devices at once took on this machine, with data, recording and starting.",
+        "Units are modules without children. Weights are random; images are digits enlarged to the paper's sizes, "
+        "texts are docstrings of 32 tokens.",
+    ]
+    if fewer:
+        lines.append(
+            f"Smaller than in the paper: the largest batch of {', '.join(fewer)}. Nothing is scaled up for it."
+        )
+    if len(found) < len(LARGEST_BATCH):
+        lines.append(f"Left out of the paper's four: {', '.join(sorted(set(LARGEST_BATCH) - _names(found)))}.")
+    if two:
+        lines.append(f"From 2 on: at 32 x 32 pixels batch norms of {', '.join(two)} cannot be trained on one sample.")
+    return lines
+
+
+def _names(found: Sequence[ProfilingTimes]) -> set[str]:
+    return {one.model.name for one in found}
