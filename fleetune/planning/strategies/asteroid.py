@@ -4,7 +4,7 @@ After Ye et al., Asteroid: Resource-Efficient Hybrid Pipeline Parallelism for Co
 Heterogeneous Edge Devices, MobiCom 2024 (doi:10.1145/3636534.3649363). `fleetune.solving.hpp` solves the mathematical
 problem: `method: asteroid` is the paper's dynamic program (Algorithms 1 and 2); `search` is ours, minimises the round
 of the exact simulation instead of the paper's formula, and leaves out devices that slow the round. Deviations: bytes
-on links cost processor time (`clock.links`), and units are joined where no cut is possible.
+on links cost processor time (`clock.costs`), and units are joined where no cut is possible.
 """
 
 import math
