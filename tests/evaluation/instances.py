@@ -1,4 +1,4 @@
-"""A run that is over: data, weights it started from, a checkpoint, and the records of the stages before."""
+"""A finished run: data, initial weights, a checkpoint, and the records of the stages before."""
 
 import json
 from dataclasses import replace
@@ -48,12 +48,12 @@ def model_folder(folder: Path, request: ModelRequest, seed: int = 1) -> Path:
 
 
 def started(folder: Path, request: ModelRequest) -> Any:
-    """The model that training starts from."""
+    """Return the model that training starts from."""
     return initial_model(saved_configuration(folder / "model"), request, folder / INIT_WEIGHTS)
 
 
 def moved(model: Any) -> Any:
-    """The model after some training: every trained parameter is elsewhere."""
+    """Return the model with other values in every trained parameter."""
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -63,7 +63,7 @@ def moved(model: Any) -> Any:
 
 
 def finished(folder: Path, request: ModelRequest) -> EvaluationTask:
-    """An evaluation of that model on the text data; its checkpoint folder is still empty."""
+    """Return an evaluation task of that model on the text data, with an empty checkpoint folder."""
     run = content()
     (folder / "checkpoint").mkdir()
     return EvaluationTask(
@@ -83,7 +83,7 @@ def finished(folder: Path, request: ModelRequest) -> EvaluationTask:
 
 
 class Told(nn.Module):
-    """A model that gives the logits it was told, batch by batch."""
+    """A model that returns given logits, batch by batch."""
 
     def __init__(self, logits: torch.Tensor) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class Told(nn.Module):
         self.given = 0
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> Any:
-        """The next len(input_ids) rows."""
+        """Return the next len(input_ids) rows."""
         assert not self.training
         assert not torch.is_grad_enabled()
         assert torch.get_num_threads() == 1

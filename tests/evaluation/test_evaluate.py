@@ -26,7 +26,7 @@ CAUSAL = ModelRequest(
 
 
 def pretrained(folder: Path) -> ModelRequest:
-    """A folder with the weights of a BERT that has no head for our classes yet, to be adapted."""
+    """Save the weights of a BERT without a head for our classes."""
     from transformers import BertConfig, BertModel
 
     torch.manual_seed(3)
@@ -35,7 +35,7 @@ def pretrained(folder: Path) -> ModelRequest:
 
 
 def other_head(folder: Path) -> ModelRequest:
-    """A finished classifier of five classes, to be adapted to three."""
+    """Save a finished classifier of five classes."""
     from transformers import BertConfig, BertForSequenceClassification
 
     torch.manual_seed(3)
@@ -45,7 +45,7 @@ def other_head(folder: Path) -> ModelRequest:
 
 
 def headless(folder: Path) -> ModelRequest:
-    """A BERT without a pooler, which is drawn anew."""
+    """Save a BERT without a pooler, which is drawn anew."""
     from transformers import BertConfig, BertModel
 
     torch.manual_seed(3)
@@ -55,21 +55,24 @@ def headless(folder: Path) -> ModelRequest:
 
 
 def trained(task: EvaluationTask) -> Any:
-    """Move the model and save it where and as training would."""
+    """Move the model and save it as training does."""
     model = moved(started(task.model_folder, task.model))
     model.save_pretrained(task.checkpoint_folder / ("adapter" if task.model.lora else "model"))
     return model
 
 
 def expected(task: EvaluationTask, model: Any) -> dict[str, float]:
-    """The scores of a model in memory."""
+    """Return the scores of a model in memory."""
     return score(model, PreparedData(task.data_folder), ScoringOptions(batch_samples=4)).values
 
 
 @pytest.fixture(params=["whole", "adapter", "adapter of files", "other head", "no pooler", "causal-lm"])
 def request_of(request: pytest.FixtureRequest, tmp_path: Path) -> ModelRequest:
-    """Each way in which a checkpoint and its model belong together. On a base with a head for other labels, or with
-    newly drawn modules, an adapter once trained to its end and was refused here."""
+    """Return a model request for each combination of checkpoint and model.
+
+    Bug: on a base with a head for other labels, or with newly drawn modules, an adapter was trained to its end and then
+    refused by evaluation.
+    """
     made = {"adapter of files": pretrained, "other head": other_head, "no pooler": headless}
     if request.param in made:
         return made[request.param](tmp_path / "pretrained")
@@ -87,7 +90,7 @@ def test_folder_scores_as_the_model_in_memory(request_of: ModelRequest, tmp_path
 
 
 def test_three_files_are_written(tmp_path: Path) -> None:
-    """evaluation.json is what was returned, summary.json has a row per device, report.html stands alone."""
+    """evaluation.json has the returned metrics, summary.json a row per device, and report.html needs no other file."""
     task = replace(finished(tmp_path, WHOLE), facts={"who": "a <fact>"}, settings="seed: <9>")
     task = replace(task, training=replace(task.training, resumed_from_round=1))  # whose rounds are listed as well
     trained(task)
@@ -121,7 +124,7 @@ def test_forecast_is_compared_with_the_measurement(tmp_path: Path) -> None:
 
 
 def test_scores_come_in_a_fixed_order(tmp_path: Path) -> None:
-    """Accuracy, macro F1, loss; each says which way is better."""
+    """Accuracy, macro F1 and loss follow each other, each with its better direction."""
     task = finished(tmp_path, WHOLE)
     trained(task)
     scores = [(one.name, one.better) for one in evaluate(task).scores]
@@ -129,7 +132,7 @@ def test_scores_come_in_a_fixed_order(tmp_path: Path) -> None:
 
 
 def refused(task: EvaluationTask, says: str) -> None:
-    """Evaluation is refused in one line and writes nothing."""
+    """Check that evaluation is refused in one line and writes nothing."""
     with pytest.raises(Refused, match=says) as caught:
         evaluate(task)
     assert "\n" not in str(caught.value)
@@ -154,7 +157,7 @@ def test_damaged_weights_are_named(request_: ModelRequest, tmp_path: Path) -> No
 
 
 def test_missing_shard_is_named(tmp_path: Path) -> None:
-    """Of a model saved in several files, the one that is gone is named."""
+    """The missing file of a model saved in several files is named."""
     task = finished(tmp_path, WHOLE)
     folder = task.checkpoint_folder / "model"
     moved(started(task.model_folder, WHOLE)).save_pretrained(folder, max_shard_size="20KB")
@@ -166,7 +169,7 @@ def test_missing_shard_is_named(tmp_path: Path) -> None:
 
 
 def test_damaged_settings_are_refused(tmp_path: Path) -> None:
-    """config.json and adapter_config.json that are no JSON, and an empty checkpoint, end in a sentence."""
+    """Malformed config.json and adapter_config.json, and an empty checkpoint, are refused in a sentence."""
     task = finished(tmp_path, WHOLE)
     refused(task, "holds neither model/ nor adapter/")
     trained(task)
@@ -175,7 +178,7 @@ def test_damaged_settings_are_refused(tmp_path: Path) -> None:
 
 
 def test_damaged_adapter_settings_are_refused(tmp_path: Path) -> None:
-    """An adapter_config.json that is no JSON is refused with the adapter's folder."""
+    """A malformed adapter_config.json is refused with the adapter's folder."""
     task = finished(tmp_path, ADAPTED)
     trained(task)
     (task.checkpoint_folder / "adapter" / "adapter_config.json").write_text("{")
@@ -183,7 +186,7 @@ def test_damaged_adapter_settings_are_refused(tmp_path: Path) -> None:
 
 
 def test_adapter_that_is_not_enough_is_refused(tmp_path: Path) -> None:
-    """Tensors that neither the adapter nor its base holds would be drawn at random: they are named instead."""
+    """Tensors that neither the adapter nor its base holds are named, since they would be drawn at random."""
     request = pretrained(tmp_path / "pretrained")
     task = finished(tmp_path, request)
     trained(task)

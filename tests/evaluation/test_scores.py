@@ -1,4 +1,4 @@
-"""Scores against numbers worked out by hand."""
+"""Scores compared with numbers worked out by hand."""
 
 import math
 from pathlib import Path
@@ -76,7 +76,7 @@ def test_loss_is_per_token_over_the_whole_split(tmp_path: Path) -> None:
 
 
 def test_progress_ends_at_the_last_sample(labelled: PreparedData) -> None:
-    """Progress counts every sample, the short last batch included; threads are given back."""
+    """Progress counts every sample, the short last batch included; the number of threads is restored."""
     said: list[tuple[str, float, float, str]] = []
     threads = torch.get_num_threads()
     samples = labelled.size("test")
@@ -90,7 +90,7 @@ def test_progress_ends_at_the_last_sample(labelled: PreparedData) -> None:
 
 
 def test_diverged_model_is_refused(labelled: PreparedData) -> None:
-    """A loss that is no number ends in a sentence, not in a file."""
+    """A loss that is not finite is refused in a sentence, and nothing is written."""
     with pytest.raises(Refused, match="the loss of the fool is nan; training diverged"):
         score(Told(torch.full((labelled.size("test"), 3), math.nan)), labelled, ScoringOptions(), "fool")
 
@@ -104,7 +104,7 @@ def test_hopeless_perplexity_stays_a_number(tmp_path: Path) -> None:
 
 
 def test_every_class_has_its_own_scores() -> None:
-    """A mean hides which class is never recognised: of class a half is found, b is always right, c occurs nowhere."""
+    """A mean hides a class that is never recognised: half of class a is found, b is always right, c does not occur."""
     taken, given = np.array([0, 1, 1, 1, 2]), np.array([0, 0, 1, 1, 1])
     found = class_scores(taken, given, ("a", "b", "c"))
     assert [(one.name, one.samples) for one in found] == [("a", 2), ("b", 3), ("c", 0)]
@@ -114,7 +114,7 @@ def test_every_class_has_its_own_scores() -> None:
 
 
 def test_classes_come_with_the_names_of_the_data(labelled: PreparedData) -> None:
-    """By number, and together they are the whole split."""
+    """Classes are in order of number, and together they are the whole split."""
     samples = labelled.size("test")
     found = score(Told(torch.zeros(samples, 3)), labelled, ScoringOptions()).classes
     assert [one.name for one in found] == list(labelled.labels)

@@ -27,7 +27,7 @@ RECORDED = 4
 
 @dataclass(frozen=True)
 class Recorded:
-    """A recorded model and where its starting weights are."""
+    """A recorded model with the file of its initial weights."""
 
     request: ModelRequest
     graph: Graph
@@ -36,15 +36,15 @@ class Recorded:
 
     @property
     def units(self) -> tuple[str, ...]:
-        """Names in order."""
+        """Names of the units in order."""
         return tuple(unit.name for unit in self.graph.units)
 
     def whole(self) -> nn.Module:
-        """The unsplit model with the same weights."""
+        """Return the unsplit model with the same weights."""
         return initial_model(configuration(self.request, self.labels), self.request, self.start)
 
     def segment(self, units: Sequence[str]) -> Segment:
-        """Some units, with weights."""
+        """Return some units with their weights."""
         config = configuration(self.request, self.labels)
         made = Segment(self.graph, tuple(units), skeleton(config, self.request), CPU)
         made.load(WeightReader(base_skeleton(config, self.request), None, self.start))
@@ -66,7 +66,7 @@ def recorded(family: Family, folder: Path, granularity: str = "block", **changes
 
 
 def batch(family: Family, samples: int) -> dict[str, torch.Tensor]:
-    """Inputs with padding, or pixels."""
+    """Return inputs with padding, or pixels."""
     drawn = torch.Generator().manual_seed(samples)
     if family.task == IMAGE:
         size = family.config.get("image_size", 32)
@@ -77,9 +77,9 @@ def batch(family: Family, samples: int) -> dict[str, torch.Tensor]:
 
 
 def seed_like_units(model: nn.Module, units: Sequence[str], draws: DrawContext) -> None:
-    """An unsplit model's generator is seeded where a segment's is: first of all, then after each unit's module.
+    """Seed an unsplit model's generator as a segment does: at the start, then after each unit's module.
 
-    A module that runs twice (NAME and NAME@2) hands over to another unit each time.
+    A module that runs twice (NAME and NAME@2) is followed by another unit each time.
     """
 
     def seed(unit: str) -> None:

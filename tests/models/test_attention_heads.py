@@ -1,4 +1,4 @@
-"""Which weights belong to which head."""
+"""The weights that belong to each attention head."""
 
 import functools
 from collections.abc import Callable
@@ -65,13 +65,13 @@ def by_blocks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Family], Re
 
 
 def blocks_of(ready: Recorded) -> tuple[TransformerBlock, ...]:
-    """The blocks of a recorded model."""
+    """Return the blocks of a recorded model."""
     config = configuration(ready.request, ready.labels)
     return find_blocks(ready.graph, skeleton(config, ready.request), config)
 
 
 def covered(found: tuple[AttentionHead, ...], model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """How often every weight is in a slice."""
+    """Return the number of slices that cover each weight."""
     counts = {name: torch.zeros_like(parameter) for name, parameter in model.named_parameters()}
     for piece in (piece for head in found for piece in head.slices):
         piece.of(counts[piece.parameter]).add_(1)
@@ -83,8 +83,9 @@ def covered(found: tuple[AttentionHead, ...], model: torch.nn.Module) -> dict[st
 def test_heads_divide_the_weights_of_their_block(
     family: Family, lora: Lora | None, tmp_path: Path, by_blocks: Callable[[Family], Recorded]
 ) -> None:
-    """Every weight of a dense layer is of one head; so are entries of biases before the sum over heads, rows of B and
-    columns of A. Nothing else is of any."""
+    """Every weight of a dense layer belongs to one head; so do entries of biases before the sum over heads, rows of B
+    and columns of A. Nothing else belongs to any.
+    """
     ready = recorded(family, tmp_path, lora=lora) if lora else by_blocks(family)
     found = blocks_of(ready)
     assert len(found) == 2 and {block.heads for block in found} == {HEADS.get(family.name, 4)}
@@ -108,8 +109,9 @@ def test_heads_divide_the_weights_of_their_block(
 def test_a_head_that_is_not_read_is_not_trained_and_nothing_else_changes(
     family: Family, by_blocks: Callable[[Family], Recorded]
 ) -> None:
-    """With the columns that read a head at zero no gradient reaches any of its weights, while all others have theirs;
-    what its weights are then makes no difference to the output."""
+    """With the columns that read a head at zero no gradient reaches its weights, while all others have theirs, and its
+    weights do not change the output.
+    """
     ready = by_blocks(family)
     found = attention_heads(blocks_of(ready))
     for chosen in (found[0], found[-1]):
@@ -133,7 +135,7 @@ def test_a_head_that_is_not_read_is_not_trained_and_nothing_else_changes(
 
 
 def _outer(head: AttentionHead) -> list[ParameterSlice]:
-    """Its columns in what joins heads and in the layer down."""
+    """Return a head's columns in the layer that joins heads and in the layer down."""
     layers = (head.block.attention.outer, head.block.feed_forward.outer)
     return [piece for piece in head.slices if any(piece.parameter in dict(layer.by_input) for layer in layers)]
 
@@ -142,20 +144,20 @@ def _outer(head: AttentionHead) -> list[ParameterSlice]:
 def test_the_blocks_are_the_same_however_fine_the_units_are(
     family: Family, tmp_path: Path, by_blocks: Callable[[Family], Recorded]
 ) -> None:
-    """Each with the members of its list of modules, in order."""
+    """Each block has the members of its module list, in order."""
     coarse, fine = blocks_of(by_blocks(family)), blocks_of(recorded(family, tmp_path, "layer"))
     assert coarse == fine
     assert [block.name.rpartition(".")[2] for block in coarse] == ["0", "1"]
 
 
 def test_what_is_left_over_is_dealt_evenly() -> None:
-    """The first heads have one more."""
+    """The first heads are larger by one."""
     assert split_evenly(70, 4) == ((0, 18), (18, 36), (36, 53), (53, 70))
     assert split_evenly(64, 2) == ((0, 32), (32, 64))
 
 
 def refusal(config: dict[str, Any], task: str, folder: Path) -> str:
-    """Why a model has no heads."""
+    """Return the message that refuses a model without heads."""
     with pytest.raises(Refused) as refused:
         blocks_of(recorded(Family("other", task, config), folder))
     assert "supported are blocks that run queries, keys and values" in str(refused.value)
@@ -175,24 +177,24 @@ def refusal(config: dict[str, Any], task: str, folder: Path) -> str:
     ids=["interleaved", "fused", "shared"],
 )
 def test_blocks_whose_heads_are_somewhere_else_are_refused(config: dict[str, Any], why: str, tmp_path: Path) -> None:
-    """By name, with the shapes of what they run: a guess would score the wrong weights."""
+    """The refusal gives names and shapes, since a guess would score the wrong weights."""
     task = TEXT if config["model_type"] == "albert" else LANGUAGE
     assert f"profile.scores: {why}" in refusal({"vocab_size": 300, **config}, task, tmp_path)
 
 
 def test_a_convolutional_network_has_no_heads(tmp_path: Path) -> None:
-    """And is refused by its family."""
+    """The refusal names the family."""
     assert "ResNetConfig has no blocks with dense layers" in refusal(BY_NAME["resnet"].config, IMAGE, tmp_path)
 
 
 def test_a_feed_forward_layer_smaller_than_the_number_of_heads_is_refused(tmp_path: Path) -> None:
-    """Some heads would have none of it."""
+    """Some heads would have no part of it."""
     config = {"model_type": "bert", "vocab_size": 300, **FOUR, "intermediate_size": 3}
     assert "intermediate.dense 32x3" in refusal(config, TEXT, tmp_path)
 
 
 def test_the_heads_of_a_pretrained_encoder() -> None:
-    """MiniLM: 6 blocks of 12 heads of 32, 128 hidden units each."""
+    """MiniLM has 6 blocks of 12 heads of 32, with 128 hidden units each."""
     request = ModelRequest(task=TEXT, source=BY_NAME["minilm"].source)
     config = configuration(request, ("a", "b"))
     module = skeleton(config, request)

@@ -1,4 +1,4 @@
-"""What is left after training loads with transformers and PEFT alone, and computes what was trained."""
+"""A trained model loads with transformers and PEFT alone and computes the trained logits."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ AUTO = {
 
 
 def trained(request: ModelRequest, folder: Path) -> tuple[nn.Module, dict[str, torch.Tensor]]:
-    """A model whose trained tensors have all moved, and those tensors by name."""
+    """Return a model with changed values in all trained tensors, and those tensors by name."""
     config = configuration(request, LABELS)
     write_init_weights(config, request, 3, folder / "start")
     model = initial_model(config, request, folder / "start")
@@ -52,7 +52,7 @@ def trained(request: ModelRequest, folder: Path) -> tuple[nn.Module, dict[str, t
 
 
 def exported(request: ModelRequest, folder: Path) -> tuple[nn.Module, Path]:
-    """A trained model and the folder it was written to."""
+    """Return a trained model and the folder it was written to."""
     model, moved = trained(request, folder)
     return model, export_model(configuration(request, LABELS), request, folder / "start", moved, folder)
 
@@ -80,7 +80,7 @@ def test_tied_weights_are_saved_once(tmp_path: Path) -> None:
 
 
 def test_frozen_tensors_come_from_where_training_started(tmp_path: Path) -> None:
-    """Only what training moved is given; the folder is whole all the same."""
+    """Only trained tensors are given, and the folder is complete all the same."""
     request = model_request(BY_NAME["bert"], dropout=True, freeze=(r"bert\.",))
     config = configuration(request, LABELS)
     model, moved = trained(request, tmp_path)
@@ -94,7 +94,7 @@ def test_frozen_tensors_come_from_where_training_started(tmp_path: Path) -> None
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # PEFT asks transformers by an older name
 @pytest.mark.parametrize("from_folder", [True, False])
 def test_an_adapter_folder_gives_the_trained_logits(from_folder: bool, tmp_path: Path) -> None:
-    """PEFT puts it on its base, which its own file names: the pretrained folder, or `base` beside the adapter."""
+    """PEFT applies it to the base that its own file names: the pretrained folder, or `base` beside the adapter."""
     plain = model_request(BY_NAME["bert"], dropout=True)
     lora = Lora(r=2, alpha=4, targets=("query", "value"))
     if from_folder:
@@ -130,8 +130,9 @@ DEBERTA = Family("deberta", TEXT, {"model_type": "deberta-v2", **ENCODER})
 def test_an_adapter_is_loaded_by_the_code_of_its_readme(
     family: Family, targets: tuple[str, ...], auto: Any, drawn: list[str], tmp_path: Path
 ) -> None:
-    """On a base with five labels, or without a pooler, plain PEFT once refused the adapter or drew the pooler anew
-    (80 % wrong): the folder has labels, head and all that was newly drawn, and its README's code gives the model."""
+    """Bug: on a base with five labels, or without a pooler, plain PEFT refused the adapter or drew the pooler anew (80
+    % wrong). The folder has labels, head and all newly drawn tensors, and its README's code gives the model.
+    """
     plain = model_request(family, dropout=True)
     auto.from_config(configuration(plain, tuple("abcde"))).save_pretrained(tmp_path / "pretrained")
     lora = Lora(r=2, targets=targets)
@@ -158,14 +159,14 @@ def test_an_adapter_is_loaded_by_the_code_of_its_readme(
     ],
 )
 def test_a_readme_says_where_the_base_is(source: str | None, base: str, says: str) -> None:
-    """No path of a package or of one machine stands there without saying so; only the hub's names are base_model."""
+    """Paths of a package or of one machine are marked as such, and only hub names are given as base_model."""
     text = adapter_readme(ModelRequest(task=LANGUAGE, source=source, config={"model_type": "gpt2"}), base)
     assert says in text
     assert ("base_model: " in text) == (base == "owner/name")
 
 
 def test_adapters_on_shared_weights_are_known() -> None:
-    """GPT-2's embedding is its head: an adapter of one cannot be merged into both."""
+    """GPT-2's embedding is its head, so an adapter of one cannot be merged into both."""
     for targets, found in (("wte",), ("transformer.wte",)), (("c_attn",), ()):
         request = model_request(BY_NAME["gpt2"], dropout=True, lora=Lora(r=2, targets=targets))
         assert tied_adapter_layers(skeleton(configuration(request), request)) == found
@@ -178,7 +179,7 @@ def test_no_artifact_holds_a_pickle(tmp_path: Path) -> None:
 
 
 def test_the_tokenizer_goes_with_the_model(tmp_path: Path) -> None:
-    """Whatever files it has are copied, an image processor too; nothing else of its folder is."""
+    """All its files are copied, an image processor's too; other files of its folder are not."""
     kept = ["chat_template.jinja", "preprocessor_config.json", "tokenizer.json", "vocab.txt"]
     source, target = tmp_path / "source", tmp_path / "target"
     source.mkdir()

@@ -1,4 +1,4 @@
-"""What training starts from: the pretrained values where there are any, the rest drawn once from one seed."""
+"""Initial weights: pretrained values where there are any, the rest drawn once from one seed."""
 
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,13 @@ HEAD = "base_model.model.classifier.modules_to_save.default.weight"
 
 
 def drawn(request: ModelRequest, path: Path, seed: int = 3) -> dict[str, torch.Tensor]:
-    """What write_start writes."""
+    """Return the tensors that write_init_weights writes."""
     write_init_weights(configuration(request, LABELS), request, seed, path)
     return load_file(path)
 
 
 def pretrained(folder: Path) -> ModelRequest:
-    """A BERT for three classes with known weights, as transformers saves it."""
+    """Save a BERT for three classes with known weights, as transformers saves it."""
     request = model_request(BY_NAME["bert"], dropout=True)
     torch.manual_seed(11)
     AutoModelForSequenceClassification.from_config(configuration(request, LABELS)).save_pretrained(folder)
@@ -37,8 +37,10 @@ def pretrained(folder: Path) -> ModelRequest:
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.name)
 def test_one_seed_gives_one_start(family: Family, tmp_path: Path) -> None:
-    """Same seed: same bytes. Another seed: another model. Every parameter is there, finite, and none is a constant 0
-    where transformers draws."""
+    """The same seed gives the same bytes, another seed another model.
+
+    Every parameter is there, finite, and not a constant 0 where transformers draws.
+    """
     request = model_request(family, dropout=True)
     first = drawn(request, tmp_path / "a")
     drawn(request, tmp_path / "b")
@@ -53,7 +55,7 @@ def test_one_seed_gives_one_start(family: Family, tmp_path: Path) -> None:
 
 
 def test_the_random_model_is_drawn_as_transformers_draws(tmp_path: Path) -> None:
-    """Same spread of values, norm layers at one, biases at zero."""
+    """Values have the same spread, norm layers are one, biases are zero."""
     request = model_request(BY_NAME["bert"], dropout=True)
     ours = drawn(request, tmp_path / "start")
     theirs = AutoModelForSequenceClassification.from_config(configuration(request, LABELS)).state_dict()
@@ -65,7 +67,7 @@ def test_the_random_model_is_drawn_as_transformers_draws(tmp_path: Path) -> None
 
 
 def test_only_what_the_files_lack_is_drawn(tmp_path: Path) -> None:
-    """A whole pretrained model needs nothing but its unsaved buffers; with more classes, a head."""
+    """A complete pretrained model needs only its unsaved buffers; with more classes, also a head."""
     request = pretrained(tmp_path / "model")
     assert not [n for n in drawn(request, tmp_path / "start") if n.endswith(("weight", "bias"))]
     write_init_weights(configuration(request, (*LABELS, "d")), request, 3, tmp_path / "more")
@@ -109,7 +111,7 @@ def test_new_adapters_change_nothing_yet(tmp_path: Path) -> None:
 
 
 def test_adapters_over_a_pretrained_head_train_that_head(tmp_path: Path) -> None:
-    """Where the file has a head of the right size, its trained copy starts from it; else the copy is the drawn one."""
+    """If the file has a head of the right size, its trained copy starts from it; else from the drawn one."""
     source = pretrained(tmp_path / "model").source
     stored = load_file(tmp_path / "model" / "model.safetensors")
     request = ModelRequest(task=TEXT, source=source, lora=ADAPTERS)
@@ -121,7 +123,7 @@ def test_adapters_over_a_pretrained_head_train_that_head(tmp_path: Path) -> None
 
 
 def adapter(folder: Path, r: int = 2, key: str = "query") -> str:
-    """A PEFT adapter folder of ones."""
+    """Write a PEFT adapter folder of ones."""
     folder.mkdir()
     stem = "base_model.model.bert.encoder.layer"
     tensors = {f"{stem}.{n}.attention.self.{key}.lora_A.weight": torch.ones(r, 32) for n in (0, 1)}
@@ -134,7 +136,7 @@ def adapter(folder: Path, r: int = 2, key: str = "query") -> str:
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_training_goes_on_from_a_given_adapter(precision: str, tmp_path: Path) -> None:
-    """Its matrices and its head are where training starts, in the precision of training."""
+    """Training starts from its matrices and its head, in the precision of training."""
     lora = Lora(r=2, alpha=4, targets=("query",), start=adapter(tmp_path / "adapter"))
     source = pretrained(tmp_path / "model").source
     made = drawn(ModelRequest(task=TEXT, source=source, lora=lora, precision=precision), tmp_path / "start")
@@ -152,7 +154,7 @@ def test_training_goes_on_from_a_given_adapter(precision: str, tmp_path: Path) -
     ],
 )
 def test_an_adapter_that_does_not_fit_is_refused(changes: dict[str, Any], why: str, tmp_path: Path) -> None:
-    """Another rank would be scaled wrongly, other targets would be left out: neither is taken silently."""
+    """Another rank would be scaled wrongly, and other targets would be left out."""
     lora = Lora(r=2, alpha=4, targets=("query",), start=adapter(tmp_path / "adapter", **changes))
     request = ModelRequest(task=TEXT, source=pretrained(tmp_path / "model").source, lora=lora)
     with pytest.raises(Refused, match=why):
@@ -160,7 +162,7 @@ def test_an_adapter_that_does_not_fit_is_refused(changes: dict[str, Any], why: s
 
 
 def test_a_folder_without_an_adapter_is_refused(tmp_path: Path) -> None:
-    """By the name of the file that is not there."""
+    """The refusal names the missing file."""
     lora = Lora(r=2, alpha=4, targets=("query",), start=str(tmp_path))
     request = ModelRequest(task=TEXT, source=pretrained(tmp_path / "model").source, lora=lora)
     with pytest.raises(Refused, match=r"adapter_model\.safetensors: not a readable adapter"):
@@ -168,8 +170,9 @@ def test_a_folder_without_an_adapter_is_refused(tmp_path: Path) -> None:
 
 
 def test_parameters_made_of_memory_as_it_is_come_from_the_files(tmp_path: Path) -> None:
-    """XLNet makes some of its parameters without asking on which device: their garbage was taken for newly drawn
-    weights, and stood before those of the pretrained files."""
+    """Bug: XLNet creates some parameters outside the meta device, and their uninitialised memory replaced the values of
+    the pretrained files.
+    """
     config = {"model_type": "xlnet", "d_model": 32, "n_layer": 1, "n_head": 2, "d_inner": 64, "vocab_size": 50}
     plain = ModelRequest(task=TEXT, config=config)
     torch.manual_seed(5)

@@ -1,4 +1,4 @@
-"""What a graph may say: arguments travel as JSON and come back equal; functions and sizes are from short lists."""
+"""Arguments travel as JSON and come back equal; functions and sizes are restricted to short lists."""
 
 import json
 from typing import Any
@@ -55,7 +55,7 @@ ARGUMENTS = st.recursive(
 @settings(deadline=None, max_examples=200)
 @given(ARGUMENTS)
 def test_every_kind_of_argument_comes_back_from_json_as_it_was(argument: Any) -> None:
-    """Numbers (infinities too), texts, references, sizes, slices, dtypes, devices, and any nesting of them."""
+    """Numbers (infinities too), strings, references, sizes, slices, dtypes, devices, and any nesting of them."""
     text = json.dumps(argument_to_json(argument), allow_nan=False)
     back = argument_from_json(json.loads(text))
     assert back == argument
@@ -71,7 +71,7 @@ def test_a_number_that_is_none_comes_back() -> None:
 
 @pytest.mark.parametrize("argument", [object(), {1, 2}, 1j, torch.zeros(1), {1: 2}], ids=lambda a: type(a).__name__)
 def test_an_argument_that_cannot_be_rebuilt_elsewhere_is_refused(argument: Any) -> None:
-    """Tensors, sets, complex numbers and dictionaries whose keys are no texts stay out of graphs."""
+    """Tensors, sets, complex numbers and dictionaries with keys other than strings cannot be in a graph."""
     with pytest.raises(Refused, match="cannot be written into the graph"):
         argument_to_json(argument)
 
@@ -85,7 +85,7 @@ def test_an_argument_that_cannot_be_rebuilt_elsewhere_is_refused(argument: Any) 
     ids=str,
 )  # fmt: skip
 def test_a_malformed_argument_is_refused(value: Any) -> None:
-    """Whatever is not one of the written forms is refused in a sentence about the graph."""
+    """Anything but the written forms is refused in a sentence about the graph."""
     with pytest.raises(Refused, match=r"^graph: "):
         argument_from_json(value)
 
@@ -117,7 +117,7 @@ def test_bind_puts_values_and_sizes_in_their_places() -> None:
     ],
 )  # fmt: skip
 def test_a_graph_cannot_name_what_is_not_a_pure_function_of_tensors(name: str) -> None:
-    """Files, code, memory, other libraries, classes and functions that change their input are out of reach."""
+    """Files, code, memory, other libraries, classes and functions that change their input are refused."""
     with pytest.raises(Refused, match="is not a torch function that a graph may name"):
         torch_function(name)
 
@@ -147,7 +147,7 @@ def test_pure_functions_are_found_by_name(name: str, expected: Any) -> None:
     ],
 )  # fmt: skip
 def test_sizes_are_calculated_exactly(expression: str, value: int) -> None:
-    """For a batch of 6."""
+    """Expressions are evaluated for a batch of 6."""
     assert SizeEvaluator("s0").evaluate(expression, 6) == value
 
 
@@ -161,6 +161,6 @@ def test_sizes_are_calculated_exactly(expression: str, value: int) -> None:
     ids=lambda text: text[:20],
 )  # fmt: skip
 def test_a_size_is_never_evaluated_as_code(expression: str) -> None:
-    """Names, attributes, calls, texts, huge powers, and what is no whole number are refused, and nothing runs."""
+    """Names, attributes, calls, strings, huge powers and fractions are refused, and nothing runs."""
     with pytest.raises(Refused, match=r"^graph: "):
         SizeEvaluator("s0").evaluate(expression, 6)

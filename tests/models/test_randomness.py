@@ -1,4 +1,4 @@
-"""A device that holds some samples of a micro-batch draws what a device with all of them would have drawn."""
+"""A device with some samples of a micro-batch draws the same numbers for them as a device with all samples."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -35,7 +35,7 @@ class Leaf(nn.Module):
         self._call = call
 
     def forward(self, *given: Tensor) -> Tensor:
-        """The call."""
+        """Run the call."""
         return self._call(*given)
 
 
@@ -56,7 +56,7 @@ class Model(nn.Module):
 
 
 def both(call: Callable[..., Tensor], *given: Tensor, glue: bool = False, own: int = OWN) -> tuple[Tensor, Tensor]:
-    """Rows of the whole draw, and what a device draws for those rows."""
+    """Return the rows of the whole draw, and a device's draw for those rows."""
     model = Model(call, glue)
     inputs = {f"x{number}": value for number, value in enumerate(given)}
     graph = fold_into_units(record_model(model, inputs, {"last"} if glue else {"leaf", "last"}))
@@ -96,10 +96,10 @@ def both(call: Callable[..., Tensor], *given: Tensor, glue: bool = False, own: i
     ],
 )
 def test_a_device_draws_its_rows_of_the_whole(call: Callable[[Tensor], Tensor], own: int, glue: bool) -> None:
-    """Dropout in all its spellings and torch.rand: bit by bit, whichever dimension the samples are.
+    """Dropout in all its spellings and torch.rand agree bit by bit, whichever dimension holds the samples.
 
-    A first dimension of 1 was once taken for the one sample of a device: DeBERTa's relative positions, which are the
-    same for all samples, lost their dropout's meaning, and losses were a quarter off.
+    Bug: a first dimension of 1 was taken for the one sample of a device. DeBERTa's relative positions, which are the
+    same for all samples, got wrong dropout, and losses were a quarter off.
     """
     whole, sliced = both(call, INPUT, glue=glue, own=own)
     assert torch.equal(whole, sliced)
@@ -107,7 +107,7 @@ def test_a_device_draws_its_rows_of_the_whole(call: Callable[[Tensor], Tensor], 
 
 @pytest.mark.parametrize("masks", ["none", "bool", "float", "lowest", "causal", "scaled"])
 def test_attention_with_dropout_draws_its_rows_of_the_whole(masks: str) -> None:
-    """With every kind of mask, rows that may see nothing included."""
+    """Every kind of mask works, fully masked rows included."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor) -> Tensor:
         blocked = torch.finfo().min if masks == "lowest" else float("-inf")
@@ -127,7 +127,7 @@ def test_attention_with_dropout_draws_its_rows_of_the_whole(masks: str) -> None:
 
 
 def test_attention_with_shared_heads_draws_its_rows_of_the_whole() -> None:
-    """Several query heads on one key head; a mask given by position; and no dropout at all."""
+    """Several query heads share one key head, a mask is given by position, or there is no dropout."""
 
     def grouped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return functional.scaled_dot_product_attention(q, k, v, dropout_p=0.2, enable_gqa=True)
@@ -160,13 +160,13 @@ def test_attention_with_shared_heads_draws_its_rows_of_the_whole() -> None:
     ],
 )
 def test_draws_that_cannot_be_divided_are_refused(call: Callable[[Tensor], Tensor]) -> None:
-    """However deep they hide inside a function of torch."""
+    """They are refused however deep they are inside a function of torch."""
     with pytest.raises(Refused, match=r"^model: .*; give its segment one device$"):
         both(call, INPUT)
 
 
 def test_every_unit_of_every_micro_batch_has_its_own_seed() -> None:
-    """No two of seed, round, micro-batch and unit give the same; and each always gives the same."""
+    """Different seeds, rounds, micro-batches or units give different values, and the same ones the same value."""
     seeds = [
         unit_seed(*key) for key in ((1, 2, 3, "a"), (2, 1, 3, "a"), (1, 3, 2, "a"), (1, 2, 3, "b"), (1, 23, 4, "a"))
     ]
@@ -177,8 +177,9 @@ def test_every_unit_of_every_micro_batch_has_its_own_seed() -> None:
 
 @pytest.mark.parametrize("shares", [(1, 7), (3, 5)])
 def test_dropout_on_what_all_samples_share_adds_up_over_devices(shares: tuple[int, int], tmp_path: Path) -> None:
-    """DeBERTa's LoRA dropout on relative positions, which have a first dimension of 1: a device with one sample took
-    it for its sample and was 25 to 44 % off. Parts of a micro-batch now add up to the whole's loss and gradients."""
+    """Bug: a device with one sample took DeBERTa's relative positions, with a first dimension of 1, for its sample and
+    was 25 to 44 % off. Parts of a micro-batch add up to the whole's loss and gradients.
+    """
     lora = Lora(r=2, dropout=0.3, targets=("pos_query_proj", "pos_key_proj"))
     family = Family("deberta", TEXT, {"model_type": "deberta-v2", "relative_attention": True, **ENCODER, **RELATIVE})
     ready = recorded(family, tmp_path, lora=lora, precision="float64")

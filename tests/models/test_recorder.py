@@ -1,6 +1,4 @@
-"""A recorded model, cut anywhere and at any batch size, is the unsplit model bit by bit; what cannot be recorded is
-refused.
-"""
+"""A recorded model, cut anywhere and at any batch size, is the unsplit model bit by bit; other models are refused."""
 
 import random
 from collections.abc import Callable
@@ -27,12 +25,12 @@ Outcome = tuple[torch.Tensor, dict[str, torch.Tensor]]
 
 
 def draws(samples: int) -> DrawContext:
-    """Of one micro-batch, held by one device."""
+    """Return the draws of one micro-batch, held by one device."""
     return DrawContext(5, 1, 2, 0, samples)
 
 
 def cut(ready: Recorded, chance: random.Random) -> list[Segment]:
-    """The model in up to four segments, cut at random."""
+    """Return the model in up to four segments, cut at random."""
     borders = sorted({0, len(ready.units), *(chance.randrange(1, len(ready.units)) for _ in range(3))})
     made = [ready.segment(ready.units[a:b]) for a, b in zip(borders, borders[1:], strict=False)]
     for segment in made:
@@ -41,7 +39,7 @@ def cut(ready: Recorded, chance: random.Random) -> list[Segment]:
 
 
 def run_cut(segments: list[Segment], given: dict[str, torch.Tensor], samples: int) -> Outcome:
-    """Logits, and gradients of their sum of squares by name, passing only what crosses the cuts."""
+    """Return logits, and gradients of their sum of squares by name, passing only the values that cross the cuts."""
     graph = segments[0].graph
     values: Values = {number: given[name] for name, number in graph.inputs.items()}
     history: list[tuple[Values, Values]] = []
@@ -66,7 +64,7 @@ def run_cut(segments: list[Segment], given: dict[str, torch.Tensor], samples: in
 
 
 def run_whole(ready: Recorded, given: dict[str, torch.Tensor], samples: int) -> Outcome:
-    """The same of the unsplit model."""
+    """Return the same results of the unsplit model."""
     model = ready.whole().train()
     seed_like_units(model, ready.units, draws(samples))
     logits = model(**given).logits
@@ -75,8 +73,9 @@ def run_whole(ready: Recorded, given: dict[str, torch.Tensor], samples: int) -> 
 
 
 def assert_equal(ready: Recorded, family: Family, samples: int, segments: list[Segment]) -> None:
-    """Values bit by bit; gradients too, save those that autograd adds up in its own order (weights tied, values read
-    by several segments)."""
+    """Compare values bit by bit; gradients too, except where autograd adds in its own order (tied weights, values that
+    several segments read).
+    """
     given = batch(family, samples)
     ours, our_gradients = run_cut(segments, given, samples)
     theirs, their_gradients = run_whole(ready, given, samples)
@@ -92,8 +91,9 @@ def assert_equal(ready: Recorded, family: Family, samples: int, segments: list[S
 @pytest.mark.parametrize("granularity", ["block", "layer"])
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.name)
 def test_one_recording_serves_every_cut_and_batch_size(family: Family, granularity: str, tmp_path: Path) -> None:
-    """Values and gradients, dropout and batch statistics included, are those of the unsplit model; so is a graph that
-    has travelled as text, which is the same text when it is written again."""
+    """Values and gradients, dropout and batch statistics included, are those of the unsplit model, also for a graph
+    that was written and parsed; writing it again gives the same text.
+    """
     ready = recorded(family, tmp_path, granularity)
     text = graph_text(ready.graph)
     assert graph_text(parse_graph(text, "graph.json")) == text
@@ -122,7 +122,7 @@ def test_adapters_are_recorded_with_their_base(name: str, tmp_path: Path) -> Non
     ],
 )
 def test_a_graph_whose_parts_do_not_fit_is_refused(old: str, new: str) -> None:
-    """Unknown kinds, missing nodes, numbers given twice and unknown keys are named with the file."""
+    """Unknown kinds, missing nodes, duplicate numbers and unknown keys are named with the file."""
     text = graph_text(small(lambda x: x + 1))
     assert old in text
     with pytest.raises(Refused, match=r"^graph\.json: "):
@@ -130,7 +130,7 @@ def test_a_graph_whose_parts_do_not_fit_is_refused(old: str, new: str) -> None:
 
 
 class Small(nn.Module):
-    """Two linear modules with something between them."""
+    """Two linear modules with a function between them."""
 
     def __init__(self, between: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
@@ -146,13 +146,13 @@ class Small(nn.Module):
 
 
 def small(between: Callable[[torch.Tensor], torch.Tensor], model: Small | None = None) -> Graph:
-    """A recorded Small."""
+    """Return a recorded Small."""
     model = model or Small(between)
     return merge_uncuttable(fold_into_units(record_model(model, {"x": torch.zeros(4, 4)}, {"first", "second", "act"})))
 
 
 def run_units(graph: Graph, model: Small, x: torch.Tensor) -> torch.Tensor:
-    """Every unit as a segment of its own."""
+    """Run every unit as a segment of its own."""
     values: Values = {graph.inputs["x"]: x}
     for unit in graph.units:
         segment = Segment(graph, (unit.name,), model, CPU)
@@ -214,15 +214,18 @@ apply_reversed = Reversed.apply  # bound before anybody watches
 def test_a_model_without_a_graph_is_refused_in_a_sentence(
     between: Callable[[torch.Tensor], torch.Tensor], why: str
 ) -> None:
-    """A model that looks at its data, at the number of samples, changes tensors behind names, or has gradients of its
-    own between modules, is named and why. Reformer trained once with 38 of 44 tensors without a gradient."""
+    """Bug: Reformer trained with 38 of 44 tensors without a gradient.
+
+    The refusal says which of these the model does: read its data or the number of samples, change tensors through other
+    names, or compute gradients of its own between modules.
+    """
     with pytest.raises(Refused, match=f"^model: Small has no graph .*({why})") as refusal:
         small(between)
     assert "\n" not in str(refusal.value)
 
 
 def test_a_gradient_of_its_own_inside_a_module_is_kept() -> None:
-    """A leaf module runs as it is, torch.autograd.Function included: its gradient is what it says."""
+    """A leaf module runs as it is, torch.autograd.Function included, and its gradient is kept."""
 
     class Inside(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -238,7 +241,7 @@ def test_a_gradient_of_its_own_inside_a_module_is_kept() -> None:
 
 
 def test_a_module_that_changes_its_input_is_refused() -> None:
-    """What an operation did to its input could not be told from the list of operations."""
+    """The list of operations cannot express a change of an operation's input."""
 
     class Changes(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -252,7 +255,7 @@ def test_a_module_that_changes_its_input_is_refused() -> None:
 
 
 def in_place(x: torch.Tensor) -> torch.Tensor:
-    """Changes a value that came over a cut, and uses only the new one."""
+    """Change a value that came over a cut, and use only the new one."""
     x += 1
     x.mul_(2)
     flat = x.view(-1, 2, 2)
@@ -261,7 +264,7 @@ def in_place(x: torch.Tensor) -> torch.Tensor:
 
 
 def without_gradient(x: torch.Tensor) -> torch.Tensor:
-    """A factor through which no gradient flows."""
+    """Return a factor without a gradient."""
     with torch.no_grad():
         factor = x.abs().mean(1, keepdim=True)
     return x * factor
@@ -269,7 +272,7 @@ def without_gradient(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("between", [in_place, without_gradient])
 def test_glue_means_the_same_when_it_is_cut_off(between: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """In-place functions become their pure twins, and no_grad stays in force: values and gradients are the model's."""
+    """In-place functions become their pure forms, and no_grad stays in force: values and gradients are the model's."""
     torch.manual_seed(0)
     model = Small(between)
     graph = small(between, model)
@@ -287,7 +290,7 @@ def test_glue_means_the_same_when_it_is_cut_off(between: Callable[[torch.Tensor]
 
 
 def test_a_module_that_works_in_place_may_stand_right_behind_a_cut() -> None:
-    """nn.ReLU(inplace=True) as a unit of its own leaves the value that it received alone."""
+    """nn.ReLU(inplace=True) as a unit of its own does not change the value that it received."""
     model = Small(lambda x: x)
     model.between = lambda x: model.act(x) + model.shift
     graph = small(model.between, model)

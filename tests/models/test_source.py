@@ -1,4 +1,4 @@
-"""Where a model comes from, and what identifies it: files in subfolders, and names on the hub that move."""
+"""The source of a model and the digest of its content: files in subfolders, and hub names whose commits change."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ FIRST, SECOND = "a" * 40, "b" * 40
 
 
 def saved(folder: Path, seed: int, shards: str = "") -> Path:
-    """A model folder with random weights; its weights lie in the folder `shards` below it where that is given."""
+    """Save a model folder with random weights, in the subfolder `shards` if given."""
     request = ModelRequest(task="sequence-classification", config=BERT)
     config = configuration(request, ("no", "yes"))
     folder.mkdir(parents=True)
@@ -46,19 +46,19 @@ def saved(folder: Path, seed: int, shards: str = "") -> Path:
 
 
 class Hub:
-    """The cache of a hub that cannot be reached: commits of one model, and what its branch stands for."""
+    """The cache of a hub that cannot be reached: commits of one model, and the commit of its branch."""
 
     def __init__(self, cache: Path) -> None:
         self._folder = cache / f"models--{NAME.replace('/', '--')}"
         (self._folder / "refs").mkdir(parents=True)
 
     def add(self, commit: str, seed: int) -> None:
-        """A snapshot of other weights, as main from now on."""
+        """Add a snapshot of other weights, to which main points from now on."""
         saved(self._folder / "snapshots" / commit, seed)
         self.point(commit)
 
     def point(self, commit: str, branch: str = "main") -> None:
-        """Move a branch."""
+        """Move a branch to a commit."""
         (self._folder / "refs" / branch).write_text(commit)
 
 
@@ -74,7 +74,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
 
 
 def test_weights_in_a_subfolder_are_part_of_the_digest(tmp_path: Path) -> None:
-    """Bug: other weights under the same index were the same model, and the training of the old ones was reused."""
+    """Bug: other weights under the same index had the same digest, and the training of the old ones was reused."""
     folder = saved(tmp_path / "model", 1, shards="shards")
     request = ModelRequest(task="sequence-classification", source=str(folder))
     assert weight_files(folder) == (folder / "shards" / "one.safetensors",)
@@ -90,7 +90,7 @@ def test_weights_in_a_subfolder_are_part_of_the_digest(tmp_path: Path) -> None:
 
 
 def test_what_is_never_read_is_no_part_of_the_digest(tmp_path: Path) -> None:
-    """A git folder and pickles beside the weights do not make another model; a link to the folder itself ends."""
+    """A git folder and pickles beside the weights do not change the digest; a link to the folder itself ends."""
     folder = saved(tmp_path / "model", 1)
     request = ModelRequest(task="sequence-classification", source=str(folder))
     before = content_digest(request)
@@ -117,7 +117,7 @@ def test_a_name_on_the_hub_is_resolved_once(hub: Hub) -> None:
 
 
 def test_a_revision_may_be_asked_for(hub: Hub) -> None:
-    """A branch, or a commit; one that is not there is refused with its name, one of a folder too."""
+    """A branch or a commit is allowed; a missing one is refused by name, and so is a revision of a folder."""
     hub.point(SECOND, "next")
     for revision in ("next", SECOND):
         assert pin_revision(ModelRequest(task="causal-lm", source=NAME, revision=revision)).revision == SECOND
@@ -135,7 +135,7 @@ def test_a_revision_may_be_asked_for(hub: Hub) -> None:
 
 @pytest.mark.usefixtures("hub")
 def test_an_adapter_names_the_commit_of_its_base(tmp_path: Path) -> None:
-    """Whoever loads it gets the very weights below it that it was trained on."""
+    """The adapter loads with exactly the base weights that it was trained on."""
     plain = ModelRequest(task="sequence-classification", source=NAME, lora=Lora(r=2, targets=("query",)))
     request = pin_revision(plain)
     config = configuration(request, ("no", "yes"))
@@ -161,8 +161,9 @@ IMAGE, TEXT = "image-classification", "sequence-classification"
 def test_sizes_are_read_however_a_family_says_them(
     task: str, config: dict[str, Any], side: int | None, positions: int | None
 ) -> None:
-    """Hiera and PVTv2 (a height and a width), DeiT (several classes for one task) ended in raw errors; XLNet, which
-    takes any number of positions and says -1, in "set data.max_length to at most -1"."""
+    """Bug: Hiera and PVTv2 (a height and a width) and DeiT (several classes for one task) ended in raw errors, and
+    XLNet, whose -1 means any number of positions, in "set data.max_length to at most -1".
+    """
     request = ModelRequest(task=task, config=config)
     found = input_spec(request)
     assert (found.image_size, found.max_positions) == (side, positions)
@@ -177,7 +178,7 @@ def test_sizes_are_read_however_a_family_says_them(
     ],
 )
 def test_settings_that_make_no_model_are_refused_in_a_sentence(config: dict[str, Any], why: str) -> None:
-    """Whatever the model's own code raises."""
+    """Any error of the model's own code becomes a sentence."""
     request = ModelRequest(task=IMAGE, config=config)
     with pytest.raises(Refused, match=why) as caught:
         input_spec(request)

@@ -1,4 +1,4 @@
-"""How recorded operations are folded into units, what crosses a cut, and which modules are leaves."""
+"""Folding of recorded operations into units, values that cross a cut, and leaf modules."""
 
 import pytest
 from torch import nn
@@ -25,13 +25,13 @@ MANY = ()  # the shape of a call that returns several tensors
 
 
 def node(number: int, kind: str, target: str, reads: tuple[int, ...], shape: tuple[str, ...] = BATCHED) -> g.Node:
-    """A node that reads others."""
+    """Return a node that reads others."""
     value = g.Value(shape=shape, dtype="float32", gradient=True) if shape else None
     return g.Node(number, kind, target, tuple(NodeRef(r) for r in reads), {}, value)
 
 
 def graph(*nodes: g.Node) -> g.Graph:
-    """A graph whose output is its last node."""
+    """Return a graph whose output is its last node."""
     inputs = {n.target: n.id for n in nodes if n.kind == g.INPUT}
     return g.Graph(batch="s0", inputs=inputs, output=nodes[-1].id, nodes=nodes, units=())
 
@@ -54,33 +54,33 @@ DRAWN = graph(
 
 
 def test_glue_goes_with_the_module_behind_it() -> None:
-    """Items stay with their call, a second run gets a name of its own, glue at the end stays with the last module."""
+    """Items stay with their call, a second run has a name of its own, trailing operations stay with the last module."""
     units = {unit.name: unit.nodes for unit in fold_into_units(DRAWN).units}
     assert units == {"embed": (2,), "layer": (3, 5, 6, 7), "layer@2": (8,), "head": (9, 10)}
 
 
 def test_a_model_without_modules_is_one_unit() -> None:
-    """Glue alone is called `model`."""
+    """A unit without a module is called `model`."""
     only = graph(node(0, g.INPUT, "x", ()), node(1, g.FUNCTION, "torch.neg", (0,)))
     assert fold_into_units(only).units == (g.GraphUnit(name="model", nodes=(1,)),)
 
 
 @pytest.mark.parametrize("last, values", [(2, (1, 2)), (7, (3, 6, 7)), (8, (7, 8)), (10, ())])
 def test_what_crosses_a_cut_is_made_before_and_read_after(last: int, values: tuple[int, ...]) -> None:
-    """Inputs that are still needed cross too; weights never do."""
+    """Inputs that are read later cross too; weights never do."""
     assert crossing_values(DRAWN, last) == values
 
 
 @pytest.mark.parametrize("shape, batched", [(BATCHED, True), (SHARED, False), (MIXED, None), (("4", "s0"), None)])
 def test_only_the_first_dimension_is_divided(shape: tuple[str, ...], batched: bool | None) -> None:
-    """Samples first: rows are dealt. No samples: the same for all. Anything else cannot be divided."""
+    """Values with samples first are divided, values without samples are shared, all others cannot be divided."""
     made = graph(node(0, g.INPUT, "x", ()), node(1, g.MODULE, "a", (0,), shape), node(2, g.MODULE, "b", (1,)))
     assert made.batched(1) is batched
     assert is_cuttable(made, 1) is (batched is not None)
 
 
 def test_units_between_which_no_cut_is_possible_are_joined() -> None:
-    """The join has the name of its last unit, and every border that is left can be cut."""
+    """The merged unit has the name of its last unit, and all remaining borders can be cut."""
     made = graph(
         node(0, g.INPUT, "x", ()),
         node(1, g.MODULE, "a", (0,), MIXED),
@@ -93,14 +93,14 @@ def test_units_between_which_no_cut_is_possible_are_joined() -> None:
 
 
 def test_a_call_of_several_tensors_has_no_value_of_its_own() -> None:
-    """Asking for it is refused; its items have values."""
+    """Only its items have values."""
     with pytest.raises(Refused, match="node 5 makes several tensors"):
         DRAWN.value(5)
     assert DRAWN.value(6).shape == BATCHED
 
 
 def test_weights_that_two_units_read_are_tied() -> None:
-    """By module and by attribute alike; a weight that is not trained is not tied, a unit that runs twice is two."""
+    """Reads by module and by attribute count; a frozen weight is not tied; a unit that runs twice counts as two."""
     model = nn.Module()
     model.embed, model.layer, model.head = nn.Linear(4, 4), nn.Linear(4, 4, bias=False), nn.Linear(4, 4)
     model.head.weight = model.embed.weight
@@ -147,14 +147,14 @@ def test_weights_that_two_units_read_are_tied() -> None:
     ],
 )
 def test_blocks_are_what_a_family_repeats(name: str, blocks: str) -> None:
-    """Transformer layers, residual blocks, inverted residuals; and what stands around them, as it is named."""
+    """Leaves are transformer layers, residual blocks or inverted residuals, and the modules around them."""
     family = BY_NAME[name]
     request = model_request(family, dropout=True)
     assert leaf_modules(skeleton(configuration(request, LABELS), request), "block") == set(blocks.split())
 
 
 def test_layers_are_modules_without_children() -> None:
-    """At the finer granularity; an adapter stays with its base."""
+    """At granularity `layer` an adapter stays with its base."""
     model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU(), nn.Linear(2, 2)))
     model[1][1].lora_A = nn.Linear(2, 1)
     assert leaf_modules(model, "layer") - {"1.1.lora_A"} == {"0", "1.0", "1.1"}

@@ -1,4 +1,4 @@
-"""Tensors come from the files that hold them, under whatever name, and no others are read."""
+"""Tensors are read from the files that hold them, under whatever name, and no others are read."""
 
 import json
 from collections.abc import Callable
@@ -33,7 +33,7 @@ OLD_VIT = (
 
 
 def saved(family: Family, folder: Path, rename: Callable[[str], str] = str) -> dict[str, torch.Tensor]:
-    """Write a model folder whose tensors are numbered, under other names if asked; the tensors by their new names."""
+    """Write a model folder with numbered tensors, under other names if asked; return the tensors by their new names."""
     request = model_request(family, dropout=True)
     config = configuration(request, LABELS)
     tensors = {
@@ -48,7 +48,7 @@ def saved(family: Family, folder: Path, rename: Callable[[str], str] = str) -> d
 def opened(
     folder: Path, labels: tuple[str, ...] = LABELS, task: str = TEXT, **changes: Any
 ) -> tuple[Any, WeightReader]:
-    """The model of a folder on the meta device, and its weights."""
+    """Return the model of a folder on the meta device, and its weights."""
     request = ModelRequest(task=task, source=str(folder), **changes)
     config = configuration(request, labels)
     write_init_weights(config, request, 1, folder / "drawn" / INIT_WEIGHTS)
@@ -57,7 +57,7 @@ def opened(
 
 
 class Spy:
-    """A safetensors file that remembers which tensors were asked for."""
+    """A safetensors file that records the requested tensors."""
 
     def __init__(self, path: Path, asked: list[str]) -> None:
         self._file = module.__dict__["real_open"](path, framework="pt")
@@ -71,18 +71,18 @@ class Spy:
         pass
 
     def get_slice(self, key: str) -> Any:
-        """Remember, then answer."""
+        """Record the name, then answer."""
         self._asked.append(key)
         return self._file.get_slice(key)
 
     def get_tensor(self, key: str) -> Any:
-        """Remember, then answer."""
+        """Record the name, then answer."""
         self._asked.append(key)
         return self._file.get_tensor(key)
 
 
 def test_a_segment_reads_its_own_tensors_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One layer of BERT asks its files for that layer's tensors only, and everything else stays without memory."""
+    """One layer of BERT reads that layer's tensors only, and everything else stays without memory."""
     tensors = saved(BY_NAME["bert"], tmp_path / "model")
     graph = recorded(BY_NAME["bert"], tmp_path).graph
     base, weights = opened(tmp_path / "model")
@@ -117,7 +117,7 @@ def test_names_without_the_prefix_of_the_model_are_found() -> None:
 
 
 def test_names_of_older_files_are_found(tmp_path: Path) -> None:
-    """A ViT saved before its layers were renamed gives every tensor, each in its place."""
+    """A ViT saved before its layers were renamed gives every tensor in its place."""
 
     def older(name: str) -> str:
         for new, old in OLD_VIT:
@@ -142,14 +142,14 @@ def test_a_head_of_another_size_is_drawn_anew(tmp_path: Path) -> None:
 
 
 def test_a_body_of_another_size_is_refused(tmp_path: Path) -> None:
-    """Weights that cannot be those of the model are not silently replaced by random ones."""
+    """Weights that do not fit the model are not silently replaced by random ones."""
     saved(BY_NAME["bert"], tmp_path)
     with pytest.raises(Refused, match=r"embeddings.word_embeddings.weight is \[300, 32\], but .* \[310, 32\]"):
         opened(tmp_path, config={"vocab_size": 310})
 
 
 def test_missing_tensors_are_refused_by_name(tmp_path: Path) -> None:
-    """What neither the folder nor the drawn file holds."""
+    """The refusal names tensors that neither the folder nor the initial weights hold."""
     saved(BY_NAME["bert"], tmp_path, lambda name: name.replace("classifier.bias", "other.bias"))
     base, weights = opened(tmp_path)
     (tmp_path / "drawn" / INIT_WEIGHTS).unlink()
@@ -180,7 +180,7 @@ def sharded(folder: Path) -> None:
 
 
 def test_weights_in_several_files_are_found_by_their_index(tmp_path: Path) -> None:
-    """Files that the index does not name are not read; one that it names and that is gone is refused by name."""
+    """Files that the index does not name are not read; a missing one that it names is refused by name."""
     tensors = saved(BY_NAME["bert"], tmp_path)
     sharded(tmp_path)
     (tmp_path / "consolidated.safetensors").write_bytes(b"not a model")
@@ -202,7 +202,7 @@ def test_weights_in_several_files_are_found_by_their_index(tmp_path: Path) -> No
     ],
 )
 def test_a_corrupt_file_is_refused_by_name(file: str, content: bytes, tmp_path: Path) -> None:
-    """Torn weights, an index that is none."""
+    """Truncated weights and an index that is not one are refused."""
     saved(BY_NAME["bert"], tmp_path)
     if "index" in file:
         (tmp_path / "model.safetensors").unlink()
@@ -212,7 +212,7 @@ def test_a_corrupt_file_is_refused_by_name(file: str, content: bytes, tmp_path: 
 
 
 def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
-    """Older formats are not read: they can carry code."""
+    """Older formats are not read, since they can contain code."""
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
     with pytest.raises(Refused, match=r"has no \.safetensors file"):
         weight_files(tmp_path)

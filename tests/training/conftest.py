@@ -1,4 +1,4 @@
-"""The control runs on one thread, as the workers of these tests do: more threads add in another order."""
+"""The control runs on one thread, like the workers of these tests: more threads change the order of additions."""
 
 import pytest
 import torch
@@ -6,5 +6,5 @@ import torch
 
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
-    """Whatever OMP_NUM_THREADS says."""
+    """Use one thread, whatever OMP_NUM_THREADS says."""
     torch.set_num_threads(1)

@@ -26,7 +26,7 @@ TRUE_ZERO = re.compile(
 
 @dataclass(frozen=True)
 class Difference:
-    """How far two runs are apart: relative, worst over all."""
+    """Relative differences of two runs, each the largest over all rounds or tensors."""
 
     loss: float
     logits: float
@@ -44,7 +44,7 @@ it adds in more places in another order than the control that rounding is measur
 
 @dataclass(frozen=True)
 class Comparison:
-    """A run beside its control, and beside what rounding alone does to the control on this very machine."""
+    """A run compared with its control, and the control's own rounding on this machine."""
 
     found: Difference
     floor: Callable[[], Difference]
@@ -52,12 +52,14 @@ class Comparison:
 
     @property
     def bitwise(self) -> bool:
-        """Whether all bits agree."""
+        """True if all bits agree."""
         return self.found.bitwise
 
     def within(self, target: float) -> bool:
-        """Whether everything is within `target`, or where this machine's rounding does not allow that, within FACTOR
-        times what the control is off by when its additions are in another order."""
+        """Return whether all differences are within `target`, or within FACTOR times the control's own rounding.
+
+        The rounding is measured as the control's difference when its additions are in another order.
+        """
         if max(self.found.loss, self.found.logits, self.found.tensor) < target:
             return True
         floor = self.floor()
@@ -68,7 +70,7 @@ class Comparison:
 def beside_control(
     ready: Prepared, run: Control, training: TrainingRequest, shards: list[tuple[int, int]]
 ) -> Comparison:
-    """A run beside the control that sees these shards."""
+    """Compare a run with the control that sees these shards."""
 
     def control(order: Order) -> Control:
         data = PreparedData(ready.folders.data)
@@ -81,18 +83,18 @@ def beside_control(
 
 
 def has_batch_norm(ready: Prepared) -> bool:
-    """Whether the model keeps running statistics."""
+    """Return whether the model keeps running statistics."""
     return any("running_mean" in name for name, _ in whole_model(ready).named_buffers())
 
 
 def whole_model(ready: Prepared) -> nn.Module:
-    """The unsplit model with the weights that training starts from."""
+    """Return the unsplit model with the weights that training starts from."""
     config = saved_configuration(ready.folders.model / "model")
     return initial_model(config, ready.model, ready.folders.model / INIT_WEIGHTS)
 
 
 def difference(ready: Prepared, run: Control, control: Control) -> Difference:
-    """Losses, logits on the test split, and every tensor by relative L2 distance."""
+    """Compare losses, logits on the test split, and every tensor by relative L2 distance."""
     state = run.state
     pairs = [(k, state[k], control.state[k]) for k in control.state if k in state]
     missing = [k for k in trained_names(ready) if k not in state]
@@ -111,7 +113,7 @@ def difference(ready: Prepared, run: Control, control: Control) -> Difference:
 
 
 def trained_names(ready: Prepared) -> list[str]:
-    """Names of what training moves."""
+    """Return the names of the trained parameters."""
     return [n for n, p in whole_model(ready).named_parameters() if p.requires_grad]
 
 

@@ -1,4 +1,4 @@
-"""Workers that are threads of the test: they speak the real protocol over real links, and do what a test tells them."""
+"""Fake workers: threads of the test that speak the real protocol over real links and follow a script."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +18,7 @@ BEAT_S = 0.02
 
 
 class FakeWorker:
-    """One device. `script` is called once all is ready for the first round, in the worker's thread."""
+    """One device. `script` is called in the worker's thread once all workers are ready for the first round."""
 
     pid = 0
     out_of_memory = False
@@ -38,40 +38,40 @@ class FakeWorker:
         threading.Thread(target=self._run, daemon=True).start()
 
     def wait_for_stop(self) -> None:
-        """Beat on and say nothing."""
+        """Keep sending beats until the coordinator says stop."""
         self.exchange.recv_control("nothing but stop")
 
     def skip(self, peer: str) -> None:
-        """Lose a message to a peer on its way; the next one shows it."""
+        """Lose a message to a peer; the next message reveals the gap."""
         self.endpoint._peers[peer]._sequence += 1
 
     def lines(self) -> Iterator[str]:
-        """Of its stdout: none."""
+        """Return no lines: it has no stdout."""
         return iter(())
 
     def poll(self) -> int | None:
-        """0 once it has ended."""
+        """Return 0 once the thread has ended."""
         return 0 if self._ended.is_set() else None
 
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """0 once it has ended."""
+        """Wait for the thread; return 0 once it has ended."""
         self._ended.wait(timeout_s)
         return self.poll()
 
     def stop(self, grace_s: float = 2.0) -> int:
-        """It ends when its links do."""
+        """Close its links, which ends the thread."""
         self.endpoint.close()
         return 0
 
     def tail(self, lines: int = 10) -> str:
-        """It has no log."""
+        """Return '': it has no log."""
         return ""
 
     def limit_cpu(self) -> None:
-        """It has no share of anything."""
+        """Do nothing: a thread has no CPU share."""
 
     def collect(self, folder: Path) -> None:
-        """It writes nothing."""
+        """Do nothing: it writes no files."""
 
     def _run(self) -> None:
         beat = Heartbeat(self.exchange, self.endpoint, COORDINATOR, lambda why: None)
@@ -95,13 +95,13 @@ WorkerScript = Callable[[FakeWorker], None]
 
 
 class FakeLauncher:
-    """A launcher of workers; devices without a script of their own only beat."""
+    """A launcher of fake workers; devices without a script only send beats."""
 
     def __init__(self, **scripts: WorkerScript) -> None:
         self._roles = scripts
         self.workers: list[FakeWorker] = []
 
     def start(self, command: Command) -> Job:
-        """Call the worker in."""
+        """Start a fake worker."""
         self.workers.append(FakeWorker(command, self._roles))
         return self.workers[-1]

@@ -1,4 +1,4 @@
-"""Tiny models of every family, with data that have padding, and the plans that cut them."""
+"""Tiny models of every family, with data that have padding."""
 
 import json
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ GPT2 = {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_si
 
 @dataclass(frozen=True)
 class Family:
-    """A model small enough to train in milliseconds, and what is special about it."""
+    """A model small enough to train in milliseconds, and its special properties."""
 
     name: str
     task: str
@@ -68,7 +68,7 @@ BY_NAME = {family.name: family for family in (*FAMILIES, MINILM)}
 
 
 def model_request(family: Family, dropout: bool, **changes: Any) -> ModelRequest:
-    """The family's request, with its dropout as transformers sets it or switched off."""
+    """Return the family's request, with dropout as transformers sets it or switched off."""
     config = dict(family.config)
     if not dropout:
         config.update(dict.fromkeys(family.no_dropout, 0.0))
@@ -76,7 +76,9 @@ def model_request(family: Family, dropout: bool, **changes: Any) -> ModelRequest
 
 
 def data_request(family: Family, folder: Path) -> DataRequest:
-    """Real digits for image models; sentences of very different lengths (so that rows are padded) for text models."""
+    """Return real digits for image models, and sentences of different lengths (so that rows are padded) for text
+    models.
+    """
     if family.task == IMAGE:
         return DataRequest(source="digits", train_samples=96, test_samples=16)
     folder.mkdir(parents=True, exist_ok=True)

@@ -31,18 +31,18 @@ class Prepared:
 
     @property
     def units(self) -> tuple[str, ...]:
-        """Names in order."""
+        """Names of the units in order."""
         return tuple(unit.name for unit in self.graph.units)
 
 
 def prepared(model: ModelRequest, data: DataRequest, folder: Path, seed: int = 3) -> Prepared:
-    """Prepare once; several plans may train from it."""
+    """Prepare model and data once; several plans may train from the result."""
     graph, folders = prepared_below(folder, model, data, seed)
     return Prepared(graph, model, folders, seed)
 
 
 def plan(units: tuple[str, ...], cuts: list[int], shares: list[list[int]]) -> Plan:
-    """A plan of one lane: segments between `cuts`, each with these samples per device; devices are named d0, d1, ..."""
+    """Return a plan of one lane: segments between `cuts`, each with these samples per device, named d0, d1, ..."""
     borders = [0, *cuts, len(units)]
     names = iter(f"d{number}" for number in range(100))
     segments = tuple(
@@ -58,7 +58,7 @@ def plan(units: tuple[str, ...], cuts: list[int], shares: list[list[int]]) -> Pl
 
 
 def run_plan(ready: Prepared, made: Plan, training: TrainingRequest, folder: Path, **changes: Any) -> TrainingMetrics:
-    """Train in one process per device, each with so many `threads` (1)."""
+    """Train with one process per device, each with `threads` threads (default 1)."""
     devices, threads = made.devices, changes.pop("threads", 1)
     fleet = Fleet(
         devices=tuple(
@@ -100,7 +100,7 @@ def run_plan(ready: Prepared, made: Plan, training: TrainingRequest, folder: Pat
 
 
 def final_state(folder: Path) -> dict[str, Tensor]:
-    """Every parameter and buffer after training, by name."""
+    """Return every parameter and buffer after training, by name."""
     found: dict[str, Tensor] = {}
     for path in sorted((folder / "output" / "checkpoint" / "state").glob("*.safetensors")):
         found.update({k.removeprefix("model|"): t for k, t in load_file(path).items() if k.startswith("model|")})

@@ -14,27 +14,28 @@ from tests.clock import fleets, ticks
 
 
 def segment(shares: dict[str, int], units: tuple[str, ...] = ("u",)) -> Segment:
-    """Devices and the samples they take."""
+    """Return a segment of these devices with the samples they take."""
     return Segment(units=units, shares=tuple(Share(device=d, samples=n) for d, n in shares.items()), warmup=1)
 
 
 def drawn(before: dict[str, int], after: dict[str, int]) -> list[str]:
-    """Transfers as text: a>x 0:3, with a star where values of all samples travel too."""
+    """Return transfers as text: a>x 0:3, with a star if unbatched values travel too."""
     found = sample_transfers(segment(before), segment(after))
     return [f"{o.source}>{o.target} {o.first}:{o.end}{'*' if o.carries_shared else ''}" for o in found]
 
 
 def test_samples_keep_their_position() -> None:
-    """
-        a a a b b b b b
-        x x x x x y y z
-    What is the same for all samples comes to each receiver once, with its first rows.
+    """Receivers get the samples at their positions; unbatched values come once, with the first rows.
+
+    a a a b b b b b
+    x x x x x y y z
     """
     assert drawn({"a": 3, "b": 5}, {"x": 5, "y": 2, "z": 1}) == ["a>x 0:3*", "b>x 3:5", "b>y 5:7*", "b>z 7:8*"]
 
 
 def test_one_device_deals_and_one_device_collects() -> None:
-    """
+    """One sender serves three receivers, and one receiver joins three senders.
+
     a a a a        a a b c
     x x y z        x x x x
     """
@@ -43,7 +44,7 @@ def test_one_device_deals_and_one_device_collects() -> None:
 
 
 def test_equal_shares_meet_one_to_one() -> None:
-    """No transfer of nothing where borders coincide."""
+    """Groups with the same borders make no empty transfer."""
     assert drawn({"a": 2, "b": 2}, {"x": 2, "y": 2}) == ["a>x 0:2*", "b>y 2:4*"]
 
 
@@ -52,7 +53,7 @@ PARTS = st.lists(st.integers(1, 6), min_size=1, max_size=5)
 
 @given(PARTS, PARTS)
 def test_every_sample_travels_once(left: list[int], right: list[int]) -> None:
-    """From its holder to its next holder; each receiver is served shared values exactly once."""
+    """Every sample goes from its holder to its next holder; each receiver gets unbatched values exactly once."""
     size = max(sum(left), sum(right))
     left[-1] += size - sum(left)
     right[-1] += size - sum(right)
@@ -84,7 +85,7 @@ PLAN = Plan(
 
 
 def test_a_device_knows_its_place() -> None:
-    """First, middle and last segment; samples, neighbours, and who speaks for the group."""
+    """First, middle and last segment have the right samples, neighbours and leaders."""
     b, c, e = (assignment_of(PLAN, device) for device in "bce")
     assert (b.index, b.span, b.samples, b.is_first, b.is_last, b.is_leader) == (0, (3, 4), 1, True, False, False)
     assert b.incoming == () and b.outgoing == (SampleTransfer("b", "c", 3, 4, False),)
@@ -95,20 +96,20 @@ def test_a_device_knows_its_place() -> None:
 
 
 def test_a_device_talks_to_its_lane_and_never_to_itself() -> None:
-    """Neighbours first."""
+    """The peers of a device are all others of its lane, neighbours first."""
     assert peers_of(PLAN, "b")[:2] == ("c", "a")
     assert all(set(peers_of(PLAN, d)) == set("abcde") - {d} for d in "abcde")
     assert all(len(peers_of(PLAN, d)) == 4 for d in "abcde")
 
 
 def test_a_device_without_a_part_is_refused() -> None:
-    """With the names of those that have one."""
+    """The refusal names the devices that have a part."""
     with pytest.raises(Refused, match="device 'f' has no part in it; taking part are a, b, c, d, e"):
         assignment_of(PLAN, "f")
 
 
 def test_weights_held_by_one_segment_are_not_exchanged() -> None:
-    """Only what units of different segments share; segments ascend."""
+    """Only weights of units in different segments are exchanged; segments ascend."""
     units = {"u0": ("w", "inner"), "u1": ("inner",), "u2": (), "u3": ("w", "last"), "u4": ("last",)}
     assert tied_holders(units, PLAN.lanes[0]) == {"w": (0, 2)}
     assert tied_holders({"u0": ("w",), "u2": ("w",), "u4": ("w",)}, PLAN.lanes[0]) == {"w": (0, 1, 2)}
@@ -119,7 +120,7 @@ LANE = fleets.PLAN.lanes[0]
 
 
 def with_segments(*trains: str) -> Plan:
-    """The usual plan, its first segments training these units."""
+    """Return the usual plan, with its segments training these units."""
     named = tuple(replace(s, trains=tuple(names.split())) for s, names in zip(LANE.segments, trains, strict=True))
     return replace(fleets.PLAN, lanes=(replace(LANE, segments=named),))
 
@@ -134,7 +135,7 @@ def with_segments(*trains: str) -> Plan:
     ],
 )
 def test_a_chain_is_trained_and_neutral_values_do_not_matter(plan: Plan) -> None:
-    """Links as they are, gates that are always full, all units trained."""
+    """Full links, gates that are always full, and segments that train all their units are supported."""
     validate_supported(plan)
 
 
@@ -161,7 +162,7 @@ def test_a_chain_is_trained_and_neutral_values_do_not_matter(plan: Plan) -> None
     ],
 )
 def test_what_training_cannot_run_yet_is_refused_before_it_starts(plan: Plan, words: str) -> None:
-    """All that the plan has beyond a chain is named, and what to do."""
+    """The refusal names every feature beyond a chain of segments, and what to do."""
     with pytest.raises(Refused, match=words) as refused:
         validate_supported(plan)
     assert str(refused.value).endswith("look at this plan with --until plan, or train with another strategy")

@@ -1,4 +1,4 @@
-"""What a coordinator keeps on disk: commits that count only when whole, checkpoints that count only when whole."""
+"""The coordinator's files: commits and checkpoints count only when they are complete."""
 
 import errno
 import json
@@ -32,12 +32,12 @@ from tests.training.model_families import BY_NAME
 
 
 def metrics(round: int, loss: float = 1.0) -> RoundMetrics:
-    """One round."""
+    """Return the metrics of one round."""
     return RoundMetrics(round=round, loss=loss, gradient_norm=None, learning_rate=0.1, round_s=2.0)
 
 
 def log_of(path: Path, rounds: int) -> None:
-    """A log of that many rounds."""
+    """Write a log of that many rounds."""
     log = CommitLog(path, [])
     for round in range(rounds):
         log.commit(metrics(round))
@@ -45,7 +45,7 @@ def log_of(path: Path, rounds: int) -> None:
 
 
 def test_a_commit_is_on_disk_when_the_call_returns(tmp_path: Path) -> None:
-    """Another reader sees it at once, before the log is closed."""
+    """Another reader sees the commit before the log is closed."""
     log = CommitLog(tmp_path / "deep" / "commits.jsonl", [])
     log.commit(metrics(0))
     assert read_commits(tmp_path / "deep" / "commits.jsonl") == [metrics(0)] == log.rounds
@@ -54,7 +54,7 @@ def test_a_commit_is_on_disk_when_the_call_returns(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cut", [1, 7, 30])
 def test_a_half_written_line_is_no_commit(cut: int, tmp_path: Path) -> None:
-    """A kill in the middle of writing leaves the rounds before it, and the next attempt writes on cleanly."""
+    """A kill in the middle of a write leaves the rounds before it, and the next attempt appends cleanly."""
     path = tmp_path / "commits.jsonl"
     log_of(path, 3)
     path.write_bytes(path.read_bytes()[:-cut])
@@ -66,7 +66,7 @@ def test_a_half_written_line_is_no_commit(cut: int, tmp_path: Path) -> None:
 
 
 def test_rounds_after_the_checkpoint_are_forgotten(tmp_path: Path) -> None:
-    """Their parameters died with the workers: they will be committed again."""
+    """Rounds after the checkpoint are committed again, since their parameters died with the workers."""
     path = tmp_path / "commits.jsonl"
     log_of(path, 5)
     log = CommitLog(path, [metrics(0), metrics(1), metrics(2)])
@@ -76,13 +76,13 @@ def test_rounds_after_the_checkpoint_are_forgotten(tmp_path: Path) -> None:
 
 
 def test_a_log_that_is_not_there_has_no_rounds(tmp_path: Path) -> None:
-    """Nothing was committed yet."""
+    """A missing log means that nothing was committed yet."""
     assert read_commits(tmp_path / "commits.jsonl") == []
 
 
 @pytest.mark.parametrize("line", [b"{", bytes(100), b"\xff\xfe"])
 def test_a_corrupt_line_within_the_log_is_refused_by_name(line: bytes, tmp_path: Path) -> None:
-    """Only the last line can be half-written; a zeroed page ended in a UnicodeDecodeError or worse."""
+    """Bug: a zeroed page ended in a UnicodeDecodeError. Only the last line can be half-written."""
     path = tmp_path / "commits.jsonl"
     log_of(path, 2)
     path.write_bytes(line + b"\n" + path.read_bytes())
@@ -95,12 +95,12 @@ ADAMW = TrainingRequest(rounds=5)
 
 @pytest.fixture(scope="module")
 def ready(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    """A tiny ResNet: it has buffers that must not be lost."""
+    """A tiny ResNet, whose buffers must not be lost."""
     return recorded(BY_NAME["resnet"], tmp_path_factory.mktemp("resnet"))
 
 
 def moved(segment: Segment) -> NamedOptimizer:
-    """Give a segment one step and other running statistics."""
+    """Give a segment one optimizer step and other running statistics."""
     updates = NamedOptimizer(segment.parameters, ADAMW)
     for name, parameter in segment.parameters.items():
         parameter.grad = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(len(name)))
@@ -114,7 +114,7 @@ def moved(segment: Segment) -> NamedOptimizer:
 def saved(
     ready: Recorded, work: Path, cuts: list[int], round: int = 1, before: Path | None = None
 ) -> dict[str, torch.Tensor]:
-    """A whole checkpoint of segments between cuts; the state it must hold."""
+    """Write a complete checkpoint of the segments between cuts, and return its expected state."""
     borders = [0, *cuts, len(ready.units)]
     shards, state = {}, {}
     for index, (a, b) in enumerate(zip(borders, borders[1:], strict=False)):
@@ -127,20 +127,20 @@ def saved(
 
 
 def newest(work: Path) -> tuple[StoredCheckpoint | None, str]:
-    """What would be gone on from, and what is said about the others."""
+    """Return the checkpoint to resume from, and what is reported about the skipped ones."""
     said: list[str] = []
     return checkpoints.newest_complete(work, said.append), "; ".join(said)
 
 
 def two(ready: Recorded, work: Path) -> Path:
-    """Checkpoints of rounds 1 and 2, two shards each; the folder of the newer one."""
+    """Write checkpoints of rounds 1 and 2, two shards each, and return the newer one's folder."""
     saved(ready, work, [2], round=1)
     saved(ready, work, [2], round=2, before=checkpoint_folder(work, 1))
     return checkpoint_folder(work, 2)
 
 
 def test_a_checkpoint_serves_any_other_plan(ready: Recorded, tmp_path: Path) -> None:
-    """Written by two segments, taken up by three: parameters, statistics and the next step, bit by bit."""
+    """A checkpoint of two segments loads into three: parameters, statistics and the next step agree bit by bit."""
     state = saved(ready, tmp_path, [2])
     found, said = newest(tmp_path)
     assert found is not None and found[1].round == 1 and not said
@@ -209,8 +209,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
 def test_a_damaged_checkpoint_gives_way_to_the_one_before_it_in_words(
     damage: str, ready: Recorded, tmp_path: Path
 ) -> None:
-    """One flipped bit trained on to other weights, and an empty round.json was refused for ever: now whatever is not
-    what was written is passed over and named, and the older checkpoint is taken up whole."""
+    """Bug: training went on with one flipped bit, and an empty round.json was refused for ever.
+
+    Damaged checkpoints are skipped with a sentence, and the older one is used.
+    """
     folder = two(ready, tmp_path)
     harm, sentence = DAMAGES[damage]
     harm(folder)
@@ -224,7 +226,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before_it_in_words(
 
 @pytest.mark.parametrize("damage", [d for d in DAMAGES if "mark" not in d and "log" not in d])
 def test_whoever_restores_or_exports_looks_at_the_shards_again(damage: str, ready: Recorded, tmp_path: Path) -> None:
-    """A shard may be damaged after it was chosen, or on its way to another machine: no value of it is taken up."""
+    """A shard may be damaged after it was chosen, or on its way to another machine: no value of it is loaded."""
     folder = two(ready, tmp_path)
     segment = ready.segment(ready.units)
     before = {n: t.detach().clone() for n, t in (*segment.parameters.items(), *segment.buffers.items())}
@@ -237,7 +239,7 @@ def test_whoever_restores_or_exports_looks_at_the_shards_again(damage: str, read
 
 
 def test_a_shard_that_arrives_damaged_is_never_declared_whole(ready: Recorded, tmp_path: Path) -> None:
-    """The writer's own digest counts, not one made of what came over: and nothing older is dropped before."""
+    """The writer's digest decides, not one of the received file, and nothing older is deleted before."""
     saved(ready, tmp_path, [], round=1)
     segment = ready.segment(ready.units)
     file, digest = write_shard(checkpoint_folder(tmp_path, 2), "segment-0", segment, moved(segment))
@@ -249,7 +251,7 @@ def test_a_shard_that_arrives_damaged_is_never_declared_whole(ready: Recorded, t
 
 
 def test_a_shard_too_many_is_not_read_and_not_exported(ready: Recorded, tmp_path: Path) -> None:
-    """An attempt by another plan may have left one: it holds older values of the same tensors."""
+    """A shard left by another plan's attempt holds older values of the same tensors."""
     state = saved(ready, tmp_path, [], round=1)
     other = ready.segment(ready.units[:2])
     write_shard(checkpoint_folder(tmp_path, 1), "segment-1", other, NamedOptimizer(other.parameters, ADAMW))
@@ -262,7 +264,7 @@ def test_a_shard_too_many_is_not_read_and_not_exported(ready: Recorded, tmp_path
 
 
 def test_a_checkpoint_that_lacks_a_tensor_is_not_half_restored(ready: Recorded, tmp_path: Path) -> None:
-    """What was missing kept its starting value in silence."""
+    """Bug: a missing tensor silently kept its initial value."""
     segment = ready.segment(ready.units[:2])
     file, digest = write_shard(
         checkpoint_folder(tmp_path, 1), "segment-0", segment, NamedOptimizer(segment.parameters, ADAMW)
@@ -274,7 +276,7 @@ def test_a_checkpoint_that_lacks_a_tensor_is_not_half_restored(ready: Recorded, 
 
 
 def test_the_two_newest_whole_checkpoints_are_kept(ready: Recorded, tmp_path: Path) -> None:
-    """Whatever their number; those that were passed over go once there is a newer one, whatever their round."""
+    """Two checkpoints are kept; skipped ones are deleted once there is a newer one, whatever their round."""
     rounds = (9, 10, 999_999, 1_000_000)
     for before, round in zip((0, *rounds), rounds, strict=False):
         saved(ready, tmp_path, [], round=round, before=checkpoint_folder(tmp_path, before))
@@ -289,8 +291,9 @@ def test_the_two_newest_whole_checkpoints_are_kept(ready: Recorded, tmp_path: Pa
 def test_everything_is_on_disk_before_an_older_checkpoint_is_dropped(
     ready: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """round.json and shards from other machines were still in memory when the older checkpoint went: a power cut left
-    neither. The mark is flushed after its shards, and every folder that got a name too."""
+    """Bug: a power cut left neither checkpoint, since the older one was deleted before the newer one's files were on
+    disk. The mark is flushed after its shards, and so is every folder with a new entry.
+    """
     saved(ready, tmp_path, [2], round=1)
     saved(ready, tmp_path, [2], round=2, before=checkpoint_folder(tmp_path, 1))
     done: list[str] = []
@@ -316,7 +319,7 @@ def test_everything_is_on_disk_before_an_older_checkpoint_is_dropped(
 def test_a_full_disk_costs_the_new_checkpoint_only_and_says_so(
     error: Exception, ready: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half a shard is cleared away to make room, the older checkpoint stays, and the sentence names the folder."""
+    """The half written shard is deleted to make room, the older checkpoint stays, and the error names the folder."""
     saved(ready, tmp_path, [], round=1)
 
     def full(tensors: object, path: Path) -> None:
@@ -351,14 +354,16 @@ def test_a_full_disk_costs_the_new_checkpoint_only_and_says_so(
 def test_checkpoints_are_due_by_rounds_and_by_time(
     rounds: int, every: int | None, seconds: float, took_s: float, expected: list[int], tmp_path: Path
 ) -> None:
-    """Forty rounds had none before the last, however long they took; a setting is kept to the letter, and writing
-    takes a twentieth of the time at most."""
+    """Bug: forty rounds had no checkpoint before the last, however long they took.
+
+    The setting is followed exactly, and writing takes at most a twentieth of the time.
+    """
     now = [0.0]
     training = TrainingRequest(rounds=rounds, checkpoint_every_rounds=every)
     saver = CheckpointSaver(training, tmp_path, None, lambda: now[0])
 
     class Crew:
-        """Workers that take their time."""
+        """Workers that take a fixed time to save."""
 
         def gather(self, kind: str, devices: tuple[str, ...], patience_s: float) -> dict[str, dict[str, object]]:
             now[0] += took_s
@@ -377,7 +382,7 @@ def test_checkpoints_are_due_by_rounds_and_by_time(
 
 
 def test_frozen_parameters_are_not_in_a_checkpoint(tmp_path: Path) -> None:
-    """They are where they came from; buffers are always kept."""
+    """Frozen parameters stay in the pretrained files; buffers are always saved."""
     made = recorded(BY_NAME["bert"], tmp_path, freeze=(r"bert\.",))
     segment = made.segment(made.units)
     file, digest = write_shard(

@@ -1,6 +1,8 @@
-"""The control set: cut into segments and shards, in separate processes over encrypted links, a model trains as the
-unsplit one does in plain PyTorch. 20 rounds; bitwise where additions keep their order, else 1e-5 (fp32), 1e-10 (fp64),
-or what this machine's own rounding allows (see compare).
+"""The control set: a partitioned model trains like the unsplit one in plain PyTorch.
+
+Segments and shards run in separate processes over encrypted links for 20 rounds. Results agree bitwise where additions
+keep their order, else within 1e-5 (fp32) or 1e-10 (fp64), or within this machine's own rounding (see
+control_comparison).
 """
 
 from pathlib import Path
@@ -30,20 +32,20 @@ TIED = {"gpt2"}  # its embedding is its head: their gradients are added in anoth
 def compared(
     ready: Prepared, cuts: list[int], shares: list[list[int]], training: TrainingRequest, folder: Path
 ) -> Comparison:
-    """Train both ways and compare. Batch norms of the control see the shards that the plan makes."""
+    """Train both ways and compare. Batch norms of the control see the plan's shards."""
     shards = UNEVEN if all(s == [3, 5] for s in shares) and has_batch_norm(ready) else WHOLE
     run = cut_run(ready, plan(ready.units, cuts, shares), training, folder)
     return beside_control(ready, run, training, shards)
 
 
 def cut_run(ready: Prepared, made: Plan, training: TrainingRequest, folder: Path, **changes: Any) -> Control:
-    """What a partitioned run leaves."""
+    """Return the losses and the state of a partitioned run."""
     metrics = run_plan(ready, made, training, folder, **changes)
     return Control([round.loss for round in metrics.rounds], final_state(folder))
 
 
 def request(**changes: object) -> TrainingRequest:
-    """20 rounds of 3 micro-batches of 8."""
+    """Return a request for 20 rounds of 3 micro-batches of 8."""
     settings = {"rounds": 20, "batch_samples": 24, "micro_batch_samples": 8, "learning_rate": 1e-3, **changes}
     return TrainingRequest(**settings)  # type: ignore[arg-type]
 
@@ -51,8 +53,9 @@ def request(**changes: object) -> TrainingRequest:
 @pytest.mark.slow
 @pytest.mark.parametrize("family", (*FAMILIES, MINILM), ids=lambda f: f.name)
 def test_a_pipeline_trains_bit_by_bit_as_the_unsplit_model(family: Family, tmp_path: Path) -> None:
-    """Cut in the middle, with the family's own dropout, AdamW, weight decay and clipping, nothing changes in any bit
-    (tied weights: 1e-5)."""
+    """A model cut in the middle, with its own dropout, AdamW, weight decay and clipping, agrees in every bit (tied
+    weights: 1e-5).
+    """
     ready = prepared(model_request(family, dropout=True), data_request(family, tmp_path), tmp_path)
     training = request(schedule="linear", weight_decay=0.1, clip_norm=0.5)
     found = compared(ready, [len(ready.units) // 2], [[8], [8]], training, tmp_path)
@@ -62,8 +65,10 @@ def test_a_pipeline_trains_bit_by_bit_as_the_unsplit_model(family: Family, tmp_p
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet", "mobilenet_v2", "bert"])
 def test_one_device_clips_bit_by_bit_as_the_unsplit_model(name: str, tmp_path: Path) -> None:
-    """Norms were added up in another precision than torch's: after 20 rounds the loss was off by 1e-3 in a ResNet and
-    by 0.3 in MobileNetV2."""
+    """Bug: norms were added up in another precision than torch's.
+
+    After 20 rounds the loss was off by 1e-3 in a ResNet and by 0.3 in MobileNetV2.
+    """
     family = BY_NAME[name]
     ready = prepared(model_request(family, dropout=True), data_request(family, tmp_path), tmp_path)
     found = compared(ready, [], [[8]], request(weight_decay=0.1, clip_norm=0.1), tmp_path)
@@ -73,7 +78,9 @@ def test_one_device_clips_bit_by_bit_as_the_unsplit_model(name: str, tmp_path: P
 @pytest.mark.slow
 @pytest.mark.parametrize("shares", [[[8], [8]], [[3, 5], [8]]], ids=["alone", "group"])
 def test_what_the_loss_never_reaches_is_left_alone(shares: list[list[int]], tmp_path: Path) -> None:
-    """DINOv2's mask token takes no part in classification: zeros passed for its gradient, and weight decay moved it."""
+    """Bug: DINOv2's mask token, which classification does not use, got zeros for a gradient, and weight decay changed
+    it.
+    """
     ready = prepared(model_request(DINO, dropout=True), data_request(DINO, tmp_path), tmp_path)
     training = request(optimizer="adamw", weight_decay=0.5, clip_norm=0.5)
     found = compared(ready, [2], shares, training, tmp_path)
@@ -85,7 +92,7 @@ def test_what_the_loss_never_reaches_is_left_alone(shares: list[list[int]], tmp_
 @pytest.mark.slow
 @pytest.mark.parametrize("family", [f for f in (*FAMILIES, MINILM) if not f.batch_norm], ids=lambda f: f.name)
 def test_uneven_groups_in_a_pipeline_train_as_the_unsplit_model(family: Family, tmp_path: Path) -> None:
-    """3 + 5 samples on two devices, then 8 on one, with padding, dropout and clipping: within 1e-5."""
+    """3 + 5 samples on two devices, then 8 on one, with padding, dropout and clipping, agree within 1e-5."""
     ready = prepared(model_request(family, dropout=True), data_request(family, tmp_path), tmp_path)
     found = compared(ready, [len(ready.units) // 2], [[3, 5], [8]], request(clip_norm=0.5), tmp_path)
     assert found.within(FP32), (found.found, found.floor())
@@ -94,7 +101,7 @@ def test_uneven_groups_in_a_pipeline_train_as_the_unsplit_model(family: Family, 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", [f for f in FAMILIES if f.batch_norm], ids=lambda f: f.name)
 def test_batch_norm_families_train_as_the_unsplit_model_on_the_same_shards(family: Family, tmp_path: Path) -> None:
-    """Both segments on 3 + 5 samples: statistics per shard, means of them after each round: within 1e-10 in fp64."""
+    """Both segments on 3 + 5 samples, with statistics per shard and averaged after each round, agree within 1e-10."""
     ready = prepared(
         model_request(family, dropout=False, precision="float64"), data_request(family, tmp_path), tmp_path
     )
@@ -106,7 +113,7 @@ def test_batch_norm_families_train_as_the_unsplit_model_on_the_same_shards(famil
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
 def test_adapters_train_as_in_the_unsplit_model(name: str, tmp_path: Path) -> None:
-    """LoRA with its dropout on uneven groups and three segments, the base frozen: within 1e-10 in fp64."""
+    """LoRA with dropout on uneven groups and three segments, with a frozen base, agrees within 1e-10 in fp64."""
     targets = {"bert": ("query", "value"), "gpt2": ("c_attn",), "llama": ("q_proj", "v_proj")}[name]
     lora = Lora(r=4, alpha=8, dropout=0.1, targets=targets)
     family = BY_NAME[name]
@@ -119,7 +126,7 @@ def test_adapters_train_as_in_the_unsplit_model(name: str, tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_tied_weights_move_together_in_groups_on_both_ends(tmp_path: Path) -> None:
-    """GPT-2's embedding and head in two segments of two devices each, clipped by global norm: within 1e-10 in fp64."""
+    """GPT-2's embedding and head in two segments of two devices each, clipped by norm, agree within 1e-10 in fp64."""
     family = BY_NAME["gpt2"]
     ready = prepared(model_request(family, dropout=True, precision="float64"), data_request(family, tmp_path), tmp_path)
     found = compared(ready, [len(ready.units) // 2], [[3, 5], [6, 2]], request(clip_norm=0.3), tmp_path)
@@ -128,7 +135,7 @@ def test_tied_weights_move_together_in_groups_on_both_ends(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_frozen_units_need_no_backward(tmp_path: Path) -> None:
-    """With the first segment wholly frozen it sends no gradient, and the rest trains bit by bit as unsplit."""
+    """A frozen first segment receives no gradient, and the rest trains bit by bit as unsplit."""
     family = BY_NAME["bert"]
     model = model_request(family, dropout=True, freeze=(r"bert\.embeddings", r"bert\.encoder\.layer\.0"))
     ready = prepared(model, data_request(family, tmp_path), tmp_path)
@@ -138,8 +145,10 @@ def test_frozen_units_need_no_backward(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_threads_train_bit_by_bit_as_the_unsplit_model_on_two(tmp_path: Path) -> None:
-    """Every device trained with one thread, whatever it has; with as many threads as the control has, bits are equal:
-    threads change the order of additions, and nothing else does."""
+    """Bug: every device trained with one thread.
+
+    With as many threads as the control all bits agree, since threads change only the order of additions.
+    """
     ready = prepared(model_request(MINILM, dropout=True, precision="float64"), data_request(MINILM, tmp_path), tmp_path)
     training = request(rounds=3)
     torch.set_num_threads(2)

@@ -1,4 +1,4 @@
-"""The comparison with a control can fail: it allows rounding as it is on this machine, and no error."""
+"""The comparison with a control detects every error and allows only this machine's rounding."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,12 +29,12 @@ def ready(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def shards(ready: Prepared) -> list[tuple[int, int]]:
-    """As in the control set: only batch norms see shards."""
+    """Return the shards of the control set: only batch norms see them."""
     return SHARDS if has_batch_norm(ready) else [(0, 8)]
 
 
 def compared(ready: Prepared, order: Order, spoil: Callable[[nn.Module], None] = lambda model: None) -> Comparison:
-    """A run in this order of additions, from spoiled weights, beside its control."""
+    """Compare a run with this order of additions, from spoiled weights, with its control."""
     model = whole_model(ready)
     spoil(model)
     run: Control = train_unsplit(model, PreparedData(ready.folders.data), TRAINING, ready.seed, ready.units, order)
@@ -42,8 +42,10 @@ def compared(ready: Prepared, order: Order, spoil: Callable[[nn.Module], None] =
 
 
 def test_other_orders_of_additions_are_allowed_whatever_they_make_on_this_machine(ready: Prepared) -> None:
-    """Where a target is below a machine's rounding (MobileNetV2's logits were 1.02e-10 apart on one, and 1e-10 was
-    asked for), what that machine's rounding does to the control is the bound."""
+    """Bug: MobileNetV2's logits were 1.02e-10 apart on one machine where 1e-10 was allowed.
+
+    If the target is below a machine's rounding, the rounding of its control is the bound.
+    """
     norms = has_batch_norm(ready)
     found = compared(ready, Order(shards(ready), samples=2 if norms else None, micro_batches=not norms))
     assert not found.bitwise
@@ -52,7 +54,7 @@ def test_other_orders_of_additions_are_allowed_whatever_they_make_on_this_machin
 
 @pytest.mark.parametrize("target", [FP64, 0.0])
 def test_one_scale_that_is_off_by_a_millionth_is_found(ready: Prepared, target: float) -> None:
-    """By the target, and by this machine's rounding alone."""
+    """Both the target and this machine's rounding alone detect it."""
 
     def spoil(model: nn.Module) -> None:
         scales = [p for name, p in model.named_parameters() if p.dim() == 1 and name.endswith("weight")]
@@ -64,13 +66,13 @@ def test_one_scale_that_is_off_by_a_millionth_is_found(ready: Prepared, target: 
 
 @pytest.mark.parametrize("target", [FP64, 0.0])
 def test_one_sample_that_is_dropped_is_found(ready: Prepared, target: float) -> None:
-    """Of every micro-batch, by the target, and by this machine's rounding alone."""
+    """Both the target and this machine's rounding alone detect a sample missing from every micro-batch."""
     *whole, (first, end) = shards(ready)
     assert not compared(ready, Order([*whole, (first, end - 1)])).within(target)
 
 
 def test_rounding_is_not_measured_where_the_target_is_kept(ready: Prepared) -> None:
-    """The same additions agree in every bit, and nothing more is trained."""
+    """Runs with the same additions agree in every bit, and no control is trained for the rounding."""
     found = compared(ready, Order(shards(ready)))
     assert found.bitwise
 

@@ -1,4 +1,4 @@
-"""Training that runs away ends in a sentence."""
+"""A training that diverges ends with a sentence."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from tests.training.runs import plan, prepared, run_plan
 
 @pytest.mark.slow
 def test_a_loss_that_is_no_number_is_refused_with_its_round(tmp_path: Path) -> None:
-    """Trying again would end the same way: the device, the round and what to change are named; nothing is left."""
+    """The refusal names the device, the round and the setting to change, since another try would end the same way."""
     ready = prepared(model_request(BY_NAME["vit"], dropout=True), data_request(BY_NAME["vit"], tmp_path), tmp_path)
     training = TrainingRequest(
         rounds=9, batch_samples=24, micro_batch_samples=8, optimizer="sgd", learning_rate=1e30, momentum=0.9
@@ -28,8 +28,10 @@ def test_a_loss_that_is_no_number_is_refused_with_its_round(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_a_gradient_that_is_no_number_is_refused_before_its_round_is_committed(tmp_path: Path) -> None:
-    """Far out, GELU's tanh is flat and its slope 0 times infinity: the loss is finite, the gradient is not. Without
-    clipping nobody looked, and every weight it touched was lost; now no round is in the log, device and weight named.
+    """Bug: without clipping a gradient that is not finite was committed and destroyed the weights.
+
+    For large inputs GELU's tanh is flat and its slope is 0 times infinity: the loss is finite, the gradient is not. No
+    round is in the log; device and weight are named.
     """
     ready = prepared(model_request(BY_NAME["gpt2"], dropout=True), data_request(BY_NAME["gpt2"], tmp_path), tmp_path)
     start = ready.folders.model / "start.safetensors"

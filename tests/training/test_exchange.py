@@ -1,4 +1,4 @@
-"""Tensors between workers over real links on loopback: sums, order, messages in pieces, and what is turned away."""
+"""Tensors between workers over real links on loopback: sums, order, messages in pieces, and refusals."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +25,7 @@ Work = Callable[[str, Exchange], Any]
 
 @contextmanager
 def connected(names: Sequence[str], listen: Listen | None = None) -> Iterator[dict[str, Endpoint]]:
-    """Endpoints of one run, each connected to all others."""
+    """Open endpoints of one run, each connected to all others."""
     public = {name: KEYS[name].public for name in names}
     with ExitStack() as stack:
         ends = {
@@ -40,7 +40,7 @@ def connected(names: Sequence[str], listen: Listen | None = None) -> Iterator[di
 
 
 def together(names: Sequence[str], work: Work, revision: int = 0, listen: Listen | None = None) -> dict[str, Any]:
-    """Run the same work on every member at once, each in a thread with its own link; results by name."""
+    """Run the same work on every member at once, each in a thread with its own link; return results by name."""
     with connected(names, listen) as ends, ThreadPoolExecutor(len(names)) as pool:
         exchanges = {name: Exchange(end, COORDINATOR, torch.device("cpu"), revision) for name, end in ends.items()}
         jobs = {name: pool.submit(work, name, exchange) for name, exchange in exchanges.items()}
@@ -53,13 +53,13 @@ def together(names: Sequence[str], work: Work, revision: int = 0, listen: Listen
 
 
 def values(name: str, size: int, round: int = 0) -> torch.Tensor:
-    """A member's own numbers."""
+    """Return random numbers that depend on the member and the round."""
     return torch.randn(size, generator=torch.Generator().manual_seed(100 * round + ord(name)))
 
 
 @pytest.mark.parametrize("members", [2, 3, 5])
 def test_a_ring_adds_up_and_everybody_has_the_same_bits(members: int) -> None:
-    """Many elements, an odd number of them, fewer than members, one and none; several rounds behind each other."""
+    """The ring works for many elements, an odd number, fewer than members, one and none, in consecutive rounds."""
     group = NAMES[1 : 1 + members]
     sizes = (100_003, 7, members - 1, 1, 0)
 
@@ -81,7 +81,7 @@ def test_a_ring_adds_up_and_everybody_has_the_same_bits(members: int) -> None:
 
 
 def lane(*groups: str) -> Lane:
-    """A segment per group of one-letter devices."""
+    """Return a lane with a segment per group of one-letter devices."""
     segments = tuple(
         Segment(
             units=(f"u{n}",),
@@ -109,7 +109,7 @@ def lane(*groups: str) -> Lane:
 def test_holders_of_the_same_weight_add_up_their_gradients(
     groups: tuple[str, ...], holders: dict[str, tuple[int, ...]]
 ) -> None:
-    """In the order of segments, whatever the sizes of the groups: all holders end with the same bits."""
+    """Holders add in the order of segments, whatever the sizes of their groups, and end with the same bits."""
     made = lane(*groups)
 
     def gradient(index: int, name: str) -> torch.Tensor:
@@ -132,8 +132,10 @@ def test_holders_of_the_same_weight_add_up_their_gradients(
 
 
 def test_a_shared_weight_has_a_gradient_where_any_holders_loss_reaches_it() -> None:
-    """`half` is reached in the second segment only, `none` nowhere: the first became zeros everywhere it was missing,
-    the second zeros that weight decay then moved."""
+    """Bug: a missing gradient became zeros.
+
+    `half` is reached in the second segment only; `none` is reached nowhere, and weight decay then changed it.
+    """
     groups = ("ab", "cde")
     holders = {"half": (0, 1), "none": (0, 1)}
 
@@ -160,9 +162,9 @@ KINDS = (
 
 @pytest.mark.parametrize("limit_bytes", [1 << 30, 1000, 24, 7, 1])
 def test_tensors_arrive_as_they_were_sent(limit_bytes: int) -> None:
-    """Every dtype and shape, by number; with when they left, when they came and how many bytes they were.
+    """Every dtype and shape arrives by number, with its times and size.
 
-    Also where a message holds less than they are: once a tensor above 1 GiB was refused in the middle of a run.
+    Bug: a tensor above 1 GiB was refused in the middle of a run; tensors larger than a message are sent in pieces.
     """
     key = TransferKey("values", 3, 1, 2, "a")
 
@@ -186,7 +188,7 @@ def test_tensors_arrive_as_they_were_sent(limit_bytes: int) -> None:
 
 @contextmanager
 def listening(revision: int = 2, round: int = 5) -> Iterator[tuple[Endpoint, Endpoint, Exchange]]:
-    """A coordinator and a peer with bare links, and one worker's exchange."""
+    """Open bare links of a coordinator and a peer, and one worker's exchange."""
     with connected((COORDINATOR, "a", "b")) as ends:
         exchange = Exchange(ends["b"], COORDINATOR, torch.device("cpu"), revision)
         exchange.start_round(round)
@@ -194,7 +196,7 @@ def listening(revision: int = 2, round: int = 5) -> Iterator[tuple[Endpoint, End
 
 
 def header(**changes: Any) -> dict[str, Any]:
-    """What describes three floats of round 5."""
+    """Return a header that describes three floats of round 5."""
     plain = {"revision": 2, "round": 5, "segment": 1, "step": 0, "tensors": [[7, "float32", [3]]], "sent_s": 0.0}
     return {**plain, **changes}
 
@@ -203,7 +205,7 @@ PART = torch.ones(3).numpy().tobytes()
 
 
 def test_what_is_stale_is_dropped() -> None:
-    """Messages of older rounds and of other revisions vanish, even where they would fit; what is due arrives."""
+    """Messages of older rounds and of other revisions are dropped, even if they would fit; the current one arrives."""
     with listening() as (_, peer, exchange):
         zeros = bytes(12)
         for changes in ({"round": 4}, {"revision": 1}, {"revision": 3}, {"round": 4, "tensors": "garbage"}):
@@ -215,7 +217,7 @@ def test_what_is_stale_is_dropped() -> None:
 
 
 def test_what_came_early_waits_for_its_round() -> None:
-    """A quick neighbour may be a round ahead; what is left of the old round is forgotten when the new one starts."""
+    """Messages of the next round are kept; those of the old round are dropped when the new one starts."""
     with listening() as (_, peer, exchange):
         for round, step in ((6, 0), (5, 1), (5, 0)):
             peer.send("b", Message("values", header(round=round, step=step), (PART,)))
@@ -252,7 +254,7 @@ def test_what_came_early_waits_for_its_round() -> None:
     ids=str,
 )
 def test_a_malformed_message_is_named(changes: dict[str, Any]) -> None:
-    """With its sender and its kind: whoever is on the run's list and still sends that has a fault."""
+    """The refusal names the sender and the kind of message."""
     with listening() as (_, peer, exchange):
         peer.send("b", Message("values", header(**changes), (PART,)))
         with pytest.raises(Refused, match="^a sent a 'values' that does not describe its tensors"):
@@ -260,7 +262,7 @@ def test_a_malformed_message_is_named(changes: dict[str, Any]) -> None:
 
 
 def test_pieces_of_other_sizes_than_described_are_malformed() -> None:
-    """Before memory is taken for what they claim to be; and what never becomes whole goes with its round."""
+    """Sizes are checked before memory is allocated, and an incomplete message is dropped with its round."""
     with listening() as (_, peer, exchange):
         huge = header(piece=[0, 2], tensors=[[7, "float32", [1 << 50]]])
         peer.send("b", Message("values", huge, (PART,)))
@@ -276,7 +278,7 @@ def test_pieces_of_other_sizes_than_described_are_malformed() -> None:
 
 
 def test_no_tensor_is_made_of_nothing() -> None:
-    """An empty part that claims to be three floats is malformed; uninitialised memory never enters training."""
+    """An empty part that claims to be three floats is malformed, so uninitialised memory never enters training."""
     with listening() as (_, peer, exchange):
         peer.send("b", Message("values", header(), (b"",)))
         with pytest.raises(Refused, match="does not describe its tensors"):
@@ -284,7 +286,7 @@ def test_no_tensor_is_made_of_nothing() -> None:
 
 
 def test_control_messages_wait_their_turn_and_stop_does_not() -> None:
-    """The coordinator's words are heard by kind, in order; stop ends any wait; a peer cannot speak for it."""
+    """Control messages are received by kind, in order; stop ends any wait; a peer cannot send control messages."""
     with listening() as (coordinator, peer, exchange):
         coordinator.send("b", Message("later", {"n": 1}))
         coordinator.send("b", Message("commit", {"n": 2}))
@@ -304,7 +306,7 @@ PARTS = [b"", b"abcdefg", b"h", b"", b"ijklmnop", b"q", b""]
 
 @pytest.mark.parametrize("limit_bytes", range(1, 20))
 def test_parts_come_out_as_they_went_in(limit_bytes: int) -> None:
-    """No message is over the limit, none but the last has room left, and joining gives the same parts."""
+    """No message exceeds the limit, all but the last are full, and joining gives the same parts."""
     cut = list(split_parts([memoryview(part) for part in PARTS], limit_bytes))
     sizes = [sum(part.nbytes for part in piece) for piece in cut]
     assert max(sizes) <= limit_bytes and all(size == limit_bytes for size in sizes[:-1]) and sum(sizes) == 17
@@ -320,6 +322,6 @@ def test_nothing_is_one_message() -> None:
 
 @pytest.mark.parametrize("sizes", [[2], [4], [], [5, -2], [1 << 60]])
 def test_other_sizes_than_came_are_refused(sizes: list[int]) -> None:
-    """Before any memory is taken for them."""
+    """Sizes are compared before any memory is allocated."""
     with pytest.raises(ValueError, match="3 bytes came"):
         join_parts([memoryview(b"abc")], sizes)

@@ -1,4 +1,4 @@
-"""What a coordinator says of a training that cannot go on: the cause by its name, and never an innocent device."""
+"""Errors of the coordinator when a training cannot go on: they name the cause, and never an innocent device."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ VALUES = {"revision": 0, "round": 0, "segment": 1, "step": 9, "tensors": [], "se
 
 
 def failure_of(folder: Path, **scripts: WorkerScript) -> FleetuneError:
-    """What ends a training of three devices that play these scripts."""
+    """Return the error that ends a training of three devices with these scripts."""
     folders = PreparedFolders.below(folder)
     ready = SimpleNamespace(units=("a", "b", "c"), folders=folders, model=model_request(BY_NAME["bert"], False), seed=0)
     with pytest.raises(FleetuneError) as caught:
@@ -32,12 +32,12 @@ def failure_of(folder: Path, **scripts: WorkerScript) -> FleetuneError:
 
 
 def failures(folder: Path) -> tuple[str, ...]:
-    """What the event log says of it."""
+    """Return the failures in the event log."""
     return follow(folder / "work" / "events.jsonl", lambda *_: None, alive=lambda: False).failures
 
 
 def waits_for(peer: str) -> WorkerScript:
-    """Somebody to whom a peer owes values."""
+    """Return a script that waits for values from a peer."""
 
     def waits(worker: FakeWorker) -> None:
         worker.exchange.receive(TransferKey("values", 0, 1, 0, peer))
@@ -46,7 +46,7 @@ def waits_for(peer: str) -> WorkerScript:
 
 
 def test_a_message_lost_between_two_devices_is_put_down_to_their_link(tmp_path: Path) -> None:
-    """Once the run hung for 120 s and blamed d0, which only waited; now the gap is told with the next beat."""
+    """Bug: the run hung for 120 s and blamed d0, which only waited. The next beat reports the gap."""
 
     def loses(worker: FakeWorker) -> None:
         worker.skip("d2")
@@ -63,7 +63,7 @@ def test_a_message_lost_between_two_devices_is_put_down_to_their_link(tmp_path: 
 
 
 def test_a_message_lost_on_its_way_to_the_coordinator_is_noticed_there(tmp_path: Path) -> None:
-    """Its link is named; with it the device, as one end of the link only."""
+    """The error names the link, and the device only as one end of it."""
 
     def loses(worker: FakeWorker) -> None:
         worker.skip(COORDINATOR)
@@ -74,7 +74,7 @@ def test_a_message_lost_on_its_way_to_the_coordinator_is_noticed_there(tmp_path:
 
 
 def test_a_device_that_ends_is_named_before_those_that_suffer(tmp_path: Path) -> None:
-    """Those that wait for it, and the connections that broke with it, are not."""
+    """Devices that wait for it, and the connections that broke with it, are not named."""
     error = failure_of(tmp_path, d0=waits_for("d1"), d1=lambda worker: None, d2=waits_for("d1"))
     assert str(error).startswith("device d1 ended normally; run again")
     assert "device d1 was lost" in failures(tmp_path)[0]
@@ -91,7 +91,7 @@ def test_a_device_that_ends_is_named_before_those_that_suffer(tmp_path: Path) ->
     ids=lambda each: each.kind if isinstance(each, Message) else "",
 )
 def test_whoever_talks_nonsense_is_named(message: Message, words: str, tmp_path: Path) -> None:
-    """Once it ended the coordinator with an error of Python's own."""
+    """Bug: a malformed message ended the coordinator with an error of Python's own."""
 
     def says(worker: FakeWorker) -> None:
         worker.endpoint.send(COORDINATOR, message)
@@ -101,7 +101,7 @@ def test_whoever_talks_nonsense_is_named(message: Message, words: str, tmp_path:
 
 
 def test_beats_are_answered_and_workers_are_told_that_somebody_is_there(tmp_path: Path) -> None:
-    """By both a worker knows that it is still asked for, and by the answers it knows the coordinator's clock."""
+    """Both tell a worker that the coordinator lives, and the answers give it the coordinator's clock."""
 
     def looks(worker: FakeWorker) -> None:
         while not worker.exchange._clock_offset._samples:

@@ -1,4 +1,4 @@
-"""Clipping is torch's own to the last bit, wherever the tensors are; no gradient gets that far that is not finite."""
+"""Clipping agrees with torch's bit by bit, wherever the tensors are, and a gradient that is not finite is refused."""
 
 import json
 import math
@@ -20,13 +20,12 @@ SHAPES = ((384, 384), (384,), (1,), (7, 3, 3, 3), (1000, 33), ())
 
 
 def request(clip_norm: float | None) -> TrainingRequest:
-    """Nothing but clipping."""
+    """Return a request with nothing but clipping."""
     return TrainingRequest(rounds=1, clip_norm=clip_norm)
 
 
 def model(dtype: torch.dtype, seed: int, size: float) -> dict[str, nn.Parameter]:
-    """Parameters by name, in an order that is not the alphabet's, with gradients of very different sizes; the last
-    has none."""
+    """Return parameters by name, not in alphabetical order, with gradients of different sizes; the last has none."""
     drawn = torch.Generator().manual_seed(seed)
     made = {}
     for number in range(40):
@@ -43,8 +42,10 @@ def model(dtype: torch.dtype, seed: int, size: float) -> dict[str, nn.Parameter]
 @given(seed=st.integers(0, 1000), limit=st.sampled_from([1e-3, 0.5, 1.0, 1e6]))
 @settings(max_examples=10, deadline=None)
 def test_clipping_is_torchs_bit_by_bit(dtype: torch.dtype, devices: int, seed: int, limit: float) -> None:
-    """Squares were added up in Python instead: after 20 rounds a ResNet's loss was off by 1e-3, MobileNetV2's by 0.3.
-    Parameters are dealt to devices in turn; each tells norms only, and all multiply by the same factor."""
+    """Bug: squares were added up in Python; after 20 rounds a ResNet's loss was off by 1e-3, MobileNetV2's by 0.3.
+
+    Parameters are dealt to devices in turn; each reports norms only, and all multiply by the same factor.
+    """
     size = 0.01 if dtype is torch.float16 else 1.0
     ours, theirs = model(dtype, seed, size), model(dtype, seed, size)
     order = {name: place for place, name in enumerate(ours)}
@@ -63,7 +64,7 @@ def test_clipping_is_torchs_bit_by_bit(dtype: torch.dtype, devices: int, seed: i
 
 
 def test_nothing_is_clipped_where_no_limit_or_no_gradient_is_given() -> None:
-    """Nor below the limit."""
+    """Gradients below the limit are not clipped either."""
     assert clip_scale(request(None), torch.tensor(100.0)) == 1.0
     assert clip_scale(request(1.0), torch.tensor(0.5)) == 1.0
     assert float(total_norm([pack_norms({}, {}), pack_norms({}, {})])) == 0.0
@@ -73,7 +74,7 @@ def test_nothing_is_clipped_where_no_limit_or_no_gradient_is_given() -> None:
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
 def test_a_gradient_that_is_not_finite_is_refused_by_name(odd: float) -> None:
-    """With a finite loss and without clipping it was committed: one such number spoils all weights for good."""
+    """Bug: with a finite loss and without clipping it was committed, and one such number destroys all weights."""
     gradients = {"fine": torch.ones(5), "layer.3.bias": torch.ones(1000)}
     gradients["layer.3.bias"][777] = odd
     with pytest.raises(Refused, match=r"gradient of layer\.3\.bias in round 8 is not finite; choose a smaller"):
@@ -81,20 +82,20 @@ def test_a_gradient_that_is_not_finite_is_refused_by_name(odd: float) -> None:
 
 
 def test_a_norm_may_overflow_where_no_number_does() -> None:
-    """1e30 is a float32, its square is none: without clipping torch goes on, and so does this."""
+    """The square of 1e30 overflows a float32: without clipping torch goes on, and so does this."""
     norms = gradient_norms({"large": torch.full((4,), 1e30)}, 0)
     assert math.isinf(float(norms["large"]))
 
 
 def test_norms_of_a_very_deep_model_fit_into_a_header() -> None:
-    """Forty thousand tensors on one device."""
+    """Norms of forty thousand tensors on one device fit into a header."""
     norms = {str(n): torch.tensor(1.0 / (n + 1)) for n in range(40_000)}
     header = pack_norms(norms, {name: place for place, name in enumerate(norms)})
     assert len(json.dumps(header)) < 0.9 * MAX_HEADER_BYTES
 
 
 def summed(buckets: list[GradientBucket]) -> None:
-    """What a ring does."""
+    """Sum the buckets, as a ring does."""
     total = torch.stack([bucket.flat for bucket in buckets]).sum(0)
     for bucket in buckets:
         bucket.flat.copy_(total)
@@ -102,7 +103,10 @@ def summed(buckets: list[GradientBucket]) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_in_a_group_only_what_nobodys_loss_reaches_has_no_gradient(dtype: torch.dtype) -> None:
-    """Zeros in the bucket passed for a gradient. One member that reaches a parameter is enough, for all of them."""
+    """Bug: zeros in the bucket passed for a gradient.
+
+    One member whose loss reaches a parameter is enough for all of them.
+    """
     held: list[dict[str, Any]] = []
     for member in range(3):
         names = ("everybody", "first", "nobody", "frozen")

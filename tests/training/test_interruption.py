@@ -1,4 +1,4 @@
-"""A training that loses a device or its coordinator goes on from the newest whole checkpoint as if nothing had been."""
+"""A training that loses a device or its coordinator resumes from the newest checkpoint with the same result."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ TRAINING = TrainingRequest(
 
 
 class Recording:
-    """A launcher that remembers what it started, so that a test can kill it."""
+    """A launcher that records its jobs, so that a test can kill them."""
 
     def __init__(self) -> None:
         self.jobs: list[Job] = []
@@ -37,7 +37,7 @@ def bert(tmp_path: Path) -> Prepared:
 
 
 def killing(launcher: Recording, device: int, round: int, number: int = signal.SIGKILL):  # type: ignore[no-untyped-def]
-    """A progress listener that kills one worker, or sends it another signal, once that many rounds are committed."""
+    """Return a progress listener that sends a signal to one worker once that many rounds are committed."""
 
     def listen(what: str, done: float, total: float, unit: str = "", detail: str = "") -> None:
         if done == round * MICRO_BATCH * MICRO_BATCHES:
@@ -48,7 +48,7 @@ def killing(launcher: Recording, device: int, round: int, number: int = signal.S
 
 @pytest.mark.slow
 def test_a_killed_device_is_named_and_the_next_run_ends_with_the_same_weights(tmp_path: Path) -> None:
-    """kill -9 of one worker after round 5: exit 75 naming it, all processes gone; resumed from 3, bitwise the same."""
+    """kill -9 of one worker after round 5 exits with 75 and its name; resumed from 3, the weights agree bitwise."""
     ready = bert(tmp_path)
     made = plan(ready.units, [3], [[8], [8]])
     run_plan(ready, made, TRAINING, tmp_path / "whole")
@@ -68,7 +68,7 @@ def test_a_killed_device_is_named_and_the_next_run_ends_with_the_same_weights(tm
 
 @pytest.mark.slow
 def test_a_frozen_device_is_named_and_not_one_that_waits_for_it(tmp_path: Path) -> None:
-    """Once the first device of the list was blamed, after 120 s: SIGSTOP of the second of three names the second."""
+    """Bug: the first device of the list was blamed, after 120 s. SIGSTOP of the second of three names the second."""
     ready = bert(tmp_path)
     launcher = Recording()
     three = plan(ready.units, [1, 3], [[8], [8], [8]])
@@ -82,7 +82,7 @@ def test_a_frozen_device_is_named_and_not_one_that_waits_for_it(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_a_checkpoint_resumes_on_another_plan(tmp_path: Path) -> None:
-    """Begun on two segments, ended on one device: state is kept by name, so the weights come out the same, bitwise."""
+    """Begun on two segments and ended on one device, the weights agree bitwise, since state is saved by name."""
     ready = bert(tmp_path)
     single = plan(ready.units, [], [[8]])
     run_plan(ready, single, TRAINING, tmp_path / "whole")
@@ -98,8 +98,11 @@ def test_a_checkpoint_resumes_on_another_plan(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_another_plan_has_trained_is_taken_up(tmp_path: Path) -> None:
-    """Bug: a fleet that was measured anew was planned anew, and began at round 0: the newest checkpoint of the attempt
-    by the other plan is copied, the weights come out the same, bitwise, and the metrics tell the plans apart."""
+    """Bug: a fleet that was measured anew was planned anew and began at round 0.
+
+    The newest checkpoint of the other plan's attempt is copied, the weights agree bitwise, and the metrics tell the
+    plans apart.
+    """
     ready = bert(tmp_path)
     single = plan(ready.units, [], [[8]])
     run_plan(ready, single, TRAINING, tmp_path / "whole")
@@ -126,8 +129,10 @@ def test_what_another_plan_has_trained_is_taken_up(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("log", [None, b"", bytes(300), b"\n"], ids=["missing", "emptied", "zeroed", "a line"])
 def test_a_lost_log_and_a_damaged_shard_cost_neither_weights_nor_metrics(log: bytes | None, tmp_path: Path) -> None:
-    """One flipped bit trained on to other weights, and a lost commit log ended in an IndexError after all training:
-    both are told before the first round, and the next attempt ends as one that was never interrupted."""
+    """Bug: training went on with one flipped bit, and a lost commit log ended in an IndexError after all training.
+
+    Both are reported before the first round, and the next attempt ends like an uninterrupted one.
+    """
     ready = bert(tmp_path)
     single = plan(ready.units, [], [[8]])
     run_plan(ready, single, TRAINING, tmp_path / "whole")
@@ -156,8 +161,9 @@ def test_a_lost_log_and_a_damaged_shard_cost_neither_weights_nor_metrics(log: by
 
 @pytest.mark.slow
 def test_an_attempt_that_has_all_rounds_leaves_all_metrics(tmp_path: Path) -> None:
-    """Killed between the last checkpoint and its artifacts, with the log lost too: nothing is trained twice, and
-    the metrics are those that the checkpoint has."""
+    """Killed between the last checkpoint and its artifacts, with the log lost too, nothing is trained twice, and the
+    metrics are those of the checkpoint.
+    """
     ready = bert(tmp_path)
     single = plan(ready.units, [], [[8]])
     first = run_plan(ready, single, TRAINING, tmp_path)
@@ -170,7 +176,7 @@ def test_an_attempt_that_has_all_rounds_leaves_all_metrics(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_a_round_is_in_the_log_only_when_every_device_reported_it(tmp_path: Path) -> None:
-    """After a device is lost the log holds exactly the rounds that were announced as committed."""
+    """After a device is lost the log holds exactly the rounds that were reported as committed."""
     ready = bert(tmp_path)
     launcher = Recording()
     told: list[float] = []
@@ -187,7 +193,9 @@ def test_a_round_is_in_the_log_only_when_every_device_reported_it(tmp_path: Path
 
 @pytest.mark.slow
 def test_a_device_that_cannot_do_its_part_says_why_in_a_sentence(tmp_path: Path) -> None:
-    """A worker's own error reaches the coordinator with the device's name and its log's path, not as a traceback."""
+    """A worker's error reaches the coordinator as a sentence with the device's name and its log's path, not as a
+    traceback.
+    """
     ready = bert(tmp_path)
     (ready.folders.model / "start.safetensors").write_bytes(b"not safetensors")
     with pytest.raises(FleetuneError, match=r"device d0 failed: .*start\.safetensors: not a readable") as caught:
@@ -197,7 +205,7 @@ def test_a_device_that_cannot_do_its_part_says_why_in_a_sentence(tmp_path: Path)
 
 @pytest.mark.slow
 def test_no_key_is_left_in_any_file_or_argument(tmp_path: Path) -> None:
-    """Keys of the run appear neither in task files, logs, events and artifacts nor in the workers' command lines."""
+    """Keys of the run are neither in task files, logs, events and artifacts nor in the workers' command lines."""
     ready = bert(tmp_path)
     secrets: list[bytes] = []
     seen: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Heartbeats over real links and by a hand-driven clock, and which device or link is named for a fault."""
+"""Heartbeats over real links and by a hand-driven clock, and the device or link that is named for a fault."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -33,7 +33,7 @@ VALUES = {"revision": 0, "round": 0, "segment": 1, "step": 0, "tensors": [], "se
 
 
 class ConnectedWorker:
-    """A worker's exchange and beat, its coordinator's and its peer's bare links; the clock is the beat's."""
+    """A worker's exchange and heartbeat, and bare links of its coordinator and its peer; the clock is hand-driven."""
 
     def __init__(self, ends: dict[str, Endpoint]) -> None:
         self.now_s = time.monotonic()
@@ -43,13 +43,13 @@ class ConnectedWorker:
         self.beat = Heartbeat(self.exchange, self.endpoint, COORDINATOR, self.abandoned.append, lambda: self.now_s)
 
     def next_message(self) -> Message:
-        """The next thing that the coordinator hears."""
+        """Return the next message that the coordinator receives."""
         received = self.coordinator.receive(PATIENCE_S)
         assert received is not None
         return received.message
 
     def receive_from_coordinator(self, kind: str) -> None:
-        """Let the coordinator say something, and wait until it has come."""
+        """Send a message from the coordinator and wait until it has arrived."""
         before = self.endpoint.heard_s(COORDINATOR)
         self.coordinator.send("b", Message(kind, {}))
         until(lambda: self.endpoint.heard_s(COORDINATOR) != before)
@@ -63,7 +63,7 @@ def worker() -> Iterator[ConnectedWorker]:
 
 
 def test_a_beat_says_what_the_worker_does_and_whom_it_waits_for(worker: ConnectedWorker) -> None:
-    """Once a beat said only whether a worker waits, and the first in the list was blamed for the one it waited for."""
+    """Bug: a beat said only whether a worker waits, and the first in the list was blamed for the one it waited for."""
     worker.endpoint.wait_connected("a", PATIENCE_S)
     worker.endpoint.wait_connected(COORDINATOR, PATIENCE_S)
     worker.beat.beat()
@@ -98,7 +98,7 @@ def test_a_beat_says_what_the_worker_does_and_whom_it_waits_for(worker: Connecte
 
 
 def test_a_beat_says_what_links_have_lost(worker: ConnectedWorker) -> None:
-    """A message that vanished on its way from a is told with the next beat, although b computes and reads nothing."""
+    """The next beat reports a message that was lost on its way from a, although b computes and reads nothing."""
     worker.endpoint.wait_connected(COORDINATOR, PATIENCE_S)
     worker.peer.send("b", Message("values", VALUES))
     worker.peer._peers["b"]._sequence += 1
@@ -109,9 +109,9 @@ def test_a_beat_says_what_links_have_lost(worker: ConnectedWorker) -> None:
 
 
 def test_a_worker_that_nobody_asks_for_ends(worker: ConnectedWorker) -> None:
-    """Once workers in containers outlived a coordinator that was killed, until somebody ended them by hand.
+    """Bug: workers in containers outlived a coordinator that was killed, until somebody ended them by hand.
 
-    Any word of the coordinator counts, whether or not the compute thread has time to read it.
+    Any message of the coordinator counts, whether or not the compute thread has time to read it.
     """
     for _ in range(3):
         for _ in range(int(COORDINATOR_TIMEOUT_S)):
@@ -129,14 +129,14 @@ def test_a_worker_that_nobody_asks_for_ends(worker: ConnectedWorker) -> None:
 
 
 def test_a_worker_that_stood_still_itself_goes_on(worker: ConnectedWorker) -> None:
-    """A frozen worker that is let go reads what has come meanwhile before it gives its coordinator up."""
+    """A frozen worker that continues reads the messages that came meanwhile before it gives up its coordinator."""
     worker.now_s += 50 * COORDINATOR_TIMEOUT_S
     worker.beat.beat()
     assert worker.abandoned == []
 
 
 def test_beats_come_quickly_at_first_and_end_with_the_block(worker: ConnectedWorker) -> None:
-    """The first ones measure clocks; none comes after the end, even where the thread never began."""
+    """The first beats measure clocks; none comes after the block, even if the thread never started."""
     with worker.beat.running() as running:
         for _ in range(FAST_BEATS):
             assert worker.next_message().kind == "beat"
@@ -145,7 +145,7 @@ def test_beats_come_quickly_at_first_and_end_with_the_block(worker: ConnectedWor
 
 
 def test_answers_set_the_clock_of_the_next_round(worker: ConnectedWorker) -> None:
-    """Within a round the offset stays, so that rows keep their order; the next one takes the newest measurement."""
+    """Within a round the offset stays, so that rows keep their order; the next round uses the newest measurement."""
     now_s = time.monotonic()
     for ahead_s, at_s in ((500.0, now_s - 3600), (500.25, now_s)):
         times = {"sent_s": at_s, "came_s": at_s + ahead_s, "answered_s": at_s + ahead_s}
@@ -161,13 +161,13 @@ DEVICES = ("d0", "d1", "d2")
 
 
 def beat(waits_for: str = "", doing: str = "computing", **changes: Any) -> dict[str, Any]:
-    """What a worker says of itself."""
+    """Return the content of a worker's beat."""
     state = {"progress": 0, "doing": "waiting" if waits_for else doing, "waits_for": waits_for, "sent_s": 1.0}
     return {**state, "lost": {}, "down": {}, **changes}
 
 
 class MonitoredDevices:
-    """A coordinator's liveness of three devices, by hand."""
+    """A coordinator's liveness of three devices, with a hand-driven clock."""
 
     def __init__(self, round_s: float = 1.0) -> None:
         self.clock = HandClock()
@@ -176,7 +176,7 @@ class MonitoredDevices:
             self.liveness.add_device(device)
 
     def receive_beats(self, **beats: Mapping[str, Any]) -> Fault | None:
-        """Beats by device, now; then what is wrong."""
+        """Record beats by device now, and return the current fault."""
         for device, state in beats.items():
             self.liveness.record_beat(device, state, self.clock())
         return self.find_fault()
@@ -184,11 +184,11 @@ class MonitoredDevices:
     def find_fault(
         self, lost: Mapping[str, int] | None = None, down: Mapping[str, float] | None = None
     ) -> Fault | None:
-        """What is wrong now, by what the coordinator's own links tell."""
+        """Return the current fault, given the losses of the coordinator's own links."""
         return self.liveness.find_fault(lost or {}, down or {})
 
     def run(self, seconds: int, **beats: Mapping[str, Any]) -> Fault | None:
-        """Seconds with the same beats, up to the first fault."""
+        """Repeat the same beats every second, up to the first fault."""
         for _ in range(seconds):
             self.clock.sleep(1.0)
             fault = self.receive_beats(**beats)
@@ -198,7 +198,7 @@ class MonitoredDevices:
 
 
 def test_a_frozen_device_is_named_and_those_that_wait_for_it_are_not() -> None:
-    """Once d0 was blamed for a d1 that stood still: it was the first in the list of those who said nothing."""
+    """Bug: d0 was blamed for a frozen d1, since it was the first in the list of silent devices."""
     devices = MonitoredDevices()
     assert devices.receive_beats(**{device: beat() for device in DEVICES}) is None
     fault = devices.run(12, d0=beat("d1"), d2=beat("d1"))
@@ -206,13 +206,15 @@ def test_a_frozen_device_is_named_and_those_that_wait_for_it_are_not() -> None:
 
 
 def test_what_a_watch_forgives_breaks_no_connection() -> None:
-    """Once links gave up after 5 s while silence was forgiven for 10 s: between these, a device came back to a broken
-    connection, messages were gone, and everybody waited for everybody."""
+    """Bug: links gave up after 5 s while silence was allowed for 10 s.
+
+    In between a device came back to a broken connection with lost messages, and all devices waited for each other.
+    """
     assert HEARTBEAT_TIMEOUT_MS / 1000 > 1.5 * SILENCE_S
 
 
 def test_a_lost_message_is_put_down_to_its_link() -> None:
-    """No device is named: both ends of a broken connection may be well."""
+    """No device is named, since both ends of a broken connection may be healthy."""
     devices = MonitoredDevices()
     fault = devices.receive_beats(d0=beat("d1"), d1=beat("d2", lost={"d2": 3}), d2=beat("d1"))
     assert fault == Fault("", "link d2>d1: 3 messages were lost when the connection broke")
@@ -223,7 +225,7 @@ def test_a_lost_message_is_put_down_to_its_link() -> None:
 
 
 def test_the_coordinators_own_standstill_is_said() -> None:
-    """Where it stood still for so long that connections broke, that is the likely cause."""
+    """If the coordinator was suspended so long that connections broke, the error says so."""
     devices = MonitoredDevices()
     devices.clock.sleep(34.0)
     fault = devices.receive_beats(d0=beat(lost={"coordinator": 1}), d1=beat(), d2=beat())
@@ -233,7 +235,7 @@ def test_the_coordinators_own_standstill_is_said() -> None:
 
 
 def test_a_coordinator_that_stood_still_blames_nobody() -> None:
-    """However long: the beats that came meanwhile are read first, and time unwatched is nobody's silence."""
+    """The beats that came meanwhile are read first, and a suspended coordinator counts no silence."""
     devices = MonitoredDevices()
     devices.clock.sleep(500.0)
     assert devices.find_fault() is None
@@ -241,7 +243,7 @@ def test_a_coordinator_that_stood_still_blames_nobody() -> None:
 
 
 def test_all_silent_at_once_is_the_network() -> None:
-    """When nobody is heard any more, no single device is named; of some that are silent all are."""
+    """If all devices are silent, none is named; if some are, all of these are named."""
     devices = MonitoredDevices()
     fault = devices.run(12)
     assert fault == Fault("", "none of the devices d0, d1, d2 was heard for 11 s; see to this machine's network")
@@ -250,7 +252,7 @@ def test_all_silent_at_once_is_the_network() -> None:
 
 
 def test_a_connection_that_does_not_come_back_is_named() -> None:
-    """Two devices that cannot reach each other, while the coordinator reaches both."""
+    """Two devices cannot reach each other, while the coordinator reaches both."""
     devices = MonitoredDevices()
     assert devices.receive_beats(d0=beat(down={"d1": DOWN_S})) is None
     assert devices.receive_beats(d0=beat(down={"d1": DOWN_S + 1})) == Fault(
@@ -263,7 +265,7 @@ def test_a_connection_that_does_not_come_back_is_named() -> None:
 
 @pytest.mark.parametrize(("doing", "limit_s"), [("loading", LOADING_S), ("saving", SAVING_S), ("computing", 60.0)])
 def test_each_kind_of_work_has_its_time(doing: str, limit_s: float) -> None:
-    """Once a device that loaded for longer than 60 s was called stuck, though 900 s were promised."""
+    """Bug: a device that loaded for longer than 60 s was called stuck, though 900 s were allowed."""
     devices = MonitoredDevices()
     others = {"d1": beat("d0"), "d2": beat("d0")}
     assert devices.run(int(limit_s), d0=beat(doing=doing), **others) is None
@@ -278,7 +280,7 @@ def test_long_rounds_give_more_time() -> None:
 
 
 def test_at_the_end_of_patience_the_last_of_a_chain_is_named() -> None:
-    """Everybody waits for d2, which computes: it is named, and who waits for it is said."""
+    """All wait for d2, which computes: d2 is named, with the chain of devices that wait."""
     devices = MonitoredDevices()
     devices.receive_beats(d0=beat("d1"), d1=beat("d2"), d2=beat())
     fault = devices.liveness.explain_timeout("d0", "ready", 120.0)
@@ -294,7 +296,7 @@ def test_at_the_end_of_patience_the_last_of_a_chain_is_named() -> None:
 
 @pytest.mark.parametrize(("first", "second"), [("d1", "d0"), ("d1", "coordinator")])
 def test_those_that_wait_for_each_other_are_not_named(first: str, second: str) -> None:
-    """A circle, or one that waits for a coordinator that waits for it: something between them was lost."""
+    """A cycle of waiting devices, or one with the coordinator, means that a message between them was lost."""
     devices = MonitoredDevices()
     devices.receive_beats(d0=beat(first), d1=beat(second))
     fault = devices.liveness.explain_timeout("d0", "ready", 120.0)
@@ -305,7 +307,7 @@ def test_those_that_wait_for_each_other_are_not_named(first: str, second: str) -
 
 
 def test_one_that_was_never_heard_is_named_plainly() -> None:
-    """Before its first beat nothing is known of it."""
+    """Before its first beat nothing is known of a device."""
     assert MonitoredDevices().liveness.explain_timeout("d1", "hello", 120.0) == Fault(
         "d1", "did not say 'hello' within 120 s"
     )
@@ -329,7 +331,7 @@ def test_one_that_was_never_heard_is_named_plainly() -> None:
     ids=str,
 )
 def test_a_beat_that_cannot_be_read_names_its_sender(changes: dict[str, Any]) -> None:
-    """Once a malformed beat ended the coordinator with its own error; whoever sends one harms only itself."""
+    """Bug: a malformed beat ended the coordinator with an error of its own. The refusal names the sender."""
     devices = MonitoredDevices()
     with pytest.raises(Refused, match="^device d1 sent a beat that cannot be read"):
         devices.receive_beats(d1=beat(**changes))

@@ -20,15 +20,15 @@ from fleetune.training.measurements import (
 
 
 def beat(offset: ClockOffset, at_s: float, true_s: float, there_s: float = 0.0, back_s: float = 0.0) -> None:
-    """A round trip of given ways there and back, to a clock that is `true_s` ahead."""
+    """Add a round trip with the given one-way times to a clock that is `true_s` ahead."""
     came_s = at_s + there_s + true_s
     offset.add(at_s, came_s, came_s + 0.5, at_s + there_s + 0.5 + back_s)
 
 
 def test_a_clock_that_drifts_is_followed_for_hours() -> None:
-    """Once the offset was measured before the first round and never again: a drift of 50 ppm is 0.18 s after an hour.
+    """Bug: the offset was measured only before the first round; a drift of 50 ppm is 0.18 s after an hour.
 
-    Of beats nine in ten are slow in one direction: once a minute has brought a good one, the error stays small.
+    Nine in ten beats are slow in one direction; one good beat a minute keeps the error small.
     """
     rng = random.Random(1)
     offset = ClockOffset()
@@ -41,7 +41,7 @@ def test_a_clock_that_drifts_is_followed_for_hours() -> None:
 
 
 def test_the_offset_is_that_of_its_time() -> None:
-    """Of two exact measurements an earlier time goes by the earlier one."""
+    """Of two exact measurements the one nearer in time gives the offset."""
     offset = ClockOffset()
     assert offset.offset_at_s(5.0) == 0.0
     for at_s, true_s in ((0.0, 7.0), (1000.0, 7.05)):
@@ -50,7 +50,7 @@ def test_the_offset_is_that_of_its_time() -> None:
 
 
 def test_a_slow_answer_does_not_replace_a_quick_one() -> None:
-    """Until the quick one is so old that drift may have made it worse."""
+    """The quick one counts until drift may have made it less accurate."""
     offset = ClockOffset()
     beat(offset, 0.0, 7.0)
     beat(offset, 10.0, 7.0, there_s=0.1)
@@ -61,14 +61,14 @@ def test_a_slow_answer_does_not_replace_a_quick_one() -> None:
 
 
 def test_the_time_an_answer_waited_there_does_not_count() -> None:
-    """A coordinator that answers after minutes tells its clock as well as one that answers at once."""
+    """An answer after minutes measures the clock as well as an immediate one."""
     offset = ClockOffset()
     offset.add(sent_s=0.0, remote_received_s=100.001, remote_sent_s=400.001, received_s=300.002)
     assert offset.offset_at_s(0.0) == pytest.approx(100.0, abs=1e-9)
 
 
 def test_an_impossible_round_trip_says_nothing() -> None:
-    """An answer from before the question, or no number at all, is left out."""
+    """An answer from before the question, or with times that are not finite, is ignored."""
     offset = ClockOffset()
     offset.add(10.0, 5.0, 9.0, 11.0)
     offset.add(10.0, float("nan"), float("nan"), 11.0)
@@ -77,12 +77,12 @@ def test_an_impossible_round_trip_says_nothing() -> None:
 
 
 def row(device: str = "d0", action: str = "main/0F0", start_s: float = 1.5, bytes: int = 0) -> TimelineRow:
-    """A row that ends a second later."""
+    """Return a row of one second."""
     return TimelineRow(device=device, lane="main", action=action, start_s=start_s, end_s=start_s + 1, bytes=bytes)
 
 
 def test_rows_of_many_micro_batches_arrive() -> None:
-    """Once rows stood in the header, and a round of some 3,400 micro-batches ended in its refusal."""
+    """Bug: rows were in the header, and a round of some 3,400 micro-batches was refused."""
     rows = [row(name, f"main/0F{n}", n / 7, n) for n in range(20_000) for name in ("d0", "d1>d0")]
     part = encode_rows(rows)
     assert len(part) > MAX_HEADER_BYTES
@@ -113,13 +113,13 @@ def test_rows_of_many_micro_batches_arrive() -> None:
     ids=str,
 )
 def test_rows_that_are_none_are_refused_by_name(parts: list[bytes]) -> None:
-    """Whoever sends them is named: also for rows that are another device's to report."""
+    """The refusal names the sender, also for rows that another device has to report."""
     with pytest.raises(Refused, match="^device d0 reports a round in rows that cannot be read"):
         decode_rows("d0", parts)
 
 
 def test_rows_are_kept_of_few_rounds_near_the_median() -> None:
-    """Once every round's rows stayed in memory for ever; a slow beginning must not decide which ones do."""
+    """Bug: every round's rows stayed in memory. Slow first rounds must not decide which rows are kept."""
     rng = random.Random(2)
     seen = RoundMeasurements()
     lasting_s = [5.0 + rng.random() if n < 300 else 1.0 + rng.random() for n in range(2000)]
@@ -133,5 +133,5 @@ def test_rows_are_kept_of_few_rounds_near_the_median() -> None:
 
 
 def test_without_rounds_nothing_is_typical() -> None:
-    """An attempt that had no round left reports no rows."""
+    """An attempt without a new round reports no rows."""
     assert RoundMeasurements().median_round(1.0) == ([], {})

@@ -1,4 +1,4 @@
-"""How parameters move: rates by hand, and state that survives being taken apart."""
+"""Learning rates, optimizer steps, and optimizer state that is saved and loaded by name."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ OPTIMIZERS = {
 
 
 def request(**changes: Any) -> TrainingRequest:
-    """Ten rounds at a rate of 1."""
+    """Return a request for ten rounds at a rate of 1."""
     settings: dict[str, Any] = {"rounds": 10, "learning_rate": 1.0, **changes}
     return TrainingRequest(**settings)
 
@@ -37,13 +37,13 @@ def request(**changes: Any) -> TrainingRequest:
     ids=str,
 )
 def test_rates_follow_their_schedule(changes: dict[str, Any], rates: list[float]) -> None:
-    """A straight warm-up, then constant, a line or half a cosine that would reach 0 after the last round."""
+    """A linear warm-up, then constant, a line or half a cosine that would reach 0 after the last round."""
     training = request(**changes)
     assert [learning_rate(training, round) for round in range(training.rounds)] == pytest.approx(rates, abs=1e-6)
 
 
 def parameters(names: str = "abc") -> dict[str, nn.Parameter]:
-    """Parameters by name; c is frozen."""
+    """Return parameters by name; c is frozen."""
     made = {}
     for name in names:
         values = torch.randn(5, generator=torch.Generator().manual_seed(ord(name)))
@@ -52,7 +52,7 @@ def parameters(names: str = "abc") -> dict[str, nn.Parameter]:
 
 
 def step(held: dict[str, nn.Parameter], updates: NamedOptimizer, round: int, scale: float = 1.0) -> None:
-    """One round with gradients that depend on name and round only."""
+    """Run one round with gradients that depend on name and round only."""
     for name, parameter in held.items():
         if parameter.requires_grad:
             parameter.grad = torch.randn(5, generator=torch.Generator().manual_seed(1000 * round + ord(name)))
@@ -61,7 +61,7 @@ def step(held: dict[str, nn.Parameter], updates: NamedOptimizer, round: int, sca
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_step_is_torchs_own(name: str) -> None:
-    """Five rounds of scaled gradients move parameters as torch's optimizer does, and leave no gradient."""
+    """Five rounds of scaled gradients change parameters as torch's optimizer does, and leave no gradient."""
     training = request(**OPTIMIZERS[name], schedule="linear")
     held, theirs = parameters(), parameters()
     updates = NamedOptimizer(held, training)
@@ -83,7 +83,7 @@ def test_a_step_is_torchs_own(name: str) -> None:
 @pytest.mark.parametrize("split", ["ab", "a", "b"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_state_taken_up_elsewhere_gives_the_same_next_steps(name: str, split: str) -> None:
-    """Bit by bit, also by a device that holds only some of the parameters, and by one that started at another time."""
+    """Steps agree bit by bit, also on a device that holds only some parameters or starts at another round."""
     training = request(**OPTIMIZERS[name])
     held = parameters()
     updates = NamedOptimizer(held, training)
@@ -101,7 +101,7 @@ def test_state_taken_up_elsewhere_gives_the_same_next_steps(name: str, split: st
 
 
 def test_state_is_named_by_kind_and_parameter() -> None:
-    """So that it can travel between plans; plain SGD has none; restoring copies."""
+    """Named state can move between plans; plain SGD has none; loading copies."""
     held = parameters()
     updates = NamedOptimizer(held, request(**OPTIMIZERS["adamw"]))
     step(held, updates, 0)
@@ -118,7 +118,7 @@ def test_state_is_named_by_kind_and_parameter() -> None:
 
 
 def test_a_segment_without_trained_parameters_stays_as_it_is() -> None:
-    """Frozen wholly: no optimizer, no state, no gradient."""
+    """A frozen segment has no optimizer, no state and no gradient."""
     held = parameters("c")
     updates = NamedOptimizer(held, request())
     updates.step(0, 1.0)
@@ -128,7 +128,7 @@ def test_a_segment_without_trained_parameters_stays_as_it_is() -> None:
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_parameter_that_the_loss_does_not_reach_stays_as_it_is(name: str) -> None:
-    """It was given zeros for a gradient, and weight decay moved it, where torch's optimizers leave it alone."""
+    """Bug: it got zeros for a gradient, and weight decay changed it, where torch's optimizers leave it alone."""
     held = parameters("ab")
     updates = NamedOptimizer(held, request(**OPTIMIZERS[name]))
     for _ in range(3):
@@ -140,7 +140,7 @@ def test_a_parameter_that_the_loss_does_not_reach_stays_as_it_is(name: str) -> N
 
 
 def test_gradients_of_a_round_that_was_not_committed_are_forgotten() -> None:
-    """The round comes again: what it had added up must not count twice."""
+    """The round is repeated, and its earlier gradients must not count twice."""
     held = parameters("ab")
     updates = NamedOptimizer(held, request())
     held["a"].grad = torch.ones(5)

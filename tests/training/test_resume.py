@@ -1,4 +1,4 @@
-"""Which of several attempts' checkpoints training goes on from."""
+"""The choice of the checkpoint that training resumes from, among those of several attempts."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from fleetune.training.resume import adopt_newest, first_round_of_plan
 
 
 def attempt(work: Path, *rounds: int, content: bytes = b"weights") -> Path:
-    """A work folder with checkpoints after these rounds."""
+    """Return a work folder with checkpoints after these rounds."""
     for done in rounds:
         checkpoint_folder(work, done).mkdir(parents=True)
         (checkpoint_folder(work, done) / "segment-0.safetensors").write_bytes(content)
@@ -24,7 +24,7 @@ def attempt(work: Path, *rounds: int, content: bytes = b"weights") -> Path:
 
 
 def test_the_newest_of_all_attempts_is_taken_up(tmp_path: Path) -> None:
-    """Own or not; afterwards it is this attempt's own, with its commit log, and where its plan began is known."""
+    """The newest checkpoint becomes this attempt's own, with its commit log and the first round of the plan."""
     own, first, second = (attempt(tmp_path / name, n) for name, n in (("own", 2), ("first", 3), ("second", 5)))
     found = adopt_newest(own, (first, second), lambda text: None)
     assert found is not None and found[1].round == 5 and found[0] == checkpoint_folder(own, 5)
@@ -37,7 +37,7 @@ def test_the_newest_of_all_attempts_is_taken_up(tmp_path: Path) -> None:
 
 
 def test_a_damaged_checkpoint_is_passed_over_in_words(tmp_path: Path) -> None:
-    """The next best is taken, and of nothing at all comes nothing."""
+    """The next best is used; without any checkpoint there is no result."""
     sound, damaged = attempt(tmp_path / "sound", 3), attempt(tmp_path / "damaged", 6)
     (checkpoint_folder(damaged, 6) / "segment-0.safetensors").write_bytes(b"wEights")
     said: list[str] = []
@@ -48,7 +48,7 @@ def test_a_damaged_checkpoint_is_passed_over_in_words(tmp_path: Path) -> None:
 
 
 def test_the_log_of_events_is_continued_but_not_its_end(tmp_path: Path) -> None:
-    """Who reads along would take the end of the earlier attempt for this one's."""
+    """Readers would take the end of the earlier attempt for this one's."""
     earlier = attempt(tmp_path / "earlier", 3)
     (earlier / "events.jsonl").write_text('{"at_s": 1, "event": "started"}\n{"at_s": 2, "event": "ended"}\n{"at')
     adopt_newest(tmp_path / "own", (earlier,), lambda text: None)

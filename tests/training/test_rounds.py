@@ -1,4 +1,4 @@
-"""A round is a transaction: until its commit nothing that is kept has moved, batch norms' statistics included."""
+"""A round is a transaction: nothing committed changes before its commit, batch-norm statistics included."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,23 +21,23 @@ TRAINING = TrainingRequest(rounds=5, batch_samples=8, micro_batch_samples=4, opt
 
 
 class Alone:
-    """The exchange of a device that has nobody to talk to."""
+    """The exchange of a device without peers."""
 
     def __init__(self) -> None:
         self.round = 0
         self.on_progress = lambda: None
 
     def start_round(self, round: int) -> None:
-        """Which round it is."""
+        """Set the round."""
         self.round = round
 
     def now_s(self) -> float:
-        """Time does not matter here."""
+        """Return 0: time does not matter here."""
         return 0.0
 
 
 class Pictures:
-    """Two micro-batches a round, others in each round; `fails` breaks off before that micro-batch."""
+    """Batches of two micro-batches a round, different in each round; inputs of micro-batch `fails` raise an error."""
 
     task, targets = "image-classification", 8
 
@@ -45,17 +45,17 @@ class Pictures:
         self.round, self.fails = 0, -1
 
     def start_round(self, round: int, with_targets: bool) -> None:
-        """Which round it is."""
+        """Set the round."""
         self.round = round
 
     def inputs(self, micro_batch: int, span: tuple[int, int]) -> dict[str, torch.Tensor]:
-        """Pixels."""
+        """Return pixels."""
         if micro_batch == self.fails:
             raise ConnectionError("the device before is gone")
         return {"pixel_values": batch(BY_NAME["resnet"], 4)["pixel_values"] + 0.1 * (2 * self.round + micro_batch)}
 
     def labels(self, micro_batch: int, span: tuple[int, int]) -> torch.Tensor:
-        """Classes."""
+        """Return classes."""
         return torch.tensor([0, 1, 2, 0])
 
 
@@ -80,7 +80,7 @@ class Worker:
         self.rounds = RoundRunner(plan, assignment_of(plan, "d0"), context, seed=1)
 
     def state(self) -> dict[str, torch.Tensor]:
-        """A copy of what a checkpoint would hold."""
+        """Return a copy of the state that a checkpoint would hold."""
         return {n: t.detach().clone() for n, t in (*self.segment.parameters.items(), *self.segment.buffers.items())}
 
 
@@ -91,14 +91,16 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
 
 
 def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
-    """Bit by bit."""
+    """Return whether two states agree bit by bit."""
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 @pytest.mark.parametrize("fails", [-1, 1], ids=["complete", "broken off"])
 def test_a_round_that_is_not_committed_leaves_no_trace(fails: int, ready: Recorded) -> None:
-    """Running means, variances and counts moved in the forward, so that a round that was replayed moved them twice:
-    now a round may run, be dropped and run again, and all is as if it had run once."""
+    """Bug: running statistics and counts moved in the forward, so a replayed round moved them twice.
+
+    A round may run, be dropped and run again with the result of a single run.
+    """
     worker, control = Worker(ready), Worker(ready)
     for each in (worker, control):
         each.rounds.run(0)
@@ -120,7 +122,7 @@ def test_a_round_that_is_not_committed_leaves_no_trace(fails: int, ready: Record
 
 
 def test_committed_statistics_are_those_of_the_whole_model(ready: Recorded) -> None:
-    """After each commit, what plain torch has after the same forwards, counts included."""
+    """After each commit they are those of plain torch after the same forwards, counts included."""
     worker, whole = Worker(ready), ready.whole().train()
     pictures = Pictures()
     optimizer = torch.optim.SGD(whole.parameters(), lr=0.1, fused=True)
@@ -139,7 +141,7 @@ def test_committed_statistics_are_those_of_the_whole_model(ready: Recorded) -> N
 
 
 def test_every_kind_of_running_statistic_is_staged() -> None:
-    """Batch norms of any dimension, instance norms that track, norms inside a leaf and one under two names."""
+    """Batch norms of any dimension, tracking instance norms, norms inside a leaf and one with two names are staged."""
     inner = nn.Sequential(nn.BatchNorm1d(3), nn.ReLU(), nn.BatchNorm1d(3, momentum=None))
     modules = {
         "block": inner,

@@ -1,6 +1,6 @@
-"""The control: the unsplit model, trained by a loop of plain PyTorch. Nothing of the partitioned runtime is used.
+"""The control: the unsplit model, trained by a loop of plain PyTorch. It uses nothing of the partitioned runtime.
 
-Only the *definition* of what is random comes from the library: the seed of a unit's draws, and the order of samples.
+Only the definition of randomness comes from the library: the seeds of units and the order of samples.
 """
 
 import copy
@@ -20,7 +20,7 @@ from fleetune.models.randomness import unit_seed
 
 @dataclass
 class Control:
-    """What an unsplit run leaves."""
+    """Losses and final state of an unsplit run."""
 
     losses: list[float] = field(default_factory=list)
     state: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class Control:
 
 @dataclass(frozen=True)
 class Order:
-    """In which order the control adds up; in another one nothing but rounding may change."""
+    """The order of the control's additions; another order may change nothing but rounding."""
 
     shards: Sequence[tuple[int, int]]
     """The parts of a micro-batch that batch norms see at once."""
@@ -38,7 +38,7 @@ class Order:
     """Whether micro-batches are added up in reverse; of models without batch norms, whose statistics move with each."""
 
     def rows(self, start: int, shard: tuple[int, int]) -> list[int]:
-        """Rows of the batch that make a shard of the micro-batch that starts there."""
+        """Return the rows of the batch in a shard of the micro-batch that begins at `start`."""
         rows = list(range(start + shard[0], start + shard[1]))
         if self.samples is not None:
             random.Random(f"{self.samples}/{start}/{shard}").shuffle(rows)
@@ -48,9 +48,9 @@ class Order:
 def train_unsplit(
     model: nn.Module, data: PreparedData, training: TrainingRequest, seed: int, units: Sequence[str], order: Order
 ) -> Control:
-    """Micro-batch accumulation on one model.
+    """Train one model with micro-batch accumulation.
 
-    `units`: names of modules before which torch's generator is seeded anew.
+    units: names of modules before which torch's generator is seeded anew.
     """
     model.train()
     here = {"round": 0, "micro_batch": 0}
@@ -118,7 +118,7 @@ def _rate(training: TrainingRequest, round: int) -> float:
 
 
 def _statistics(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Copies of what batch norms keep."""
+    """Return copies of the running statistics of batch norms."""
     return {n: copy.deepcopy(b) for n, b in model.named_buffers() if "running_" in n or "num_batches" in n}
 
 
@@ -129,7 +129,7 @@ def _restore(model: nn.Module, kept: dict[str, torch.Tensor]) -> None:
 
 
 def _mean(replicas: list[dict[str, torch.Tensor]], shards: Sequence[tuple[int, int]]) -> dict[str, torch.Tensor]:
-    """The sample-weighted mean of the replicas' statistics: what members of a group agree on after a round."""
+    """Return the sample-weighted mean of the replicas' statistics, on which a group agrees after a round."""
     size = sum(end - first for first, end in shards)
     mean = {}
     for name, value in replicas[0].items():
