@@ -1,4 +1,4 @@
-"""Fleet and profile as a problem of numbers, and its solution as a plan."""
+"""Fleet and profile as a problem of kind "hpp", and its solution as a plan."""
 
 import math
 import random
@@ -30,7 +30,7 @@ PROPERTY = settings(max_examples=150, deadline=None, suppress_health_check=[Heal
 
 
 def names_of(problem: Problem) -> list[str]:
-    """All devices of the fleet."""
+    """Names of all devices of the fleet."""
     return [device.name for device in problem.fleet.devices]
 
 
@@ -73,7 +73,7 @@ def random_draft(posed: PosedProblem, chance: random.Random) -> Draft:
 
 
 def solution_of(posed: PosedProblem, draft: Draft) -> Solution:
-    """The draft as the solver would hand it out."""
+    """The draft as a solution of the solver."""
     verdict = evaluate(Instance(posed.problem, posed.lost_s_per_byte), draft)
     named = posed.problem.devices
     stages = tuple(
@@ -107,8 +107,8 @@ def solution_of(posed: PosedProblem, draft: Draft) -> Solution:
 @PROPERTY
 @given(problem=tiny(devices=4), layers=st.sampled_from(["units", "blocks", 1, 2, 3]), seed=st.integers(0, 10**6))
 def test_a_plan_takes_as_long_as_its_solution(problem: Problem, layers: str | int, seed: int) -> None:
-    """By the nanosecond, and every byte of memory: cuts, groups, shares and warm-ups at random, times of odd fractions
-    of a nanosecond, links that cost processor time, units that were joined."""
+    """Round and memory of random drafts agree to the nanosecond and byte, with odd fractions of nanoseconds, links that
+    cost processor time and joined units."""
     chance = random.Random(seed)
     problem = jagged(problem, chance)
     try:
@@ -174,7 +174,7 @@ def test_links_and_lost_seconds_stand_in_the_order_of_devices() -> None:
 
 
 def test_reserves_are_held_back_where_they_are_asked_for() -> None:
-    """Down to nothing, not below."""
+    """Reserves lower a budget to 0 at most."""
     posed = problem_of(replace(small(), fleet=fleets.fleet(fleets.device("a", 1050), fleets.device("b", 2050))), "ab")
     for held, left in (({}, [1000, 2000]), ({"b": 500}, [1000, 1500]), ({"a": 1001, "b": 1}, [0, 1999])):
         assert [device.memory_bytes for device in with_reserves(posed, held).problem.devices] == left

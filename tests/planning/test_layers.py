@@ -22,12 +22,12 @@ from tests.training.model_families import FAMILIES, Family, model_request
 
 
 def edges(problem: Problem, layers: str | int) -> list[int]:
-    """Of a problem's units."""
+    """`layer_edges` with the problem's own clock."""
     return layer_edges(problem, layers, Clock(problem.fleet, problem.profile))
 
 
 def of(units: list[Unit], work: list[float] | None = None) -> Problem:
-    """A problem on a, b and c."""
+    """A problem with these units on devices a, b and c."""
     return replace(small(), profile=fleets.profile(units, fleets.PACES, work))
 
 
@@ -96,6 +96,6 @@ def test_layers_are_some_of_the_places_where_a_cut_is_allowed(problem: Problem, 
 
 @pytest.mark.parametrize("layers", ["layers", 0, -1])
 def test_other_layers_are_refused(layers: str | int) -> None:
-    """With what is allowed."""
+    """The message says what is allowed."""
     with pytest.raises(Refused, match="layers is .*; allowed are units, blocks and a number of layers of at least 1"):
         edges(small(), layers)

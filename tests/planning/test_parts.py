@@ -1,4 +1,4 @@
-"""Allocation, cuts, warm-ups and the bound against trying everything."""
+"""Sample allocation, optimal cuts, warm-ups and group costs against brute force."""
 
 from itertools import combinations, product
 
@@ -31,7 +31,7 @@ def dealings(draw: st.DrawFn) -> tuple[list[list[float]], list[int], int]:
 @settings(max_examples=300, deadline=None)
 @given(dealings())
 def test_no_allocation_has_a_faster_slowest_device(given: tuple[list[list[float]], list[int], int]) -> None:
-    """Against all ways to deal the samples; none exists exactly where allocate says so."""
+    """The allocation is optimal among all; None is returned exactly where none exists."""
     seconds, most, samples = given
     ways = [
         y
@@ -73,7 +73,7 @@ def chains(draw: st.DrawFn) -> tuple[list[np.ndarray], list[np.ndarray]]:
 @settings(max_examples=300, deadline=None)
 @given(chains())
 def test_no_cuts_have_a_cheaper_dearest_part(chain: tuple[list[np.ndarray], list[np.ndarray]]) -> None:
-    """Against all ways to cut; among equals the sum is least too."""
+    """The cuts are optimal among all; ties have the least sum."""
     runs, crossing = chain
     blocks, parts = runs[0].shape[0] - 1, len(runs)
 
@@ -115,7 +115,7 @@ def test_warmups_of_three_segments(policy: str | tuple[int, ...], expected: list
     ],
 )
 def test_warmups_that_cannot_be_are_refused(policy: str | tuple[int, ...], words: str) -> None:
-    """In words, with what is allowed."""
+    """The message says what is allowed."""
     with pytest.raises(Refused, match=words):
         warmups(policy, 3, 8)
 

@@ -52,7 +52,7 @@ def test_links_that_would_save_nothing_stay_dense() -> None:
 
 
 def test_a_plan_on_one_device_has_no_links() -> None:
-    """Nothing to thin, nothing changed."""
+    """A plan without transfers stays unchanged."""
     plan = fleets.plan(("u0 u1 u2 u3", {"a": 4}, 1))
     assert with_top_k(plan, Clock(fleets.FLEET, fleets.PROFILE), 100.0) is plan
 
@@ -73,6 +73,6 @@ def test_it_composes_with_placements(placed_by: str) -> None:
 
 
 def test_a_ratio_below_1_is_refused() -> None:
-    """It would send more than there is."""
+    """A ratio below 1 is refused."""
     with pytest.raises(Refused, match="compression_ratio 0.5 is below 1; 100 sends about one of 100 bytes"):
         solve("fusionllm", small(compression_ratio=0.5))

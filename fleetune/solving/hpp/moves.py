@@ -23,7 +23,7 @@ class PlanRules(NamedTuple):
     """Constraints on a plan besides memory."""
 
     flags: Ints
-    """Whether every device must take part, the number of stages (0: any), whether K is free."""
+    """[every device must take part (0 or 1), number of stages (0: any), K is free (0 or 1)]"""
     warmups: Ints
     """[number of stages, stage]: K by the policy."""
 

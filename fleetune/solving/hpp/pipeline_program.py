@@ -14,7 +14,7 @@ from fleetune.solving.memory import require_memory
 
 
 class ProgramInput(NamedTuple):
-    """What the program is solved for."""
+    """Order of devices, warm-ups and cut edges that the program is solved for."""
 
     order: Ints
     """[position]: device."""

@@ -12,12 +12,12 @@ _PASSES = 8
 
 
 class CutLimits(NamedTuple):
-    """What a stage may take while cuts are balanced."""
+    """Limits of a stage while cuts are balanced."""
 
     seconds: float
     """Limit of computing, and of sending, per micro-batch."""
     memory: bool
-    """Whether the group must also hold a micro-batch in memory."""
+    """True: the group must also hold a micro-batch in memory."""
 
 
 @inner

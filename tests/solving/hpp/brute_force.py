@@ -1,4 +1,4 @@
-"""Every plan of a tiny problem, and the best of them."""
+"""Enumerate every plan of a tiny problem, and find the best."""
 
 from collections.abc import Iterator
 from itertools import combinations, combinations_with_replacement, permutations
@@ -19,7 +19,7 @@ def compositions(total: int, parts: int) -> list[tuple[int, ...]]:
 
 
 def warmups(problem: Problem, stages: int) -> list[tuple[int, ...]]:
-    """K of every stage as the problem allows, capped at the number of micro-batches where it is free."""
+    """All warm-ups that the problem allows, capped at the number of micro-batches where it is free."""
     if problem.warmup == "free":
         return [k[::-1] for k in combinations_with_replacement(range(1, problem.micro_batches + 1), stages)]
     if isinstance(problem.warmup, str):
@@ -28,7 +28,7 @@ def warmups(problem: Problem, stages: int) -> list[tuple[int, ...]]:
 
 
 def plans(problem: Problem) -> Iterator[Draft]:
-    """Every ordered grouping, cutting and dealing that fits all memories by the contract's formula."""
+    """Yield every plan (groups, order, cuts, shares) that fits all memories by the contract's formula."""
     layers, devices = len(problem.layers), len(problem.devices)
     for stages in range(1, min(layers, devices) + 1):
         for kept in warmups(problem, stages):
@@ -63,7 +63,7 @@ def _dealt(problem: Problem, edges: tuple[int, ...], sizes: tuple[int, ...], kep
 
 
 def best_ns(problem: Problem, *, every_device: bool = False) -> int | None:
-    """The least round of all plans in ns; None where none fits."""
+    """Shortest round of all plans in ns; None where none fits."""
     instance = Instance(problem)
     evaluator, least = new_evaluator(instance), WORST_SCORE
     for draft in plans(problem):

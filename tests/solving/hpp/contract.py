@@ -1,4 +1,4 @@
-"""The contract's words on kind hpp once more, slow and plain, to hold the solver against; shares no code with it."""
+"""A second, slow and simple implementation of the contract for kind hpp; it shares no code with the solver."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ Rows = tuple[tuple[tuple[float, ...], ...], ...]
 
 
 def line(sizes: tuple[int, ...], seconds: tuple[float, ...], samples: int) -> float:
-    """A time between sizes on the line through them, beyond the ends along the line through the two nearest."""
+    """Interpolate a time linearly; beyond the ends extrapolate along the line through the two nearest sizes."""
     if len(sizes) == 1:
         return seconds[0] * samples / sizes[0]
     right = next((k for k in range(1, len(sizes)) if samples <= sizes[k]), len(sizes) - 1)
@@ -33,7 +33,7 @@ def task_s(problem: Problem, rows: Rows, device: int, samples: int, layers: tupl
 
 
 def trainable(problem: Problem, layers: tuple[int, int]) -> int:
-    """Bytes that are trained."""
+    """Trainable bytes of layers [first, end)."""
     chosen = problem.layers[layers[0] : layers[1]]
     return sum(x.param_bytes if x.trainable_bytes is None else x.trainable_bytes for x in chosen)
 
@@ -62,13 +62,13 @@ def peaks(problem: Problem, plan: Solution) -> dict[str, float]:
 
 
 def fits(problem: Problem, plan: Solution) -> bool:
-    """No device is over its budget."""
+    """Tell whether every device is within its budget."""
     need = peaks(problem, plan)
     return all(need.get(device.name, 0) <= device.memory_bytes for device in problem.devices)
 
 
 def assert_plan(problem: Problem, stages: tuple[Stage, ...]) -> None:
-    """The structure the contract asks for."""
+    """Assert that the stages have the structure that the contract requires."""
     assert [stage.layers[0] for stage in stages] == [0, *(stage.layers[1] for stage in stages[:-1])]
     assert stages[-1].layers[1] == len(problem.layers)
     assert all(first < end for first, end in (stage.layers for stage in stages))
@@ -90,7 +90,7 @@ def assert_plan(problem: Problem, stages: tuple[Stage, ...]) -> None:
 
 
 def round_s(problem: Problem, plan: Solution) -> float:
-    """The exact event simulation by the second opinion of the clock's tests."""
+    """Seconds of a round by the reference simulation of the clock's tests."""
     place = {device.name: d for d, device in enumerate(problem.devices)}
     stages = []
     for stage in plan.stages:
@@ -174,7 +174,7 @@ def formula_s(problem: Problem, stages: tuple[Stage, ...]) -> float:
 
 
 def stages_of(problem: Problem, draft: Draft) -> tuple[Stage, ...]:
-    """A draft in the contract's words."""
+    """Convert a draft to the stages of a solution."""
     return tuple(
         Stage(
             layers=(stage.first, stage.end),

@@ -1,4 +1,4 @@
-"""Asteroid's Algorithms 1 and 2 once more, recursive and slow, from the paper's text; shares no code with the planner.
+"""Asteroid's Algorithms 1 and 2, recursive and slow, from the paper's text; shares no code with the planner.
 
 Where the paper leaves something open the planner's own rules hold: whole samples come from rounding running totals, a
 device dealt nothing takes one sample from the largest share, blocks of samples are 1 (for micro-batches below 128).

@@ -1,4 +1,4 @@
-"""Odd problems for any planner, and the proof that a draft is a plan."""
+"""Hypothesis strategies for unusual problems and arbitrary plans, and the check that a draft is a plan."""
 
 import dataclasses
 from itertools import combinations
@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from fleetune.solving.hpp.draft import Draft
+from fleetune.solving.hpp.draft import Draft, DraftStage
 from fleetune.solving.hpp.instance import Instance
 from fleetune.solving.hpp.problem import Problem
 from tests.solving.hpp.instances import tiny
@@ -59,3 +59,37 @@ def _changed(seconds: tuple[Any, ...], free: set[int], alike: bool) -> tuple[Any
     return tuple(
         tuple(tuple(0.0 for _ in times) if layer in free else times for layer, times in enumerate(row)) for row in rows
     )
+
+
+@st.composite
+def posed(draw: st.DrawFn) -> tuple[Problem, Draft]:
+    """An odd problem and any plan of it: memory is not looked at, K falls or stays the same from stage to stage."""
+    problem = draw(problems())
+    return problem, draw(drafts(Instance(problem)))
+
+
+@st.composite
+def drafts(draw: st.DrawFn, instance: Instance) -> Draft:
+    """Any plan of the instance."""
+    stages = draw(st.integers(1, instance.max_stages))
+    edges = [0, *sorted(draw(_some(range(1, instance.layers), stages - 1))), instance.layers]
+    order = draw(st.permutations(range(instance.devices)))
+    used = draw(st.integers(stages, min(instance.devices, stages * instance.samples)))
+    sizes = [1] * stages
+    for _ in range(used - stages):
+        room = [p for p in range(stages) if sizes[p] < instance.samples]
+        sizes[draw(st.sampled_from(room))] += 1
+    made, at = [], 0
+    for p, count in enumerate(sizes):
+        cuts = [0, *sorted(draw(_some(range(1, instance.samples), count - 1))), instance.samples]
+        shares = tuple(b - a for a, b in zip(cuts, cuts[1:], strict=False))
+        made.append(DraftStage(edges[p], edges[p + 1], tuple(order[at : at + count]), shares))
+        at += count
+    kept = sorted(draw(st.lists(st.integers(1, 9), min_size=stages, max_size=stages)), reverse=True)
+    return Draft(tuple(made), tuple(kept))
+
+
+def _some(choices: range, count: int) -> st.SearchStrategy[set[int]]:
+    if count == 0:
+        return st.just(set())
+    return st.sets(st.sampled_from(choices), min_size=count, max_size=count)

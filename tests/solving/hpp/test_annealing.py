@@ -1,4 +1,4 @@
-"""The walk of `search`: wherever it goes there is a plan that keeps to the problem's rules."""
+"""Annealing of `search`: every candidate of a walk is a plan that keeps the problem's rules."""
 
 import pytest
 
@@ -27,8 +27,7 @@ RULES = {
 
 
 def start(instance: Instance, *, every_device: bool) -> Draft:
-    """Layers and samples dealt anyhow: on one device a stage, as many stages as K are listed or else one, or on all
-    devices in as many stages as there can be."""
+    """A naive draft: one device per stage in one stage or as many as are listed, or all devices in the most stages."""
     listed = instance.problem.warmup
     stages = (instance.max_stages if every_device else 1) if isinstance(listed, str) else len(listed)
     edges = [*range(stages), instance.layers]
@@ -41,7 +40,7 @@ def start(instance: Instance, *, every_device: bool) -> Draft:
 
 
 def visited(problem: Problem, *, every_device: bool) -> list[tuple[int, Draft]]:
-    """Every plan a hot walk comes by, one step after the other, and its score as the walk knows it."""
+    """Every plan that a hot walk visits, step by step, with its score."""
     instance = Instance(problem)
     worker = Search(instance, SearchOptions(seed=1, every_device=every_device)).workers[0]
     first = start(instance, every_device=every_device)
@@ -60,8 +59,7 @@ def visited(problem: Problem, *, every_device: bool) -> list[tuple[int, Draft]]:
 @pytest.mark.parametrize("every_device", [False, True], ids=["any devices", "every device"])
 @pytest.mark.parametrize("rules", RULES)
 def test_every_step_is_a_plan(rules: str, every_device: bool) -> None:
-    """Contiguous stages that cover all layers, whole samples that sum to the micro-batch, no device twice, K by the
-    rules; every device where all must take part; scores are those of the plans."""
+    """Every visited candidate is a valid plan by the rules, on every device where asked, and has its score."""
     problem = RULES[rules]
     instance = Instance(problem)
     seen = visited(problem, every_device=every_device)
@@ -73,9 +71,9 @@ def test_every_step_is_a_plan(rules: str, every_device: bool) -> None:
         assert score(instance.arrays, candidate_of(instance, draft), evaluator, WORST_SCORE) == value
 
 
-def test_the_walk_gets_about() -> None:
-    """With rules that allow it, a hot walk sees plans of every number of stages and of devices, other orders in a
-    group, and K above the paper's."""
+def test_a_hot_walk_visits_plans_of_every_shape() -> None:
+    """A hot walk visits plans of every number of stages and devices, other orders in a group, and K above the paper's
+    where the rules allow it."""
     seen = {draft for _, draft in visited(RULES["free"], every_device=False)}
     assert {len(draft.stages) for draft in seen} == {1, 2, 3, 4}
     assert {sum(len(stage.devices) for stage in draft.stages) for draft in seen} == {1, 2, 3, 4}
@@ -85,8 +83,8 @@ def test_the_walk_gets_about() -> None:
     assert {1, 2, 3} <= kept
 
 
-def test_lack_falls() -> None:
-    """From a plan that fits nowhere the walk comes to one that does."""
+def test_a_walk_reaches_a_plan_that_fits() -> None:
+    """A walk from a plan that does not fit reaches one that does."""
     seen = visited(RULES["little memory"], every_device=False)
     assert seen[0][0] >= OUT_OF_MEMORY
     assert min(value for value, _ in seen) < OUT_OF_MEMORY

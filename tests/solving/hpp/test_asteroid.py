@@ -21,7 +21,7 @@ POLICIES = ["2(P-p)-1", "2(P-p)", "P-p", "2(P-p)+1", "free", (2, 1)]
 def one_layer(
     speeds: list[float], rooms: list[int], samples: int, start_s: float = 0.0, micro_batches: int = 1
 ) -> Problem:
-    """A layer without weights; device d does `speeds[d]` samples a second after `start_s`, and `rooms[d]` fit."""
+    """One layer without weights; device d does `speeds[d]` samples per second after `start_s`, and `rooms[d]` fit."""
     sizes = tuple(range(1, samples + 1))
     seconds = tuple((tuple(start_s + y / speed for y in sizes),) for speed in speeds)
     count = len(speeds)
@@ -39,7 +39,7 @@ def one_layer(
 
 
 def dealt(problem: Problem, warmup: int = 1) -> tuple[int, list[int]]:
-    """What Algorithm 1 says of all devices as one group, and the shares."""
+    """Outcome and shares of Algorithm 1 for all devices as one group."""
     group = np.arange(len(problem.devices))
     shares = np.zeros(len(group), np.int64)
     outcome = allocate_by_capacity(Instance(problem).arrays, group, 0, 1, warmup, shares)
@@ -147,7 +147,7 @@ def test_algorithm_2_as_transcribed(seed: int) -> None:
 
 
 def paper_policy(policy: str) -> str:
-    """Where K is free the paper's own."""
+    """Where K is free, the plan has the paper's own K."""
     return "2(P-p)-1" if policy == "free" else policy
 
 
@@ -173,7 +173,7 @@ def test_formula_of_a_reduce_by_hand() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_pruning_changes_no_answer(seed: int) -> None:
-    """Above 24 layers a rough pass bounds the second one: the plan is the one found without a bound."""
+    """Above 24 layers a coarse pass bounds the second one: the plan is the one found without a bound."""
     problem = tiny(seed, layers=27 + seed, devices=4, link=(0.3, 3.0)[seed % 2], memory=(1.0, 0.5)[seed // 3])
     instance = Instance(problem)
     whole = PipelineProgram(instance, np.argsort(-instance.memory_bytes, kind="stable"), np.arange(instance.layers + 1))
@@ -202,6 +202,6 @@ def test_warmups_of_a_plan(policy: str | tuple[int, ...]) -> None:
 
 
 def test_short_memory_is_told() -> None:
-    """Nothing fits anywhere: the sentence says what the method tried, and where to turn."""
+    """Where nothing fits, the message says what the method tried and names another method."""
     with pytest.raises(Infeasible, match="asteroid: no plan that uses all 3 devices .* leaves devices out"):
         asteroid.plan(Instance(tiny(1, memory=0.01)))

@@ -1,4 +1,4 @@
-"""Baselines: every plan is one, and those of one stage are the best by their own measure."""
+"""Baselines: every draft is a valid plan, and those of one stage are optimal by their own measure."""
 
 import dataclasses
 from itertools import product
@@ -27,7 +27,7 @@ SEEDS = range(6)
 @given(problem=problems())
 @settings(max_examples=60, deadline=None)
 def test_every_draft_is_a_plan(problem: Problem) -> None:
-    """Whatever the shape, a method gives a plan, the same again, and with as many stages as warm-ups are listed."""
+    """Every method gives a valid plan, deterministically, with as many stages as warm-ups are listed."""
     instance = Instance(problem)
     stages = None if isinstance(problem.warmup, str) else len(problem.warmup)
     for method in METHODS if stages in (None, 1) else HYBRID:

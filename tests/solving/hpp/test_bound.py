@@ -1,4 +1,4 @@
-"""The lower bound: below every plan, and as high as it can be where the answer is plain."""
+"""The lower bound: below every plan, and exact where the optimum is obvious."""
 
 import dataclasses
 
@@ -45,7 +45,7 @@ def test_one_device_best_by_far() -> None:
 
 
 def test_a_device_alone() -> None:
-    """Nobody to share with: the bound is the round."""
+    """On a single device the bound is the round."""
     problem = tiny(3, devices=1, memory=2.0)
     assert lower_bound_s(Instance(problem)) == pytest.approx(solve(problem).objective, rel=1e-6)
 

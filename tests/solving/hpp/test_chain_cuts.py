@@ -1,4 +1,4 @@
-"""Chains of layers: runs of them, and cuts that keep the slowest part fast; `pp`, which is little more."""
+"""Cuts of chains of layers: runs of equal work, optimal cuts, and baseline `pp`, which consists of them."""
 
 import dataclasses
 
@@ -20,7 +20,7 @@ SEEDS = range(6)
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_pp_cuts_best(seed: int) -> None:
-    """Of all cuts the slowest stage is fastest, and of those the sum least; stages lie in descending memory."""
+    """The cuts minimise the slowest stage, then the sum; devices are in descending order of memory."""
     instance = Instance(tiny(seed, layers=7, devices=4))
     draft = pp(instance)
     order = [stage.devices[0] for stage in draft.stages]

@@ -1,4 +1,4 @@
-"""Plans once looked at, as text: whoever changes a planner reads here what became of them."""
+"""Reviewed plans as text: a change of a planner shows here as a difference."""
 
 import pytest
 
@@ -16,7 +16,7 @@ PROBLEMS = {
 
 
 def text(problem: Problem, plan: Solution) -> str:
-    """What it costs, then a line per stage."""
+    """Format a plan: its costs, then one line per stage."""
     figures = [plan.objective, plan.formula_round_s or 0.0, plan.lower_bound or 0.0]
     taken, formula, least = (f"{figure * 1e3:.3f} ms" for figure in figures)
     lines = [f"{plan.method}: a round takes {taken}; {formula} by eq. (4), and no plan less than {least}"]
@@ -31,6 +31,6 @@ def text(problem: Problem, plan: Solution) -> str:
 @pytest.mark.parametrize("method", ["search", "asteroid"])
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_plan(name: str, method: str) -> None:
-    """The plan is the one that was looked at."""
+    """The plan is the one that was reviewed."""
     problem = PROBLEMS[name]
     same_as_golden(f"solve-{name}-{method}.txt", text(problem, solve(problem, method=method)))

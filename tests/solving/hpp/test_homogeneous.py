@@ -1,4 +1,4 @@
-"""Planners for homogeneous clusters: no layout is better by their own measure."""
+"""Planners for homogeneous clusters find the best layout by their own measure."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ SEEDS = range(6)
 
 
 def layouts(layers: int, devices: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """All cuts with all numbers of devices a stage that use every device."""
+    """All cuts with all numbers of devices per stage that use every device."""
     for stages in range(1, min(layers, devices) + 1):
         for sizes in product(range(1, devices + 1), repeat=stages):
             if sum(sizes) == devices:
@@ -26,7 +26,7 @@ def layouts(layers: int, devices: int) -> Iterator[tuple[tuple[int, ...], tuple[
 
 
 class Average:
-    """The average device and link of a case, written out."""
+    """The average device and link of an instance, computed directly."""
 
     def __init__(self, instance: Instance) -> None:
         self.instance, devices = instance, range(instance.devices)
@@ -64,7 +64,7 @@ def slowest_stage_s(average: Average, cuts: tuple[int, ...], sizes: tuple[int, .
 
 
 def pipeline_s(average: Average, cuts: tuple[int, ...], sizes: tuple[int, ...]) -> float:
-    """DAPPLE's L = T_w + T_s + T_e, as its docstring tells it."""
+    """DAPPLE's L = T_w + T_s + T_e, computed from its definition."""
     steps: list[tuple[float, float, float]] = []
     for p, m in enumerate(sizes):
         if p > 0:

@@ -1,4 +1,4 @@
-"""The sentence of a problem that nothing solves: which device, how many bytes, for what, and what to do."""
+"""Messages of infeasible problems: the device, the missing bytes, what needs them, and what to do."""
 
 import dataclasses
 
@@ -17,7 +17,7 @@ def with_budgets(problem: Problem, *sizes: int) -> Problem:
 
 
 def told(problem: Problem) -> str:
-    """The sentence."""
+    """The message of the Infeasible that the problem raises."""
     with pytest.raises(Infeasible) as caught:
         solve(problem)
     return str(caught.value)
@@ -51,7 +51,7 @@ def test_the_plan_that_lacks_least() -> None:
 
 
 def test_free_lacks_less() -> None:
-    """Where K is free a single forward is kept, and that is what lacks."""
+    """Where K is free, the message counts a single kept forward."""
     sentence = told(with_budgets(drawn(warmup="free"), 4300, 4300, 4300))
     assert "lacks 100 bytes for layer" in sentence
     assert "with 2 samples of the one micro-batch kept (4400 of 4300)" in sentence

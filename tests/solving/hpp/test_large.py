@@ -1,4 +1,4 @@
-"""Problems beyond what a method can hold or do in time."""
+"""Problems beyond the memory or time of a method."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def test_what_does_not_fit_is_refused_before_it_is_taken(monkeypatch: pytest.Mon
 
 
 def test_tables_are_as_large_as_promised() -> None:
-    """What is refused is computed from the shapes that are really taken."""
+    """The bytes that are checked are those of the allocated tables."""
     instance = Instance(tiny(1, layers=40, devices=3))
     table = pipeline_program.PipelineProgram(instance, np.arange(3), np.arange(41)).table
     large = (table.span_s, table.tail_s, table.cut, table.head, table.between, table.speed)
@@ -40,7 +40,7 @@ def test_tables_are_as_large_as_promised() -> None:
 
 
 def test_the_room_of_a_container_counts(tmp_path: Path) -> None:
-    """Free is what its limit leaves; without a limit what the machine has."""
+    """Free memory is what a container's limit leaves, or without a limit what the machine has."""
     membership = tmp_path / "membership"
     membership.write_text("0::/\n")
     assert memory.available_bytes(membership, tmp_path) > 0
@@ -50,14 +50,14 @@ def test_the_room_of_a_container_counts(tmp_path: Path) -> None:
 
 
 def test_a_planner_that_is_stopped_stops() -> None:
-    """Whoever sets the flag from another thread ends the compiled loop, which says so instead of answering."""
+    """A flag set by another thread ends the compiled loop, which raises instead of answering."""
     instance = Instance(tiny(1, layers=40, devices=3))
     with pytest.raises(Infeasible, match="time was up"):
         asteroid.plan(instance, np.ones(1, np.int64))
 
 
 def test_a_time_limit_ends_the_published_planner_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At 20,000 layers a search of 5 s took 175: the published planner, one of its starts, looked at no clock."""
+    """The time limit also ends the published planner, which once made a search of 5 s take 175 s at 20,000 layers."""
     heard = []
 
     def endless(instance: Instance, stopped: Ints) -> Draft:
@@ -73,7 +73,7 @@ def test_a_time_limit_ends_the_published_planner_too(monkeypatch: pytest.MonkeyP
 
 
 def test_long_chains_are_searched_without_the_published_planner(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a limit its work is a constant's: beyond it the search starts from the others alone."""
+    """Without a time limit, a search of a long chain skips the published planner, whose work grows without bound."""
 
     def unasked(*_: object) -> Draft:
         raise AssertionError("asked")
@@ -85,7 +85,7 @@ def test_long_chains_are_searched_without_the_published_planner(monkeypatch: pyt
 
 
 def test_runs_of_layers_give_a_bound_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A million layers spent a quarter of an hour in the linear program; prices of runs make a bound that holds."""
+    """Dual prices of runs of layers give a valid bound; for a million layers the full program took 15 minutes."""
     instance = Instance(tiny(1, layers=40, devices=3))
     exact = lower_bound_s(instance)
     monkeypatch.setattr(bound, "MOST_RUNS", 4)
@@ -93,6 +93,6 @@ def test_runs_of_layers_give_a_bound_too(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_million_layers_are_refused_before_they_are_proven() -> None:
-    """They took 22 minutes; counting them takes none."""
+    """Validating a million layers took 22 minutes; they are refused by their number."""
     with pytest.raises(Refused, match="problem: layers: 1000000 are more than 200000; join neighbours"):
         HPP.parse({"kind": "hpp", "layers": [None] * 10**6}, "problem")

@@ -1,4 +1,4 @@
-"""A problem of kind hpp is proven when it is made: any fault is one sentence that names it."""
+"""Problems of kind hpp are validated on construction: every fault raises one sentence that names it."""
 
 import copy
 import json
@@ -31,7 +31,7 @@ def changed(path: Path, value: Any) -> dict[str, Any]:
 
 
 def refusal(plain: Any) -> str:
-    """The sentence that a problem is refused with."""
+    """The message that the problem is refused with."""
     with pytest.raises(Refused) as caught:
         wire.load(Problem, plain, "p.json")
     return str(caught.value)
@@ -102,7 +102,7 @@ def refusal(plain: Any) -> str:
     ],
 )
 def test_each_fault_is_named(path: Path, value: Any, said: str) -> None:
-    """Field, device, layer and size as the user reads them, what was given, and what is allowed."""
+    """The message names field, device, layer and size, what was given, and what is allowed."""
     assert refusal(changed(path, value)).startswith("p.json: ")
     assert said in refusal(changed(path, value))
 
@@ -238,7 +238,7 @@ def test_lines_below_0_are_refused_as_the_clock_refuses_them(sizes: list[int], t
 
 
 def test_random_problems_are_problems() -> None:
-    """The helpers of these tests make what they promise, whatever the size and memory."""
+    """The instances of these tests are valid and as large as requested."""
     for seed in range(30):
         problem = tiny(seed, 1 + seed % 6, 1 + seed % 4, 1 + seed % 7, memory=0.4, link=10.0 ** (seed % 3 - 1))
         assert problem == tiny(seed, 1 + seed % 6, 1 + seed % 4, 1 + seed % 7, memory=0.4, link=10.0 ** (seed % 3 - 1))

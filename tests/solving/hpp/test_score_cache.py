@@ -1,4 +1,4 @@
-"""What a search remembers of sketches."""
+"""The cache of scores of candidates."""
 
 from itertools import chain, combinations, pairwise, permutations
 
@@ -10,31 +10,30 @@ from fleetune.solving.hpp.candidate import Candidate, candidate_of
 from fleetune.solving.hpp.draft import Draft, DraftStage
 from fleetune.solving.hpp.instance import Instance
 from fleetune.solving.hpp.score_cache import ScoreCache, groups_key, look_up, new_score_cache, plan_key, store
-from tests.solving.hpp.draft_strategies import drafts
 from tests.solving.hpp.instances import tiny
-from tests.solving.hpp.problem_strategies import problems
+from tests.solving.hpp.problem_strategies import drafts, problems
 
 
 @compiled
 def keys(candidate: Candidate) -> tuple[int, int, int]:
-    """Of the plan, of groups and cuts, of groups."""
+    """Keys of the plan, of groups and cuts, and of groups."""
     return plan_key(candidate), groups_key(candidate, False), groups_key(candidate, True)
 
 
 @compiled
 def told(cache: ScoreCache, key: int, score: int, exact: bool) -> None:
-    """`remember` for Python."""
+    """`store`, callable from Python."""
     store(cache, key, score, exact)
 
 
 @compiled
 def asked(cache: ScoreCache, key: int) -> tuple[int, bool]:
-    """`recall` for Python."""
+    """`look_up`, callable from Python."""
     return look_up(cache, key)
 
 
 def parts(draft: Draft) -> tuple[object, object, object]:
-    """What the three keys stand for."""
+    """The parts of a draft that the three keys identify."""
     groups = tuple(stage.devices for stage in draft.stages)
     return draft, (groups, tuple(stage.end for stage in draft.stages)), groups
 
@@ -42,7 +41,7 @@ def parts(draft: Draft) -> tuple[object, object, object]:
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_keys_tell_plans_apart(data: st.DataObject) -> None:
-    """Two plans have the same key just when they are the same: in everything, in groups and cuts, in groups."""
+    """Two drafts have equal keys exactly where the identified parts are equal."""
     instance = Instance(data.draw(problems()))
     known: list[dict[object, int]] = [{}, {}, {}]
     for draft in data.draw(st.lists(drafts(instance), min_size=2, max_size=12)):
@@ -53,7 +52,7 @@ def test_keys_tell_plans_apart(data: st.DataObject) -> None:
 
 
 def test_all_groups_of_five_devices_have_their_own_key() -> None:
-    """Whoever works with whom in whatever order, and whoever is left out: never two with one key."""
+    """All groupings and orders of up to five devices have different keys."""
     instance = Instance(tiny(1, layers=6, devices=5, samples=6))
     made = []
     for used in range(1, 6):
@@ -67,8 +66,8 @@ def test_all_groups_of_five_devices_have_their_own_key() -> None:
         assert len(set(kind)) == len(made)
 
 
-def test_a_memo_holds_the_last_in_a_place() -> None:
-    """Nothing is known at first; then what was said last, and nothing of who had the place before."""
+def test_a_slot_holds_its_last_entry() -> None:
+    """A new entry replaces an older one of its key, and any entry in its slot."""
     cache, key, rival = new_score_cache(), 1, 2**18 + 3
     assert asked(cache, key) == (0, False)
     told(cache, key, 7, False)

@@ -43,7 +43,7 @@ def instances() -> Iterator[Problem]:
 
 
 def searched(problem: Problem) -> Solution | None:
-    """The plan, proven to be one that fits; None where there is none."""
+    """The plan of `search`, checked to be valid and to fit; None where the problem is infeasible."""
     try:
         plan = solve(problem)
     except Infeasible:
@@ -126,7 +126,7 @@ def test_state_in_memory(optimizer: float, snapshots: int) -> None:
 
 
 def test_same_seed_same_plan() -> None:
-    """Twice the same problem, seed and method: the same bytes but for the time it took."""
+    """The same problem, seed and method give the same bytes apart from solve_s."""
     problem = tiny(5, layers=8, devices=4, link=0.5)
     plans = [dataclasses.replace(solve(problem, seed=3), solve_s=0.0) for _ in range(2)]
     assert wire.dump(plans[0]) == wire.dump(plans[1])
@@ -182,19 +182,19 @@ PLAIN = tiny(1)
 
 
 def with_layers(**changes: Any) -> Problem:
-    """The plain problem, every layer changed alike."""
+    """The basic problem, every layer changed alike."""
     return dataclasses.replace(PLAIN, layers=tuple(dataclasses.replace(x, **changes) for x in PLAIN.layers))
 
 
 def with_links(field: str, factor: Callable[[int, int], float]) -> Problem:
-    """The plain problem, each link's number multiplied."""
+    """The basic problem, each link's number multiplied."""
     rows = getattr(PLAIN, field)
     made = tuple(tuple(x and x * factor(a, b) for b, x in enumerate(row)) for a, row in enumerate(rows))
     return dataclasses.replace(PLAIN, **{field: made})
 
 
 def with_times(sizes: tuple[int, ...], pick: Callable[[tuple[float, ...], int], tuple[float, ...]]) -> Problem:
-    """The plain problem, the times of every layer chosen anew from those at 1, 2 and 4 samples."""
+    """The basic problem, the times of every layer chosen anew from those at 1, 2 and 4 samples."""
     rows = [
         tuple(tuple(pick(times, layer) for layer, times in enumerate(row)) for row in table)
         for table in (PLAIN.forward_s, PLAIN.backward_s)
@@ -240,8 +240,8 @@ def test_edges(edge: str) -> None:
 
 
 def test_a_clock_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On one lane and a clock that gains a second a look, a limit of 150 s ends the walks: once it is over no plan is
-    looked at any more, what was found by then is handed out, and it is no better than what more time finds."""
+    """With one worker and a clock that advances a second per reading, a limit of 150 s ends the walks: no work is done
+    after it, and the plan is no better than one found with more time."""
     problem = tiny(3, layers=9, devices=4, link=0.3)
     work_done: list[int] = []
 
@@ -257,7 +257,7 @@ def test_a_clock_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_limit_is_not_deterministic() -> None:
-    """With a time limit the plan says that another run may find another one; with other methods a limit is nothing."""
+    """With a time limit `search` reports deterministic false; other methods ignore the limit."""
     problem = tiny(3, layers=3)
     assert not solve(problem, time_limit_s=0.05).deterministic
     assert solve(problem, method="asteroid", time_limit_s=0.05).deterministic

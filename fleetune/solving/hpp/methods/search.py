@@ -63,7 +63,7 @@ class SearchOptions(NamedTuple):
     time_limit_s: float | None = None
     """None: a fixed amount of work, so that the plan is the same on any machine."""
     every_device: bool = False
-    """Whether all devices must take part."""
+    """True: all devices must take part."""
     now: Callable[[], float] = time.monotonic
 
 

@@ -1,4 +1,4 @@
-"""What a plan is said to cost, against the contract's words; and the planner's fast judge against the slow one."""
+"""Costs of plans against the contract, and the compiled evaluator against the simulation."""
 
 import dataclasses
 import math
@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from fleetune.clock import simulate
 from fleetune.errors import Infeasible
 from fleetune.solving.hpp.candidate import OUT_OF_MEMORY, WORST_SCORE, candidate_of, new_evaluator, score, to_draft
-from fleetune.solving.hpp.draft import Draft, evaluate, pipeline_of
+from fleetune.solving.hpp.draft import Draft, DraftStage, evaluate, hetpipe_bytes, pipeline_of, synchronous_bytes
 from fleetune.solving.hpp.instance import Instance
 from fleetune.solving.hpp.methods import SUMMARIES
 from fleetune.solving.hpp.problem import Problem
 from fleetune.solving.hpp.solve import solve
 from tests.solving.hpp import contract
-from tests.solving.hpp.draft_strategies import posed
-from tests.solving.hpp.instances import tiny
+from tests.solving.hpp.instances import drawn, tiny
+from tests.solving.hpp.problem_strategies import posed
 
 
 @pytest.mark.parametrize("method", [method for method in SUMMARIES if method != "hetpipe"])
@@ -49,8 +49,7 @@ def test_a_plan_costs_what_the_contract_says(method: str) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_half_nanoseconds_round_alike(seed: int) -> None:
-    """Times in whole nanoseconds have halves between the sizes measured: plans of 12 layers still cost to the
-    nanosecond what summing them layer by layer gives."""
+    """Half nanoseconds, which interpolation yields, are rounded as the clock does by summing layer by layer."""
     plain = tiny(seed, layers=12, devices=4, samples=8)
     problem = dataclasses.replace(
         plain, forward_s=in_whole_ns(plain.forward_s), backward_s=in_whole_ns(plain.backward_s)
@@ -68,8 +67,8 @@ def in_whole_ns(rows: contract.Rows) -> contract.Rows:
 @settings(max_examples=300, deadline=None)
 @given(posed(), st.sampled_from([0.0, 3e-7]))
 def test_fast_and_slow_judge_agree(given: tuple[Problem, Draft], lost_s_per_byte: float) -> None:
-    """A sketch's score is the simulation's round where memory suffices, and the bytes that lack where not; so too
-    where every byte on a link costs its devices time."""
+    """A candidate's score is the simulated round, or the missing bytes where memory is short; also where links cost
+    their devices time."""
     (problem, draft), instance = given, Instance(given[0], (lost_s_per_byte,) * len(given[0].devices))
     found, cost = (
         int(score(instance.arrays, candidate_of(instance, draft), new_evaluator(instance), WORST_SCORE)),
@@ -88,8 +87,8 @@ def test_fast_and_slow_judge_agree(given: tuple[Problem, Draft], lost_s_per_byte
 
 @settings(max_examples=300, deadline=None)
 @given(posed())
-def test_nothing_good_is_given_up(given: tuple[Problem, Draft]) -> None:
-    """What is a nanosecond better than asked for is never refused by a bound; what is not is never said to be."""
+def test_the_bound_refuses_no_better_candidate(given: tuple[Problem, Draft]) -> None:
+    """A candidate below the limit is never refused by the bound, and one at the limit always is."""
     instance, evaluator = Instance(given[0]), new_evaluator(Instance(given[0]))
     candidate = candidate_of(instance, given[1])
     exact = int(score(instance.arrays, candidate, evaluator, WORST_SCORE))
@@ -100,7 +99,7 @@ def test_nothing_good_is_given_up(given: tuple[Problem, Draft]) -> None:
 @settings(max_examples=100, deadline=None)
 @given(posed())
 def test_a_bench_forgets(given: tuple[Problem, Draft]) -> None:
-    """A score does not depend on what was measured before on the same bench."""
+    """A score does not depend on what the evaluator scored before."""
     instance, draft = Instance(given[0]), given[1]
     assume(len(draft.stages) > 1)
     used, first = new_evaluator(instance), Draft(draft.stages[:1], draft.warmups[:1])
@@ -112,6 +111,50 @@ def test_a_bench_forgets(given: tuple[Problem, Draft]) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(posed())
-def test_a_sketch_is_its_draft(given: tuple[Problem, Draft]) -> None:
-    """There and back nothing is lost."""
+def test_a_candidate_converts_back_to_its_draft(given: tuple[Problem, Draft]) -> None:
+    """Converting a draft to a candidate and back loses nothing."""
     assert to_draft(candidate_of(Instance(given[0]), given[1])) == given[1]
+
+
+INSTANCE = Instance(drawn())
+
+
+def pipeline(*devices: int) -> Draft:
+    """One layer a device, what remains on the last."""
+    ends = [*range(1, len(devices)), 3]
+    stages = [DraftStage(k, ends[k], (device,), (2,)) for k, device in enumerate(devices)]
+    return Draft(tuple(stages), (1,) * len(stages))
+
+
+def test_one_device_sends_nothing() -> None:
+    """Where everything is on one device, no byte crosses."""
+    assert synchronous_bytes(INSTANCE, pipeline(2)) == 0
+
+
+def test_all_reduce() -> None:
+    """Data parallelism on three devices moves 2 (3 - 1) times the 3000 bytes of weights (eq. (2), G = 1)."""
+    whole = Draft((DraftStage(0, 3, (0, 1, 2), (1, 1, 1)),), (1,))
+    assert synchronous_bytes(INSTANCE, whole) == 12_000
+
+
+def test_stages() -> None:
+    """Two devices reduce two layers (2 * 2000 B); 5 micro-batches of 2 samples cross once each way (10 * 200 B)."""
+    draft = Draft((DraftStage(0, 2, (0, 1), (1, 1)), DraftStage(2, 3, (2,), (2,))), (3, 1))
+    assert synchronous_bytes(INSTANCE, draft) == 4000 + 2000
+
+
+def test_frozen_weights_stay() -> None:
+    """Only what is trained is reduced."""
+    adapters = tuple(dataclasses.replace(layer, trainable_bytes=10) for layer in drawn().layers)
+    frozen = Instance(drawn(layers=adapters))
+    assert synchronous_bytes(frozen, Draft((DraftStage(0, 3, (0, 1), (1, 1)),), (1,))) == 2 * 3 * 10
+
+
+def test_one_virtual_worker_needs_no_server() -> None:
+    """Eq. (1), G = 1: only cuts count, here two of 200 B for each of 10 samples."""
+    assert hetpipe_bytes(INSTANCE, [(pipeline(0, 1, 2), 5)]) == 2 * 200 * 10
+
+
+def test_virtual_workers_exchange_the_model() -> None:
+    """Eq. (1), G = 2: both push and pull 3000 B; the pipeline of two sends 3 micro-batches across its cut."""
+    assert hetpipe_bytes(INSTANCE, [(pipeline(0, 1), 3), (pipeline(2), 2)]) == 2 * 2 * 3000 + 3 * 2 * 200
