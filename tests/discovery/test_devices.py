@@ -1,0 +1,290 @@
+"""Devices from requests and facts."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleetune.contracts import wire
+from fleetune.contracts.fleet import DOCKER, Device, Engine, Fleet
+from fleetune.contracts.fleet_request import DeviceRequest, Emulate, FleetRequest
+from fleetune.contracts.record import record
+from fleetune.contracts.task import quiet
+from fleetune.discovery import discover
+from fleetune.discovery.devices import build_devices, oversubscription_notes
+from fleetune.discovery.machine_facts import Accelerator, MachineFacts
+from fleetune.errors import Refused
+from fleetune.launching import LocalSites
+from flows.context import same_fleet
+from tests.profiling.instances import Scripted
+
+GPU = Accelerator(name="H", memory_bytes=80)
+
+
+def facts(**changes: Any) -> MachineFacts:
+    """A machine of 4 cores and 1000 bytes, with changes."""
+    usual = {"machine": "m", "cpu": "c", "architecture": "x", "cores": 4.0, "memory_bytes": 1000, "accelerators": ()}
+    machine = {"machine_cores": 4.0, "machine_memory_bytes": 1000}
+    return MachineFacts(**{**usual, **machine, "python": "3.11", "torch": "2", **changes})
+
+
+def asked(name: str, accelerator: str = "auto", **emulate: Any) -> DeviceRequest:
+    """A request of that name."""
+    return DeviceRequest(name=name, accelerator=accelerator, emulate=Emulate(**emulate))
+
+
+def fleet(*requests: DeviceRequest) -> FleetRequest:
+    """A fleet of these."""
+    return FleetRequest(devices=requests)
+
+
+def test_devices_of_one_machine_share_its_memory_unless_emulated() -> None:
+    """Three devices, two on one machine and one elsewhere: halves, an emulated size, and the whole."""
+    request = fleet(asked("a"), asked("b", cores=0.5, memory_bytes=100), asked("c"))
+    found = build_devices(request, {"a": facts(), "b": facts(), "c": facts(machine="n", memory_bytes=700)})
+    assert [(d.name, d.memory_bytes, d.cores, d.emulated) for d in found] == [
+        ("a", 500, 4.0, False),
+        ("b", 100, 0.5, True),
+        ("c", 700, 4.0, False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("emulate", "words"),
+    [({"cores": 6}, r"device a: emulate.cores is 6 .* has 4"), ({"memory_bytes": 2001}, "is 2001 .* has 1000")],
+)
+def test_more_than_the_machine_has_is_refused_with_both_numbers(emulate: dict[str, Any], words: str) -> None:
+    """A quota of cores or memory above the machine's names what was asked for and what is there."""
+    with pytest.raises(Refused, match=words):
+        build_devices(fleet(asked("a", **emulate)), {"a": facts()})
+
+
+def test_devices_that_may_choose_are_dealt_over_the_gpus() -> None:
+    """Three devices on two GPUs take them in turn and share the memory of the one they share."""
+    request = fleet(asked("a"), asked("b"), asked("c"), asked("d", "cpu"))
+    found = build_devices(request, {name: facts(accelerators=(GPU, GPU)) for name in "abcd"})
+    assert [(d.accelerator, d.memory_bytes) for d in found] == [
+        ("cuda:0", 40),
+        ("cuda:1", 80),
+        ("cuda:0", 40),
+        ("cpu", 1000),
+    ]
+
+
+def test_a_gpu_that_is_not_there_is_refused_with_those_that_are() -> None:
+    """The message lists what the machine has."""
+    for there, words in (((), "its machine has none"), ((GPU,), "its machine has cuda:0")):
+        with pytest.raises(Refused, match=f"device a: accelerator cuda:3 was asked for, {words}"):
+            build_devices(fleet(asked("a", "cuda:3")), {"a": facts(accelerators=there)})
+
+
+@record
+class Change:
+    """Something about a machine or a request that may differ."""
+
+    facts: dict[str, Any]
+    request: DeviceRequest = asked("a")
+    matters: bool = True
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        Change(facts={"cpu": "other"}),
+        Change(facts={"cores": 2.0}),
+        Change(facts={"memory_bytes": 999}),
+        Change(facts={"python": "3.12"}),
+        Change(facts={"torch": "3"}),
+        Change(facts={"accelerators": (GPU,)}),
+        Change(facts={"image": "sha256:1"}),
+        Change(facts={}, request=asked("a", cores=1.0)),
+        Change(facts={}, request=DeviceRequest(name="a", threads=1)),
+        Change(facts={}, request=asked("a", memory_bytes=10)),
+        Change(facts={"machine": "after a reboot"}, matters=False),
+        Change(facts={}, request=asked("b"), matters=False),
+    ],
+)
+def test_a_fingerprint_changes_with_what_lasts(change: Change) -> None:
+    """Machine, software and limits matter; a reboot and the device's name do not."""
+    (before,) = build_devices(fleet(asked("a")), {"a": facts()})
+    (after,) = build_devices(fleet(change.request), {change.request.name: facts(**change.facts)})
+    assert (before.fingerprint != after.fingerprint) == change.matters
+
+
+def boxed(name: str, **emulate: Any) -> DeviceRequest:
+    """A request for containers."""
+    return DeviceRequest(name=name, launcher=DOCKER, emulate=Emulate(**emulate))
+
+
+def test_a_container_is_given_of_the_whole_machine() -> None:
+    """What it sees of its own limits neither bounds what may be asked for nor changes what it is.
+
+    The kernel rounds a limit of memory down to pages, so exactly what was asked for would look like too much.
+    """
+    request = fleet(boxed("a", cores=2, memory_bytes=600), boxed("b", cores=2, memory_bytes=600), boxed("c"))
+    within = {"a": facts(memory_bytes=599), "b": facts(memory_bytes=600, cores=2.0), "c": facts()}
+    found = build_devices(request, within)
+    assert [(d.cores, d.memory_bytes, d.launcher) for d in found[:2]] == [(2, 600, DOCKER)] * 2
+    assert found[0].fingerprint == found[1].fingerprint != found[2].fingerprint
+    assert (found[2].cores, found[2].memory_bytes) == (4.0, 333)
+    for emulate, words in (({"cores": 5}, "cores is 5 .* has 4"), ({"memory_bytes": 1001}, "is 1001 .* has 1000")):
+        with pytest.raises(Refused, match=words):
+            build_devices(fleet(boxed("a", **emulate)), {"a": facts(cores=9.0, memory_bytes=9000)})
+
+
+def test_a_device_says_whose_containers_it_is() -> None:
+    """The engine of the request is that of the device."""
+    shed = Engine(name="shed", address="ssh://me@shed")
+    request = FleetRequest(devices=(DeviceRequest(name="a", launcher=DOCKER, engine="shed"),), engines=(shed,))
+    (found,) = build_devices(request, {"a": facts()})
+    assert found.engine == "shed"
+
+
+def test_promising_more_cores_than_there_are_is_said() -> None:
+    """Quotas that fit one by one but not together get a sentence per machine."""
+    request = fleet(asked("a", cores=3), asked("b", cores=2), asked("c", cores=3))
+    there = {"a": facts(), "b": facts(), "c": facts(machine="n")}
+    (sentence,) = oversubscription_notes(request, there)
+    assert sentence.startswith("devices a, b share a machine of 4 cores but are promised 5")
+    assert oversubscription_notes(fleet(asked("a", cores=2), asked("b", cores=2)), there) == []
+
+
+def test_containers_share_the_cores_of_their_machine() -> None:
+    """What containers are promised is compared with the machine, not with what one of them sees."""
+    request = fleet(boxed("a", cores=3), boxed("b", cores=2))
+    (sentence,) = oversubscription_notes(request, {name: facts(cores=1.0) for name in "ab"})
+    assert "share a machine of 4 cores but are promised 5" in sentence
+
+
+def counted(request: FleetRequest, cores: float = 4.0, **machine: object) -> list[int]:
+    """Threads of the devices of a machine."""
+    there = {d.name: facts(cores=cores, machine_cores=cores, **machine) for d in request.devices}
+    return [device.threads for device in build_devices(request, there)]
+
+
+@pytest.mark.parametrize(
+    ("quota", "threads"), [(0.3, 1), (0.9999, 1), (1.0, 1), (1.9, 1), (2.0, 2), (2.5, 2), (4.0, 4)]
+)
+def test_a_quota_never_has_more_threads_than_cores(quota: float, threads: int) -> None:
+    """Every device trained with one thread, whatever it had. Now its quota, rounded down, decides, and at least one:
+    with more, threads wait for others that the kernel holds."""
+    for request in (asked("a", cores=quota), boxed("a", cores=quota)):
+        assert counted(fleet(request)) == [threads]
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(1.0, 1), (2.0, 2), (2.5, 2), (64.0, 64)])
+def test_a_device_without_a_quota_gets_its_cores(cores: float, threads: int) -> None:
+    """As processes and as a container, also where only its memory is emulated."""
+    for request in (asked("a"), boxed("a"), asked("a", memory_bytes=10)):
+        assert counted(fleet(request), cores) == [threads]
+
+
+def test_devices_of_one_machine_share_what_quotas_leave_of_its_cores() -> None:
+    """Two without a quota get a half each, beside a quota less, and never none; other machines do not count."""
+    assert counted(fleet(asked("a"), asked("b"))) == [2, 2]
+    assert counted(fleet(asked("a"), asked("b"), asked("c"))) == [1, 1, 1]
+    assert counted(fleet(asked("a"), asked("b", cores=2.5))) == [1, 2]
+    assert counted(fleet(*(asked(name) for name in "abcdef"))) == [1] * 6
+    apart = build_devices(fleet(asked("a"), asked("b")), {"a": facts(), "b": facts(machine="n")})
+    assert [device.threads for device in apart] == [4, 4]
+
+
+def test_a_device_on_a_gpu_takes_no_cores_from_others() -> None:
+    """It has one thread that launches kernels."""
+    gpu = Accelerator(name="H", memory_bytes=80)
+    assert counted(fleet(asked("a", "cuda:0"), asked("b", "cpu")), accelerators=(gpu,)) == [1, 4]
+
+
+def test_a_wish_is_granted_up_to_what_there_is() -> None:
+    """`threads` of the fleet file; above a quota or the machine it is refused with both numbers."""
+    assert counted(fleet(DeviceRequest(name="a", threads=3), asked("b"))) == [3, 2]
+    assert counted(fleet(DeviceRequest(name="a", threads=1, emulate=Emulate(cores=2.0)))) == [1]
+    with pytest.raises(Refused, match=r"device a: threads is 5 but its machine has 4 cores; ask for at most 4"):
+        counted(fleet(DeviceRequest(name="a", threads=5)))
+    with pytest.raises(Refused, match=r"device a: threads is 2 but its quota has 0.5 cores; ask for at most 1"):
+        counted(fleet(DeviceRequest(name="a", threads=2, emulate=Emulate(cores=0.5))))
+    with pytest.raises(Refused, match="threads"):
+        DeviceRequest(name="a", threads=0)
+
+
+BOARD = {"memory_bytes": 4_000, "speeds": [{"flops_per_s": 1e9}]}
+REQUEST: dict[str, Any] = {
+    "devices": [{"name": "a", "simulated": BOARD}, {"name": "b", "simulated": {**BOARD, "memory_bytes": 8_000}}],
+    "links": {
+        "mbit_per_s": 100,
+        "latency_s": 1e-3,
+        "pairs": [{"source": "b", "target": "a", "mbit_per_s": 8}],
+    },
+}
+
+
+def request(**changes: Any) -> FleetRequest:
+    """Two simulated devices, the way back slower than the way there."""
+    return wire.load(FleetRequest, {**REQUEST, **changes}, "fleet")
+
+
+def found(asked: FleetRequest) -> Fleet:
+    """What discovery makes of it with a launcher that can start nothing."""
+    return discover(asked, LocalSites(Scripted({})), quiet, lambda sentence: None)
+
+
+def test_a_simulated_fleet_is_what_its_file_says() -> None:
+    """Memory, speeds, and links in both directions, in bytes; no agent is started."""
+    fleet = found(request())
+    assert fleet.simulated == ("a", "b")
+    assert [device.memory_bytes for device in fleet.devices] == [4_000, 8_000]
+    assert (fleet.link("a", "b").bytes_per_s, fleet.link("a", "b").latency_s) == (12_500_000, 1e-3)
+    assert (fleet.link("b", "a").bytes_per_s, fleet.link("b", "a").latency_s) == (1_000_000, 0)
+    assert fleet.device("a").fingerprint != fleet.device("b").fingerprint
+    assert wire.parse(Fleet, wire.text(fleet), "fleet") == fleet
+
+
+def test_a_real_device_is_written_as_before() -> None:
+    """Fleets of real devices keep their digests: nothing says that they are not simulated."""
+    device = Device(name="a", memory_bytes=1, cores=1, fingerprint="f")
+    assert "simulated" not in wire.text(device)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"links": None}, "give links.mbit_per_s"),
+        (
+            {"devices": [REQUEST["devices"][0], {"name": "b"}]},
+            "a are simulated and b are real; nothing can be measured",
+        ),
+        ({"devices": [{"name": "b"}]}, "links are given, but b run as processes"),
+        ({"devices": [{**REQUEST["devices"][0], "emulate": {"cores": 1}}]}, "device a: it is simulated, so emulate"),
+        ({"devices": [{**REQUEST["devices"][0], "accelerator": "cuda:0"}]}, "device a: it is simulated, so emulate"),
+        ({"devices": [{"name": "a", "simulated": {**BOARD, "speeds": []}}]}, "speeds is empty"),
+        (
+            {"devices": [{"name": "a", "simulated": {**BOARD, "memory_bytes": 0}}]},
+            "memory_bytes must be a number above",
+        ),
+        (
+            {"devices": [{"name": "a", "simulated": {**BOARD, "speeds": BOARD["speeds"] * 2}}]},
+            "speed of model 'any' is used twice",
+        ),
+        ({"links": {"mbit_per_s": 0}}, "mbit_per_s must be a number above 0"),
+        ({"links": {"mbit_per_s": 1, "latency_s": -1}}, "latency_s must be a number of at least 0"),
+        ({"links": {"mbit_per_s": 1, "pairs": [{"source": "a", "target": "c", "mbit_per_s": 1}]}}, "device is 'c'"),
+        ({"links": {"mbit_per_s": 1, "pairs": [{"source": "a", "target": "a", "mbit_per_s": 1}]}}, "two different"),
+        ({"links": {"mbit_per_s": 1, "pairs": REQUEST["links"]["pairs"] * 2}}, "pair 'b -> a' is used twice"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused(changes: dict[str, Any], said: str) -> None:
+    """In one sentence that names the device or the key."""
+    with pytest.raises(Refused, match=said):
+        request(**changes)
+
+
+def test_a_simulated_fleet_is_kept_only_when_nothing_changed(tmp_path: Path) -> None:
+    """Its links are stated, not measured, so a change within the tolerance of measurements counts too."""
+    config: Any = None  # the tolerance in it is not asked for
+    folders = []
+    for number, speed in enumerate((100, 100, 101)):
+        folders.append(tmp_path / str(number))
+        fleet = found(request(links={"mbit_per_s": speed}))
+        wire.write(fleet, folders[-1] / "fleet.json")
+    assert same_fleet(folders[0], folders[1], config)
+    assert not same_fleet(folders[0], folders[2], config)
