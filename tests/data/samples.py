@@ -1,4 +1,4 @@
-"""Small data that the tests of this room share."""
+"""Sample data and helpers shared by the data tests."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ def whole(data: PreparedData, split: str) -> Mapping[str, Any]:
 
 
 def texts(data: PreparedData, split: str) -> list[str]:
-    """The texts that the byte-level ids of a split spell."""
+    """Texts decoded from the byte-level ids of a split."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(data.tokenizer)

@@ -1,4 +1,4 @@
-"""The built-in sets."""
+"""The built-in data sets."""
 
 from collections import Counter
 from pathlib import Path
@@ -48,7 +48,7 @@ def test_digits_are_sized_and_typed_for_the_model(tmp_path: Path) -> None:
 
 
 def test_no_docstring_is_in_two_splits(docstrings: PreparedData) -> None:
-    """Every distinct docstring is stored exactly once, so what is tested on was not trained on."""
+    """Every distinct docstring is stored exactly once, so no test sample is a training sample."""
     rows = [str(row["text"]) for table in builtin_datasets.docstrings().train for _, row in table.rows()]
     stored = texts(docstrings, "train") + texts(docstrings, "test")
     assert len(rows) > 1000
@@ -60,13 +60,13 @@ def test_no_docstring_is_in_two_splits(docstrings: PreparedData) -> None:
 
 
 def test_docstrings_do_not_say_their_own_answer(docstrings: PreparedData) -> None:
-    """No name of any of the classes is left as a word of any text."""
+    """No text contains the name of a class as a word."""
     words = {word for text in texts(docstrings, "train") for word in text.lower().replace(".", " ").split()}
     assert not words & set(docstrings.labels)
 
 
 def test_docstring_classes_are_common_packages(docstrings: PreparedData) -> None:
-    """Ten packages that every distribution has, each with tens of texts, in sorted order."""
+    """The classes are ten packages of every distribution, sorted, each with tens of texts."""
     assert len(docstrings.labels) == builtin_datasets.CLASSES
     assert {"asyncio", "email", "logging", "unittest"} <= set(docstrings.labels)
     assert list(docstrings.labels) == sorted(docstrings.labels)
@@ -85,7 +85,7 @@ SOURCES = {
 
 @pytest.fixture
 def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A standard library of five files: b says the same as a, d says nothing."""
+    """A fake standard library of five files: b equals a up to white space, d is blank."""
     for name, text in SOURCES.items():
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(builtin_datasets, "stdlib_files", lambda: tuple((name, tmp_path / name) for name in SOURCES))
@@ -93,7 +93,7 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("library")
 def test_sources_are_packed_by_file(tmp_path: Path) -> None:
-    """Blocks of a split spell its files one after the other; only the last block is padded; no file is in two."""
+    """The blocks of a split spell its files in sequence; only the last block is padded; no file is in two splits."""
     data = prepared(tmp_path / "d", "stdlib-sources", CAUSAL, max_length=16)
     spelled = {split: "".join(texts(data, split)) for split in ("train", "test")}
     left = {"a.py", "c.py", "e.py"}
@@ -109,14 +109,14 @@ def test_sources_are_packed_by_file(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("library")
 def test_limit_counts_blocks(tmp_path: Path) -> None:
-    """train_samples is a number of blocks, all of them full."""
+    """train_samples counts blocks, all of them full."""
     data = prepared(tmp_path / "d", "stdlib-sources", CAUSAL, max_length=8, train_samples=2)
     assert data.size("train") == 2
     assert whole(data, "train")["attention_mask"].all()
 
 
 def test_the_whole_library_is_read(tmp_path: Path) -> None:
-    """Python's real sources give as many blocks as are asked for, and none of its tests."""
+    """Python's real sources fill the requested number of blocks and exclude its tests."""
     data = prepared(tmp_path / "d", "stdlib-sources", CAUSAL, train_samples=64, test_samples=16)
     assert (data.size("train"), data.size("test")) == (64, 16)
     assert data.labels == ()
@@ -134,7 +134,7 @@ def test_the_whole_library_is_read(tmp_path: Path) -> None:
     ],
 )
 def test_set_for_another_task_is_refused(source: str, spec: InputSpec, says: str, tmp_path: Path) -> None:
-    """Images do not serve a text model, nor text without labels a classifier; nothing is left on disk."""
+    """A set that does not fit the task is refused, and leaves nothing on disk."""
     with pytest.raises(Refused, match=says):
         prepared(tmp_path / "d", source, spec)
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""Data sets in Hugging Face's own forms: folders without the `datasets` package, hub names with it."""
+"""Data sets in Hugging Face's formats: folders without the `datasets` package, hub names with it."""
 
 import json
 import sys
@@ -52,7 +52,7 @@ def test_saved_dataset_dict_is_read(tmp_path: Path) -> None:
 
 
 def test_saved_single_dataset_is_held_out(tmp_path: Path) -> None:
-    """A folder with one split only is dealt by test_fraction."""
+    """A folder with a single split is split by test_fraction."""
     save_to_disk(tmp_path / "set", FRUITS)
     data = prepared(tmp_path / "d", tmp_path / "set", test_fraction=0.3)
     assert (data.size("train"), data.size("test")) == (14, 6)
@@ -80,7 +80,7 @@ def test_label_without_a_name_is_refused(tmp_path: Path) -> None:
 
 
 def test_half_a_saved_folder_is_refused(tmp_path: Path) -> None:
-    """A listed file that is gone, a torn Arrow file and a state file without its list are each named."""
+    """The refusal names a missing file, a truncated Arrow file, and a state file without its list."""
     save_to_disk(tmp_path / "set", FRUITS, files=1)
     arrow = tmp_path / "set" / "data-00000-of-00001.arrow"
     arrow.write_bytes(arrow.read_bytes()[:100])
@@ -95,7 +95,7 @@ def test_half_a_saved_folder_is_refused(tmp_path: Path) -> None:
 
 
 class Split:
-    """What this project uses of a `datasets.Dataset`."""
+    """Stand-in for the parts of `datasets.Dataset` that this project uses."""
 
     def __init__(self, rows: list[dict[str, str]], cache: Path) -> None:
         self.rows = table(rows).to_pylist()
@@ -109,7 +109,7 @@ class Split:
 
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """A `datasets` package that knows the set owner/fruits; returns what it was asked for."""
+    """Fake `datasets` package that knows the set owner/fruits; returns the list of its calls."""
     calls: list[tuple[Any, ...]] = []
     package = ModuleType("datasets")
     (tmp_path / "cached.arrow").write_bytes(b"rows")
@@ -130,7 +130,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ..
 
 
 def test_hub_name_is_loaded_through_the_package(tmp_path: Path, asked: list[tuple[Any, ...]]) -> None:
-    """Name, configuration and revision are passed on; validation serves as test; names are kept."""
+    """Name, configuration and revision are passed on; validation serves as test; class names are kept."""
     data = prepared(tmp_path / "d", "owner/fruits:small@v1")
     assert asked[0] == ("owner/fruits", "small", "v1")
     assert data.labels == ("pear", "apple")
@@ -139,7 +139,7 @@ def test_hub_name_is_loaded_through_the_package(tmp_path: Path, asked: list[tupl
 
 @pytest.mark.usefixtures("asked")
 def test_hub_digest_follows_the_cached_bytes(tmp_path: Path) -> None:
-    """What was downloaded is hashed, so a new revision under the same name is seen."""
+    """The digest covers the downloaded bytes, so a new revision under the same name changes it."""
     request = DataRequest(source="owner/fruits")
     before = content_digest(request)
     assert content_digest(request) == before
@@ -148,7 +148,7 @@ def test_hub_digest_follows_the_cached_bytes(tmp_path: Path) -> None:
 
 
 def test_a_hub_name_is_pinned_to_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bug: a branch that moved after its rows were hashed gave other rows to train on; what no cache knows stays."""
+    """Regression: training used other rows when a branch moved after hashing; unknown names stay unpinned."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     refs = tmp_path / "datasets--owner--fruits" / "refs"
@@ -168,7 +168,7 @@ def test_a_hub_name_is_pinned_to_its_commit(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.usefixtures("asked")
 def test_hub_troubles_are_told_apart(tmp_path: Path) -> None:
-    """An unknown name is refused; a hub that does not answer may be tried again."""
+    """An unknown name is refused; an unreachable hub raises TryAgain."""
     with pytest.raises(Refused, match=r"'owner/unknown' cannot be loaded from the hub \(no data set owner/unknown\)"):
         prepared(tmp_path / "d", "owner/unknown")
     with pytest.raises(TryAgain, match=r"\(no route\); try again"):
@@ -176,7 +176,7 @@ def test_hub_troubles_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_without_the_package_the_way_out_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hub name without `datasets` says what to install."""
+    """A hub name without the `datasets` package names the package to install."""
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(Refused, match=r"pip install 'fleetune\[hub\]'"):
         prepared(tmp_path / "d", "owner/fruits")

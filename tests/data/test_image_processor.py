@@ -1,4 +1,4 @@
-"""Images as the model's own processor makes them."""
+"""Images processed by the model's own image processor."""
 
 import json
 from pathlib import Path
@@ -41,7 +41,7 @@ def model_folder(folder: Path, settings: dict[str, Any]) -> Path:
 
 
 def spec_for(folder: Path | None, **changes: Any) -> InputSpec:
-    """What a model of colour images with that processor asks for."""
+    """Input specification of a model of colour images with that processor."""
     return InputSpec(task="image-classification", image_processor=folder, **changes)
 
 
@@ -59,13 +59,13 @@ def pictures(folder: Path) -> dict[str, Image.Image]:
 
 
 def stored(data: PreparedData) -> set[bytes]:
-    """Every image of both splits."""
+    """Pixel bytes of every image of both splits."""
     return {row.tobytes() for split in ("train", "test") for row in whole(data, split)["pixel_values"]}
 
 
 @pytest.mark.parametrize("case", SETTINGS)
 def test_pixels_are_the_processors_own(case: str, tmp_path: Path) -> None:
-    """preprocessor_config.json was not read: models were trained on other sizes, means and filters than their own."""
+    """Regression: preprocessor_config.json was ignored; pixels must equal those of the model's processor."""
     images = pictures(tmp_path / "set")
     folder = model_folder(tmp_path / "model", SETTINGS[case])
     data = prepared(tmp_path / "d", tmp_path / "set", spec_for(folder))
@@ -77,7 +77,7 @@ def test_pixels_are_the_processors_own(case: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", ["bicubic, means by channel", "shortest edge, then a crop", "a share of the crop"])
 def test_request_changes_the_size_and_the_export_says_so(case: str, tmp_path: Path) -> None:
-    """data.image_size goes before the processor's size; whoever loads what is exported gets the size of training."""
+    """data.image_size overrides the processor's size, and the exported processor has that size."""
     images = pictures(tmp_path / "set")
     folder = model_folder(tmp_path / "model", SETTINGS[case])
     data = prepared(tmp_path / "d", tmp_path / "set", spec_for(folder), image_size=8)
@@ -88,7 +88,7 @@ def test_request_changes_the_size_and_the_export_says_so(case: str, tmp_path: Pa
 
 
 def test_a_model_without_a_processor_gets_one(tmp_path: Path) -> None:
-    """What is exported for a model of random weights makes the same pixels, up to a grey level."""
+    """The processor exported for a model without one reproduces the pixels up to a grey level."""
     images = pictures(tmp_path / "set")
     data = prepared(tmp_path / "d", tmp_path / "set", spec_for(None, image_size=9))
     exported = AutoImageProcessor.from_pretrained(data.processing, backend="pil")
@@ -108,7 +108,7 @@ def test_grey_models_take_grey(tmp_path: Path) -> None:
 
 
 def test_images_of_several_shapes_are_refused_by_name(tmp_path: Path) -> None:
-    """A processor that keeps the aspect makes no batch of images that differ in it; the row is named."""
+    """Images whose processed shapes differ cannot form a batch; the refusal names the row."""
     pictures(tmp_path / "set")
     settings = {**SETTINGS["shortest edge, then a crop"], "do_center_crop": False}
     folder = model_folder(tmp_path / "m", settings)
@@ -118,7 +118,7 @@ def test_images_of_several_shapes_are_refused_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["{", "{}", '{"image_processor_type": "NoSuchProcessor"}', '{"size": 3}'])
 def test_a_damaged_processor_is_refused(content: str, tmp_path: Path) -> None:
-    """The file is named; nothing falls back to other sizes in silence."""
+    """A damaged processor config is refused by its file name, without a fallback."""
     pictures(tmp_path / "set")
     (model_folder(tmp_path / "m", VIT) / "preprocessor_config.json").write_text(content)
     with pytest.raises(Refused, match=r"preprocessor_config\.json: not a usable image processor"):

@@ -1,4 +1,4 @@
-"""Images of any shape."""
+"""Images: decoding, resizing, channels, and folders named after classes."""
 
 import struct
 import zlib
@@ -22,20 +22,20 @@ def test_growing_interpolates_between_pixel_centres() -> None:
 
 
 def test_shrinking_counts_every_pixel() -> None:
-    """A chequered image shrunk by half is grey everywhere: no pixel is skipped."""
+    """A chequered image shrunk by half is grey everywhere, so every pixel counts."""
     chequered = (np.indices((8, 8)).sum(axis=0) % 2).astype(float)[:, :, None]
     assert np.allclose(resize(chequered, 4)[1:-1, 1:-1], 0.5)
 
 
 def test_flat_stays_flat_and_equal_size_is_untouched() -> None:
-    """Weights sum to one; nothing is computed where the size fits."""
+    """Resize weights sum to one, and an image of the right size is returned as is."""
     assert np.allclose(resize(np.full((5, 9, 3), 0.3), 7), 0.3)
     image = np.random.default_rng(0).random((6, 6, 1))
     assert resize(image, 6) is image
 
 
 def test_channels_are_made_to_fit() -> None:
-    """Grey repeats, colour becomes luminance, transparency goes; anything else is refused."""
+    """Grey is repeated, colour becomes luminance, alpha is dropped; other conversions are refused."""
     grey, colour = np.full((1, 1, 1), 0.5), np.array([[[1.0, 0.0, 0.0]]])
     assert convert_channels("x", grey, 3).tolist() == [[[0.5, 0.5, 0.5]]]
     assert convert_channels("x", colour, 1)[0, 0, 0] == pytest.approx(0.299)
@@ -45,7 +45,7 @@ def test_channels_are_made_to_fit() -> None:
 
 
 def test_whole_numbers_are_bytes_and_fractions_are_kept() -> None:
-    """255 is white, and so is 1.0."""
+    """Integers are scaled from 0..255 and floats are kept: 255 and 1.0 are both white."""
     assert as_image("x", [[0, 255]], None)[0, :, 0].tolist() == [0, 1]
     assert as_image("x", [[0.0, 1.0]], None)[0, :, 0].tolist() == [0, 1]
 
@@ -66,7 +66,7 @@ def test_paths_are_read_inside_the_folder_only(tmp_path: Path) -> None:
 
 
 def test_own_images_are_prepared(tmp_path: Path) -> None:
-    """Nested lists of a JSON lines file become normalised [channels, side, side] in the first image's size."""
+    """Nested lists of a JSON lines file become normalised images in the size of the first image."""
     rows = [{"image": [[n * 10, 0, 0], [0, 0, 0]], "label": "dark" if n < 6 else "light"} for n in range(12)]
     spec = InputSpec(task="image-classification", channels=1)
     data = prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", rows), spec)
@@ -78,14 +78,14 @@ def test_own_images_are_prepared(tmp_path: Path) -> None:
 
 
 def test_request_decides_the_side(tmp_path: Path) -> None:
-    """image_size of the data section goes before the model's own."""
+    """image_size of the data section overrides the model's own."""
     spec = InputSpec(task="image-classification", image_size=16)
     data = prepared(tmp_path / "d", "digits", spec, image_size=12, train_samples=4, test_samples=4)
     assert whole(data, "test")["pixel_values"].shape == (4, 3, 12, 12)
 
 
 def png(width: int, height: int) -> bytes:
-    """The head of an image of that size, and hardly any content."""
+    """PNG header for an image of that size, with hardly any content."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
@@ -97,14 +97,13 @@ def png(width: int, height: int) -> bytes:
 
 @pytest.mark.parametrize("side", [8200, 9600, 14000, 60000])
 def test_a_decompression_bomb_is_refused(side: int) -> None:
-    """A kilobyte that becomes gigabytes once filled the memory, or ended in Pillow's own warning or error: its size is
-    refused by name before anything is decoded."""
+    """Regression: a kilobyte could fill the memory; oversized images are refused before decoding."""
     with pytest.raises(Refused, match=f"x: (an image of {side * side} pixels, allowed are|cannot be read as an image)"):
         as_image("x", png(side, side), None)
 
 
 def test_an_array_that_promises_more_than_it_holds(tmp_path: Path) -> None:
-    """The head of a .npy may say any number of values; nothing is allocated for them."""
+    """An oversized shape in a .npy header is refused without allocating memory."""
     for count in (1 << 20, 1 << 40):
         with (tmp_path / "a.npy").open("wb") as file:
             np.lib.format.write_array_header_1_0(
@@ -126,7 +125,7 @@ def test_an_array_that_promises_more_than_it_holds(tmp_path: Path) -> None:
     "content", [b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", png(4, 4)[:40], b"BM" + b"\xff" * 60]
 )
 def test_what_pillow_would_hand_on_or_stumble_over(content: bytes) -> None:
-    """PostScript would be run by another program; damage is told in one sentence."""
+    """PostScript, which Pillow would run in another program, and damaged files are refused in one sentence."""
     with pytest.raises(Refused, match="x: cannot be read as an image"):
         as_image("x", content, None)
 
@@ -142,7 +141,7 @@ def picture(path: Path, shade: int) -> None:
 
 
 def zoo(folder: Path, count: int = 5) -> Path:
-    """`count` images of each animal; ants lie one folder deeper and one file has a suffix in capitals."""
+    """`count` images per animal; ants are one folder deeper and one file has an upper-case suffix."""
     for name, shade in SHADES.items():
         for n in range(count):
             place = folder / name / "deeper" if name == "ant" else folder / name
@@ -151,19 +150,19 @@ def zoo(folder: Path, count: int = 5) -> Path:
 
 
 def shades(data: PreparedData, split: str) -> set[tuple[int, str]]:
-    """(grey level, name of the class) of every image of a split."""
+    """(grey level, class name) of every image of a split."""
     rows = whole(data, split)
     levels = np.rint((rows["pixel_values"][:, 0, 0, 0] * 0.5 + 0.5) * 255).astype(int)
     return {(int(level), data.labels[label]) for level, label in zip(levels, rows["labels"], strict=True)}
 
 
 def expected(count: int = 5) -> set[tuple[int, str]]:
-    """What a zoo holds."""
+    """The (grey level, class name) pairs of a zoo."""
     return {(shade + n, name) for name, shade in SHADES.items() for n in range(count)}
 
 
 def test_folders_are_classes(tmp_path: Path) -> None:
-    """FOLDER/CLASS/*.png was refused; it is the most common way to keep images."""
+    """FOLDER/CLASS/*.png is read with the folder names as classes."""
     data = prepared(tmp_path / "d", zoo(tmp_path / "set"), SPEC)
     assert data.labels == ("ant", "cat", "dog")
     assert shades(data, "train") | shades(data, "test") == expected()
@@ -172,7 +171,7 @@ def test_folders_are_classes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("test", ["test", "validation", "val"])
 def test_splits_may_be_above_the_classes(test: str, tmp_path: Path) -> None:
-    """With train/ and test/ on top each split keeps its own images."""
+    """With train/ and test/ above the classes, each split keeps its own images."""
     zoo(tmp_path / "set" / "train", 3)
     picture(tmp_path / "set" / test / "dog" / "x.jpg", 7)
     data = prepared(tmp_path / "d", tmp_path / "set", SPEC)
@@ -181,7 +180,7 @@ def test_splits_may_be_above_the_classes(test: str, tmp_path: Path) -> None:
 
 
 def test_a_class_called_test_is_a_class(tmp_path: Path) -> None:
-    """Names of splits are splits only where one of them is train and nothing else is there."""
+    """Split names count as splits only if one of them is train and no other folder exists."""
     zoo(tmp_path / "set")
     picture(tmp_path / "set" / "test" / "x.png", 250)
     assert prepared(tmp_path / "d", tmp_path / "set", SPEC).labels == ("ant", "cat", "dog", "test")
@@ -202,7 +201,7 @@ def test_order_is_that_of_names(tmp_path: Path) -> None:
 
 
 def test_every_image_counts_for_the_digest(tmp_path: Path) -> None:
-    """One changed pixel is other data."""
+    """One changed pixel changes the digest."""
     request = DataRequest(source=str(zoo(tmp_path / "set")))
     before = content_digest(request)
     picture(tmp_path / "set" / "cat" / "1.png", 99)
@@ -210,14 +209,14 @@ def test_every_image_counts_for_the_digest(tmp_path: Path) -> None:
 
 
 def test_a_broken_image_is_named(tmp_path: Path) -> None:
-    """The message has the file, not only its number."""
+    """The refusal names the image file as well as its number."""
     (zoo(tmp_path / "set") / "cat" / "3.png").write_bytes(b"no image")
     with pytest.raises(Refused, match=r"set: image 9, image \(3\.png\): cannot be read as an image"):
         prepared(tmp_path / "d", tmp_path / "set", SPEC)
 
 
 def test_a_class_without_images_is_refused(tmp_path: Path) -> None:
-    """A folder that lost its images would be a class that is never learned."""
+    """A class folder without images is refused."""
     (zoo(tmp_path / "set") / "eel").mkdir()
     (tmp_path / "set" / "eel" / "notes.txt").write_text("gone")
     with pytest.raises(Refused, match=r"set/eel: no image in it"):
@@ -226,7 +225,7 @@ def test_a_class_without_images_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("link", ["eel", "cat/link.png"])
 def test_links_that_leave_the_folder_are_refused(link: str, tmp_path: Path) -> None:
-    """What is read lies in the folder that was named, or nothing is read."""
+    """Symbolic links to files outside the folder are refused."""
     zoo(tmp_path / "set")
     zoo(tmp_path / "elsewhere")
     (tmp_path / "set" / link).symlink_to(tmp_path / "elsewhere" / ("dog" if link == "eel" else "dog/1.png"))

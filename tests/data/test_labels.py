@@ -1,4 +1,4 @@
-"""Which number a label gets, and what is told where data and model do not fit each other."""
+"""Class ids of labels, and notes where data and model disagree."""
 
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,12 @@ NUMBERED = [{"text": f"text {n}", "label": n % 2} for n in range(20)]
 
 
 def for_model(*labels: str) -> InputSpec:
-    """What a classifier with these classes asks for."""
+    """Input specification of a classifier with these classes."""
     return InputSpec(task="sequence-classification", labels=labels)
 
 
 def by_text(data: PreparedData) -> dict[str, int]:
-    """text -> class number, over both splits."""
+    """text -> class id, over both splits."""
     return {
         text: int(label)
         for split in ("train", "test")
@@ -28,14 +28,14 @@ def by_text(data: PreparedData) -> dict[str, int]:
 
 @pytest.mark.parametrize("known", [("pear", "apple"), ("plum", "pear", "fig", "apple")])
 def test_a_finished_classifier_keeps_its_order(known: tuple[str, ...], tmp_path: Path) -> None:
-    """Labels were sorted anew: a model with classes (pear, apple) answered apple for every pear after training."""
+    """Regression: labels were sorted anew; a trained classifier keeps its class order."""
     data = prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", FRUITS), for_model(*known))
     assert data.labels == known
     assert by_text(data) == {row["text"]: known.index(row["label"]) for row in FRUITS}
 
 
 def test_numbers_count_as_the_models_own(tmp_path: Path) -> None:
-    """Labels 0 and 1 beside classes with names are the model's numbers, and that is said."""
+    """Integer labels are ids of the model's named classes, and a note says so."""
     data = prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", NUMBERED), for_model("no", "yes", "perhaps"))
     assert data.labels == ("no", "yes", "perhaps")
     assert by_text(data) == {row["text"]: row["label"] for row in NUMBERED}
@@ -43,7 +43,7 @@ def test_numbers_count_as_the_models_own(tmp_path: Path) -> None:
 
 
 def test_classes_without_names_keep_their_numbers(tmp_path: Path) -> None:
-    """A model saved with LABEL_0 to LABEL_2 that sees labels 0 and 2 only: 2 stays class 2."""
+    """Labels 0 and 2 for a model with LABEL_0 to LABEL_2 keep their ids."""
     rows = [{"text": f"text {n}", "label": 2 * (n % 2)} for n in range(20)]
     spec = for_model("LABEL_0", "LABEL_1", "LABEL_2")
     data = prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", rows), spec)
@@ -52,7 +52,7 @@ def test_classes_without_names_keep_their_numbers(tmp_path: Path) -> None:
 
 
 def test_other_classes_are_told(tmp_path: Path) -> None:
-    """Where the sets differ, those that agree keep their numbers and a note says what became of the rest."""
+    """Where the class sets differ, shared classes keep their ids and a note describes the rest."""
     data = prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", FRUITS), for_model("pear", "plum"))
     assert data.labels == ("pear", "apple")
     assert "labels of the data (pear, apple) are not the classes of the model (pear, plum)" in data.info.notes[0]
@@ -63,7 +63,7 @@ def test_other_classes_are_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
 def test_whole_floats_are_classes(suffix: str, tmp_path: Path) -> None:
-    """Tables that lost their integers hold 1.0 and 10.0; they are classes 1 and 10, in that order."""
+    """Labels 1.0 and 10.0 become classes 1 and 10, in numeric order."""
     rows = [{"text": f"text {n}", "label": float(1 + 9 * (n % 2))} for n in range(20)]
     path = tmp_path / f"r.{suffix}"
     if suffix == "jsonl":
@@ -77,7 +77,7 @@ def test_whole_floats_are_classes(suffix: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("label", ["0.5", "1e-3"])
 def test_a_column_of_fractions_is_no_column_of_classes(label: str, tmp_path: Path) -> None:
-    """56 different fractions of a CSV became 56 classes; they are refused, because regression is not supported."""
+    """Regression: fractions in a CSV became classes; they are refused, as regression is not supported."""
     (tmp_path / "r.csv").write_text(f"text,label\na,1.0\nb,{label}\nc,2.0\n")
     with pytest.raises(
         Refused, match=f"label '{label}' in column 'label' is a fraction, and regression is not supported"
@@ -86,7 +86,7 @@ def test_a_column_of_fractions_is_no_column_of_classes(label: str, tmp_path: Pat
 
 
 def test_names_that_look_like_numbers_here_and_there(tmp_path: Path) -> None:
-    """Labels of which only some are numbers are names, each spelled as it stands."""
+    """If only some labels are numbers, all labels are names and keep their spelling."""
     (tmp_path / "r.csv").write_text("text,label\n" + "".join(f"t{n},{n % 2 and 'v1.5' or '1.5'}\n" for n in range(8)))
     assert prepared(tmp_path / "d", tmp_path / "r.csv").labels == ("1.5", "v1.5")
 
@@ -100,7 +100,7 @@ def splits(folder: Path, train: list[dict[str, Any]], test: list[dict[str, Any]]
 
 
 def test_a_class_that_training_never_sees_is_told(tmp_path: Path) -> None:
-    """A class of the test split alone counts as a class, and a note says that it cannot be learned."""
+    """A class that occurs only in the test split counts as a class, with a note that it cannot be learned."""
     rows = [*FRUITS, {"text": "a plum", "label": "plum"}]
     data = prepared(tmp_path / "d", splits(tmp_path / "set", FRUITS, rows[-3:]))
     assert data.labels == ("apple", "pear", "plum")
@@ -108,7 +108,7 @@ def test_a_class_that_training_never_sees_is_told(tmp_path: Path) -> None:
 
 
 def test_rows_in_train_and_test_are_told(tmp_path: Path) -> None:
-    """Rows that stand in both splits were scored in silence, whole ones and those that are equal once cut."""
+    """A note counts test rows that also occur in train, including rows that are equal only after truncation."""
     long = "the same beginning of every text"
     train = [*FRUITS, {"text": long + " in train", "label": "pear"}]
     test = [*FRUITS[:2], {"text": long + " in test", "label": "apple"}, {"text": "new", "label": "pear"}]
@@ -120,12 +120,12 @@ def test_rows_in_train_and_test_are_told(tmp_path: Path) -> None:
 
 
 def test_cut_rows_are_told_where_a_fraction_is_held_out(tmp_path: Path) -> None:
-    """Texts that differ in their ends only are equal after cutting, so holding out cannot keep them apart."""
+    """A note counts texts that become equal by truncation, which splitting cannot keep together."""
     rows = [{"text": "x" * 40 + str(n), "label": str(n % 2)} for n in range(10)]
     data = prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", rows))
     assert data.info.notes[0].startswith("2 of 2 test rows stand in train, too, 2 of them only since")
 
 
 def test_data_without_oddities_say_nothing(tmp_path: Path) -> None:
-    """No note is made for its own sake."""
+    """Data without problems have no notes."""
     assert prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", FRUITS), TEXT).info.notes == ()

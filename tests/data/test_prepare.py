@@ -1,4 +1,4 @@
-"""A user's own files and folders."""
+"""Preparation of a user's own files and folders."""
 
 import json
 from collections import Counter
@@ -12,7 +12,7 @@ from tests.data.samples import CAUSAL, FRUITS, TEXT, every_byte, json_lines, pre
 
 
 def write(path: Path, rows: list[dict[str, str]]) -> Path:
-    """Rows in the format that the suffix names."""
+    """Write rows in the format of the suffix."""
     if path.suffix == ".jsonl":
         return json_lines(path, rows)
     if path.suffix == ".csv":
@@ -37,7 +37,7 @@ def test_file_is_split_without_loss(suffix: str, tmp_path: Path) -> None:
 
 
 def test_three_formats_give_the_same_arrays(tmp_path: Path) -> None:
-    """The format is a matter of spelling: arrays and tokenizer are equal byte for byte."""
+    """JSON lines, CSV and Parquet give byte-identical arrays and tokenizer."""
     made = []
     for suffix in (".jsonl", ".csv", ".parquet"):
         prepared(tmp_path / suffix, write(tmp_path / f"fruits{suffix}", FRUITS))
@@ -46,7 +46,7 @@ def test_three_formats_give_the_same_arrays(tmp_path: Path) -> None:
 
 
 def test_same_input_and_seed_give_the_same_bytes(tmp_path: Path) -> None:
-    """Two preparations are byte-identical; another seed deals the rows otherwise."""
+    """Equal inputs and seed give identical bytes; another seed splits the rows differently."""
     source = json_lines(tmp_path / "fruits.jsonl", FRUITS)
     for name, seed in (("a", 3), ("b", 3), ("c", 4)):
         prepared(tmp_path / name, source, seed=seed)
@@ -55,7 +55,7 @@ def test_same_input_and_seed_give_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_repeated_text_stays_on_one_side(tmp_path: Path) -> None:
-    """Rows that say the same, white space aside, are never parted by the held-out fraction."""
+    """Rows with equal text, up to white space, are never separated by holding out."""
     rows = [{"text": f"text {n % 10}" + " " * (n // 10), "label": str(n % 2)} for n in range(100)]
     for seed in range(5):
         data = prepared(tmp_path / str(seed), json_lines(tmp_path / "r.jsonl", rows), seed=seed)
@@ -65,7 +65,7 @@ def test_repeated_text_stays_on_one_side(tmp_path: Path) -> None:
 
 
 def test_limits_take_the_first_of_the_shuffle(tmp_path: Path) -> None:
-    """train_samples rows are a prefix of what would be stored without the limit."""
+    """train_samples selects a prefix of the rows stored without the limit."""
     source = json_lines(tmp_path / "fruits.jsonl", FRUITS)
     full, few = prepared(tmp_path / "a", source), prepared(tmp_path / "b", source, train_samples=5, test_samples=2)
     assert texts(few, "train") == texts(full, "train")[:5]
@@ -74,7 +74,7 @@ def test_limits_take_the_first_of_the_shuffle(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("layout", ["{split}.jsonl", "{split}/part-0.jsonl", "data/{split}-00000-of-00001.jsonl"])
 def test_folder_brings_its_own_splits(layout: str, tmp_path: Path) -> None:
-    """train.*, train/* and data/train-* are the train split, and so for test: nothing is held out."""
+    """train.*, train/* and data/train-* form the train split, likewise for test; nothing is held out."""
     folder = tmp_path / "set"
     for split, rows in (("train", FRUITS[:14]), ("test", FRUITS[14:])):
         path = folder / layout.format(split=split)
@@ -86,7 +86,7 @@ def test_folder_brings_its_own_splits(layout: str, tmp_path: Path) -> None:
 
 
 def test_validation_serves_where_there_is_no_test(tmp_path: Path) -> None:
-    """A folder with train and validation files is tested on the validation."""
+    """A folder with train and validation files uses validation as the test split."""
     (tmp_path / "set").mkdir()
     json_lines(tmp_path / "set" / "train.jsonl", FRUITS[:14])
     json_lines(tmp_path / "set" / "validation.jsonl", FRUITS[14:])
@@ -94,21 +94,21 @@ def test_validation_serves_where_there_is_no_test(tmp_path: Path) -> None:
 
 
 def test_whole_numbers_sort_as_numbers(tmp_path: Path) -> None:
-    """Labels 9 and 10 keep their order, as integers and as digits in strings."""
+    """Labels 9 and 10 sort numerically, as integers and as strings of digits."""
     for name, kind in (("a", int), ("b", str)):
         rows = [{"text": f"t {n}", "label": kind(9 + n % 3)} for n in range(12)]
         assert prepared(tmp_path / name, json_lines(tmp_path / f"{name}.jsonl", rows)).labels == ("9", "10", "11")
 
 
 def test_columns_may_have_other_names(tmp_path: Path) -> None:
-    """text_column and label_column choose among the file's columns."""
+    """text_column and label_column select columns of the file."""
     rows = [{"body": row["text"], "kind": row["label"], "label": "x"} for row in FRUITS]
     source = json_lines(tmp_path / "r.jsonl", rows)
     assert prepared(tmp_path / "d", source, text_column="body", label_column="kind").labels == ("apple", "pear")
 
 
 def test_quoted_fields_may_hold_commas_and_lines(tmp_path: Path) -> None:
-    """CSV is read by its rules, byte order mark included."""
+    """Quoted CSV fields may contain commas, line breaks and quotes; a byte order mark is skipped."""
     (tmp_path / "r.csv").write_text("text,label\n" + '"a, b\nc",x\nplain,y\n"say ""hi""",x\n', encoding="utf-8-sig")
     data = prepared(tmp_path / "d", tmp_path / "r.csv")
     assert {*texts(data, "train"), *texts(data, "test")} == {"a, b\nc", "plain", 'say "hi"'}
@@ -141,7 +141,7 @@ def test_causal_labels_are_the_tokens(tmp_path: Path) -> None:
 
 
 def test_text_of_any_script_survives(tmp_path: Path) -> None:
-    """Bytes spell every text back, whatever its alphabet."""
+    """Byte-level tokens reproduce text of any script."""
     rows = [{"text": text, "label": str(n % 2)} for n, text in enumerate(["größe", "雪が降る", "🙂 ok", "a\tb\n"])]
     data = prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", rows))
     assert {*texts(data, "train"), *texts(data, "test")} == {row["text"] for row in rows}

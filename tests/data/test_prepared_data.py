@@ -1,4 +1,4 @@
-"""The order of samples."""
+"""The order of samples in training rounds."""
 
 from collections import Counter
 
@@ -13,7 +13,7 @@ from fleetune.errors import Refused
 
 @given(samples=st.integers(1, 40), batch=st.integers(1, 100), seed=st.integers(0, 2**40))
 def test_every_epoch_holds_every_sample_once(samples: int, batch: int, seed: int) -> None:
-    """Whatever the batch, the line of rounds cut into epochs is a permutation each time."""
+    """For any batch size, every epoch is a permutation of the samples."""
     rounds = -(-3 * samples // batch)
     line = np.concatenate([batch_indices(samples, batch, seed, number) for number in range(rounds)])
     for first in range(0, 3 * samples, samples):
@@ -29,7 +29,7 @@ def test_batch_crosses_the_border_of_an_epoch() -> None:
 
 
 def test_order_depends_on_seed_and_epoch_only() -> None:
-    """The same arguments give the same batch, another seed or epoch another order."""
+    """Equal arguments give the same batch; another seed or epoch gives another order."""
     first = batch_indices(50, 50, 1, 0)
     assert np.array_equal(first, batch_indices(50, 50, 1, 0))
     assert not np.array_equal(first, batch_indices(50, 50, 2, 0))
@@ -38,12 +38,12 @@ def test_order_depends_on_seed_and_epoch_only() -> None:
 
 
 def test_late_rounds_cost_no_more_than_early_ones() -> None:
-    """A round in the far future needs one epoch's permutation, not all those before it."""
+    """A late round computes only the permutation of its own epoch."""
     assert batch_indices(10, 4, 0, 10**15).shape == (4,)
 
 
 def test_caller_may_change_what_it_gets() -> None:
-    """Writing into a batch leaves the next call's answer as it was."""
+    """Writing into a returned batch does not affect later calls."""
     batch = batch_indices(6, 6, 0, 0)
     kept = batch.copy()
     batch[:] = 0
@@ -52,6 +52,6 @@ def test_caller_may_change_what_it_gets() -> None:
 
 @pytest.mark.parametrize("wrong", [{"train_samples": 0}, {"batch_samples": 0}, {"round": -1}, {"seed": -1}])
 def test_senseless_numbers_are_refused(wrong: dict[str, int]) -> None:
-    """No samples, empty batches and negative rounds are refused by name."""
+    """Zero samples, empty batches and negative rounds or seeds are refused by name."""
     with pytest.raises(Refused, match=next(iter(wrong))):
         batch_indices(**{"train_samples": 5, "batch_samples": 2, "seed": 0, "round": 0, **wrong})

@@ -1,4 +1,4 @@
-"""Bad input: one sentence, and nothing left on disk."""
+"""Invalid data are refused in one sentence and leave nothing on disk, and early where possible."""
 
 import json
 from pathlib import Path
@@ -44,7 +44,7 @@ FILES: dict[str, tuple[str, str, str]] = {
 
 @pytest.mark.parametrize("case", FILES)
 def test_bad_file_is_refused(case: str, tmp_path: Path) -> None:
-    """The message names the file, the place and what is wrong; no folder is left."""
+    """The refusal names the file, the place and the problem, and leaves no folder."""
     name, content, says = FILES[case]
     (tmp_path / name).write_text(content)
     with pytest.raises(Refused, match=says) as caught:
@@ -61,7 +61,7 @@ def test_not_utf8_is_refused(tmp_path: Path) -> None:
 
 
 def test_cut_parquet_is_refused(tmp_path: Path) -> None:
-    """A Parquet file that lost its end is refused by name."""
+    """A truncated Parquet file is refused by name."""
     pq.write_table(pa.Table.from_pylist(FRUITS), tmp_path / "r.parquet")
     (tmp_path / "r.parquet").write_bytes((tmp_path / "r.parquet").read_bytes()[:-100])
     with pytest.raises(Refused, match=r"r\.parquet: not a whole parquet file"):
@@ -69,7 +69,7 @@ def test_cut_parquet_is_refused(tmp_path: Path) -> None:
 
 
 def test_damaged_page_is_refused(tmp_path: Path) -> None:
-    """A Parquet file whose footer is whole and whose pages are not is refused too."""
+    """A Parquet file with a valid footer and damaged pages is refused."""
     rows = [{"text": f"text {n}", "label": str(n % 2)} for n in range(2000)]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "r.parquet")
     content = bytearray((tmp_path / "r.parquet").read_bytes())
@@ -81,13 +81,13 @@ def test_damaged_page_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("source", ["gone.jsonl", "./gone", "/no/such/folder", "a b"])
 def test_missing_source_is_refused(source: str, tmp_path: Path) -> None:
-    """A path to nothing says what a source may be."""
+    """The refusal of a missing source lists the allowed kinds of sources."""
     with pytest.raises(Refused, match="does not exist; allowed are digits, docstrings, stdlib-sources"):
         prepared(tmp_path / "d", source)
 
 
 def test_folder_without_train_data_is_refused(tmp_path: Path) -> None:
-    """The message lists what was found."""
+    """The refusal lists the data files that were found."""
     (tmp_path / "set").mkdir()
     with pytest.raises(Refused, match="no train data.*found: none"):
         prepared(tmp_path / "d", tmp_path / "set")
@@ -105,7 +105,7 @@ def test_folder_without_train_data_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_text_beyond_the_model_is_refused(spec: Any, changes: dict[str, int], says: str, tmp_path: Path) -> None:
-    """Longer than the model's positions, or more tokens than its vocabulary."""
+    """Texts beyond the model's positions or vocabulary are refused."""
     source = json_lines(tmp_path / "r.jsonl", FRUITS)
     if isinstance(spec, dict):
         spec = InputSpec(task="sequence-classification", **spec)
@@ -115,7 +115,7 @@ def test_text_beyond_the_model_is_refused(spec: Any, changes: dict[str, int], sa
 
 
 def test_occupied_folder_is_left_alone(tmp_path: Path) -> None:
-    """Nothing is written over what a folder already holds."""
+    """A non-empty output folder is refused and left unchanged."""
     source = json_lines(tmp_path / "r.jsonl", FRUITS)
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "mine").write_text("keep")
@@ -125,7 +125,7 @@ def test_occupied_folder_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_empty_folder_is_filled(tmp_path: Path) -> None:
-    """A folder that was made beforehand and holds nothing is as good as none."""
+    """An existing empty output folder is used."""
     (tmp_path / "d").mkdir()
     assert prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", FRUITS)).size("train") == 16
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "r.jsonl"]
@@ -145,7 +145,7 @@ IMAGE_CASES = {
 
 @pytest.mark.parametrize("case", IMAGE_CASES)
 def test_bad_image_is_refused(case: str, tmp_path: Path) -> None:
-    """What is not an image is refused by its line."""
+    """An invalid image is refused by its line."""
     value, says = IMAGE_CASES[case]
     rows = [{"image": [[0, 1]], "label": 0}, {"image": value, "label": 1}]
     with pytest.raises(Refused, match=rf"line 2, image: .*{says}"):
@@ -171,14 +171,14 @@ def test_damaged_artifact_is_refused_by_file(tmp_path: Path) -> None:
 
 
 def test_unknown_split_is_refused(tmp_path: Path) -> None:
-    """The message lists the splits there are."""
+    """The refusal of an unknown split lists the existing ones."""
     data = prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", FRUITS))
     with pytest.raises(Refused, match="no split 'dev'; it has train, test"):
         data.size("dev")
 
 
 def test_unlabelled_causal_text_is_fine(tmp_path: Path) -> None:
-    """Causal-lm asks for no label column."""
+    """Causal-lm needs no label column."""
     assert prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", [{"text": "a"}, {"text": "b"}]), CAUSAL).size(
         "train"
     )
@@ -205,14 +205,14 @@ def asked(source: object, **changes: Any) -> DataRequest:
 def test_a_source_that_cannot_serve_is_refused_at_once(
     content: str, changes: dict[str, str], says: str, tmp_path: Path
 ) -> None:
-    """Such files were found out only after every device had been measured."""
+    """Regression: unsuitable files were refused only after all devices had been measured."""
     (tmp_path / "r.csv").write_text(content)
     with pytest.raises(Refused, match=says):
         validate_data(asked(tmp_path / "r.csv", **changes), CLASSIFY)
 
 
 def test_an_empty_test_split_is_refused(tmp_path: Path) -> None:
-    """Both splits are looked at."""
+    """Early validation checks both splits."""
     (tmp_path / "set").mkdir()
     json_lines(tmp_path / "set" / "train.jsonl", FRUITS)
     (tmp_path / "set" / "test.csv").write_text("text,label\n")
@@ -229,7 +229,7 @@ def test_an_empty_test_split_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_built_in_sets_are_known_without_making_them(source: str, task: str, says: str) -> None:
-    """The same sentence as preparation has, without its seconds."""
+    """Built-in sets are refused with the same sentence as in preparation, without building them."""
     with pytest.raises(Refused, match=says):
         validate_data(asked(source), task)
 
@@ -239,14 +239,14 @@ def test_built_in_sets_are_known_without_making_them(source: str, task: str, say
     [("digits", "image-classification"), ("docstrings", CLASSIFY), ("stdlib-sources", "causal-lm")],
 )
 def test_good_sets_pass(source: str, task: str, tmp_path: Path) -> None:
-    """Nothing is refused that can be prepared; names on the hub are not looked up."""
+    """Suitable sets pass, and hub names are not looked up."""
     validate_data(asked(source), task)
     validate_data(asked("somebody/something"), task)
 
 
 @pytest.mark.parametrize(("test_samples", "good"), [(4, True), (5, False)])
 def test_fewer_test_rows_than_asked_for(test_samples: int, good: bool, tmp_path: Path) -> None:
-    """Scores came from fewer rows than were asked for, without a word; 20 rows hold out 4. Preparing agrees."""
+    """Regression: scores silently came from fewer rows; too few are refused early and by preparation."""
     request = asked(json_lines(tmp_path / "r.jsonl", FRUITS), test_samples=test_samples)
     if good:
         validate_data(request, CLASSIFY)
@@ -260,7 +260,7 @@ def test_fewer_test_rows_than_asked_for(test_samples: int, good: bool, tmp_path:
 
 
 def test_a_test_split_of_its_own_is_counted(tmp_path: Path) -> None:
-    """Rows of test files count as they are."""
+    """The rows of test files are counted as they are."""
     (tmp_path / "set").mkdir()
     json_lines(tmp_path / "set" / "train.jsonl", FRUITS)
     json_lines(tmp_path / "set" / "test.jsonl", FRUITS[:3])
@@ -270,7 +270,7 @@ def test_a_test_split_of_its_own_is_counted(tmp_path: Path) -> None:
 
 
 def test_blocks_of_packed_text_are_counted_when_they_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How many blocks documents fill is known only then."""
+    """Preparation counts the test blocks of packed text."""
     from fleetune.data import builtin_datasets
 
     for name in "abc":
@@ -283,7 +283,7 @@ def test_blocks_of_packed_text_are_counted_when_they_are_made(tmp_path: Path, mo
 
 
 def test_a_built_in_set_is_made_where_its_test_rows_are_counted() -> None:
-    """The demo asked for more held-out docstrings than there are, which was refused only after discovery."""
+    """Regression: too many test rows of a built-in set were refused only after discovery."""
     validate_data(DataRequest(source="digits", test_samples=10), "image-classification")
     with pytest.raises(Refused, match=r"test_samples asks for 1000 rows, but digits has \d+ to test on"):
         validate_data(DataRequest(source="digits", test_samples=1000), "image-classification")

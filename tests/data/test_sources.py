@@ -1,4 +1,4 @@
-"""What identifies the content of a source."""
+"""Content digests of sources."""
 
 import os
 from pathlib import Path
@@ -12,12 +12,12 @@ from tests.data.samples import FRUITS, TEXT, json_lines
 
 
 def digest_of(source: object) -> str:
-    """The digest of a request for that source."""
+    """Digest of a request for that source."""
     return content_digest(DataRequest(source=str(source)))
 
 
 def test_one_byte_in_place_changes_it(tmp_path: Path) -> None:
-    """An edit that keeps the size and the time of change is seen; undoing it restores the digest."""
+    """An edit that keeps size and modification time changes the digest; undoing it restores the digest."""
     path = json_lines(tmp_path / "r.jsonl", FRUITS)
     before, stat = digest_of(path), path.stat()
     content = path.read_bytes()
@@ -30,7 +30,7 @@ def test_one_byte_in_place_changes_it(tmp_path: Path) -> None:
 
 
 def test_place_does_not_matter_but_format_does(tmp_path: Path) -> None:
-    """The same bytes elsewhere have the same digest; under another suffix they are other data."""
+    """Equal bytes elsewhere have the same digest; another suffix changes it."""
     one, other = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     for path in (one, other, tmp_path / "a.csv"):
         json_lines(path, FRUITS)
@@ -53,7 +53,7 @@ def test_folder_counts_names_and_every_file(tmp_path: Path) -> None:
 
 
 def test_names_and_contents_cannot_be_confused(tmp_path: Path) -> None:
-    """Moving bytes between a name and a content is a change."""
+    """Moving bytes between a file's name and its content changes the digest."""
     for folder, name, content in (("a", "x", b"yz"), ("b", "xy", b"z")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / name).write_bytes(content)
@@ -61,7 +61,7 @@ def test_names_and_contents_cannot_be_confused(tmp_path: Path) -> None:
 
 
 def test_built_in_sets_differ_and_follow_versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each built-in set has its own digest, which moves with this room's version and with scikit-learn's."""
+    """Built-in sets have distinct digests that depend on DATA_VERSION and scikit-learn's version."""
     found = [digest_of(name) for name in ("digits", "docstrings", "stdlib-sources")]
     assert len(set(found)) == 3
     assert found[1] == digest_of("docstrings")
@@ -72,7 +72,7 @@ def test_built_in_sets_differ_and_follow_versions(monkeypatch: pytest.MonkeyPatc
 
 
 def test_built_in_texts_follow_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A patched standard library is other data, even under the same version of Python."""
+    """A patched standard library changes the digest under the same version of Python."""
     path = tmp_path / "a.py"
     monkeypatch.setattr(sources, "stdlib_files", lambda: (("a.py", path),))
     path.write_text("a = 1")
@@ -82,13 +82,13 @@ def test_built_in_texts_follow_their_files(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_prepared_data_note_it(tmp_path: Path) -> None:
-    """data.json carries the digest of what it was made from."""
+    """data.json contains the content digest of its source."""
     request = DataRequest(source=str(json_lines(tmp_path / "r.jsonl", FRUITS)))
     prepare_data(request, TEXT, tmp_path / "d", 0)
     assert content_digest(request) in (tmp_path / "d" / "data.json").read_text()
 
 
 def test_missing_source_is_refused(tmp_path: Path) -> None:
-    """A file that is not there has no digest."""
+    """A missing source is refused."""
     with pytest.raises(Refused, match=r"gone\.csv' does not exist"):
         digest_of(tmp_path / "gone.csv")

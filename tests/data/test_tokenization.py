@@ -1,4 +1,4 @@
-"""The model's own tokenizer."""
+"""Tokenization with the model's own tokenizer and byte by byte."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ SPEC = InputSpec(task="sequence-classification", tokenizer=MINILM, vocab_size=30
 
 
 def test_ids_are_those_of_the_models_tokenizer(tmp_path: Path) -> None:
-    """Ids and masks equal what transformers makes of the same texts, and the copy in the folder makes them too."""
+    """Ids and masks equal those of transformers, with the original tokenizer and with its stored copy."""
     from transformers import AutoTokenizer
 
     data = prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", FRUITS), SPEC)
@@ -34,7 +34,7 @@ def test_ids_are_those_of_the_models_tokenizer(tmp_path: Path) -> None:
 
 
 def test_folder_of_the_tokenizer_leaves_no_trace(tmp_path: Path) -> None:
-    """The same tokenizer read from two places gives the same bytes, and no path is written."""
+    """The same tokenizer read from two folders gives identical bytes, without any path in them."""
     import shutil
 
     for name in ("one", "two"):
@@ -47,7 +47,7 @@ def test_folder_of_the_tokenizer_leaves_no_trace(tmp_path: Path) -> None:
 
 
 def test_ids_beyond_the_vocabulary_are_refused(tmp_path: Path) -> None:
-    """A tokenizer that gives ids the embedding does not have is refused before training meets them."""
+    """A tokenizer whose ids exceed the model's vocabulary is refused."""
     spec = InputSpec(task="sequence-classification", tokenizer=MINILM, vocab_size=1000)
     with pytest.raises(Refused, match=r"gives token \d+, but the model's vocab_size is 1000"):
         prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", FRUITS), spec)
@@ -55,7 +55,7 @@ def test_ids_beyond_the_vocabulary_are_refused(tmp_path: Path) -> None:
 
 
 def test_damaged_tokenizer_is_refused(tmp_path: Path) -> None:
-    """The message names the folder."""
+    """The refusal of a damaged tokenizer names its folder."""
     (tmp_path / "t").mkdir()
     (tmp_path / "t" / "tokenizer.json").write_text("{")
     (tmp_path / "t" / "tokenizer_config.json").write_text('{"tokenizer_class": "TokenizersBackend"}')
@@ -65,7 +65,7 @@ def test_damaged_tokenizer_is_refused(tmp_path: Path) -> None:
 
 
 def sentencepiece_model(folder: Path) -> Path:
-    """A folder whose tokenizer is a tokenizer.model alone, as older Llama folders have it."""
+    """Folder with a tokenizer.model only, as in older Llama folders."""
     folder.mkdir()
     (folder / "tokenizer.model").write_bytes(b"\x0a\x0e\x0a\x05<unk>\x15\x00\x00\x00\x00\x18\x02")
     (folder / "config.json").write_text('{"model_type": "llama"}')
@@ -73,7 +73,7 @@ def sentencepiece_model(folder: Path) -> Path:
 
 
 def test_a_tokenizer_model_alone_is_no_reason_for_bytes(tmp_path: Path) -> None:
-    """Such a folder was read as if it had no tokenizer, and the model was trained on bytes without a word."""
+    """Regression: a folder with a SentencePiece model only was silently read as bytes."""
     folder = sentencepiece_model(tmp_path / "llama")
     (folder / "model.safetensors").write_bytes(b"")
     asked = input_spec(ModelRequest(task="causal-lm", source=str(folder)))
@@ -83,14 +83,14 @@ def test_a_tokenizer_model_alone_is_no_reason_for_bytes(tmp_path: Path) -> None:
 
 
 def test_without_sentencepiece_the_way_out_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sentence names what is missing, not the parser that was tried last."""
+    """Without sentencepiece, the refusal names the package to install."""
     monkeypatch.setattr(tokenization, "find_spec", lambda name: None)
     with pytest.raises(Refused, match="pip install sentencepiece"):
         open_tokenizer(InputSpec(task="causal-lm", tokenizer=sentencepiece_model(tmp_path / "llama")))
 
 
 def test_reading_bytes_for_trained_weights_is_told(tmp_path: Path) -> None:
-    """Weights from a folder without any tokenizer get bytes, with a note."""
+    """Trained weights without a tokenizer get byte tokens and a note."""
     asked = InputSpec(task="sequence-classification", pretrained=True)
     data = prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", FRUITS), asked)
     assert "no tokenizer, so texts are read as bytes" in data.info.notes[0]
@@ -98,7 +98,7 @@ def test_reading_bytes_for_trained_weights_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("adds_end", [True, False])
 def test_rows_to_go_on_from_end_where_their_texts_end(adds_end: bool, tmp_path: Path) -> None:
-    """Rows of a causal model never ended, so it never learned to stop; cut rows still do not end."""
+    """Regression: causal rows had no end token; complete rows now have one, truncated rows do not."""
     tokenizer = open_tokenizer(CAUSAL)
     if not adds_end:
         tokenizer._tokenizer.post_processor = TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 1)])
