@@ -1,4 +1,4 @@
-"""Devices from requests and facts."""
+"""Devices built from requests and machine facts, their threads, and simulated fleets."""
 
 from pathlib import Path
 from typing import Any
@@ -22,19 +22,19 @@ GPU = Accelerator(name="H", memory_bytes=80)
 
 
 def facts(**changes: Any) -> MachineFacts:
-    """A machine of 4 cores and 1000 bytes, with changes."""
+    """Facts of a machine with 4 cores and 1000 bytes, with changes."""
     usual = {"machine": "m", "cpu": "c", "architecture": "x", "cores": 4.0, "memory_bytes": 1000, "accelerators": ()}
     machine = {"machine_cores": 4.0, "machine_memory_bytes": 1000}
     return MachineFacts(**{**usual, **machine, "python": "3.11", "torch": "2", **changes})
 
 
 def asked(name: str, accelerator: str = "auto", **emulate: Any) -> DeviceRequest:
-    """A request of that name."""
+    """Device request of that name."""
     return DeviceRequest(name=name, accelerator=accelerator, emulate=Emulate(**emulate))
 
 
 def fleet(*requests: DeviceRequest) -> FleetRequest:
-    """A fleet of these."""
+    """Fleet request of these devices."""
     return FleetRequest(devices=requests)
 
 
@@ -54,13 +54,13 @@ def test_devices_of_one_machine_share_its_memory_unless_emulated() -> None:
     [({"cores": 6}, r"device a: emulate.cores is 6 .* has 4"), ({"memory_bytes": 2001}, "is 2001 .* has 1000")],
 )
 def test_more_than_the_machine_has_is_refused_with_both_numbers(emulate: dict[str, Any], words: str) -> None:
-    """A quota of cores or memory above the machine's names what was asked for and what is there."""
+    """A quota above the machine's capacity is refused with both numbers."""
     with pytest.raises(Refused, match=words):
         build_devices(fleet(asked("a", **emulate)), {"a": facts()})
 
 
 def test_devices_that_may_choose_are_dealt_over_the_gpus() -> None:
-    """Three devices on two GPUs take them in turn and share the memory of the one they share."""
+    """Three devices take two GPUs in turn and share the memory of the shared one."""
     request = fleet(asked("a"), asked("b"), asked("c"), asked("d", "cpu"))
     found = build_devices(request, {name: facts(accelerators=(GPU, GPU)) for name in "abcd"})
     assert [(d.accelerator, d.memory_bytes) for d in found] == [
@@ -72,7 +72,7 @@ def test_devices_that_may_choose_are_dealt_over_the_gpus() -> None:
 
 
 def test_a_gpu_that_is_not_there_is_refused_with_those_that_are() -> None:
-    """The message lists what the machine has."""
+    """A missing GPU is refused with a list of the existing ones."""
     for there, words in (((), "its machine has none"), ((GPU,), "its machine has cuda:0")):
         with pytest.raises(Refused, match=f"device a: accelerator cuda:3 was asked for, {words}"):
             build_devices(fleet(asked("a", "cuda:3")), {"a": facts(accelerators=there)})
@@ -80,7 +80,7 @@ def test_a_gpu_that_is_not_there_is_refused_with_those_that_are() -> None:
 
 @record
 class Change:
-    """Something about a machine or a request that may differ."""
+    """A change of a machine or request, and whether it changes the fingerprint."""
 
     facts: dict[str, Any]
     request: DeviceRequest = asked("a")
@@ -105,21 +105,21 @@ class Change:
     ],
 )
 def test_a_fingerprint_changes_with_what_lasts(change: Change) -> None:
-    """Machine, software and limits matter; a reboot and the device's name do not."""
+    """Hardware, software and limits change the fingerprint; a reboot and the device's name do not."""
     (before,) = build_devices(fleet(asked("a")), {"a": facts()})
     (after,) = build_devices(fleet(change.request), {change.request.name: facts(**change.facts)})
     assert (before.fingerprint != after.fingerprint) == change.matters
 
 
 def boxed(name: str, **emulate: Any) -> DeviceRequest:
-    """A request for containers."""
+    """Device request that runs in a container."""
     return DeviceRequest(name=name, launcher=DOCKER, emulate=Emulate(**emulate))
 
 
 def test_a_container_is_given_of_the_whole_machine() -> None:
-    """What it sees of its own limits neither bounds what may be asked for nor changes what it is.
+    """The limits that a container sees affect neither its quota nor its fingerprint.
 
-    The kernel rounds a limit of memory down to pages, so exactly what was asked for would look like too much.
+    The kernel rounds memory limits down to pages, so the exact quota would otherwise be refused.
     """
     request = fleet(boxed("a", cores=2, memory_bytes=600), boxed("b", cores=2, memory_bytes=600), boxed("c"))
     within = {"a": facts(memory_bytes=599), "b": facts(memory_bytes=600, cores=2.0), "c": facts()}
@@ -133,7 +133,7 @@ def test_a_container_is_given_of_the_whole_machine() -> None:
 
 
 def test_a_device_says_whose_containers_it_is() -> None:
-    """The engine of the request is that of the device."""
+    """A device keeps the engine of its request."""
     shed = Engine(name="shed", address="ssh://me@shed")
     request = FleetRequest(devices=(DeviceRequest(name="a", launcher=DOCKER, engine="shed"),), engines=(shed,))
     (found,) = build_devices(request, {"a": facts()})
@@ -141,7 +141,7 @@ def test_a_device_says_whose_containers_it_is() -> None:
 
 
 def test_promising_more_cores_than_there_are_is_said() -> None:
-    """Quotas that fit one by one but not together get a sentence per machine."""
+    """Quotas that exceed a machine's cores only in sum give a sentence per machine."""
     request = fleet(asked("a", cores=3), asked("b", cores=2), asked("c", cores=3))
     there = {"a": facts(), "b": facts(), "c": facts(machine="n")}
     (sentence,) = oversubscription_notes(request, there)
@@ -150,14 +150,14 @@ def test_promising_more_cores_than_there_are_is_said() -> None:
 
 
 def test_containers_share_the_cores_of_their_machine() -> None:
-    """What containers are promised is compared with the machine, not with what one of them sees."""
+    """The quotas of containers are compared with the machine, not with the limits that one of them sees."""
     request = fleet(boxed("a", cores=3), boxed("b", cores=2))
     (sentence,) = oversubscription_notes(request, {name: facts(cores=1.0) for name in "ab"})
     assert "share a machine of 4 cores but are promised 5" in sentence
 
 
 def counted(request: FleetRequest, cores: float = 4.0, **machine: object) -> list[int]:
-    """Threads of the devices of a machine."""
+    """Threads of the devices of one machine."""
     there = {d.name: facts(cores=cores, machine_cores=cores, **machine) for d in request.devices}
     return [device.threads for device in build_devices(request, there)]
 
@@ -166,21 +166,20 @@ def counted(request: FleetRequest, cores: float = 4.0, **machine: object) -> lis
     ("quota", "threads"), [(0.3, 1), (0.9999, 1), (1.0, 1), (1.9, 1), (2.0, 2), (2.5, 2), (4.0, 4)]
 )
 def test_a_quota_never_has_more_threads_than_cores(quota: float, threads: int) -> None:
-    """Every device trained with one thread, whatever it had. Now its quota, rounded down, decides, and at least one:
-    with more, threads wait for others that the kernel holds."""
+    """Regression: every device used one thread; now the quota decides, rounded down and at least one."""
     for request in (asked("a", cores=quota), boxed("a", cores=quota)):
         assert counted(fleet(request)) == [threads]
 
 
 @pytest.mark.parametrize(("cores", "threads"), [(1.0, 1), (2.0, 2), (2.5, 2), (64.0, 64)])
 def test_a_device_without_a_quota_gets_its_cores(cores: float, threads: int) -> None:
-    """As processes and as a container, also where only its memory is emulated."""
+    """A device without a quota of cores gets one thread per core, as process and as container."""
     for request in (asked("a"), boxed("a"), asked("a", memory_bytes=10)):
         assert counted(fleet(request), cores) == [threads]
 
 
 def test_devices_of_one_machine_share_what_quotas_leave_of_its_cores() -> None:
-    """Two without a quota get a half each, beside a quota less, and never none; other machines do not count."""
+    """Devices without a quota divide the cores that quotas leave, at least one each, per machine."""
     assert counted(fleet(asked("a"), asked("b"))) == [2, 2]
     assert counted(fleet(asked("a"), asked("b"), asked("c"))) == [1, 1, 1]
     assert counted(fleet(asked("a"), asked("b", cores=2.5))) == [1, 2]
@@ -190,13 +189,13 @@ def test_devices_of_one_machine_share_what_quotas_leave_of_its_cores() -> None:
 
 
 def test_a_device_on_a_gpu_takes_no_cores_from_others() -> None:
-    """It has one thread that launches kernels."""
+    """A device on a GPU gets one thread and leaves all cores to others."""
     gpu = Accelerator(name="H", memory_bytes=80)
     assert counted(fleet(asked("a", "cuda:0"), asked("b", "cpu")), accelerators=(gpu,)) == [1, 4]
 
 
 def test_a_wish_is_granted_up_to_what_there_is() -> None:
-    """`threads` of the fleet file; above a quota or the machine it is refused with both numbers."""
+    """A requested number of threads is used, and refused above the quota or machine with both numbers."""
     assert counted(fleet(DeviceRequest(name="a", threads=3), asked("b"))) == [3, 2]
     assert counted(fleet(DeviceRequest(name="a", threads=1, emulate=Emulate(cores=2.0)))) == [1]
     with pytest.raises(Refused, match=r"device a: threads is 5 but its machine has 4 cores; ask for at most 4"):
@@ -219,17 +218,17 @@ REQUEST: dict[str, Any] = {
 
 
 def request(**changes: Any) -> FleetRequest:
-    """Two simulated devices, the way back slower than the way there."""
+    """Two simulated devices with a slower link back."""
     return wire.load(FleetRequest, {**REQUEST, **changes}, "fleet")
 
 
 def found(asked: FleetRequest) -> Fleet:
-    """What discovery makes of it with a launcher that can start nothing."""
+    """Discover the request with a launcher that can start nothing."""
     return discover(asked, LocalSites(Scripted({})), quiet, lambda sentence: None)
 
 
 def test_a_simulated_fleet_is_what_its_file_says() -> None:
-    """Memory, speeds, and links in both directions, in bytes; no agent is started."""
+    """Memory, speeds and directed links come from the request, and no agent is started."""
     fleet = found(request())
     assert fleet.simulated == ("a", "b")
     assert [device.memory_bytes for device in fleet.devices] == [4_000, 8_000]
@@ -240,7 +239,7 @@ def test_a_simulated_fleet_is_what_its_file_says() -> None:
 
 
 def test_a_real_device_is_written_as_before() -> None:
-    """Fleets of real devices keep their digests: nothing says that they are not simulated."""
+    """The JSON of a real device does not mention simulation, so digests stay valid."""
     device = Device(name="a", memory_bytes=1, cores=1, fingerprint="f")
     assert "simulated" not in wire.text(device)
 
@@ -273,13 +272,13 @@ def test_a_real_device_is_written_as_before() -> None:
     ],
 )
 def test_what_cannot_be_simulated_is_refused(changes: dict[str, Any], said: str) -> None:
-    """In one sentence that names the device or the key."""
+    """Invalid simulations are refused in one sentence that names the device or key."""
     with pytest.raises(Refused, match=said):
         request(**changes)
 
 
 def test_a_simulated_fleet_is_kept_only_when_nothing_changed(tmp_path: Path) -> None:
-    """Its links are stated, not measured, so a change within the tolerance of measurements counts too."""
+    """Links of simulated fleets are stated, so any change counts, even within the tolerance."""
     config: Any = None  # the tolerance in it is not asked for
     folders = []
     for number, speed in enumerate((100, 100, 101)):

@@ -1,4 +1,4 @@
-"""The whole of discovery, with real agents."""
+"""Discovery with real agents."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,14 +19,14 @@ TWO = FleetRequest(devices=(DeviceRequest(name="a", accelerator="cpu"), DeviceRe
 
 
 class Watched:
-    """A launcher that remembers its jobs, and may start something else in the place of one device's agent."""
+    """Launcher that records its jobs, and can start another module in place of an agent."""
 
     def __init__(self, instead: dict[int, str] | None = None) -> None:
         self.jobs: list[Job] = []
         self._instead = instead or {}
 
     def start(self, command: Command) -> Job:
-        """Start the agent, or what stands in for it."""
+        """Start the agent or its substitute."""
         module = self._instead.get(len(self.jobs), command.module)
         swapped = Command(module=module, first_line=command.first_line, log=command.log)
         self.jobs.append(ProcessLauncher().start(swapped))
@@ -35,7 +35,7 @@ class Watched:
 
 @pytest.fixture
 def launcher() -> Iterator[Watched]:
-    """A launcher whose agents must all have ended when the test has."""
+    """Launcher whose agents must all have ended after the test."""
     watched = Watched()
     yield watched
     assert watched.jobs
@@ -44,7 +44,7 @@ def launcher() -> Iterator[Watched]:
 
 @pytest.mark.slow
 def test_two_devices_and_their_links(launcher: Watched) -> None:
-    """Facts and links of two agents on this machine are plausible, and all progress is told."""
+    """Facts and links of two agents on this machine are plausible, and progress is reported."""
     told: list[tuple[str, float, float]] = []
     notes: list[str] = []
     fleet = discover(
@@ -62,18 +62,18 @@ def test_two_devices_and_their_links(launcher: Watched) -> None:
 
 
 class Far(LocalSites):
-    """Sites where what a sends arrives at b a little late."""
+    """Sites that delay messages from a to b."""
 
     def listen_settings(self, device: str) -> ListenSettings:
-        """Only b holds anything back."""
+        """Delay messages at b only."""
         return ListenSettings(delays_s={"a": 0.02} if device == "b" else {})
 
 
 @pytest.mark.slow
 def test_emulated_links_are_compared_with_what_was_asked(launcher: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A site's delay is found in its own direction alone; a link that is not as asked is probed again and told.
+    """A delay is measured in its direction only; deviating links are probed again and noted.
 
-    Every job is held to its limits once, after all have been heard; the fleet says what was asked.
+    Every job is limited once, after all agents have answered; the fleet keeps the requested links.
     """
     held: list[int] = []
     monkeypatch.setattr(ProcessJob, "limit_cpu", lambda self: held.append(self.pid))
@@ -91,7 +91,7 @@ def test_emulated_links_are_compared_with_what_was_asked(launcher: Watched, monk
 
 
 def test_an_agent_without_memory_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the engine knows that memory ran out, the message says so and what to do."""
+    """An agent that ran out of memory raises Infeasible with advice."""
     monkeypatch.setattr(ProcessJob, "out_of_memory", property(lambda self: True))
     launcher = Watched({0: "no_such_module_at_all"})
     request = FleetRequest(devices=(DeviceRequest(name="tiny"),))
@@ -107,14 +107,14 @@ def test_one_device_has_no_links(launcher: Watched) -> None:
 
 
 def test_a_quota_above_the_machine_is_refused_and_all_agents_end(launcher: Watched) -> None:
-    """The refusal of an impossible request leaves no agent behind."""
+    """An impossible request is refused and leaves no agent running."""
     request = FleetRequest(devices=(DeviceRequest(name="a", accelerator="cpu", emulate=Emulate(cores=1e6)),))
     with pytest.raises(Refused, match="device a: emulate.cores is 1000000 but its machine has"):
         discover(request, LocalSites(launcher), quiet, lambda _: None)
 
 
 def test_an_agent_that_dies_is_named_with_its_last_words() -> None:
-    """TryAgain carries the device's name, how its agent ended and its last words; the log's end is noted; all end."""
+    """TryAgain names the device, exit code and last words of an agent that died, and its log is noted."""
     launcher = Watched({1: "no_such_module_at_all"})
     notes: list[str] = []
     with pytest.raises(TryAgain, match="device b: .* ended with exit code 1.*No module named no_such_module_at_all"):
@@ -124,7 +124,7 @@ def test_an_agent_that_dies_is_named_with_its_last_words() -> None:
 
 
 def test_an_agent_that_says_nothing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device without an answer in time is named, and its agent ended."""
+    """A device that does not answer in time is named, and its agent is ended."""
     (tmp_path / "silent.py").write_text("import signal; signal.pause()")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     launcher = Watched({0: "silent"})

@@ -1,4 +1,4 @@
-"""From round trips to lines."""
+"""Fitting lines to round trips, and the sweep that measures them."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ def probed(latency_s: float, bytes_per_s: float, noise: float = 0.0, outliers: f
 @settings(max_examples=50, deadline=None)
 @given(latency_s=st.floats(1e-5, 0.1), bytes_per_s=st.floats(1e5, 1e10))
 def test_an_exact_line_is_found(latency_s: float, bytes_per_s: float) -> None:
-    """Without noise, latency and rate come back within a thousandth wherever the sizes can tell them apart."""
+    """Without noise, the fitted times agree within a thousandth for all sizes."""
     line = fit_link(probed(latency_s, bytes_per_s))
     for size in SIZES_BYTES:
         assert line.latency_s + size / line.bytes_per_s == pytest.approx(latency_s + size / bytes_per_s, rel=1e-3)
@@ -34,7 +34,7 @@ def test_an_exact_line_is_found(latency_s: float, bytes_per_s: float) -> None:
 
 
 def test_stalls_do_not_move_the_line() -> None:
-    """A tenth of the messages taking ten times as long, on top of noise, changes the line by a few percent."""
+    """Noise and tenfold stalls of a tenth of the messages change the line by a few percent."""
     line = fit_link(probed(2e-4, 1e8, noise=0.03, outliers=0.1))
     assert line.latency_s == pytest.approx(2e-4, rel=0.05)
     assert line.bytes_per_s == pytest.approx(1e8, rel=0.05)
@@ -42,7 +42,7 @@ def test_stalls_do_not_move_the_line() -> None:
 
 
 def test_one_clock_tells_a_lopsided_latency() -> None:
-    """Where the answers' way back is known, a slow way there is not spread over both directions."""
+    """With a common clock, an asymmetric latency is attributed to its direction."""
     times = tuple((0.05 + size / 1e6 + 0.002,) * 3 for size in SIZES_BYTES)
     lopsided = ProbeResult(sizes_bytes=SIZES_BYTES, round_trips_s=times, back_s=(0.002, 0.002, 0.009))
     assert fit_link(lopsided).latency_s == pytest.approx(0.05, rel=1e-3)
@@ -50,7 +50,7 @@ def test_one_clock_tells_a_lopsided_latency() -> None:
 
 
 def test_what_is_no_line_says_so() -> None:
-    """Times that do not grow with size leave a large error, and still a usable latency and rate."""
+    """Times that do not grow with size give a large error and a usable latency and rate."""
     rng = np.random.default_rng(3)
     times = tuple((float(t),) for t in 10 ** rng.uniform(-4, 0, len(SIZES_BYTES)))
     line = fit_link(ProbeResult(sizes_bytes=SIZES_BYTES, round_trips_s=times))
@@ -58,7 +58,7 @@ def test_what_is_no_line_says_so() -> None:
 
 
 def test_a_poor_fit_is_measured_again() -> None:
-    """The first good fit ends the probing; without one the best of three stays."""
+    """The first good fit ends the probing; without one, the best of three is kept."""
     poor = ProbeResult(sizes_bytes=(0, 10, 20, 40), round_trips_s=((1.0,), (9.0,), (0.9,), (20.0,)))
     good = probed(1e-3, 1e6)
     answers = iter([poor, good, poor])
@@ -70,20 +70,20 @@ def test_a_poor_fit_is_measured_again() -> None:
 
 
 def test_a_line_that_is_not_as_expected_is_measured_again() -> None:
-    """The first good one that is as expected ends the probing, though a better fit was there before."""
+    """Probing continues until a good fit is also as expected."""
     answers = iter([probed(1e-3, 1e6), probed(1e-3, 2e6, noise=0.01), probed(1e-3, 3e6)])
     assert measure_link(lambda: next(answers), lambda line: line.bytes_per_s > 1.5e6).bytes_per_s < 2.5e6
     assert len(list(answers)) == 1
 
 
 def slowed(probe: ProbeResult, factor: float, first: int = 0) -> ProbeResult:
-    """The same with every repeat from the `first` on slower by a factor, as while another program computes."""
+    """The probe with every repeat from `first` on slowed by a factor, as by another program."""
     rows = tuple(row[:first] + tuple(factor * s for s in row[first:]) for row in probe.round_trips_s)
     return replace(probe, round_trips_s=rows)
 
 
 def test_a_probe_that_does_not_agree_with_itself_is_repeated() -> None:
-    """Bug: one look at a machine that grew busy in the middle of it was taken for a link of another speed."""
+    """Regression: a machine that became busy during a probe gave a wrong rate; unsteady probes are repeated."""
     calm = probed(1e-2, 1e7, noise=0.01)
     answers = iter([slowed(calm, 3.0, first=2), calm, calm])
     line = measure_link(lambda: next(answers))
@@ -92,7 +92,7 @@ def test_a_probe_that_does_not_agree_with_itself_is_repeated() -> None:
 
 
 def test_two_disturbed_looks_in_three_do_not_move_the_line() -> None:
-    """Repeats of all looks count together, and their lower quartile comes from the calm one."""
+    """One undisturbed probe among three determines the pooled fit."""
     calm = probed(1e-2, 1e7, noise=0.01)
     answers = iter([slowed(calm, 1.6), calm, slowed(calm, 2.0)])
     line = measure_link(lambda: next(answers), lambda line: False)
@@ -101,7 +101,7 @@ def test_two_disturbed_looks_in_three_do_not_move_the_line() -> None:
 
 
 def test_a_sweep_goes_round_the_sizes() -> None:
-    """After the warm-ups every turn takes all sizes, so that a disturbance spreads."""
+    """After the warm-ups, every turn takes all sizes."""
     sent: list[int] = []
 
     def ping(size: int) -> RoundTrip:
@@ -116,7 +116,7 @@ def test_a_sweep_goes_round_the_sizes() -> None:
 
 
 def test_a_slow_link_is_probed_within_its_budget() -> None:
-    """At 100 kB/s the large sizes are left out and three turns suffice; the line is found all the same."""
+    """At 100 kB/s the sweep drops large sizes, stops after three turns, and still gives the line."""
     spent: list[float] = []
 
     def ping(size: int) -> RoundTrip:
@@ -130,7 +130,7 @@ def test_a_slow_link_is_probed_within_its_budget() -> None:
 
 
 def test_small_devices_get_small_payloads() -> None:
-    """A payload takes at most an eighth of the smaller memory, and is still large enough for three sizes."""
+    """A payload takes at most an eighth of the smaller memory, but allows three sizes."""
     assert max_payload_bytes(16 << 20, 8 << 30) == 2 << 20
     assert max_payload_bytes(8 << 30, 8 << 30) == SIZES_BYTES[-1]
     assert max_payload_bytes(1000, 8 << 30) == SIZES_BYTES[2]
@@ -140,7 +140,7 @@ def test_small_devices_get_small_payloads() -> None:
 
 
 class ShapedLink:
-    """Times of a link held to a rate by tokens: a packet leaves ahead of them; a busy machine adds to every time."""
+    """Times of a token-shaped link, whose first packet passes at once, on a busy machine."""
 
     def __init__(self, latency_s: float, mbit_per_s: float) -> None:
         self._rng = np.random.default_rng(5)
@@ -148,7 +148,7 @@ class ShapedLink:
         self.spent_s = 0.0
 
     def ping(self, size_bytes: int) -> RoundTrip:
-        """There through the shape, back at once; one in twenty is stalled for 20 ms."""
+        """One payload through the shaped link; one message in twenty stalls for 20 ms."""
         noise_s = self._rng.exponential(3e-4, 2) + (self._rng.random(2) < 0.05) * 0.02
         there_s = self._latency_s + max(0, size_bytes - 1514) * self._s_per_byte + noise_s[0]
         back_s = self._latency_s + noise_s[1]

@@ -1,4 +1,4 @@
-"""Processor time of links, from what agents read."""
+"""Processor time per byte of links."""
 
 import pytest
 
@@ -8,7 +8,7 @@ SIZES_BYTES = (0, 1 << 10, 1 << 16, 1 << 20)
 
 
 def probe(source: str, target: str, sent: float, received: float, sizes: tuple[int, ...] = SIZES_BYTES) -> LinkProbe:
-    """Sides that spend so much a byte, 100 us a message, and ten times that in one of five repeats."""
+    """Probe with the given costs per byte plus 100 us per message, and a tenfold stall in one of five repeats."""
 
     def side(per_byte: float) -> tuple[tuple[float, ...], ...]:
         return tuple(tuple((1e-4 + per_byte * size) * stall for stall in (1, 1, 10, 1, 1)) for size in sizes)
@@ -19,14 +19,14 @@ def probe(source: str, target: str, sent: float, received: float, sizes: tuple[i
 
 
 def test_both_sides_of_every_link_count() -> None:
-    """a spends 1 ns a byte sending and 3 ns receiving: 2 ns; the price of an empty message is no part of it."""
+    """The cost is the mean of sending (1 ns) and receiving (3 ns) without the cost of empty messages."""
     probes = [probe("a", "b", 1e-9, 2e-9), probe("b", "a", 4e-9, 3e-9), probe("b", "c", 8e-9, 8e-9)]
     assert link_cpu_s_per_byte("a", probes) == pytest.approx(2e-9)
     assert link_cpu_s_per_byte("b", probes) == pytest.approx((6e-9 + 2e-9) / 2)
 
 
 def test_only_large_messages_tell() -> None:
-    """A link too slow for 64 KiB says nothing, and a device of such links, or of none, is charged nothing."""
+    """Links without large messages do not count, and a device without others costs 0."""
     slow = probe("a", "b", 1e-6, 1e-6, sizes=(0, 1 << 10, 1 << 13))
     assert link_cpu_s_per_byte("a", [slow]) == 0.0
     assert link_cpu_s_per_byte("a", [slow, probe("a", "c", 1e-9, 0.0)]) == pytest.approx(1e-9)
@@ -34,11 +34,11 @@ def test_only_large_messages_tell() -> None:
 
 
 def test_noise_never_makes_a_link_pay() -> None:
-    """Where large messages happen to cost less than empty ones, the answer is nothing, not less than nothing."""
+    """A negative slope gives 0."""
     assert link_cpu_s_per_byte("a", [probe("a", "b", -1e-11, 0.0)]) == 0.0
 
 
 def test_a_probe_of_times_alone_is_no_measurement() -> None:
-    """Sides that nobody read are left out."""
+    """Probes without processor times do not count."""
     probed = ProbeResult(sizes_bytes=SIZES_BYTES, round_trips_s=((1.0,),) * 4)
     assert link_cpu_s_per_byte("a", [LinkProbe(source="a", target="b", probed=probed)]) == 0.0

@@ -1,4 +1,4 @@
-"""What is not as an earlier run found it is looked at again before it is believed."""
+"""Measurements that deviate from the stored fleet are repeated before they are accepted."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -17,14 +17,14 @@ LATENCY_S, BYTES_PER_S, CPU_S_PER_BYTE = 1e-2, 1e7, 1e-8
 
 
 def probe(slower: float = 1.0, dearer: float = 1.0) -> ProbeResult:
-    """A link of 10 ms and 10 MB/s, 10 ns of processor time a byte, with everything slower and dearer by factors."""
+    """Link of 10 ms, 10 MB/s and 10 ns per byte, slowed and made costlier by the given factors."""
     trips = tuple((slower * (2 * LATENCY_S + size / BYTES_PER_S),) * 9 for size in SIZES_BYTES)
     cpu = tuple((dearer * CPU_S_PER_BYTE * size,) * 9 for size in SIZES_BYTES)
     return ProbeResult(sizes_bytes=SIZES_BYTES, round_trips_s=trips, sender_cpu_s=cpu, receiver_cpu_s=cpu)
 
 
 class Scripted(LinkProber):
-    """Probes that come from a list, then calm ones for ever."""
+    """Prober with a scripted list of probes, followed by undisturbed ones."""
 
     def __init__(self, stored: Fleet | None, *first: ProbeResult) -> None:
         agents: Any = SimpleNamespace(probes=[], note=lambda sentence: None)
@@ -40,7 +40,7 @@ class Scripted(LinkProber):
 
 
 def measured(prober: LinkProber) -> Fleet:
-    """The fleet of both devices as those probes have it."""
+    """The fleet that those probes give."""
     links = tuple(prober.measure_links(ENDS, quiet))
     costs = prober.link_cpu_s_per_byte(ENDS)
     devices = (
@@ -51,7 +51,7 @@ def measured(prober: LinkProber) -> Fleet:
 
 
 def test_a_disturbed_look_is_repeated_and_the_stored_fleet_stays() -> None:
-    """Bug: every run on a busy machine found another fleet, and with it began to train from round 0."""
+    """Regression: a busy machine gave another fleet on every run, which restarted training from round 0."""
     stored = measured(Scripted(None))
     busy = Scripted(stored, probe(slower=2.0), probe(slower=1.7))
     assert within_tolerance(stored, measured(busy), 0.1)
@@ -59,7 +59,7 @@ def test_a_disturbed_look_is_repeated_and_the_stored_fleet_stays() -> None:
 
 
 def test_a_processor_that_was_disturbed_is_measured_again() -> None:
-    """Both directions of every link of the device, once more."""
+    """A deviating processor time repeats the probes of all links of the device."""
     stored = measured(Scripted(None))
     busy = Scripted(stored, probe(dearer=3.0))
     assert within_tolerance(stored, measured(busy), 0.1)
@@ -67,7 +67,7 @@ def test_a_processor_that_was_disturbed_is_measured_again() -> None:
 
 
 def test_a_link_that_has_changed_is_believed_after_three_looks() -> None:
-    """A slower cable is no disturbance: every look says the same."""
+    """A changed link is accepted after three consistent probes."""
     stored = measured(Scripted(None))
     there = Scripted(stored, *(probe(slower=2.0) for _ in range(3)))
     found = measured(there)
@@ -76,7 +76,7 @@ def test_a_link_that_has_changed_is_believed_after_three_looks() -> None:
 
 
 def test_a_fleet_that_is_new_is_looked_at_once() -> None:
-    """Links and devices that the stored fleet does not have are compared with nothing."""
+    """Links and devices that the stored fleet lacks are probed once."""
     stored = measured(Scripted(None))
     renamed = Fleet(
         devices=tuple(replace(device, name=device.name.upper()) for device in stored.devices),

@@ -1,4 +1,4 @@
-"""What an agent finds out about its machine."""
+"""Facts that an agent reports about its machine."""
 
 import os
 
@@ -8,7 +8,7 @@ from fleetune.discovery.machine_facts import inspect_machine
 
 
 def test_a_machine_has_at_least_what_the_agent_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limits are never above the machine; a process has no image, a container says which it is made of."""
+    """Limits never exceed the machine; only containers report an image."""
     monkeypatch.delenv("FLEETUNE_IMAGE", raising=False)
     found = inspect_machine("cpu")
     assert 0 < found.cores <= found.machine_cores == len(os.sched_getaffinity(0))

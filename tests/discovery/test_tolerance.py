@@ -1,4 +1,4 @@
-"""When a stored fleet is kept."""
+"""Comparison of fleets with stored ones, and of emulated links with their request."""
 
 from dataclasses import replace
 from typing import Any
@@ -47,12 +47,12 @@ def fleet(memory_bytes: int = 100, fingerprint: str = "f", link_cpu_s_per_byte: 
     ],
 )
 def test_what_counts_as_the_same_fleet(new: Fleet, same: bool) -> None:
-    """At 10 %: changed devices never, links by the time of a small and a large message."""
+    """At 10 %, changed devices make another fleet; links count by the times of two message sizes."""
     assert within_tolerance(fleet(), new, 0.1) is same
 
 
 def test_fast_links_may_jitter() -> None:
-    """On one machine rates of 600 and 1000 MB/s are the same link at two moments; 100 MB/s is another."""
+    """600 and 1000 MB/s on one machine are the same link; 100 MB/s is another."""
     quick = fleet(bytes_per_s=1e9)
     assert within_tolerance(quick, fleet(bytes_per_s=6e8), 0.1)
     assert not within_tolerance(quick, fleet(bytes_per_s=1e8), 0.1)
@@ -60,12 +60,12 @@ def test_fast_links_may_jitter() -> None:
 
 @pytest.mark.parametrize(("old", "new", "same"), [(1e-9, 1.9e-9, True), (2e-8, 2.2e-8, True), (1e-9, 3e-9, False)])
 def test_what_a_byte_costs_the_processor_may_jitter(old: float, new: float, same: bool) -> None:
-    """A nanosecond per byte is a busy machine's jitter; three times as much is felt by a device of one core."""
+    """A nanosecond per byte is jitter; a threefold cost is a change."""
     assert within_tolerance(fleet(link_cpu_s_per_byte=old), fleet(link_cpu_s_per_byte=new), 0.1) is same
 
 
 def test_what_was_stated_must_be_the_same() -> None:
-    """Another image, engine or wish for links makes another fleet, however alike the measurements."""
+    """Another image, engine or link request makes another fleet, regardless of the measurements."""
     old = fleet()
     changes: tuple[dict[str, Any], ...] = (
         {"image": "own"},
@@ -98,13 +98,13 @@ def link(source: str, target: str, mbit_per_s: float, latency_s: float) -> Link:
     ],
 )
 def test_a_tenth_and_a_millisecond_are_allowed(mbit_per_s: float, latency_s: float, good: bool) -> None:
-    """Rate within 10 %; latency within 10 % and the millisecond of the transport itself."""
+    """A link matches its request within 10 %, plus 1 ms of latency."""
     asked = ASKED.link("nano", "desk")
     assert link_matches(asked, link("nano", "desk", mbit_per_s, latency_s)) is good
 
 
 def test_each_direction_is_compared_with_its_own_wish() -> None:
-    """The sentence has both numbers of both, for the directions that are off and no others."""
+    """Only directions that deviate get a sentence, with the requested and measured values."""
     found = [link("nano", "desk", 17.1, 0.01), link("desk", "nano", 99.0, 0.0005)]
     (sentence,) = link_deviations(ASKED, found)
     assert sentence.startswith(

@@ -1,4 +1,4 @@
-"""Both ends of a link for the tests: two endpoints of one run, and raw sockets that break its rules."""
+"""Two connected endpoints of one run for the tests, and raw sockets that violate the protocol."""
 
 import queue
 import time
@@ -17,7 +17,7 @@ LISTED = {name: KEYS[name].public for name in ("ann", "bob")}
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Return once it holds; an assertion fails where it never does."""
+    """Wait until the condition holds; fail after PATIENCE_S."""
     give_up_s = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < give_up_s
@@ -25,7 +25,7 @@ def until(condition: Callable[[], object]) -> None:
 
 @dataclass(frozen=True)
 class Ends:
-    """Two connected endpoints; `bob_notes` yields what bob refused, in words."""
+    """Two connected endpoints; `bob_notes` receives the notes of bob's refusals."""
 
     ann: Endpoint
     bob: Endpoint
@@ -34,7 +34,7 @@ class Ends:
 
 @contextmanager
 def two_ends(max_message_bytes: int = 1 << 24) -> Iterator[Ends]:
-    """Ann and bob, who know each other; everything is closed at the end."""
+    """Connect ann and bob, and close both at the end."""
     notes: queue.SimpleQueue[str] = queue.SimpleQueue()
     listen = Listen(max_message_bytes=max_message_bytes)
     ann = Endpoint("ann", KEYS["ann"], LISTED, run="run-1", listen=listen, note=lambda _: None)
@@ -49,7 +49,7 @@ def two_ends(max_message_bytes: int = 1 << 24) -> Iterator[Ends]:
 
 @contextmanager
 def raw_client(address: str, keys: KeyPair | None, server_public: bytes) -> Iterator[zmq.Socket[bytes]]:
-    """A bare socket that sends whatever frames it likes; without keys it does not even speak CURVE."""
+    """A bare socket that sends arbitrary frames; without keys it does not use CURVE."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     socket = context.socket(zmq.DEALER)
     socket.linger = 0

@@ -1,4 +1,4 @@
-"""Key pairs."""
+"""Key pairs, the authenticator's replies and the replay guard."""
 
 import pytest
 from zmq.utils import z85
@@ -10,7 +10,7 @@ from tests.links.ends import KEYS
 
 
 def test_the_secret_never_shows() -> None:
-    """Neither repr nor str nor formatting of a pair, alone or inside something, contains the secret."""
+    """No repr, str or formatting of a pair contains its secret."""
     pair = new_key_pair()
     secret = pair.secret.decode()
     assert secret not in f"{pair} {pair!r} {[pair]} {dict(a=pair)}"
@@ -23,7 +23,7 @@ def test_pairs_differ() -> None:
 
 @pytest.mark.parametrize("value", [b"", b"short", b"\xff" * 40, b"#" * 40, "x" * 40, b"0" * 41])
 def test_what_is_no_key_is_refused_without_showing_it(value: object) -> None:
-    """A malformed half is refused, and the message does not repeat what might be a secret."""
+    """A malformed half is refused, and the message does not repeat it."""
     assert not is_curve_key(value)
     good = new_key_pair()
     with pytest.raises(Refused, match="the secret key must be 40 bytes") as refusal:
@@ -49,7 +49,7 @@ def request(**changes: bytes) -> list[bytes]:
 
 
 def test_the_key_makes_the_name() -> None:
-    """A listed key is admitted under the name on the list, whatever identity its owner claims."""
+    """A listed key is admitted under its listed name, regardless of the identity that the client claims."""
     assert zap_reply(request(), NAMES) == ([b"1.0", b"7", b"200", b"OK", b"ann", b""], "ann")
 
 
@@ -67,18 +67,18 @@ def test_the_key_makes_the_name() -> None:
     ],
 )
 def test_anything_else_is_turned_away(changes: dict[str, bytes]) -> None:
-    """A key off the list, another mechanism, or a malformed request gets status 400 and no name."""
+    """An unlisted key, another mechanism, or a malformed request gets status 400 and no name."""
     reply, name = zap_reply(request(**changes), NAMES)
     assert (reply[2], reply[4], name) == (b"400", b"", None)
 
 
 def test_an_empty_request_gets_an_answer() -> None:
-    """Even no frames at all are answered, not raised at."""
+    """A request without frames is answered without an exception."""
     assert zap_reply([], NAMES)[1] is None
 
 
 def test_sequences_only_ascend_within_a_session() -> None:
-    """Gaps are counted, before the first too; repeats and steps back are refused; sessions and senders do not mix."""
+    """The guard counts gaps and refuses repeats and steps back, separately per session and sender."""
     guard = ReplayGuard()
     told = [("a", "x", 0), ("a", "x", 5), ("a", "y", 3), ("b", "x", 0), ("a", "y", 4)]
     assert [guard.advance(*each) for each in told] == [0, 4, 3, 0, 0]
@@ -89,7 +89,7 @@ def test_sequences_only_ascend_within_a_session() -> None:
 
 
 def test_sessions_of_a_sender_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A listed client cannot fill the memory with new sessions, and its known ones go on."""
+    """Sessions of a listed client are limited in number, and its known sessions continue."""
     monkeypatch.setattr(authentication, "MAX_SESSIONS", 2)
     guard = ReplayGuard()
     guard.advance("a", "x", 0)

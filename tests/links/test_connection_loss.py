@@ -1,4 +1,4 @@
-"""Connections that break while messages are under way."""
+"""Connections that break while messages are in transit."""
 
 import queue
 import socket
@@ -16,7 +16,7 @@ from tests.links.ends import KEYS, LISTED, PATIENCE_S, two_ends, until
 
 
 class Cable:
-    """A TCP connection in two halves that swallows what comes from the caller, and breaks, when told so."""
+    """TCP relay that can drop the caller's data and break its connections."""
 
     def __init__(self, target: str) -> None:
         host, port = target.removeprefix("tcp://").split(":")
@@ -29,15 +29,15 @@ class Cable:
 
     @property
     def address(self) -> str:
-        """What to connect to instead."""
+        """Address to connect to instead of the target."""
         return f"tcp://127.0.0.1:{self._door.getsockname()[1]}"
 
     def swallow(self) -> None:
-        """From now on what comes from the caller goes nowhere."""
+        """Drop the caller's data from now on."""
         self._swallow.set()
 
     def cut(self) -> None:
-        """End the connection; the next one is whole again."""
+        """Break the connections; new ones work again."""
         self._swallow.clear()
         halves, self._halves = self._halves, []
         for half in halves:
@@ -46,7 +46,7 @@ class Cable:
             half.close()
 
     def close(self) -> None:
-        """No more connections either."""
+        """Break the connections and accept no more."""
         with suppress(OSError):
             self._door.shutdown(socket.SHUT_RDWR)  # wakes whoever accepts; a close would not
         self._door.close()
@@ -72,7 +72,7 @@ class Cable:
 
 @contextmanager
 def cabled() -> Iterator[tuple[Endpoint, Endpoint, Cable]]:
-    """Ann, who reaches bob over a cable."""
+    """Ann, connected to bob through a cable."""
     with (
         Endpoint("bob", KEYS["bob"], LISTED, run="r", note=lambda _: None) as bob,
         Endpoint("ann", KEYS["ann"], LISTED, run="r", note=lambda _: None) as ann,
@@ -87,10 +87,9 @@ def cabled() -> Iterator[tuple[Endpoint, Endpoint, Cable]]:
 
 
 def test_a_lost_message_is_known_once_the_connection_stands_again() -> None:
-    """Once the last message before a silence was lost unseen until a later one came, and its receiver waited for ever.
+    """Regression: the loss of the last message before a silence stayed unnoticed, and its receiver waited forever.
 
-    Now the connection itself says, as soon as it is back, how many messages it has carried; no word of that is received
-    by anybody.
+    Now the sender's first message after a reconnect reveals the loss; the receiver gets no message for it.
     """
     with cabled() as (ann, bob, cable):
         ann.send("bob", Message("first", {}))
@@ -110,7 +109,7 @@ def test_a_lost_message_is_known_once_the_connection_stands_again() -> None:
 
 
 def test_a_break_that_loses_nothing_is_no_loss() -> None:
-    """A connection that ends between two messages comes back, and all that is said meanwhile arrives."""
+    """A connection that breaks between two messages reconnects, and messages queued meanwhile arrive."""
     with cabled() as (ann, bob, cable):
         ann.send("bob", Message("first", {}))
         assert bob.receive(PATIENCE_S)
@@ -122,7 +121,7 @@ def test_a_break_that_loses_nothing_is_no_loss() -> None:
 
 
 def test_a_connection_that_does_not_come_back_is_known() -> None:
-    """How long a peer cannot be reached is told; it counts from the break, or from the first knock."""
+    """down_s counts from the break, or from the first connection attempt."""
     with cabled() as (ann, bob, cable):
         assert ann.down_s == {}
         cable.close()
@@ -132,7 +131,7 @@ def test_a_connection_that_does_not_come_back_is_known() -> None:
 
 
 def test_knocking_in_vain_does_not_count_as_a_connection() -> None:
-    """Whoever sits at a peer's address and hangs up on every caller cannot make its absence look short."""
+    """A stranger at a peer's address that hangs up on every attempt does not reset down_s."""
     with (
         socket.create_server(("127.0.0.1", 0)) as door,
         Endpoint("ann", KEYS["ann"], LISTED, run="r", note=lambda _: None) as ann,
@@ -148,7 +147,7 @@ def test_knocking_in_vain_does_not_count_as_a_connection() -> None:
 
 
 def test_when_a_sender_was_last_heard_is_known_before_anybody_receives() -> None:
-    """A thread that watches over a silence must not need the thread that is busy computing."""
+    """heard_s is updated on arrival, before any thread receives the message."""
     with two_ends() as ends:
         assert ends.bob.heard_s("ann") is None
         ends.ann.send("bob", Message("first", {}))
@@ -158,7 +157,7 @@ def test_when_a_sender_was_last_heard_is_known_before_anybody_receives() -> None
 
 
 def test_a_reader_that_fails_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once a fault in the thread that reads made every peer look silent; now whoever receives is told."""
+    """Regression: an error in the IO thread made all peers look silent; receivers now get TryAgain."""
     with two_ends() as ends:
         monkeypatch.setattr(ends.bob._inbox, "_read", lambda: 1 / 0)
         ends.bob._inbox._handlers[ends.bob._inbox._router] = ends.bob._inbox._read
@@ -168,7 +167,7 @@ def test_a_reader_that_fails_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_an_address_that_is_none_is_refused() -> None:
-    """A peer that names a bad address harms only itself: once zmq's own error ended whoever called it."""
+    """Regression: a bad address raised zmq's own error; it is Refused with the peer's name."""
     with Endpoint("ann", KEYS["ann"], LISTED, run="r", note=lambda _: None) as ann:
         for address in ("nonsense", "tcp://127.0.0.1:port", "", "inproc://bell", "ipc://x"):
             with pytest.raises(Refused, match=r"bob: .* cannot be connected to .*give tcp://ADDRESS:PORT"):

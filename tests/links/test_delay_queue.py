@@ -1,4 +1,4 @@
-"""Messages that are held back to emulate a link's latency."""
+"""The delay queue that emulates a link's latency."""
 
 import queue
 import threading
@@ -17,12 +17,12 @@ DELAYS_S = {"far": 10.0, "near": 1.0}
 
 
 def at(sender: str, at_s: float, kind: str = "k") -> InboundMessage:
-    """A message that arrived then."""
+    """A message that arrived at `at_s`."""
     return InboundMessage(sender, Envelope("run", "session", 0, kind, {}, ()), [], at_s)
 
 
 class Day:
-    """Arrivals at known times on a clock that moves only while somebody waits for the next of them."""
+    """Fake queue and clock: arrivals at known times; the clock moves only while the queue is read."""
 
     def __init__(self, *arrivals: InboundMessage) -> None:
         self.now_s = 0.0
@@ -30,7 +30,7 @@ class Day:
         self._to_come = list(arrivals)
 
     def get(self, *, timeout: float | None) -> InboundMessage | None:
-        """As a queue's: the next arrival within the time-out; the end of all after the last, where none is given."""
+        """Return the next arrival within the timeout; None after the last one, if there is no timeout."""
         self.waits.append(timeout)
         until_s = None if timeout is None else self.now_s + timeout
         if self._to_come and (until_s is None or self._to_come[0].at_s <= until_s):
@@ -42,12 +42,12 @@ class Day:
         raise queue.Empty
 
     def held(self) -> DelayQueue:
-        """What holds this day's messages back."""
+        """Delay queue over these arrivals."""
         return DelayQueue(self, DELAYS_S, lambda: self.now_s)  # type: ignore[arg-type]
 
 
 def test_each_sender_keeps_its_order_and_others_pass() -> None:
-    """Messages come when they are due, with that moment; one without a delay overtakes those that wait."""
+    """Messages arrive at their due times in the order of each sender; undelayed ones overtake delayed ones."""
     day = Day(at("far", 0, "f1"), at("near", 1, "n1"), at("far", 1, "f2"), at("here", 1.5, "h"), at("near", 2, "n2"))
     held = day.held()
     got = [held.get(None) for _ in range(5)]
@@ -63,13 +63,13 @@ def test_each_sender_keeps_its_order_and_others_pass() -> None:
 
 
 def test_two_that_fall_due_together_come_as_they_arrived() -> None:
-    """Equal moments are told apart by arrival alone."""
+    """Messages due at the same time keep their order of arrival."""
     held = Day(*(at("near", 3.0, kind) for kind in "zaza")).held()
     assert [got.envelope.kind for got in (held.get(None) for _ in range(4)) if got] == list("zaza")
 
 
 def test_a_time_limit_counts_from_the_call() -> None:
-    """What is held beyond the limit is not there yet, and is found by whoever asks again."""
+    """A message due after the timeout is not returned, and a later call returns it."""
     day = Day(at("far", 1.0))
     held = day.held()
     for limit_s, ends_s in ((0, 0.0), (4.0, 4.0), (0, 4.0), (6.9, 10.9)):
@@ -81,14 +81,14 @@ def test_a_time_limit_counts_from_the_call() -> None:
 
 
 def test_nobody_polls() -> None:
-    """A wait lasts until something arrives or falls due: one look at the queue for each of these, no more."""
+    """A wait reads the queue once per arrival and once per due message."""
     day = Day(at("near", 5.0))
     assert day.held().get(None)
     assert day.waits == [None, 1.0]
 
 
 def test_what_is_due_goes_before_what_arrives() -> None:
-    """A sender without a delay that never stops cannot keep others' messages from being received."""
+    """Due messages are returned even while an undelayed sender floods the queue."""
     day = Day(at("near", 0.0, "n"), *(at("here", 1.0, "h") for _ in range(3)))
     held = day.held()
     got = [held.get(None) for _ in range(4)]
@@ -96,7 +96,7 @@ def test_what_is_due_goes_before_what_arrives() -> None:
 
 
 def test_threads_that_wait_each_get_one() -> None:
-    """Of several receivers none is forgotten: each gets a message when it is due, all learn of the end."""
+    """Each of several receiving threads gets one message."""
     arrived: queue.SimpleQueue[InboundMessage | None] = queue.SimpleQueue()
     held = DelayQueue(arrived, {"near": 0.01})
     got: queue.SimpleQueue[InboundMessage | None] = queue.SimpleQueue()
@@ -111,7 +111,7 @@ def test_threads_that_wait_each_get_one() -> None:
 
 
 def test_an_endpoint_holds_back_only_whom_it_is_told_to() -> None:
-    """Ann hears bob a tenth of a second late, at the stated moment; bob hears ann at once; other words stay."""
+    """Ann receives bob's messages 0.1 s late with their due time; bob receives ann's at once."""
     listen = Listen(delays_s={"bob": 0.1})
     with (
         Endpoint("ann", KEYS["ann"], LISTED, run="run-1", listen=listen, note=lambda _: None) as ann,
@@ -132,7 +132,7 @@ def test_an_endpoint_holds_back_only_whom_it_is_told_to() -> None:
 
 
 def test_another_address_can_be_told() -> None:
-    """Where others see a different address than the one that is listened on, that is what they are told."""
+    """An endpoint publishes the configured address instead of the bound one."""
     listen = Listen(address="tcp://192.0.2.1:7")
     with Endpoint("ann", KEYS["ann"], LISTED, run="r", listen=listen, note=lambda _: None) as ann:
         assert ann.address == "tcp://192.0.2.1:7"
@@ -140,6 +140,6 @@ def test_another_address_can_be_told() -> None:
 
 @pytest.mark.parametrize("delay_s", [-1.0, float("nan"), float("inf")])
 def test_a_delay_is_a_number_of_at_least_0(delay_s: float) -> None:
-    """Anything else is refused with the sender's name."""
+    """A negative or non-finite delay is refused with the sender's name."""
     with pytest.raises(Refused, match="link from bob: delay_s"):
         Listen(delays_s={"bob": delay_s})

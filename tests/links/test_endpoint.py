@@ -1,4 +1,4 @@
-"""Two endpoints that trust each other."""
+"""Two endpoints that admit each other."""
 
 import threading
 
@@ -12,7 +12,7 @@ from tests.links.ends import KEYS, LISTED, PATIENCE_S, two_ends
 
 
 def test_a_message_arrives_whole_with_its_senders_name() -> None:
-    """Header and parts of every size arrive bit for bit, and stay valid after both ends are closed."""
+    """Header and parts of every size arrive unchanged and stay valid after both ends close."""
     rng = np.random.default_rng(0)
     arrays = [
         rng.integers(0, 255, shape, np.uint8) for shape in ((3, 5), (0, 4), (CHUNK_BYTES,), (CHUNK_BYTES * 2 + 3,))
@@ -29,7 +29,7 @@ def test_a_message_arrives_whole_with_its_senders_name() -> None:
 
 
 def test_received_parts_can_be_written_to() -> None:
-    """Tensors may be made on the received memory without a copy, so it must be writable."""
+    """Received memory is writable, so that tensors can use it without a copy."""
     with two_ends() as ends:
         ends.ann.send("bob", Message("k", {}, (b"small", bytes(CHUNK_BYTES + 1))))
         received = ends.bob.receive(PATIENCE_S)
@@ -38,7 +38,7 @@ def test_received_parts_can_be_written_to() -> None:
 
 
 def test_order_holds_over_threads_and_directions() -> None:
-    """Messages of one sender arrive in the order of their sending while the other direction is busy too."""
+    """Messages of one sender keep their order while the other direction is busy."""
     with two_ends() as ends:
 
         def talk(endpoint: Endpoint, peer: str) -> None:
@@ -57,14 +57,14 @@ def test_order_holds_over_threads_and_directions() -> None:
 
 
 def test_nothing_to_receive_is_none() -> None:
-    """A receive that finds nothing in its time returns None."""
+    """A receive that times out returns None."""
     with two_ends() as ends:
         assert ends.bob.receive(0) is None
         assert ends.bob.receive(0.01) is None
 
 
 def test_close_wakes_receivers_and_ends_threads() -> None:
-    """Closing one end lets a thread that waits on it go, leaves no thread of ours, and may be repeated."""
+    """Close wakes waiting receivers, ends all threads of the endpoint, and can be repeated."""
     with two_ends() as ends:
         got: list[object] = []
         waiter = threading.Thread(target=lambda: got.append(ends.bob.receive(None)))
@@ -79,7 +79,7 @@ def test_close_wakes_receivers_and_ends_threads() -> None:
 
 
 def test_a_message_sent_just_before_close_arrives() -> None:
-    """Closing lets what is queued leave first."""
+    """Close sends queued messages first."""
     with two_ends() as ends:
         ends.ann.send("bob", Message("last", {}, (bytes(1 << 20),)))
         ends.ann.close()
@@ -88,7 +88,7 @@ def test_a_message_sent_just_before_close_arrives() -> None:
 
 
 def test_a_peer_that_comes_back_is_heard() -> None:
-    """A restarted peer on the same address gets what is sent to it afterwards, and its new session counts anew."""
+    """A peer restarted on the same address receives later messages, and its new session counts from zero."""
     with two_ends() as ends:
         ends.bob.send("ann", Message("before", {}))
         assert ends.ann.receive(PATIENCE_S)
@@ -104,7 +104,7 @@ def test_a_peer_that_comes_back_is_heard() -> None:
 
 
 def test_misuse_is_refused_by_name() -> None:
-    """Unknown peers, second connections, keys that are none and addresses that cannot be bound are refused."""
+    """Unknown peers, second connections, invalid keys and unusable addresses are refused by name."""
     with two_ends(max_message_bytes=100) as ends:
         with pytest.raises(Refused, match="'cat' is not connected"):
             ends.ann.send("cat", Message("k", {}))
@@ -121,7 +121,7 @@ def test_misuse_is_refused_by_name() -> None:
 
 
 def test_nobody_there_is_said_in_time() -> None:
-    """Waiting for a peer that does not exist ends with TryAgain."""
+    """Waiting for a peer that does not exist raises TryAgain."""
     with Endpoint("ann", KEYS["ann"], LISTED, run="r", note=lambda _: None) as ann:
         ann.connect("bob", "tcp://127.0.0.1:9", KEYS["bob"].public)
         with pytest.raises(TryAgain, match="bob did not admit us within 0.05 s"):
@@ -132,7 +132,7 @@ def test_nobody_there_is_said_in_time() -> None:
 
 
 def test_a_note_that_raises_harms_nobody() -> None:
-    """Where the caller's note raises, messages go on arriving."""
+    """Messages arrive even if the note callback raises."""
     noted: list[str] = []
 
     def note(sentence: str) -> None:
@@ -159,7 +159,7 @@ def test_a_note_that_raises_harms_nobody() -> None:
 
 
 def test_both_ends_may_close_at_once() -> None:
-    """Bug: an endpoint closed its monitors first; zmq then waited for ever to tell them that the peer had gone."""
+    """Regression: an endpoint closed its monitors first, and zmq blocked forever on their events."""
     for _ in range(10):
         with two_ends() as ends:
             closers = [threading.Thread(target=end.close, daemon=True) for end in (ends.ann, ends.bob)]

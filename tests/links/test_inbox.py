@@ -1,4 +1,4 @@
-"""A listed peer that breaks the rules of framing harms only itself."""
+"""Listed peers with invalid frames and unlisted clients disturb nobody else."""
 
 import json
 from typing import Any
@@ -35,7 +35,7 @@ BAD: dict[str, tuple[list[bytes], str]] = {
 
 @pytest.mark.parametrize(("frames", "reason"), BAD.values(), ids=BAD.keys())
 def test_bad_frames_are_dropped_counted_and_named(frames: list[bytes], reason: str) -> None:
-    """Each is noted with its sender and reason; the same client's next good message and other peers get through."""
+    """Invalid frames are dropped and noted with sender and reason; later messages get through."""
     with two_ends(LIMIT_BYTES) as ends, raw_client(ends.bob.address, KEYS["ann"], KEYS["bob"].public) as raw:
         raw.send_multipart(frames)
         note = ends.bob_notes.get(timeout=PATIENCE_S)
@@ -49,7 +49,7 @@ def test_bad_frames_are_dropped_counted_and_named(frames: list[bytes], reason: s
 
 
 def test_replayed_frames_are_dropped() -> None:
-    """The same frames twice, or an earlier number after a later one, arrive once."""
+    """Repeated and reordered frames are dropped."""
     with two_ends() as ends, raw_client(ends.bob.address, KEYS["ann"], KEYS["bob"].public) as raw:
         for sequence in (0, 0, 2, 1, 2, 3):
             raw.send_multipart([header([1], sequence, header={"n": sequence}), b"x"])
@@ -62,7 +62,7 @@ def test_replayed_frames_are_dropped() -> None:
 
 
 def test_a_frame_beyond_all_limits_is_cut_off() -> None:
-    """A single enormous frame costs its sender the connection, and others nothing."""
+    """An oversized frame ends its sender's connection only."""
     with two_ends() as ends, raw_client(ends.bob.address, KEYS["ann"], KEYS["bob"].public) as raw:
         raw.send_multipart([header([1 << 23]), bytes(1 << 23)])
         raw.send_multipart([header([], 1, header={"n": 1})])
@@ -83,7 +83,7 @@ STRANGERS = {
 
 @pytest.mark.parametrize(("keys", "server_public"), STRANGERS.values(), ids=STRANGERS.keys())
 def test_a_stranger_gets_nothing_and_disturbs_nothing(keys: KeyPair | None, server_public: bytes) -> None:
-    """While it knocks, listed peers talk on; it is counted, nothing of its own arrives and nothing comes back."""
+    """An unlisted client is counted and gets no answer, while listed peers continue."""
     with two_ends() as ends, raw_client(ends.bob.address, keys, server_public) as stranger:
         frame = header_frame(Message("evil", {}), [], run="run-1", session="x", sequence=0)
         for _ in range(5):
@@ -99,7 +99,7 @@ def test_a_stranger_gets_nothing_and_disturbs_nothing(keys: KeyPair | None, serv
 
 
 def exchange(ends: Ends, index: int) -> None:
-    """One message each way between the listed peers; nothing else may come between."""
+    """Exchange one message each way between the listed peers, without any other message in between."""
     ends.ann.send("bob", Message("question", {"index": index}))
     question = ends.bob.receive(PATIENCE_S)
     assert question is not None and (question.sender, question.message.header) == ("ann", {"index": index})

@@ -1,4 +1,4 @@
-"""Frames of a message."""
+"""Encoding and validation of message frames."""
 
 import json
 from typing import Any
@@ -28,7 +28,7 @@ SCALARS = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(a
 @settings(max_examples=30, deadline=None)
 @given(sizes=st.lists(SIZES, max_size=4), header=st.dictionaries(st.text(max_size=5), SCALARS | st.text(max_size=5)))
 def test_what_goes_in_comes_out(sizes: list[int], header: dict[str, Any]) -> None:
-    """Any JSON header and any parts survive being cut into frames and joined again."""
+    """Any JSON header and parts survive splitting into frames and joining."""
     parts = tuple(bytes([index + 1]) * size for index, size in enumerate(sizes))
     envelope = parse_header(header_frame(Message("k", header, parts), sizes, run="r", session="s", sequence=3))
     frames = [chunk for part in parts for chunk in part_frames(as_bytes(part))]
@@ -38,7 +38,7 @@ def test_what_goes_in_comes_out(sizes: list[int], header: dict[str, Any]) -> Non
 
 
 def test_a_part_of_one_frame_is_not_copied() -> None:
-    """Up to CHUNK_BYTES the received part is the very memory that arrived."""
+    """A part of at most CHUNK_BYTES is the received memory itself."""
     memory = bytearray(CHUNK_BYTES)
     envelope = parse_header(json.dumps({**GOOD, "sizes": [CHUNK_BYTES]}).encode())
     (part,) = join_parts(envelope, [memoryview(memory)])
@@ -68,7 +68,7 @@ def test_a_part_of_one_frame_is_not_copied() -> None:
     ],
 )
 def test_a_malformed_header_is_refused_with_its_reason(frame: bytes, reason: str) -> None:
-    """Whatever is wrong with a header, the answer is a Refused that says so."""
+    """Every malformed header is refused with its reason."""
     with pytest.raises(Refused, match=reason):
         parse_header(frame)
 
@@ -76,14 +76,14 @@ def test_a_malformed_header_is_refused_with_its_reason(frame: bytes, reason: str
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=200))
 def test_noise_is_refused(noise: bytes) -> None:
-    """Random bytes never raise anything but Refused."""
+    """Random bytes raise nothing but Refused."""
     with pytest.raises(Refused):
         parse_header(noise)
 
 
 @pytest.mark.parametrize("lengths", [[], [1], [1, 2, 3], [2, 1], [1, 3]])
 def test_frames_must_be_those_announced(lengths: list[int]) -> None:
-    """Too few, too many, swapped or longer frames are refused."""
+    """Missing, extra, swapped or longer frames are refused."""
     envelope = parse_header(json.dumps({**GOOD, "sizes": [1, 2]}).encode())
     with pytest.raises(Refused, match="differs from what the header announced"):
         check_frames(envelope, [memoryview(bytes(length)) for length in lengths], limit_bytes=100)
@@ -99,6 +99,6 @@ def test_frames_must_be_those_announced(lengths: list[int]) -> None:
     ],
 )
 def test_a_sender_refuses_what_a_receiver_would(message: Message) -> None:
-    """A header that is not finite JSON of bounded length never leaves."""
+    """A sender refuses headers that are not finite JSON of bounded length."""
     with pytest.raises(Refused):
         header_frame(message, [], run="r", session="s", sequence=0)

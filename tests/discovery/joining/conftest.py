@@ -1,4 +1,4 @@
-"""An engine and devices that have ended after each test, and left neither a thread nor a file."""
+"""Fixtures: a fake engine and devices, which leave no thread and no file."""
 
 import os
 import tempfile
@@ -15,7 +15,7 @@ from tests.discovery.joining.sides import Devices, token_file
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No thread and no temporary file outlives a test."""
+    """Assert that no thread and no temporary file outlives a test."""
     tmp_path_factory.getbasetemp()  # pytest's own, which it would make in the private folder
     private = tempfile.mkdtemp(prefix="private-")
     monkeypatch.setattr(tempfile, "tempdir", private)
@@ -27,19 +27,19 @@ def nothing_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.Te
 
 @pytest.fixture(autouse=True)
 def a_network_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests of other processes on this machine, and real hosts near it, are not heard."""
+    """Use a separate mDNS service, so that other processes and real hosts are not found."""
     monkeypatch.setattr(network, "SERVICE", f"_ft{os.getpid()}._tcp.local.")
 
 
 @pytest.fixture
 def token(tmp_path: Path) -> Path:
-    """A token that host and devices share."""
+    """File with a token that host and devices share."""
     return token_file(tmp_path)
 
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[str]:
-    """Socket of an engine."""
+    """Socket of a fake engine."""
     with fake_engine(tmp_path) as place:
         yield place
 

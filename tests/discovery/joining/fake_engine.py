@@ -1,4 +1,4 @@
-"""An engine for the tests: it answers `/info`, and echoes on a connection that was taken over from HTTP."""
+"""Fake engine: answers `/info`, and echoes on a connection upgraded from HTTP."""
 
 import json
 import os
@@ -24,7 +24,7 @@ class Handler(BaseHTTPRequestHandler):
     timeout = 60
 
     def do_GET(self) -> None:
-        """What it is, whatever version of the API is asked."""
+        """Answer with the engine's information, for any version of the API."""
         last = self.path.partition("?")[0].rpartition("/")[2]
         body = json.dumps(ANSWERS.get(last, INFORMATION)).encode()
         self.send_response(200)
@@ -33,7 +33,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def do_POST(self) -> None:
-        """Echo what comes; at its end say some last words."""
+        """Echo all data, then send LAST_WORDS."""
         self.close_connection = True
         self.wfile.write(TAKEN_OVER)
         with suppress(ConnectionError):
@@ -42,7 +42,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(LAST_WORDS)
 
     def address_string(self) -> str:
-        """Unix sockets have none."""
+        """Placeholder, as unix sockets have no address."""
         return "client"
 
     def log_message(self, format: str, *args: object) -> None:
@@ -50,7 +50,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
-    """A thread per connection; all have ended when it is closed."""
+    """A thread per connection; closing the server waits for all of them."""
 
 
 @contextmanager

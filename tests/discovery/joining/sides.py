@@ -20,7 +20,7 @@ PATIENCE_S = 60.0
 
 
 def token_file(folder: Path, token: str = "correct horse battery staple") -> Path:
-    """A file as it should be."""
+    """Write a valid token file."""
     path = folder / f"token-{len(token)}"
     path.touch(0o600)
     path.write_text(token + "\n")
@@ -30,12 +30,12 @@ def token_file(folder: Path, token: str = "correct horse battery staple") -> Pat
 
 @dataclass
 class Said:
-    """Sentences as they come; `wait` returns the first that has these words, and forgets all before."""
+    """Sentences of a side, in order."""
 
     sentences: "queue.SimpleQueue[str]" = field(default_factory=queue.SimpleQueue)
 
     def wait(self, words: str) -> str:
-        """Fails with what was said instead."""
+        """Return the first sentence that contains these words and drop earlier ones; fail with all sentences heard."""
         heard = []
         deadline_s = time.monotonic() + PATIENCE_S
         try:
@@ -48,7 +48,7 @@ class Said:
 
 
 class Host:
-    """Listens until `end`, whatever the time."""
+    """Host that listens until `end`, regardless of the time."""
 
     def __init__(self, token: Path, folder: Path, port: int) -> None:
         self.said = Said()
@@ -61,12 +61,12 @@ class Host:
         self.port = int(re.findall(r"port (\d+)", listening)[0])
 
     def end(self) -> tuple[JoinedDevice, ...]:
-        """Who has joined, or the error that ended it."""
+        """End the host and return the devices that joined, or raise its error."""
         self._over.set()
         return self.outcome()
 
     def outcome(self) -> tuple[JoinedDevice, ...]:
-        """The same, when it ends by itself."""
+        """Wait for the host to end by itself; result as of `end`."""
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
         if isinstance(self._outcome, BaseException):
@@ -74,7 +74,7 @@ class Host:
         return self._outcome
 
     def leave(self) -> None:
-        """End, whatever came of it."""
+        """End the host and ignore its result."""
         self._over.set()
         self._thread.join()
 
@@ -96,7 +96,7 @@ class Host:
 
 @contextmanager
 def host(token: Path, folder: Path, port: int = 0) -> Iterator[Host]:
-    """A host that listens, and has ended at the end of the block."""
+    """Run a host until the end of the block."""
     made = Host(token, folder, port)
     try:
         yield made
@@ -106,7 +106,7 @@ def host(token: Path, folder: Path, port: int = 0) -> Iterator[Host]:
 
 @dataclass
 class Devices:
-    """Starts devices, and ends them all."""
+    """Starts devices and ends them all."""
 
     engine: str
     token: Path
@@ -119,7 +119,7 @@ class Devices:
         token: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> Said:
-        """A device that looks for hosts by mDNS, or goes to one port."""
+        """Start a device that finds hosts by mDNS, or connects to one port."""
         said, ended = Said(), threading.Event()
         joining = JoinOptions(
             name=name,

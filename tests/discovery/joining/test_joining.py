@@ -1,4 +1,4 @@
-"""Hosts and devices that find each other, or do not."""
+"""Joining of devices with a host, end to end."""
 
 import socket
 import stat
@@ -29,7 +29,7 @@ from tests.discovery.joining.sides import PATIENCE_S, Devices, host, token_file
 
 
 def asked_for_info(device: JoinedDevice) -> dict[str, object]:
-    """What the engine says to a docker client that has nothing but what the device handed out."""
+    """Answer of the engine to a docker client that uses only the credentials of the device."""
     folder = device.engine.tls
     tls = TLSConfig(client_cert=(f"{folder}/cert.pem", f"{folder}/key.pem"), ca_cert=f"{folder}/ca.pem", verify=True)
     client = docker.DockerClient(base_url=device.engine.address, version="1.41", tls=tls)
@@ -41,14 +41,14 @@ def asked_for_info(device: JoinedDevice) -> dict[str, object]:
 
 @pytest.fixture(autouse=True)
 def no_other_authority(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment may name one, which would be asked instead of ours."""
+    """Remove environment variables that would replace the certificate authority."""
     for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
         monkeypatch.delenv(name, raising=False)
 
 
 @pytest.mark.parametrize("first", ["device", "host"])
 def test_a_device_with_the_token_joins(first: str, devices: Devices, token: Path, tmp_path: Path) -> None:
-    """They find each other by mDNS, whoever is there first; with what is handed out a docker client gets through."""
+    """Host and device find each other by mDNS in either order, and a docker client can use the engine."""
     if first == "device":
         said = devices.start()
         said.wait("is open at port")
@@ -65,7 +65,7 @@ def test_a_device_with_the_token_joins(first: str, devices: Devices, token: Path
 
 
 def test_what_is_handed_out_is_kept_from_others(devices: Devices, token: Path, tmp_path: Path) -> None:
-    """Only the owner can enter the folder and read the papers."""
+    """Only the owner can read the stored credentials."""
     with host(token, tmp_path / "kept") as listening:
         devices.start(host_port=listening.port)
         listening.said.wait("has joined")
@@ -80,7 +80,7 @@ def test_what_is_handed_out_is_kept_from_others(devices: Devices, token: Path, t
 
 
 def test_a_client_without_the_papers_is_refused(devices: Devices, token: Path, tmp_path: Path) -> None:
-    """Knowing the server's authority is not enough, and the papers of another device do not help either."""
+    """A client without credentials, or with those of another device, is refused."""
     with host(token, tmp_path / "kept") as listening:
         devices.start(name="a", host_port=listening.port)
         listening.said.wait("device a has joined")
@@ -97,12 +97,12 @@ def test_a_client_without_the_papers_is_refused(devices: Devices, token: Path, t
 
 
 def papers(device: JoinedDevice) -> tuple[str, str]:
-    """Certificate and key, as requests wants them."""
+    """Certificate and key files in the form that requests expects."""
     return f"{device.engine.tls}/cert.pem", f"{device.engine.tls}/key.pem"
 
 
 def test_a_device_with_another_token_is_refused(devices: Devices, token: Path, tmp_path: Path) -> None:
-    """Both sides say so, the attempt is written down, and a device with the token still joins."""
+    """A wrong token is reported by both sides and logged, and a device with the right token still joins."""
     other = token_file(tmp_path, "another horse, another battery")
     with host(token, tmp_path / "kept") as listening:
         stranger = devices.start(
@@ -119,7 +119,7 @@ def test_a_device_with_another_token_is_refused(devices: Devices, token: Path, t
 
 @pytest.mark.parametrize("kind", ["knows the host's key", "does not speak as a device", "says nothing more"])
 def test_a_stranger_is_written_down(kind: str, devices: Devices, token: Path, tmp_path: Path) -> None:
-    """However it comes, its address is named; a device that joins is never taken for one."""
+    """Every kind of unauthenticated client is logged by its address; devices that join are not."""
     keys = derive_keys(read_token(token))
     words = {"does not speak as a device": b"GET / HTTP/1.1\r\n\r\n" * 10, "says nothing more": b"\xff"}
     with host(token, tmp_path / "kept") as listening:
@@ -139,7 +139,7 @@ def test_a_stranger_is_written_down(kind: str, devices: Devices, token: Path, tm
 
 
 def test_no_refusal_is_written_where_there_was_none(devices: Devices, token: Path, tmp_path: Path) -> None:
-    """Devices that join and leave while the host listens are no strangers."""
+    """Devices that join and leave while the host listens are not logged as refusals."""
     with host(token, tmp_path / "kept") as listening:
         for name in ("a", "b"):
             devices.start(name, host_port=listening.port).wait("has joined its fleet")
@@ -149,7 +149,7 @@ def test_no_refusal_is_written_where_there_was_none(devices: Devices, token: Pat
 
 
 def test_two_devices_of_one_name(devices: Devices, token: Path, tmp_path: Path) -> None:
-    """The host ends with both addresses, and the second device hears why."""
+    """Two devices of one name end the host with both addresses, and the second device is told why."""
     with host(token, tmp_path / "kept") as listening:
         devices.start(host_port=listening.port)
         first = listening.said.wait("has joined").rpartition(" ")[2]
@@ -160,7 +160,7 @@ def test_two_devices_of_one_name(devices: Devices, token: Path, tmp_path: Path) 
 
 
 def test_a_device_that_was_started_again(devices: Devices, token: Path, tmp_path: Path) -> None:
-    """It has another port and other papers, which take the place of the old ones."""
+    """The port and credentials of a restarted device replace the old ones."""
     with host(token, tmp_path / "kept") as listening:
         devices.start(host_port=listening.port)
         first = listening.said.wait("has joined").rpartition(" ")[2]
@@ -196,7 +196,7 @@ def test_a_device_that_was_started_again(devices: Devices, token: Path, tmp_path
     ids=lambda value: value[:20] if isinstance(value, str) else "",
 )
 def test_a_bad_introduction(changes: dict[str, Any], said: str, token: Path, tmp_path: Path) -> None:
-    """Whoever has the token and says nonsense does not join; nothing of it is kept but the refusal."""
+    """An invalid introduction is refused, and only the refusal is stored."""
     keys = derive_keys(read_token(token))
     with (
         host(token, tmp_path / "kept") as listening,
@@ -213,7 +213,7 @@ def test_a_bad_introduction(changes: dict[str, Any], said: str, token: Path, tmp
 
 
 def test_an_engine_that_cannot_be_reached(token: Path, tmp_path: Path) -> None:
-    """A device whose port is closed to the host hears so, and does not join."""
+    """A device whose engine the host cannot reach is told so and does not join."""
     keys = derive_keys(read_token(token))
     _, client = issue_credentials(["127.0.0.1"], datetime.now(UTC))
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -242,7 +242,7 @@ def test_an_engine_that_cannot_be_reached(token: Path, tmp_path: Path) -> None:
 
 
 def test_a_token_that_others_can_read(devices: Devices, token: Path, tmp_path: Path) -> None:
-    """Neither side begins with it."""
+    """Both sides refuse a token file that others can read."""
     token.chmod(0o644)
     with pytest.raises(Refused, match="chmod 600"):
         collect_devices(Join(token_file=str(token)), tmp_path / "kept", print)
@@ -252,7 +252,7 @@ def test_a_token_that_others_can_read(devices: Devices, token: Path, tmp_path: P
 
 
 def test_a_device_waits_for_its_host(devices: Devices, token: Path, tmp_path: Path) -> None:
-    """It keeps going to the host that it was told, and joins each time that one listens."""
+    """A device retries the host it was given, and joins whenever one listens."""
 
     def hasty() -> float:
         return time.monotonic() * 4

@@ -1,4 +1,4 @@
-"""Where a host or a device listens, and which of its addresses it is found by."""
+"""Addresses and listening sockets of a host or device."""
 
 import ipaddress
 import socket
@@ -13,7 +13,7 @@ from fleetune.errors import Refused
 
 
 def test_own_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """IPv4 and never loopback, unless there is no other."""
+    """Own addresses are IPv4, and loopback only if there is no other."""
     found = own_addresses()
     assert found == (LOOPBACK,) or not any(ipaddress.IPv4Address(address).is_loopback for address in found)
     monkeypatch.setattr(network.psutil, "net_if_stats", dict)
@@ -21,7 +21,7 @@ def test_own_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_address_on_the_way() -> None:
-    """The one that the system would send from, if it is among those that are listened at; else the first."""
+    """The source address is the one that the system sends from if it is listened on, else the first."""
     here = LocalNetwork(addresses=("192.0.2.200", LOOPBACK))
     assert here.source_address(LOOPBACK) == LOOPBACK
     assert LocalNetwork(addresses=("192.0.2.200",)).source_address(LOOPBACK) == "192.0.2.200"
@@ -29,7 +29,7 @@ def test_the_address_on_the_way() -> None:
 
 
 def test_ports() -> None:
-    """A port that was asked for is that or none; the usual one gives way to any."""
+    """A requested port is used or refused; the usual port falls back to any."""
     with socket.create_server((LOOPBACK, 0)) as other:
         taken = other.getsockname()[1]
         with pytest.raises(
@@ -48,7 +48,7 @@ def test_ports() -> None:
 
 
 def test_the_engine_of_this_machine(engine: str, tmp_path: Path) -> None:
-    """It is the one that is named, else that of the environment; only one of this machine can join."""
+    """The named engine is used, else that of the environment; engines of other machines are refused."""
     place = str(Path(engine).resolve())
     assert find_local_engine(f"unix://{place}", {"DOCKER_HOST": "unix:///nothing"}).version == "9.9"
     assert find_local_engine(None, {"DOCKER_HOST": f"unix://{place}"}).socket == place

@@ -1,4 +1,4 @@
-"""The fleet request that discovery goes on with."""
+"""Fleet requests extended by devices that joined."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def joined(name: str, port: int = 2376) -> JoinedDevice:
 
 
 def test_who_joined_is_added() -> None:
-    """Each comes with its engine, in containers of which its work is done; the file's own devices stay as they are."""
+    """Devices that joined are added as containers on their engines; the file's own devices stay unchanged."""
     here = DeviceRequest(name="here")
     request = FleetRequest(devices=(here,), engines=(joined("box").engine,), join=ASKED)
     made = add_joined(request, (joined("a"), joined("b")))
@@ -39,7 +39,7 @@ def test_who_joined_is_added() -> None:
 
 @pytest.mark.parametrize("used", [True, False], ids=["used", "unused"])
 def test_an_engine_of_the_file_is_not_taken_over(used: bool) -> None:
-    """A device that joined under an engine's name once got that engine's place, and with it other devices' work."""
+    """Regression: a device could join under the name of a listed engine and take over its work."""
     devices = (DeviceRequest(name="b", launcher="docker", engine="a"),) if used else ()
     request = FleetRequest(devices=devices, engines=(joined("a", port=1).engine,), join=ASKED)
     with pytest.raises(Refused, match="engine a: it is in the fleet file, and a device has joined by that name, from"):
@@ -47,7 +47,7 @@ def test_an_engine_of_the_file_is_not_taken_over(used: bool) -> None:
 
 
 def test_a_device_of_the_file() -> None:
-    """It keeps what the file says of it, and gets the engine that joined."""
+    """A listed device keeps its settings and gets the engine that joined under its name."""
     asked = DeviceRequest(name="a", launcher="docker", engine="local", emulate=Emulate(cores=0.5))
     made = add_joined(FleetRequest(devices=(asked,), join=ASKED), (joined("a"),))
     assert made.devices == (DeviceRequest(name="a", launcher="docker", engine="a", emulate=Emulate(cores=0.5)),)
@@ -62,20 +62,20 @@ def test_a_device_of_the_file() -> None:
     ],
 )
 def test_a_name_that_another_device_has(device: DeviceRequest, where: str) -> None:
-    """A machine of the file is not taken for the one that joined."""
+    """A device that joins under the name of a listed device on another machine is refused."""
     request = FleetRequest(devices=(device,), engines=(joined("box").engine,), join=ASKED)
     with pytest.raises(Refused, match=f"device a: it is in the fleet file, with {where}, and another device"):
         add_joined(request, (joined("a"),))
 
 
 def test_nobody() -> None:
-    """A fleet without any device says what to run on one."""
+    """A fleet without devices raises TryAgain with the command to run on each device."""
     with pytest.raises(TryAgain, match="none has joined within 10 s; run fleetune join"):
         add_joined(FleetRequest(devices=(), join=ASKED), ())
 
 
 def test_nothing_is_listened_for(tmp_path: Path) -> None:
-    """Not where the file does not ask for it, and never for devices that exist only as numbers."""
+    """Nothing listens without `join`, and `join` for simulated devices is refused."""
     request = FleetRequest()
     assert joined_request(request, tmp_path / "kept", print) is request
     number = SimulatedDevice(memory_bytes=1, speeds=(ModelSpeed(flops_per_s=1e9),))
@@ -88,7 +88,7 @@ def test_nothing_is_listened_for(tmp_path: Path) -> None:
 
 
 def test_the_whole(devices: Devices, token: Path, tmp_path: Path) -> None:
-    """The fleet's file asks, a device joins, and the request has it."""
+    """A request with `join` returns with the device that joined."""
     said = Said()
     request = FleetRequest(devices=(), join=Join(token_file=str(token), wait_s=1))
     here = LocalNetwork(addresses=(LOOPBACK,), port=0, clock=lambda: 2.0 if (tmp_path / "kept" / "b").exists() else 0.0)

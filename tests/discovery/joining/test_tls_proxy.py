@@ -1,4 +1,4 @@
-"""What the front hands on, and to whom."""
+"""Forwarding, authentication and limits of the proxy."""
 
 import asyncio
 import queue
@@ -22,7 +22,7 @@ PATIENCE_S = 30.0
 
 @pytest.fixture
 def ended() -> "queue.SimpleQueue[ProxiedConnection]":
-    """Connections that have ended."""
+    """Queue of connections that have ended."""
     return queue.SimpleQueue()
 
 
@@ -30,7 +30,7 @@ def ended() -> "queue.SimpleQueue[ProxiedConnection]":
 def front(
     request: pytest.FixtureRequest, engine: str, ended: "queue.SimpleQueue[ProxiedConnection]"
 ) -> Iterator[TlsProxy]:
-    """A front before the engine."""
+    """Proxy in front of the engine, with and without TLS."""
     context = server_context(SERVER) if request.param == "tls" else None
     with TlsProxy(listening_sockets(HERE), engine, context, ended.put) as made:
         yield made
@@ -38,13 +38,13 @@ def front(
 
 @pytest.fixture
 def tls_front(engine: str, ended: "queue.SimpleQueue[ProxiedConnection]") -> Iterator[TlsProxy]:
-    """One with TLS."""
+    """Proxy with TLS."""
     with TlsProxy(listening_sockets(HERE), engine, server_context(SERVER), ended.put) as made:
         yield made
 
 
 async def connected(front: TlsProxy, is_tls: bool) -> Stream:
-    """A connection to the front."""
+    """Open a stream to the proxy."""
     stream: Stream = PlainStream(*await asyncio.open_connection(LOOPBACK, front.port))
     if is_tls:
         stream = TlsStream(stream, client_context(CLIENT), LOOPBACK)
@@ -53,7 +53,7 @@ async def connected(front: TlsProxy, is_tls: bool) -> Stream:
 
 
 async def until_end(stream: Stream) -> bytes:
-    """All that comes."""
+    """Read until the stream ends."""
     data = bytearray()
     while piece := await stream.read():
         data += piece
@@ -63,7 +63,7 @@ async def until_end(stream: Stream) -> bytes:
 def test_a_stream_that_was_taken_over(
     front: TlsProxy, ended: "queue.SimpleQueue[ProxiedConnection]", request: pytest.FixtureRequest
 ) -> None:
-    """Bytes go both ways at once and stay what they are; the end of one direction leaves the other open."""
+    """Bytes pass both ways unchanged; ending one direction leaves the other open."""
     payload = bytes(range(256)) * 20_000
 
     async def talk() -> bytes:
@@ -83,7 +83,7 @@ def test_a_stream_that_was_taken_over(
 
 
 def test_an_end_by_the_engine_leaves_the_other_direction_open(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """An engine that has said all still hears what comes after its own end."""
+    """An engine that has ended its direction still receives data."""
     place = str(tmp_path_factory.mktemp("s") / "s")
 
     async def talk() -> bytes:
@@ -112,7 +112,7 @@ def test_an_end_by_the_engine_leaves_the_other_direction_open(tmp_path_factory: 
 
 
 def test_a_farewell_of_another_tls(tls_front: TlsProxy) -> None:
-    """Python's own TLS client ends its direction and hears the end of the other."""
+    """Python's own TLS client can end its direction and sees the end of the other."""
     context = client_context(CLIENT)
     with socket.create_connection((LOOPBACK, tls_front.port), timeout=PATIENCE_S) as line:
         tls = context.wrap_socket(line, server_hostname=LOOPBACK)
@@ -127,7 +127,7 @@ def test_a_farewell_of_another_tls(tls_front: TlsProxy) -> None:
 def test_who_does_not_prove_itself_is_cut_off(
     tls_front: TlsProxy, ended: "queue.SimpleQueue[ProxiedConnection]", words: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client that says nothing in time, or does not speak TLS, gets nothing from the engine."""
+    """A client that sends nothing in time, or no TLS, gets nothing from the engine."""
     monkeypatch.setattr(of_front, "HANDSHAKE_S", 0.2)
     with socket.create_connection((LOOPBACK, tls_front.port), timeout=PATIENCE_S) as line:
         line.sendall(words)
@@ -140,7 +140,7 @@ def test_who_does_not_prove_itself_is_cut_off(
 
 
 def test_older_tls_is_refused(tls_front: TlsProxy) -> None:
-    """Nothing before TLS 1.3, whose certificates are never in the clear."""
+    """TLS below 1.3, which sends certificates in clear text, is refused."""
     context = client_context(CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -150,7 +150,7 @@ def test_older_tls_is_refused(tls_front: TlsProxy) -> None:
 
 
 def test_too_many_connections(front: TlsProxy, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """One more than the most is cut off; the others go on, and a place that became free can be taken."""
+    """A connection above the maximum is closed; the others continue."""
     monkeypatch.setattr(of_front, "MAX_CONNECTIONS", 1)
 
     async def talk() -> bytes:
@@ -174,7 +174,7 @@ def test_too_many_connections(front: TlsProxy, monkeypatch: pytest.MonkeyPatch, 
 def test_an_engine_that_has_gone(
     tmp_path_factory: pytest.TempPathFactory, ended: "queue.SimpleQueue[ProxiedConnection]"
 ) -> None:
-    """Clients are cut off; the front goes on."""
+    """Without an engine, clients are disconnected and the proxy continues."""
     place = str(tmp_path_factory.mktemp("s") / "none")
     with TlsProxy(listening_sockets(HERE), place, ended=ended.put) as made:
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""The token, its file, and the keys that both sides derive."""
+"""The token, its file, and the keys derived from it."""
 
 import stat
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.discovery.joining.sides import token_file
 
 
 def test_both_sides_derive_the_same() -> None:
-    """The same token gives the same two pairs, another one others; these are known, so that versions agree."""
+    """Equal tokens give equal pairs, other tokens others; one known key fixes the derivation for all versions."""
     ours, again, others = (
         derive_keys("correct horse battery"),
         derive_keys("correct horse battery"),
@@ -26,7 +26,7 @@ def test_both_sides_derive_the_same() -> None:
 
 
 def test_a_new_token(tmp_path: Path) -> None:
-    """It is drawn, long, readable by its owner only, and never overwrites one that is there."""
+    """A new token is random, long, readable by its owner only, and overwrites no file."""
     for name in ("a", "b"):
         new_token(tmp_path / name)
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
@@ -41,7 +41,7 @@ def test_a_new_token(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o660, 0o601])
 def test_a_token_that_others_can_read(tmp_path: Path, mode: int) -> None:
-    """It is refused with the command that puts it right."""
+    """A token that others can read or change is refused with the command that fixes it."""
     path = token_file(tmp_path)
     path.chmod(mode)
     with pytest.raises(Refused, match=f"others can read or change this token .*; run: chmod 600 {path}"):
@@ -58,7 +58,7 @@ def test_a_token_that_others_can_read(tmp_path: Path, mode: int) -> None:
     ],
 )
 def test_no_token(tmp_path: Path, content: bytes, said: str) -> None:
-    """What is too short, too long or no text is refused, with the command that writes a good one."""
+    """Tokens that are too short, too long or not text are refused with the command that writes a good one."""
     path = token_file(tmp_path)
     path.write_bytes(content)
     with pytest.raises(Refused, match=said + ".*fleetune join --new-token"):
@@ -66,7 +66,7 @@ def test_no_token(tmp_path: Path, content: bytes, said: str) -> None:
 
 
 def test_no_file(tmp_path: Path) -> None:
-    """Neither a missing file nor a folder holds a token, or can be made one where no folder is."""
+    """A missing file and a folder are refused as token files; so is writing to a missing folder."""
     for path in (tmp_path / "none", tmp_path):
         with pytest.raises(Refused, match="cannot be read .*fleetune join --new-token"):
             read_token(path)

@@ -1,4 +1,4 @@
-"""Anybody may announce hosts, knock and talk nonsense: what that costs is bounded on both sides."""
+"""Limits on the cost of untrusted hosts and clients."""
 
 import asyncio
 import socket
@@ -30,7 +30,7 @@ PATIENCE_S = 30.0
 
 
 class Line:
-    """Stands in for an endpoint: admitted at the honest host's port only. Counts those that are open."""
+    """Stand-in for an endpoint that is admitted at the honest host's port only; counts open instances."""
 
     open = 0
     knocks = 0
@@ -43,34 +43,36 @@ class Line:
         self.address, self._port = "tcp://127.0.0.1:1", 0
 
     def connect(self, peer: str, address: str, key: bytes) -> None:
-        """As of an endpoint."""
+        """Remember the port, as Endpoint.connect."""
         self._port = int(address.rpartition(":")[2])
 
     def connected(self, peer: str) -> bool:
-        """As of an endpoint."""
+        """Stand-in for Endpoint.connected."""
         return self._port == Line.honest
 
     def send(self, *_: Any) -> None:
-        """As of an endpoint."""
+        """Stand-in for Endpoint.send."""
 
     def receive(self, timeout_s: float) -> None:
-        """As of an endpoint."""
+        """Stand-in for Endpoint.receive."""
 
     def close(self, linger_s: float) -> None:
-        """As of an endpoint."""
+        """Stand-in for Endpoint.close."""
         Line.open -= 1
 
 
 @contextmanager
 def silent() -> Iterator[int]:
-    """A port where connections are taken and nothing is ever said."""
+    """Port that accepts connections and sends nothing."""
     with socket.create_server((LOOPBACK, 0), backlog=200) as server:
         yield int(server.getsockname()[1])
 
 
 def test_announced_hosts_cost_one_knock_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten announced hosts with eight addresses each once took every file descriptor of a device in 3 s; now one address
-    is tried at a time, and an honest host among them is met after one address of each."""
+    """Regression: ten announced hosts exhausted a device's file descriptors.
+
+    Now one address is tried at a time, and an honest host is reached after one address of each.
+    """
     monkeypatch.setattr(host_session, "Endpoint", Line)
     monkeypatch.setattr(Line, "knocks", 0)
     with silent() as bad, silent() as good, socket.create_server((LOOPBACK, 0)) as taken:
@@ -109,7 +111,7 @@ def test_announced_hosts_cost_one_knock_at_a_time(monkeypatch: pytest.MonkeyPatc
 def test_unproven_connections_of_one_address_are_few(
     is_tls: bool, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever only opens connections once kept every place from devices; proven ones are not counted among those."""
+    """Regression: idle connections blocked devices; unauthenticated ones are limited per address."""
     monkeypatch.setattr(of_front, "MAX_UNPROVEN_PER_ADDRESS", 2)
     server, client = issue_credentials([LOOPBACK], datetime.now(UTC))
     context = server_context(server) if is_tls else None
@@ -143,7 +145,7 @@ def test_unproven_connections_of_one_address_are_few(
 
 
 def test_the_log_of_refusals_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Strangers from ever new addresses once filled the disk; after the first of them only their number is kept."""
+    """Regression: refusals from ever new addresses filled the disk; after MAX_LOGGED they are only counted."""
     monkeypatch.setattr(host, "MAX_LOGGED", 3)
     (tmp_path / REFUSAL_LOG).write_text("x" * (host.MAX_LOG_BYTES + 1))
     told: list[str] = []
@@ -165,7 +167,7 @@ def test_the_log_of_refusals_is_bounded(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("is_tls", [True, False], ids=["tls", "plain"])
 def test_an_engine_that_answers_by_drops_is_left(is_tls: bool) -> None:
-    """A time limit for every piece is none for a thousand pieces: the whole question has one."""
+    """The time limit covers the whole query, even if the answer arrives byte by byte."""
     over = threading.Event()
     server, client = issue_credentials([LOOPBACK], datetime.now(UTC))
 
@@ -197,7 +199,7 @@ def test_an_engine_that_answers_by_drops_is_left(is_tls: bool) -> None:
 
 
 def test_no_device_has_the_coordinators_name() -> None:
-    """A device of that name once broke every run, at its first message."""
+    """Regression: a device named coordinator broke every run; the name is refused."""
     for make in (
         lambda: DeviceRequest(name="coordinator"),
         lambda: FleetDevice(name="coordinator", memory_bytes=1, cores=1, fingerprint=""),
