@@ -15,6 +15,7 @@ import psutil
 from packaging.requirements import Requirement
 
 from containers import engine_api, kernel_modules, recipe
+from fleetune.cgroup import cgroup_limits
 from fleetune.contracts.record import record
 
 GOOD, LIMITED, MISSING = "good", "limited", "missing"
@@ -93,18 +94,12 @@ def _cores() -> Finding:
 def usable_cores() -> float:
     """Cores this process may compute with: its affinity, and the quota of its control group."""
     cores = float(len(os.sched_getaffinity(0)))
-    quota = _first_words(Path("/sys/fs/cgroup/cpu.max"))  # "50000 100000" or "max 100000"
-    if len(quota) == 2 and quota[0].isdigit():
-        cores = min(cores, int(quota[0]) / int(quota[1]))
-    return cores
+    return min(cores, cgroup_limits().cores or cores)
 
 
 def _memory() -> Finding:
     seen = psutil.virtual_memory()
-    limits = [
-        _first_words(Path(p)) for p in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-    ]
-    total = min([seen.total, *(int(words[0]) for words in limits if words and words[0].isdigit())])
+    total = min(seen.total, cgroup_limits().memory_bytes or seen.total)
     free = min(seen.available, total)
     workers = free // MEMORY_FOR_A_WORKER_BYTES
     words = f"{_gigabytes(free)} free of {_gigabytes(total)}; room for about {workers} workers of a small model"
@@ -205,13 +200,6 @@ def _hub() -> Finding:
     return Finding(
         topic="Hub", state=GOOD, words="not contacted; models and data by name are possible where it can be reached"
     )
-
-
-def _first_words(path: Path) -> list[str]:
-    try:
-        return path.read_text().split()
-    except OSError:
-        return []
 
 
 def _gigabytes(amount: float) -> str:

@@ -117,7 +117,7 @@ def test_there_and_back(client: docker.DockerClient, tmp_path: Path) -> None:
 
 def test_no_such_image(client: docker.DockerClient, tmp_path: Path) -> None:
     """Where the engine cannot make the container that carries, no volume is left either."""
-    with pytest.raises(TryAgain, match=f"{tmp_path} could not be carried to the engine .*nothing"):
+    with pytest.raises(TryAgain, match=f"{tmp_path} could not be copied to the engine .*nothing"):
         folder_transfer.upload_folders(client, "fleetune-nothing", [tmp_path], LABELS)
 
 
@@ -129,7 +129,7 @@ def test_a_file_that_goes(client: docker.DockerClient, tmp_path: Path, monkeypat
     found = folder_transfer.list_entries(source)
     (source / "f").unlink()
     monkeypatch.setattr(folder_transfer, "list_entries", lambda folder: found)
-    with pytest.raises(TryAgain, match=f"{source}/f could not be read while it was carried"):
+    with pytest.raises(TryAgain, match=f"{source}/f could not be read while it was copied"):
         folder_transfer.upload_folders(client, find_image(client, "it", IMAGE).id, [source], LABELS)
 
 

@@ -107,7 +107,7 @@ def _fill_volumes(
         _remove(reversed(made))
         if isinstance(error, TRANSFER_ERRORS):
             names = ", ".join(map(str, folders))
-            raise TryAgain(f"{names} could not be carried to the engine ({describe_error(error)})") from None
+            raise TryAgain(f"{names} could not be copied to the engine ({describe_error(error)})") from None
         raise
 
 

@@ -57,7 +57,7 @@ def list_entries(folder: Path) -> tuple[ArchiveEntry, ...]:
     Refused when it holds anything else.
     """
     if not folder.is_dir():
-        raise Refused(f"{folder} is to be carried to another engine, and is no folder: only folders are")
+        raise Refused(f"{folder} is to be copied to another engine, and is no folder: only folders are")
     return tuple(_walk(folder, PurePosixPath(), (os.path.realpath(folder),), folder))
 
 
@@ -100,19 +100,19 @@ def _walk(place: Path, name: PurePosixPath, above: tuple[str, ...], folder: Path
         try:
             mode = path.stat().st_mode
             if path.is_symlink() and leaves_folder(path, folder):
-                raise Refused(f"{path} cannot be carried to another engine: it is a link that leads out of {folder}")
+                raise Refused(f"{path} cannot be copied to another engine: it is a link that leads out of {folder}")
         except OSError as error:
-            raise Refused(f"{path} cannot be carried to another engine ({error.strerror})") from None
+            raise Refused(f"{path} cannot be copied to another engine ({error.strerror})") from None
         if stat.S_ISDIR(mode):
             real = os.path.realpath(path)
             if real in above:
-                raise Refused(f"{path} cannot be carried to another engine: it leads back to {real}, which it is in")
+                raise Refused(f"{path} cannot be copied to another engine: it leads back to {real}, which it is in")
             yield ArchiveEntry(path=path, name=inner, is_folder=True)
             yield from _walk(path, inner, (*above, real), folder)
         elif stat.S_ISREG(mode):
             yield ArchiveEntry(path=path, name=inner, is_folder=False)
         else:
-            raise Refused(f"{path} cannot be carried to another engine: it is neither a file nor a folder")
+            raise Refused(f"{path} cannot be copied to another engine: it is neither a file nor a folder")
 
 
 def _pack_file(path: Path, name: str) -> Iterator[bytes]:
@@ -124,12 +124,12 @@ def _pack_file(path: Path, name: str) -> Iterator[bytes]:
             while missing:
                 piece = file.read(min(missing, PIECE_BYTES))
                 if not piece:
-                    raise TryAgain(f"{path} became shorter while it was carried to another engine: leave it alone")
+                    raise TryAgain(f"{path} became shorter while it was copied to another engine: leave it alone")
                 missing -= len(piece)
                 yield piece
             yield bytes(-status.st_size % tarfile.BLOCKSIZE)
     except OSError as error:
-        raise TryAgain(f"{path} could not be read while it was carried to another engine ({error.strerror})") from None
+        raise TryAgain(f"{path} could not be read while it was copied to another engine ({error.strerror})") from None
 
 
 def _header(name: str, kind: bytes, mode: int, size: int = 0, mtime: int = 0) -> bytes:

@@ -91,7 +91,7 @@ def test_nothing_left(folders: list[Path], step: str, error: BaseException, seen
         folder_transfer.upload_folders(engine, "image", folders, LABELS)
     assert engine.things == []
     if seen is TryAgain:
-        assert str(caught.value).startswith(f"{folders[0]}, {folders[1]} could not be carried to the engine (")
+        assert str(caught.value).startswith(f"{folders[0]}, {folders[1]} could not be copied to the engine (")
 
 
 def test_refused_before_anything_is_made(folders: list[Path]) -> None:

@@ -114,7 +114,7 @@ def a_socket(folder: Path) -> None:
 def test_what_cannot_be_carried(tmp_path: Path, make: Callable[[Path], object], why: str) -> None:
     """Sockets, pipes, dangling, looping and outward links are refused by name."""
     make(tmp_path)
-    with pytest.raises(Refused, match=f"{tmp_path}/it cannot be carried.*{why}"):
+    with pytest.raises(Refused, match=f"{tmp_path}/it cannot be copied.*{why}"):
         list_entries(tmp_path)
 
 
@@ -122,7 +122,7 @@ def test_no_folder(tmp_path: Path) -> None:
     """A path that is no folder is refused."""
     (tmp_path / "f").touch()
     for path in (tmp_path / "f", tmp_path / "none"):
-        with pytest.raises(Refused, match=f"{path} is to be carried.*is no folder"):
+        with pytest.raises(Refused, match=f"{path} is to be copied.*is no folder"):
             list_entries(path)
 
 
