@@ -1,10 +1,16 @@
-"""Problems of kind "deft" for tests, and the paper's worked example."""
+"""Problems of kind "deft" for tests, and the paper's worked example.
+
+Solving as a user does: JSON values in, JSON values out.
+"""
 
 from random import Random
 from typing import Any
 
 from fleetune.contracts import wire
+from fleetune.solving.api import document
 from fleetune.solving.deft.problem import Problem
+from fleetune.solving.deft.solve import solve
+from tests.solving.deft.contract import check
 
 NONE = float("inf")
 EXAMPLE = (
@@ -87,3 +93,10 @@ def drawn(
         "bandwidth_hz": 1e6 if rows == "even" else random.uniform(0.5, 2) * 1e6,
         "spectral_efficiency": efficiency,
     } | changes
+
+
+def solved(problem: dict[str, Any], method: str = "bisection") -> dict[str, Any]:
+    """A plan that keeps the contract."""
+    plan = document(solve(wire.load(Problem, problem, "p.json"), method=method))
+    check(problem, plan)
+    return plan

@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.solving.deft.doing import solved
-from tests.solving.deft.instances import drawn, plain
+from tests.solving.deft.instances import drawn, plain, solved
 
 
 @pytest.mark.parametrize("bandwidth", ["joint", "equal"])

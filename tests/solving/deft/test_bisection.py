@@ -13,8 +13,7 @@ from fleetune.solving.deft.methods import SUMMARIES
 from fleetune.solving.deft.methods.exact import joint_optimum
 from fleetune.solving.deft.problem import Problem
 from tests.solving.deft.contract import best_s
-from tests.solving.deft.doing import solved
-from tests.solving.deft.instances import drawn, plain
+from tests.solving.deft.instances import drawn, plain, solved
 
 SAME = 1e-12
 """Relative: what rounding may make of two divisions that are equally good."""

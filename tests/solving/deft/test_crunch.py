@@ -21,8 +21,7 @@ from fleetune.solving.deft.instance import Ints, rounded_into_band
 from fleetune.solving.deft.solve import solve
 from fleetune.solving.validation import Floats
 from tests.solving.deft.contract import best_s, check
-from tests.solving.deft.doing import solved
-from tests.solving.deft.instances import EXAMPLE, NONE, drawn, example
+from tests.solving.deft.instances import EXAMPLE, NONE, drawn, example, solved
 
 TABLE = np.array(EXAMPLE).T
 

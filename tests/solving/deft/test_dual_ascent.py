@@ -8,8 +8,7 @@ from fleetune.solving.deft.methods.dual_ascent import ITERATIONS
 from fleetune.solving.deft.problem import Problem
 from fleetune.solving.deft.solve import solve
 from tests.solving.deft.contract import best_s
-from tests.solving.deft.doing import solved
-from tests.solving.deft.instances import drawn, problem
+from tests.solving.deft.instances import drawn, problem, solved
 
 
 @pytest.mark.parametrize("rows", ["deepen", "any", "even"])

@@ -22,8 +22,7 @@ from fleetune.solving.opfence.methods import search
 from fleetune.solving.opfence.path_dp import Limits, PathProgram, best_cuts
 from fleetune.solving.opfence.problem import Problem
 from tests.solving.opfence.contract import check
-from tests.solving.opfence.instances import Plain, branches, chain, clustered, tiny, transformer
-from tests.solving.opfence.solved import solved
+from tests.solving.opfence.instances import Plain, branches, chain, clustered, solved, tiny, transformer
 
 SOON_S = 1.0
 """Of CPU; it takes a tenth of that on an idle machine."""

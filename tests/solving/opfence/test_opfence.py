@@ -12,8 +12,18 @@ from fleetune.solving.opfence.methods import opfence
 from fleetune.solving.opfence.methods.baselines import equal_compute, equal_modules
 from fleetune.solving.opfence.methods.opfence import fenced
 from fleetune.solving.opfence.problem import Problem
-from tests.solving.opfence.instances import Plain, branches, chain, clustered, drawn, resnet, tiny, transformer
-from tests.solving.opfence.solved import all_methods, solved
+from tests.solving.opfence.instances import (
+    Plain,
+    all_methods,
+    branches,
+    chain,
+    clustered,
+    drawn,
+    resnet,
+    solved,
+    tiny,
+    transformer,
+)
 
 GRAPHS = {"chain": chain(30), "transformer": transformer(5), "resnet": resnet((2, 2, 2)), "branches": branches(4, 6)}
 

@@ -20,8 +20,7 @@ from fleetune.solving.opfence.methods import search
 from fleetune.solving.opfence.path_dp import Limits, PathProgram, best_cuts
 from fleetune.solving.opfence.problem import Problem
 from tests.solving.opfence.contract import best
-from tests.solving.opfence.instances import Plain, branches, chain, clustered, drawn, resnet, tiny, transformer
-from tests.solving.opfence.solved import solved
+from tests.solving.opfence.instances import Plain, branches, chain, clustered, drawn, resnet, solved, tiny, transformer
 
 
 def instance_of(plain: Plain) -> Instance:

@@ -1,10 +1,32 @@
-"""What a schedule costs and whether it keeps to the contract, by hand."""
+"""What a schedule costs and whether it keeps to the contract, by hand.
+
+Schedules of one helper by simple rules.
+"""
+
+import heapq
+import random
+from collections.abc import Iterable, Sequence
 
 import pytest
 
 from fleetune.solving.split.instance import Instance
 from fleetune.solving.split.problem import Problem
-from fleetune.solving.split.schedule import BACKWARD, FORWARD, Row, completion, makespan, merged, verify
+from fleetune.solving.split.schedule import (
+    BACKWARD,
+    FORWARD,
+    Rank,
+    Row,
+    _releases,
+    _run,
+    completion,
+    first_come_first_served,
+    makespan,
+    merged,
+    schedule_helpers,
+    verify,
+)
+from tests.solving.split import brute_force
+from tests.solving.split.instances import drawn
 
 
 def made(*, preemptive: bool = True, switch: int = 0) -> Instance:
@@ -91,3 +113,145 @@ def test_memory() -> None:
     instance = made()._replace(helper_memory=made().helper_memory - 1)
     with pytest.raises(AssertionError, match="helper 0 lacks memory"):
         verify(instance, [0, 0], WHOLE)
+
+
+def by_priority(
+    instance: Instance, helper: int, clients: Iterable[int], priority: Sequence[Sequence[int]], *, preempt: bool = False
+) -> list[Row]:
+    """Whenever free, the ready task with the smallest priority[direction][client]; ties to the lower client.
+
+    preempt: a task that becomes ready with a smaller priority interrupts the one that runs.
+    """
+
+    def rank(client: int, direction: int, _ready: int) -> tuple[int, ...]:
+        return int(priority[direction][client]), client, direction
+
+    return _run_preemptive(instance, helper, clients, rank) if preempt else _run(instance, helper, clients, rank)
+
+
+def _run_preemptive(instance: Instance, helper: int, clients: Iterable[int], rank: Rank) -> list[Row]:
+    left = [instance.forward[helper].tolist(), instance.backward[helper].tolist()]
+    between, coming = instance.between[helper].tolist(), _releases(instance, helper, clients)
+    waiting: list[tuple[tuple[int, ...], int, int]] = []
+    rows: list[Row] = []
+    now = 0
+    while coming or waiting:
+        if not waiting:
+            now = max(now, coming[0][0])
+        while coming and coming[0][0] <= now:
+            ready, client, direction = heapq.heappop(coming)
+            heapq.heappush(waiting, (rank(client, direction, ready), client, direction))
+        _, client, direction = waiting[0]
+        end = now + left[direction][client]
+        if coming:
+            end = min(end, coming[0][0])
+        left[direction][client] -= end - now
+        if rows and rows[-1][:2] == (client, direction) and rows[-1].end == now:
+            rows[-1] = rows[-1]._replace(end=end)
+        else:
+            rows.append(Row(client, direction, now, end))
+        if left[direction][client] == 0:
+            heapq.heappop(waiting)
+            if direction == FORWARD:
+                heapq.heappush(coming, (end + between[client], client, BACKWARD))
+        now = end
+    return rows
+
+
+def lone(release: list[int], forward: list[int], between: list[int], backward: list[int]) -> Instance:
+    """One helper with room for all, no tails."""
+    count = len(release)
+    problem = Problem(
+        release=(tuple(release),),
+        forward=(tuple(forward),),
+        turnaround_forward=(tuple(between),),
+        turnaround_backward=((0,) * count,),
+        backward=(tuple(backward),),
+        tail=((0,) * count,),
+        helper_memory=(float(count),),
+        client_memory=(1.0,) * count,
+        preemptive=True,
+        switch_cost=(0,),
+    )
+    return Instance.from_problem(problem)
+
+
+def test_first_come_by_hand() -> None:
+    """Client 1 came at 1 and waits for client 0; its backward, ready at 7, comes before the forward released at 8."""
+    instance = lone([0, 1, 8], [4, 2, 1], [10, 1, 0], [1, 3, 1])
+    assert first_come_first_served(instance, 0, [0, 1, 2]) == [
+        Row(0, FORWARD, 0, 4),
+        Row(1, FORWARD, 4, 6),
+        Row(1, BACKWARD, 7, 10),
+        Row(2, FORWARD, 10, 11),
+        Row(2, BACKWARD, 11, 12),
+        Row(0, BACKWARD, 14, 15),
+    ]
+
+
+def test_ties_go_to_the_lower_client() -> None:
+    """Whatever order the clients are named in."""
+    instance = lone([0, 0, 0], [1, 1, 1], [0, 0, 0], [1, 1, 1])
+    by_order = [first_come_first_served(instance, 0, order) for order in ([0, 1, 2], [2, 1, 0])]
+    assert by_order[0] == by_order[1]
+    assert [row.client for row in by_order[0]] == [0, 1, 2, 0, 1, 2]
+
+
+def test_priorities_by_hand() -> None:
+    """The urgent client waits for the one that runs, or interrupts it at once."""
+    instance = lone([0, 2], [6, 2], [20, 0], [1, 2])
+    priority = [[1, 0], [1, 0]]
+    assert by_priority(instance, 0, [0, 1], priority)[:3] == [
+        Row(0, FORWARD, 0, 6), Row(1, FORWARD, 6, 8), Row(1, BACKWARD, 8, 10)
+    ]  # fmt: skip
+    assert by_priority(instance, 0, [0, 1], priority, preempt=True)[:4] == [
+        Row(0, FORWARD, 0, 2), Row(1, FORWARD, 2, 4), Row(1, BACKWARD, 4, 6), Row(0, FORWARD, 6, 10)
+    ]  # fmt: skip
+
+
+def test_an_equal_priority_interrupts_nobody() -> None:
+    """Ties go to the lower client, and equal tasks of one client follow each other."""
+    instance = lone([0, 2], [6, 2], [0, 0], [1, 2])
+    rows = by_priority(instance, 0, [0, 1], [[0, 0], [0, 0]], preempt=True)
+    assert rows == [Row(0, FORWARD, 0, 6), Row(0, BACKWARD, 6, 7), Row(1, FORWARD, 7, 9), Row(1, BACKWARD, 9, 11)]
+
+
+@pytest.mark.parametrize("preemptive", [False, True])
+def test_every_rule_keeps_to_the_contract(preemptive: bool) -> None:
+    """60 random problems with random priorities: valid, never idle while a task waits, never below the optimum."""
+    for seed in range(60):
+        problem = drawn(seed, 2 + seed % 2, 1, preemptive=preemptive, room=9.0)
+        instance, rng = Instance.from_problem(problem), random.Random(seed)
+        clients = range(instance.clients)
+        priority = [[rng.randrange(3) for _ in clients] for _ in range(2)]
+        optimum = brute_force.best(problem)
+        assert optimum is not None
+        for rows in (
+            first_come_first_served(instance, 0, clients),
+            by_priority(instance, 0, clients, priority, preempt=preemptive),
+        ):
+            verify(instance, [0] * instance.clients, rows)
+            assert merged(rows) == sorted(rows), "pieces abut"
+            assert makespan(instance, [0] * instance.clients, rows) >= optimum
+            assert busy(instance, rows)
+
+
+def busy(instance: Instance, rows: list[Row]) -> bool:
+    """Whether some task of `rows` runs in every unit of time in which one was ready and not done."""
+    occupied = {t for row in rows for t in range(row.start, row.end)}
+    for j in range(instance.clients):
+        ahead = [row for row in rows if row[:2] == (j, FORWARD)]
+        back = [row for row in rows if row[:2] == (j, BACKWARD)]
+        for ready, pieces in ((instance.release[0, j], ahead), (ahead[-1].end + instance.between[0, j], back)):
+            if any(t not in occupied for t in range(int(ready), pieces[-1].end)):
+                return False
+    return True
+
+
+def test_everywhere_serves_each_helper_its_own() -> None:
+    """One rule on all helpers, each with the clients it was given."""
+    instance = Instance.from_problem(drawn(4, 6, 3, preemptive=False, room=9.0))
+    helper = [2, 0, 0, 2, 2, 0]
+    rows = schedule_helpers(instance, helper, first_come_first_served)
+    verify(instance, helper, rows)
+    assert rows == first_come_first_served(instance, 0, [1, 2, 5]) + first_come_first_served(instance, 2, [0, 3, 4])

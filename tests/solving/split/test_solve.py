@@ -1,4 +1,7 @@
-"""Problems of kind split through the one door: every method keeps to the contract and is told of as it says."""
+"""Problems of kind split through the one door: every method keeps to the contract and is told of as it says.
+
+Plans once looked at, as text: whoever changes a planner reads here what became of them.
+"""
 
 import dataclasses
 import json
@@ -12,7 +15,8 @@ from fleetune.solving.split.kind import SPLIT, in_short
 from fleetune.solving.split.methods import SUMMARIES
 from fleetune.solving.split.problem import Problem, Solution
 from fleetune.solving.split.solve import solve
-from tests.solving.split import brute
+from tests.golden import same_as_golden
+from tests.solving.split import brute_force
 from tests.solving.split.contract import check
 from tests.solving.split.instances import drawn, scenario, tiny
 
@@ -21,7 +25,7 @@ METHODS = list(SUMMARIES)
 
 def solvable(problem: Problem, method: str) -> bool:
     """Whether the method takes it, and anything fits."""
-    return (problem.preemptive or method != "admm") and bool(brute.assignments(problem))
+    return (problem.preemptive or method != "admm") and bool(brute_force.assignments(problem))
 
 
 @pytest.mark.parametrize("preemptive", [False, True])
@@ -33,7 +37,7 @@ def test_every_plan_keeps_to_the_contract(method: str, preemptive: bool) -> None
         if solvable(problem, method):
             plan = solve(problem, method=method, seed=seed)
             check(problem, plan)
-            optimum = brute.best(problem)
+            optimum = brute_force.best(problem)
             assert optimum is not None and plan.lower_bound is not None
             assert plan.lower_bound <= optimum <= plan.objective
             assert plan.deterministic
@@ -114,3 +118,33 @@ def test_in_short() -> None:
     assert in_short(dataclasses.replace(plan, schedule=(*plan.schedule, piece))).endswith("(3 + 2), 1 interruption")
     many = solve(scenario(1, 30, 14, preemptive=False), method="random-fcfs")
     assert in_short(many).endswith(" + ...)")
+
+
+def text(plan: Solution) -> str:
+    """What it costs, then a line for each helper: its tasks as F or B of the client, with their times."""
+    lines = [f"{plan.method}: makespan {plan.objective}, and no plan less than {plan.lower_bound}"]
+    for i in range(len(plan.order)):
+        rows = [
+            f"{row.direction[0].upper()}{row.client} {row.start}-{row.end}"
+            for row in plan.schedule
+            if plan.helper[row.client] == i
+        ]
+        lines.append(f"  helper {i}: {', '.join(rows)}")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("method", ["admm", "balanced-greedy", "random-fcfs"])
+def test_plan(method: str) -> None:
+    """8 clients on 3 helpers with little room and switch costs: the plan that was looked at."""
+    problem = drawn(4, 8, 3, preemptive=True, longest=9, delay=12, link=0.1, room=1.4, switch=2)
+    plan = solve(problem, method=method)
+    check(problem, plan)
+    same_as_golden(f"solve-split-{method}.txt", text(plan))
+
+
+def test_plan_without_interruptions() -> None:
+    """The same where nothing may be interrupted."""
+    problem = drawn(4, 8, 3, preemptive=False, longest=9, delay=12, link=0.1, room=1.4, switch=2)
+    plan = solve(problem, method="balanced-greedy")
+    check(problem, plan)
+    same_as_golden("solve-split-whole-balanced-greedy.txt", text(plan))

@@ -13,9 +13,9 @@ from fleetune.solving.split.methods.baselines import (
     random_fcfs,
 )
 from fleetune.solving.split.schedule import first_come_first_served, schedule_helpers, verify
-from tests.solving.split import brute
+from tests.solving.split import brute_force
 from tests.solving.split.instances import drawn, scenario
-from tests.solving.split.test_shortage import with_memory
+from tests.solving.split.test_infeasibility import with_memory
 
 
 def test_balanced_by_hand() -> None:
@@ -45,7 +45,7 @@ def test_valid_wherever_anything_is(preemptive: bool) -> None:
     """200 problems with hardly any room: both methods find a schedule, first come first served, nothing interrupted."""
     for seed in range(200):
         problem = drawn(seed, 1 + seed % 6, 1 + seed % 3, preemptive=preemptive, link=0.3, room=1.2, switch=2)
-        if not brute.assignments(problem):
+        if not brute_force.assignments(problem):
             continue
         instance = Instance.from_problem(problem)
         for plan in (balanced_greedy(instance), random_fcfs(instance, SearchOptions(seed))):
@@ -57,7 +57,7 @@ def test_valid_wherever_anything_is(preemptive: bool) -> None:
 def test_random_is_random_by_seed() -> None:
     """The same seed gives the same assignment; others give others, and every feasible one comes up."""
     problem = drawn(2, 4, 2, preemptive=False, room=2.0)
-    instance, all_of_them = Instance.from_problem(problem), set(brute.assignments(problem))
+    instance, all_of_them = Instance.from_problem(problem), set(brute_force.assignments(problem))
     met = {tuple(random_fcfs(instance, SearchOptions(seed)).helper) for seed in range(300)}
     assert met == all_of_them
     assert random_fcfs(instance, SearchOptions(7)) == random_fcfs(instance, SearchOptions(7))

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from tests.solving.opfence.contract import Judged
-from tests.solving.opfence.instances import Plain, drawn, operator
-from tests.solving.opfence.solved import solved
+from tests.solving.opfence.instances import Plain, drawn, operator, solved
 
 
 def two_links(**changes: Any) -> Plain:

@@ -9,7 +9,7 @@ from fleetune.solving.split.bounds import branch_and_cut_bound, energetic_bound,
 from fleetune.solving.split.energetic import EnergeticBound
 from fleetune.solving.split.instance import Instance
 from fleetune.solving.split.schedule_cache import ScheduleCache
-from tests.solving.split.brute import best
+from tests.solving.split.brute_force import best
 from tests.solving.split.instances import drawn, scenario, tiny
 
 HOW = {"switch": 2, "link": 0.15, "room": 1.5}

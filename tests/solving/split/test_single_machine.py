@@ -1,4 +1,7 @@
-"""The optimal preemptive schedule of one machine: as good as brute force over all slots, never worse than any list."""
+"""The optimal preemptive schedule of one machine: as good as brute force over all slots, never worse than any list.
+
+One helper by branch and bound beside brute force.
+"""
 
 import itertools
 import random
@@ -11,7 +14,9 @@ from hypothesis import strategies as st
 from fleetune.solving.split.instance import Instance
 from fleetune.solving.split.preemptive import Job, Span, minimise_max_cost, schedule_backwards
 from fleetune.solving.split.schedule import BACKWARD, FORWARD, Row, first_come_first_served, makespan, verify
-from tests.solving.split.instances import drawn
+from fleetune.solving.split.single_machine import INFINITE_TIME, SingleMachine
+from tests.solving.split.brute_force import on_one_helper
+from tests.solving.split.instances import drawn, scenario
 
 JOBS = st.lists(st.builds(Job, st.integers(0, 6), st.integers(1, 3), st.integers(0, 6)), min_size=1, max_size=4)
 BUSY = st.lists(st.booleans(), max_size=8).map(lambda slots: [(t, t + 1) for t, busy in enumerate(slots) if busy])
@@ -32,7 +37,7 @@ def check(jobs: list[Job], busy: list[Span], spans: list[list[Span]]) -> None:
     assert all(one[1] <= other[0] for one, other in itertools.pairwise(taken))
 
 
-def brute(jobs: list[Job], busy: list[Span]) -> int:
+def least_cost(jobs: list[Job], busy: list[Span]) -> int:
     """The least cost, trying every job or none in each free slot."""
     closed = {t for start, end in busy for t in range(start, end)}
     last = max(job.release for job in jobs) + sum(job.length for job in jobs) + len(closed)
@@ -59,7 +64,7 @@ def test_optimal(jobs: list[Job], busy: list[Span]) -> None:
     """As good as every assignment of free slots to jobs."""
     spans = minimise_max_cost(jobs, busy)
     check(jobs, busy, spans)
-    assert cost(jobs, spans) == brute(jobs, busy)
+    assert cost(jobs, spans) == least_cost(jobs, busy)
 
 
 @settings(max_examples=300, deadline=None)
@@ -136,9 +141,51 @@ def test_with_backwards(seed: int) -> None:
         Job(ends[j] + int(instance.between[0, j]), int(instance.backward[0, j]), int(instance.tail[0, j]))
         for j in range(4)
     ]
-    assert makespan(instance, [0] * 4, rows) == brute(jobs, [(row.start, row.end) for row in forwards])
+    assert makespan(instance, [0] * 4, rows) == least_cost(jobs, [(row.start, row.end) for row in forwards])
     if all(row in forwards for row in first_come_first_served(instance, 0, range(4)) if row.direction == FORWARD):
         assert makespan(instance, [0] * 4, rows) <= makespan(
             instance, [0] * 4, first_come_first_served(instance, 0, range(4))
         )
     assert sum(row.direction == BACKWARD for row in rows) >= 4
+
+
+@pytest.mark.parametrize("switch", [0, 2])
+@pytest.mark.parametrize("preemptive", [False, True])
+def test_least(preemptive: bool, switch: int) -> None:
+    """The schedule is valid and, where proven, the least of all; the bound is never above it."""
+    proven = 0
+    for seed in range(40):
+        clients = 2 + seed % 2 if preemptive else 2 + seed % 3
+        longest = 2 if preemptive and clients == 3 else 3
+        problem = drawn(seed, clients, 1, preemptive=preemptive, longest=longest, switch=switch, room=9)
+        instance, everyone = Instance.from_problem(problem), list(range(clients))
+        found = SingleMachine(instance, 0).solve(everyone, nodes=5000)
+        verify(instance, [0] * clients, found.rows)
+        assert makespan(instance, [0] * clients, found.rows) == found.value
+        least = on_one_helper(problem, 0, tuple(everyone))
+        assert found.bound <= least <= found.value
+        assert not found.proven or found.value == least
+        proven += found.proven
+    assert proven == 40 if not (preemptive and switch) else proven >= 35
+
+
+@pytest.mark.parametrize("preemptive", [False, True])
+def test_decision(preemptive: bool) -> None:
+    """Asked for less than the least there is, nothing is found and the bound says that there is nothing."""
+    for seed in range(20):
+        problem = scenario(seed, 5, 1, preemptive=preemptive)
+        machine = SingleMachine(Instance.from_problem(problem), 0)
+        best = machine.solve(range(5), nodes=5000)
+        assert best.proven
+        below = machine.solve(range(5), nodes=5000, below=best.value)
+        assert below.value == INFINITE_TIME
+        assert below.rows == []
+        assert below.bound == best.value
+        assert machine.bound(range(5)) <= best.value
+        assert machine.solve(range(5), nodes=0).value >= best.value
+
+
+def test_nothing() -> None:
+    """A helper without clients is done at 0."""
+    machine = SingleMachine(Instance.from_problem(scenario(0, 3, 2)), 1)
+    assert machine.solve([], nodes=10).value == 0

@@ -11,7 +11,7 @@ from fleetune.solving.split.assignment import even_assignment, find_assignment, 
 from fleetune.solving.split.infeasibility import require_assignment
 from fleetune.solving.split.instance import Instance
 from fleetune.solving.split.problem import Problem
-from tests.solving.split import brute
+from tests.solving.split import brute_force
 from tests.solving.split.instances import drawn
 
 
@@ -83,7 +83,7 @@ def test_infeasible_just_when_no_assignment_fits() -> None:
     outcomes = set()
     for seed in range(300):
         problem = drawn(seed, 1 + seed % 6, 1 + seed % 3, preemptive=False, link=0.3, room=1.1)
-        instance, all_of_them = Instance.from_problem(problem), brute.assignments(problem)
+        instance, all_of_them = Instance.from_problem(problem), brute_force.assignments(problem)
         outcomes.add(bool(all_of_them))
         for found in (find_assignment(instance), even_assignment(instance)):
             assert (found is not None) == bool(all_of_them)
