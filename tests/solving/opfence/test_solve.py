@@ -3,7 +3,6 @@
 Plans once looked at, as text: whoever changes a method reads here what became of them.
 """
 
-from typing import Any
 
 import pytest
 
