@@ -1,4 +1,4 @@
-"""The one door for problems of every kind, with a solver that is the test's own."""
+"""The common interface to problems of every kind, with a stand-in solver."""
 
 import json
 from typing import Any

@@ -60,9 +60,9 @@ class _Relaxed:
         self.instance = instance
         self.weight = instance.codec.least_share
         path = heaviest_path(instance)
-        self.path = _line(instance, path)
+        self.path = _path_order(instance, path)
         self.beside_s = (instance.flops.sum() - instance.flops[path].sum()) / instance.speed.max()
-        self.walk = PathProgram(instance, self.path, simple=False, weight=self.weight, deadline=deadline)
+        self.program = PathProgram(instance, self.path, simple=False, weight=self.weight, deadline=deadline)
         self.small = len(path) * instance.devices**2 * GRID <= MAX_WORK
         self.by_speed = np.argsort(-instance.speed, kind="stable")
         self.held = _flops_held(instance)
@@ -86,8 +86,8 @@ class _Relaxed:
         found = np.array([self._divided_s(limit) for limit in slowest_s.tolist()])
         if self.small:
             endless = np.full(len(slowest_s), np.inf)
-            walked = self.walk.costs(Limits(slowest_s, slowest_s, endless)) + self.beside_s
-            found = np.maximum(found, walked)
+            path_costs = self.program.costs(Limits(slowest_s, slowest_s, endless)) + self.beside_s
+            found = np.maximum(found, path_costs)
         return found
 
     def _divided_s(self, limit: float) -> float:
@@ -123,7 +123,7 @@ def heaviest_path(instance: Instance) -> list[int]:
     return path[::-1]
 
 
-def _line(instance: Instance, path: list[int]) -> LinearOrder:
+def _path_order(instance: Instance, path: list[int]) -> LinearOrder:
     count = len(path)
     sent = np.concatenate([[0.0], instance.output_bytes[path[:-1]], [0.0]])
     return LinearOrder(

@@ -120,7 +120,7 @@ class Amounts:
 
 
 def solve_schedule(
-    forward: ForwardProblem, at: Multipliers, effort: SearchOptions, start: Ints | None
+    forward: ForwardProblem, at: Multipliers, options: SearchOptions, start: Ints | None
 ) -> tuple[Ints, int]:
     """Solve line 2: return slots [helper, client] and max c^f, given y and lambda.
 
@@ -142,7 +142,7 @@ def solve_schedule(
     found = _greedy(forward) if start is None else start
     amounts.hint(found)
     model.add_hint(makespan, forward_makespan(forward, tail, found))
-    solver = _solver(effort)
+    solver = _solver(options)
     if solver.solve(model) in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         found = np.zeros_like(at.y)
         for pair, amount in amounts.given.items():
@@ -150,7 +150,7 @@ def solve_schedule(
     return found, forward_makespan(forward, tail, found)
 
 
-def solve_assignment(forward: ForwardProblem, amounts: Ints, at: Multipliers, effort: SearchOptions) -> Ints:
+def solve_assignment(forward: ForwardProblem, amounts: Ints, at: Multipliers, options: SearchOptions) -> Ints:
     """Solve line 3: return y [helper, client] within memory, given the amounts and lambda; `at.y` if work ran out."""
     from ortools.sat.python import cp_model
 
@@ -162,7 +162,7 @@ def solve_assignment(forward: ForwardProblem, amounts: Ints, at: Multipliers, ef
     for i, memory in enumerate(forward.helper_memory.tolist()):
         model.add(sum(int(forward.client_memory[j]) * here for (h, j), here in chosen.items() if h == i) <= memory)
     model.minimize(sum(int(cost[pair]) * here for pair, here in chosen.items()))
-    solver = _solver(effort)
+    solver = _solver(options)
     if solver.solve(model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return at.y
     y = np.zeros_like(at.y)
@@ -198,13 +198,13 @@ def _greedy(forward: ForwardProblem) -> Ints:
     return amounts
 
 
-def _solver(effort: SearchOptions) -> Any:
+def _solver(options: SearchOptions) -> Any:
     from ortools.sat.python import cp_model
 
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
-    solver.parameters.random_seed = effort.seed % 2**31
+    solver.parameters.random_seed = options.seed % 2**31
     solver.parameters.max_deterministic_time = WORK
-    if effort.time_limit_s is not None:
-        solver.parameters.max_time_in_seconds = max(SHORTEST_S, effort.time_limit_s)
+    if options.time_limit_s is not None:
+        solver.parameters.max_time_in_seconds = max(SHORTEST_S, options.time_limit_s)
     return solver

@@ -62,23 +62,23 @@ class TabuSearch:
 
     def _descend(self, target: int, ends: float, deadline: Deadline) -> bool:
         """Return True if an assignment within the target was found."""
-        walk = _TabuState(self, target)
-        best, best_masks, since = walk.cost(), list(walk.masks), 0
+        state = _TabuState(self, target)
+        best, best_masks, since = state.cost(), list(state.masks), 0
         least, restarts = math.inf, 0
         while self.cache.effort < ends and restarts <= RESTARTS and not deadline.expired:
-            if not walk.step(least):
+            if not state.step(least):
                 return False
             self.cache.steps += SAMPLE
-            if walk.late == 0:
-                self.masks, self.value = list(walk.masks), max(walk.values)
+            if state.late == 0:
+                self.masks, self.value = list(state.masks), max(state.values)
                 return True
-            cost = walk.cost()
+            cost = state.cost()
             least = min(least, cost)
             since += 1
             if cost < best:
-                best, best_masks, since, restarts = cost, list(walk.masks), 0, 0
+                best, best_masks, since, restarts = cost, list(state.masks), 0, 0
             elif since >= STALE:
-                walk.restart(best_masks)
+                state.restart(best_masks)
                 since, least, restarts = 0, math.inf, restarts + 1
         return False
 
@@ -89,7 +89,7 @@ class _TabuState:
     def __init__(self, search: TabuSearch, target: int) -> None:
         self.cache, self.target, self.random, self.near = search.cache, target, search.random, search.near
         self.steps = 0
-        self.barred: dict[tuple[int, int], int] = {}
+        self.tabu_until: dict[tuple[int, int], int] = {}
         """(client, helper) -> first step at which the move is allowed again."""
         self.restart(search.masks, shake=0)
 
@@ -123,7 +123,7 @@ class _TabuState:
             if now + promise >= best:
                 break
             cost = now + self._change(move, best - now)
-            if cost < best and (cost < least or not self._barred(move)):
+            if cost < best and (cost < least or not self._is_tabu(move)):
                 best, chosen = cost, move
         if chosen is None:
             chosen = moves[0] if moves else None
@@ -183,9 +183,9 @@ class _TabuState:
     def _part(self, value: int) -> float:
         return max(0, value - self.target) + value / (1e3 * len(self.values))
 
-    def _barred(self, move: Move) -> bool:
-        return self.barred.get((move.out, move.b), 0) > self.steps or (
-            move.back >= 0 and self.barred.get((move.back, move.a), 0) > self.steps
+    def _is_tabu(self, move: Move) -> bool:
+        return self.tabu_until.get((move.out, move.b), 0) > self.steps or (
+            move.back >= 0 and self.tabu_until.get((move.back, move.a), 0) > self.steps
         )
 
     def _take(self, move: Move) -> None:
@@ -197,9 +197,9 @@ class _TabuState:
         self.values[a] = self.cache.find(a, self.masks[a]).value
         self.values[b] = self.cache.find(b, self.masks[b]).value
         until = self.steps + TENURE + self.random.randrange(TENURE)
-        self.barred[out, a] = until
+        self.tabu_until[out, a] = until
         if back >= 0:
-            self.barred[back, b] = until
+            self.tabu_until[back, b] = until
 
 
 WORK = {3: 0.1, 4: 0.15, 5: 0.6}

@@ -40,14 +40,14 @@ MODEL_S = 2.5e-4
 class Planner:
     """State of a search: `masks` holds the clients of each helper in the best plan, `value` its makespan."""
 
-    def __init__(self, instance: Instance, effort: SearchOptions) -> None:
-        self.instance, self.seed = instance, effort.seed
-        self.deadline = Deadline(effort.time_limit_s)
+    def __init__(self, instance: Instance, options: SearchOptions) -> None:
+        self.instance, self.seed = instance, options.seed
+        self.deadline = Deadline(options.time_limit_s)
         self.cache, self.energetic = ScheduleCache(instance), EnergeticBound(instance)
-        self.master = BendersMaster(self.energetic, self.cache, effort.seed)
-        self.masks, self.value = self._learned(balanced_greedy(instance, effort))
+        self.master = BendersMaster(self.energetic, self.cache, options.seed)
+        self.masks, self.value = self._cached(balanced_greedy(instance, options))
         self.bound = 0
-        self._offer(*self._learned(random_fcfs(instance, effort)))
+        self._offer(*self._cached(random_fcfs(instance, options)))
         if self.deadline.limited:
             self._start_without_relaxation()
         self.bound = energetic_bound(self.energetic, self.value, MAX_PAIRS, self.deadline.part(BOUND_SHARE))
@@ -144,7 +144,7 @@ class Planner:
         )
         self.bound = max(self.bound, answer.bound)
         if answer.helper is not None:
-            self._offer(*self._learned(Candidate(answer.helper, answer.rows)))
+            self._offer(*self._cached(Candidate(answer.helper, answer.rows)))
 
     def _without_interruptions(self, helper: int, mask: int) -> list[Row]:
         """Return the helper's schedule, without interruptions if one within the makespan is found quickly."""
@@ -177,7 +177,7 @@ class Planner:
         if value < self.value:
             self.masks, self.value = masks, value
 
-    def _learned(self, candidate: Candidate) -> tuple[list[int], int]:
+    def _cached(self, candidate: Candidate) -> tuple[list[int], int]:
         """Add a candidate's schedules to the cache; return its masks and its makespan with the best known schedules."""
         masks = masks_of(self.instance, candidate.helper)
         ends = completion(self.instance, candidate.helper, candidate.rows)

@@ -104,7 +104,7 @@ class TaskWindows(NamedTuple):
         return all(h + p <= min(c, horizon - q) for h, p, c, q in zip(head, length, cap, tail, strict=True))
 
 
-Segment = tuple[int, int, int]
+TaskSpan = tuple[int, int, int]
 """Task, start, end."""
 
 
@@ -183,7 +183,7 @@ class _Search:
     def __init__(self, times: MachineTimes, clients: Sequence[int], below: int) -> None:
         self.times, self.clients, self.count = times, list(clients), len(clients)
         self.between = [times.between[j] for j in clients]
-        self.best, self.segments = below, list[Segment]()
+        self.best, self.spans = below, list[TaskSpan]()
         self.looked_at = 0
         """Nodes."""
         self.undecided_bound = INFINITE_TIME
@@ -198,7 +198,7 @@ class _Search:
             nodes -= 1
             self.looked_at += 1
             self._expand(stack.pop(), stack)
-        value = self.best if self.segments else INFINITE_TIME
+        value = self.best if self.spans else INFINITE_TIME
         if self.best <= least or not stack:
             least = max(least, min(self.best, self.undecided_bound))
         return MachineSchedule(value, self._rows(), least)
@@ -206,10 +206,10 @@ class _Search:
     def _start(self, root: TaskWindows) -> None:
         """Dispatch plans: longest tail first, with and without preemption, and first come, first served."""
         longest_tail, whole = [-x for x in root.tail], [True] * len(root.tail)
-        self._try(root, longest_tail, whole)
-        self._try(root, None, whole)
+        self._dispatch(root, longest_tail, whole)
+        self._dispatch(root, None, whole)
         if self.times.preemptive:
-            self._try(root, longest_tail, root.unsplit)
+            self._dispatch(root, longest_tail, root.unsplit)
 
     def _expand(self, node: TaskWindows, stack: list[TaskWindows]) -> None:
         """Rule the node out, find a plan, or push its children, the more promising one last."""
@@ -218,7 +218,7 @@ class _Search:
         relaxed = earliest_due_date(node.head, node.length, due)
         if relaxed is None:
             return
-        self._try(node, due, node.unsplit)
+        self._dispatch(node, due, node.unsplit)
         if self.best <= horizon:
             # a better plan was found: expand the node again under the shorter horizon
             stack.append(node)
@@ -238,19 +238,19 @@ class _Search:
                 late, worst = gap, k
         if worst >= 0:
             # branching at the backward's start would advance by single units
-            return self._untie(node, worst, relaxed.end[worst] - 1)
+            return self._branch_on_delay(node, worst, relaxed.end[worst] - 1)
         for k, other in relaxed.interrupted:
             if node.unsplit[k]:
                 if node.unsplit[other]:
                     return [self._ordered(node, k, other), self._ordered(node, other, k)]
-                return self._settle(node, other)
+                return self._branch_on_interruption(node, other)
         if self.times.switch_cost:
             for k, _ in relaxed.interrupted:
                 if not node.charged[k]:
-                    return self._settle(node, k)
+                    return self._branch_on_interruption(node, k)
         return None
 
-    def _untie(self, node: TaskWindows, k: int, end: int) -> list[TaskWindows]:
+    def _branch_on_delay(self, node: TaskWindows, k: int, end: int) -> list[TaskWindows]:
         """Branch: the forward ends by `end`, or later."""
         by, later = node.copy(), node.copy()
         by.cap[k] = min(by.cap[k], end)
@@ -261,7 +261,7 @@ class _Search:
     def _ordered(self, node: TaskWindows, first: int, second: int) -> TaskWindows:
         return node.copy()._replace(orders=(*node.orders, (first, second)))
 
-    def _settle(self, node: TaskWindows, k: int) -> list[TaskWindows] | None:
+    def _branch_on_interruption(self, node: TaskWindows, k: int) -> list[TaskWindows] | None:
         """Branch: the task is not interrupted, or pays for one more switch."""
         if node.charged[k]:
             return None
@@ -272,21 +272,21 @@ class _Search:
             pays.tail[task] += self.times.switch_cost
         return [pays, whole]
 
-    def _try(self, node: TaskWindows, rank: Sequence[int] | None, unsplit: Sequence[bool]) -> None:
+    def _dispatch(self, node: TaskWindows, rank: Sequence[int] | None, unsplit: Sequence[bool]) -> None:
         """Dispatch the ready task of least rank (None: first come, first served); keep the plan if it is better."""
-        segments, value = self._serve(node, rank, unsplit)
+        spans, value = self._serve(node, rank, unsplit)
         if value < self.best:
-            self.best, self.segments = value, segments
+            self.best, self.spans = value, spans
 
     def _serve(
         self, node: TaskWindows, rank: Sequence[int] | None, unsplit: Sequence[bool]
-    ) -> tuple[list[Segment], int]:
+    ) -> tuple[list[TaskSpan], int]:
         count, times, between = self.count, self.times, self.between
         coming = [(node.head[k], k) for k in range(count)]
         heapq.heapify(coming)
         waiting: list[tuple[int, int, int]] = []
         left, pieces = node.length[:], [0] * count
-        segments: list[Segment] = []
+        spans: list[TaskSpan] = []
         now, value, order = 0, 0, 0
         while coming or waiting:
             if not waiting:
@@ -300,10 +300,10 @@ class _Search:
             if coming and not unsplit[task]:
                 end = min(end, coming[0][0])
             left[task] -= end - now
-            if segments and segments[-1][0] == task and segments[-1][2] == now:
-                segments[-1] = (task, segments[-1][1], end)
+            if spans and spans[-1][0] == task and spans[-1][2] == now:
+                spans[-1] = (task, spans[-1][1], end)
             else:
-                segments.append((task, now, end))
+                spans.append((task, now, end))
                 pieces[task % count] += 1
             if not left[task]:
                 heapq.heappop(waiting)
@@ -313,11 +313,11 @@ class _Search:
                     k = task - count
                     value = max(value, end + times.tail[self.clients[k]] + (pieces[k] - 2) * times.switch_cost)
             now = end
-        return segments, value
+        return spans, value
 
     def _rows(self) -> list[Row]:
         count = self.count
         return merged(
             Row(self.clients[k % count], BACKWARD if k >= count else FORWARD, start, end)
-            for k, start, end in self.segments
+            for k, start, end in self.spans
         )

@@ -1,1 +1,1 @@
-"""Kind "d2ft"."""
+"""Tests of kind "d2ft"."""

@@ -1,4 +1,4 @@
-"""The contract's words once more, slowly, in fractions of the decimals as written; shares no code with the solvers."""
+"""The contract of kind "d2ft", checked in fractions of the decimals as written; shares no code with the solvers."""
 
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
@@ -11,28 +11,28 @@ Row = tuple[int, ...]
 
 
 def exact(number: float) -> Fraction:
-    """Of the shortest decimal."""
+    """Return the shortest decimal as a fraction."""
     return Fraction(repr(float(number)))
 
 
 def of(row: Row, operation: int) -> list[int]:
-    """Micro-batches with that operation."""
+    """Return the micro-batches with that operation."""
     return [i for i, one in enumerate(row) if one == operation]
 
 
 def worth(scores: Iterable[float], chosen: Iterable[int]) -> Fraction:
-    """Sum of scores."""
+    """Return the sum of scores."""
     values = list(scores)
     return sum((exact(values[i]) for i in chosen), Fraction(0))
 
 
 def full_cost(problem: Problem, k: int) -> Fraction:
-    """Of a micro-batch."""
+    """Return the cost of training a micro-batch."""
     return exact(problem.forward_cost[k]) + exact(problem.backward_cost[k])
 
 
 def subsets(things: Iterable[int], cost: Fraction, capacity: Fraction) -> Iterator[tuple[int, ...]]:
-    """All that fit."""
+    """Yield all subsets that fit."""
     listed = list(things)
     for size in range(len(listed) + 1):
         if size * cost <= capacity:
@@ -40,7 +40,7 @@ def subsets(things: Iterable[int], cost: Fraction, capacity: Fraction) -> Iterat
 
 
 def joint_value(problem: Problem, k: int, row: Row) -> tuple[Fraction, ...]:
-    """What `joint` maximises; the larger tuple is better."""
+    """Return the objective of `joint`; the larger tuple is better."""
     backward, forward = (
         worth(problem.backward_scores[k], of(row, FULL)),
         worth(problem.forward_scores[k], of(row, FORWARD)),
@@ -51,7 +51,7 @@ def joint_value(problem: Problem, k: int, row: Row) -> tuple[Fraction, ...]:
 
 
 def best_joint(problem: Problem, k: int) -> list[Row]:
-    """Of all 3^N rows that fit, the best ones."""
+    """Return the best of all 3^N rows that fit."""
     assert problem.capacity is not None
     cost = {FULL: full_cost(problem, k), FORWARD: exact(problem.forward_cost[k]), SHORTCUT: Fraction(0)}
     size, room = len(problem.backward_scores[0]), exact(problem.capacity[k])
@@ -61,7 +61,7 @@ def best_joint(problem: Problem, k: int) -> list[Row]:
 
 
 def check(problem: Problem, plan: Solution) -> None:
-    """Shape, budgets, and every number of the plan."""
+    """Assert shape, budgets, and every number of the plan."""
     size = len(problem.backward_scores[0])
     assert [len(row) for row in plan.table] == [size] * len(problem.backward_scores)
     assert {one for row in plan.table for one in row} <= {FULL, FORWARD, SHORTCUT}
@@ -84,7 +84,7 @@ def check(problem: Problem, plan: Solution) -> None:
 
 
 def close(number: float, truth: Fraction | int) -> bool:
-    """Equal but for rounding."""
+    """Return True if equal up to rounding."""
     return abs(exact(number) - truth) <= max(abs(truth), 1) * Fraction(1, 10**12)
 
 

@@ -1,4 +1,4 @@
-"""The baselines: whole subnets by importance, and any micro-batches at random."""
+"""The baselines: pruning of whole subnets by importance, and random micro-batches."""
 
 from collections import Counter
 
@@ -12,13 +12,13 @@ from tests.solving.d2ft.instances import alike, drawn
 
 
 def kept(plan: Solution) -> list[int]:
-    """Subnets that train everything; the others do nothing."""
+    """Return the subnets that train everything; the others do nothing."""
     assert all(set(row) in ({1}, {3}) for row in plan.table)
     return [k for k, row in enumerate(plan.table) if 1 in row]
 
 
 def test_the_strongest_subnets_are_kept_whole() -> None:
-    """As many as the compute of the budgets holds; by weights, or by weights x gradients."""
+    """As many subnets are kept as the total compute allows, by weights or by weights x gradients."""
     problem = alike(
         5, 5, 3, 0, weight_magnitude=(3.0, 1.0, 4.0, 1.0, 5.0), gradient_magnitude=(1.0, 9.0, 0.0, 9.0, 1.0)
     )
@@ -27,7 +27,7 @@ def test_the_strongest_subnets_are_kept_whole() -> None:
 
 
 def test_equal_magnitudes_keep_the_first() -> None:
-    """A tie is broken by the subnet's place."""
+    """Ties go to the first subnet."""
     assert kept(solve(alike(5, 5, 3, 0, weight_magnitude=(1.0,) * 5), method="magnitude")) == [0, 1, 2]
 
 
@@ -41,7 +41,7 @@ def test_the_total_is_exact() -> None:
 
 
 def test_a_subnet_over_its_own_budget_is_named() -> None:
-    """The plan says who trains how much more, and claims no bound; where nobody does, it is feasible and has one."""
+    """A plan over a subnet's budget names it and claims no bound; other plans are feasible and bounded."""
     plan = solve(alike(5, 5, 3, 1), method="magnitude")
     first = kept(plan)[0]
     assert plan.reason == f"subnet {first} trains 5 micro-batches and its full_capacity holds 3 of them"
@@ -62,14 +62,14 @@ def test_a_subnet_over_its_own_budget_is_named() -> None:
     ],
 )
 def test_missing_keys_are_named(method: str, missing: str, key: str) -> None:
-    """A method that needs what the problem leaves out says which key."""
+    """A method that needs a missing key names it."""
     with pytest.raises(Refused, match=f"^{key}: method {method} needs this key; give one number for each subnet$"):
         solve(drawn(**{missing: None}), method=method)
     solve(drawn(**{missing: None}))
 
 
 def test_random_uses_the_budgets_up() -> None:
-    """By seed; as many of both as fit, every micro-batch about as often."""
+    """`random` uses the budgets up, by seed, and chooses micro-batches about equally often."""
     problem = alike(72, 20, 8, 4)
     plans = [solve(problem, method="random", seed=seed) for seed in range(30)]
     assert len({plan.table for plan in plans}) == 30
@@ -83,7 +83,7 @@ def test_random_uses_the_budgets_up() -> None:
 
 
 def test_unknown_methods_are_refused() -> None:
-    """With the list of what there is."""
+    """An unknown method is refused with the known ones."""
     with pytest.raises(Refused, match="method: 'dp' is not known; allowed are bilevel, bilevel-disjoint, joint"):
         solve(drawn(), method="dp")
 

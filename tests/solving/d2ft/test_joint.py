@@ -1,4 +1,5 @@
-"""How many of each operation: tables and cutting planes agree, at any size, and with a table over capacities."""
+"""Numbers of operations in `joint`: tables and cutting planes agree with each other and with a table over
+capacities."""
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ Floats = NDArray[np.float64]
 
 
 def random_scores(seed: int, subnets: int, size: int) -> Scores:
-    """Real scores, few values, scores that ignore the sample, scores in proportion."""
+    """Draw scores: real, few values, equal along rows, or proportional."""
     draw = np.random.default_rng(seed)
     a, w = draw.gamma(2, 1, (subnets, size)), draw.gamma(2, 0.5, (subnets, size))
     if seed % 4 == 1:
@@ -27,7 +28,7 @@ def random_scores(seed: int, subnets: int, size: int) -> Scores:
 
 
 def test_tables_and_cuts_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two ways to the best sizes reach the same sum, by sets of these sizes that share nothing."""
+    """Both algorithms reach the same sum with disjoint sets of these sizes."""
     draw = np.random.default_rng(5)
     for seed in range(300):
         scores = random_scores(seed, 2, int(draw.integers(1, 50)))
@@ -48,7 +49,7 @@ def test_tables_and_cuts_agree(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("style", range(4))
 def test_1024_micro_batches(style: int) -> None:
-    """As good as a table over all capacities, micro-batch by micro-batch."""
+    """1024 micro-batches: the sum equals that of a table over capacities."""
     scores = random_scores(style, 1, 1024)
     room, full_cost, forward_cost = 5600, 10, 4
     fulls, others, splits = joint.best_counts(scores, [joint.feasible_counts(full_cost, forward_cost, room, 1024)[1]])

@@ -1,4 +1,4 @@
-"""The general knapsack: exact for any whole costs, small or huge."""
+"""The general knapsack is exact for any integer costs, small or huge."""
 
 from random import Random
 
@@ -16,7 +16,7 @@ from fleetune.solving.d2ft.solve import workload_variance
 
 
 def most(values: list[int], costs: list[int], capacity: int) -> int:
-    """By trying every subset."""
+    """Return the optimum by enumeration."""
     best = 0
     for taken in range(2 ** len(values)):
         chosen = [i for i in range(len(values)) if taken >> i & 1]
@@ -55,7 +55,7 @@ def test_costs_without_a_common_unit() -> None:
 
 
 def test_large() -> None:
-    """500 items of real weights: as good as a table over all capacities."""
+    """500 items: the value equals that of a table over all capacities."""
     draw = Random("large")
     costs = [draw.randint(50, 500) for _ in range(500)]
     values = [cost * draw.uniform(0.8, 1.2) for cost in costs]

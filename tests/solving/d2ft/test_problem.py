@@ -1,4 +1,4 @@
-"""A problem of kind d2ft is proven when it is made: any fault is one sentence that names it."""
+"""Construction of a problem of kind d2ft validates it: any fault is one sentence that names it."""
 
 import copy
 import json
@@ -25,7 +25,7 @@ Path = tuple[str | int, ...]
 
 
 def changed(path: Path, value: Any) -> dict[str, Any]:
-    """The good problem with one value replaced."""
+    """Return the valid problem with one value replaced."""
     plain = copy.deepcopy(GOOD)
     inner: Any = plain
     for key in path[:-1]:
@@ -35,7 +35,7 @@ def changed(path: Path, value: Any) -> dict[str, Any]:
 
 
 def refusal(plain: Any) -> str:
-    """The sentence that a problem is refused with."""
+    """Return the message of the refusal."""
     with pytest.raises(Refused) as caught:
         wire.load(Problem, plain, "p.json")
     return str(caught.value)
@@ -76,7 +76,7 @@ def refusal(plain: Any) -> str:
     ],
 )
 def test_each_fault_is_named(path: Path, value: Any, said: str) -> None:
-    """Field, subnet and micro-batch as the user reads them, what was given, and what is allowed."""
+    """The message names field, subnet and micro-batch, the given value, and what is allowed."""
     assert refusal(changed(path, value)).startswith("p.json: ")
     assert said in refusal(changed(path, value))
 
@@ -108,19 +108,19 @@ def test_what_may_be(path: Path, value: Any) -> None:
     ["backward_scores", "forward_scores", "forward_cost", "backward_cost", "full_capacity", "forward_capacity"],
 )
 def test_required_keys(missing: str) -> None:
-    """A key that is left out is named."""
+    """A missing key is named."""
     plain = {key: value for key, value in GOOD.items() if key != missing}
     assert refusal(plain) == f"p.json: {missing}: this key is required"
 
 
 def test_a_problem_is_its_json() -> None:
-    """Reading what was written gives the same problem; optional keys may be left out."""
+    """A problem that is written and read again is equal; optional keys may be omitted."""
     problem = tiny(3)
     assert wire.parse(Problem, wire.text(problem), "p.json") == problem
 
 
 def leaves(value: Any, path: Path = ()) -> Iterator[Path]:
-    """The path to every number and text inside."""
+    """Yield the path to every number and text."""
     if isinstance(value, dict | list):
         for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
             yield from leaves(inner, (*path, key))
@@ -131,14 +131,14 @@ def leaves(value: Any, path: Path = ()) -> Iterator[Path]:
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(list(leaves(GOOD))), st.sampled_from([NAN, -3, -0.5, "", {}, [[]], True, -(10**400)]))
 def test_any_field_spoilt_is_refused_by_its_name(path: Path, value: Any) -> None:
-    """Whatever single value of a good problem is spoilt, the sentence names its field."""
+    """Any single invalid value of a valid problem is refused by the name of its field."""
     said = refusal(changed(path, value))
     assert str(path[0]) in said
     assert "\n" not in said
 
 
 def test_the_example_solves_by_every_method() -> None:
-    """The file in configs/problems is a problem that every method plans, and the plan reads back as it was."""
+    """Every method solves the example of configs/problems, and the plan reads back as it was."""
     kind, problem = solving.read(EXAMPLE.read_bytes(), "example", solving.kinds())
     for method in SUMMARIES:
         plan = solving.solve(kind, problem, method=method)
@@ -150,8 +150,8 @@ def test_the_example_solves_by_every_method() -> None:
     assert plain["upper_bound"] is None
 
 
-def test_the_door_knows_it() -> None:
-    """bilevel is the default, joint says what it lacks, and a plan is told in a line."""
+def test_kind_is_registered() -> None:
+    """Through the common interface: bilevel is the default, joint names the missing key, and plans have a summary."""
     kind = solving.kinds()["d2ft"]
     assert next(iter(kind.methods())) == "bilevel"
     plan = solving.solve(kind, drawn())

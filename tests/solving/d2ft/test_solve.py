@@ -1,7 +1,4 @@
-"""Beside every table there is: each plan is the best of what its method has to choose from.
-
-Plans once looked at, as text: whoever changes a planner reads here what became of them.
-"""
+"""Plans compared with enumeration: each is the best that its method can choose; golden plans."""
 
 from pathlib import Path
 
@@ -31,7 +28,7 @@ from tests.solving.d2ft.instances import tiny
 
 @pytest.mark.parametrize("part", range(8))
 def test_joint_is_exact(part: int) -> None:
-    """No row of 3^N that fits is worth more, lexicographically exactly and weighted but for rounding."""
+    """No row of 3^N that fits is better, exactly for lexicographic and up to rounding for weighted objectives."""
     for seed in range(part * 60, part * 60 + 60):
         problem = tiny(seed, 2, 1 + seed % 6)
         plan = solve(problem, method="joint")
@@ -64,7 +61,7 @@ def test_both_knapsacks_are_exact(method: str) -> None:
 
 @pytest.mark.parametrize("method", SUMMARIES)
 def test_every_plan_is_what_it_says(method: str) -> None:
-    """Budgets kept or said not to be, every figure right, the bound not below, the same again by the same seed."""
+    """Budgets are kept or the violation is named, every figure is right, and the seed reproduces the plan."""
     for seed in range(200):
         problem = tiny(seed, 1 + seed % 4, 1 + seed % 7)
         plan = solve(problem, method=method, seed=seed)
@@ -104,7 +101,7 @@ SIGNS = {1: "F", 2: "o", 3: "."}
 
 
 def text(problem: Problem, method: str) -> str:
-    """What it is worth, then a line per subnet: F full, o forward-only."""
+    """Draw the objective, then a line per subnet: F full, o forward-only."""
     plan = solve(problem, method=method)
     kind = solving.kinds()["d2ft"]
     bound = "no bound" if plan.upper_bound is None else f"at most {plan.upper_bound:.2f}"
@@ -116,7 +113,7 @@ def text(problem: Problem, method: str) -> str:
 
 @pytest.mark.parametrize("method", [*SUMMARIES, "joint-weighted"])
 def test_plan(method: str) -> None:
-    """The plan of the example is the one that was looked at."""
+    """The plan of the example equals the golden file."""
     plain = wire.dump(wire.read(Problem, EXAMPLE)) | ({"forward_weight": 60.0} if method == "joint-weighted" else {})
     problem = wire.load(Problem, plain, "example")
     same_as_golden(f"solve-d2ft-{method}.txt", text(problem, method.removesuffix("-weighted")))

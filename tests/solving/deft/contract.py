@@ -1,4 +1,4 @@
-"""The contract's words once more, in plain Python, sharing nothing with the solvers: what a plan must keep."""
+"""The contract of kind "deft", checked in plain Python; shares no code with the solvers."""
 
 import itertools
 import math
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def check(problem: dict[str, Any], plan: dict[str, Any]) -> None:
-    """Each block one device, each device one block; memory; the band; the latency of the slowest pair."""
+    """Assert one device per block, memory, the band, and the latency of the slowest pair."""
     blocks = len(problem["block_memory_bytes"])
     devices, parts = plan["devices"], plan["bandwidth_hz"]
     assert plan["kind"] == "deft"
@@ -27,7 +27,7 @@ def check(problem: dict[str, Any], plan: dict[str, Any]) -> None:
 
 
 def latency_s(problem: dict[str, Any], devices: list[int], parts: list[float]) -> float:
-    """Of the slowest pair."""
+    """Return the latency of the slowest pair."""
     return max(
         problem["compute_s"][device][block]
         + problem["block_bits"] / (parts[block] * problem["spectral_efficiency"][device])
@@ -36,7 +36,7 @@ def latency_s(problem: dict[str, Any], devices: list[int], parts: list[float]) -
 
 
 def best_s(problem: dict[str, Any]) -> float:
-    """The least latency over all injections of blocks into devices that memory allows, the band divided exactly."""
+    """Return the least latency over all allocations within memory, with the band divided exactly."""
     blocks = len(problem["block_memory_bytes"])
     best = math.inf
     for devices in itertools.permutations(range(len(problem["memory_bytes"])), blocks):
@@ -46,7 +46,7 @@ def best_s(problem: dict[str, Any]) -> float:
 
 
 def alone_s(problem: dict[str, Any], devices: list[int], known_s: float) -> float:
-    """The least latency of one allocation, or `known_s` where it is not below that."""
+    """Return the least latency of one allocation, or `known_s` if it is not below that."""
     blocks = len(devices)
     if problem["bandwidth"] == "equal":
         return latency_s(problem, devices, [problem["bandwidth_hz"] / blocks] * blocks)

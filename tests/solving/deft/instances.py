@@ -1,7 +1,4 @@
-"""Problems of kind "deft" for tests, and the paper's worked example.
-
-Solving as a user does: JSON values in, JSON values out.
-"""
+"""Problems of kind "deft" for tests, the paper's worked example, and solving from JSON to JSON."""
 
 from random import Random
 from typing import Any
@@ -26,7 +23,7 @@ table gives the sequence of cuts, the counts after the first one and the allocat
 
 
 def plain(**changes: Any) -> dict[str, Any]:
-    """Three devices and two blocks as JSON values."""
+    """Return three devices and two blocks as JSON values."""
     return {
         "kind": "deft",
         "bandwidth": "joint",
@@ -40,7 +37,7 @@ def plain(**changes: Any) -> dict[str, Any]:
 
 
 def problem(**changes: Any) -> Problem:
-    """The same as a problem."""
+    """Return the same as a problem."""
     return wire.load(Problem, plain(**changes), "p.json")
 
 
@@ -96,7 +93,7 @@ def drawn(
 
 
 def solved(problem: dict[str, Any], method: str = "bisection") -> dict[str, Any]:
-    """A plan that keeps the contract."""
+    """Return a plan that satisfies the contract."""
     plan = document(solve(wire.load(Problem, problem, "p.json"), method=method))
     check(problem, plan)
     return plan

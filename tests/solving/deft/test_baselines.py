@@ -1,4 +1,4 @@
-"""compute-aware and channel-aware: the paper's benchmark schemes, which know one thing each and no memory."""
+"""compute-aware and channel-aware, the paper's benchmark schemes."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.solving.deft.instances import drawn, plain, solved
 
 @pytest.mark.parametrize("bandwidth", ["joint", "equal"])
 def test_what_each_knows(bandwidth: str) -> None:
-    """The deeper block goes to the faster device, or to the better channel; the third device stays out."""
+    """The deeper block goes to the faster device, or to the better channel; the third device is unused."""
     problem = plain(bandwidth=bandwidth, memory_bytes=[9999] * 3)
     by_speed, by_channel = solved(problem, "compute-aware"), solved(problem, "channel-aware")
     assert by_speed["devices"] == [2, 0]
@@ -25,7 +25,7 @@ def test_demand_is_measured() -> None:
 
 
 def test_the_memory_wall() -> None:
-    """A plan that breaks memory says so: the device, the block, what is needed and what there is."""
+    """A plan that exceeds memory names the device, the block, the need and what there is."""
     plan = solved(plain(), "channel-aware")
     assert plan["devices"] == [1, 2]
     assert not plan["feasible"]
@@ -33,14 +33,14 @@ def test_the_memory_wall() -> None:
 
 
 def test_the_worst_lack_is_named() -> None:
-    """Of several blocks that do not fit, the one that lacks most."""
+    """Of several blocks that do not fit, the one that lacks most is named."""
     problem = plain(memory_bytes=[4000, 500, 2000], block_memory_bytes=[1000, 1500])
     plan = solved(problem | {"spectral_efficiency": [0.1, 2.0, 1.0]}, "channel-aware")
     assert plan["reason"] == "device 1 lacks 1000 bytes for block 1, which needs 1500 bytes; it has 500 bytes"
 
 
 def test_feasible_ones_are_bounded() -> None:
-    """Where a baseline's plan fits memory it is a plan like any other; both kinds occur."""
+    """Plans that fit memory are feasible and bounded; both cases occur."""
     plans = [solved(drawn(seed, 8, 3), method) for seed in range(20) for method in ("compute-aware", "channel-aware")]
     assert {plan["feasible"] for plan in plans} == {True, False}
     assert all(plan["objective"] >= plan["lower_bound"] for plan in plans if plan["feasible"])

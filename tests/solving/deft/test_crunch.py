@@ -30,11 +30,11 @@ class Cut(NamedTuple):
     """One round of Algorithm 2."""
 
     value: float
-    """The largest entry, now removed."""
+    """Removed entry, the largest."""
     counts: Ints
     """[device]: eq. (11) after it."""
     passes: bool
-    """Whether the rest still holds an allocation."""
+    """True if the rest still contains an allocation."""
 
 
 def keeps(counts: Ints, blocks: int) -> bool:
@@ -71,7 +71,7 @@ def test_the_papers_allocation() -> None:
 
 @pytest.mark.parametrize("bits", [0.0, 1e6])
 def test_the_papers_example_as_a_problem(bits: float) -> None:
-    """The same by the method `crunch`, from memory, compute times and bits."""
+    """Method `crunch` solves the same example from memory, compute times and bits."""
     plan = solve(example(bits), method="crunch")
     assert (plan.objective, plan.lower_bound, plan.devices) == (29, 29, (0, 5, 3, 1))
     assert plan.solved_by == "crunch"
@@ -94,7 +94,7 @@ def tables(least: int = 1) -> st.SearchStrategy[Any]:
 @settings(deadline=None, max_examples=300)
 @given(tables())
 def test_threshold_of_tables_that_deepen(rows: list[list[float]]) -> None:
-    """Read by blocks, by the paper's cuts, and by matching: the optimum is the same, and its allocation keeps it."""
+    """Block by block, by the paper's cuts, and by matching, the optimum of a monotone table is the same."""
     table = np.sort(np.array(rows), axis=0)
     found = crunch_threshold(table)
     counts = np.count_nonzero(np.isfinite(table), axis=0)
@@ -136,7 +136,7 @@ def test_equal_parts_beside_brute_force(seed: int, rows: str) -> None:
 
 
 def test_rows_that_fall_are_matched() -> None:
-    """Where a deeper block is faster on some device, CRUNCH's count would be wrong, and the plan says matching."""
+    """If a deeper block is faster on some device, CRUNCH would be wrong, and the plan uses matching."""
     problem = drawn(0, 2, 2, bandwidth="equal", compute_s=[[5.0, 1.0], [5.0, 1.0]], block_bits=0)
     plan = solved(problem | {"memory_bytes": [9, 9]}, "crunch")
     assert plan["solved_by"] == "matching"
@@ -146,7 +146,7 @@ def test_rows_that_fall_are_matched() -> None:
 
 
 def test_memory_that_falls_is_matched() -> None:
-    """A deeper block may need less memory: what only the deeper one fits is found by matching."""
+    """If a deeper block needs less memory, the plan uses matching."""
     problem = drawn(0, 2, 2, bandwidth="equal", compute_s=[[1.0, 2.0], [1.0, 2.0]], block_bits=0)
     plan = solved(problem | {"block_memory_bytes": [5, 1], "memory_bytes": [2, 6]}, "crunch")
     assert (plan["devices"], plan["solved_by"]) == ([1, 0], "matching")

@@ -49,13 +49,13 @@ def test_it_gains_on_equal_parts_and_comes_close() -> None:
 
 
 def test_equal_bandwidth_is_refused() -> None:
-    """It divides the band: where that is settled, the sentence says what to use."""
+    """Equal bandwidth is refused with the method to use instead."""
     with pytest.raises(Refused, match='it divides the band, and bandwidth is "equal"; use crunch, or give a problem'):
         solve(problem(bandwidth="equal"), method="dual-ascent")
 
 
 def test_scale() -> None:
-    """64 blocks on 100 devices: still between the optimum and equal parts."""
+    """64 blocks on 100 devices: the plan lies between the optimum and equal parts."""
     asked = drawn(1, 100, 64)
     plan = solve(wire.load(Problem, asked, "p"), method="dual-ascent")
     assert solved(asked)["objective"] <= plan.objective <= solved(asked, "crunch")["objective"]

@@ -1,4 +1,4 @@
-"""Problems that no plan can solve name what binds: blocks, devices and bytes."""
+"""Infeasible problems name the blocks, devices and bytes that bind."""
 
 import itertools
 from random import Random
@@ -13,7 +13,7 @@ from tests.solving.deft.instances import problem
 
 
 def shaped(memory: list[float], needs: list[float]) -> Problem:
-    """Devices and blocks of these bytes."""
+    """Return a problem with these memories and needs."""
     return problem(
         compute_s=tuple((1.0,) * len(needs) for _ in memory),
         memory_bytes=tuple(memory),
@@ -56,7 +56,8 @@ GIVE = "give a device more memory, add one, or make smaller blocks"
 )
 @pytest.mark.parametrize("method", SUMMARIES)
 def test_it_names_what_binds(memory: list[float], needs: list[float], said: str, method: str) -> None:
-    """The fewest blocks that lack a device, whom they could go to, and by how many bytes the next one misses."""
+    """The message names the fewest blocks that lack a device, who could hold them, and the bytes the next device
+    lacks."""
     with pytest.raises(Infeasible) as caught:
         solve(shaped(memory, needs), method=method)
     assert str(caught.value) == said
@@ -68,7 +69,7 @@ def test_a_budget_met_exactly_fits() -> None:
 
 
 def test_long_lists_are_cut() -> None:
-    """Of many blocks and devices a few are named."""
+    """Long lists of blocks and devices are cut."""
     with pytest.raises(Infeasible) as caught:
         solve(shaped([2.0] * 29 + [1.0], [2.0] * 30))
     assert "blocks 0, 1, 2, 3, 4, 5, 6, 7 and 22 more need at least 2 bytes each" in str(caught.value)
@@ -76,7 +77,7 @@ def test_long_lists_are_cut() -> None:
 
 
 def test_infeasible_just_when_no_injection_fits() -> None:
-    """Over random memories: a plan where brute force finds an injection, and only there."""
+    """Over random memories, a plan exists exactly where brute force finds an allocation."""
     random, seen = Random(7), set()
     for _ in range(150):
         memory = [float(random.randint(0, 4)) for _ in range(random.randint(1, 5))]

@@ -1,7 +1,4 @@
-"""Kind deft through the door, as `fleetune solve` goes: defaults, JSON, determinism, one line for people.
-
-Plans once looked at, as text: whoever changes a planner reads here what became of them.
-"""
+"""Kind deft through the common interface: defaults, JSON, determinism, summary, golden plans."""
 
 import json
 import subprocess
@@ -23,7 +20,7 @@ from tests.solving.deft.instances import drawn, example, plain, problem
 
 @pytest.mark.parametrize(("bandwidth", "method"), [("joint", "bisection"), ("equal", "crunch")])
 def test_default(bandwidth: str, method: str) -> None:
-    """The exact method for how the band is divided."""
+    """The default is the exact method for the bandwidth mode."""
     text = json.dumps(plain(bandwidth=bandwidth))
     kind, asked = solving.read(text, "p.json", solving.kinds())
     plan = solving.document(solving.solve(kind, asked))
@@ -32,7 +29,7 @@ def test_default(bandwidth: str, method: str) -> None:
 
 
 def test_the_plan_is_the_contracts_json() -> None:
-    """Keys in the contract's order, then what is said besides; each can be read back."""
+    """The plan's keys are the contract's, in order, then further ones; it can be read again."""
     common = ["kind", "method", "feasible", "objective", "lower_bound", "solve_s", "deterministic"]
     decided = ["devices", "bandwidth_hz"]
     plans = {method: solving.document(solve(problem(), method=method)) for method in SUMMARIES}
@@ -46,7 +43,7 @@ def test_the_plan_is_the_contracts_json() -> None:
 
 @pytest.mark.parametrize("method", SUMMARIES)
 def test_same_problem_same_plan(method: str) -> None:
-    """Whatever the seed and the time limit, and in another process with another hash seed."""
+    """The plan depends neither on seed nor time limit, nor on the process's hash seed."""
     asked = wire.load(Problem, drawn(9, 8, 5), "p.json")
 
     def told(plan: Solution) -> str:
@@ -70,13 +67,13 @@ def test_same_problem_same_plan(method: str) -> None:
 
 
 def test_unknown_method() -> None:
-    """Refused with the methods there are."""
+    """An unknown method is refused with the known ones."""
     with pytest.raises(solving.api.Refused, match="method: 'magic' is not known; allowed are bisection, crunch"):
         solve(problem(), method="magic")
 
 
 def test_in_short() -> None:
-    """Blocks, their devices and the parts of the band; long lists are cut."""
+    """The summary shows blocks, devices and parts of the band; long lists are cut."""
     assert in_short(solve(problem(bandwidth="equal"))) == "2 blocks on devices 2 1 with 5e+05 Hz"
     assert in_short(solve(problem())) == "2 blocks on devices 2 1 with 2.679e+05 to 7.321e+05 Hz"
     assert in_short(solve(problem(compute_s=((1.0,),) * 3, block_memory_bytes=(1.0,)))).startswith(
@@ -87,7 +84,7 @@ def test_in_short() -> None:
 
 
 def test_no_solver_is_imported_before_it_is_asked() -> None:
-    """Listing kinds and reading problems leaves scipy alone."""
+    """Listing kinds and reading problems does not import scipy."""
     program = "import sys; from fleetune import solving; solving.kinds(); assert 'scipy.optimize' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
 
@@ -96,7 +93,7 @@ DRAWN = drawn(4, 8, 4)
 
 
 def text(problem: dict[str, Any], plan: Solution) -> str:
-    """What it costs, a line per block, and where a trace stood."""
+    """Draw the cost, a line per block, and iterations of the trace."""
     how = f" by {plan.solved_by}" if plan.solved_by else ""
     lines = [f"{plan.method}{how}: {plan.objective:.9g} s, and no plan less than {plan.lower_bound:.9g}"]
     if plan.reason:
@@ -113,12 +110,12 @@ def text(problem: dict[str, Any], plan: Solution) -> str:
 
 @pytest.mark.parametrize("method", SUMMARIES)
 def test_joint(method: str) -> None:
-    """The plan is the one that was looked at."""
+    """The plan equals the golden file."""
     same_as_golden(f"solve-deft-joint-{method}.txt", text(DRAWN, solve(wire.load(Problem, DRAWN, "p"), method=method)))
 
 
 @pytest.mark.parametrize("method", ["crunch", "bisection"])
 def test_the_papers_example(method: str) -> None:
-    """The plan of the paper's worked example."""
+    """The plan of the paper's example equals the golden file."""
     problem = example(1e6)
     same_as_golden(f"solve-deft-example-{method}.txt", text(wire.dump(problem), solve(problem, method=method)))

@@ -1,4 +1,4 @@
-"""A problem of kind deft is proven when it is made: any fault is one sentence that names it."""
+"""Construction of a problem of kind deft validates it: any fault is one sentence that names it."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ NAN, INFINITE = float("nan"), float("inf")
 
 
 def refusal(values: Any) -> str:
-    """The sentence that a problem is refused with."""
+    """Return the message of the refusal."""
     with pytest.raises(Refused) as caught:
         wire.load(Problem, values, "p.json")
     assert "\n" not in str(caught.value)
@@ -72,13 +72,13 @@ def refusal(values: Any) -> str:
     ],
 )
 def test_each_fault_is_named(key: str, value: Any, said: str) -> None:
-    """Field, device and block as the user reads them, what was given, and what is allowed."""
+    """The message names field, device and block, the given value, and what is allowed."""
     assert refusal(plain(**{key: value})).startswith(f"p.json: {said}")
 
 
 @pytest.mark.parametrize("missing", sorted(set(plain()) - {"kind"}))
 def test_required_keys(missing: str) -> None:
-    """A key that is left out is named."""
+    """A missing key is named."""
     values = {key: value for key, value in plain().items() if key != missing}
     assert refusal(values) == f"p.json: {missing}: this key is required"
 
@@ -97,18 +97,18 @@ def test_required_keys(missing: str) -> None:
     ],
 )
 def test_what_may_be(key: str, value: Any) -> None:
-    """Zeros, parts of bytes and bits, and rows that fall are fine."""
+    """Zeros, fractions of bytes and bits, and non-monotone rows are valid."""
     wire.load(Problem, plain(**{key: value}), "p.json")
 
 
 def test_a_problem_is_its_json() -> None:
-    """Reading what was written gives the same problem; the kind may be left out."""
+    """A problem that is written and read again is equal; the kind may be omitted."""
     assert wire.parse(Problem, wire.text(problem()), "p.json") == problem()
     assert wire.load(Problem, {k: v for k, v in plain().items() if k != "kind"}, "p.json") == problem()
 
 
 def test_too_many_pairs_are_refused() -> None:
-    """Before any table is made of them."""
+    """Too many pairs are refused before any table is made."""
     many = [1.0] * 100_000
     said = refusal(plain(memory_bytes=many, block_memory_bytes=many))
     assert said == "p.json: compute_s: 10000000000 pairs of device and block; at most 20000000 are planned at once"

@@ -1,4 +1,4 @@
-"""The contract's words on kind "opfence" once more, slow and plain, sharing no code with the solver."""
+"""The contract of kind "opfence", checked slowly in exact fractions; shares no code with the solver."""
 
 import itertools
 import math
@@ -9,7 +9,7 @@ Plain = dict[str, Any]
 
 
 class Judged:
-    """What a placement costs, in exact fractions."""
+    """Cost of a placement in exact fractions."""
 
     def __init__(self, problem: Plain, placement: dict[str, str]) -> None:
         devices = [device["name"] for device in problem["devices"]]
@@ -28,7 +28,7 @@ class Judged:
         }
         slowest_s = max(dense_s.values(), default=Fraction(0))
         self.links: dict[tuple[str, str], tuple[Fraction, Fraction]] = {}
-        """Bytes on the wire, and ratio."""
+        """(from, to) -> bytes on the wire, ratio."""
         receive_s = [Fraction(0)] * len(devices)
         for (a, b), sizes in carried.items():
             wire, ratio = _sent(problem, sum(sizes), dense_s[a, b], slowest_s)
@@ -61,7 +61,7 @@ def _sent(problem: Plain, dense_bytes: int, dense_s: Fraction, slowest_s: Fracti
 
 
 def check(problem: Plain, plan: Plain) -> Judged:
-    """Assert all that the contract says of a plan, whatever its method."""
+    """Assert everything that the contract says about a plan of any method."""
     devices = [device["name"] for device in problem["devices"]]
     judged = Judged(problem, plan["placement"])
     assert list(plan["placement"]) == [operator["name"] for operator in problem["operators"]]
@@ -81,7 +81,7 @@ def check(problem: Plain, plan: Plain) -> Judged:
 
 
 def best(problem: Plain) -> Fraction | None:
-    """The objective of the best placement that fits, of all there are; None: none fits."""
+    """Return the objective of the best placement that fits, by enumeration; None: none fits."""
     names = [operator["name"] for operator in problem["operators"]]
     devices = [device["name"] for device in problem["devices"]]
     found = None
@@ -93,7 +93,7 @@ def best(problem: Plain) -> Fraction | None:
 
 
 class _close:
-    """Equal to a float within rounding."""
+    """Equal to a float up to rounding."""
 
     def __init__(self, exact: Fraction) -> None:
         self.exact = exact

@@ -1,7 +1,4 @@
-"""Problems of kind "opfence": small ones drawn at random, one small enough to draw, and networks of real shape.
-
-Plans as JSON values, checked.
-"""
+"""Problems of kind "opfence": a small one, random ones, and networks of real shape; and their plans as JSON values."""
 
 from random import Random
 from typing import Any
@@ -18,7 +15,7 @@ Plain = dict[str, Any]
 
 
 def operator(name: str, flops: int, params: int, output: int, inputs: list[str]) -> Plain:
-    """A node."""
+    """Return an operator."""
     return {"name": name, "flops": flops, "param_bytes": params, "output_bytes": output, "inputs": inputs}
 
 
@@ -133,7 +130,7 @@ def clustered(seed: int, nodes: list[Plain], sizes: tuple[int, ...], ratio: floa
 
 
 def chain(length: int, seed: int = 0) -> list[Plain]:
-    """One operator after another."""
+    """Return a chain of operators."""
     random = Random(f"chain {length} {seed}")
     return [
         operator(
@@ -148,7 +145,7 @@ def chain(length: int, seed: int = 0) -> list[Plain]:
 
 
 def transformer(blocks: int, width: int = 64) -> list[Plain]:
-    """GPT-2's shape: pre-norm blocks with two skips each."""
+    """Return a graph of GPT-2's shape: pre-norm blocks with two skips each."""
     found = [operator("embed", 0, 40 * width * width, 4 * width, [])]
     last = before = "embed"
     for i in range(blocks):
@@ -177,7 +174,7 @@ def transformer(blocks: int, width: int = 64) -> list[Plain]:
 
 
 def resnet(stages: tuple[int, ...], width: int = 16) -> list[Plain]:
-    """Bottleneck blocks; the first of each stage has a convolution on its skip."""
+    """Return bottleneck blocks; the first of each stage has a convolution on its skip."""
     found, last = [operator("stem", 4000, 600, 64 * width, [])], "stem"
     for stage, blocks in enumerate(stages):
         wide, size = width * 2**stage, 64 * width // 2**stage
@@ -201,7 +198,7 @@ def resnet(stages: tuple[int, ...], width: int = 16) -> list[Plain]:
 
 
 def branches(count: int, length: int) -> list[Plain]:
-    """Parallel chains between a fork and a join, listed branch after branch turn by turn."""
+    """Return parallel chains between a fork and a join, listed alternately."""
     found = [operator("fork", 100, 10, 400, [])]
     for i in range(length):
         for branch in range(count):
@@ -211,12 +208,12 @@ def branches(count: int, length: int) -> list[Plain]:
 
 
 def solved(plain: Plain, method: str, seed: int = 0, time_limit_s: float | None = None) -> Plain:
-    """The plan that a method makes of a problem."""
+    """Return the plan of a method."""
     return document(solve(wire.load(Problem, plain, "p.json"), method=method, seed=seed, time_limit_s=time_limit_s))
 
 
 def all_methods(plain: Plain) -> dict[str, Plain]:
-    """The plan of every method, checked; nothing for those that find none."""
+    """Return the checked plan of every method that finds one."""
     found = {}
     for method in SUMMARIES:
         try:

@@ -1,4 +1,4 @@
-"""What each link sends: eq. (7) with the codec's own cost, by hand."""
+"""AdaTopK: bytes and ratio of each link by eq. (7) with the codec's own cost, by hand."""
 
 from typing import Any
 

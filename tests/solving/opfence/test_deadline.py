@@ -1,4 +1,4 @@
-"""A time limit: every part of the search ends soon after it, with a plan as good as what was found by then."""
+"""A time limit ends every part of the search soon, with a plan as good as what was found by then."""
 
 import itertools
 import time
@@ -25,11 +25,11 @@ from tests.solving.opfence.contract import check
 from tests.solving.opfence.instances import Plain, branches, chain, clustered, solved, tiny, transformer
 
 SOON_S = 1.0
-"""Of CPU; it takes a tenth of that on an idle machine."""
+"""CPU seconds; a tenth of that suffices on an idle machine."""
 
 
 class After(Deadline):
-    """Is over once it was looked at so many times, and notes when that was."""
+    """A deadline that expires after a number of looks, and notes when that was."""
 
     def __init__(self, looks: int) -> None:
         super().__init__(1e9)
@@ -38,24 +38,24 @@ class After(Deadline):
 
     @property
     def expired(self) -> bool:
-        """Counts."""
+        """Count a look."""
         self.looks -= 1
         if self.looks < 0 and self.ended_s is None:
             self.ended_s = time.process_time()
         return self.looks < 0
 
     def extended(self, share: float, least_s: float) -> Deadline:
-        """Itself: there is no time to find a first plan."""
+        """Return itself: there is no extra time for a first placement."""
         return self
 
 
 def instance_of(plain: Plain) -> Instance:
-    """A problem ready for computing."""
+    """Return the arrays of a problem."""
     return Instance(wire.load(Problem, plain, "p.json"))
 
 
 def tight() -> Plain:
-    """36 operators that all but fill 12 devices, whichever way they are packed."""
+    """Return 36 operators that all but fill 12 devices, whichever way they are packed."""
     random = Random(1)
     nodes = [node | {"param_bytes": 0, "output_bytes": 2 * random.randint(251, 499)} for node in chain(36)]
     each = sum(node["output_bytes"] for node in nodes) // 12 + 3
@@ -78,8 +78,7 @@ def large() -> Instance:
 
 @pytest.mark.parametrize("looks", [0, 300, 1500, 4500, 5500])
 def test_large(large: Instance, looks: int) -> None:
-    """Wherever the limit strikes - drafts, walks, bound, improving - the plan comes soon, fits, and is no worse than a
-    baseline."""
+    """Wherever the limit strikes, the plan comes soon, fits, and is no worse than a baseline."""
     deadline = After(looks)
     placement, bound_s = search.plan(large, 0, deadline)
     assert deadline.ended_s is not None
@@ -94,7 +93,7 @@ def test_large(large: Instance, looks: int) -> None:
 
 @pytest.mark.parametrize("looks", [*range(0, 40, 7), 60, 150, 400, 1000, 3000])
 def test_small(looks: int) -> None:
-    """The same of small problems of every shape, of which some fit only once packed."""
+    """The same holds for small problems of every shape, some of which need a packing."""
     for seed, nodes in enumerate([chain(20), branches(4, 5), transformer(2)]):
         instance = instance_of(clustered(seed, nodes, (3, 2, 2), [None, 20.0][seed % 2]))
         placement, bound_s = search.plan(instance, 0, After(looks))
@@ -103,14 +102,14 @@ def test_small(looks: int) -> None:
 
 
 def test_real_clock(large: Instance) -> None:
-    """A fifth of a second is a fifth of a second, more or less."""
+    """A limit of a fifth of a second is kept on the real clock."""
     started = time.process_time()
     search.plan(large, 0, Deadline(0.2))
     assert time.process_time() - started < 0.2 + SOON_S
 
 
 def test_parts_end_at_once() -> None:
-    """Once the deadline is expired, every part hands back what it was given, or nothing."""
+    """Every part returns its input, or nothing, if the deadline has expired."""
     instance = instance_of(clustered(1, branches(3, 6), (3, 2), 20.0))
     placement, expired = np.random.default_rng(0).integers(0, instance.devices, instance.operators), After(0)
     line, limits = linear_orders(instance)[0], Limits(np.full(3, np.inf), np.full(3, np.inf), np.full(3, np.inf))
@@ -130,7 +129,7 @@ def test_parts_end_at_once() -> None:
 
 
 def test_moves_keep_what_they_gained() -> None:
-    """Moves that are cut short leave a placement between the first and the last."""
+    """Moves that are cut short return a placement no worse than the start."""
     instance = instance_of(clustered(1, branches(3, 6), (3, 2), 20.0))
     placement = np.random.default_rng(0).integers(0, instance.devices, instance.operators)
     costs = [instance.cost_s(chain_moves(instance, placement, deadline=After(looks))) for looks in (0, 20, 100, 10**6)]
@@ -141,7 +140,7 @@ def test_moves_keep_what_they_gained() -> None:
 
 
 def test_bound_that_was_cut_short() -> None:
-    """It is weaker, never wrong."""
+    """A bound that is cut short is weaker, never wrong."""
     for seed, looks in itertools.product(range(0, 40, 3), (0, 3, 15, 40)):
         instance = instance_of(tiny(seed, operators=5))
         placement = best_placement(instance)
@@ -153,7 +152,7 @@ def test_bound_that_was_cut_short() -> None:
 
 
 def test_packing_ends() -> None:
-    """The constraint solver has what is left of the limit, and what it did not find is not called impossible."""
+    """The constraint solver keeps the limit, and what it did not find is not called infeasible."""
     started = time.process_time()
     assert pack(instance_of(tight()), Deadline(0.3)) == (None, False)
     assert time.process_time() - started < 0.3 + SOON_S
@@ -161,7 +160,7 @@ def test_packing_ends() -> None:
 
 @pytest.mark.parametrize("method", ["search", "opfence"])
 def test_nothing_found_in_time(method: str) -> None:
-    """Where not even a first plan is found within a second, the message says that time was short."""
+    """If no placement is found within a second, the message says that time was short."""
     started = time.process_time()
     with pytest.raises(Infeasible) as caught:
         solved(tight(), method, time_limit_s=0.01)
@@ -188,7 +187,8 @@ def test_found_after_the_limit(method: str, sizes: list[int], monkeypatch: pytes
 
 
 def test_who_is_deterministic() -> None:
-    """Only what a clock could have ended is not; a limit that is not reached changes no plan of OP-Fence."""
+    """Only methods that a clock could have ended are non-deterministic; an unused limit does not change OP-Fence's
+    plan."""
     plain = clustered(6, chain(20), (2, 2))
     for method in ("search", "opfence", "equal-modules", "equal-compute"):
         assert solved(plain, method)["deterministic"]

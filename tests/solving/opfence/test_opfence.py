@@ -1,4 +1,4 @@
-"""OP-Fence: clusters are found, each takes a connected part of the graph, slow links are crossed once."""
+"""OP-Fence finds clusters, gives each a connected part of the graph, and crosses slow links once."""
 
 from collections import defaultdict
 from typing import Any
@@ -29,12 +29,12 @@ GRAPHS = {"chain": chain(30), "transformer": transformer(5), "resnet": resnet((2
 
 
 def home(device: str) -> str:
-    """The cluster that the instance put a device in."""
+    """Return the cluster that the instance put a device in."""
     return device.rpartition("-")[2]
 
 
 def torn(plain: Plain, group_of: dict[str, Any]) -> int:
-    """How many groups of operators do not hang together."""
+    """Return the number of disconnected groups of operators."""
     names = [node["name"] for node in plain["operators"]]
     parents = [[names.index(one) for one in node["inputs"]] for node in plain["operators"]]
     groups = defaultdict(list)
@@ -47,7 +47,7 @@ def torn(plain: Plain, group_of: dict[str, Any]) -> int:
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("sizes", [(3, 3), (4, 2, 3), (2, 2, 2, 2)])
 def test_fence(sizes: tuple[int, ...], graph: str, ratio: float | None) -> None:
-    """The clusters are those of the links; each one's operators hang together; all devices take part."""
+    """The clusters are those of the links; the operators of each are connected; all devices take part."""
     plain = clustered(len(sizes), GRAPHS[graph], sizes, ratio)
     plan = solved(plain, "opfence")
     assert sorted(len(cluster) for cluster in plan["clusters"]) == sorted(sizes)
@@ -59,7 +59,7 @@ def test_fence(sizes: tuple[int, ...], graph: str, ratio: float | None) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_chain_crosses_once(seed: int) -> None:
-    """Of a chain each device has one run, and between clusters there is one link less than there are clusters."""
+    """On a chain each device has one run, and clusters are joined by one link less than their number."""
     plain = clustered(seed, chain(40, seed), (3, 4, 2))
     plan = solved(plain, "opfence")
     assert torn(plain, plan["placement"]) == 0
@@ -70,7 +70,7 @@ def test_chain_crosses_once(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_never_above_the_baselines(seed: int) -> None:
-    """On clustered devices listed in random order."""
+    """OP-Fence is not above a baseline on clustered devices listed in random order."""
     for graph in GRAPHS.values():
         plain = clustered(20 + seed, graph, [(3, 3), (5, 2, 2), (6, 6), (2, 1)][seed], [None, 100.0][seed % 2])
         plan = solved(plain, "opfence")
@@ -109,7 +109,7 @@ def test_never_above_the_baselines_at_random(part: int) -> None:
 
 
 def test_disconnected_graph() -> None:
-    """Two graphs side by side: no cluster has more parts than it must."""
+    """Two graphs side by side: every operator is placed."""
     nodes = chain(12) + [
         node | {"name": f"p-{node['name']}", "inputs": [f"p-{x}" for x in node["inputs"]]} for node in chain(9)
     ]
@@ -118,14 +118,14 @@ def test_disconnected_graph() -> None:
 
 
 def test_seed_of_the_clusters() -> None:
-    """Clusters that are plain to see do not depend on the seed."""
+    """Clusters with clear borders do not depend on the seed."""
     plain = clustered(4, chain(20), (4, 4))
     found = {str(solved(plain, "opfence", seed=seed)["clusters"]) for seed in range(5)}
     assert len(found) == 1
 
 
 def test_endless_bandwidth() -> None:
-    """Links without any time per byte count as the fastest there are."""
+    """Links of infinite bandwidth count as the fastest."""
     plain = drawn(
         devices=[{"name": name, "flops_per_s": 1, "memory_bytes": 1000} for name in "abcd"],
         alpha_s=[[0] * 4] * 4,
@@ -135,7 +135,7 @@ def test_endless_bandwidth() -> None:
 
 
 def test_memory_comes_first() -> None:
-    """Where no runs fit, a placement that does is found all the same, whatever it tears."""
+    """If no contiguous partition fits, a placement that does is found, even with disconnected clusters."""
     found = 0
     for seed in range(40):
         plain = tiny(seed, operators=5, memory=1.3)

@@ -1,4 +1,4 @@
-"""The parts that the search is made of, each against trying everything."""
+"""The parts of the search, each compared with enumeration."""
 
 import itertools
 from random import Random
@@ -24,12 +24,12 @@ from tests.solving.opfence.instances import Plain, branches, chain, clustered, d
 
 
 def instance_of(plain: Plain) -> Instance:
-    """A problem ready for computing."""
+    """Return the arrays of a problem."""
     return Instance(wire.load(Problem, plain, "p.json"))
 
 
 def somewhere(instance: Instance, seed: int) -> np.ndarray:
-    """A random placement."""
+    """Return a random placement."""
     return np.random.default_rng(seed).integers(0, instance.devices, instance.operators)
 
 
@@ -55,7 +55,7 @@ def test_search_without_trying_everything(memory: float | None, monkeypatch: pyt
 
 @pytest.mark.parametrize("seed", range(8))
 def test_every_placement(seed: int) -> None:
-    """The enumeration finds the best of all that fit."""
+    """The enumeration finds the best placement that fits."""
     plain = tiny(seed, operators=4, memory=2.0)
     instance, least = instance_of(plain), best(plain)
     found = best_placement(instance)
@@ -67,7 +67,7 @@ def test_every_placement(seed: int) -> None:
 @pytest.mark.parametrize("ratio", [None, 5.0])
 @pytest.mark.parametrize("seed", range(6))
 def test_cut(seed: int, ratio: float | None) -> None:
-    """Of all cuts of a chain for devices in one order, the cheapest within the limits, all of them or some left out."""
+    """The cuts found are the cheapest within the limits, for all devices of an order or with some left out."""
     instance = instance_of(clustered(seed, chain(7, seed), (2, 2), ratio))
     line, row = linear_order(instance, instance.order, instance.operators), [2, 0, 3, 1]
     for use_all, limit in itertools.product((True, False), (1.5, 2.5, 4.0, np.inf)):
@@ -86,7 +86,7 @@ def test_cut(seed: int, ratio: float | None) -> None:
 
 
 def _dense_sum_s(instance: Instance, placement: np.ndarray, limit: float) -> float:
-    """Sum of computing and receiving; infinite where a device takes longer or the memory is short."""
+    """Return the sum of compute and receive times; infinite if a device takes longer or memory is short."""
     traffic = instance.traffic(placement)
     receive_s = np.bincount(traffic.receiver, instance.dense_s(traffic), minlength=instance.devices)
     compute_s = np.bincount(placement, instance.flops, minlength=instance.devices) / instance.speed
@@ -97,7 +97,7 @@ def _dense_sum_s(instance: Instance, placement: np.ndarray, limit: float) -> flo
 
 @pytest.mark.parametrize("seed", range(6))
 def test_walk(seed: int) -> None:
-    """With devices free to come again, no run of a chain over any devices costs less; with each once, all fit."""
+    """With devices free to repeat, the cost is a lower bound on a chain; with each used once, placements fit."""
     instance = instance_of(clustered(seed, chain(6, seed), (2, 1)))
     line = linear_order(instance, instance.order, instance.operators)
     for limit in (2.0, 4.0, np.inf):
@@ -136,7 +136,7 @@ def test_exchanged(ratio: float | None) -> None:
 
 @pytest.mark.parametrize("ratio", [None, 30.0])
 def test_moving_keeps_count(ratio: float | None) -> None:
-    """After any moves the cost is that of the placement they led to, and so is what each device holds."""
+    """After any moves, cost and memory equal those computed from the resulting placement."""
     instance = instance_of(clustered(3, transformer(3), (2, 3), ratio))
     placement, random = somewhere(instance, 3), Random(3)
     state = IncrementalPlacement(instance, placement)
@@ -151,7 +151,7 @@ def test_moving_keeps_count(ratio: float | None) -> None:
 
 
 def test_moves_and_annealing_help() -> None:
-    """From a random placement neither makes it slower, and what annealing returns fits."""
+    """From a random placement neither moves nor annealing is slower, and what annealing returns fits."""
     for seed in range(4):
         instance = instance_of(clustered(seed, branches(3, 4), (2, 2), 20.0))
         placement = somewhere(instance, seed)
@@ -185,7 +185,7 @@ def test_bound_of_a_chain() -> None:
 
 
 def test_orders() -> None:
-    """Both orders put inputs first; depth first ends a branch before it begins the next."""
+    """Both orders are topological; depth first ends a branch before it begins the next."""
     instance = instance_of(clustered(0, branches(3, 4), (2,)))
     for order in (topological(instance.parents), depth_first(instance.parents)):
         placement = {operator: at for at, operator in enumerate(order)}
@@ -206,7 +206,7 @@ def test_crossing() -> None:
 
 
 def test_coarse_keeps_the_narrow_cuts() -> None:
-    """With fewer cuts the ends stay, and so do cuts between blocks, where least crosses."""
+    """A coarse order keeps its ends and the cuts between blocks, where least crosses."""
     instance = instance_of(clustered(0, transformer(12), (2, 2)))
     line = linear_orders(instance)[0]
     coarse = line.coarse(30)
@@ -216,14 +216,14 @@ def test_coarse_keeps_the_narrow_cuts() -> None:
 
 
 def test_components() -> None:
-    """Parts that hang together, the largest first."""
+    """Components are sorted by decreasing size."""
     parents = [[], [0], [], [2], [3], []]
     assert components(range(6), parents) == [[2, 3, 4], [0, 1], [5]]
     assert components([0, 2, 4], parents) == [[0], [2], [4]]
 
 
 def test_heaviest_path() -> None:
-    """The path of most flops: through the longest-lasting branch."""
+    """The path of most flops goes through the heaviest branch."""
     instance = instance_of(clustered(0, branches(3, 4), (2,)))
     names = [instance.problem.operators[i].name for i in heaviest_path(instance)]
     assert names == ["fork", "b2.0", "b2.1", "b2.2", "b2.3", "join"]

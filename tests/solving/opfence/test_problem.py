@@ -1,4 +1,4 @@
-"""A problem of kind opfence is proven when it is made: any fault is one sentence that names it."""
+"""Construction of a problem of kind opfence validates it: any fault is one sentence that names it."""
 
 import copy
 import json
@@ -22,7 +22,7 @@ Path = tuple[str | int, ...]
 
 
 def changed(path: Path, value: Any) -> dict[str, Any]:
-    """The good problem with one value replaced."""
+    """Return the valid problem with one value replaced."""
     plain = copy.deepcopy(GOOD)
     inner: Any = plain
     for key in path[:-1]:
@@ -101,13 +101,13 @@ def test_fault_is_named(path: Path, value: Any, said: str) -> None:
 
 @pytest.mark.parametrize("key", ["operators", "devices", "alpha_s", "beta_s_per_byte", "micro_batches"])
 def test_key_is_required(key: str) -> None:
-    """What has no neutral value must be given."""
+    """A key without a default is required."""
     with pytest.raises(Refused, match=f"p.json: {key}: this key is required"):
         wire.load(Problem, {name: value for name, value in GOOD.items() if name != key}, "p.json")
 
 
 def test_codec_is_required_with_a_ratio() -> None:
-    """Without a ratio nobody asks what a kept element takes; with one it must be given."""
+    """The codec's bytes per kept element are required with a ratio only."""
     plain = {name: value for name, value in GOOD.items() if name != "codec_bytes_per_kept_element"}
     assert wire.load(Problem, plain, "p.json").element_bytes == 4
     with pytest.raises(Refused, match="codec_bytes_per_kept_element: this key is required where there is a compre"):
@@ -115,14 +115,14 @@ def test_codec_is_required_with_a_ratio() -> None:
 
 
 def test_cycle_is_shown() -> None:
-    """A cycle is told from input to user, however it is reached."""
+    """A cycle is shown from input to user."""
     plain = changed(("operators", 1, "inputs"), ["mid"])
     with pytest.raises(Refused, match="operators: left -> mid -> left is a cycle; an input must not need its user"):
         wire.load(Problem, plain, "p.json")
 
 
-def test_through_the_door() -> None:
-    """Problem files name the kind, and 1e2 is as good as 100."""
+def test_through_the_interface() -> None:
+    """Problem files name the kind, and 1e2 is the same as 100."""
     kind, asked = read(json.dumps(changed(("operators", 0, "flops"), 1e2)), "p.json", kinds())
     assert kind.name == "opfence"
     assert asked.operators[0].flops == 100
@@ -194,14 +194,14 @@ def test_no_packing(method: str) -> None:
 
 @pytest.mark.parametrize("method", ["equal-modules", "equal-compute"])
 def test_baselines_ignore_memory(method: str) -> None:
-    """They plan all the same, say that it is not feasible, and which device lacks how much."""
+    """Baselines ignore memory: the plan is infeasible and names the device that lacks most."""
     plan = solved(changed(("devices", 0, "memory_bytes"), 400), method)
     assert plan["feasible"] is False
     assert plan["reason"].startswith("device a lacks ")
 
 
 def test_unknown_method() -> None:
-    """The methods there are are listed."""
+    """An unknown method is refused with the known ones."""
     with pytest.raises(Refused, match="method: 'louvain' is not known; allowed are search, opfence, equal-modules"):
         solve(wire.load(Problem, GOOD, "p.json"), method="louvain")
 
@@ -214,7 +214,7 @@ JUNK = st.one_of(
 @settings(deadline=None, max_examples=150)
 @given(st.sampled_from(sorted(GOOD)), st.integers(0, 2), st.integers(0, 4), JUNK)
 def test_no_traceback(key: str, row: int, column: int, junk: Any) -> None:
-    """Whatever stands in one place, a plan is found or the fault is told."""
+    """Any JSON value in any place gives a plan or a message."""
     plain = copy.deepcopy(GOOD)
     inner = plain[key]
     if isinstance(inner, list) and isinstance(inner[row], list):

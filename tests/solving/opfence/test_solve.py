@@ -1,8 +1,4 @@
-"""Every plan of every method keeps the contract, judged once more in exact fractions.
-
-Plans once looked at, as text: whoever changes a method reads here what became of them.
-"""
-
+"""Plans of every method satisfy the contract, computed again in exact fractions; golden plans."""
 
 import pytest
 
@@ -33,7 +29,7 @@ GRAPHS = {
 @pytest.mark.parametrize("memory", [None, 1.6])
 @pytest.mark.parametrize("seed", range(30))
 def test_tiny(seed: int, memory: float | None) -> None:
-    """The search finds the best of all placements, no bound is above it, and nothing is found only where nothing is."""
+    """The search finds the best of all placements, no bound is above it, and it fails only if no placement fits."""
     plain = tiny(seed, operators=1 + seed % 5, devices=1 + seed // 2 % 3, memory=memory)
     least, plans = best(plain), all_methods(plain)
     assert ("search" in plans) == ("opfence" in plans) == (least is not None)
@@ -58,7 +54,7 @@ def test_clustered(graph: str, ratio: float | None) -> None:
 
 @pytest.mark.parametrize("method", ["search", "opfence", "equal-modules", "equal-compute"])
 def test_same_again(method: str) -> None:
-    """Same problem, seed and method: the same plan but for the time it took; so for operators in any order of keys."""
+    """The same problem, seed and method give the same plan, also for keys in another order."""
     plain = clustered(5, transformer(4), (3, 3), 50.0)
     one, other = solved(plain, method, seed=7), solved(plain, method, seed=7)
     assert one.pop("solve_s") >= 0
@@ -68,7 +64,7 @@ def test_same_again(method: str) -> None:
 
 
 def test_time_limit() -> None:
-    """A search with a time limit says that another run may differ, and keeps the contract."""
+    """A search with a time limit is not called deterministic, and satisfies the contract."""
     plain = clustered(6, chain(20), (2, 2))
     plan = solved(plain, "search", time_limit_s=0.3)
     check(plain, plan)
@@ -76,7 +72,7 @@ def test_time_limit() -> None:
 
 
 def test_one_device() -> None:
-    """Alone: all flops over its speed, as often as there are micro-batches; nothing is sent, and that is the bound."""
+    """One device: the time is all flops over its speed per micro-batch, without traffic, and equals the bound."""
     plain = drawn(devices=[{"name": "a", "flops_per_s": 50.0, "memory_bytes": 10**6}], alpha_s=[[0]])
     plain["beta_s_per_byte"] = [[None]]
     for plan in all_methods(plain).values():
@@ -86,7 +82,7 @@ def test_one_device() -> None:
 
 
 def test_no_work_and_no_links() -> None:
-    """Nothing to compute and links that take no time: 0 s, by every method."""
+    """No flops and links that take no time: every method needs 0 s."""
     plain = drawn(alpha_s=[[0] * 3] * 3, beta_s_per_byte=[[0] * 3] * 3, compression_ratio=10)
     plain["operators"] = [node | {"flops": 0} for node in plain["operators"]]
     for plan in all_methods(plain).values():
@@ -96,7 +92,7 @@ def test_no_work_and_no_links() -> None:
 
 
 def test_no_graph() -> None:
-    """Operators that read nothing need no links, and any device may take any of them."""
+    """Operators without inputs need no links, and any device may run any of them."""
     plain = drawn()
     plain["operators"] = [node | {"inputs": []} for node in plain["operators"]]
     plans = all_methods(plain)
@@ -113,7 +109,7 @@ def test_more_devices_than_operators() -> None:
 
 
 def test_listed_in_any_order() -> None:
-    """Operators may be listed users first: the plan lists them so, and costs the same."""
+    """Operators may be listed users first: the plan keeps that order and the cost."""
     plain = drawn()
     turned = plain | {"operators": plain["operators"][::-1]}
     for method in ("search", "opfence"):
@@ -125,8 +121,8 @@ def test_listed_in_any_order() -> None:
 @pytest.mark.parametrize("devices", [24, 48])
 @pytest.mark.parametrize("graph", ["gpt2-xl", "resnet-101"])
 def test_large(graph: str, devices: int) -> None:
-    """Hundreds of operators on 24 and 48 devices in clusters, thinned by 100: all plans keep the contract, and neither
-    of ours is above a baseline."""
+    """Hundreds of operators on 24 and 48 devices, compressed 100 times: plans satisfy the contract, and ours beat
+    the baselines."""
     nodes = transformer(48) if graph == "gpt2-xl" else resnet((3, 4, 23, 3))
     sizes = (8, 4, 4, 4, 4) if devices == 24 else (8, 8, 8, 8, 8, 8)
     plans = all_methods(clustered(9, nodes, sizes, 100.0))
@@ -166,7 +162,7 @@ PROBLEMS = {
 
 
 def text(plan: Plain) -> str:
-    """What it costs, then operators by device, then links."""
+    """Draw the cost, then operators by device, then links."""
     verdict = "" if plan["feasible"] else f" if it fitted: {plan['reason']}"
     lines = [f"{plan['method']}: {plan['objective']:.6f} s, no plan less than {plan['lower_bound']:.6f} s{verdict}"]
     lines.append("  clusters " + " | ".join(" ".join(cluster) for cluster in plan["clusters"]))
@@ -178,6 +174,6 @@ def text(plan: Plain) -> str:
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_plan(name: str) -> None:
-    """The plans of all methods are the ones that were looked at."""
+    """The plans of all methods equal the golden files."""
     methods = ("search", "opfence", "equal-modules", "equal-compute")
     same_as_golden(f"solve-opfence-{name}.txt", "".join(text(solved(PROBLEMS[name], method)) for method in methods))

@@ -1,6 +1,6 @@
-"""The best makespan of tiny problems by trying everything; shares no code with the solver.
+"""Brute-force optimum of tiny problems; shares no code with the solver.
 
-Times are walked through unit by unit, so keep them short: 2-3 clients, 1-2 helpers, tasks of 1-3 units.
+It steps through time unit by unit, so keep times short: 2-3 clients, 1-2 helpers, tasks of 1-3 units.
 """
 
 import itertools
@@ -10,7 +10,7 @@ from fleetune.solving.split.problem import Problem
 
 
 def assignments(problem: Problem) -> list[tuple[int, ...]]:
-    """All that have links and memory, the helper of each client."""
+    """Return all assignments [client] within links and memory."""
     helpers, clients = range(len(problem.helper_memory)), range(len(problem.client_memory))
     matrices = (
         problem.release, problem.forward, problem.turnaround_forward, problem.turnaround_backward, problem.backward,
@@ -29,7 +29,7 @@ def assignments(problem: Problem) -> list[tuple[int, ...]]:
 
 
 def best(problem: Problem) -> int | None:
-    """The least makespan of any plan; None: nothing is feasible."""
+    """Return the least makespan of any plan; None: no plan is feasible."""
     found = [
         max(
             on_one_helper(problem, i, tuple(j for j in range(len(helper)) if helper[j] == i))
@@ -42,7 +42,7 @@ def best(problem: Problem) -> int | None:
 
 @cache
 def on_one_helper(problem: Problem, helper: int, clients: tuple[int, ...]) -> int:
-    """The least makespan of these clients on this helper."""
+    """Return the least makespan of these clients on this helper."""
     search = _Interrupted(problem, helper, clients) if problem.preemptive else _Orders(problem, helper, clients)
     return search.least()
 
@@ -63,7 +63,7 @@ class _Times:
 
 
 class _Orders(_Times):
-    """Without preemption: every order of all tasks, each as early as it can be."""
+    """Without preemption: every order of all tasks, each as early as possible."""
 
     def least(self) -> int:
         tasks = [(k, way) for k in range(len(self.clients)) for way in (0, 1)]
@@ -96,9 +96,10 @@ class _Interrupted(_Times):
 
     @cache  # noqa: B019 - lives as long as one tiny problem
     def _from(self, now: int, last: int, state: tuple[tuple[int, int, int, int, int], ...]) -> int:
-        """state of each client: release, forward left, backward ready (-1: unknown), backward left, pieces so far.
+        """state: per client its release, forward left, ready time of the backward (-1: unknown), backward left, pieces
+        so far.
 
-        What cannot get below an order without interruptions is not looked at.
+        Branches that cannot beat an order without interruptions are cut off.
         """
         if all(q == 0 for _, _, _, q, _ in state):
             return 0

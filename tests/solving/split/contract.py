@@ -1,4 +1,4 @@
-"""The contract's words on a plan of kind "split" once more, on plain JSON values; shares no code with the solver."""
+"""The contract of kind "split", checked on plain JSON values; shares no code with the solver."""
 
 from fractions import Fraction
 from typing import Any
@@ -14,7 +14,7 @@ TIMES = ("release", "forward", "turnaround_forward", "turnaround_backward", "bac
 
 
 def check(problem: Problem, plan: Solution) -> None:
-    """Everything that the contract says of a plan, and what its order must be."""
+    """Assert everything that the contract says about a plan and its order."""
     given, shown = wire.dump(problem), document(plan)
     assert set(shown) == KEYS
     assert shown["kind"] == "split"
@@ -25,7 +25,7 @@ def check(problem: Problem, plan: Solution) -> None:
 
 
 def check_schedule(given: dict[str, Any], helper: list[int], schedule: list[dict[str, Any]]) -> int:
-    """The makespan of a schedule that keeps to the contract slot by slot; AssertionError for any other."""
+    """Return the makespan of a schedule that satisfies the contract slot by slot; AssertionError otherwise."""
     clients, helpers = range(len(given["client_memory"])), range(len(given["helper_memory"]))
     assert len(helper) == len(clients)
     for i in helpers:
@@ -59,7 +59,7 @@ def check_schedule(given: dict[str, Any], helper: list[int], schedule: list[dict
 
 
 def ordered(given: dict[str, Any], helper: list[int], schedule: list[dict[str, Any]]) -> list[list[list[Any]]]:
-    """Each helper's tasks by the start of their first pieces."""
+    """Return each helper's tasks by the start of their first pieces."""
     order: list[list[list[Any]]] = [[] for _ in given["helper_memory"]]
     for one in sorted(schedule, key=lambda o: o["start"]):
         if [one["client"], one["direction"]] not in order[helper[one["client"]]]:

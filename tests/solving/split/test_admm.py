@@ -1,7 +1,4 @@
-"""The paper's decomposition as a whole.
-
-The two sub-problems of ADMM against every choice there is, and the windows that stand for slots.
-"""
+"""The paper's ADMM decomposition, and its two sub-problems against enumeration."""
 
 import itertools
 import random
@@ -28,7 +25,7 @@ from tests.solving.split.instances import drawn, scenario, tiny
 
 
 def made(instance: Instance, seed: int = 0) -> int:
-    """The makespan of a proven schedule."""
+    """Return the makespan of a verified schedule."""
     plan = admm.plan(instance, SearchOptions(seed))
     verify(instance, plan.helper, plan.rows)
     assert plan.deterministic
@@ -49,7 +46,7 @@ def test_near_the_optimum() -> None:
 
 
 def test_switch_costs() -> None:
-    """Where an interruption costs more than it gains, nothing is interrupted."""
+    """An interruption that costs more than it gains is not made."""
     instance = Instance.from_problem(drawn(8, 8, 2, preemptive=True, longest=9, delay=20))
     assert len(admm.plan(instance).rows) > 16
     dear = instance._replace(switch_cost=np.array([1000, 1000]))
@@ -62,14 +59,14 @@ def test_switch_costs() -> None:
 
 @pytest.mark.parametrize(("clients", "helpers"), [(10, 2), (15, 5), (40, 5), (70, 10)])
 def test_scale(clients: int, helpers: int) -> None:
-    """The paper's sizes, in its style: valid, and better than the heuristic."""
+    """At the paper's sizes, plans are valid and better than the heuristic's."""
     instance = Instance.from_problem(scenario(1, clients, helpers))
     greedy = balanced_greedy(instance)
     assert made(instance) < makespan(instance, greedy.helper, greedy.rows)
 
 
 def test_the_unit_of_time_does_not_matter() -> None:
-    """A thousand times finer units, of 10^9 in all: the same plan, but for what rounding to slots costs."""
+    """Units ten million times finer give the same plan up to the rounding to slots."""
     problem = scenario(3, 12, 3)
     fine = Instance.from_problem(problem)
     for field in ("release", "forward", "between", "backward", "tail", "turnaround_forward"):
@@ -78,7 +75,7 @@ def test_the_unit_of_time_does_not_matter() -> None:
 
 
 def test_huge_problems_have_fewer_windows() -> None:
-    """300 clients on 30 helpers with times in ms: windows are kept to a number that can be solved, work is not."""
+    """300 clients on 30 helpers with times in ms: the number of windows stays solvable, work is not rounded away."""
     instance = Instance.from_problem(scenario(1, 300, 30, slot_ms=1))
     forward = admm.in_slots(instance)
     assert admm.terms(forward) <= admm.MAX_TERMS < admm.terms(forward._replace(grid=1))
@@ -87,13 +84,13 @@ def test_huge_problems_have_fewer_windows() -> None:
 
 
 def test_same_seed_same_plan() -> None:
-    """Byte for byte, with little room."""
+    """The same seed gives the same plan, also with little memory."""
     instance = Instance.from_problem(drawn(5, 12, 3, preemptive=True, longest=9, delay=9, room=1.2))
     assert admm.plan(instance, SearchOptions(3)) == admm.plan(instance, SearchOptions(3))
 
 
 def test_a_time_limit_is_told_of() -> None:
-    """A plan in hand even where the clock has hardly begun, and not said to be reproducible."""
+    """A tiny time limit still gives a plan, which is not called deterministic."""
     instance = Instance.from_problem(scenario(1, 40, 5))
     plan = admm.plan(instance, SearchOptions(0, time_limit_s=0.01))
     verify(instance, plan.helper, plan.rows)
@@ -104,7 +101,7 @@ Amounts = tuple[tuple[int, ...], ...]
 
 
 def random_subproblem(seed: int, *, alike: bool = False) -> tuple[ForwardProblem, Multipliers]:
-    """2 helpers and 3 clients; some assignment, multipliers as if after some rounds. alike: forwards can be shared."""
+    """Draw 2 helpers, 3 clients, an assignment and multipliers. alike: forwards take equally long on both helpers."""
     r = np.random.default_rng(seed)
     size = (2, 3)
     lengths = r.integers(1, 4, size) if not alike else np.full(size, 2 + seed % 3)
@@ -127,13 +124,13 @@ def random_subproblem(seed: int, *, alike: bool = False) -> tuple[ForwardProblem
 
 
 def lagrangian(forward: ForwardProblem, at: Multipliers, amounts: Ints, y: Ints, makespan: int) -> int:
-    """Eq. (16) as it is printed, doubled."""
+    """Return eq. (16) as printed, doubled."""
     violated = amounts - y * forward.length
     return int(2 * makespan + 2 * (at.dual * violated).sum() + at.rho * np.abs(violated).sum())
 
 
 def slot_by_slot(forward: ForwardProblem, tail: Ints, amounts: Ints) -> int:
-    """max c^f by giving each slot to the released client with the longest tail."""
+    """Return max c^f if each slot goes to the released client with the longest tail."""
     longest = 0
     for i in range(2):
         left, now = amounts[i].tolist(), 0
@@ -148,7 +145,7 @@ def slot_by_slot(forward: ForwardProblem, tail: Ints, amounts: Ints) -> int:
 
 
 def shares(forward: ForwardProblem) -> list[Ints]:
-    """All whole amounts that keep to eq. (20)."""
+    """Return all integral amounts that satisfy eq. (20)."""
     found = []
     ranges = [
         range(int(p) + 1) if ok else range(1) for p, ok in zip(forward.length.flat, forward.linked.flat, strict=True)
@@ -166,7 +163,7 @@ def shares(forward: ForwardProblem) -> list[Ints]:
 
 @pytest.mark.parametrize("alike", [False, True])
 def test_schedule_is_optimal(alike: bool) -> None:
-    """Line 2: the least eq. (16) of all amounts, forwards shared among helpers included."""
+    """Line 2 minimises eq. (16) over all amounts, including forwards shared among helpers."""
     shared = 0
     for seed in range(25):
         forward, at = random_subproblem(seed, alike=alike)
@@ -180,7 +177,7 @@ def test_schedule_is_optimal(alike: bool) -> None:
 
 
 def test_assign_is_optimal() -> None:
-    """Line 3: the least eq. (16) of all assignments within memory and links."""
+    """Line 3 minimises eq. (16) over all assignments within memory and links."""
     for seed in range(40):
         forward, at = random_subproblem(seed, alike=seed % 2 == 0)
         amounts = random.Random(seed).choice(shares(forward))
@@ -197,7 +194,7 @@ def test_assign_is_optimal() -> None:
 
 
 def test_windows_stand_for_slots() -> None:
-    """The largest start + tail + work in it of any window is when the best schedule of the slots ends."""
+    """The largest start + tail + work of a window equals the makespan of the best slot schedule."""
     for seed in range(100):
         forward, _ = random_subproblem(seed)
         tail = np.random.default_rng(seed).integers(0, 5, 3)
@@ -215,7 +212,7 @@ def test_windows_stand_for_slots() -> None:
 
 
 def test_forwards_of_awkward_lengths_stay_whole() -> None:
-    """Where eq. (20) has too large a common multiple, each client's forward is on one helper."""
+    """If eq. (20) has too large a common multiple, each client's forward is on one helper."""
     forward, at = random_subproblem(1)
     large = forward._replace(
         length=np.array([[4093, 4091, 4079], [4057, 4051, 4049]]) * 1000, linked=forward.length >= 0

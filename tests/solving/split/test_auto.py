@@ -1,7 +1,4 @@
-"""`exact` and `auto` beside brute force on tiny problems.
-
-`auto`: never worse than the paper's heuristics, always with a bound, the same every time, at any size.
-"""
+"""`exact` and `auto`: optimal on tiny problems, never worse than the paper's heuristics, bounded, deterministic."""
 
 import random
 from dataclasses import replace
@@ -31,7 +28,7 @@ from tests.solving.split.instances import drawn, scenario, tiny
 @pytest.mark.parametrize("switch", [0, 2])
 @pytest.mark.parametrize("preemptive", [False, True])
 def test_best_of_all(preemptive: bool, switch: int, method: str) -> None:
-    """The plan keeps to the contract, is the best of all plans, and is proven; without one the problem is refused."""
+    """The plan satisfies the contract, is optimal and proven; a problem without a plan is Infeasible."""
     for seed in range(24):
         problem = tiny(seed, preemptive=preemptive, switch=switch, link=0.15, room=1.2 + seed % 2)
         least = best(problem)
@@ -49,7 +46,7 @@ def test_best_of_all(preemptive: bool, switch: int, method: str) -> None:
 @pytest.mark.parametrize("switch", [0, 2])
 @pytest.mark.parametrize("preemptive", [False, True])
 def test_cp_model(preemptive: bool, switch: int) -> None:
-    """The whole model alone finds the best plan from a poor one, and proves that there is none better."""
+    """The CP-SAT model alone finds the optimum from a poor plan, and proves that there is none better."""
     improvements = 0
     for seed in range(30):
         problem = tiny(seed, preemptive=preemptive, switch=switch, link=0.1)
@@ -75,14 +72,14 @@ def test_cp_model(preemptive: bool, switch: int) -> None:
 
 @pytest.mark.parametrize("preemptive", [False, True])
 def test_golden_exact(preemptive: bool) -> None:
-    """The plan is the one that was looked at."""
+    """The plan equals the golden file."""
     problem = drawn(3, 7, 2, preemptive=preemptive, longest=6, delay=12, switch=2)
     name = f"solve-split-exact-{'preemptive' if preemptive else 'whole'}.txt"
     same_as_golden(name, drawing(solve(problem, method="exact")))
 
 
 def drawing(plan) -> str:  # type: ignore[no-untyped-def]
-    """Makespan and bound, then the tasks of each helper, forwards as f, backwards as b."""
+    """Draw makespan and bound, then the tasks of each helper, forwards as f, backwards as b."""
     lines = [f"{plan.method}: makespan {plan.objective}, and no plan less than {plan.lower_bound}"]
     for i in range(len(plan.order)):
         rows = [piece for piece in plan.schedule if plan.helper[piece.client] == i]
@@ -92,13 +89,13 @@ def drawing(plan) -> str:  # type: ignore[no-untyped-def]
 
 
 def shown(plan: Solution) -> dict[str, Any]:
-    """Its JSON but for the seconds."""
+    """Return the plan's JSON without the seconds."""
     return {key: value for key, value in document(plan).items() if key != "solve_s"}
 
 
 @pytest.mark.parametrize("preemptive", [False, True])
 def test_never_worse(preemptive: bool) -> None:
-    """Neither of the paper's heuristics has a shorter makespan, with switch costs and little room, links missing."""
+    """Neither of the paper's heuristics has a shorter makespan, with switch costs, little memory and missing links."""
     for seed in range(12):
         problem = drawn(
             seed, 4 + seed % 9, 1 + seed % 4, preemptive=preemptive, longest=9, delay=20, link=0.1, room=1.4,
@@ -118,7 +115,7 @@ def test_never_worse(preemptive: bool) -> None:
 
 @pytest.mark.parametrize("preemptive", [False, True])
 def test_same_again(preemptive: bool) -> None:
-    """Two runs differ in nothing but the seconds."""
+    """Two runs differ only in the seconds."""
     for problem in (scenario(4, 14, 3, preemptive=preemptive), drawn(5, 16, 4, preemptive=preemptive, longest=9)):
         assert shown(solve(problem, seed=3)) == shown(solve(problem, seed=3))
     short = scenario(4, 8, 2, preemptive=preemptive)
@@ -137,7 +134,7 @@ def test_scale(preemptive: bool) -> None:
 
 @pytest.mark.parametrize("preemptive", [False, True])
 def test_alike_helpers(preemptive: bool) -> None:
-    """Helpers that are all the same, the worst case of constraint solvers alone, are proven or nearly."""
+    """Identical helpers, the worst case of constraint solvers alone, are solved to optimality or nearly."""
     one = scenario(7, 16, 1, preemptive=preemptive)
     matrices = {name: getattr(one, name) * 4 for name in MATRICES}
     problem = replace(one, **matrices, helper_memory=one.helper_memory * 4, switch_cost=one.switch_cost * 4)
@@ -150,7 +147,7 @@ def test_alike_helpers(preemptive: bool) -> None:
 @pytest.mark.parametrize("method", ["auto", "exact"])
 @pytest.mark.parametrize("preemptive", [False, True])
 def test_fine_units(preemptive: bool, method: str) -> None:
-    """Times in millionths are planned as well as coarse ones."""
+    """Times in a unit a million times finer are planned as well as coarse ones."""
     problem = finer(scenario(1, 9, 3, preemptive=preemptive), 10**6)
     plan = solve(problem, method=method)
     check(problem, plan)
@@ -159,13 +156,13 @@ def test_fine_units(preemptive: bool, method: str) -> None:
 
 
 def test_largest_units() -> None:
-    """Numbers near the largest that a problem may have end in a valid plan with a bound, not in an overflow."""
+    """The largest permitted numbers give a valid plan with a bound and no overflow."""
     problem = finer(scenario(1, 6, 2), 10**11)
     check(problem, solve(problem))
 
 
 def finer(problem: Problem, factor: int) -> Problem:
-    """All times in a smaller unit, and not all of them round."""
+    """Return the problem in a smaller unit, with times that are not all multiples of it."""
     r = random.Random(0)
     matrices = {
         name: tuple(tuple(x * factor + r.randrange(factor // 10) for x in row) for row in getattr(problem, name))
@@ -176,7 +173,7 @@ def finer(problem: Problem, factor: int) -> Problem:
 
 @pytest.mark.parametrize("method", ["auto", "exact"])
 def test_time_limit(method: str) -> None:
-    """A time limit is kept, with a valid plan, and makes it no longer deterministic."""
+    """A time limit is kept, gives a valid plan, and makes the plan non-deterministic."""
     problem = drawn(3, 40, 6, preemptive=False, longest=30, delay=60, room=1.3)
     plan = solve(problem, method=method, time_limit_s=1.0)
     check(problem, plan)
@@ -185,7 +182,7 @@ def test_time_limit(method: str) -> None:
 
 
 def test_calm() -> None:
-    """No helper interrupts a task that the rule "longest tail first" gets done in time without."""
+    """No helper interrupts a task if "longest tail first" meets the makespan without interruptions."""
     for seed in range(6):
         problem = scenario(seed, 10, 3)
         plan = solve(problem)
@@ -198,7 +195,7 @@ def test_calm() -> None:
 
 
 def test_memory_binds() -> None:
-    """Each helper has room for just two of the clients, so that is what it gets."""
+    """Each helper has memory for just two of the clients, and gets two."""
     base = scenario(5, 6, 3)
     problem = replace(base, helper_memory=(2.0,) * 3, client_memory=(1.0,) * 6)
     plan = solve(problem)
@@ -208,6 +205,6 @@ def test_memory_binds() -> None:
 
 @pytest.mark.parametrize("preemptive", [False, True])
 def test_golden(preemptive: bool) -> None:
-    """The plan is the one that was looked at."""
+    """The plan equals the golden file."""
     problem = drawn(6, 9, 3, preemptive=preemptive, longest=9, delay=12)
     same_as_golden(f"solve-split-auto-{'preemptive' if preemptive else 'whole'}.txt", drawing(solve(problem)))

@@ -1,4 +1,4 @@
-"""The paper's heuristic and its baseline: balanced-greedy and random-fcfs."""
+"""The paper's heuristics balanced-greedy and random-fcfs."""
 
 import random
 
@@ -32,7 +32,7 @@ def test_balanced_by_hand() -> None:
 
 
 def test_balanced_where_the_greedy_way_is_a_dead_end() -> None:
-    """Clients 0 and 1 of 1 go apart and leave no room for 3 on 3: they are placed together instead."""
+    """If the greedy assignment fails, clients are assigned so that the fullest helper has the fewest."""
     instance = Instance.from_problem(with_memory((3, 3), (1, 1, 3)))
     assert balanced_assignment(instance) is None
     plan = balanced_greedy(instance)
@@ -55,7 +55,7 @@ def test_valid_wherever_anything_is(preemptive: bool) -> None:
 
 
 def test_random_is_random_by_seed() -> None:
-    """The same seed gives the same assignment; others give others, and every feasible one comes up."""
+    """The same seed gives the same assignment; over many seeds every feasible one occurs."""
     problem = drawn(2, 4, 2, preemptive=False, room=2.0)
     instance, all_of_them = Instance.from_problem(problem), set(brute_force.assignments(problem))
     met = {tuple(random_fcfs(instance, SearchOptions(seed)).helper) for seed in range(300)}
@@ -64,7 +64,7 @@ def test_random_is_random_by_seed() -> None:
 
 
 def test_random_where_room_is_scarce() -> None:
-    """Where dealing at random fails, the assignments that fit are still drawn by seed, from all of them."""
+    """If random assignment fails for lack of memory, different feasible assignments are still drawn."""
     memory = (7.0, 7.0, 5.0, 5.0, 3.0, 3.0, 3.0, 3.0, 1.0, 1.0, 1.0, 1.0)
     instance = Instance.from_problem(with_memory((20.0, 20.0), memory))
     met = {tuple(random_assignment(instance, random.Random(seed))) for seed in range(20)}
@@ -74,7 +74,7 @@ def test_random_where_room_is_scarce() -> None:
 
 
 def test_large() -> None:
-    """1000 clients on 100 helpers."""
+    """1000 clients on 100 helpers give valid schedules."""
     instance = Instance.from_problem(scenario(1, 1000, 100, preemptive=False))
     for plan in (balanced_greedy(instance), random_fcfs(instance, SearchOptions(1))):
         verify(instance, plan.helper, plan.rows)

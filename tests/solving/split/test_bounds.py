@@ -1,4 +1,4 @@
-"""Lower bounds: below every plan, and not far below."""
+"""Lower bounds are below every plan, and not far below."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def test_never_above_the_best(preemptive: bool) -> None:
 
 @pytest.mark.parametrize("preemptive", [False, True])
 def test_horizons(preemptive: bool) -> None:
-    """The master rules out no horizon that has a plan, and one that has none once it has looked to the end."""
+    """The Benders search rules out no horizon that has a plan, and every horizon below it."""
     for seed in range(40):
         problem = tiny(seed, preemptive=preemptive, link=0.1)
         least = best(problem)
@@ -51,13 +51,13 @@ def test_horizons(preemptive: bool) -> None:
 
 
 def test_alike_helpers() -> None:
-    """Where helpers are alike, work alone says how long it takes, and the bound knows it."""
+    """With identical helpers the bound equals the work per helper."""
     problem = drawn(0, 40, 4, preemptive=False, longest=1, delay=0, room=4)
     assert quick_bound(Instance.from_problem(problem)) == 20
 
 
 def test_rows_hold() -> None:
-    """Every row that separation adds holds for an assignment at the makespan of its schedules."""
+    """Every cut holds for any assignment at the makespan of its schedules."""
     instance = Instance.from_problem(scenario(3, 24, 3))
     energetic, cache = EnergeticBound(instance), ScheduleCache(instance)
     random = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Infeasible problems: never called so wrongly, and told by who lacks how much."""
+"""Infeasible problems are recognised exactly, and the message names who lacks how much."""
 
 import itertools
 import random
@@ -18,7 +18,7 @@ from tests.solving.split.instances import drawn
 def with_memory(
     helpers: tuple[float, ...], clients: tuple[float, ...], missing: tuple[tuple[int, int], ...] = ()
 ) -> Problem:
-    """Tasks of one unit, no link between the (helper, client) in `missing`."""
+    """Return a problem with tasks of one unit, without a link between the (helper, client) in `missing`."""
     matrix = tuple(tuple(None if (i, j) in missing else 1 for j in range(len(clients))) for i in range(len(helpers)))
     return Problem(
         release=matrix,
@@ -69,7 +69,7 @@ def with_memory(
     ],
 )
 def test_who_lacks_what(problem: Problem, said: str | None) -> None:
-    """One sentence by the binding constraint, or nothing."""
+    """The message names the binding constraint."""
     if said is None:
         assert len(require_assignment(Instance.from_problem(problem), problem)) == len(problem.client_memory)
         return
@@ -79,7 +79,7 @@ def test_who_lacks_what(problem: Problem, said: str | None) -> None:
 
 
 def test_infeasible_just_when_no_assignment_fits() -> None:
-    """300 problems with hardly any room and few links: as brute force says; placements keep to memory and links."""
+    """300 problems with little memory and few links agree with brute force; assignments keep memory and links."""
     outcomes = set()
     for seed in range(300):
         problem = drawn(seed, 1 + seed % 6, 1 + seed % 3, preemptive=False, link=0.3, room=1.1)
@@ -100,7 +100,7 @@ def test_infeasible_just_when_no_assignment_fits() -> None:
 
 
 def test_as_many_as_fit() -> None:
-    """The most clients that can be placed at once, against every way to place or leave out."""
+    """The largest number of clients that fit at once equals the enumerated one."""
     for seed in range(30):
         problem = drawn(seed, 4, 2, preemptive=False, link=0.2, room=0.6)
         instance = Instance.from_problem(problem)
@@ -115,7 +115,7 @@ def test_as_many_as_fit() -> None:
 
 
 def test_a_packing_without_slack_is_found() -> None:
-    """20 clients that fill 5 helpers to the last unit: no first fit does it, and no luck."""
+    """20 clients that fill 5 helpers exactly are assigned, which first fit cannot do."""
     rng = random.Random(3)
     clients: list[float] = []
     for _ in range(5):
@@ -129,7 +129,7 @@ def test_a_packing_without_slack_is_found() -> None:
 
 
 def test_out_of_time_is_not_infeasible() -> None:
-    """Triples that fill twelve helpers to the last byte: where time ends first, nobody says that there is no plan."""
+    """Triples that fill twelve helpers exactly: running out of time is not reported as infeasible."""
     drawn_by = random.Random(1)
     pairs = [(drawn_by.randint(26_000, 40_000), drawn_by.randint(26_000, 33_000)) for _ in range(12)]
     sizes = [float(size) for one, other in pairs for size in (one, other, 100_000 - one - other)]

@@ -1,4 +1,4 @@
-"""A problem of kind split is proven when it is made: any fault is one sentence that names it."""
+"""Construction of a problem of kind split validates it: any fault is one sentence that names it."""
 
 import copy
 import json
@@ -21,7 +21,7 @@ Path = tuple[str | int, ...]
 
 
 def changed(path: Path, value: Any) -> dict[str, Any]:
-    """The good problem with one value replaced."""
+    """Return the valid problem with one value replaced."""
     plain = copy.deepcopy(GOOD)
     inner: Any = plain
     for key in path[:-1]:
@@ -31,7 +31,7 @@ def changed(path: Path, value: Any) -> dict[str, Any]:
 
 
 def refusal(plain: Any) -> str:
-    """The sentence that a problem is refused with."""
+    """Return the message of the refusal."""
     with pytest.raises(Refused) as caught:
         wire.load(Problem, plain, "p.json")
     return str(caught.value)
@@ -82,7 +82,7 @@ def refusal(plain: Any) -> str:
     ],
 )
 def test_each_fault_is_named(path: Path, value: Any, said: str) -> None:
-    """Field, helper and client as the user counts them, what was given, and what is allowed."""
+    """The message names field, helper and client, the given value, and what is allowed."""
     assert refusal(changed(path, value)).startswith("p.json: ")
     assert said in refusal(changed(path, value))
     assert "\n" not in refusal(changed(path, value))
@@ -97,7 +97,7 @@ def test_each_fault_is_named(path: Path, value: Any, said: str) -> None:
     ],
 )
 def test_what_cannot_be_counted_is_refused(path: Path, value: Any, said: str) -> None:
-    """Times whose sums 64 bits could not hold are refused by the field that causes it."""
+    """Times whose sums exceed 64 bits are refused by the field that causes it."""
     assert said in refusal(changed(path, value))
 
 
@@ -118,27 +118,27 @@ def test_what_cannot_be_counted_is_refused(path: Path, value: Any, said: str) ->
     ],
 )
 def test_what_may_be(path: Path, value: Any) -> None:
-    """Zeros, whole floats, missing links, large times and any memory are fine."""
+    """Zeros, whole floats, missing links, large times and any memory are valid."""
     problem = wire.load(Problem, changed(path, value), "p.json")
     assert Instance.from_problem(problem).clients == 3
 
 
 @pytest.mark.parametrize("missing", sorted(set(GOOD) - {"kind"}))
 def test_required_keys(missing: str) -> None:
-    """A key that is left out is named."""
+    """A missing key is named."""
     plain = {key: value for key, value in GOOD.items() if key != missing}
     assert refusal(plain) == f"p.json: {missing}: this key is required"
 
 
 def test_a_problem_is_its_json() -> None:
-    """Reading what was written gives the same problem, missing links among it."""
+    """A problem that is written and read again is equal, missing links included."""
     for problem in (tiny(3, preemptive=True, link=0.4), scenario(1, 6, 2)):
         assert wire.parse(Problem, wire.text(problem), "p.json") == problem
         assert wire.parse(Problem, json.dumps(wire.dump(problem)), "p.json") == problem
 
 
 def leaves(value: Any, path: Path = ()) -> Iterator[Path]:
-    """The path to every number and text inside."""
+    """Yield the path to every number and text."""
     if isinstance(value, dict | list):
         for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
             yield from leaves(inner, (*path, key))
@@ -149,7 +149,7 @@ def leaves(value: Any, path: Path = ()) -> Iterator[Path]:
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(list(leaves(GOOD))), st.sampled_from([NAN, -3, -0.5, "", {}, [[]], -(10**400)]))
 def test_any_field_spoilt_is_refused_by_its_name(path: Path, value: Any) -> None:
-    """Whatever single value of a good problem is spoilt, the sentence names its field."""
+    """Any single invalid value of a valid problem is refused by the name of its field."""
     said = refusal(changed(path, value))
     assert str(path[0]) in said
     assert "\n" not in said
@@ -174,7 +174,7 @@ def test_whole_sections_spoilt_never_leave_a_traceback(spoilt: dict[str, Any]) -
 
 
 def test_a_null_in_any_matrix_unlinks_the_pair() -> None:
-    """And that pair alone; its other times mean nothing."""
+    """A null in any matrix removes the link of that pair alone."""
     for field in MATRICES:
         instance = Instance.from_problem(wire.load(Problem, changed((field, 1, 2), None), "p.json"))
         assert instance.linked.tolist() == [[True, True, True], [True, True, False]]
@@ -202,7 +202,7 @@ def test_a_null_in_any_matrix_unlinks_the_pair() -> None:
 def test_memory_is_compared_as_it_was_written(
     helpers: tuple[float, ...], clients: tuple[float, ...], fitting: bool
 ) -> None:
-    """Decimals add up as decimals, sums that doubles round still fit, and a real excess of any size does not."""
+    """Decimals add up as decimals: sums that doubles round still fit, and a real excess of any size does not."""
     row = ((1,) * len(clients),)
     problem = Problem(
         release=row, forward=row, turnaround_forward=row, turnaround_backward=row, backward=row, tail=row,

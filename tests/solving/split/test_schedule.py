@@ -1,7 +1,4 @@
-"""What a schedule costs and whether it keeps to the contract, by hand.
-
-Schedules of one helper by simple rules.
-"""
+"""Schedules: cost and validation by hand, and dispatching of one helper by simple rules."""
 
 import heapq
 import random
@@ -54,7 +51,7 @@ PIECES = [
 
 
 def test_completion_by_hand() -> None:
-    """End of the last backward + tail; every start and resume adds the helper's switch cost."""
+    """Completion is the end of the last backward + tail + the switch cost of every start and resume."""
     assert completion(made(), [0, 0], WHOLE) == [11, 18]
     assert completion(made(), [0, 0], PIECES) == [13, 16]
     assert completion(made(switch=10), [0, 0], WHOLE) == [31, 38]
@@ -63,7 +60,7 @@ def test_completion_by_hand() -> None:
 
 
 def test_pieces_that_abut_are_one() -> None:
-    """Nothing is switched between them, in whatever order they are given; other tasks and gaps keep them apart."""
+    """Adjacent pieces of one task are joined in any input order; other tasks and gaps keep them apart."""
     cut = [Row(0, BACKWARD, 5, 7), Row(0, FORWARD, 0, 2), Row(0, BACKWARD, 4, 5), *WHOLE[2:]]
     assert merged(cut) == sorted(WHOLE)
     assert merged(PIECES) == sorted(PIECES)
@@ -72,7 +69,7 @@ def test_pieces_that_abut_are_one() -> None:
 
 
 def test_what_keeps_to_the_contract() -> None:
-    """Both schedules by hand do."""
+    """Two valid schedules pass."""
     verify(made(), [0, 0], WHOLE)
     verify(made(preemptive=False), [0, 0], WHOLE)
     verify(made(), [0, 0], PIECES)
@@ -97,13 +94,13 @@ def test_what_keeps_to_the_contract() -> None:
     ],
 )  # fmt: skip
 def test_what_breaks_it(helper: list[int], rows: list[Row], said: str) -> None:
-    """Each breach is told in words."""
+    """Each violation is described in words."""
     with pytest.raises(AssertionError, match=said):
         verify(made(), helper, rows)
 
 
 def test_interruptions_need_leave() -> None:
-    """A problem that is not preemptive has tasks in one piece."""
+    """A problem without preemption has tasks in one piece."""
     with pytest.raises(AssertionError, match="backward of client 0 is interrupted"):
         verify(made(preemptive=False), [0, 0], PIECES)
 
@@ -118,7 +115,7 @@ def test_memory() -> None:
 def by_priority(
     instance: Instance, helper: int, clients: Iterable[int], priority: Sequence[Sequence[int]], *, preempt: bool = False
 ) -> list[Row]:
-    """Whenever free, the ready task with the smallest priority[direction][client]; ties to the lower client.
+    """Dispatch the ready task with the smallest priority[direction][client] whenever free; ties to the lower client.
 
     preempt: a task that becomes ready with a smaller priority interrupts the one that runs.
     """
@@ -159,7 +156,7 @@ def _run_preemptive(instance: Instance, helper: int, clients: Iterable[int], ran
 
 
 def lone(release: list[int], forward: list[int], between: list[int], backward: list[int]) -> Instance:
-    """One helper with room for all, no tails."""
+    """Return an instance of one helper with memory for all, without tails."""
     count = len(release)
     problem = Problem(
         release=(tuple(release),),
@@ -190,7 +187,7 @@ def test_first_come_by_hand() -> None:
 
 
 def test_ties_go_to_the_lower_client() -> None:
-    """Whatever order the clients are named in."""
+    """Ties go to the lower client in whatever order the clients are named."""
     instance = lone([0, 0, 0], [1, 1, 1], [0, 0, 0], [1, 1, 1])
     by_order = [first_come_first_served(instance, 0, order) for order in ([0, 1, 2], [2, 1, 0])]
     assert by_order[0] == by_order[1]
@@ -218,7 +215,8 @@ def test_an_equal_priority_interrupts_nobody() -> None:
 
 @pytest.mark.parametrize("preemptive", [False, True])
 def test_every_rule_keeps_to_the_contract(preemptive: bool) -> None:
-    """60 random problems with random priorities: valid, never idle while a task waits, never below the optimum."""
+    """60 random problems with random priorities: schedules are valid, never idle while a task waits, never below the
+    optimum."""
     for seed in range(60):
         problem = drawn(seed, 2 + seed % 2, 1, preemptive=preemptive, room=9.0)
         instance, rng = Instance.from_problem(problem), random.Random(seed)
@@ -237,7 +235,7 @@ def test_every_rule_keeps_to_the_contract(preemptive: bool) -> None:
 
 
 def busy(instance: Instance, rows: list[Row]) -> bool:
-    """Whether some task of `rows` runs in every unit of time in which one was ready and not done."""
+    """Return True if some task of `rows` runs in every unit of time in which one was ready and not done."""
     occupied = {t for row in rows for t in range(row.start, row.end)}
     for j in range(instance.clients):
         ahead = [row for row in rows if row[:2] == (j, FORWARD)]
@@ -249,7 +247,7 @@ def busy(instance: Instance, rows: list[Row]) -> bool:
 
 
 def test_everywhere_serves_each_helper_its_own() -> None:
-    """One rule on all helpers, each with the clients it was given."""
+    """One rule schedules each helper with the clients assigned to it."""
     instance = Instance.from_problem(drawn(4, 6, 3, preemptive=False, room=9.0))
     helper = [2, 0, 0, 2, 2, 0]
     rows = schedule_helpers(instance, helper, first_come_first_served)

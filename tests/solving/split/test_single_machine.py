@@ -1,7 +1,4 @@
-"""The optimal preemptive schedule of one machine: as good as brute force over all slots, never worse than any list.
-
-One helper by branch and bound beside brute force.
-"""
+"""Single-machine schedules are optimal: the polynomial preemptive rules and branch and bound, against brute force."""
 
 import itertools
 import random
@@ -23,12 +20,12 @@ BUSY = st.lists(st.booleans(), max_size=8).map(lambda slots: [(t, t + 1) for t, 
 
 
 def cost(jobs: list[Job], spans: list[list[Span]]) -> int:
-    """The largest end + tail."""
+    """Return the largest end + tail."""
     return max(ran[-1][1] + job.tail for job, ran in zip(jobs, spans, strict=True))
 
 
 def check(jobs: list[Job], busy: list[Span], spans: list[list[Span]]) -> None:
-    """Each job whole and not before its release, ascending in pieces that do not abut; nobody at once."""
+    """Assert that each job runs whole, after its release, in separate ascending pieces, one job at a time."""
     for job, ran in zip(jobs, spans, strict=True):
         assert sum(end - start for start, end in ran) == job.length
         assert ran[0][0] >= job.release
@@ -38,7 +35,7 @@ def check(jobs: list[Job], busy: list[Span], spans: list[list[Span]]) -> None:
 
 
 def least_cost(jobs: list[Job], busy: list[Span]) -> int:
-    """The least cost, trying every job or none in each free slot."""
+    """Return the least cost by trying every job or none in each free slot."""
     closed = {t for start, end in busy for t in range(start, end)}
     last = max(job.release for job in jobs) + sum(job.length for job in jobs) + len(closed)
 
@@ -61,7 +58,7 @@ def least_cost(jobs: list[Job], busy: list[Span]) -> int:
 @settings(max_examples=300, deadline=None)
 @given(JOBS, BUSY)
 def test_optimal(jobs: list[Job], busy: list[Span]) -> None:
-    """As good as every assignment of free slots to jobs."""
+    """The schedule costs as little as the best assignment of free slots to jobs."""
     spans = minimise_max_cost(jobs, busy)
     check(jobs, busy, spans)
     assert cost(jobs, spans) == least_cost(jobs, busy)
@@ -74,7 +71,7 @@ def test_optimal(jobs: list[Job], busy: list[Span]) -> None:
     st.randoms(use_true_random=False),
 )
 def test_never_worse_than_a_list(jobs: list[Job], cuts: list[int], rng: random.Random) -> None:
-    """Random priorities, followed slot by slot in the free slots, never end earlier; Horn's rule ends just as early."""
+    """No random priority list finishes earlier, and Horn's rule finishes just as early."""
     busy = [(a, b) for a, b in zip(cuts[::2], cuts[1::2], strict=False)]
     spans = minimise_max_cost(jobs, busy)
     check(jobs, busy, spans)
@@ -85,7 +82,7 @@ def test_never_worse_than_a_list(jobs: list[Job], cuts: list[int], rng: random.R
 
 
 def listed(jobs: list[Job], busy: list[Span], order: list[int]) -> int:
-    """The cost where every free slot goes to the first job of `order` that is released and not done."""
+    """Return the cost if every free slot goes to the first job of `order` that is released and not done."""
     closed = {t for start, end in busy for t in range(start, end)}
     left, worst, now = [job.length for job in jobs], 0, 0
     while any(left):
@@ -108,7 +105,7 @@ def test_worked_example_of_the_paper() -> None:
 
 
 def test_busy_spans_by_hand() -> None:
-    """A job that arrives in a busy span waits for its end, and one that meets a busy span goes on after it."""
+    """A job that arrives in a busy span waits for its end, and one that meets a busy span continues after it."""
     assert minimise_max_cost([Job(3, 4, 0)], [(2, 5), (7, 9), (9, 10)]) == [[(5, 7), (10, 12)]]
     assert minimise_max_cost([Job(0, 2, 0)], [(0, 3)]) == [[(3, 5)]]
     assert minimise_max_cost([Job(0, 2, 0)], [(2, 3)]) == [[(0, 2)]]
@@ -117,7 +114,7 @@ def test_busy_spans_by_hand() -> None:
 
 
 def test_large_times_and_many_jobs() -> None:
-    """1000 jobs, times of 10^9: no slot is ever counted."""
+    """1000 jobs with times of 10^9 are scheduled without counting slots."""
     rng = random.Random(5)
     jobs = [Job(rng.randrange(10**9), rng.randrange(1, 10**6), rng.randrange(10**9)) for _ in range(1000)]
     busy = [(k * 10**6, k * 10**6 + 5 * 10**5) for k in range(1000)]
@@ -126,7 +123,7 @@ def test_large_times_and_many_jobs() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_with_backwards(seed: int) -> None:
-    """After forwards in any order: valid, released l + l' after its own forward, and as good as brute force."""
+    """Backwards after forwards in any order are valid, released l + l' after their forward, and optimal."""
     rng = random.Random(seed)
     instance = Instance.from_problem(drawn(seed, 4, 1, preemptive=True, room=9.0))
     forwards, now = [], 0
@@ -152,7 +149,7 @@ def test_with_backwards(seed: int) -> None:
 @pytest.mark.parametrize("switch", [0, 2])
 @pytest.mark.parametrize("preemptive", [False, True])
 def test_least(preemptive: bool, switch: int) -> None:
-    """The schedule is valid and, where proven, the least of all; the bound is never above it."""
+    """The schedule is valid and, where proven, optimal; the bound is never above it."""
     proven = 0
     for seed in range(40):
         clients = 2 + seed % 2 if preemptive else 2 + seed % 3
@@ -171,7 +168,7 @@ def test_least(preemptive: bool, switch: int) -> None:
 
 @pytest.mark.parametrize("preemptive", [False, True])
 def test_decision(preemptive: bool) -> None:
-    """Asked for less than the least there is, nothing is found and the bound says that there is nothing."""
+    """A search below the optimum finds nothing, and its bound proves that there is nothing."""
     for seed in range(20):
         problem = scenario(seed, 5, 1, preemptive=preemptive)
         machine = SingleMachine(Instance.from_problem(problem), 0)
@@ -186,6 +183,6 @@ def test_decision(preemptive: bool) -> None:
 
 
 def test_nothing() -> None:
-    """A helper without clients is done at 0."""
+    """A helper without clients has makespan 0."""
     machine = SingleMachine(Instance.from_problem(scenario(0, 3, 2)), 1)
     assert machine.solve([], nodes=10).value == 0

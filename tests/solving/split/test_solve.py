@@ -1,7 +1,4 @@
-"""Problems of kind split through the one door: every method keeps to the contract and is told of as it says.
-
-Plans once looked at, as text: whoever changes a planner reads here what became of them.
-"""
+"""Every method of kind split through the common interface: contract, determinism, errors, golden plans."""
 
 import dataclasses
 import json
@@ -24,7 +21,7 @@ METHODS = list(SUMMARIES)
 
 
 def solvable(problem: Problem, method: str) -> bool:
-    """Whether the method takes it, and anything fits."""
+    """Return True if the method accepts the problem and an assignment exists."""
     return (problem.preemptive or method != "admm") and bool(brute_force.assignments(problem))
 
 
@@ -46,7 +43,7 @@ def test_every_plan_keeps_to_the_contract(method: str, preemptive: bool) -> None
 @pytest.mark.parametrize("preemptive", [False, True])
 @pytest.mark.parametrize("method", METHODS)
 def test_the_same_again(method: str, preemptive: bool) -> None:
-    """Same problem, same seed: the same JSON but for the seconds it took, whatever else is in it."""
+    """The same problem and seed give the same JSON up to the seconds."""
     problem = drawn(6, 7, 3, preemptive=preemptive, longest=9, delay=9, link=0.1, room=1.5)
     if not solvable(problem, method):
         return
@@ -56,7 +53,7 @@ def test_the_same_again(method: str, preemptive: bool) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_large_times(method: str) -> None:
-    """Times of 10^9 units with a link that lacks: nothing overflows, and nothing is counted slot by slot."""
+    """Times of 10^9 units and a missing link cause no overflow and no slot-by-slot counting."""
     problem = scenario(2, 8, 3)
     large = {
         field: tuple(
@@ -70,7 +67,7 @@ def test_large_times(method: str) -> None:
 
 
 def test_an_infeasible_problem_is_told_by_every_method() -> None:
-    """Who lacks what, exit 65."""
+    """Every method raises Infeasible and names who lacks what."""
     short = dataclasses.replace(tiny(3, preemptive=True), helper_memory=(1.0,) * 2, client_memory=(1.0, 1.0, 1.5))
     for method in METHODS:
         with pytest.raises(Infeasible, match=r"client 2 lacks 0.5 of memory on helper 0"):
@@ -78,7 +75,7 @@ def test_an_infeasible_problem_is_told_by_every_method() -> None:
 
 
 def test_admm_is_for_preemptive_problems() -> None:
-    """Refused with what to do instead, before anything else is looked at."""
+    """`admm` refuses problems without preemption at once, and says what to use instead."""
     with pytest.raises(
         Refused, match="method admm: its schedules interrupt tasks.*take auto.*or set preemptive to true"
     ):
@@ -86,14 +83,14 @@ def test_admm_is_for_preemptive_problems() -> None:
 
 
 def test_an_unknown_method() -> None:
-    """Refused with those there are; through the door as well."""
+    """An unknown method is refused with the known ones, also through the common interface."""
     with pytest.raises(Refused, match="'magic' is not known; allowed are auto, exact, admm, balanced-greedy, random-"):
         solve(tiny(3, preemptive=True), method="magic")
     with pytest.raises(Refused, match="method 'magic' is not known for kind split"):
         solving.solve(SPLIT, tiny(3, preemptive=True), method="magic")
 
 
-def test_through_the_door() -> None:
+def test_through_the_interface() -> None:
     """The kind is registered, reads its JSON, and its first method is the default."""
     problem = tiny(2, preemptive=True)
     kind, read = solving.read(wire.text(problem), "p.json", solving.kinds())
@@ -105,13 +102,13 @@ def test_through_the_door() -> None:
 
 
 def test_a_plan_is_its_json() -> None:
-    """Reading what was written gives the same plan."""
+    """A plan that is written and read again is equal."""
     plan = solve(tiny(2, preemptive=True), method="balanced-greedy")
     assert wire.parse(Solution, wire.text(plan), "plan.json") == plan
 
 
 def test_in_short() -> None:
-    """Who has how many, and whether anything was interrupted."""
+    """The summary shows clients per helper, and interruptions if any."""
     plan = solve(drawn(1, 5, 2, preemptive=False, room=4.0), method="balanced-greedy")
     assert in_short(plan) == "5 clients on 2 helpers (3 + 2)"
     piece = plan.schedule[0]
@@ -121,7 +118,7 @@ def test_in_short() -> None:
 
 
 def text(plan: Solution) -> str:
-    """What it costs, then a line for each helper: its tasks as F or B of the client, with their times."""
+    """Draw the cost, then a line per helper: its tasks as F or B of the client, with their times."""
     lines = [f"{plan.method}: makespan {plan.objective}, and no plan less than {plan.lower_bound}"]
     for i in range(len(plan.order)):
         rows = [
@@ -135,7 +132,7 @@ def text(plan: Solution) -> str:
 
 @pytest.mark.parametrize("method", ["admm", "balanced-greedy", "random-fcfs"])
 def test_plan(method: str) -> None:
-    """8 clients on 3 helpers with little room and switch costs: the plan that was looked at."""
+    """8 clients on 3 helpers with little memory and switch costs: the plan equals the golden file."""
     problem = drawn(4, 8, 3, preemptive=True, longest=9, delay=12, link=0.1, room=1.4, switch=2)
     plan = solve(problem, method=method)
     check(problem, plan)
@@ -143,7 +140,7 @@ def test_plan(method: str) -> None:
 
 
 def test_plan_without_interruptions() -> None:
-    """The same where nothing may be interrupted."""
+    """The same problem without preemption: the plan equals the golden file."""
     problem = drawn(4, 8, 3, preemptive=False, longest=9, delay=12, link=0.1, room=1.4, switch=2)
     plan = solve(problem, method="balanced-greedy")
     check(problem, plan)

@@ -29,9 +29,9 @@ from fleetune.solving.opfence.linear_order import LinearOrder, linear_order
 from fleetune.solving.opfence.methods.baselines import equal_compute, equal_modules
 from fleetune.solving.opfence.path_dp import Limits, best_cuts, geometric_grid
 
-ROWS = 6
+DEVICE_ORDERS = 6
 """Orders of clusters."""
-EVENNESS = 12
+BALANCE_LIMITS = 12
 """Limits on the busiest device, from even to twice the fastest device alone."""
 CUTS = 160
 BASELINES = (equal_modules, equal_compute)
@@ -56,14 +56,14 @@ def fenced(instance: Instance, seed: int, deadline: Deadline = NO_DEADLINE) -> P
     fence = np.empty(instance.devices, np.int64)
     for number, cluster in enumerate(clusters):
         fence[cluster] = number
-    found = _Fenced(instance, fence, deadline)
+    found = _FencedPlacements(instance, fence, deadline)
     for baseline in BASELINES:  # may keep the fence, directly or once reconnected
         found.offer(baseline(instance, seed))
     if deadline.limited and not found.ranked:
         first = greedy_packing(instance)
         if first is not None:
             found.offer(first)
-    _offer_rows(instance, found, clusters)
+    _offer_partitions(instance, found, clusters)
     for placement in found.best(KEPT):
         found.offer(exchange_devices(instance, placement, fence, deadline))
     if not found.ranked:
@@ -74,17 +74,17 @@ def fenced(instance: Instance, seed: int, deadline: Deadline = NO_DEADLINE) -> P
     return found.best(1)[0]
 
 
-def _offer_rows(instance: Instance, found: "_Fenced", clusters: list[list[int]]) -> None:
+def _offer_partitions(instance: Instance, found: "_FencedPlacements", clusters: list[list[int]]) -> None:
     """Offer the partitions of several linear orders over several device orders."""
     for line in _lines(instance):
-        for row in device_orders(median_hop_s(instance, line), clusters, ROWS, found.deadline):
+        for row in device_orders(median_hop_s(instance, line), clusters, DEVICE_ORDERS, found.deadline):
             if found.deadline.expired:
                 return
             for placement in _partitions(instance, line, row, found.deadline):
                 found.offer(placement)
 
 
-class _Fenced:
+class _FencedPlacements:
     """Placements that fit, ranked by surplus components, then by time."""
 
     def __init__(self, instance: Instance, fence: Ints, deadline: Deadline) -> None:
@@ -130,23 +130,25 @@ def _partitions(instance: Instance, line: LinearOrder, row: list[int], deadline:
     coarse = line.coarse(max(CUTS, 3 * len(able)))
     for use_all in (True, False):
         for cuts in (coarse, line):
-            found = _within(instance, cuts, able, use_all, deadline)
+            found = _partitions_within(instance, cuts, able, use_all, deadline)
             if found:
                 return found + _baselines(line, able)
     return []
 
 
-def _within(
+def _partitions_within(
     instance: Instance, line: LinearOrder, row: list[int], use_all: bool, deadline: Deadline
 ) -> list[Placement]:
     """Return the partitions of least traffic under each limit on the busiest device."""
     speed, flops = instance.speed[row], line.flops[-1]
-    busiest = np.append(geometric_grid(flops / speed.sum(), 2 * flops / speed.min(), EVENNESS - 1), np.inf)
+    busiest = np.append(geometric_grid(flops / speed.sum(), 2 * flops / speed.min(), BALANCE_LIMITS - 1), np.inf)
     slowest = [np.inf]
     if instance.codec.ratio and len(row) > 1:
         slowest.append(float(median_hop_s(instance, line)[row[:-1], row[1:]].max()))
     limits = Limits(
-        np.tile(busiest, len(slowest)), np.full(len(slowest) * EVENNESS, np.inf), np.repeat(slowest, EVENNESS)
+        np.tile(busiest, len(slowest)),
+        np.full(len(slowest) * BALANCE_LIMITS, np.inf),
+        np.repeat(slowest, BALANCE_LIMITS),
     )
     return [
         line.to_placement(*trial)

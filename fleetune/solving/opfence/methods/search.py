@@ -36,7 +36,7 @@ NEAR = np.array([0.6, 0.8, 0.9, 0.96, 1.0, 1.15])
 """Limits relative to the slowest device of a placement that is cut anew."""
 KEPT = 6
 """Size of the pool."""
-SHAKEN, DENSE_SHAKEN, MIN_SHAKES, MAX_SHAKES = 20_000, 60_000, 6, 60
+PERTURBED, DENSE_PERTURBED, MIN_PERTURBATIONS, MAX_PERTURBATIONS = 20_000, 60_000, 6, 60
 """Perturbed copies: operators times devices in total, more if no link is thinned, but within these limits."""
 ANNEALED = 2
 """Placements that are annealed, and as many random ones of problems with fewer operators times devices."""
@@ -66,13 +66,13 @@ def plan(instance: Instance, seed: int, deadline: Deadline = NO_DEADLINE) -> tup
         return placement, instance.cost_s(placement)
     search = _Search(instance, seed, deadline)
     search.start()
-    shaken = SHAKEN if instance.codec.ratio else DENSE_SHAKEN
-    shakes = min(max(shaken // (instance.operators * instance.devices), MIN_SHAKES), MAX_SHAKES)
-    steps = [search.improve, search.anneal, *[search.shake] * shakes]
+    perturbed = PERTURBED if instance.codec.ratio else DENSE_PERTURBED
+    perturbations = min(max(perturbed // (instance.operators * instance.devices), MIN_PERTURBATIONS), MAX_PERTURBATIONS)
+    steps = [search.improve, search.anneal, *[search.perturb] * perturbations]
     while steps and not search.proven and not deadline.expired:
         steps.pop(0)()
         if deadline.limited:
-            steps = steps or [search.shake]
+            steps = steps or [search.perturb]
     return search.pool.places[0], search.bound_s
 
 
@@ -98,7 +98,7 @@ class _Search:
                 unpackable = error
         self._offer_simple()
         for line in self.lines:
-            self._walk(line.coarse(CUTS))
+            self._offer_paths(line.coarse(CUTS))
         if unpackable is not None and not self.pool.places:
             raise unpackable
         self.bound_s = lower_bound_s(instance, self.pool.best_s, self.deadline)
@@ -130,11 +130,11 @@ class _Search:
                 return
             self.pool.offer(self._improved(placement))
 
-    def shake(self) -> None:
+    def perturb(self) -> None:
         """Improve a perturbed copy of a placement."""
         places = self.pool.places
         placement = places[min(int(self.random.expovariate(1.0)), len(places) - 1)]
-        self.pool.offer(self._improved(self._shaken(placement)))
+        self.pool.offer(self._improved(self._perturbed(placement)))
 
     def anneal(self) -> None:
         """Anneal the fastest placements; for small problems also random ones, whether they fit or not."""
@@ -149,37 +149,37 @@ class _Search:
             if found is not None:
                 self.pool.offer(self._improved(found))
 
-    def _walk(self, line: LinearOrder) -> None:
+    def _offer_paths(self, line: LinearOrder) -> None:
         """Offer the best paths for all limits, then for limits near those of the best placement."""
         instance = self.instance
-        walk = PathProgram(instance, line, deadline=self.deadline)
+        program = PathProgram(instance, line, deadline=self.deadline)
         low = instance.flops.sum() / instance.speed.sum()
         high = max(self._reach_s() / instance.rounds, low)
         before_s = self.pool.best_s
-        for links in (UNTHINNED, self._guesses(high)) if instance.codec.ratio else (UNTHINNED,):
-            self._try(walk, geometric_grid(low, high, LIMITS), links)
+        for links in (UNTHINNED, self._link_guesses(high)) if instance.codec.ratio else (UNTHINNED,):
+            self._offer_trials(program, geometric_grid(low, high, LIMITS), links)
         if self.pool.best_s < before_s:
             slowest_s, link_s = self._slowest(self.pool.places[0])
             near = slowest_s * np.linspace(0.8, 1.05, LIMITS)
-            self._try(walk, near, UNTHINNED)
+            self._offer_trials(program, near, UNTHINNED)
             if instance.codec.ratio:
-                self._try(walk, near, link_s * np.array([0.5, 0.7, 0.85, 1.0]))
+                self._offer_trials(program, near, link_s * np.array([0.5, 0.7, 0.85, 1.0]))
 
     def _reach_s(self) -> float:
         """Return the time of some placement, whether it fits or not."""
         best_s = self.pool.best_s
         return best_s if np.isfinite(best_s) else self.instance.cost_s(equal_modules(self.instance, self.seed))
 
-    def _try(self, walk: PathProgram, slowest_s: Floats, links: Floats) -> None:
+    def _offer_trials(self, program: PathProgram, slowest_s: Floats, links: Floats) -> None:
         """Offer the paths for every limit with every guess of the slowest link; both are thinned if too many."""
-        most = MAX_STEPS / (walk.line.cuts * self.instance.devices**2)
+        most = MAX_STEPS / (program.line.cuts * self.instance.devices**2)
         part = min(1.0, float(np.sqrt(most / (len(slowest_s) * len(links))))) / np.sqrt(len(self.lines))
-        slowest_s, links = _some(slowest_s, part), _some(links, part)
+        slowest_s, links = _thinned(slowest_s, part), _thinned(links, part)
         every = np.repeat(slowest_s, len(links))
-        for trial in walk.trials(Limits(every, every, np.tile(links, len(slowest_s)))):
-            self.pool.offer(walk.line.to_placement(*trial))
+        for trial in program.trials(Limits(every, every, np.tile(links, len(slowest_s)))):
+            self.pool.offer(program.line.to_placement(*trial))
 
-    def _guesses(self, high: float) -> Floats:
+    def _link_guesses(self, high: float) -> Floats:
         """Return guesses of the slowest link's dense time if no device receives for longer than `high`."""
         instance = self.instance
         off = ~np.eye(instance.devices, dtype=bool)
@@ -250,7 +250,7 @@ class _Search:
                 found.offer(np.where(placement == away, to, placement))
         return found.places[0] if found.places else placement
 
-    def _shaken(self, placement: Placement) -> Placement:
+    def _perturbed(self, placement: Placement) -> Placement:
         """Return a copy with a few runs on other devices."""
         found = placement.copy()
         for _ in range(self.random.randint(1, 3)):
@@ -266,7 +266,7 @@ class _Search:
         return found if self.instance.fits(found) else placement
 
 
-def _some(values: Floats, part: float) -> Floats:
+def _thinned(values: Floats, part: float) -> Floats:
     """Return an evenly spaced share of the values, at least one."""
     count = max(1, int(len(values) * part))
     found: Floats = values[np.linspace(0, len(values) - 1, count).astype(np.int64)]

@@ -49,13 +49,13 @@ class _Batch(NamedTuple):
     rows: list[Row]
 
 
-def plan(instance: Instance, effort: SearchOptions = SearchOptions()) -> Candidate:  # noqa: B008 - immutable
+def plan(instance: Instance, options: SearchOptions = SearchOptions()) -> Candidate:  # noqa: B008 - immutable
     """Return the best schedule found; for preemptive problems with a feasible assignment."""
     assert instance.preemptive
-    deadline = Deadline(effort.time_limit_s)
+    deadline = Deadline(options.time_limit_s)
     best: _Batch | None = None
     took_s = 0.0
-    for helper in _assignments(instance, effort, deadline):
+    for helper in _assignments(instance, options, deadline):
         if best is not None and not deadline.affords(took_s):
             break
         started_s = deadline.elapsed_s()
@@ -66,16 +66,16 @@ def plan(instance: Instance, effort: SearchOptions = SearchOptions()) -> Candida
     return Candidate(best.helper, best.rows, deterministic=not deadline.limited)
 
 
-def _assignments(instance: Instance, effort: SearchOptions, deadline: Deadline) -> Iterator[tuple[int, ...]]:
+def _assignments(instance: Instance, options: SearchOptions, deadline: Deadline) -> Iterator[tuple[int, ...]]:
     """Yield the distinct assignments y of Algorithm 1, in order; a baseline's if time is too short for one."""
     met: set[tuple[int, ...]] = set()
     if deadline.affords(instance.linked.size * SLOTS_S):
-        for helper in _met(instance, effort.seed, deadline):
+        for helper in _met(instance, options.seed, deadline):
             if helper not in met:
                 met.add(helper)
                 yield helper
     if not met:
-        yield tuple(balanced_assignment(instance) or effort.placed or find_assignment(instance) or ())
+        yield tuple(balanced_assignment(instance) or options.placed or find_assignment(instance) or ())
 
 
 def _met(instance: Instance, seed: int, deadline: Deadline) -> Iterator[tuple[int, ...]]:

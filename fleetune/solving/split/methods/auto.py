@@ -21,9 +21,9 @@ SMALL = 20
 """Clients up to which the constraint solver, and beyond which local search, comes last."""
 
 
-def auto(instance: Instance, effort: SearchOptions = SearchOptions()) -> Candidate:  # noqa: B008 - immutable
+def auto(instance: Instance, options: SearchOptions = SearchOptions()) -> Candidate:  # noqa: B008 - immutable
     """Return a plan and a proven bound."""
-    planner = Planner(instance, effort)
+    planner = Planner(instance, options)
     planner.round_relaxation()
     planner.tabu_search(300_000)
     if instance.clients <= SMALL:
@@ -62,9 +62,9 @@ def _large(planner: Planner) -> None:
     return None
 
 
-def exact(instance: Instance, effort: SearchOptions = SearchOptions()) -> Candidate:  # noqa: B008 - immutable
+def exact(instance: Instance, options: SearchOptions = SearchOptions()) -> Candidate:  # noqa: B008 - immutable
     """Return a plan and a proven bound."""
-    planner = Planner(instance, effort)
+    planner = Planner(instance, options)
     planner.round_relaxation()
     planner.tabu_search(300_000)
     planner.close_gap(work=1.0, rounds=40)

@@ -21,13 +21,13 @@ from fleetune.solving.split.instance import Instance
 from fleetune.solving.split.schedule import first_come_first_served, schedule_helpers
 
 
-def balanced_greedy(instance: Instance, effort: SearchOptions = SearchOptions()) -> Candidate:  # noqa: B008 - immutable
+def balanced_greedy(instance: Instance, options: SearchOptions = SearchOptions()) -> Candidate:  # noqa: B008 - immutable
     """Return the heuristic's schedule. Deterministic, unless a time limit ends the search for an assignment."""
-    deadline = Deadline(effort.time_limit_s)
+    deadline = Deadline(options.time_limit_s)
     helper = balanced_assignment(instance)
     deterministic = helper is not None or not deadline.limited
     if helper is None:
-        placed = even_assignment(instance, deadline.left_s()) or effort.placed or find_assignment(instance)
+        placed = even_assignment(instance, deadline.left_s()) or options.placed or find_assignment(instance)
         helper = None if placed is None else list(placed)
     assert helper is not None, "only asked where everyone fits"
     return Candidate(helper, schedule_helpers(instance, helper, first_come_first_served), deterministic=deterministic)
@@ -52,9 +52,9 @@ TRIES = 100
 STEPS_PER_CLIENT = 50
 
 
-def random_fcfs(instance: Instance, effort: SearchOptions = SearchOptions()) -> Candidate:  # noqa: B008 - immutable
+def random_fcfs(instance: Instance, options: SearchOptions = SearchOptions()) -> Candidate:  # noqa: B008 - immutable
     """Return a random assignment, scheduled first come first served."""
-    helper = random_assignment(instance, random.Random(effort.seed), effort.placed)
+    helper = random_assignment(instance, random.Random(options.seed), options.placed)
     return Candidate(helper, schedule_helpers(instance, helper, first_come_first_served))
 
 
