@@ -1,6 +1,7 @@
-# Two images to run stages in, `plan` (no torch) and `train`, and `mounted`, a thin one for development that finds
-# its packages in folders mounted from the machine. Built by `make images`, which first gathers the packages as wheels:
-# nothing here asks a network, so no address or secret of one can stay in a layer. No step needs a shell.
+# Two images to run stages in: `plan` (plan and monitor; no torch) and `train` (all stages; by default prepare and
+# evaluate). `mounted` is a thin one for development, whose packages are mounted from the machine. `make images` builds
+# them and first gathers the packages as wheels: no step uses the network or a shell, so no address or secret of a
+# registry can stay in a layer.
 # Bytecode is kept by content, not time; files of packages that are meant for a newer Python stay without.
 ARG BASE_IMAGE=python:3.11-slim
 

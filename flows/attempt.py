@@ -29,9 +29,9 @@ OUTPUT, LOG, TASK = "output", "stage.log", "task.json"
 
 
 def start(spec: StageSpec, task: StageTask, launcher: Launcher, reads: tuple[Path, ...] = ()) -> Job:
-    """Start a stage in its work folder; what an earlier attempt wrote as output is cleared away, its work is not.
+    """Start a stage in its work folder; clears the output of an earlier attempt and keeps its work.
 
-    `reads`: folders outside the store that it reads.
+    `reads` are folders outside the store that the stage reads.
     """
     work = Path(task.work)
     shutil.rmtree(task.output, ignore_errors=True)
@@ -49,9 +49,9 @@ def start(spec: StageSpec, task: StageTask, launcher: Launcher, reads: tuple[Pat
 
 
 def listen_to_end(spec: StageSpec, job: Job, listen: EventListener, resumed: Callable[[str], None]) -> None:
-    """Pass on what a stage says until it ends; raise the error it ended with.
+    """Forward the events of a stage until it ends; raise the error it ended with.
 
-    `resumed` hears, in words, what an earlier attempt had done already.
+    `resumed` receives a sentence on the work of an earlier attempt that this one continues.
     """
     message = ""
     for line in job.lines():
@@ -69,12 +69,12 @@ def listen_to_end(spec: StageSpec, job: Job, listen: EventListener, resumed: Cal
         last = job.tail(1).strip()
         raise by_exit_code(
             code,
-            message or f"stage {spec.name} {describe_exit(code)}" + (f"; its last words were: {last}" if last else ""),
+            message or f"stage {spec.name} {describe_exit(code)}" + (f"; its last line was: {last}" if last else ""),
         )
 
 
 def outputs_of(spec: StageSpec, task: StageTask) -> dict[str, Path]:
-    """kind -> folder of everything the stage was to make; TryAgain naming what it left out."""
+    """kind -> output folder, for every output of the stage; TryAgain names one that is missing."""
     folders = {kind: Path(task.output) / kind for kind in spec.outputs}
     for kind, folder in folders.items():
         if not folder.is_dir() or not any(folder.iterdir()):
@@ -83,7 +83,7 @@ def outputs_of(spec: StageSpec, task: StageTask) -> dict[str, Path]:
 
 
 def _event(line: str) -> dict[str, Any]:
-    """A line of stdout; whatever is not one of our events says nothing."""
+    """Parse a line of stdout; a line that is not an event gives an empty one."""
     try:
         event = json.loads(line)
     except ValueError:
@@ -104,7 +104,7 @@ def _progress(stage: str, event: dict[str, Any]) -> StageEvent:
 
 
 def fits_in_container(spec: StageSpec, config: RunConfig) -> bool:
-    """Whether a container without a network can read the stage's data.
+    """True when a container without a network can read the stage's data.
 
     It can read scikit-learn's digits and a folder that every user may read. A single file, the sources of this
     machine's Python and a name on the hub cannot be mounted, so that such data are prepared beside the flow.
@@ -129,7 +129,7 @@ def for_container(spec: StageSpec, task: StageTask, config: RunConfig) -> tuple[
 
 
 def leave_ingredients(work: Path, ingredients: Mapping[str, str]) -> None:
-    """Write what an attempt's key is made of, for those that come after it."""
+    """Write the ingredients of an attempt's key, which later attempts compare with theirs."""
     part = work / f"{INGREDIENTS}.part"
     part.write_text(json.dumps(dict(ingredients), indent=1, sort_keys=True) + "\n", encoding="utf-8")
     part.replace(work / INGREDIENTS)
@@ -139,11 +139,11 @@ def leave_ingredients(work: Path, ingredients: Mapping[str, str]) -> None:
 def resumable_attempts(
     store: Store, spec: StageSpec, key: str, ingredients: Mapping[str, str]
 ) -> Iterator[tuple[str, ...]]:
-    """Keys of unfinished attempts to go on from; no other process works in their folders meanwhile."""
+    """Keys of unfinished attempts that this one may resume; their folders are locked meanwhile."""
     with ExitStack() as held:
         found = []
         for other in store.works() if spec.resumes else ():
-            if other != key and _goes_on(store, spec, left_ingredients(store, other), ingredients):
+            if other != key and _is_resumable(store, spec, left_ingredients(store, other), ingredients):
                 lock = store.lock(other, lambda seconds: True)
                 if lock.take():
                     held.callback(lock.release)
@@ -152,7 +152,7 @@ def resumable_attempts(
 
 
 def left_ingredients(store: Store, key: str) -> Ingredients:
-    """What the key of an unfinished attempt is made of; nothing where it did not say, or there is none."""
+    """Ingredients of an unfinished attempt's key; empty when they were not written or the attempt does not exist."""
     try:
         found = json.loads((store.local / "work" / key / INGREDIENTS).read_bytes())
     except (OSError, ValueError):
@@ -160,7 +160,7 @@ def left_ingredients(store: Store, key: str) -> Ingredients:
     return {str(name): str(text) for name, text in found.items()} if isinstance(found, dict) else {}
 
 
-def _goes_on(store: Store, spec: StageSpec, old: Mapping[str, str], new: Mapping[str, str]) -> bool:
+def _is_resumable(store: Store, spec: StageSpec, old: Mapping[str, str], new: Mapping[str, str]) -> bool:
     free = {f"input.{kind}" for kind in spec.resumes}
     if not old or {**old, **dict.fromkeys(free, "")} != {**new, **dict.fromkeys(free, "")}:
         return False
@@ -172,7 +172,7 @@ def _goes_on(store: Store, spec: StageSpec, old: Mapping[str, str], new: Mapping
 
 
 def _files(store: Store, kind: str, digest: str, names: tuple[str, ...]) -> dict[str, str] | None:
-    """Hashes of some files of an artifact; None where it is not in the store any more."""
+    """path -> sha256 of the named files of an artifact; None when the artifact has left the store."""
     try:
         files = store.manifest(kind, digest).files
     except Refused:

@@ -1,4 +1,4 @@
-"""Whether a stage has to run, and why: decided by keys alone, for a run and for a dry run alike."""
+"""Decides from stage keys which stages run and which are reused, and states the reason; dry runs decide alike."""
 
 from collections.abc import Mapping
 from dataclasses import field, replace
@@ -16,26 +16,25 @@ from stages.catalog import StageSpec, config_slice, find_stage, producer_of, wav
 
 @record
 class Decision:
-    """What is to be done about one stage."""
+    """Run or reuse one stage, and why."""
 
     key: str
     ingredients: Ingredients
     inputs: dict[str, str] = field(default_factory=dict)
     stored: dict[str, str] | None = None
-    """Outputs that the key stands for, when they are in the store; of a stage that measures the world, what the new
-    measurement is compared with."""
+    """Stored outputs of the key; None when there are none. A new measurement is compared with them."""
     unfinished: str = ""
-    """The run whose measurement `stored` is, when that run was begun by the same config and is not done."""
+    """Id of the unfinished run of the same config that `stored` was measured by; empty otherwise."""
     runs: bool
     why: str
     """`ran: ...` or `reused: ...`."""
 
 
 class CachePolicy:
-    """Keys and reasons of one run's stages."""
+    """Computes keys and reasons for the stages of one run."""
 
     def __init__(self, context: RunContext, config: RunConfig, selection: StageSelection) -> None:
-        """Reads every digest from outside the store once; Refused when something is missing or misnamed."""
+        """Read every external digest once; Refused when an input is missing or a stage does not exist."""
         self._context = context
         self._config = config
         self._plain = wire.dump(config)
@@ -58,14 +57,14 @@ class CachePolicy:
         return tuple(spec for spec in order if spec.name in needed)
 
     def must_be_stored(self, spec: StageSpec) -> bool:
-        """Whether the selection is to start from what this stage has made before."""
+        """True when the selection starts from stored outputs of this stage."""
         names = [other.name for other in self.specs()]
         if self._selection.only is not None and spec.name != self._selection.only:
             return self._selection.from_stage is None or names.index(spec.name) < self._first(names)
         return self._selection.from_stage is not None and names.index(spec.name) < self._first(names)
 
     def decide(self, spec: StageSpec, inputs: Mapping[str, str], run: str = "", leader_key: str = "") -> Decision:
-        """Decide about a stage whose inputs are known; `leader_key` is the key of the stage it follows."""
+        """Decide about a stage whose input digests are known; `leader_key` is the key of the stage that it follows."""
         store = self._context.store
         ingredients = self._ingredients(spec, inputs, leader_key)
         key = stage_key(ingredients)
@@ -87,7 +86,7 @@ class CachePolicy:
         return replace(found, why=f"ran: {reason}")
 
     def _unfinished(self, spec: StageSpec, found: Decision, this_run: str) -> Decision:
-        """With what the newest run of the same config measured, unless a run of it has come to its end since."""
+        """Add the measurement of the newest unfinished run of this config, unless a newer run of it is done."""
         store = self._context.store
         for run in store.runs.named(self._config.name):
             if run.id == this_run or wire.dump(run.config) != self._plain:
@@ -101,7 +100,7 @@ class CachePolicy:
         return found
 
     def _validate_selection(self) -> None:
-        """Refuse stages that do not exist or contradict each other, and to work on devices that do not exist."""
+        """Refuse unknown stages, contradicting options, and stages that would run on simulated devices."""
         selection = self._selection
         for name in (selection.from_stage, selection.only, selection.until):
             if name is not None:
@@ -125,7 +124,7 @@ class CachePolicy:
                 )
 
     def _first(self, names: list[str]) -> int:
-        """Where `--from` points; past the end when that stage is not of this run."""
+        """Index of the stage that `--from` names; the number of stages when it is not part of this run."""
         return names.index(self._selection.from_stage) if self._selection.from_stage in names else len(names)
 
     def _ingredients(self, spec: StageSpec, inputs: Mapping[str, str], leader_key: str) -> Ingredients:
@@ -148,7 +147,7 @@ class CachePolicy:
         return named
 
     def _fact(self, name: str, spec: StageSpec, inputs: Mapping[str, str]) -> str:
-        """A fact about the unkeyed inputs; their digests where one of them cannot be read."""
+        """The text of a fact about unkeyed inputs; the digests of those inputs when one of them cannot be read."""
         store = self._context.store
         try:
             return self._context.facts[name](lambda kind: store.folder(kind, inputs[kind]))
@@ -156,8 +155,7 @@ class CachePolicy:
             return " ".join(inputs[kind] for kind in spec.unkeyed_inputs)
 
     def _reason(self, spec: StageSpec, key: str, ingredients: Ingredients, this_run: str) -> str:
-        """Against the run that is run again, else the newest earlier one of the same config name, that had this stage,
-        whether it ended or not."""
+        """Differences from the run that is rerun, else from the newest run of the same config name with this stage."""
         store = self._context.store
         for run in self._compared_with(this_run):
             past = next((stage for stage in run.stages if stage.stage == spec.name), None)
@@ -173,7 +171,7 @@ class CachePolicy:
         return "never run before"
 
     def _compared_with(self, this_run: str) -> list[RunRecord]:
-        """Earlier runs, the one first that the user has in mind."""
+        """Earlier runs of the config name, newest first; the run that is rerun comes before them."""
         named = [run for run in self._context.store.runs.named(self._config.name) if run.id != this_run]
         return sorted(named, key=lambda run: run.id != self._selection.rerun)
 

@@ -1,4 +1,4 @@
-"""Run files: YAML to a RunConfig, with sections by name, changes from the command line, and paths made sure of.
+"""Run files: YAML to a RunConfig, with named sections, changes from the command line, and resolved paths.
 
 A section (fleet, model, data, strategy, training) is a mapping, the NAME of a file in the folder of its kind
 beside the run file's own folder (`configs/runs/x.yaml` with `fleet: here` reads `configs/fleets/here.yaml`), or a
@@ -27,7 +27,7 @@ DATA_FILES = (".jsonl", ".csv", ".parquet")
 def load(path: Path, sets: Sequence[str] = ()) -> RunConfig:
     """The run file at `path` with `sets` (each `dotted.key=YAML`) applied before anything is checked.
 
-    Refused, with the file, the key, the value and what is allowed, for whatever is wrong with either.
+    Refused with the file, the key, the value and the allowed values when anything is wrong.
     """
     plain = yaml_file.read(path)
     files = {section: _fill(plain, section, path) for section in FOLDERS}
@@ -40,7 +40,7 @@ def load(path: Path, sets: Sequence[str] = ()) -> RunConfig:
     try:
         _find_paths(plain, path)
         config = wire.load(RunConfig, plain, str(path))
-        _prove_strategy(config, str(path))
+        _validate_strategy(config, str(path))
     except Refused as error:
         by_hand = any(change.partition("=")[0].strip() in str(error) for change in sets)
         raise Refused(str(error) + ("" if by_hand else _origin(str(error), files, path))) from None
@@ -48,7 +48,7 @@ def load(path: Path, sets: Sequence[str] = ()) -> RunConfig:
 
 
 def fleet(path: Path) -> FleetRequest:
-    """A file of configs/fleets by itself."""
+    """Load one file of configs/fleets."""
     plain = yaml_file.read(path)
     _fill_devices(plain, path)
     return wire.load(FleetRequest, plain, str(path))
@@ -76,17 +76,17 @@ def apply(plain: dict[str, Any], change: str) -> None:
 
 
 def changed(config: RunConfig, sets: Sequence[str], owner: str) -> RunConfig:
-    """A config that was already proven, with `sets` applied; for reruns, where there is no run file to read."""
+    """Apply `sets` to a validated config; for reruns, which have no run file."""
     plain = wire.dump(config)
     for change in sets:
         apply(plain, change)
     again = wire.load(RunConfig, plain, owner)
-    _prove_strategy(again, owner)
+    _validate_strategy(again, owner)
     return again
 
 
 def _enter(place: Any, step: str, key: str, change: str) -> Any:
-    """The value at `step` inside `place`; a mapping is made where the file has nothing yet."""
+    """The value at `step` inside `place`; creates a mapping when the key is missing."""
     if isinstance(place, list):
         return place[_position(place, step, key, change)]
     if not isinstance(place, dict):
@@ -109,14 +109,14 @@ def _no_section(place: Any, key: str, change: str) -> Refused:
 
 
 def _origin(message: str, files: dict[str, Path | None], run_file: Path) -> str:
-    """Which file the section that a message is about was read from, where that is not the run file itself."""
+    """Name the file of the section that a message is about, when it is not the run file itself."""
     about = re.match(r"\w+", message.removeprefix(f"{run_file}: "))
     origin = files.get(about.group()) if about else None
     return f" (its section is read from {origin})" if origin else ""
 
 
 def _fill(plain: dict[str, Any], section: str, run_file: Path) -> Path | None:
-    """Replace a section that is a name, or has `use: NAME`, by what the named file says; returns that file."""
+    """Replace a section that is a name, or has `use: NAME`, by the named file's content; returns that file."""
     value = plain.get(section)
     if section not in FOLDERS or value is None:
         return None
@@ -136,7 +136,7 @@ def _fill(plain: dict[str, Any], section: str, run_file: Path) -> Path | None:
 
 
 def _fill_devices(fleet: Any, run_file: Path) -> None:
-    """Replace every `simulated: NAME` of a fleet's devices by what configs/devices/NAME.yaml says."""
+    """Replace every `simulated: NAME` of a fleet's devices by the content of configs/devices/NAME.yaml."""
     devices = fleet.get("devices") if isinstance(fleet, dict) else None
     for device in devices if isinstance(devices, list) else ():
         if isinstance(device, dict) and isinstance(device.get("simulated"), str):
@@ -169,7 +169,7 @@ def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def _find_paths(plain: dict[str, Any], run_file: Path) -> None:
-    """Make paths absolute: relative to the run file where such a file exists there, else to the working directory."""
+    """Make paths absolute: relative to the run file if they exist there, else to the working directory."""
     model, fleet = plain.get("model"), plain.get("fleet")
     lora = model.get("lora") if isinstance(model, dict) else None
     join, engines = (fleet.get("join"), fleet.get("engines")) if isinstance(fleet, dict) else (None, None)
@@ -202,7 +202,7 @@ def _exists(place: Path) -> bool:
 
 
 def _is_a_path(given: str, label: str) -> bool:
-    """True for what cannot be the name of something on a hub."""
+    """True for text that cannot be a name on a hub."""
     return (
         label in (LORA_START, JOIN_TOKEN, ENGINE_TLS)
         or given.startswith(("/", "./", "../", "~"))
@@ -210,8 +210,8 @@ def _is_a_path(given: str, label: str) -> bool:
     )
 
 
-def _prove_strategy(config: RunConfig, owner: str) -> None:
-    """Refuse an unknown strategy before anything is measured for it."""
+def _validate_strategy(config: RunConfig, owner: str) -> None:
+    """Refuse an unknown strategy, before anything is measured."""
     from fleetune import planning
 
     known = planning.strategies()

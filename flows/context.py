@@ -1,4 +1,4 @@
-"""What surrounds a run besides its config, and which of its stages are selected."""
+"""The surroundings of a run (store, catalog, launcher, listener) and the selection of its stages."""
 
 import secrets
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ from stages.catalog import DEVICE_ARITHMETIC, PLAN_DECISIONS, STAGES, StageSpec
 
 @record
 class RunContext:
-    """Everything around a run that is not its config."""
+    """Everything that a run needs besides its config."""
 
     store: Store
     listen: EventListener = ignore_event
@@ -38,33 +38,33 @@ class RunContext:
     contents: Mapping[str, Callable[[RunConfig], str]] = field(
         default_factory=lambda: {"data": data_content, "model weights": model_content}
     )
-    """Digests of what lies outside the store, by the name the catalog uses."""
+    """name of external content, as in the catalog -> its digest"""
     facts: Mapping[str, InputFact] = field(
         default_factory=lambda: {PLAN_DECISIONS: plan_decisions, DEVICE_ARITHMETIC: device_arithmetic}
     )
-    """Facts about inputs that stand for them in a key, by the name the catalog uses."""
+    """name of a key fact, as in the catalog -> its text, computed from input folders"""
     pin: Callable[[RunConfig], RunConfig] = pinned
-    """Has every later stage and worker read what a name on the hub stands for when the run begins."""
+    """Pins hub names to commits when the run begins, so that every stage and worker reads the same."""
     versions: Callable[[str], str] = version_of
     sources: Callable[[str], Mapping[str, str]] = field(default_factory=lambda: SourceDigests().of)
-    """Source files that a module runs, by path, with their digests."""
+    """module -> path and digest of each source file that it runs"""
     commit: Callable[[], Commit] = current_commit
     within_tolerance: Mapping[str, MeasurementTest] = field(default_factory=lambda: {"fleet": same_fleet})
-    """kind -> whether a new measurement may be dropped for the stored one"""
+    """kind -> test that a new measurement is close enough to the stored one, which is then kept"""
     same_members: Mapping[str, MeasurementTest] = field(default_factory=lambda: {"fleet": fleet_is_there})
-    """kind -> whether it may be dropped for that of a run that is not done, whatever has changed of it since"""
+    """kind -> test that an unfinished run's measurement names the same devices; it is then kept, however far off"""
     chance: Callable[[int], str] = secrets.token_hex
 
 
 @record
 class StageSelection:
-    """What the user asked for beyond the config."""
+    """The stages that the user selected with --from, --only and --until."""
 
     from_stage: str | None = None
-    """Earlier stages must be in the store already; this one is run even when its key is known."""
+    """Earlier stages must be stored; this one runs even when its key is known."""
     only: str | None = None
-    """What it reads must be in the store already; nothing after it is run."""
+    """Its inputs must be stored; no later stage runs."""
     rerun: str | None = None
-    """The run that is run again: reasons are told against it."""
+    """Id of the run that is rerun: reasons are differences from it."""
     until: str | None = None
-    """The last stage; the run ends well after it."""
+    """The last stage; stages that it does not need are left out."""

@@ -1,4 +1,4 @@
-"""What this machine can do for a run, in words. Nothing is written, and no other machine is contacted."""
+"""Checks of this machine for `fleetune doctor`. Nothing is written, and no other machine is contacted."""
 
 import json
 import os
@@ -20,11 +20,11 @@ from fleetune.contracts.record import record
 
 GOOD, LIMITED, MISSING = "good", "limited", "missing"
 CHECKED_PACKAGES = ("torch", "transformers", "peft", "prefect", "fastapi", "sqlalchemy", "pyzmq")
-"""Whose versions decide whether a run works: others are libraries of these."""
+"""Packages whose versions are checked; all others are dependencies of these."""
 MEMORY_FOR_A_WORKER_BYTES = 500_000_000
-"""A worker with torch and transformers, before it holds any unit."""
+"""Memory of a worker with torch and transformers, before it holds any unit."""
 DISK_FOR_A_RUN_BYTES = 2_000_000_000
-"""Data, a checkpoint with its optimizer state, logs and reports of a small model."""
+"""Space for data, checkpoint, optimizer state, logs and reports of a small model."""
 
 ASK_TORCH = """
 import json, torch
@@ -36,7 +36,7 @@ print(json.dumps([{"name": p.name, "memory_bytes": p.total_memory} for p in foun
 
 @record
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     topic: str
     state: str
@@ -45,7 +45,7 @@ class Finding:
 
 
 def examine(root: Path) -> tuple[Finding, ...]:
-    """Everything a run needs, with `root` as the folder of runs; takes a few seconds."""
+    """Check everything that a run needs, with `root` as the folder of runs; takes a few seconds."""
     return (
         _python(),
         *_packages(),
@@ -67,7 +67,7 @@ def _python() -> Finding:
 
 
 def _packages() -> tuple[Finding, ...]:
-    """One finding per package whose version matters, compared with what the project asks for."""
+    """One finding per checked package: its version against the project's requirement."""
     asked = {r.name.lower(): r for r in map(Requirement, metadata.requires("fleetune") or []) if r.marker is None}
     return tuple(_package(name, asked.get(name)) for name in CHECKED_PACKAGES)
 
@@ -107,7 +107,7 @@ def _memory() -> Finding:
 
 
 def _accelerators() -> Finding:
-    """Asks PyTorch in a process of its own, since a broken driver can end the process that asks."""
+    """Query PyTorch in a separate process, since a broken driver can kill the process that asks."""
     asked = [sys.executable, "-P", "-c", ASK_TORCH]
     try:
         answer = subprocess.run(asked, capture_output=True, timeout=120, check=True, text=True).stdout
@@ -123,7 +123,7 @@ def _accelerators() -> Finding:
 
 
 def _containers() -> tuple[Finding, ...]:
-    """An engine, the images it has, and whether links between its containers can be shaped."""
+    """Check the container engine, its images, and the shaping of links between containers."""
     meaning = "devices of fleet files without an engine run as processes, which need none"
     places = engine_api.candidate_sockets(os.environ)
     if not places:
@@ -139,13 +139,13 @@ def _containers() -> tuple[Finding, ...]:
 
 
 def _links() -> Finding:
-    """Between containers."""
+    """Check the shaping of links between containers."""
     can, words = kernel_modules.describe()
     return Finding(topic="Shaped links", state=GOOD if can else LIMITED, words=words)
 
 
 def _images(found: Mapping[str, Mapping[str, str]]) -> Finding:
-    """Of those that make images builds."""
+    """Check the images that `make images` builds."""
     lacks = {target: recipe.unusable_reason(found, target) for target in recipe.TARGETS}
     had = [recipe.tag(target) for target, lack in lacks.items() if not lack]
     parts = [", ".join(had)] if had else []
@@ -168,7 +168,7 @@ def _disk(root: Path) -> Finding:
 
 
 def _loopback() -> Finding:
-    """Devices of one machine talk over 127.0.0.1: connect to a port of our own and pass a byte."""
+    """Send a byte over 127.0.0.1, which devices of one machine use to talk."""
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
             server.settimeout(2)

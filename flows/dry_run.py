@@ -1,4 +1,4 @@
-"""What a run would do, without doing any of it."""
+"""Predicts what a run would do, without writing anything."""
 
 import dataclasses
 
@@ -8,10 +8,9 @@ from stages.catalog import StageSpec
 
 
 def predict_run(runner: Runner) -> RunRecord:
-    """The record of a dry run: `how` and `why` of every stage, keys and digests as far as they can be known.
+    """Return the record of a dry run: `how` and `why` of every stage, keys and digests as far as they are known.
 
-    Stages that measure the world are taken to find it unchanged. Refused where a stage that is to be reused is not
-    in the store.
+    Measurements are assumed to be unchanged. Refused when a stage that must be stored is not.
     """
     made: dict[str, str] = {}
     stages: dict[str, StageRecord] = {}

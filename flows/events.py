@@ -1,4 +1,4 @@
-"""What a run tells whoever listens while it goes on."""
+"""Events that a run emits to its listener."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ KINDS = ("started", "progress", "note", "reused", "done", "failed", "stopped")
 
 @record
 class StageEvent:
-    """One thing that happened to one stage."""
+    """One event of one stage."""
 
     stage: str
     """Its name; `run` for the run as a whole."""
@@ -34,4 +34,4 @@ EventListener = Callable[[StageEvent], None]
 
 
 def ignore_event(event: StageEvent) -> None:
-    """A listener that does not listen."""
+    """The default listener."""

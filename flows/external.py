@@ -24,7 +24,7 @@ InputFact = Callable[[Callable[[str], Path]], str]
 
 
 def version_of(package: str) -> str:
-    """Installed version of a distribution; `absent` where there is none."""
+    """Installed version of a distribution; `absent` when it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -32,7 +32,7 @@ def version_of(package: str) -> str:
 
 
 def pinned(config: RunConfig) -> RunConfig:
-    """The config with every name on the hub pinned to the commit that it stands for now."""
+    """The config with every hub name pinned to its current commit."""
     model, data = config.model, config.data
     if model.source is not None and not model.source.startswith("package:") and not Path(model.source).is_dir():
         from fleetune.models.source import pin_revision  # imports transformers: only for names on the hub
@@ -46,21 +46,21 @@ def pinned(config: RunConfig) -> RunConfig:
 
 
 def data_content(config: RunConfig) -> str:
-    """Digest of every byte the run's data are made from; Refused when they cannot be read."""
+    """Digest of every byte of the run's data; Refused when they cannot be read."""
     from fleetune.data import content_digest
 
     return content_digest(config.data)
 
 
 def model_content(config: RunConfig) -> str:
-    """Digest of every byte the run's model is read from; Refused when it cannot be found."""
+    """Digest of every byte of the run's model; Refused when it cannot be found."""
     from fleetune.models.source import content_digest  # imports transformers: only when a run really starts
 
     return content_digest(config.model)
 
 
 def same_fleet(stored: Path, measured: Path, config: RunConfig) -> bool:
-    """Whether a measurement of the fleet is close enough to the stored one to be dropped for it."""
+    """True when a measured fleet is within the tolerance of the stored one."""
     from fleetune.discovery import within_tolerance
 
     old, new = (wire.read(Fleet, folder / "fleet.json") for folder in (stored, measured))
@@ -70,7 +70,7 @@ def same_fleet(stored: Path, measured: Path, config: RunConfig) -> bool:
 
 
 def fleet_is_there(stored: Path, measured: Path, config: RunConfig) -> bool:
-    """Whether every device of a stored fleet is there, and no other, however fast its links are now."""
+    """True when a measured fleet has exactly the devices of the stored one, whatever the rates of its links."""
     from fleetune.discovery import same_devices
 
     return bool(same_devices(*(wire.read(Fleet, folder / "fleet.json") for folder in (stored, measured))))
@@ -78,11 +78,11 @@ def fleet_is_there(stored: Path, measured: Path, config: RunConfig) -> bool:
 
 @record
 class Commit:
-    """The commit that is checked out; no id where the project is installed, or git is not."""
+    """The commit that is checked out; its id is empty without a checkout or without git."""
 
     id: str = ""
     dirty: bool = False
-    """Its code was edited since."""
+    """The code has uncommitted edits."""
 
 
 def plan_decisions(folder: Callable[[str], Path]) -> str:
@@ -106,7 +106,7 @@ def device_arithmetic(folder: Callable[[str], Path]) -> str:
 
 
 def current_commit(root: Path = ROOT) -> Commit:
-    """The commit of the checkout at `root`; a folder that lies in the checkout of something else has none."""
+    """The commit of the checkout at `root`; empty when `root` is only a folder inside another checkout."""
     if not (root / ".git").exists():
         return Commit()
     commit = _git(root, "rev-parse", "HEAD")

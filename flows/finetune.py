@@ -1,4 +1,4 @@
-"""The way in to the pipeline: a config in, a run record out.
+"""Entry point of the pipeline: a config in, a run record out.
 
 `run` validates the config first and starts Prefect only when there is something to run: an embedded server whose
 home lies in the store, unless the user has set PREFECT_API_URL or PREFECT_HOME. The flow itself, for deployments, is
@@ -32,23 +32,23 @@ def run(
 ) -> RunRecord:
     """Run the pipeline by `config` with its store at `root`; the record that is also in the store.
 
-    `dry_run`: say what would happen (state `planned`), write nothing. Raises the FleetuneError of the stage that
-    failed; the record in the store then says which one and why.
+    `dry_run` writes nothing and returns a record with state `planned`. Raises the FleetuneError of the stage that
+    failed; the stored record names the stage and the reason.
     """
     return run_with(RunContext(store=Store(root), listen=listen), config, selection or StageSelection(), dry_run)
 
 
 def run_with(context: RunContext, config: RunConfig, selection: StageSelection, dry_run: bool = False) -> RunRecord:
-    """`run`, in a context of the caller's."""
+    """`run`, in a context that the caller made."""
     runner = Runner(context, config, selection)
-    planned = predict_run(runner)  # refuses what cannot be reused, before anything is started
-    preflight.prove(planned)
+    planned = predict_run(runner)  # refuses stages that must be stored and are not, before anything starts
+    preflight.validate(planned)
     if dry_run:
         return planned
-    server.prove_named()
+    server.check_named_server()
     used = filesystem.folders(context.store.local)
     try:
-        _prove_writable(context.store.local)
+        _check_writable(context.store.local)
         context.listen(StageEvent(stage="run", kind="note", text="starting the pipeline engine"))
         server.ensure(context.store.local / "prefect")
         with runner:
@@ -65,8 +65,8 @@ def run_with(context: RunContext, config: RunConfig, selection: StageSelection, 
     return runner.record
 
 
-def _prove_writable(folder: Path) -> None:
-    """Make the folder and try its disk; Refused when it may not be written to, and OSError when it is full."""
+def _check_writable(folder: Path) -> None:
+    """Create the folder and write a test file; Refused when that is not permitted, OSError when the disk is full."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:

@@ -1,4 +1,4 @@
-"""Stages that run beside another one: they begin when it has begun and end soon after it has ended."""
+"""Synchronises a stage with the stage that it follows: it starts after its leader and ends soon after it."""
 
 import threading
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ FOLLOW_S, GRACE_S = 20.0, 5.0
 
 
 class LeaderState:
-    """What the followers of a stage need to know of it."""
+    """State of a stage that others follow."""
 
     def __init__(self) -> None:
         self.begun, self.ended = threading.Event(), threading.Event()
@@ -18,42 +18,42 @@ class LeaderState:
 
 
 class Leaders:
-    """The stages of a run that others run beside; questions about any other stage are answered harmlessly."""
+    """States of all stages of a run that others follow; methods ignore any other stage."""
 
     def __init__(self, specs: Iterable[StageSpec]) -> None:
         self._leaders = {spec.follows: LeaderState() for spec in specs if spec.follows}
 
     def begun(self, name: str, live: bool) -> None:
-        """The stage's process runs (`live`), or its stored outputs are reused."""
+        """Report that the stage's process runs (`live`) or that its stored outputs are reused."""
         if leader := self._leaders.get(name):
             leader.live = live
             leader.begun.set()
 
     def ended(self, name: str, ok: bool) -> None:
-        """The stage is over and, if `ok`, its outputs are recorded."""
+        """Report that the stage has ended; if `ok`, its outputs are recorded."""
         if leader := self._leaders.get(name):
             leader.ok = ok
             leader.ended.set()
             leader.begun.set()
 
     def wait_begun(self, name: str) -> bool:
-        """Wait until there is something to follow; whether its process runs now."""
+        """Wait until the stage has begun; True when its process runs."""
         leader = self._leaders[name]
         leader.begun.wait()
         return leader.live
 
     def wait_ended(self, name: str) -> bool:
-        """Wait until the stage is over; whether it ended well."""
+        """Wait until the stage has ended; True when it succeeded."""
         leader = self._leaders[name]
         leader.ended.wait()
         return leader.ok
 
     def leads(self, name: str) -> bool:
-        """Whether any stage runs beside this one."""
+        """True when another stage follows this one."""
         return name in self._leaders
 
     def end_with(self, name: str, job: Job) -> None:
-        """Have a follower's process end when its leader has: at once after a failure, else soon."""
+        """Stop a follower's process after its leader has ended: at once after a failure, else after FOLLOW_S."""
         threading.Thread(target=self._end_with, args=(name, job), name=f"end-with-{name}", daemon=True).start()
 
     def _end_with(self, name: str, job: Job) -> None:

@@ -1,5 +1,5 @@
-"""Proxies and addresses of this process's calls over HTTP: what stays on this machine takes no proxy, and an API that
-the user has named is asked before anything is written."""
+"""HTTP access to Prefect: loopback addresses bypass proxies, and an API that the user configured is checked before
+anything is written."""
 
 import functools
 import http.client
@@ -15,13 +15,12 @@ from fleetune.errors import Refused, TryAgain
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 VARIABLES = ("NO_PROXY", "no_proxy")
 ASK_S = 10.0
-SAYS_WHO = (401, 403)
-"""An API that wants a key is one."""
+NEEDS_KEY = (401, 403)
+"""Statuses of an API that answers but asks for a key."""
 
 
 def spare_loopback(environment: MutableMapping[str, str]) -> None:
-    """Take this machine's own addresses off the user's proxies, for this process and its children; the list that the
-    user keeps them off stays as it is and grows."""
+    """Add loopback addresses to NO_PROXY, for this process and its children; existing entries stay."""
     for name in [name for name in VARIABLES if name in environment] or VARIABLES:
         listed = [host.strip() for host in environment.get(name, "").split(",") if host.strip()]
         if "*" not in listed:  # which means all, and only by itself
@@ -29,8 +28,8 @@ def spare_loopback(environment: MutableMapping[str, str]) -> None:
 
 
 def ignore_proxies() -> None:
-    """Have Prefect's clients not even read the proxy variables: those of schemes that they cannot speak, such as
-    socks5, stop them whatever address they call. For a server of this machine only; imports Prefect."""
+    """Make Prefect's clients ignore the proxy variables, since a proxy scheme that httpx does not support (socks5)
+    makes every call fail. Only for a server of this machine; imports Prefect."""
     from prefect.client import base
 
     for client in (base.PrefectHttpxAsyncClient, base.PrefectHttpxSyncClient):
@@ -38,31 +37,31 @@ def ignore_proxies() -> None:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether a URL is one of this machine's own."""
+    """True for a URL on a loopback address."""
     return urlsplit(address).hostname in LOOPBACK
 
 
-def prove(address: str, name: str) -> None:
+def check_api(address: str, name: str) -> None:
     """Ask Prefect's API at `address`, which the setting `name` gives, for its health, as its clients would: through
     proxies. Refused for what is no address, TryAgain where no such API answers."""
     instead = f"or unset {name} to have a server started here"
     given = f"{name} is {address}"
     if urlsplit(address).scheme not in ("http", "https") or not urlsplit(address).hostname:
-        raise Refused(f"{given}: it is no address; give one such as http://127.0.0.1:4200/api, {instead}")
+        raise Refused(f"{given}: it is not a URL; give one such as http://127.0.0.1:4200/api, {instead}")
     request = urllib.request.Request(address.rstrip("/") + "/health")
     if key := os.environ.get("PREFECT_API_KEY"):
         request.add_header("Authorization", f"Bearer {key}")
     try:
         status = _ask(request)
     except ssl.SSLError:
-        return  # somebody is there; whom to trust is the client's to settle
+        return  # a server answers; the client decides whether to trust it
     except (OSError, http.client.HTTPException, ValueError) as error:
         why = getattr(error, "reason", None) or error
         if isinstance(why, ssl.SSLError):
             return
         why = getattr(why, "strerror", None) or why
         raise TryAgain(f"{given}, where nothing answers{_through(address)} ({why}): start it, {instead}") from None
-    if status != http.client.OK and status not in SAYS_WHO:
+    if status != http.client.OK and status not in NEEDS_KEY:
         said = f"{status} {http.client.responses.get(status, '')}".rstrip()
         raise TryAgain(
             f"{given}, where no Prefect API answers{_through(address)} ({said} at {request.full_url}): "
@@ -80,7 +79,7 @@ def _ask(request: urllib.request.Request) -> int:
 
 
 def _through(address: str) -> str:
-    """In words, by which proxy the address is reached."""
+    """`through the proxy HOST` when the address is reached through one, else empty."""
     parts = urlsplit(address)
     proxies = urllib.request.getproxies()
     proxy = proxies.get(parts.scheme) or proxies.get("all")

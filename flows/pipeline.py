@@ -1,7 +1,7 @@
-"""The pipeline as a Prefect flow: one task per stage, in its order, with what every stage said as an artifact.
+"""The pipeline as a Prefect flow: one task per stage, and a Prefect artifact with the record of each stage.
 
-Prefect shows, starts and schedules; the store decides what is reused. A reused stage ends in a state named Cached; a
-task's result is nothing but digests. (No postponed annotations here: served runs could not read the parameters.)
+Prefect schedules and displays; the store decides what is reused. A reused stage ends in a state named Cached; the
+result of a task is a mapping of digests. (No postponed annotations: served runs could not read the parameters.)
 """
 
 from pathlib import Path
@@ -34,19 +34,19 @@ def finetune(
 ) -> Any:
     """Fine-tune by `config`, with artifacts and run records in the store at `root`.
 
-    `from_stage`: everything before it must be in the store. `only`: run this stage on its stored inputs and stop.
-    `until`: the last stage.
+    `from_stage`: earlier stages must be stored. `only`: run this stage on its stored inputs and stop. `until`: the
+    last stage.
     """
     runner = Runner(
         RunContext(store=Store(root)), config, StageSelection(from_stage=from_stage, only=only, until=until)
     )
-    preflight.prove(predict_run(runner))
+    preflight.validate(predict_run(runner))
     with runner:
         return perform(runner)
 
 
 def perform(runner: Runner) -> State[Any]:
-    """Every stage of a run as a task of the current flow run; the state tells the run's id or its first error."""
+    """Run every stage as a task of the current flow run; the state holds the run's id or its first error."""
     try:
         for wave in waves(runner.specs):
             futures = [_stage_task(spec.name).submit(runner) for spec in wave]
@@ -66,7 +66,7 @@ def _ended(future: PrefectFuture[Any]) -> State[Any]:
 
 
 def _stage_task(name: str) -> Any:
-    """The task of one stage."""
+    """The Prefect task of one stage."""
 
     @task(name=name, task_run_name=name, persist_result=False, log_prints=False, cache_policy=NO_CACHE)
     def stage(runner: Runner) -> State[Any]:
@@ -83,7 +83,7 @@ def _stage_task(name: str) -> Any:
 
 
 def _publish(runner: Runner, name: str) -> None:
-    """A small table of what happened to a stage, on the run's page."""
+    """Publish a table of the stage's record on the page of the flow run."""
     said = runner.record.stage(name)
     rows = [
         ("run", runner.record.id),

@@ -1,7 +1,7 @@
-"""`python -m flows.prefect_server`: Prefect's server in a process of its own, on a port of loopback that it says.
+"""`python -m flows.prefect_server`: Prefect's server in its own process, on a loopback port that it prints.
 
-It binds the port itself and tells its parent through the pipe, so nobody else can have taken a port that was only found
-to be free. What clients must know comes on the first line of stdin, where no list of processes shows it.
+The process binds the port itself and writes it to stdout, so that no other process can take it in between. The secret
+of its clients arrives on the first line of stdin, which no list of processes shows.
 """
 
 import os
@@ -14,7 +14,7 @@ CLIENT_SECRET = "PREFECT_API_AUTH_STRING"
 
 
 def main() -> None:
-    """Serve until it is told to end."""
+    """Serve until the process is terminated."""
     os.environ[SECRET] = os.environ[CLIENT_SECRET] = sys.stdin.readline().strip()  # before Prefect reads its settings
     with socket.create_server((HOST, 0), backlog=2048) as listener:
         sys.stdout.write(f"{listener.getsockname()[1]}\n")

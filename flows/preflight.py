@@ -1,7 +1,6 @@
-"""What is wrong with a run that no device is needed to see, said before discovery begins and in dry runs.
+"""Early checks of a run that need no device; done before the first stage starts and in dry runs.
 
-One place, called with what is going to run: stages that are reused have been proven by having run. Each check is a
-pure function of the room whose business it is.
+Only stages that will run are checked. Each check is a pure function of the package that owns the subject.
 """
 
 from fleetune.contracts.run_config import ModelRequest, RunConfig, TrainingRequest
@@ -9,27 +8,27 @@ from fleetune.errors import Refused
 from fleetune.store import RunRecord
 
 MOST_SEED = 2**63 - 2
-"""What every generator takes, and the next one too."""
+"""Largest seed that every random generator accepts, as well as the seed after it."""
 
 
-def prove(planned: RunRecord) -> None:
-    """Refuse a foreseen run that could not end well, by the first thing that is wrong; seconds at most."""
+def validate(planned: RunRecord) -> None:
+    """Refuse a predicted run that cannot succeed, naming the first problem; takes seconds at most."""
     config = planned.config
     running = {stage.stage for stage in planned.stages if stage.how == "ran"}
     if config.seed > MOST_SEED:
         raise Refused(f"run: seed {config.seed} is beyond 64 bits; give one of at most {MOST_SEED}")
     if "train" in running:
-        _prove_schedule(config.training)
+        _validate_schedule(config.training)
     if "plan" in running:
-        _prove_strategy(config)
+        _validate_strategy(config)
     if "prepare" in running:
         from fleetune.data import validate_data
 
         validate_data(config.data, config.model.task)
-        _prove_model(config.model)
+        _validate_model(config.model)
 
 
-def _prove_schedule(training: TrainingRequest) -> None:
+def _validate_schedule(training: TrainingRequest) -> None:
     if training.warmup_rounds > training.rounds:
         raise Refused(
             f"training: warmup_rounds is {training.warmup_rounds}, but the run has {training.rounds} rounds and would "
@@ -37,7 +36,7 @@ def _prove_schedule(training: TrainingRequest) -> None:
         )
 
 
-def _prove_strategy(config: RunConfig) -> None:
+def _validate_strategy(config: RunConfig) -> None:
     from fleetune.planning import validate_request
 
     joining = config.fleet.join is not None
@@ -45,9 +44,9 @@ def _prove_strategy(config: RunConfig) -> None:
     validate_request(config.strategy, devices, config.profile.scores)
 
 
-def _prove_model(model: ModelRequest) -> None:
-    """Names of modules and parameters, against the model without its weights; only where some are given, for it takes
-    seconds to import."""
+def _validate_model(model: ModelRequest) -> None:
+    """Check names of modules and parameters against the model on the meta device; skipped when none are given, since
+    the import takes seconds."""
     if model.lora is None and not model.freeze:
         return
     from fleetune.models.skeleton import skeleton

@@ -1,6 +1,6 @@
-"""Conducts the stages of one run: reuse by key or run, store what was made, keep run.json true at every moment.
+"""Runs the stages of one run: reuses by key or runs, stores outputs, and keeps run.json up to date.
 
-Knows nothing of Prefect. `stage(name)` may be called from several threads, for stages that run beside each other.
+Does not depend on Prefect. `stage(name)` may be called from several threads, for stages that run concurrently.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ GRACE_S = 5.0
 
 @record
 class Outcome:
-    """How a stage ended."""
+    """The result of one stage."""
 
     stage: str
     how: str
@@ -45,10 +45,10 @@ class Outcome:
 
 
 class Runner:
-    """One run, from its first stage to its last."""
+    """One run, from its first stage to its last; a context manager around the calls of `stage`."""
 
     def __init__(self, context: RunContext, config: RunConfig, selection: StageSelection) -> None:
-        """Refused when the selection or the config cannot be met; nothing is written yet."""
+        """Refused when the selection or the config is not possible; nothing is written yet."""
         self.context = context
         self.config = config = context.pin(config)
         self.cache_policy = CachePolicy(context, config, selection)
@@ -92,7 +92,7 @@ class Runner:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        """Whatever happened: no process is left and run.json says how it ended."""
+        """Stop every process and write to run.json how the run ended."""
         self.stop()
         interrupted = error is not None and not isinstance(error, Exception)
         failure = error if isinstance(error, FleetuneError) else self.error
@@ -106,7 +106,7 @@ class Runner:
             )
 
     def stop(self) -> None:
-        """End every process of this run; safe to repeat and from any thread."""
+        """Stop every process of this run; idempotent, and callable from any thread."""
         self._stop.set()
         for job in list(self._jobs.values()):
             job.stop(GRACE_S)
@@ -140,21 +140,21 @@ class Runner:
             return self.cache_policy.decide(spec, {} if leader else known, self.record.id, leader.key if leader else "")
 
         with store.lock(decide().key, self._stop.wait, lambda: self._tell(spec.name, "note", "waits for another run")):
-            decision = dataclasses.replace(decide(), inputs=known)  # anew: the other run may have made it
+            decision = dataclasses.replace(decide(), inputs=known)  # again: the other run may have stored it meanwhile
             self._note(spec, key=decision.key, inputs=known, why=decision.why, started=self._now())
             if not decision.runs:
-                bad = self._bad(spec, decision)
-                if not bad:
+                damage = self._damage(spec, decision)
+                if not damage:
                     return self._reused(spec, decision)
-                decision = dataclasses.replace(decision, runs=True, why=f"ran: {bad}")
+                decision = dataclasses.replace(decision, runs=True, why=f"ran: {damage}")
                 self._note(spec, why=decision.why)
             return self._follow(spec, decision) if live else self._run(spec, decision)
 
-    def _bad(self, spec: StageSpec, decision: Decision) -> str:
-        """What is wrong with the artifacts that would be reused; Refused where the stage is not to run."""
+    def _damage(self, spec: StageSpec, decision: Decision) -> str:
+        """Describe damage of the artifacts that would be reused, empty for none; Refused when the stage may not run."""
         for kind, digest in (decision.stored or {}).items():
             try:
-                self._prove(kind, digest)
+                self._verify(kind, digest)
             except Refused as error:
                 if self.cache_policy.must_be_stored(spec):
                     raise
@@ -173,9 +173,9 @@ class Runner:
         return Outcome(stage=spec.name, how="stopped", why=why, outputs={})
 
     def _follow(self, spec: StageSpec, decision: Decision) -> Outcome:
-        """Run beside a stage that is running, then keep what the stage makes of what that has stored.
+        """Run beside the leader, then run again on the leader's stored outputs and keep the result of that.
 
-        What is kept must not depend on when it looked: the same stored inputs give the same outputs in every run.
+        The stored result must not depend on timing: the same stored inputs give the same outputs in every run.
         """
         work = self.context.store.work(self.record.stage(spec.follows).key)
         try:
@@ -190,7 +190,7 @@ class Runner:
 
     def _run(self, spec: StageSpec, decision: Decision) -> Outcome:
         for kind, digest in decision.inputs.items():
-            self._prove(kind, digest)
+            self._verify(kind, digest)
         store = self.context.store
         folders = {kind: store.folder(kind, digest) for kind, digest in decision.inputs.items()}
         with resumable_attempts(store, spec, decision.key, decision.ingredients) as earlier:
@@ -235,7 +235,7 @@ class Runner:
         return task
 
     def _start(self, spec: StageSpec, task: StageTask) -> Job:
-        """In a container where the config asks for that and the stage conducts no devices."""
+        """Start in a container if the config asks for it, the stage starts no devices, and its data can be mounted."""
         stages = self.config.stages
         if stages.launcher != DOCKER or not spec.image or not attempt.fits_in_container(spec, self.config):
             return attempt.start(spec, task, self.context.launcher)
@@ -244,7 +244,7 @@ class Runner:
         return attempt.start(spec, task, place, reads)
 
     def _keep(self, spec: StageSpec, decision: Decision, task: StageTask) -> Outcome:
-        """Put what a stage made into the store, then its key."""
+        """Store the outputs of a stage, then its key."""
         store, why, outputs = self.context.store, self.record.stage(spec.name).why, {}
         for kind, folder in attempt.outputs_of(spec, task).items():
             if kind == spec.measures and decision.stored is not None:
@@ -264,32 +264,32 @@ class Runner:
         return Outcome(stage=spec.name, how="ran", why=why, outputs=outputs)
 
     def _tidy(self, key: str) -> None:
-        """Drop the work folder of a leader whose follower is done, unless another run works in it."""
+        """Delete the work folder of a leader whose follower is done, unless another run uses it."""
         lock = self.context.store.lock(key, self._stop.wait)
         if lock.take():
             self.context.store.drop_work(key)
             lock.release()
 
     def _stored(self, spec: StageSpec, decision: Decision) -> dict[str, str]:
-        """What a stage that measures the world is told of an earlier measurement; of one that is corrupt nothing."""
+        """kind -> folder of the earlier measurement of a stage that measures; empty if none is usable."""
         if not spec.measures or decision.stored is None:
             return {}
         try:
-            self._prove(spec.measures, decision.stored[spec.measures])
+            self._verify(spec.measures, decision.stored[spec.measures])
         except Refused:
             return {}
         folder = self.context.store.folder(spec.measures, decision.stored[spec.measures])
         return {spec.measures: str(folder.resolve())}
 
     def _resumed(self, spec: StageSpec, text: str) -> None:
-        """Add to the reason what the stage goes on from."""
+        """Append to the reason of the stage what it resumes from."""
         self._note(spec, why=f"{self.record.stage(spec.name).why}; {text}")
 
     def _settled(self, kind: str, measured: Path, decision: Decision) -> str:
-        """Why the stored measurement stays; empty when it does not, as where it is corrupt."""
+        """The reason to keep the stored measurement; empty when it is replaced or corrupt."""
         assert decision.stored is not None
         try:
-            self._prove(kind, decision.stored[kind])
+            self._verify(kind, decision.stored[kind])
         except Refused:
             return ""
         stored = self.context.store.folder(kind, decision.stored[kind])
@@ -300,11 +300,11 @@ class Runner:
         return ""
 
     def _known(self, spec: StageSpec) -> dict[str, str]:
-        """kind -> digest of the stage's inputs, as far as they have been made."""
+        """kind -> digest of the stage's inputs that exist already."""
         return {kind: digest for kind, digest in self.record.outputs.items() if kind in spec.inputs}
 
-    def _prove(self, kind: str, digest: str) -> None:
-        """Hash an artifact once a run before anything reads it."""
+    def _verify(self, kind: str, digest: str) -> None:
+        """Hash an artifact before its first use in this run; Refused when a file is damaged."""
         if (kind, digest) not in self._verified:
             self.context.store.verify(kind, digest)
             self._verified.add((kind, digest))
@@ -315,14 +315,14 @@ class Runner:
             self.error = error
         with suppress(OSError):  # a full disk takes no record
             self._note(spec, state="failed", error=said, ended=self._now())
-        if isinstance(error, Refused) and "plan" in spec.inputs:  # what cannot be trained can be looked at
+        if isinstance(error, Refused) and "plan" in spec.inputs:  # a plan that cannot be trained still has a report
             report = self.context.store.folder("plan", self.record.outputs["plan"]) / "report.html"
             if report.is_file():
                 self._tell(spec.name, "note", f"the report of its plan is {report}")
         self._tell(spec.name, "failed", said, seconds)
 
     def _note(self, spec: StageSpec, **fields: Any) -> None:
-        """Change a stage's record and write run.json."""
+        """Change fields of a stage's record and write run.json."""
         with self._change:
             stages = tuple(
                 dataclasses.replace(stage, **fields) if stage.stage == spec.name else stage
@@ -344,7 +344,7 @@ class Runner:
 
 
 def run_without_prefect(runner: Runner) -> RunRecord:
-    """Run every stage that has to; raises the first error after all that ran beside it has ended."""
+    """Run every stage in threads, without Prefect; raises the first error once the stages beside it have ended."""
     with runner, ThreadPoolExecutor(thread_name_prefix="stage") as pool:
         try:
             for wave in waves(runner.specs):

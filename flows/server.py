@@ -1,8 +1,7 @@
-"""The embedded Prefect server: one per process, with its database in the store, gone when the process is.
+"""The embedded Prefect server: one per process, with its database in the store; it ends with the process.
 
-Prefect would start a temporary server by itself, but one that outlives a killed run; this one is a child of our
-launcher, which the system ends together with its parent. A user who has set PREFECT_API_URL or PREFECT_HOME (or has
-imported Prefect already) gets exactly what those say instead.
+Prefect's own temporary server outlives a killed run; this one is a child of our launcher and is killed with its
+parent. When PREFECT_API_URL or PREFECT_HOME is set, or Prefect is imported already, no server is started.
 """
 
 import atexit
@@ -27,42 +26,42 @@ SETTINGS = {
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
     "DO_NOT_TRACK": "1",
-    "PREFECT_LOGGING_LEVEL": "CRITICAL",  # errors are told by us, in one sentence
+    "PREFECT_LOGGING_LEVEL": "CRITICAL",  # the command line prints errors in one sentence
 }
 SERVER_ONLY = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
-"""No pages to serve and no schedules to keep: the services for those stay off, as in Prefect's own temporary server."""
+"""Disables the user interface and the scheduling services, as Prefect's own temporary server does."""
 
 
-def prove_named() -> None:
-    """Have a server that the user has named be asked whether it is there, before anything is written.
+def check_named_server() -> None:
+    """Check that a server which the user configured answers, before anything is written.
 
-    To be called before Prefect is imported, as is `ensure`. Refused or TryAgain when it does not answer.
+    Call it before Prefect is imported, as `ensure`. Refused or TryAgain when the server does not answer.
     """
     http_access.spare_loopback(os.environ)
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     if not _is_named():
         return
-    from prefect.settings import PREFECT_API_URL  # by its profiles and files, too
+    from prefect.settings import PREFECT_API_URL  # also reads profiles and settings files
 
     address = PREFECT_API_URL.value()
     if address is None or http_access.is_loopback(address):
         http_access.ignore_proxies()
     if address is not None:
-        http_access.prove(address, "PREFECT_API_URL")
+        http_access.check_api(address, "PREFECT_API_URL")
 
 
 def ensure(home: Path) -> None:
-    """Have this process's Prefect talk to a server; starts one with its files in `home` unless the user named one.
+    """Connect this process's Prefect to a server; starts one with its files in `home` unless the user configured one.
 
-    After `prove_named`. TryAgain when the server does not come up.
+    Call it after `check_named_server`. TryAgain when the server does not come up.
     """
     if _is_named():
         return
     home.mkdir(parents=True, exist_ok=True)
     os.environ["PREFECT_HOME"] = str(home.resolve())
     pause = threading.Event().wait
-    with Lock(home / "start.lock", pause):  # the first start makes the database
+    with Lock(home / "start.lock", pause):  # the first start creates the database
         os.environ["PREFECT_API_URL"] = start(home, pause)
     http_access.ignore_proxies()
 
@@ -72,7 +71,7 @@ def _is_named() -> bool:
 
 
 def start(home: Path, pause: Callable[[float], bool]) -> str:
-    """Start a server that answers nobody but this process, and wait until it does; its API's address."""
+    """Start a server that accepts only this process, wait until it answers, and return the address of its API."""
     secret = f"fleetune:{secrets.token_urlsafe(32)}"
     job = ProcessLauncher().start(
         Command(
@@ -83,7 +82,7 @@ def start(home: Path, pause: Callable[[float], bool]) -> str:
         )
     )
     atexit.register(job.stop)
-    port = int(next(job.lines(), 0)) or None  # none when it ended before it had one
+    port = int(next(job.lines(), 0)) or None  # None when the server ended before it had a port
     if port is None:
         job.wait()
     _wait(port, job, home, pause)

@@ -15,7 +15,7 @@ FLOAT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 
 class _Strict(yaml.SafeLoader):
-    """SafeLoader that refuses what a reader of the file could not see at once."""
+    """SafeLoader that refuses aliases, duplicate keys and keys that are not text."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.events.AliasEvent):
@@ -71,7 +71,7 @@ def parse(source: str, owner: str) -> Any:
 
 
 def kind(value: Any) -> str:
-    """What a value is, in words."""
+    """The type of a value, in words for an error message."""
     names = {dict: "a mapping", list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number"}
     return names.get(type(value), "nothing")
 

@@ -130,7 +130,7 @@ class Subnet:
 
 @record
 class Profile:
-    """The numbers of the `profile` artifact; `graph.json` beside it holds the model's graph."""
+    """The `profile` artifact; the graph of its units is `graph.json` of the `model` artifact."""
 
     model: str
     units: tuple[Unit, ...]

@@ -188,7 +188,7 @@ class StrategyRequest:
 
 @record
 class StagesRequest:
-    """Launcher and image of the stages that run on no device: plan, monitor and evaluate."""
+    """Launcher and image of the stages that run on no device: prepare, plan, monitor and evaluate."""
 
     launcher: str = PROCESS
     """`process`, or `docker`: each stage in a container of this machine's engine, without a network."""

@@ -70,8 +70,14 @@ def test_refused(call: Call, root: Path, arguments: list[str | Path], said: str,
         (["show", "small-"], "several begin like that (small-1, small-2); give more of its id"),
         (["show", "small-1", "trian"], "no stage 'trian'; it has train, evaluate"),
         (["show", "small-3"], "run 'small-3': there is none; the newest are small-1, small-2"),
-        (["rerun", "small-1", "--from", "trian"], "stage 'trian' does not exist; stages are discover, profile"),
-        (["rerun", "small-1", "--only", "trian"], "stage 'trian' does not exist; stages are discover, profile"),
+        (
+            ["rerun", "small-1", "--from", "trian"],
+            "stage 'trian' does not exist; stages are prepare, discover, profile",
+        ),
+        (
+            ["rerun", "small-1", "--only", "trian"],
+            "stage 'trian' does not exist; stages are prepare, discover, profile",
+        ),
         (
             ["rerun", "small-1", "--set", "training.rounds=0"],
             "small-1: training: rounds must be a number above 0 (got 0)",

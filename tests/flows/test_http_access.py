@@ -72,7 +72,7 @@ def test_a_proxy_is_not_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch) 
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with answering(200) as address:
-        http_access.prove(address, "PREFECT_API_URL")
+        http_access.check_api(address, "PREFECT_API_URL")
 
 
 @pytest.mark.slow
@@ -108,7 +108,7 @@ def _environment() -> dict[str, str]:
 def test_an_api_that_answers_is_one(status: int) -> None:
     """Also one that wants to know who asks."""
     with answering(status) as address:
-        http_access.prove(address, "PREFECT_API_URL")
+        http_access.check_api(address, "PREFECT_API_URL")
 
 
 def test_nobody_answers() -> None:
@@ -116,7 +116,7 @@ def test_nobody_answers() -> None:
     with answering(200) as address:
         pass  # gone now
     with pytest.raises(TryAgain) as caught:
-        http_access.prove(address, "PREFECT_API_URL")
+        http_access.check_api(address, "PREFECT_API_URL")
     assert str(caught.value) == (
         f"PREFECT_API_URL is {address}, where nothing answers (Connection refused): start it, or unset PREFECT_API_URL "
         "to have a server started here"
@@ -127,7 +127,7 @@ def test_the_proxy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """An address elsewhere is reached as the user means it, by the proxy, which may be what does not answer."""
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     with pytest.raises(TryAgain, match=r"nothing answers through the proxy 127\.0\.0\.1 \(Connection refused\)"):
-        http_access.prove("http://prefect.example:4200/api", "PREFECT_API_URL")
+        http_access.check_api("http://prefect.example:4200/api", "PREFECT_API_URL")
 
 
 def test_something_else_answers() -> None:
@@ -136,14 +136,14 @@ def test_something_else_answers() -> None:
         answering(404) as address,
         pytest.raises(TryAgain, match=r"no Prefect API answers \(404 Not Found at .*/health"),
     ):
-        http_access.prove(address, "PREFECT_API_URL")
+        http_access.check_api(address, "PREFECT_API_URL")
 
 
 @pytest.mark.parametrize("address", ["", "127.0.0.1:4200", "file:///etc/passwd", "http://"])
 def test_no_address(address: str) -> None:
     """What is no address is refused, not opened."""
-    with pytest.raises(Refused, match="it is no address; give one such as http://127.0.0.1:4200/api"):
-        http_access.prove(address, "PREFECT_API_URL")
+    with pytest.raises(Refused, match="it is not a URL; give one such as http://127.0.0.1:4200/api"):
+        http_access.check_api(address, "PREFECT_API_URL")
 
 
 def test_a_dead_address_is_told_before_anything_is_written(
@@ -152,8 +152,10 @@ def test_a_dead_address_is_told_before_anything_is_written(
     """The run ends with the address; there is no record of it, not even a folder."""
     with answering(200) as address:
         pass
-    proven: list[str] = []
-    monkeypatch.setattr(server, "prove_named", lambda: proven.append(address) or http_access.prove(address, "X"))
+    checked: list[str] = []
+    monkeypatch.setattr(
+        server, "check_named_server", lambda: checked.append(address) or http_access.check_api(address, "X")
+    )
     with pytest.raises(TryAgain, match="where nothing answers"):
         run_with(toy_context(root), world.config(), StageSelection())
-    assert proven and not root.exists()
+    assert checked and not root.exists()

@@ -97,6 +97,6 @@ def test_only_what_will_run_is_proven(tmp_path: Path) -> None:
     """A run that ends before training does not ask for its schedule."""
     wrong = config(tmp_path, training={"warmup_rounds": 5})
     setting = RunContext(store=Store(tmp_path / "kept"))
-    preflight.prove(predict_run(Runner(setting, wrong, StageSelection(until="plan"))))
+    preflight.validate(predict_run(Runner(setting, wrong, StageSelection(until="plan"))))
     with pytest.raises(Refused, match="warmup_rounds"):
-        preflight.prove(predict_run(Runner(setting, wrong, StageSelection())))
+        preflight.validate(predict_run(Runner(setting, wrong, StageSelection())))
