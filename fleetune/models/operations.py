@@ -29,12 +29,12 @@ FACTORIES = (
 NAMESPACES = (
     "torch", "torch.functional", "torch.nn.functional", "torch.Tensor", "torch.linalg", "torch.fft", "torch.special",
 )  # fmt: skip
-BINARY_OPERATORS = (
+REFLECTED_OPERATORS = (
     "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift",
 )  # fmt: skip
-UNARY_OPERATORS = ("getitem", "invert", "eq", "ne", "lt", "le", "gt", "ge", "neg", "abs", "div")
+PLAIN_OPERATORS = ("getitem", "invert", "eq", "ne", "lt", "le", "gt", "ge", "neg", "abs", "div")
 OPERATORS = {
-    f"__{name}__" for name in (*BINARY_OPERATORS, *(f"r{name}" for name in BINARY_OPERATORS), *UNARY_OPERATORS)
+    f"__{name}__" for name in (*REFLECTED_OPERATORS, *(f"r{name}" for name in REFLECTED_OPERATORS), *PLAIN_OPERATORS)
 }
 EXCLUDED = {
     "backward", "const_data_ptr", "cpu", "cuda", "data_ptr", "ipu", "item", "module_load", "mtia", "numpy",

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from fleetune.errors import Refused
 from fleetune.models import graph as g
-from fleetune.models.operations import BINARY_OPERATORS, NodeRef, SizeExpression, is_allowed
+from fleetune.models.operations import REFLECTED_OPERATORS, NodeRef, SizeExpression, is_allowed
 from fleetune.models.randomness import like_random_output
 
 # Functions that read a tensor's properties are not recorded.
@@ -28,7 +28,7 @@ PROPERTIES = {
     "ndimension", "__len__", "get_device", "data_ptr", "__repr__", "__format__", "__hash__", "storage_offset",
     "is_same_size", "requires_grad_", "_is_view", "__set__", "type_as_property", "is_inference",
 }  # fmt: skip
-IN_PLACE = {f"__i{name}__": f"__{name}__" for name in BINARY_OPERATORS}
+IN_PLACE = {f"__i{name}__": f"__{name}__" for name in REFLECTED_OPERATORS}
 
 
 def record_model(model: nn.Module, samples: Mapping[str, torch.Tensor], leaf_names: set[str]) -> g.Graph:
@@ -149,11 +149,11 @@ class _Recorder(TorchFunctionMode):
             self._draws.append(g.RandomDraw(shape=tuple(str(size) for size in drawn.shape), order=_memory_order(drawn)))
 
     def custom_gradient(self, call: Any, function: type, args: Any, kwargs: Any) -> Any:
-        """Function.apply: refused between leaf modules, since only its forward could be written down."""
+        """Replace Function.apply: Refused between leaf modules, since only its forward could be recorded."""
         if not self._inside:
             raise Refused(
                 f"{function.__name__} computes its gradient by itself (a torch.autograd.Function), which a list of "
-                "operations cannot tell"
+                "operations cannot express"
             )
         return call(function, *args, **kwargs)
 
@@ -170,7 +170,7 @@ class _Recorder(TorchFunctionMode):
         return out
 
     def _spelled(self, func: Any, name: str) -> str:
-        """The function's dotted name; in-place functions become their pure twins, for they may meet received values."""
+        """Return the function's dotted name; in-place functions become pure ones, since their input may be received."""
         target = resolve_name(func) or f"{func.__module__}.{name}"
         twin = IN_PLACE.get(name) or (name[:-1] if name.endswith("_") and not name.endswith("__") else None)
         pure = target if twin is None else target[: -len(name)] + twin

@@ -150,7 +150,7 @@ def configuration(
 
 
 def input_spec(request: ModelRequest) -> ModelInputSpec:
-    """What the data must look like for this model."""
+    """Return the properties that the data must have for this model."""
     config = configuration(request)
     folder = source_folder(request)
     has_tokenizer = folder is not None and any((folder / name).exists() for name in TOKENIZERS)

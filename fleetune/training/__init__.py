@@ -1,10 +1,11 @@
 """Trains a model by a plan: one worker process per device, one coordinator, encrypted links between them.
 
-A round is a transaction. Workers compute gradients (`rounds`), exchange what crosses cuts (`exchange`), add up inside
-their group (`reduction`) and report; parameters move (`updates`) only when the coordinator has the commit on disk
-(`commits`) and says so. `checkpoints` keep what a run needs to go on under any other plan.
+A round is a transaction. Each `worker` runs the forwards and backwards of its `assignment` (`rounds`), sends the values
+that cross cuts (`exchange`), sums gradients over its group (`gradients`) and reports. Parameters take their step
+(`optimizer`) only after the `coordinator` has the commit on disk (`commit_log`) and its `worker_group` has sent it.
+`liveness` finds devices and links at fault; `checkpoints` hold the state from which a run can `resume` under any plan.
 
-torch.distributed was set aside: gloo can neither encrypt nor authenticate, and a lost peer ends the process group.
+torch.distributed was rejected: gloo can neither encrypt nor authenticate, and a lost peer ends the process group.
 """
 
 from fleetune.training.coordinator import train

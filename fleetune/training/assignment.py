@@ -88,7 +88,7 @@ def assignment_of(plan: Plan, device: str) -> Assignment:
                 incoming = tuple(transfer for transfer in before if transfer.target == device)
                 outgoing = tuple(transfer for transfer in after if transfer.source == device)
                 return Assignment(device, lane, index, incoming, outgoing)
-    raise Refused(f"plan: device {device!r} has no part in it; taking part are {', '.join(plan.devices)}")
+    raise Refused(f"plan: device {device!r} has no part in it; devices with a part are {', '.join(plan.devices)}")
 
 
 def peers_of(plan: Plan, device: str) -> tuple[str, ...]:
@@ -111,8 +111,8 @@ def validate_supported(plan: Plan) -> None:
     if found:
         raise Refused(
             f"plan: strategy {plan.strategy} made it with {', '.join(found)}; training runs one lane of segments, each "
-            "on devices of its own, over whole and dense links; look at this plan with --until plan, or train with "
-            "another strategy"
+            "on devices of its own, over uncompressed and unshared links; look at this plan with --until plan, or train "
+            "with another strategy"
         )
 
 
@@ -122,9 +122,9 @@ def _unsupported_features(plan: Plan) -> Iterator[str]:
     if any(_reuses_devices(lane) for lane in plan.lanes):
         yield "devices in several segments"
     if any(segment.trained != segment.units for lane in plan.lanes for segment in lane.segments):
-        yield "segments that train a part of their units"
+        yield "segments that train only some of their units"
     if not all(use.is_neutral for use in plan.links):
-        yield "thin or shared links"
+        yield "compressed or shared links"
     if not all(gate.is_neutral for gate in plan.gates):
         yield "gates"
     if plan.collector:

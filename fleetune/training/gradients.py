@@ -154,9 +154,9 @@ def gradient_norms(gradients: Mapping[str, torch.Tensor], round: int) -> dict[st
 def pack_norms(norms: Mapping[str, torch.Tensor], order: Mapping[str, int]) -> dict[str, Any]:
     """Return norms as JSON for a message's header, 16 bytes each. order: parameter -> its index in the model."""
     dtype = torch.stack(list(norms.values())).dtype if norms else torch.float32
-    places = np.array([order[name] for name in norms], dtype="<i4")
+    indices = np.array([order[name] for name in norms], dtype="<i4")
     values = np.array([float(norm) for norm in norms.values()], dtype="<f8")
-    return {"dtype": str(dtype).removeprefix("torch."), "places": _text(places), "values": _text(values)}
+    return {"dtype": str(dtype).removeprefix("torch."), "places": _base64(indices), "values": _base64(values)}
 
 
 def total_norm(reports: Iterable[Mapping[str, Any]]) -> torch.Tensor:
@@ -164,14 +164,14 @@ def total_norm(reports: Iterable[Mapping[str, Any]]) -> torch.Tensor:
     norms: dict[int, float] = {}
     dtypes: list[torch.dtype] = []
     for report in reports:
-        places = np.frombuffer(base64.b64decode(report["places"]), dtype="<i4").tolist()
+        indices = np.frombuffer(base64.b64decode(report["places"]), dtype="<i4").tolist()
         values = np.frombuffer(base64.b64decode(report["values"]), dtype="<f8").tolist()
-        norms.update(zip(places, values, strict=True))
-        dtypes += [DTYPES[report["dtype"]]] if places else []
+        norms.update(zip(indices, values, strict=True))
+        dtypes += [DTYPES[report["dtype"]]] if indices else []
     if not norms:
         return torch.tensor(0.0)
     dtype = functools.reduce(torch.promote_types, dtypes)
-    return torch.linalg.vector_norm(torch.tensor([norms[place] for place in sorted(norms)], dtype=dtype))
+    return torch.linalg.vector_norm(torch.tensor([norms[index] for index in sorted(norms)], dtype=dtype))
 
 
 def clip_scale(training: TrainingRequest, total: torch.Tensor) -> float:
@@ -181,5 +181,5 @@ def clip_scale(training: TrainingRequest, total: torch.Tensor) -> float:
     return float(torch.clamp(training.clip_norm / (total + 1e-6), max=1.0))
 
 
-def _text(numbers: np.ndarray) -> str:
+def _base64(numbers: np.ndarray) -> str:
     return base64.b64encode(numbers.tobytes()).decode()

@@ -180,7 +180,7 @@ class Liveness:
                     return Fault("", f"link {device}>{peer}: there is no connection for {seconds:.0f} s")
         for concern in concerns:
             return Fault(
-                concern.device, f"is stuck: it has not got on with {concern.doing} for {concern.since_s:.0f} s"
+                concern.device, f"is stuck: it has made no progress in {concern.doing} for {concern.since_s:.0f} s"
             )
         return None
 
@@ -204,9 +204,7 @@ class Liveness:
         first, *more = devices
         if more and len(devices) == len(self._watch.devices):
             names = ", ".join(devices)
-            return Fault(
-                "", f"none of the devices {names} was heard for {since_s:.0f} s; see to this machine's network"
-            )
+            return Fault("", f"none of the devices {names} was heard for {since_s:.0f} s; check this machine's network")
         others = f"; so is {', '.join(more)}" if more else ""
         return Fault(first, f"is silent for {since_s:.0f} s{others}")
 

@@ -35,7 +35,7 @@ class TrainingTask:
     output: Path
     """Receives checkpoint/ and metrics/."""
     sites: Sites
-    """Where the workers run; entered already."""
+    """Launchers of the workers; already entered as a context."""
     progress: Progress = quiet
     note: Callable[[str], None] = lambda text: None
     """Receives sentences for readers of the run: where training resumes, and what cannot be used."""

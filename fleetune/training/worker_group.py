@@ -204,7 +204,7 @@ class WorkerGroup:
                 header = {**header, "rows": decode_rows(device, received.message.parts)}
             self._pending.setdefault(device, []).append((kind, header))
         else:
-            raise Refused(f"device {device} said {kind!r}, which no worker says")
+            raise Refused(f"device {device} sent {kind!r}, which is not a message of workers")
 
     def _connect(self, device: str, header: dict[str, Any]) -> None:
         """Connect to a worker by the address in its first message; Refused if the address is malformed."""

@@ -40,7 +40,7 @@ def text_data(folder: Path, task: str = "sequence-classification") -> PreparedDa
 
 
 def model_folder(folder: Path, request: ModelRequest, seed: int = 1) -> Path:
-    """What the profile stage leaves of a model: its configuration and its starting weights."""
+    """Write a model's configuration and initial weights, as the prepare stage does."""
     config = configuration(request, LABELS)
     config.save_pretrained(folder / "model")
     write_init_weights(config, request, seed, folder / INIT_WEIGHTS)

@@ -36,10 +36,11 @@ class Difference:
 
 
 FP32, FP64 = 1e-5, 1e-10
-"""How close a run has to be to its control where rounding allows it."""
+"""Largest allowed difference between a run and its control, if rounding allows it."""
 FACTOR = 20.0
-"""How many times the machine's own rounding a faithful run may be apart from its control: cut into shards and segments
-it adds in more places in another order than the control that rounding is measured with."""
+"""Largest allowed difference in multiples of the machine's own rounding.
+
+A run cut into shards and segments changes the order of more additions than the control that measures rounding does."""
 
 
 @dataclass(frozen=True)

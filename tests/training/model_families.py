@@ -25,7 +25,7 @@ class Family:
     no_dropout: tuple[str, ...] = ()
     """Settings that switch its dropout off."""
     source: str | None = None
-    """Where pretrained weights come from."""
+    """Source of pretrained weights."""
 
 
 FAMILIES = (

@@ -104,7 +104,7 @@ def test_a_device_talks_to_its_lane_and_never_to_itself() -> None:
 
 def test_a_device_without_a_part_is_refused() -> None:
     """The refusal names the devices that have a part."""
-    with pytest.raises(Refused, match="device 'f' has no part in it; taking part are a, b, c, d, e"):
+    with pytest.raises(Refused, match="device 'f' has no part in it; devices with a part are a, b, c, d, e"):
         assignment_of(PLAN, "f")
 
 
@@ -147,11 +147,11 @@ def test_a_chain_is_trained_and_neutral_values_do_not_matter(plan: Plan) -> None
             ticks.plan({"x": [ticks.segment("u0", "x"), ticks.segment("u1", "h"), ticks.segment("u2", "x")]}),
             "with devices in several segments;",
         ),
-        (with_segments("u1", ""), "with segments that train a part of their units;"),
-        (replace(fleets.PLAN, links=(LinkUse(source="a", target="b", share=0.5),)), "with thin or shared links;"),
+        (with_segments("u1", ""), "with segments that train only some of their units;"),
+        (replace(fleets.PLAN, links=(LinkUse(source="a", target="b", share=0.5),)), "with compressed or shared links;"),
         (
             replace(fleets.PLAN, links=(LinkUse(source="a", target="b", codec="top-k", ratio=9.0),)),
-            "with thin or shared links;",
+            "with compressed or shared links;",
         ),
         (replace(fleets.PLAN, gates=(Gate(subnet="head#0", operations="112"),)), "with gates;"),
         (replace(fleets.PLAN, collector="c"), r"with a collector \(c\);"),

@@ -84,7 +84,7 @@ def test_a_device_that_ends_is_named_before_those_that_suffer(tmp_path: Path) ->
     ("message", "words"),
     [
         (Message("beat", {"progress": "x"}), "device d1 sent a beat that cannot be read"),
-        (Message("gossip", {}), "device d1 said 'gossip', which no worker says"),
+        (Message("gossip", {}), "device d1 sent 'gossip', which is not a message of workers"),
         (Message("ready", {"round": 0}, (b"[7]",)), "device d1 reports a round in rows that cannot be read"),
         (Message("failed", {"exit_code": "x"}), "device d1 failed: None"),
     ],

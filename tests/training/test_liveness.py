@@ -246,7 +246,7 @@ def test_all_silent_at_once_is_the_network() -> None:
     """If all devices are silent, none is named; if some are, all of these are named."""
     devices = MonitoredDevices()
     fault = devices.run(12)
-    assert fault == Fault("", "none of the devices d0, d1, d2 was heard for 11 s; see to this machine's network")
+    assert fault == Fault("", "none of the devices d0, d1, d2 was heard for 11 s; check this machine's network")
     devices = MonitoredDevices()
     assert devices.run(12, d1=beat()) == Fault("d0", "is silent for 11 s; so is d2")
 
@@ -270,7 +270,7 @@ def test_each_kind_of_work_has_its_time(doing: str, limit_s: float) -> None:
     others = {"d1": beat("d0"), "d2": beat("d0")}
     assert devices.run(int(limit_s), d0=beat(doing=doing), **others) is None
     fault = devices.run(2, d0=beat(doing=doing), **others)
-    assert fault == Fault("d0", f"is stuck: it has not got on with {doing} for {limit_s + 1:.0f} s")
+    assert fault == Fault("d0", f"is stuck: it has made no progress in {doing} for {limit_s + 1:.0f} s")
 
 
 def test_long_rounds_give_more_time() -> None:

@@ -35,7 +35,7 @@ class Order:
     samples: int | None = None
     """Seed of another order of samples in each shard; of models without dropout, whose masks stay where they are."""
     micro_batches: bool = False
-    """Whether micro-batches are added up in reverse; of models without batch norms, whose statistics move with each."""
+    """True to add micro-batches in reverse; only for models without batch norms, whose statistics move with each."""
 
     def rows(self, start: int, shard: tuple[int, int]) -> list[int]:
         """Return the rows of the batch in a shard of the micro-batch that begins at `start`."""
