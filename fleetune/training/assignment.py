@@ -111,8 +111,8 @@ def validate_supported(plan: Plan) -> None:
     if found:
         raise Refused(
             f"plan: strategy {plan.strategy} made it with {', '.join(found)}; training runs one lane of segments, each "
-            "on devices of its own, over uncompressed and unshared links; look at this plan with --until plan, or train "
-            "with another strategy"
+            "on devices of its own, over uncompressed and unshared links; look at this plan with --until plan, or "
+            "train with another strategy"
         )
 
 
