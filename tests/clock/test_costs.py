@@ -1,0 +1,198 @@
+"""Compute times: interpolation, what gates leave, and what encryption takes."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from fleetune.clock import forecast, interpolate
+from fleetune.clock.costs import lost_s_per_byte, remaining_shares
+from fleetune.contracts.plan import Gate, Plan
+from fleetune.contracts.profile import Profile, Subnet, SubnetPart
+from fleetune.errors import Refused
+from tests.clock import fleets, ticks
+from tests.clock.ticks import picture, segment
+
+
+@pytest.mark.parametrize(
+    ("samples", "expected"),
+    [(2, 10.0), (3, 12.0), (4, 14.0), (6, 24.0), (8, 34.0), (1, 8.0), (10, 44.0)],
+)
+def test_linear_between_and_along_the_nearest_line_beyond(samples: int, expected: float) -> None:
+    """Sizes 2, 4, 8 took 10, 14, 34: halves lie halfway, 1 and 10 on the lines through their two nearest sizes."""
+    assert interpolate((2, 4, 8), (10.0, 14.0, 34.0), samples) == expected
+
+
+def test_one_size_is_proportional() -> None:
+    """Measured only at 4 samples, 6 samples take half as long again."""
+    assert interpolate((4,), (2.0,), 6) == 3.0
+
+
+def test_measured_sizes_come_back_bit_by_bit() -> None:
+    """No arithmetic touches a size that was measured."""
+    assert interpolate((1, 3, 7), (0.1, 0.3, 0.7), 3) == 0.3
+
+
+@pytest.mark.parametrize(("seconds", "samples"), [((1.0, 9.0), 1), ((9.0, 1.0), 9)])
+def test_a_negative_time_is_refused(seconds: tuple[float, float], samples: int) -> None:
+    """A line that falls below zero names the samples and the sizes it came from."""
+    with pytest.raises(Refused, match=f"{samples} samples would take -.* batch sizes 4 and 8"):
+        interpolate((4, 8), seconds, samples)
+
+
+FLEET = ticks.fleet("a b")
+
+
+def subnet(name: str, **shares: float) -> Subnet:
+    """Parts of units by name."""
+    parts = tuple(SubnetPart(unit=unit, share=share) for unit, share in shares.items())
+    return Subnet(name=name, parts=parts, weight_magnitude=1.0, gradient_magnitude=1.0, fisher=(1.0,))
+
+
+def profile(*subnets: Subnet) -> Profile:
+    """Two units of 10 and 4 ticks forward, 20 and 8 backward."""
+    times = {name: ([10, 4], [20, 8]) for name in "ab"}
+    return replace(ticks.profile([ticks.unit("u0", trained=2), ticks.unit("u1")], times), subnets=subnets)
+
+
+HEADS = profile(subnet("head#0", u0=0.4, u1=0.5), subnet("head#1", u0=0.4, u1=0.5))
+"""Two heads; a fifth of u0 belongs to none."""
+
+
+def gated(micro_batches: int, **gates: str) -> Plan:
+    """On a alone; gates by the number of the head."""
+    plan = ticks.plan({"main": [segment("u0 u1", "a")]}, micro_batches=micro_batches)
+    made = tuple(Gate(subnet=name.replace("head", "head#"), operations=given) for name, given in gates.items())
+    return replace(plan, gates=made)
+
+
+def lengths(plan: Plan) -> dict[str, int]:
+    """Ticks of every action."""
+    rows = forecast(plan, FLEET, HEADS).rows
+    return {row.action.removeprefix("main/0"): ticks.ticks(row.end_s - row.start_s) for row in rows}
+
+
+def test_full_forward_only_and_skip_of_a_head() -> None:
+    """One head of 0.4·10 + 0.5·4 = 6 of 14 ticks forward and 12 of 28 backward: all, no backward, nothing."""
+    assert lengths(gated(3, head0="123")) == {"F0": 14, "B0": 28, "F1": 14, "B1": 16, "F2": 8, "B2": 16}
+
+
+def test_heads_add() -> None:
+    """Both are skipped: the fifth of u0 that belongs to no head still runs; one skipped, one forward-only: 8 and 4."""
+    assert lengths(gated(2, head0="33", head1="32")) == {"F0": 2, "B0": 4, "F1": 8, "B1": 4}
+
+
+def test_gates_that_are_all_full_change_nothing() -> None:
+    """Rows, round, memory and bytes are those of the plan without them, told compiled."""
+    plan = gated(3)
+    assert forecast(gated(3, head0="111", head1="111"), FLEET, HEADS) == forecast(plan, FLEET, HEADS)
+
+
+def test_units_without_a_subnet_always_run() -> None:
+    """Only what gates touch is listed, and what they leave lies between nothing and all."""
+    left = remaining_shares((Gate(subnet="one", operations="23"),), profile(subnet("one", u0=1.0)))
+    assert left == {"u0": ((1.0, 0.0), (0.0, 0.0))}
+    thirds = profile(*(subnet(f"head#{k}", u0=1 / 3, u1=0.1) for k in range(3)))
+    left = remaining_shares(tuple(Gate(subnet=s.name, operations="3") for s in thirds.subnets), thirds)
+    assert left["u0"] == ((0.0, 0.0),)
+    assert left["u1"][0] == pytest.approx((0.7, 0.7))
+
+
+def test_gates_and_trains_meet() -> None:
+    """A segment that trains u1 alone differentiates none of u0; the gate takes half of the 8 ticks of u1."""
+    plan = gated(1, head0="2")
+    lane = replace(plan.lanes[0], segments=(segment("u0 u1", "a", trains="u1"),))
+    assert lengths(replace(plan, lanes=(lane,))) == {"F0": 14, "B0": 4}
+
+
+def test_gates_do_not_change_what_crosses_cuts() -> None:
+    """The residual stream passes a skipped head as it is: a byte each way in every micro-batch."""
+    plan = ticks.plan({"main": [segment("u0", "a"), segment("u1", "b")]}, micro_batches=2)
+    plan = replace(plan, gates=(Gate(subnet="head#0", operations="13"),))
+    assert [row.bytes for row in forecast(plan, FLEET, HEADS).rows if row.is_transfer] == [1] * 4
+
+
+def test_a_pipeline_with_gates_as_drawn_by_hand() -> None:
+    """u0 of 2 ticks each way on a, u1 of 2 on b; in micro-batch 1 half of each is skipped, in 2 not differentiated."""
+    halves = replace(
+        ticks.profile([ticks.unit("u0"), ticks.unit("u1")], {name: ([2, 2], [2, 2]) for name in "ab"}),
+        subnets=(subnet("half", u0=0.5, u1=0.5),),
+    )
+    plan = ticks.plan({"main": [segment("u0", "a", warmup=3), segment("u1", "b")]}, micro_batches=3)
+    plan = replace(plan, gates=(Gate(subnet="half", operations="132"),))
+    assert picture(plan, FLEET, halves) == ticks.drawn("""
+  a 00122...aab..c
+  b ...00aa1b22c..
+a>b ..01.2........
+b>a .......a.b..c.
+""")
+
+
+def test_a_subnet_that_nobody_scored_is_refused() -> None:
+    """The clock does not guess."""
+    with pytest.raises(Refused, match="gate of head#7: the profile has no such subnet"):
+        forecast(gated(1, head7="1"), FLEET, HEADS)
+
+
+COST = 1e-9
+
+
+@pytest.mark.parametrize(
+    ("cores", "times"), [(4.0, 0.0), (2.0, 0.0), (1.5, 1 / 3), (1.0, 1.0), (0.5, 2.0), (0.25, 4.0)]
+)
+def test_what_a_byte_takes_on_so_many_cores(cores: float, times: float) -> None:
+    """Two cores lose nothing, one core the link's seconds, a quota below one those seconds at its own pace."""
+    device = replace(fleets.device("a"), cores=cores, link_cpu_s_per_byte=COST)
+    assert lost_s_per_byte(device) == pytest.approx(times * COST)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("cores", [0.3, 0.5, 1.0, 1.25, 1.5, 1.9, 2.0, 3.0, 3.5, 4.0])
+def test_the_rule_is_what_a_quota_dealt_in_small_slices_does(cores: float, threads: int) -> None:
+    """Slice by slice: threads at work get equal parts of the quota, at most a core each; without the link's, too."""
+    work = Fraction(1)  # a processor second of the link's thread, while the others compute without end
+    quota, wall, computed, slice_s = Fraction(cores), Fraction(0), Fraction(0), Fraction(1, 1000)
+    while work > 0:
+        got = min(Fraction(1), quota / (threads + 1)) * slice_s
+        used = min(got, work)
+        wall += slice_s * used / got
+        computed += used
+        work -= used
+    lost = wall - computed / min(Fraction(1), quota / threads)
+    device = replace(fleets.device("a"), cores=cores, threads=threads, link_cpu_s_per_byte=1.0)
+    assert lost_s_per_byte(device) == pytest.approx(float(lost))
+
+
+@pytest.mark.parametrize("change", [{"emulated": True}, {"accelerator": "cuda:0"}])
+def test_who_loses_nothing(change: dict[str, object]) -> None:
+    """An emulated device of the process launcher is held by its computing thread alone; an accelerator computes."""
+    device = replace(fleets.device("a"), cores=0.5, link_cpu_s_per_byte=COST, **change)
+    assert lost_s_per_byte(device) == 0.0
+
+
+def test_tasks_last_longer_by_what_they_send_and_receive() -> None:
+    """b of one core takes 3 of 4 samples: forward it receives 3·200 bytes, backward it sends 3·200 of gradients; 10 us
+    a byte makes 6 ms each. a only sends forward (4·200) and only receives backward; c has two cores and loses none."""
+    devices = [replace(fleets.device(name), link_cpu_s_per_byte=1e-5) for name in "abc"]
+    fleet = fleets.fleet(devices[0], devices[1], replace(devices[2], cores=2.0))
+
+    def lasting(of: fleets.Fleet) -> dict[str, float]:
+        rows = forecast(fleets.PLAN, of, fleets.PROFILE).rows
+        return {f"{r.device} {r.action[-2]}": r.end_s - r.start_s for r in rows if r.action[-1] == "0"}
+
+    free, paid = lasting(fleets.FLEET), lasting(fleet)
+    more = {key: paid[key] - free[key] for key in free if ">" not in key and "R" not in key}
+    expected = {"a F": 8e-3, "a B": 8e-3, "b F": 6e-3, "b B": 6e-3, "c F": 0.0, "c B": 0.0}
+    assert more == pytest.approx(expected, abs=2e-9)
+    assert {key: paid[key] - free[key] for key in free if ">" in key} == pytest.approx(
+        dict.fromkeys((key for key in free if ">" in key), 0.0), abs=2e-9
+    )
+
+
+def test_a_middle_segment_pays_for_both_its_cuts() -> None:
+    """b between a and c, 4 samples of 200 bytes in and 200 out, at 1 us a byte: 1.6 ms more each way."""
+    devices = [replace(fleets.device(name), link_cpu_s_per_byte=1e-6 * (name == "b")) for name in "abc"]
+    plan = fleets.plan(("u0", {"a": 4}, 5), ("u1 u2", {"b": 4}, 3), ("u3", {"c": 4}, 1))
+    free, paid = (forecast(plan, fleet, fleets.PROFILE) for fleet in (fleets.FLEET, fleets.fleet(*devices)))
+    busy = {b.device: p.amount - b.amount for b, p in zip(free.busy_s, paid.busy_s, strict=True)}
+    assert busy == pytest.approx({"a": 0.0, "b": 3 * 2 * 1.6e-3, "c": 0.0}, abs=2e-8)
