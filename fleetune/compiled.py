@@ -1,10 +1,9 @@
-"""Compiling functions of numbers to machine code, which is kept on disk between processes.
+"""Decorators that compile functions with numba and cache the machine code on disk.
 
-numba looks only at a function's own file to see whether the code it kept is still right, though it has compiled
-functions of other files into it. So the code is kept under a digest of every file that holds compiled functions.
-Division by zero gives infinities as in numpy, not errors: checks in inner loops cost time there and when compiling.
-Compiled functions may not make arrays (`_nrt=False`): without counting references the event loop runs three times as
-fast. What they need is handed in.
+numba invalidates cached code only by the function's own file, although it inlines functions of other files. The cache
+folder is therefore named by a digest of all files with compiled functions. Division by zero gives infinities as in
+numpy, because checks in inner loops cost run time and compile time. Compiled functions cannot allocate arrays (`_nrt=False`):
+without reference counting the event loop runs three times as fast. Callers pass all arrays in.
 """
 
 import gc
@@ -17,55 +16,57 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-os.environ.setdefault("NUMBA_OPT", "1")  # measured: the event loop runs 1.5 times as fast as with the default, 3
-os.environ.setdefault("NUMBA_CPU_NAME", "generic")  # as fast, compiled 2 s sooner, and kept code serves any machine
+os.environ.setdefault("NUMBA_OPT", "1")  # measured: the event loop runs 1.5 times as fast as with the default 3
+os.environ.setdefault("NUMBA_CPU_NAME", "generic")  # as fast, compiles 2 s faster, and cached code runs on any machine
 import numba
 from numba.core import caching, event
 
 F = TypeVar("F", bound=Callable[..., object])
 _HERE = Path(__file__).parent
 _ROOMS = ("clock", "solving")
-"""Folders with compiled functions."""
+"""Packages with compiled functions."""
 
 
-class _NoCollecting(event.Listener):
-    """While a function is compiled nothing is worth collecting, and looking for it takes an eighth of the time."""
+class _PauseGarbageCollector(event.Listener):
+    """Turns the garbage collector off while numba compiles, where it takes an eighth of the time."""
 
     def __init__(self) -> None:
         self._depth, self._before = 0, False
 
     def on_start(self, event: object) -> None:
-        """Compiling one function starts others."""
+        """Count nested compilations."""
         if self._depth == 0:
             self._before = gc.isenabled()
             gc.disable()
         self._depth += 1
 
     def on_end(self, event: object) -> None:
-        """Also where compiling failed."""
+        """Restore the collector after the outermost compilation, failed or not."""
         self._depth -= 1
         if self._depth == 0 and self._before:
             gc.enable()
 
 
-event.register("numba:compile", _NoCollecting())
+event.register("numba:compile", _PauseGarbageCollector())
 
 
 def compiled(function: F) -> F:
-    """The same function, compiled at its first call."""
+    """Compile a function at its first call, for any argument types."""
     return cast(F, _kept(function))
 
 
 def inner(function: F) -> F:
-    """Compiled to be called by compiled functions only: without what Python needs to call it, compiling is quicker.
-    A literal among the arguments makes a version of its own; give a variable where that is not worth its compiling."""
+    """Compile a function that only compiled functions call; without a Python wrapper it compiles faster.
+
+    A literal argument compiles a separate version; pass a variable to avoid that.
+    """
     return cast(
         F, numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, error_model="numpy", _nrt=False)(function)
     )
 
 
 def signed(signature: str) -> Callable[[F], F]:
-    """Compiled for these types only, at once: literals make no versions."""
+    """Compile a function at once for one signature only, so that literals cause no further versions."""
 
     def decorate(function: F) -> F:
         return cast(F, _kept(function, signature))
@@ -79,22 +80,22 @@ def _kept(function: Callable[..., object], *signature: str) -> Any:
     folder = _folder()
     if folder is None:
         return numba.njit(*signature, error_model="numpy", nogil=True)(function)
-    with _keeping_in(folder):
+    with _cache_in(folder):
         return numba.njit(*signature, cache=True, error_model="numpy", nogil=True, _nrt=False)(function)
 
 
-def _save_if_there_is_room(cache: caching.FunctionCache, *code: object) -> None:
-    """What a full disk does not take is compiled anew in the next process."""
+def _save_unless_disk_is_full(cache: caching.FunctionCache, *code: object) -> None:
+    """Ignore a full disk: the next process compiles again."""
     with suppress(OSError):
         _save(cache, *code)
 
 
-_save, caching.FunctionCache.save_overload = caching.FunctionCache.save_overload, _save_if_there_is_room
+_save, caching.FunctionCache.save_overload = caching.FunctionCache.save_overload, _save_unless_disk_is_full
 
 
 @contextmanager
-def _keeping_in(folder: Path) -> Iterator[None]:
-    """numba asks its configuration where to keep a function's code when it is decorated."""
+def _cache_in(folder: Path) -> Iterator[None]:
+    """Set numba's cache folder, which it reads when a function is decorated."""
     before = numba.config.CACHE_DIR
     if not before:
         numba.config.CACHE_DIR = str(folder)
@@ -108,23 +109,23 @@ _found: list[Path | None] = []
 
 
 def _folder() -> Path | None:
-    """Of this version's code, beside the source or in the user's cache; older versions beside it go."""
+    """Cache folder for this version's code, beside the source or in the user's cache; deletes older versions'."""
     if not _found:
         _found.append(_choose(f"compiled-{_digest()}", (_HERE / "__pycache__", *_users_cache())))
     return _found[0]
 
 
 def _users_cache() -> tuple[Path, ...]:
-    """Where a user's programs may keep what they can make again; nowhere for a user without a home."""
+    """The user's cache folder, as a tuple; empty for a user without a home."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return (Path(cache) / "fleetune",) if os.path.isabs(cache) else ()
 
 
 def _choose(name: str, parents: Sequence[Path]) -> Path | None:
-    """The first folder called so that can be written to, None where none can.
+    """Return the first writable folder called `name` below `parents`; None if there is none.
 
-    numba uses no folder that it cannot write to. So where one has been filled but cannot be written (in an image, or
-    mounted read-only), what it holds is copied: in milliseconds, where compiling takes 15 s.
+    numba ignores folders that it cannot write to. If one with cached code is read-only (in an image or a mount),
+    its content is copied to the writable one: milliseconds instead of 15 s of compiling.
     """
     filled: Path | None = None
     for folder in (parent / name for parent in parents):
@@ -138,7 +139,7 @@ def _choose(name: str, parents: Sequence[Path]) -> Path | None:
 
 
 def _copy(filled: Path, folder: Path) -> None:
-    """Whole or not at all: other processes may do the same, and the first to be done wins."""
+    """Copy a folder atomically; of several processes the first wins."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix="copying-", ignore_cleanup_errors=True) as aside:
@@ -146,14 +147,14 @@ def _copy(filled: Path, folder: Path) -> None:
             for file in (path for path in filled.rglob("*") if path.is_file()):
                 place = copy / file.relative_to(filled)
                 place.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(file, place)  # without its mode, which may forbid writing
+                shutil.copyfile(file, place)  # without its mode, which may be read-only
             copy.rename(folder)
     except OSError:
-        return  # then it is compiled
+        return  # numba compiles instead
 
 
 def _made(folder: Path) -> bool:
-    """Whether the folder is there and can be written to."""
+    """Create a folder, delete those of older versions, and return True if it is writable."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:

@@ -1,4 +1,4 @@
-"""Every fault of a plan is found and told in words; a sound plan has none."""
+"""Every fault of a chain plan is reported; a sound plan has none."""
 
 from dataclasses import replace
 
@@ -21,12 +21,12 @@ def told(plan: Plan, fleet: Fleet = fleets.FLEET, profile: Profile = fleets.PROF
 
 
 def with_order(device: str, *actions: str) -> Plan:
-    """The usual plan with an explicit order of one device."""
+    """The default plan with an explicit order of one device."""
     return replace(fleets.PLAN, order=(DeviceOrder(device=device, actions=actions),))
 
 
 def test_a_sound_plan_has_no_findings() -> None:
-    """The plan of all the other tests, proven."""
+    """The plan that other tests use has no findings and passes `validate`."""
     assert findings(fleets.PLAN, fleets.FLEET, fleets.PROFILE) == ()
     validate(fleets.PLAN, fleets.FLEET, fleets.PROFILE)
 
@@ -42,27 +42,27 @@ def test_a_sound_plan_has_no_findings() -> None:
     ],
 )
 def test_units_and_devices_must_be_those_of_the_model_and_the_fleet(plan: Plan, words: str) -> None:
-    """Unknown, missing, not contiguous, in another order: each is named."""
+    """Unknown, missing, split and misordered units and unknown devices are named."""
     assert words in told(plan)
     with pytest.raises(Refused):
         validate(plan, fleets.FLEET, fleets.PROFILE)
 
 
 def test_a_device_without_a_profile_is_named() -> None:
-    """It is in the fleet, but nobody measured it."""
+    """A device without measured times is named."""
     profile = fleets.profile(fleets.UNITS, {"a": 0.001, "b": 0.002})
     assert "device c has no measured times" in told(fleets.PLAN, profile=profile)
 
 
 def test_a_cut_where_none_may_be_is_named() -> None:
-    """u1's output cannot be divided by samples, so u2 must stay with it."""
+    """u1's output cannot be split by samples, so u2 must stay with it."""
     units = [fleets.unit(f"u{k}", cut_after=k != 1) for k in range(4)]
     said = told(fleets.PLAN, profile=fleets.profile(units, fleets.PACES))
     assert said == "segment main/0 ends after unit u1, where the model cannot be cut; the next unit must stay with it"
 
 
 def test_lanes_share_devices() -> None:
-    """The same segments on the same devices in two lanes are a sound plan."""
+    """Two lanes may use the same devices."""
     lane = fleets.PLAN.lanes[0]
     plan = replace(fleets.PLAN, lanes=tuple(Lane(name=name, segments=lane.segments) for name in ("left", "right")))
     assert told(plan) == ""
@@ -70,7 +70,7 @@ def test_lanes_share_devices() -> None:
 
 @pytest.mark.parametrize(("memory_bytes", "missing"), [(10450, 0), (10449, 1), (10000, 450)])
 def test_memory_that_is_missing_is_counted_to_the_byte(memory_bytes: int, missing: int) -> None:
-    """Segment 0 needs 10450 bytes on a (see the clock's tests): equal fits, one less does not."""
+    """Segment 0 needs 10450 bytes on a: that budget fits, one byte less does not."""
     fleet = fleets.fleet(fleets.device("a", memory_bytes), fleets.device("b"), fleets.device("c"))
     said = told(fleets.PLAN, fleet)
     assert said.startswith(f"device a lacks {missing} bytes for segment main/0 (u0 .. u1, 4 samples, 3" * bool(missing))
@@ -81,7 +81,7 @@ def test_memory_that_is_missing_is_counted_to_the_byte(memory_bytes: int, missin
 
 
 def test_much_missing_memory_is_told_in_megabytes() -> None:
-    """312 MB are read faster than 312000000 bytes; both are there."""
+    """Large amounts are shown in MB and in bytes."""
     units = [fleets.unit(f"u{k}", param_bytes=39_000_000 if k < 2 else 1000) for k in range(4)]
     fleet = fleets.fleet(fleets.device("a", 2450), fleets.device("b"), fleets.device("c"))
     said = told(fleets.PLAN, fleet, fleets.profile(units, fleets.PACES))
@@ -102,12 +102,13 @@ def test_much_missing_memory_is_told_in_megabytes() -> None:
     ],
 )
 def test_orders_must_be_whole(plan: Plan, words: str) -> None:
-    """Every forward and backward once, the device's own, in an order that can be."""
+    """An order must contain every forward and backward of the device once, in a possible sequence."""
     assert words in told(plan)
 
 
 def test_an_order_that_deadlocks_is_drawn_with_the_blocking_actions_marked() -> None:
-    """a wants its first gradient after one forward; b and c want two inputs before they give one."""
+    """a wants its first gradient after one forward, b and c want two inputs before they send one: the drawing marks
+    where each waits."""
     plan = fleets.plan(("u0 u1", {"a": 4}, 1), ("u2 u3", {"b": 3, "c": 1}, 2), micro_batches=2)
     assert told(plan) == (
         "its order deadlocks, a, b, c wait for ever:\n"

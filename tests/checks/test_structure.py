@@ -1,4 +1,4 @@
-"""Faults of plans with several lanes, devices that come back, trained parts, gates, thin links and a collector."""
+"""Faults of plans with several lanes, recurring devices, trained units, gates, compressed links and a collector."""
 
 from dataclasses import replace
 
@@ -34,20 +34,20 @@ def told(plan: Plan, fleet: Fleet = FLEET, profile: Profile = PROFILE) -> str:
 
 
 def ordered(**orders: str) -> Plan:
-    """SPLIT with some orders replaced; an empty one is left out."""
+    """SPLIT with some orders replaced; an empty one is removed."""
     given = {**OWN, "h": "x/1F0 y/1F0 x/1B0 y/1B0", **orders}
     return ticks.plan(CLIENTS, orders={name: order for name, order in given.items() if order})
 
 
 def with_budget(device: str, memory_bytes: int) -> Fleet:
-    """The fleet with less memory on one device."""
+    """The fleet with another memory budget for one device."""
     devices = tuple(replace(d, memory_bytes=memory_bytes if d.name == device else 10**9) for d in FLEET.devices)
     return replace(FLEET, devices=devices)
 
 
 @pytest.mark.parametrize("plan", [SPLIT, TUNED, replace(SPLIT, collector="s"), replace(TUNED, collector="x", links=())])
 def test_sound_plans_have_no_findings(plan: Plan) -> None:
-    """Split learning, and blocks with a server of their own or one of them."""
+    """Split learning, and blocks with a separate server or a server among the devices, have no findings."""
     assert findings(plan, FLEET, PROFILE) == ()
     validate(plan, FLEET, PROFILE)
 
@@ -80,24 +80,24 @@ def test_sound_plans_have_no_findings(plan: Plan) -> None:
     ],
 )
 def test_links_gates_and_collectors_must_be_of_the_plan(plan: Plan, words: str) -> None:
-    """Unknown, unused, or given away twice: each is named."""
+    """Unknown and unused links, overcommitted shares, and unknown gates and collectors are named."""
     assert told(plan) == words
 
 
 def test_a_link_that_is_used_as_it_is_is_no_fault() -> None:
-    """Neutral values are as if nothing had been written, wherever they stand."""
+    """Neutral values are ignored wherever they stand."""
     assert told(replace(SPLIT, links=(LinkUse(source="x", target="y"),))) == ""
 
 
 def test_thirds_of_a_medium_are_one() -> None:
-    """Rounding is no fault."""
+    """Rounding errors of shares are tolerated."""
     lanes = {name: [segment("u0 u1 u2", name)] for name in "xyh"}
     thirds = tuple(LinkUse(source=name, target="s", share=1 / 3 + 1e-9) for name in "xyh")
     assert told(replace(ticks.plan(lanes), links=thirds, collector="s")) == ""
 
 
 def test_an_unknown_subnet_is_named_with_those_there_are() -> None:
-    """A gate made for another profile."""
+    """Gates of another profile are named together with the known subnets."""
     known = Subnet(
         name="head#0",
         parts=(SubnetPart(unit="u0", share=0.5),),
@@ -112,7 +112,7 @@ def test_an_unknown_subnet_is_named_with_those_there_are() -> None:
 
 
 def test_each_lane_must_run_every_unit() -> None:
-    """The lane is named that leaves some out, another that runs them out of order."""
+    """Lanes that omit or reorder units are named."""
     lanes = {**CLIENTS, "x": [segment("u0", "x"), segment("u2", "h")], "y": [segment("u0 u2 u1", "y")]}
     assert told(ticks.plan(lanes)) == (
         "lane x leaves out 1 of the model's units (u1); every unit must run\n"
@@ -121,7 +121,7 @@ def test_each_lane_must_run_every_unit() -> None:
 
 
 def test_a_part_without_trainable_parameters_cannot_be_trained() -> None:
-    """u1 is frozen; u0 beside it would do."""
+    """A segment that trains only the frozen u1 is named."""
     frozen = replace(PROFILE, units=(UNITS[0], ticks.unit("u1"), UNITS[2]))
     lanes = {"a": [segment("u0 u1 u2", "x", trains="u1")], "b": [segment("u0 u1 u2", "y", trains="u0 u1")]}
     assert told(ticks.plan(lanes), profile=frozen) == (
@@ -131,8 +131,8 @@ def test_a_part_without_trainable_parameters_cannot_be_trained() -> None:
 
 
 def test_gradients_must_reach_who_trains() -> None:
-    """The upper segment ends its backward at u2, and the lower one waits for a gradient that nobody computes; one with
-    nothing to train does not."""
+    """A segment whose backward ends early cuts off the gradients of a trained segment below, but not of a frozen
+    one."""
     lanes = {"main": [segment("u0", "x"), segment("u1 u2", "y", trains="u2")]}
     assert told(ticks.plan(lanes)) == (
         "segment main/1 ends its backward at unit u2, so no gradient reaches segment main/0, which is to train; train "
@@ -171,7 +171,7 @@ SPLIT_LESS = "give it fewer segments, units or samples, or an order with fewer f
     ],
 )
 def test_memory_over_several_segments_is_counted_to_the_byte(plan: Plan, device: str, needed: int, words: str) -> None:
-    """Who lacks how much for which segments; a peak equal to the budget fits."""
+    """The finding names the missing bytes and the segments; a peak equal to the budget fits."""
     assert told(plan, with_budget(device, needed)) == ""
     assert told(plan, with_budget(device, needed - 1)) == f"device {device} lacks 1 bytes {words}"
     with pytest.raises(Infeasible, match=f"device {device} lacks 1 bytes"):
@@ -179,7 +179,7 @@ def test_memory_over_several_segments_is_counted_to_the_byte(plan: Plan, device:
 
 
 def test_an_order_that_keeps_more_than_its_warm_up_needs_the_memory() -> None:
-    """All three forwards first, though the warm-up is 1: three micro-batches of activations, and so it is told."""
+    """An order with three forwards first keeps three micro-batches of activations, although the warm-up is 1."""
     order = "main/0F0 main/0F1 main/0F2 main/0B0 main/0B1 main/0B2"
     plan = ticks.plan({"main": [segment("u0 u1 u2", "x")]}, micro_batches=3, orders={"x": order})
     assert told(plan, with_budget("x", 2800 + 90)) == ""
@@ -206,24 +206,24 @@ def test_an_order_that_keeps_more_than_its_warm_up_needs_the_memory() -> None:
     ],
 )
 def test_orders_over_several_segments_must_be_whole(plan: Plan, words: str) -> None:
-    """Every forward and backward of all of the device's segments once, in an order that can be."""
+    """An order must contain every forward and backward of all the device's segments once."""
     assert words in told(plan)
 
 
 def test_an_all_reduce_may_follow_its_own_segments_last_backward() -> None:
-    """Not only at the end of the whole order."""
+    """An all-reduce may stand before the end of the whole order."""
     assert told(ordered(x="x/0F0 x/2F0 x/2B0 x/2R0 x/0B0 x/0R0")) == ""
 
 
 def test_a_collector_without_units_has_no_order() -> None:
-    """What it does follows by itself."""
+    """An order for a collector without units is a fault."""
     plan = replace(TUNED, order=ordered(h="b0/0F0").order[-1:])
     plan = replace(plan, order=(replace(plan.order[0], device="s"),))
     assert told(plan) == "device s has an order but no segment"
 
 
 def test_a_device_that_comes_back_without_an_order_is_drawn_with_a_hint() -> None:
-    """Segment after segment is what it would do, and that can never end."""
+    """Without an order a recurring device runs segment after segment, which deadlocks; the finding says so."""
     assert told(ordered(x="", y="")) == (
         "its order deadlocks, x, h, y wait for ever (x, y: several segments of a lane need an explicit order):\n"
         "  x  x/0F0 x/0B0 <-- waits x/2F0 x/2B0\n"
@@ -233,7 +233,7 @@ def test_a_device_that_comes_back_without_an_order_is_drawn_with_a_hint() -> Non
 
 
 def test_a_deadlock_over_lanes_is_drawn() -> None:
-    """The helper wants x's gradient before it has run y, whose order is sound; x wants its own too early."""
+    """The helper wants x's gradient before it has run y; x wants its own too early: the drawing shows both."""
     assert told(ordered(x="x/0F0 x/0B0 x/2F0 x/2B0", h="x/1F0 x/1B0 y/1F0 y/1B0")) == (
         "its order deadlocks, x, h, y wait for ever:\n"
         "  x  x/0F0 x/0B0 <-- waits x/2F0 x/2B0\n"
@@ -243,7 +243,7 @@ def test_a_deadlock_over_lanes_is_drawn() -> None:
 
 
 def test_later_proofs_rest_on_earlier_ones() -> None:
-    """A plan with an unknown subnet is judged no further, whatever its orders and memory."""
+    """A plan with an unknown subnet is not checked for orders and memory."""
     plan = replace(ordered(x=""), gates=(Gate(subnet="head#0", operations="1"),))
     assert len(findings(plan, with_budget("x", 1), PROFILE)) == 1
     with pytest.raises(Refused, match="plan: it has gates of 1 subnets"):
@@ -251,7 +251,7 @@ def test_later_proofs_rest_on_earlier_ones() -> None:
 
 
 def test_findings_of_a_chain_are_what_they_were() -> None:
-    """A device short of memory in one segment is told as before."""
+    """A device that lacks memory in one segment is reported like before several segments were possible."""
     fleet = fleets.fleet(fleets.device("a", 10449), fleets.device("b"), fleets.device("c"))
     assert told(fleets.PLAN, fleet, fleets.PROFILE) == (
         "device a lacks 1 bytes for segment main/0 (u0 .. u1, 4 samples, 3 micro-batches kept): it needs 10450 bytes; "

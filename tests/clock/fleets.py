@@ -1,4 +1,4 @@
-"""A small fleet, profile and plan that tests of clock, checks, planning and drawing share."""
+"""A small fleet, profile and plan that many tests share."""
 
 from fleetune.contracts.fleet import Device, Fleet, Link
 from fleetune.contracts.plan import Lane, Plan, Segment, Share
@@ -20,7 +20,7 @@ def fleet(*devices: Device, bytes_per_s: float = 1e6, latency_s: float = 0.001) 
 
 
 def unit(name: str, *, param_bytes: int = 1000, activation_bytes: int = 100, cut_after: bool = True) -> Unit:
-    """A unit of which everything is trained and 200 bytes per sample cross each way."""
+    """A fully trained unit with 200 bytes per sample across its cut each way."""
     return Unit(
         name=name,
         param_bytes=param_bytes,
@@ -49,7 +49,7 @@ def profile(units: list[Unit], paces: dict[str, float], work: list[float] | None
 
 
 def plan(*segments: tuple[str, dict[str, int], int], micro_batches: int = 3) -> Plan:
-    """Segments as ("u0 u1", {"a": 2}, warm-up); one lane `main`."""
+    """A plan of one lane `main` from segments such as ("u0 u1", {"a": 2}, warm-up)."""
     made = tuple(
         Segment(
             units=tuple(units.split()),

@@ -1,4 +1,4 @@
-"""Small pipelines in ticks of 1 ns, for pictures and for hypothesis."""
+"""Small pipelines in ticks of 1 ns, by hand and from hypothesis."""
 
 from hypothesis import strategies as st
 
@@ -43,7 +43,7 @@ def uniform(
 
 @st.composite
 def pipelines(draw: st.DrawFn) -> Pipeline:
-    """Up to 3 stages of up to 3 devices, uneven samples, uneven links, ties and zeros everywhere."""
+    """Pipelines of up to 3 stages on up to 3 devices each, with uneven samples and links, ties and zeros."""
     batch = draw(st.integers(1, 4))
     count = draw(st.integers(1, 3))
     micro_batches = draw(st.integers(1, 4))
@@ -77,7 +77,7 @@ def pipelines(draw: st.DrawFn) -> Pipeline:
 
 
 def _deal(draw: st.DrawFn, batch: int) -> list[int]:
-    """`batch` samples as 1 to 3 parts."""
+    """Split `batch` samples into 1 to 3 parts."""
     parts = draw(st.integers(1, min(3, batch)))
     cuts = sorted(draw(st.sets(st.integers(1, batch - 1), min_size=parts - 1, max_size=parts - 1))) if parts > 1 else []
     edges = [0, *cuts, batch]

@@ -1,4 +1,4 @@
-"""A simulation as a picture, one column per tick of 1 ns: digits are forwards, letters (a is 0) backwards."""
+"""Traces as text, one column per tick of 1 ns: digits are forwards, letters (a is 0) backwards."""
 
 from fleetune.clock import PipelineTrace
 

@@ -12,7 +12,7 @@ from tests.clock import fleets, ticks
 
 @st.composite
 def chains(draw: st.DrawFn) -> tuple[Plan, Fleet, Profile]:
-    """Up to 3 segments of up to 2 devices, samples dealt unevenly, some orders given, links that cost cores."""
+    """Chains of up to 3 segments on up to 2 devices each, with uneven shares, some orders, and CPU costs of links."""
     count, batch, micro_batches = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 3))
     names = iter("abcdef")
     segments = []
@@ -42,7 +42,7 @@ def chains(draw: st.DrawFn) -> tuple[Plan, Fleet, Profile]:
 
 
 def with_neutral_link(plan: Plan, fleet: Fleet) -> Plan:
-    """The same plan, no chain any more: one link is said to be used as it is."""
+    """The same plan with a neutral link use, which makes it a general plan instead of a chain."""
     devices = [device.name for device in fleet.devices]
     ends = devices[:2] if len(devices) > 1 else [devices[0], "nobody"]
     made = replace(plan, links=(LinkUse(source=ends[0], target=ends[1]),))
@@ -69,7 +69,7 @@ def _fleet(draw: st.DrawFn, devices: list[str]) -> Fleet:
 
 
 def _order(draw: st.DrawFn, name: str, segment: int, micro_batches: int) -> DeviceOrder:
-    """Every forward before its backward, in any order otherwise."""
+    """A random order in which every forward precedes its backward."""
     tasks = draw(st.permutations([m for m in range(micro_batches) for _ in "FB"]))
     begun: set[int] = set()
     actions = []

@@ -1,7 +1,5 @@
-"""The contract's event simulation once more, instant by instant and without cleverness, to hold the real one against.
-
-Written from the contract's text alone; shares no code with `fleetune.clock`.
-"""
+"""Slow reference implementation of the event simulation, written from the contract alone, without `fleetune.clock`
+code."""
 
 from typing import Any
 
@@ -9,7 +7,7 @@ from fleetune.clock import Pipeline
 
 
 def order_of(warmup: int, micro_batches: int) -> list[tuple[str, int]]:
-    """1F1B with `warmup` forwards first."""
+    """1F1B order with `warmup` forwards first."""
     forwards = [("F", m) for m in range(micro_batches)]
     backwards = [("B", m) for m in range(micro_batches)]
     k = min(warmup, micro_batches)
@@ -22,7 +20,8 @@ def order_of(warmup: int, micro_batches: int) -> list[tuple[str, int]]:
 
 
 def play(pipeline: Pipeline) -> tuple[int, set[tuple[Any, ...]]]:
-    """The round in ns, and every ("task", stage, place, letter, m, start, end) and ("transfer", sender, ...)."""
+    """Simulate a round: its ns, and every ("task", stage, place, letter, m, start, end) and ("transfer", sender,
+    ...)."""
     world = _World(pipeline)
     now = 0
     world.instant(now)
@@ -56,7 +55,7 @@ class _World:
         return bool(any(self.todo.values()) or self.running or self.waiting or self.on_the_wire)
 
     def next_instant(self, now: int) -> int:
-        """When something ends or arrives; a ValueError where nothing ever will."""
+        """Time of the next end or arrival; ValueError if there is none."""
         ends = [end for end, _, _ in self.running.values()]
         return min(t for t in [*ends, *(t for flight in self.on_the_wire for t in flight[:2])] if t > now)
 

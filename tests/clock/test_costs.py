@@ -44,13 +44,13 @@ FLEET = ticks.fleet("a b")
 
 
 def subnet(name: str, **shares: float) -> Subnet:
-    """Parts of units by name."""
+    """A subnet with shares of units by name."""
     parts = tuple(SubnetPart(unit=unit, share=share) for unit, share in shares.items())
     return Subnet(name=name, parts=parts, weight_magnitude=1.0, gradient_magnitude=1.0, fisher=(1.0,))
 
 
 def profile(*subnets: Subnet) -> Profile:
-    """Two units of 10 and 4 ticks forward, 20 and 8 backward."""
+    """Two units that take 10 and 4 ticks forward, 20 and 8 backward."""
     times = {name: ([10, 4], [20, 8]) for name in "ab"}
     return replace(ticks.profile([ticks.unit("u0", trained=2), ticks.unit("u1")], times), subnets=subnets)
 
@@ -60,7 +60,7 @@ HEADS = profile(subnet("head#0", u0=0.4, u1=0.5), subnet("head#1", u0=0.4, u1=0.
 
 
 def gated(micro_batches: int, **gates: str) -> Plan:
-    """On a alone; gates by the number of the head."""
+    """A plan on device a with gates; keyword names end with the number of the head."""
     plan = ticks.plan({"main": [segment("u0 u1", "a")]}, micro_batches=micro_batches)
     made = tuple(Gate(subnet=name.replace("head", "head#"), operations=given) for name, given in gates.items())
     return replace(plan, gates=made)
@@ -73,23 +73,24 @@ def lengths(plan: Plan) -> dict[str, int]:
 
 
 def test_full_forward_only_and_skip_of_a_head() -> None:
-    """One head of 0.4·10 + 0.5·4 = 6 of 14 ticks forward and 12 of 28 backward: all, no backward, nothing."""
+    """One head has 0.4·10 + 0.5·4 = 6 of 14 ticks forward and 12 of 28 backward: a gate keeps all, the forward, or
+    nothing."""
     assert lengths(gated(3, head0="123")) == {"F0": 14, "B0": 28, "F1": 14, "B1": 16, "F2": 8, "B2": 16}
 
 
 def test_heads_add() -> None:
-    """Both are skipped: the fifth of u0 that belongs to no head still runs; one skipped, one forward-only: 8 and 4."""
+    """Gates of two heads add up; the fifth of u0 outside all heads always runs."""
     assert lengths(gated(2, head0="33", head1="32")) == {"F0": 2, "B0": 4, "F1": 8, "B1": 4}
 
 
 def test_gates_that_are_all_full_change_nothing() -> None:
-    """Rows, round, memory and bytes are those of the plan without them, told compiled."""
+    """Gates that are always full give the forecast of the plan without gates."""
     plan = gated(3)
     assert forecast(gated(3, head0="111", head1="111"), FLEET, HEADS) == forecast(plan, FLEET, HEADS)
 
 
 def test_units_without_a_subnet_always_run() -> None:
-    """Only what gates touch is listed, and what they leave lies between nothing and all."""
+    """Only gated units are listed, with shares between 0 and 1."""
     left = remaining_shares((Gate(subnet="one", operations="23"),), profile(subnet("one", u0=1.0)))
     assert left == {"u0": ((1.0, 0.0), (0.0, 0.0))}
     thirds = profile(*(subnet(f"head#{k}", u0=1 / 3, u1=0.1) for k in range(3)))
@@ -99,21 +100,21 @@ def test_units_without_a_subnet_always_run() -> None:
 
 
 def test_gates_and_trains_meet() -> None:
-    """A segment that trains u1 alone differentiates none of u0; the gate takes half of the 8 ticks of u1."""
+    """A segment that trains only u1 skips the backward of u0, and the gate takes half of the 8 ticks of u1."""
     plan = gated(1, head0="2")
     lane = replace(plan.lanes[0], segments=(segment("u0 u1", "a", trains="u1"),))
     assert lengths(replace(plan, lanes=(lane,))) == {"F0": 14, "B0": 4}
 
 
 def test_gates_do_not_change_what_crosses_cuts() -> None:
-    """The residual stream passes a skipped head as it is: a byte each way in every micro-batch."""
+    """The residual stream bypasses a skipped head: one byte crosses each way in every micro-batch."""
     plan = ticks.plan({"main": [segment("u0", "a"), segment("u1", "b")]}, micro_batches=2)
     plan = replace(plan, gates=(Gate(subnet="head#0", operations="13"),))
     assert [row.bytes for row in forecast(plan, FLEET, HEADS).rows if row.is_transfer] == [1] * 4
 
 
 def test_a_pipeline_with_gates_as_drawn_by_hand() -> None:
-    """u0 of 2 ticks each way on a, u1 of 2 on b; in micro-batch 1 half of each is skipped, in 2 not differentiated."""
+    """u0 takes 2 ticks each way on a, u1 2 on b; micro-batch 1 skips half of each, micro-batch 2 only its backward."""
     halves = replace(
         ticks.profile([ticks.unit("u0"), ticks.unit("u1")], {name: ([2, 2], [2, 2]) for name in "ab"}),
         subnets=(subnet("half", u0=0.5, u1=0.5),),
@@ -129,7 +130,7 @@ b>a .......a.b..c.
 
 
 def test_a_subnet_that_nobody_scored_is_refused() -> None:
-    """The clock does not guess."""
+    """A gate of a subnet without a score is refused."""
     with pytest.raises(Refused, match="gate of head#7: the profile has no such subnet"):
         forecast(gated(1, head7="1"), FLEET, HEADS)
 
@@ -141,7 +142,8 @@ COST = 1e-9
     ("cores", "times"), [(4.0, 0.0), (2.0, 0.0), (1.5, 1 / 3), (1.0, 1.0), (0.5, 2.0), (0.25, 4.0)]
 )
 def test_what_a_byte_takes_on_so_many_cores(cores: float, times: float) -> None:
-    """Two cores lose nothing, one core the link's seconds, a quota below one those seconds at its own pace."""
+    """Two cores lose nothing, one core loses the link's seconds, and a quota below one core loses them at its own
+    pace."""
     device = replace(fleets.device("a"), cores=cores, link_cpu_s_per_byte=COST)
     assert lost_s_per_byte(device) == pytest.approx(times * COST)
 
@@ -149,7 +151,7 @@ def test_what_a_byte_takes_on_so_many_cores(cores: float, times: float) -> None:
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("cores", [0.3, 0.5, 1.0, 1.25, 1.5, 1.9, 2.0, 3.0, 3.5, 4.0])
 def test_the_rule_is_what_a_quota_dealt_in_small_slices_does(cores: float, threads: int) -> None:
-    """Slice by slice: threads at work get equal parts of the quota, at most a core each; without the link's, too."""
+    """The formula equals a simulation that divides the quota evenly among active threads, at most one core each."""
     work = Fraction(1)  # a processor second of the link's thread, while the others compute without end
     quota, wall, computed, slice_s = Fraction(cores), Fraction(0), Fraction(0), Fraction(1, 1000)
     while work > 0:
@@ -165,14 +167,14 @@ def test_the_rule_is_what_a_quota_dealt_in_small_slices_does(cores: float, threa
 
 @pytest.mark.parametrize("change", [{"emulated": True}, {"accelerator": "cuda:0"}])
 def test_who_loses_nothing(change: dict[str, object]) -> None:
-    """An emulated device of the process launcher is held by its computing thread alone; an accelerator computes."""
+    """Emulated process devices and accelerators lose no compute time to links."""
     device = replace(fleets.device("a"), cores=0.5, link_cpu_s_per_byte=COST, **change)
     assert lost_s_per_byte(device) == 0.0
 
 
 def test_tasks_last_longer_by_what_they_send_and_receive() -> None:
-    """b of one core takes 3 of 4 samples: forward it receives 3·200 bytes, backward it sends 3·200 of gradients; 10 us
-    a byte makes 6 ms each. a only sends forward (4·200) and only receives backward; c has two cores and loses none."""
+    """b (one core) takes 3 of 4 samples, so it receives 600 bytes forward and sends 600 backward: 6 ms each at 10 us a
+    byte. a pays for 800 bytes each way; c has two cores and pays nothing."""
     devices = [replace(fleets.device(name), link_cpu_s_per_byte=1e-5) for name in "abc"]
     fleet = fleets.fleet(devices[0], devices[1], replace(devices[2], cores=2.0))
 
@@ -190,7 +192,7 @@ def test_tasks_last_longer_by_what_they_send_and_receive() -> None:
 
 
 def test_a_middle_segment_pays_for_both_its_cuts() -> None:
-    """b between a and c, 4 samples of 200 bytes in and 200 out, at 1 us a byte: 1.6 ms more each way."""
+    """b between a and c receives and sends 4 samples of 200 bytes: 1.6 ms more each way at 1 us a byte."""
     devices = [replace(fleets.device(name), link_cpu_s_per_byte=1e-6 * (name == "b")) for name in "abc"]
     plan = fleets.plan(("u0", {"a": 4}, 5), ("u1 u2", {"b": 4}, 3), ("u3", {"c": 4}, 1))
     free, paid = (forecast(plan, fleet, fleets.PROFILE) for fleet in (fleets.FLEET, fleets.fleet(*devices)))

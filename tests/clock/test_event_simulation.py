@@ -1,4 +1,4 @@
-"""The plain-Python event simulation alone: tasks, transfers and ports by numbers, drawn by hand."""
+"""The plain-Python event simulation on small task graphs, checked by hand."""
 
 import pytest
 
@@ -6,17 +6,17 @@ from fleetune.clock.event_simulation import Task, TaskGraph, Trace, Transfer, si
 
 
 def transfer(egress: int, ingress: int, holds: int, feeds: tuple[int, ...] = (), *, latency: int = 0) -> Transfer:
-    """Ranked by its ports."""
+    """A transfer ranked by its ports."""
     return Transfer(egress, ingress, holds, latency, (egress, ingress), feeds)
 
 
 def alone(*transfers: Transfer) -> Trace:
-    """Transfers that all may start at 0, and nobody who works."""
+    """Simulate transfers that are ready at 0, without tasks."""
     return simulate_graph(TaskGraph(tasks=(), transfers=transfers, orders=(), ready=tuple(range(len(transfers)))))
 
 
 def test_a_device_does_one_task_after_the_other_in_its_order() -> None:
-    """Orders say who does what when; two devices work beside each other."""
+    """A device runs its tasks in order, one at a time; two devices run in parallel."""
     tasks = (Task(2, 0, ()), Task(3, 0, ()), Task(4, 0, ()))
     trace = simulate_graph(TaskGraph(tasks=tasks, transfers=(), orders=((1, 0), (2,))))
     assert trace.tasks == {1: (0, 3), 0: (3, 5), 2: (0, 4)}
@@ -24,7 +24,7 @@ def test_a_device_does_one_task_after_the_other_in_its_order() -> None:
 
 
 def test_one_transfer_may_let_several_tasks_start() -> None:
-    """What a device is given once serves all that awaits it, here the same device's two tasks and another's one."""
+    """One transfer can start several tasks, on the same device and on others."""
     tasks = (Task(1, 1, ()), Task(1, 1, ()), Task(5, 1, ()))
     sent = Transfer(0, 1, 3, 2, (0,), (0, 1, 2))
     trace = simulate_graph(TaskGraph(tasks=tasks, transfers=(sent,), orders=((0, 1), (2,)), ready=(0,)))
@@ -33,25 +33,25 @@ def test_one_transfer_may_let_several_tasks_start() -> None:
 
 
 def test_a_task_awaits_all_its_transfers() -> None:
-    """Two arrive at 1 and 4; the task starts at 4."""
+    """A task starts when the last of its transfers has arrived."""
     both = (transfer(0, 9, 1, (0,)), transfer(1, 8, 4, (0,)))
     trace = simulate_graph(TaskGraph(tasks=(Task(1, 2, ()),), transfers=both, orders=((0,),), ready=(0, 1)))
     assert trace.tasks == {0: (4, 5)}
 
 
 def test_a_port_carries_one_transfer_at_a_time() -> None:
-    """Sender 0's second waits for its first, as does receiver 1's; what shares no port goes beside them."""
+    """Transfers that share a port run in sequence, others in parallel."""
     trace = alone(transfer(0, 1, 3), transfer(0, 2, 1), transfer(5, 1, 2), transfer(5, 6, 1))
     assert trace.transfers == {0: (0, 3), 1: (3, 4), 2: (3, 5), 3: (0, 1)}
 
 
 def test_a_device_sends_and_receives_at_once() -> None:
-    """Egress and ingress of the same number are two ports."""
+    """Egress and ingress of the same number are different ports."""
     assert alone(transfer(0, 1, 3), transfer(1, 0, 3)).transfers == {0: (0, 3), 1: (0, 3)}
 
 
 def test_what_became_ready_first_goes_first_and_equals_go_by_rank() -> None:
-    """Two tasks end at 1 and 2 and want the same ingress; then two that end together, the later number ranked first."""
+    """Waiting transfers start in order of ready time, then of rank."""
     tasks = (Task(2, 0, (0,)), Task(1, 0, (1,)), Task(2, 0, (2,)))
     late, early, first = (Transfer(k, 9, 5, 0, (rank,), ()) for k, rank in enumerate((1, 2, 0)))
     trace = simulate_graph(TaskGraph(tasks=tasks, transfers=(late, early, first), orders=((0,), (1,), (2,))))
@@ -59,7 +59,7 @@ def test_what_became_ready_first_goes_first_and_equals_go_by_rank() -> None:
 
 
 def test_what_takes_no_time_passes_through_one_instant() -> None:
-    """A chain of empty tasks and transfers ends at the instant at which it began."""
+    """A chain of tasks and transfers of zero duration ends at its start time."""
     tasks = (Task(0, 0, (0,)), Task(0, 1, (1,)), Task(0, 1, ()))
     sent = (transfer(0, 1, 0, (1,)), transfer(1, 0, 0, (2,)))
     trace = simulate_graph(TaskGraph(tasks=tasks, transfers=sent, orders=((0, 2), (1,))))
@@ -67,7 +67,7 @@ def test_what_takes_no_time_passes_through_one_instant() -> None:
 
 
 def test_the_end_is_when_the_last_transfer_arrived() -> None:
-    """Also when nobody awaits it."""
+    """The end includes transfers that no task waits for."""
     trace = simulate_graph(
         TaskGraph(tasks=(Task(1, 0, (0,)),), transfers=(transfer(0, 1, 2, latency=7),), orders=((0,),))
     )
@@ -81,7 +81,7 @@ def test_the_end_is_when_the_last_transfer_arrived() -> None:
 def test_who_waits_for_ever_is_told_with_the_position(
     orders: tuple[tuple[int, ...], ...], waiting: dict[int, int]
 ) -> None:
-    """Task 1 awaits what task 2 sends, which awaits what task 0 sends."""
+    """A cyclic wait is reported with each device's position in its order."""
     tasks = (Task(1, 0, (0,)), Task(1, 1, ()), Task(1, 1, (1,)))
     sent = (transfer(0, 1, 1, (2,)), transfer(1, 0, 1, (1,)))
     assert simulate_graph(TaskGraph(tasks=tasks, transfers=sent, orders=orders)).deadlocked == waiting

@@ -1,4 +1,4 @@
-"""What the clock says about a plan on a fleet, in the rows everything else reads."""
+"""Forecasts of plans: rounds, timelines, memory and bytes."""
 
 from dataclasses import replace
 
@@ -62,7 +62,7 @@ def test_rows_carry_actions_links_and_bytes() -> None:
 
 
 def test_an_order_that_spells_out_the_usual_one_changes_nothing() -> None:
-    """order is neutral when empty: given as 1F1B it leads to the same forecast, a final all-reduce named or not."""
+    """An explicit 1F1B order, with or without the final all-reduce, gives the same forecast as no order."""
     spelled = tuple(
         DeviceOrder(device=d, actions=tuple(str(a) for a in actions_of(fleets.PLAN, d)) + ending)
         for d, ending in (("a", ()), ("b", ("main/1R0",)), ("c", ()))
@@ -72,7 +72,7 @@ def test_an_order_that_spells_out_the_usual_one_changes_nothing() -> None:
 
 
 def test_another_order_is_obeyed() -> None:
-    """With all forwards first, b's last forward ends before its first backward starts; by 1F1B it does not."""
+    """With all forwards first, b's last forward ends before its first backward starts; with 1F1B it does not."""
     plan = fleets.plan(("u0 u1", {"a": 4}, 4), ("u2 u3", {"b": 4}, 1), micro_batches=4)
     first = tuple(f"main/1F{m}" for m in range(4)) + tuple(f"main/1B{m}" for m in range(4))
 
@@ -86,13 +86,13 @@ def test_another_order_is_obeyed() -> None:
 
 
 def test_forecast_survives_json() -> None:
-    """Written and read back, every number is the same."""
+    """A forecast survives writing and reading unchanged."""
     said = forecast(fleets.PLAN, fleets.FLEET, fleets.PROFILE)
     assert wire.parse(Forecast, wire.text(said), "forecast") == said
 
 
 def test_lanes_of_one_device_take_turns() -> None:
-    """Twice the work on one device takes twice as long."""
+    """Two equal lanes on one device take twice as long as one."""
     segment = Segment(units=("u0",), shares=(Share(device="a", samples=4),), warmup=1)
     once, twice = (
         replace(fleets.PLAN, lanes=tuple(Lane(name=name, segments=(segment,)) for name in names))
@@ -103,7 +103,8 @@ def test_lanes_of_one_device_take_turns() -> None:
 
 
 def test_an_order_that_deadlocks_is_refused() -> None:
-    """A backward whose gradient needs a later forward of the same device waits for ever; the device is named."""
+    """A backward whose gradient needs a later forward of the same device is a deadlock, and the error names the
+    device."""
     actions = ("main/0B0", "main/0F0", "main/0F1", "main/0B1", "main/0F2", "main/0B2")
     plan = replace(fleets.PLAN, order=(DeviceOrder(device="a", actions=actions),))
     with pytest.raises(Refused, match="deadlocks; a waits for ever at action 1"):
@@ -112,6 +113,6 @@ def test_an_order_that_deadlocks_is_refused() -> None:
 
 @pytest.mark.parametrize(("segments", "word"), [("u0 u9", "unit 'u9'")])
 def test_an_unknown_unit_is_named(segments: str, word: str) -> None:
-    """A plan for another model does not time."""
+    """A plan for another model is refused."""
     with pytest.raises(Refused, match=word):
         forecast(fleets.plan((segments, {"a": 1}, 1)), fleets.FLEET, fleets.PROFILE)

@@ -1,5 +1,5 @@
-"""Plans that are no chains - lanes, devices that come back, collectors, thin and shared links - drawn by hand, and on
-chains the same story as the compiled simulation."""
+"""Plans that are not chains - lanes, recurring devices, collectors, compressed and shared links - checked by hand, and
+chains against the compiled simulation."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,7 +29,7 @@ CLIENT_PROFILE = ticks.profile(
 
 
 def assert_told_alike(plan: Plan, fleet: Fleet, profile: Profile) -> None:
-    """Compiled as a chain and in plain Python: every row, byte and nanosecond, or the same who wait for ever."""
+    """Assert that the compiled and the plain-Python simulation agree on every row, byte and deadlock."""
     woven, clock = with_neutral_link(plan, fleet), Clock(fleet, profile)
     assert clock.deadlocked(plan) == clock.deadlocked(woven)
     if clock.deadlocked(plan):
@@ -43,7 +43,7 @@ def assert_told_alike(plan: Plan, fleet: Fleet, profile: Profile) -> None:
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(chains())
 def test_a_chain_is_told_alike_by_both_simulations(drawn_chain: tuple[Plan, Fleet, Profile]) -> None:
-    """A link said to be used as it is changes nothing: orders, groups, latencies, ties and deadlocks of all kinds."""
+    """Both simulations agree on random chains with groups, latencies, orders, ties and deadlocks."""
     assert_told_alike(*drawn_chain)
 
 
@@ -51,7 +51,7 @@ def test_a_chain_is_told_alike_by_both_simulations(drawn_chain: tuple[Plan, Flee
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(problem=tiny())
 def test_what_strategies_plan_is_told_alike_by_both_simulations(strategy: str, problem: Problem) -> None:
-    """The same of plans that were solved for, on uneven devices and links."""
+    """Both simulations agree on plans of the strategies for uneven devices and links."""
     try:
         plan = solve(strategy, problem, now=lambda: 0.0).plan
     except Infeasible:
@@ -60,14 +60,14 @@ def test_what_strategies_plan_is_told_alike_by_both_simulations(strategy: str, p
 
 
 def test_an_explicit_order_of_a_chain_may_spell_its_all_reduce_in_both() -> None:
-    """R follows by itself, wherever an order names it."""
+    """The all-reduce follows the last backward wherever an order names it."""
     spelled = ("main/1F0", "main/1B0", "main/1F1", "main/1B1", "main/1F2", "main/1B2", "main/1R0")
     plan = replace(fleets.PLAN, order=(DeviceOrder(device="b", actions=spelled),))
     assert_told_alike(plan, fleets.FLEET, fleets.PROFILE)
 
 
 def test_two_clients_through_one_helper_as_drawn_by_hand() -> None:
-    """Each client runs the first and the last unit, the helper its copy of the middle for both, x before y."""
+    """Each client runs the first and the last unit, the helper a copy of the middle for each client, x before y."""
     plan = ticks.plan(CLIENTS, orders={**OWN, "h": "x/1F0 y/1F0 x/1B0 y/1B0"})
     assert picture(plan, CLIENT_FLEET, CLIENT_PROFILE) == drawn("""
   h ..0011...aaabbb..
@@ -81,7 +81,7 @@ y>h ..1.......b......
 
 
 def test_another_order_of_the_helper_is_obeyed() -> None:
-    """y first, and its backward before x's: x waits."""
+    """With y before x in the helper's order, x waits."""
     plan = ticks.plan(CLIENTS, orders={**OWN, "h": "y/1F0 x/1F0 y/1B0 x/1B0"})
     assert picture(plan, CLIENT_FLEET, CLIENT_PROFILE)[:3] == drawn("""
   h ...1100...bbbaaa..
@@ -91,7 +91,7 @@ def test_another_order_of_the_helper_is_obeyed() -> None:
 
 
 def test_rows_of_lanes_carry_their_names() -> None:
-    """Lane, action and link of every row; a transfer has the action that sent it."""
+    """Every row has its lane, action and link; a transfer has the action of its sender."""
     plan = ticks.plan(CLIENTS, orders={**OWN, "h": "x/1F0 y/1F0 x/1B0 y/1B0"})
     rows = forecast(plan, CLIENT_FLEET, CLIENT_PROFILE).rows
     assert {(r.device, r.lane, r.action, r.bytes) for r in rows if r.device in ("h>x", "x>h")} == {
@@ -103,7 +103,7 @@ def test_rows_of_lanes_carry_their_names() -> None:
 
 
 def test_devices_that_wait_for_ever_are_told_with_the_position() -> None:
-    """x wants its gradient before it ran its last part; so the helper waits for x, and y for the helper."""
+    """A deadlock through three devices is reported with each position."""
     plan = ticks.plan(CLIENTS, orders={**OWN, "x": "x/0F0 x/0B0 x/2F0 x/2B0", "h": "x/1F0 y/1F0 x/1B0 y/1B0"})
     assert Clock(CLIENT_FLEET, CLIENT_PROFILE).deadlocked(plan) == {"x": 1, "h": 2, "y": 3}
     with pytest.raises(Refused, match=r"deadlocks; x waits for ever at action 2 of its order"):
@@ -111,13 +111,13 @@ def test_devices_that_wait_for_ever_are_told_with_the_position() -> None:
 
 
 def test_a_device_that_comes_back_needs_an_order() -> None:
-    """By the usual one, segment after segment, a client would end its first part before it begins its last."""
+    """The default order would finish a client's first segment before its last, which deadlocks."""
     assert Clock(CLIENT_FLEET, CLIENT_PROFILE).deadlocked(ticks.plan(CLIENTS)) == {"x": 1, "y": 1, "h": 1}
 
 
 @pytest.mark.parametrize("action", ["z/0F0", "x/1F0", "x/0F1", "x/0F0"])
 def test_an_action_that_is_not_the_devices_own_is_refused(action: str) -> None:
-    """Of no lane, of another's segment, of no micro-batch, or done before."""
+    """Actions of unknown lanes, foreign segments, unknown micro-batches and repeated actions are refused."""
     plan = ticks.plan(CLIENTS, orders={**OWN, "x": f"{OWN['x']} {action}"})
     with pytest.raises(Refused, match=f"the order of x has {action}, which is not its own or is there twice"):
         forecast(plan, CLIENT_FLEET, CLIENT_PROFILE)
@@ -142,7 +142,7 @@ s 2222cccccc
 
 
 def test_units_between_trained_ones_are_differentiated_too() -> None:
-    """The gradient of u0 comes through u1 and u2."""
+    """The gradient of u0 passes through u1 and u2."""
     plan = ticks.plan({"main": [segment("u0 u1 u2", "a", trains="u0")]})
     assert picture(plan, TRIO, TRIO_PROFILE) == ["a 0000aaaaaa"]
 
@@ -194,7 +194,7 @@ def test_rows_and_bytes_of_a_collector() -> None:
 
 
 def test_a_collector_that_trains_too_sends_itself_nothing() -> None:
-    """a collects and has a lane of its own, which starts at once."""
+    """A collector with a lane of its own starts at once and sends itself nothing."""
     plan = replace(COLLECTED, collector="a")
     assert picture(plan, TRIO, TRIO_PROFILE) == drawn("""
   a 0000aaa..............
@@ -205,7 +205,7 @@ b>a ..................UUU
 
 
 def test_gradients_leave_after_the_last_backward_only() -> None:
-    """Two micro-batches, one update each way."""
+    """Two micro-batches cause one update each way."""
     plan = replace(ticks.plan({"a": [segment("u0 u1 u2", "a", trains="u2")]}, micro_batches=2), collector="s")
     assert picture(plan, TRIO, TRIO_PROFILE) == drawn("""
   a .........0000aaa1111bbb....
@@ -215,7 +215,7 @@ s>a UUUUUUUUU..................
 
 
 def test_a_collector_makes_all_reduces_needless() -> None:
-    """Every member of a group sends its own gradients; R is nowhere."""
+    """With a collector every member sends its own gradients and no all-reduce runs."""
     plan = replace(ticks.plan({"main": [segment("u0 u1 u2", "a b", trains="u2")]}), collector="s")
     rows = forecast(plan, TRIO, TRIO_PROFILE).rows
     assert {row.device for row in rows if row.action == "main/0U0"} == {"s>a", "s>b", "a>s", "b>s"}
@@ -223,7 +223,7 @@ def test_a_collector_makes_all_reduces_needless() -> None:
 
 
 def test_nothing_trainable_means_no_update() -> None:
-    """Without adapters there is nothing to hand out."""
+    """Without trainable parameters no update is sent."""
     frozen = ticks.profile([ticks.unit("u0")], {name: ([1], [1]) for name in "as"})
     plan = replace(ticks.plan({"a": [segment("u0", "a")]}), collector="s")
     assert picture(plan, ticks.fleet("a s"), frozen) == ["a 0a"]
@@ -242,7 +242,7 @@ def thinned(*uses: LinkUse, latency: int = 0, out: int = 4) -> list[str]:
 
 
 def use(ends: str, *, share: float = 1.0, ratio: float = 1.0) -> LinkUse:
-    """`a>b`, sparse where a ratio is given."""
+    """Parse `a>b` to a link use, sparse if a ratio is given."""
     source, target = ends.split(">")
     return LinkUse(source=source, target=target, share=share, ratio=ratio, codec="top-k" if ratio > 1.0 else "dense")
 
@@ -328,7 +328,7 @@ def test_top_k_keeps_of_each_message_rounded_up() -> None:
 
 
 def test_updates_are_dense_on_thin_links() -> None:
-    """A codec is for what crosses cuts."""
+    """A codec applies only to tensors that cross cuts."""
     thin = tuple(use(f"{name}>s", ratio=100.0) for name in "ab")
     assert picture(replace(COLLECTED, links=thin), TRIO, TRIO_PROFILE) == picture(COLLECTED, TRIO, TRIO_PROFILE)
 

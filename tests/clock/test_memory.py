@@ -1,4 +1,4 @@
-"""What plans need on a device, counted by hand."""
+"""Memory of plans on a device, counted by hand."""
 
 from dataclasses import replace
 
@@ -24,12 +24,12 @@ WEIGHTS = 107 + 1000 + 400
 
 
 def needed(plan: Plan, device: str = "a") -> int:
-    """By the clock."""
+    """Peak bytes of a device by the clock."""
     return Clock(ticks.fleet(NAMES), PROFILE).memory_bytes(plan, device)
 
 
 def whole(trains: str = "", *, warmup: int = 1, micro_batches: int = 1) -> Plan:
-    """The whole model on a."""
+    """A plan that runs the whole model on a."""
     return ticks.plan({"main": [segment("u0 u1 u2", "a", trains=trains, warmup=warmup)]}, micro_batches=micro_batches)
 
 
@@ -52,26 +52,26 @@ def test_state_of_what_is_trained_and_activations_from_there_on(
 
 
 def test_frozen_units_cost_their_weights_only() -> None:
-    """What no backward reaches keeps no activations, however high the warm-up."""
+    """Units that no backward reaches keep no activations, whatever the warm-up."""
     assert needed(whole("u2", warmup=3, micro_batches=4)) == 5 + WEIGHTS + 3 * 400 + 3 * 100
 
 
 def test_a_device_in_several_segments_holds_all_of_them() -> None:
-    """A client its first and its last, the runtime once."""
+    """A client holds its first and its last segment, and the runtime once."""
     plan = ticks.plan({"a": [segment("u0", "a"), segment("u1", "h"), segment("u2", "a")]})
     assert needed(plan) == 5 + (107 + 3 * 100 + 1) + (400 + 3 * 400 + 100)
     assert needed(plan, "h") == 5 + (1000 + 3 * 200 + 10)
 
 
 def test_a_helper_holds_a_copy_for_every_client() -> None:
-    """Two lanes, two copies of the middle."""
+    """A helper of two lanes holds two copies of the middle segment."""
     lanes = {name: [segment("u0", name), segment("u1", "h"), segment("u2", name)] for name in "ab"}
     assert needed(ticks.plan(lanes), "h") == 5 + 2 * (1000 + 3 * 200 + 10)
 
 
 def test_optimizer_state_is_the_collectors_alone() -> None:
-    """Who trains keeps gradients beside the weights; s, who runs nothing, has parameters, sums and Adam's two for each
-    of the units that somebody trains, once."""
+    """Devices that train hold weights and gradients; the collector s holds parameters, gradient sums and Adam's two
+    states, once per trained unit."""
     lanes = {name: [segment("u0 u1 u2", name, trains=units)] for name, units in {"a": "u2", "b": "u1 u2"}.items()}
     plan = replace(ticks.plan(lanes), collector="s")
     assert needed(plan) == 5 + WEIGHTS + 400 + 100
@@ -80,13 +80,13 @@ def test_optimizer_state_is_the_collectors_alone() -> None:
 
 
 def test_a_collector_that_runs_units_needs_both() -> None:
-    """Its own copy, and what it collects."""
+    """A collector that runs units holds its own copy and what it collects."""
     plan = replace(whole("u2"), collector="a")
     assert needed(plan) == 5 + WEIGHTS + 400 + 100 + 400 * 4
 
 
 def test_an_optimizer_with_little_state_is_rounded_up() -> None:
-    """Half a byte per byte of 100 + 200 + 400, and of 99 it is 50."""
+    """Half a byte of state per byte is rounded up."""
     half = replace(PROFILE, optimizer_bytes_per_param_byte=0.5)
     assert Clock(ticks.fleet(NAMES), half).memory_bytes(whole(), "a") == 5 + WEIGHTS + 700 + 350 + 111
     odd = replace(half, units=(replace(UNITS[0], trainable_bytes=99), *UNITS[1:]))
@@ -103,28 +103,28 @@ def test_an_optimizer_with_little_state_is_rounded_up() -> None:
     ],
 )
 def test_an_explicit_order_keeps_what_it_says(order: str, kept: int) -> None:
-    """Not what the warm-up, which it replaces, would have kept."""
+    """An explicit order, not the warm-up, determines how many micro-batches are kept."""
     plan = whole(warmup=2, micro_batches=3)
     plan = replace(plan, order=ticks.plan({"main": plan.lanes[0].segments}, orders={"a": order} if order else {}).order)
     assert needed(plan) == 5 + WEIGHTS + 3 * 700 + kept * 111
 
 
 def test_an_order_over_lanes_is_counted_seat_by_seat() -> None:
-    """The helper takes both clients' forwards first: one micro-batch of each is kept, in the copy of each."""
+    """Kept micro-batches are counted per lane and segment: one in each copy."""
     lanes = {name: [segment("u0", name), segment("u1", "h"), segment("u2", name)] for name in "ab"}
     plan = ticks.plan(lanes, orders={"h": "a/1F0 b/1F0 a/1B0 b/1B0"})
     assert needed(plan, "h") == 5 + 2 * (1000 + 3 * 200 + 10)
 
 
 def test_links_and_gates_save_no_memory() -> None:
-    """What a gate or a codec leaves out differs by micro-batch; room is kept for all."""
+    """Gates and codecs save no memory, because what they leave out differs between micro-batches."""
     thin = replace(whole(), links=(LinkUse(source="a", target="b", codec="top-k", ratio=100.0),))
     assert needed(thin) == needed(replace(whole(), gates=(Gate(subnet="any", operations="3"),))) == needed(whole())
 
 
 def test_a_peak_beyond_its_budget_or_forecast_is_said() -> None:
-    """538 MB were used of 500, with 481 promised, and nobody said a word. A few percent above a forecast that fits are
-    how an allocator's pieces come to lie."""
+    """A peak of 538 MB with a budget of 500 MB once went unreported. An excess of a few percent over a forecast that
+    fits is normal fragmentation."""
     fleet = Fleet(devices=(Device(name="a", memory_bytes=500_000_000, cores=1.0, fingerprint="f"),))
 
     def said(peak: float, forecast: float) -> list[str]:

@@ -1,4 +1,4 @@
-"""The event simulation against pictures drawn by hand, laws that every round keeps, and a slow second opinion."""
+"""The pipeline simulation against hand-drawn timelines, invariants, and an independent reference implementation."""
 
 from collections import defaultdict
 
@@ -21,12 +21,12 @@ HAND_DRAWN = """
 
 
 def drawn(text: str) -> list[str]:
-    """The lines of a picture in a test."""
+    """Split a drawing into lines."""
     return text.strip("\n").splitlines()
 
 
 def test_three_segments_five_micro_batches_as_drawn_by_hand() -> None:
-    """Three stages of one tick each way, cuts of one tick, warm-ups 5, 3, 1: the round is the one on paper."""
+    """Three stages of one tick each way, cuts of one tick, warm-ups 5, 3, 1 give the hand-drawn round."""
     pipeline = uniform([[(1, 1, 1)]] * 3, warmups=[5, 3, 1], cut_bytes=[(1, 1)] * 2, micro_batches=5)
     played = simulate(pipeline)
     assert picture(played, 18) == drawn(HAND_DRAWN)
@@ -66,7 +66,7 @@ def test_an_overlap_of_no_bytes_is_still_sent() -> None:
 
 
 def test_samples_that_do_not_overlap_send_nothing() -> None:
-    """Two halves on each side of a cut: only equal halves talk."""
+    """With two halves on each side of a cut, only equal halves exchange data."""
     pipeline = uniform([[(1, 1, 1)] * 2] * 2, warmups=[1, 1], cut_bytes=[(1, 1)], micro_batches=1)
     assert {(t.sender, t.receiver) for t in simulate(pipeline).transfers if t.letter == "F"} == {
         ((0, 0), (1, 0)),
@@ -85,7 +85,7 @@ def test_a_group_sums_its_gradients_in_a_ring_after_its_slowest_member() -> None
 
 
 def test_warmups_that_grow_towards_the_end_are_stuck_and_say_where() -> None:
-    """The last stage wants two forwards before the first gradient, the first gives only one: both wait."""
+    """Warm-ups 1, 2 deadlock: the last stage wants two forwards before the first gradient, the first sends only one."""
     pipeline = uniform([[(1, 1, 1)]] * 2, warmups=[1, 2], cut_bytes=[(1, 1)], micro_batches=3)
     assert simulate(pipeline).deadlocked == ((0, 0, 1), (1, 0, 1))
 
@@ -93,7 +93,7 @@ def test_warmups_that_grow_towards_the_end_are_stuck_and_say_where() -> None:
 @settings(max_examples=300, deadline=None)
 @given(pipelines())
 def test_the_slow_second_opinion_agrees_on_every_start_and_end(pipeline: Pipeline) -> None:
-    """Tick by tick from the contract's text gives the same tasks, transfers and round."""
+    """The reference implementation gives the same tasks, transfers and round."""
     played = simulate(pipeline)
     round_ns, log = reference.play(pipeline)
     assert {("task", *task) for task in played.tasks} | {("transfer", *t) for t in played.transfers} == log
@@ -103,7 +103,7 @@ def test_the_slow_second_opinion_agrees_on_every_start_and_end(pipeline: Pipelin
 @settings(max_examples=150, deadline=None)
 @given(pipelines())
 def test_every_round_keeps_the_laws(pipeline: Pipeline) -> None:
-    """One task at a time, one transfer per port, nothing before what it needs, each micro-batch once each way."""
+    """Devices and ports do one thing at a time, inputs precede tasks, and each micro-batch runs once each way."""
     played = simulate(pipeline)
     busy = defaultdict(list)
     for task in played.tasks:

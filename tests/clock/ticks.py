@@ -20,12 +20,12 @@ def fleet(names: str, latency: int = 0) -> Fleet:
 
 
 def unit(name: str, *, trained: int = 0, out: int = 1, back: int = 1) -> Unit:
-    """A unit with that many trainable bytes, and bytes that cross a cut after it."""
+    """A unit with `trained` trainable bytes, and `out` and `back` bytes across its cut."""
     return replace(fleets.unit(name, param_bytes=trained, activation_bytes=10), output_bytes=out, gradient_bytes=back)
 
 
 def profile(units: Sequence[Unit], times: Mapping[str, tuple[Sequence[int], Sequence[int]]]) -> Profile:
-    """Ticks of every unit's forward and of its backward on each device, for one sample."""
+    """A profile from each device's ticks per unit, forward and backward, for one sample."""
     made = tuple(
         DeviceTimes(
             device=name,
@@ -39,7 +39,7 @@ def profile(units: Sequence[Unit], times: Mapping[str, tuple[Sequence[int], Sequ
 
 
 def segment(units: str, devices: str, *, warmup: int = 1, trains: str = "") -> Segment:
-    """A sample of every micro-batch for each of the devices."""
+    """A segment with one sample of every micro-batch on each device."""
     shares = tuple(Share(device=name, samples=1) for name in devices.split())
     return Segment(units=tuple(units.split()), shares=shares, warmup=warmup, trains=tuple(trains.split()))
 
@@ -47,7 +47,7 @@ def segment(units: str, devices: str, *, warmup: int = 1, trains: str = "") -> S
 def plan(
     lanes: Mapping[str, Sequence[Segment]], *, micro_batches: int = 1, orders: Mapping[str, str] | None = None
 ) -> Plan:
-    """Lanes by name, orders by device."""
+    """A plan from lanes by name and orders by device."""
     made = tuple(Lane(name=name, segments=tuple(segments)) for name, segments in lanes.items())
     return Plan(
         strategy="by hand",
@@ -75,12 +75,12 @@ def picture(plan: Plan, fleet: Fleet, profile: Profile) -> list[str]:
 
 
 def drawn(text: str) -> list[str]:
-    """The lines of a picture in a test."""
+    """Split a drawing into lines."""
     return text.strip("\n").splitlines()
 
 
 def ticks(seconds: float) -> int:
-    """Whole ticks."""
+    """Convert seconds to ticks."""
     return round(seconds / TICK_S)
 
 

@@ -1,4 +1,4 @@
-"""Where compiled code is kept."""
+"""The folder of compiled code."""
 
 import os
 from collections.abc import Callable
@@ -14,7 +14,7 @@ NAME = "compiled-now"
 
 @pytest.fixture
 def beside(tmp_path: Path) -> Path:
-    """A folder beside the source that holds compiled code of this version and of one before."""
+    """A folder beside the source with compiled code of this and of an older version."""
     for name in (NAME, "compiled-before"):
         inner = tmp_path / "beside" / name / "clock_1"
         inner.mkdir(parents=True)
@@ -24,7 +24,7 @@ def beside(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def lock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
-    """Makes a folder one that cannot be written to, for whoever runs the test."""
+    """Make a folder read-only for any user."""
     locked: list[Path] = []
     real = os.access
 
@@ -36,14 +36,14 @@ def lock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
 
 
 def test_beside_the_source(beside: Path, tmp_path: Path) -> None:
-    """A folder that can be written to is used as it is; what an older version left there goes."""
+    """A writable folder is used in place, and code of older versions is deleted."""
     assert compiled._choose(NAME, (beside, tmp_path / "cache")) == beside / NAME
     assert [path.name for path in beside.iterdir()] == [NAME]
     assert not (tmp_path / "cache").exists()
 
 
 def test_what_cannot_be_written_is_copied(beside: Path, tmp_path: Path, lock: Callable[[Path], None]) -> None:
-    """What is compiled already serves from a folder that can be written to, and the first one stays as it was."""
+    """Compiled code in a read-only folder is copied to a writable one, and the original stays."""
     lock(beside)
     chosen = compiled._choose(NAME, (beside, tmp_path / "cache"))
     assert chosen == tmp_path / "cache" / NAME
@@ -53,7 +53,7 @@ def test_what_cannot_be_written_is_copied(beside: Path, tmp_path: Path, lock: Ca
 
 
 def test_copied_once(beside: Path, tmp_path: Path, lock: Callable[[Path], None]) -> None:
-    """What was compiled since stays: a second process does not copy again."""
+    """A second process does not copy again, so code compiled since then stays."""
     lock(beside)
     places = (beside, tmp_path / "cache")
     (tmp_path / "cache" / NAME).mkdir(parents=True)
@@ -63,7 +63,7 @@ def test_copied_once(beside: Path, tmp_path: Path, lock: Callable[[Path], None])
 
 
 def test_copied_by_many_at_once(beside: Path, tmp_path: Path, lock: Callable[[Path], None]) -> None:
-    """Processes that start together get one whole folder, and leave nothing beside it."""
+    """Processes that start together produce one complete folder and leave nothing else."""
     lock(beside)
     with ThreadPoolExecutor(8) as pool:
         chosen = set(pool.map(lambda _: compiled._choose(NAME, (beside, tmp_path / "cache")), range(8)))
@@ -73,7 +73,7 @@ def test_copied_by_many_at_once(beside: Path, tmp_path: Path, lock: Callable[[Pa
 
 
 def test_nowhere(beside: Path, tmp_path: Path, lock: Callable[[Path], None]) -> None:
-    """Where no folder can be written to there is none."""
+    """Without a writable folder there is none."""
     (tmp_path / "file").write_text("")
     lock(beside)
     assert compiled._choose(NAME, (beside, tmp_path / "file")) is None
@@ -89,7 +89,7 @@ def test_nowhere(beside: Path, tmp_path: Path, lock: Callable[[Path], None]) -> 
     ],
 )
 def test_users_cache(monkeypatch: pytest.MonkeyPatch, cache: str, home: str, found: tuple[str, ...]) -> None:
-    """The user's cache is where the system says; a folder that is not whole is not used."""
+    """The user's cache follows XDG_CACHE_HOME; a relative path is ignored."""
     monkeypatch.setenv("XDG_CACHE_HOME", cache)
     monkeypatch.setenv("HOME", home)
     assert tuple(map(str, compiled._users_cache())) == found

@@ -1,4 +1,4 @@
-"""Bytes on the wire."""
+"""Bytes on the wire for each codec."""
 
 import pytest
 
@@ -25,7 +25,8 @@ from fleetune.errors import Refused
     ],
 )
 def test_top_k_is_a_value_and_an_index_for_each_kept_element(dense_bytes: int, ratio: float, wire: int) -> None:
-    """8 bytes for ceil(elements / ratio); never more than dense; at least one element of what is not empty."""
+    """Top-k sends 8 bytes for each of ceil(elements / ratio) elements, never more than dense, at least one element of a
+    non-empty tensor."""
     assert wire_bytes(dense_bytes, TOP_K, ratio) == wire
     assert wire_bytes(dense_bytes, DENSE, ratio) == dense_bytes
 
@@ -39,6 +40,6 @@ def test_top_k_is_a_value_and_an_index_for_each_kept_element(dense_bytes: int, r
     ],
 )
 def test_what_is_no_codec_is_refused(codec: str, ratio: float, words: str) -> None:
-    """With what is allowed."""
+    """Unknown codecs and bad ratios are refused with what is allowed."""
     with pytest.raises(Refused, match=words):
         wire_bytes(100, codec, ratio)

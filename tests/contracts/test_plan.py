@@ -1,4 +1,4 @@
-"""The plan language: neutral values are not written, and what cannot be is refused by name."""
+"""The plan language: neutral values are not written, and invalid values are refused by name."""
 
 import json
 from dataclasses import replace
@@ -60,7 +60,7 @@ FULL = replace(
 
 
 def changed(path: str, value: Any) -> str:
-    """FULL as JSON with one value replaced, or set; `links.0.codec`."""
+    """FULL as JSON with the value at a path such as `links.0.codec` replaced or set."""
     plain = wire.dump(FULL)
     *way, last = path.split(".")
     place: Any = plain
@@ -71,12 +71,12 @@ def changed(path: str, value: Any) -> str:
 
 
 def test_a_plan_file_of_before_reads_and_writes_byte_for_byte() -> None:
-    """Fields that say nothing are not there."""
+    """A plan of an older version reads and writes byte for byte."""
     assert wire.text(wire.parse(Plan, OLD, "plan")) == OLD
 
 
 def test_a_plan_with_everything_survives_json() -> None:
-    """Every field is written and reads back; segments that train all do not say so."""
+    """Every field is written and read back; segments that train everything do not write it."""
     assert wire.parse(Plan, wire.text(FULL), "plan") == FULL
     plain = wire.dump(FULL)
     assert [*plain][-3:] == ["links", "gates", "collector"]
@@ -85,7 +85,7 @@ def test_a_plan_with_everything_survives_json() -> None:
 
 
 def test_neutral_values_may_be_spelled_out() -> None:
-    """Empty is what is meant when nothing is written."""
+    """Explicit neutral values equal omitted ones."""
     plain = json.loads(OLD)
     plain |= {"links": [], "gates": [], "collector": ""}
     plain["lanes"][0]["segments"][0]["trains"] = []
@@ -93,7 +93,7 @@ def test_neutral_values_may_be_spelled_out() -> None:
 
 
 def test_a_chain_has_one_lane_and_nothing_else() -> None:
-    """Each of the fields and a second lane make it something else."""
+    """A second lane or any decided field makes a plan no chain."""
     chain = wire.parse(Plan, OLD, "plan")
     lane, segment = chain.lanes[0], chain.lanes[0].segments[0]
     assert chain.is_chain and fleets.PLAN.is_chain
@@ -108,7 +108,7 @@ def test_a_chain_has_one_lane_and_nothing_else() -> None:
 
 
 def test_a_device_that_comes_back_makes_no_chain() -> None:
-    """Nothing else is decided; a runs the first and the last segment."""
+    """A plan in which a runs the first and the last segment is no chain."""
     back = tuple(replace(segment, trains=()) for segment in FULL.lanes[0].segments)
     plan = replace(FULL, lanes=(Lane(name="main", segments=back),), links=(), gates=(), collector="")
     assert not plan.is_chain
@@ -116,13 +116,13 @@ def test_a_device_that_comes_back_makes_no_chain() -> None:
 
 
 def test_a_collector_without_units_is_the_last_device() -> None:
-    """One that runs units stands where they do."""
+    """A collector without units is the last device; one with units keeps their place."""
     assert FULL.devices == ("a", "b", "s")
     assert replace(FULL, collector="b").devices == ("a", "b")
 
 
 def test_what_is_neutral_says_so() -> None:
-    """A link as it is, a gate that is always full, a segment that trains all of its units."""
+    """Links, gates and segments know whether they are neutral."""
     assert LinkUse(source="a", target="b").is_neutral
     assert LinkUse(source="a", target="b", codec="top-k").is_neutral
     assert not FULL.links[0].is_neutral and not LinkUse(source="a", target="b", share=0.5).is_neutral
@@ -169,24 +169,24 @@ def test_what_is_neutral_says_so() -> None:
     ],
 )
 def test_what_cannot_be_is_refused_by_name(path: str, value: Any, words: str) -> None:
-    """Each field's sentence, wherever the plan came from."""
+    """Each invalid field is refused with its own sentence."""
     with pytest.raises(Refused, match=words):
         wire.parse(Plan, changed(path, value), "plan.json")
 
 
 @pytest.mark.parametrize("spelling", ["main/0F0", "client-1/12B30", "x.y_z/2R0", "a/0U0"])
 def test_actions_print_and_parse_back(spelling: str) -> None:
-    """Lane, segment, letter, micro-batch."""
+    """Spellings of actions survive parsing and printing."""
     assert str(parse_action(spelling)) == spelling
 
 
 def test_an_update_is_an_action() -> None:
-    """Of micro-batch 0."""
+    """Updates are spelled as U of micro-batch 0."""
     assert parse_action("a/3U0") == Action(lane="a", segment=3, letter="U", micro_batch=0)
 
 
 @pytest.mark.parametrize("spelling", ["", "main0F0", "main/F0", "main/0X0", "main/0F", "main/0F0 ", "/0F0", "a/-1F0"])
 def test_what_is_no_action_is_refused_with_an_example(spelling: str) -> None:
-    """Which letters there are, too."""
+    """Malformed actions are refused with an example and the letters."""
     with pytest.raises(Refused, match=r"write LANE/SEGMENT LETTER MICRO-BATCH such as main/2F0, letters F, B, R, U"):
         parse_action(spelling)

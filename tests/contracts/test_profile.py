@@ -1,4 +1,4 @@
-"""Subnets of a profile: parts of units with scores, which plans may gate."""
+"""Subnets of a profile, which plans can gate."""
 
 import json
 from typing import Any
@@ -12,7 +12,7 @@ from tests.clock import fleets
 
 
 def subnet(name: str = "block.0#0", **changes: Any) -> dict[str, Any]:
-    """As JSON has it."""
+    """A subnet as plain JSON values."""
     plain = {
         "name": name,
         "parts": [{"unit": "u0", "share": 0.5}],
@@ -24,18 +24,18 @@ def subnet(name: str = "block.0#0", **changes: Any) -> dict[str, Any]:
 
 
 def profile_with(*subnets: dict[str, Any]) -> str:
-    """The usual profile with these subnets, as JSON."""
+    """The default profile with these subnets, as JSON."""
     return json.dumps({**wire.dump(fleets.PROFILE), "subnets": list(subnets)})
 
 
 def test_a_profile_without_scores_does_not_speak_of_subnets() -> None:
-    """Profiles of before read and write as they were."""
+    """Profiles of older versions read and write unchanged."""
     assert "subnets" not in wire.text(fleets.PROFILE)
     assert wire.parse(Profile, profile_with(), "profile") == fleets.PROFILE
 
 
 def test_subnets_survive_json() -> None:
-    """Two heads that share a unit evenly."""
+    """Two heads that share a unit evenly survive JSON."""
     read = wire.parse(Profile, profile_with(subnet(), subnet("block.0#1")), "profile")
     assert read.subnets[1] == Subnet(
         name="block.0#1",
@@ -64,12 +64,12 @@ def test_subnets_survive_json() -> None:
     ],
 )
 def test_subnets_that_cannot_be_are_refused_by_name(subnets: list[dict[str, Any]], words: str) -> None:
-    """Each with its own sentence."""
+    """Each invalid subnet is refused with its own sentence."""
     with pytest.raises(Refused, match=words):
         wire.parse(Profile, profile_with(*subnets), "profile.json")
 
 
 def test_thirds_of_a_unit_are_all_of_it() -> None:
-    """Rounding is no fault."""
+    """Rounding errors of shares are tolerated."""
     thirds = [subnet(f"block.0#{k}", parts=[{"unit": "u0", "share": 1 / 3}]) for k in range(3)]
     assert len(wire.parse(Profile, profile_with(*thirds), "profile").subnets) == 3

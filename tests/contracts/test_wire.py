@@ -1,4 +1,4 @@
-"""JSON that is well-formed and still not to be read."""
+"""Well-formed JSON that is refused nevertheless."""
 
 from collections.abc import Callable
 from typing import Any
@@ -39,8 +39,8 @@ DEEP = ["[" * depth + "]" * depth for depth in (101, 400, 990, 200_000)]
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("text", ["1e999", "-1.5e400", "1" * 5000, *DEEP])
 def test_numbers_without_end_and_depths_without_floor(door: Door, text: str) -> None:
-    """1e999 is a number to JSON and infinite to Python, and 200,000 brackets end a process that follows them: every
-    door refuses both in a sentence, never with a traceback."""
+    """1e999 parses to infinity and 200,000 brackets overflow the stack: every parser refuses both in one sentence,
+    without a traceback."""
     with pytest.raises(Refused):
         door(text)
 
@@ -55,14 +55,14 @@ def test_numbers_without_end_and_depths_without_floor(door: Door, text: str) -> 
     ],
 )
 def test_what_is_wrong_is_said(text: str, says: str) -> None:
-    """By the owner's name and the number itself."""
+    """The error names the owner and the number."""
     with pytest.raises(Refused) as error:
         wire.parse_plain(text, "it")
     assert says in str(error.value) and len(str(error.value)) < 200
 
 
 def test_what_is_large_and_fits() -> None:
-    """Bounds are far from what anybody writes."""
+    """Values just within the limits are accepted."""
     deep = "[" * 100 + "]" * 100
     assert wire.parse_plain(f'[1e308, {2**62}, "{"[" * 500}"]', "it")[:2] == [1e308, 2**62]
     assert wire.parse_plain(deep, "it") == yaml_file.parse(deep, "it")

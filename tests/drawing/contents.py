@@ -1,4 +1,4 @@
-"""A whole run to draw: planned for real, with measurements a little off the forecast."""
+"""A complete run to draw: a real plan, with measurements slightly off the forecast."""
 
 from dataclasses import replace
 
@@ -22,13 +22,13 @@ from tests.planning.instances import small
 
 
 def content() -> ReportContent:
-    """Strategy pp on a, then b and c together."""
+    """A run of strategy pp on a, then b and c together."""
     problem = small(micro_batch_samples=4, micro_batches=6, groups=[["a"], ["b", "c"]])
     return content_of(solve("pp", problem, now=lambda: 0.0), problem.fleet, problem.profile)
 
 
 def by_hand(name: str) -> ReportContent:
-    """One of the plans made by hand."""
+    """A run of one of the hand-made plans."""
     plan = hand_made.PLANS[name]
     said = forecast(plan, hand_made.FLEET, hand_made.PROFILE)
     result = PlanResult(

@@ -1,4 +1,4 @@
-"""Plans made by hand of what strategies may decide beyond a chain, to draw and to read."""
+"""Hand-made plans with everything strategies can decide beyond a chain."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ def segment(first: int, end: int, device: str, *, warmup: int = 1, trains: tuple
 
 
 def plan(strategy: str, lanes: dict[str, tuple[Segment, ...]], micro_batches: int) -> Plan:
-    """Lanes by name."""
+    """A plan from lanes by name."""
     made = tuple(Lane(name=name, segments=segments) for name, segments in lanes.items())
     return Plan(strategy=strategy, micro_batch_samples=4, micro_batches=micro_batches, lanes=made)
 
@@ -67,7 +67,7 @@ def with_collector() -> Plan:
 
 
 def with_gates() -> Plan:
-    """Heads of six blocks take turns at being trained, passed, and left out; 20 micro-batches."""
+    """Heads of six blocks are trained, run forward only or skipped in turn; 20 micro-batches."""
     rows = ("11223", "12231", "22311", "23112", "31122", "11111")
     gates = tuple(
         Gate(subnet=subnet.name, operations=(rows[(k + k // HEADS) % len(rows)]) * 4)
@@ -78,7 +78,7 @@ def with_gates() -> Plan:
 
 
 def with_links() -> Plan:
-    """A chain of three over thin and shared links."""
+    """A chain of three over compressed and shared links."""
     lanes = {"main": tuple(segment(*ends) for ends in ((0, 3, "tower-1"), (3, 7, "laptop-2"), (7, 9, "tower-2")))}
     links = (
         LinkUse(source="tower-1", target="laptop-2", codec="top-k", ratio=100.0),

@@ -1,4 +1,4 @@
-"""SVG and HTML: well formed, self-contained, and with everything in it."""
+"""SVG and HTML output: well-formed, self-contained and complete."""
 
 import re
 from dataclasses import replace
@@ -29,7 +29,7 @@ VOID = {"meta", "link", "br", "img", "hr", "input"}
 
 
 class Balanced(HTMLParser):
-    """Counts tags that are opened, and fails on one closed out of turn."""
+    """Counts opened tags, and fails on one closed out of order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,27 +37,27 @@ class Balanced(HTMLParser):
         self.text: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: object) -> None:
-        """Remember it, unless it never closes."""
+        """Push the tag unless it is void."""
         if tag not in VOID:
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        """The last one opened closes first."""
+        """Pop the tag, which must be the last opened one."""
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        """Text that a reader sees."""
+        """Collect visible text."""
         self.text.append(data)
 
 
 def bars(svg: str) -> list[ElementTree.Element]:
-    """Rectangles that stand for a row of the timeline."""
+    """Rectangles of timeline rows."""
     found = ElementTree.fromstring(svg).iter(f"{SVG}rect")
     return [rect for rect in found if rect.get("class", "").startswith("bar ")]
 
 
 def test_a_gantt_chart_has_a_bar_with_a_tooltip_for_every_row() -> None:
-    """Forward, backward, all-reduce and links have classes of their own; the tooltip tells action, device and times."""
+    """Every row has a bar with its class and a tooltip with action, device and times."""
     rows = content().forecast.rows
     drawn = bars(gantt(rows, "forecast"))
     assert len(drawn) == len(rows)
@@ -67,7 +67,7 @@ def test_a_gantt_chart_has_a_bar_with_a_tooltip_for_every_row() -> None:
 
 
 def test_bars_stand_where_their_times_are() -> None:
-    """A row of the second half starts in the middle and is as wide as the first."""
+    """A row of the second half starts in the middle and is as wide as one of the first."""
     rows = (
         TimelineRow(device="a", lane="main", action="main/0F0", start_s=0, end_s=1),
         TimelineRow(device="a", lane="main", action="main/0B0", start_s=1, end_s=2),
@@ -80,12 +80,12 @@ def test_bars_stand_where_their_times_are() -> None:
 
 @pytest.mark.parametrize("rows", [(), (TimelineRow(device="a&b", lane="main", action="?", start_s=0, end_s=0),)])
 def test_nothing_and_the_unknown_are_drawn_too(rows: tuple[TimelineRow, ...]) -> None:
-    """No rows, no time, an action nobody knows, a name with markup in it: still one whole SVG."""
+    """No rows, zero time, unknown actions and names with markup still give a well-formed SVG."""
     assert len(bars(gantt(rows, "<odd>"))) == len(rows)
 
 
 def test_a_report_is_one_whole_page_that_links_to_nothing() -> None:
-    """Tags close in turn; no script, and no address but the name of the SVG namespace."""
+    """The page is well-formed, has no script, and no address except the SVG namespace."""
     page = report(content())
     parser = Balanced()
     parser.feed(page)
@@ -96,7 +96,7 @@ def test_a_report_is_one_whole_page_that_links_to_nothing() -> None:
 
 
 def test_a_report_tells_everything() -> None:
-    """Scores, round, fleet, cut, both timelines, loss, memory, links, citation, facts."""
+    """The page shows scores, round, fleet, segments, both timelines, loss, memory, links, citation and facts."""
     made = content()
     page = report(made)
     parser = Balanced()
@@ -112,7 +112,7 @@ def test_a_report_tells_everything() -> None:
 
 
 def test_a_report_tells_how_long_profiling_took() -> None:
-    """Of every device that was measured; the column is left out where none was."""
+    """The page shows profiling times, and omits the column if nothing was measured."""
     made = content()
     first, *rest = made.profile.times
     timed = replace(made.profile, times=(replace(first, profiling_s=150.0), *rest))
@@ -122,7 +122,7 @@ def test_a_report_tells_how_long_profiling_took() -> None:
 
 
 def test_both_timelines_have_the_same_scale_and_tracks() -> None:
-    """A measured round that is 8 % longer has bars 8 % wider on the same lines."""
+    """A measured round that is 8 % longer has 8 % wider bars on the same tracks."""
     page = report(content())
     said, ran = bars(chart(page, "forecast")), bars(chart(page, "measured, a typical round"))
     assert [rect.get("y") for rect in said] == [rect.get("y") for rect in ran]
@@ -130,12 +130,12 @@ def test_both_timelines_have_the_same_scale_and_tracks() -> None:
 
 
 def chart(page: str, name: str) -> str:
-    """One SVG out of the page."""
+    """Extract one SVG from the page."""
     return next(svg for svg in re.findall(r"<svg.*?</svg>", page, re.DOTALL) if f'aria-label="{name}"' in svg)
 
 
 def test_one_device_and_no_rounds_make_a_report_too() -> None:
-    """A fleet without links, a run that trained nothing: no empty picture, no failure."""
+    """A fleet without links and a run without rounds give a report without empty charts."""
     problem = replace(small(), fleet=fleets.fleet(fleets.device("a")))
     result = solve("single", problem, now=lambda: 0.0)
     full = content()
@@ -156,7 +156,7 @@ def test_one_device_and_no_rounds_make_a_report_too() -> None:
 
 @pytest.mark.parametrize("name", hand_made.PLANS)
 def test_plans_made_by_hand_make_whole_reports(name: str) -> None:
-    """Tags close in turn, a bar for every row, gates only where there are some."""
+    """Reports of hand-made plans are well-formed, with a bar for every row, and gates only if there are some."""
     made = by_hand(name)
     page = report(made)
     parser = Balanced()
@@ -168,7 +168,7 @@ def test_plans_made_by_hand_make_whole_reports(name: str) -> None:
 
 
 def test_reports_tell_what_plans_decide_beyond_a_chain() -> None:
-    """Trained units, links, the collector, lanes, gates."""
+    """Reports show trained units, links, the collector, lanes and gates."""
     pages = {name: report(by_hand(name)) for name in hand_made.PLANS}
     assert "rounds of\n8 samples in each of 4 lanes." in pages["lanes"]
     assert "Gradients go to tower-1, which hands out new parameters." in pages["deft"]
@@ -186,7 +186,7 @@ def test_what_a_segment_trains_is_what_is_counted_as_trained() -> None:
 
 
 def test_lanes_have_colours_of_their_own_in_every_picture() -> None:
-    """The second lane is s1 in the Gantt chart, on its client and in the cut; helpers of both have no lane's colour."""
+    """The second lane has colour s1 in every chart; a helper of both lanes has neither lane's colour."""
     made = by_hand("lanes")
     second = [r for r in bars(chart(report(made), "forecast")) if "phone-2/" in (r.findtext(f"{SVG}title") or "")]
     assert {(r.get("style") or "").split(";")[0] for r in second} == {"fill:var(--s1)"}
@@ -197,7 +197,7 @@ def test_lanes_have_colours_of_their_own_in_every_picture() -> None:
 
 
 def test_bars_of_lanes_say_as_much_as_fits() -> None:
-    """Lane and micro-batch, or what tells the lane apart; micro-batches only where there are several."""
+    """Bars show lane and micro-batch, or a short lane name; micro-batches only if there are several."""
     rows = [
         TimelineRow(device="a", lane="client-1", action="client-1/0F0", start_s=0, end_s=60),
         TimelineRow(device="a", lane="client-2", action="client-2/0F0", start_s=60, end_s=160),
@@ -210,7 +210,7 @@ def test_bars_of_lanes_say_as_much_as_fits() -> None:
 
 
 def test_names_are_cut_to_what_tells_them_apart() -> None:
-    """Numbers at their ends; nothing is cut off from words."""
+    """Names are shortened to their final numbers; other names are unchanged."""
     assert short_names(["client-1", "client-12"]) == ["1", "12"]
     assert short_names(["c10", "c11"]) == ["10", "11"]
     for names in (["c", "c1"], ["alpha", "alps"], ["phone-1", "laptop-1"]):
@@ -219,14 +219,14 @@ def test_names_are_cut_to_what_tells_them_apart() -> None:
 
 
 def test_an_update_has_a_class_and_a_word() -> None:
-    """On the links to and from the collector."""
+    """Updates have their own class and word on the collector's links."""
     drawn = [r for r in bars(chart(report(by_hand("deft")), "forecast")) if "bar U" in (r.get("class") or "")]
     assert len(drawn) == 8
     assert "(update) on tower-1>phone-1" in (drawn[0].findtext(f"{SVG}title") or "")
 
 
 def test_the_cut_shows_what_is_not_trained_in_light() -> None:
-    """A row per lane on one scale; backwards end at the first trained unit, so what is below takes a third."""
+    """Each lane has a row on a common scale; frozen units are light and take a third, because they have no backward."""
     made = by_hand("deft")
     rects = list(ElementTree.fromstring(model_chart(made.plan.plan, made.fleet, made.profile)).iter(f"{SVG}rect"))
     light = ["opacity" in (rect.get("style") or "") for rect in rects]
@@ -236,7 +236,7 @@ def test_the_cut_shows_what_is_not_trained_in_light() -> None:
 
 
 def test_gates_leave_units_as_wide_as_what_is_left_of_them() -> None:
-    """Half of the operations are full, a third forward-only: of 1 + 2 parts of time 5/6 + 2·1/2 run."""
+    """With half of the operations full and a third forward-only, 5/6 + 2·1/2 of 1 + 2 parts of time remain."""
     plan = hand_made.PLANS["gates"]
     rects = list(ElementTree.fromstring(model_chart(plan, hand_made.FLEET, hand_made.PROFILE)).iter(f"{SVG}rect"))
     widths = [float(rect.get("width") or 0) + 1 for rect in rects[:5]]
@@ -244,7 +244,7 @@ def test_gates_leave_units_as_wide_as_what_is_left_of_them() -> None:
 
 
 def test_gates_are_drawn_head_by_head_with_their_digits() -> None:
-    """36 heads of six blocks; equal neighbours are one rectangle; nothing where there are no gates."""
+    """36 heads of six blocks are drawn, runs of equal cells as one rectangle; without gates nothing is drawn."""
     plan = hand_made.PLANS["gates"]
     groups = list(ElementTree.fromstring(gates_chart(plan)).iter(f"{SVG}g"))
     assert len(groups) == 36
@@ -255,7 +255,7 @@ def test_gates_are_drawn_head_by_head_with_their_digits() -> None:
 
 
 def test_the_collector_has_a_rim() -> None:
-    """And says what it does."""
+    """The collector has a rim and a tooltip."""
     made = by_hand("deft")
     circles = list(ElementTree.fromstring(fleet_chart(made.fleet, made.plan.plan)).iter(f"{SVG}circle"))
     rims = [circle for circle in circles if "stroke-width:3" in (circle.get("style") or "")]
@@ -263,7 +263,7 @@ def test_the_collector_has_a_rim() -> None:
 
 
 def test_many_lanes_are_drawn_low_and_their_segments_folded() -> None:
-    """Twelve clients: no captions in the cut, a table that opens, and no legend of twelve colours."""
+    """Twelve clients get low bars without captions, a folded table, and no legend of twelve colours."""
     clients = [f"client-{k}" for k in range(12)]
     fleet = fleets.fleet(*(fleets.device(name) for name in (*clients, "tower")))
     profile = fleets.profile(hand_made.UNITS, dict.fromkeys((*clients, "tower"), 0.001))
@@ -297,20 +297,20 @@ def test_many_lanes_are_drawn_low_and_their_segments_folded() -> None:
     ],
 )
 def test_quantities_read_as_people_write_them(shown: str, expected: str) -> None:
-    """Three digits and a unit."""
+    """Quantities have three digits and a unit."""
     assert shown == expected
 
 
 @given(st.floats(1e-9, 1e9), st.integers(3, 10))
 def test_ticks_are_few_even_and_within(until: float, most: int) -> None:
-    """At most `most` after 0, none beyond the end, and the next one would be."""
+    """Axis ticks are even, at most `most` after 0, and end within one step of the end."""
     ticks = steps(until, most)
     assert ticks[0] == 0 and 1 <= len(ticks) - 1 <= most
     assert ticks[-1] <= until * (1 + 1e-6) < (ticks[-1] + ticks[1]) * (1 + 1e-5)
 
 
 def test_a_plan_alone_makes_a_page() -> None:
-    """Without training and scores the page holds what was forecast and nothing that pretends to be measured."""
+    """Without training the page shows only the forecast."""
     page = report(replace(content(), training=None, evaluation=None))
     reader = Balanced()
     reader.feed(page)
@@ -321,6 +321,6 @@ def test_a_plan_alone_makes_a_page() -> None:
 
 
 def test_half_of_a_result_is_refused() -> None:
-    """Scores without the training they are of are a mistake."""
+    """Scores without training metrics are refused."""
     with pytest.raises(Refused, match="training and evaluation belong together"):
         replace(content(), training=None)

@@ -15,12 +15,12 @@ from tests.golden import same_as_golden
 
 
 def row(device: str, action: str, start_s: float, end_s: float) -> TimelineRow:
-    """A row of the lane that the action names."""
+    """A timeline row of the lane that the action names."""
     return TimelineRow(device=device, lane=action.split("/")[0], action=action, start_s=start_s, end_s=end_s)
 
 
 def test_a_timeline_as_a_grid_drawn_by_hand() -> None:
-    """Ten columns of 1 s: forwards are digits, backwards letters, the all-reduce =, links come after devices."""
+    """In ten columns of 1 s forwards are digits, backwards letters, the all-reduce is =, and links follow devices."""
     rows = [
         row("a", "main/0F0", 0, 2),
         row("a>b", "main/0F0", 2, 3),
@@ -40,23 +40,23 @@ def test_a_timeline_as_a_grid_drawn_by_hand() -> None:
 
 
 def test_what_is_too_short_for_a_column_is_still_seen() -> None:
-    """A transfer of a hundredth of a column takes the one where it starts, if nothing else does."""
+    """A transfer shorter than a column takes the free column of its start."""
     drawn = timeline_text([row("a", "main/0F0", 0, 10), row("a>b", "main/0F0", 3.2, 3.21)], width=10).splitlines()
     assert drawn[2] == "a>b ...0......"
 
 
 def test_no_rows_draw_a_sentence() -> None:
-    """Nothing ran is told, not failed at."""
+    """An empty timeline is drawn as a sentence."""
     assert timeline_text([]) == "(nothing ran)\n"
 
 
 def test_the_forecast_of_a_hybrid_pipeline_looks_as_it_did() -> None:
-    """a, then b and c together; six micro-batches."""
+    """The timeline of a, then b and c together, with six micro-batches equals the golden file."""
     same_as_golden("timeline-pp-groups.txt", timeline_text(content().forecast.rows, 100))
 
 
 def test_a_plan_with_an_explicit_order_prints_it() -> None:
-    """Segments line by line, then the order as it was written."""
+    """Segments are printed line by line, followed by the order."""
     plan = replace(fleets.PLAN, order=(DeviceOrder(device="c", actions=("main/1F0", "main/1B0")),))
     assert plan_text(plan) == (
         "by hand: 3 micro-batches of 4 samples\n"
@@ -68,12 +68,12 @@ def test_a_plan_with_an_explicit_order_prints_it() -> None:
 
 @pytest.mark.parametrize("name", hand_made.PLANS)
 def test_a_plan_made_by_hand_reads_as_it_did(name: str) -> None:
-    """Clients through helpers, blocks of a collector, gates of heads, thin links."""
+    """Hand-made plans equal their golden files."""
     same_as_golden(f"plan-hand-{name}.txt", plan_text(hand_made.PLANS[name]))
 
 
 def test_one_of_something_is_told_in_the_singular() -> None:
-    """1 micro-batch of 1 sample."""
+    """Counts of one are singular."""
     plan = ticks.plan({"main": [ticks.segment("u0", "a")]})
     assert plan_text(plan).splitlines()[0] == "by hand: 1 micro-batch of 1 sample"
 
@@ -89,7 +89,7 @@ def test_one_of_something_is_told_in_the_singular() -> None:
     ],
 )
 def test_trained_units_are_told_in_stretches(trains: str, words: str) -> None:
-    """In the model's order; at most three of them."""
+    """Trained units are printed as at most three ranges in model order."""
     names = " ".join(f"u{k}" for k in range(10))
     assert trained_text(ticks.segment(names, "a", trains=trains)) == words
 
@@ -104,17 +104,17 @@ def test_trained_units_are_told_in_stretches(trains: str, words: str) -> None:
     ],
 )
 def test_what_a_link_carries_in_words(codec: str, ratio: float, share: float, words: str) -> None:
-    """Only what is not neutral is told."""
+    """Only non-neutral uses of links are printed."""
     assert link_text(LinkUse(source="a", target="b", codec=codec, ratio=ratio, share=share)) == words
 
 
 def test_digits_of_gates_stand_in_fives() -> None:
-    """So that the 13th micro-batch is found."""
+    """Digits are grouped in fives, so that the 13th micro-batch is easy to find."""
     assert operations_text("1123211232113") == "11232 11232 113"
 
 
 def test_a_timeline_of_lanes_as_a_grid_drawn_by_hand() -> None:
-    """Signs tell lanes, named below; the update is ^ on its link."""
+    """With lanes, signs stand for lanes, which the legend names; an update is ^ on its link."""
     rows = [
         row("s>a", "left/0U0", 0, 1),
         row("a", "left/0F0", 1, 3),
@@ -133,7 +133,7 @@ def test_a_timeline_of_lanes_as_a_grid_drawn_by_hand() -> None:
 
 
 def test_many_lanes_are_told_by_their_last_digit() -> None:
-    """Twelve lanes, of which the first and the eleventh look alike; short names stand before long ones."""
+    """Twelve lanes are drawn by their last digit, sorted by length of name."""
     rows = [row("a", f"c{k}/0F0", k, k + 1) for k in range(12)]
     drawn = timeline_text(rows, width=12).splitlines()
     assert drawn[1] == "a 012345678901"

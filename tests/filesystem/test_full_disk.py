@@ -1,4 +1,4 @@
-"""What a full disk is called, wherever it is noticed."""
+"""Errors of full disks."""
 
 import errno
 import os
@@ -23,7 +23,7 @@ SAID = [
 
 @pytest.fixture
 def disks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two folders, each on a disk of its own: `small` has 3 kB free of 64 kB, `large` 5 GB of 10 GB."""
+    """Folders on separate disks: `small` has 3 kB free of 64 kB, `large` 5 GB of 10 GB, `locked` is read-only."""
     facts = {"small": (3, 64, 0), "large": (5_000_000, 10_000_000, 0), "locked": (5_000_000, 10_000_000, os.ST_RDONLY)}
 
     def statvfs(path: str | Path) -> Any:
@@ -41,8 +41,8 @@ def disks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("error", SAID, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("small", [filesystem.STORE, filesystem.TEMPORARY])
 def test_the_disk_that_is_full_is_named(disks: Path, error: Exception, small: str) -> None:
-    """It was an unforeseen OSError once, of no disk in particular: the full one among those in use is told, with its
-    room and what to do about it."""
+    """A full disk was once an unforeseen OSError without a path: the error names the full disk among those in use, its
+    free space and a remedy."""
     used = {
         purpose: disks / ("small" if purpose == small else "large")
         for purpose in (filesystem.STORE, filesystem.TEMPORARY)
@@ -56,14 +56,14 @@ def test_the_disk_that_is_full_is_named(disks: Path, error: Exception, small: st
 
 
 def test_the_cause_of_an_error_counts(disks: Path) -> None:
-    """A library that raises an error of its own after one of a full disk hides nothing."""
+    """A library's own error is traced to the full disk that caused it."""
     error = ValueError("cannot save")
     error.__cause__ = OSError(errno.ENOSPC, "No space left on device", str(disks / "small" / "weights"))
     assert str(disks / "small") in str(filesystem.disk_error(error, {filesystem.STORE: disks / "large"}))
 
 
 def test_what_was_half_written_may_be_gone(disks: Path) -> None:
-    """The disk that an error names is told even when there is room again."""
+    """The disk that an error names is reported even if it has space again."""
     error = OSError(errno.ENOSPC, "No space left on device", str(disks / "large" / "x.part"))
     assert "5 GB free of 10 GB" in str(filesystem.disk_error(error, {filesystem.TEMPORARY: disks / "large"}))
 
@@ -73,19 +73,19 @@ def test_what_was_half_written_may_be_gone(disks: Path) -> None:
     [(errno.EROFS, "locked", "is read-only: make room"), (errno.EDQUOT, "large", "no more room (quota)")],
 )
 def test_other_reasons_to_take_nothing(disks: Path, number: int, place: str, said: str) -> None:
-    """A disk that was mounted read-only or a user's share that is used up are called so."""
+    """Read-only disks and exceeded quotas are reported as such."""
     used = {filesystem.TEMPORARY: disks / "large", filesystem.STORE: disks / place}
     assert said.partition(":")[0] in str(filesystem.disk_error(OSError(number, os.strerror(number)), used))
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EACCES, "Permission denied"), KeyError("device"), OSError("space")])
 def test_other_errors_are_none_of_a_disk(disks: Path, error: Exception) -> None:
-    """Nothing is blamed on a disk but what is one's fault, even while one is full."""
+    """Other errors are not blamed on a disk, even while one is full."""
     assert filesystem.disk_error(error, {filesystem.STORE: disks / "small"}) is None
 
 
 def test_a_record_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The part of a file that a full disk took once stayed there for ever."""
+    """A failed write once left its partial file behind."""
     fleet = Fleet(devices=(Device(name="a", memory_bytes=1, cores=1, fingerprint="f"),))
 
     def full(self: Path, text: str, encoding: str) -> None:

@@ -1,4 +1,4 @@
-"""Links that leave a folder."""
+"""Symbolic links that leave a folder."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +30,7 @@ def as_adapter(folder: Path) -> object:
 @pytest.mark.parametrize("use", [as_data, as_model, as_adapter])
 @pytest.mark.parametrize("leads_to", ["../secret", "../elsewhere/secret", "../nowhere", "/etc/passwd"])
 def test_a_folder_of_somebody_leads_nowhere_else(tmp_path: Path, use: Use, leads_to: str) -> None:
-    """A model's or data folder with a link in it was once read, and carried into containers, wherever that led."""
+    """Links in model and data folders were once followed and copied into containers wherever they led."""
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "secret").write_text("s")
     folder = tmp_path / "given"
@@ -44,7 +44,7 @@ def test_a_folder_of_somebody_leads_nowhere_else(tmp_path: Path, use: Use, leads
 
 
 def test_the_hubs_cache_is_links(tmp_path: Path) -> None:
-    """Its snapshots are followed into their own repository's files, and into no other's."""
+    """Links of hub snapshots are followed into their own repository's blobs only."""
     for name in ("models--a--b", "models--c--d", "mine"):
         (tmp_path / name / "snapshots" / "0" / "onnx").mkdir(parents=True)
         (tmp_path / name / "blobs").mkdir()

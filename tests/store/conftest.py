@@ -1,4 +1,4 @@
-"""Stores and folders to put into them."""
+"""Fixtures: stores, and folders to put into them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +18,7 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    """make(**{"a/b": "text"}) is a new folder with these files."""
+    """make(**{"a/b": "text"}) creates a folder with these files."""
     made: list[Path] = []
 
     def _make(**files: str) -> Path:

@@ -16,7 +16,7 @@ WATCHED = {"open", "os.rename", "os.mkdir", "os.rmdir", "os.remove", "shutil.mov
 
 
 def put_and_keep(folder: Path) -> None:
-    """What the runner does when a stage has ended."""
+    """Store an artifact and its key, as the runner does when a stage has finished."""
     store = Store(folder)
     output = store.work("key") / "output" / "plan"
     output.mkdir(parents=True)
@@ -28,7 +28,7 @@ def put_and_keep(folder: Path) -> None:
 
 
 def die_at(step: int) -> None:
-    """From now on count file operations, and die at one of them."""
+    """Count file operations from now on and die at the n-th."""
     left = [step]
 
     def hook(event: str, arguments: Any) -> None:
@@ -41,7 +41,7 @@ def die_at(step: int) -> None:
 
 
 def main(folder: Path) -> None:
-    """Fork until one child comes through."""
+    """Fork children until one survives."""
     put_and_keep(folder / "warm")  # everything that is imported late is imported now
     for step in range(1, 1000):
         child = os.fork()

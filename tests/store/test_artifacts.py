@@ -1,4 +1,4 @@
-"""Artifacts: what goes in comes out, under a name that is its content."""
+"""Artifacts: stored content comes back under its digest."""
 
 import threading
 from pathlib import Path
@@ -13,7 +13,7 @@ KEY = "k" * 32
 
 
 def test_an_artifact_comes_out_as_it_went_in(store: Store, make: Make) -> None:
-    """Every file, folders included, is there under its digest, and the manifest says what made it."""
+    """Every file, in subfolders too, comes back, and the manifest names the stage that made it."""
     digest = store.put(
         "plan", make(**{"plan.json": "{}", "deep/er.txt": "x"}), stage_key=KEY, inputs={"fleet": "f0" * 16}
     )
@@ -27,7 +27,7 @@ def test_an_artifact_comes_out_as_it_went_in(store: Store, make: Make) -> None:
 
 
 def test_the_digest_is_of_the_content_alone(store: Store, make: Make) -> None:
-    """The same files made by another stage are the same artifact; one other byte or name is another."""
+    """Equal files of another stage are the same artifact; any other byte or name is another."""
     first = store.put("plan", make(a="1", b="2"), stage_key=KEY, inputs={})
     assert store.put("plan", make(b="2", a="1"), stage_key="other", inputs={"x": "1f" * 16}) == first
     assert store.put("plan", make(a="1", b="3"), stage_key=KEY, inputs={}) != first
@@ -47,7 +47,7 @@ def test_the_digest_is_of_the_content_alone(store: Store, make: Make) -> None:
     ],
 )
 def test_verify_names_the_first_bad_file(store: Store, make: Make, harm: object, said: str) -> None:
-    """Changed, missing, added or unreadable: one sentence with the file's name."""
+    """Changed, missing, added and unreadable files are named in one sentence."""
     digest = store.put("plan", make(a="1", b="2"), stage_key=KEY, inputs={})
     harm(store.folder("plan", digest))  # type: ignore[operator]
     with pytest.raises(Refused, match=said):
@@ -55,7 +55,7 @@ def test_verify_names_the_first_bad_file(store: Store, make: Make, harm: object,
 
 
 def test_putting_it_again_mends_a_corrupt_artifact(store: Store, make: Make) -> None:
-    """A stage that makes the same content again leaves a whole artifact."""
+    """Storing the same content again repairs a corrupt artifact."""
     digest = store.put("plan", make(a="1"), stage_key=KEY, inputs={})
     (store.folder("plan", digest) / "a").write_text("2")
     assert store.put("plan", make(a="1"), stage_key=KEY, inputs={}) == digest
@@ -63,7 +63,7 @@ def test_putting_it_again_mends_a_corrupt_artifact(store: Store, make: Make) -> 
 
 
 def test_only_plain_files_make_an_artifact(store: Store, make: Make) -> None:
-    """An empty folder, no folder and a link are refused, and nothing appears in the store."""
+    """Empty and missing folders and links are refused, and the store stays empty."""
     linked = make(a="1")
     (linked / "b").symlink_to("a")
     for folder, said in ((make(), "it is empty"), (linked / "none", "not a folder"), (linked, "plain files only")):
@@ -73,7 +73,7 @@ def test_only_plain_files_make_an_artifact(store: Store, make: Make) -> None:
 
 
 def test_a_key_is_found_only_with_all_its_artifacts(store: Store, make: Make) -> None:
-    """A key cannot be kept before its artifacts are in, and is unknown again when one of them is deleted."""
+    """A key cannot be kept before its artifacts, and is unknown again once one of them is deleted."""
     profile = store.put("profile", make(a="1"), stage_key=KEY, inputs={})
     record = KeyRecord(stage="profile", run="r", outputs={"profile": profile, "data": "d0" * 16}, ingredients={})
     with pytest.raises(Refused, match="no such artifact"):
@@ -87,7 +87,7 @@ def test_a_key_is_found_only_with_all_its_artifacts(store: Store, make: Make) ->
 
 
 def test_many_may_put_the_same_at_once(store: Store, make: Make) -> None:
-    """Eight threads putting equal folders all get the digest, and one whole artifact is left."""
+    """Eight threads that store equal folders all get the digest, and one complete artifact remains."""
     folders = [make(a="1", b="2" * 10000) for _ in range(8)]
     start, digests = threading.Barrier(8), []
 
@@ -106,7 +106,7 @@ def test_many_may_put_the_same_at_once(store: Store, make: Make) -> None:
 
 
 def test_work_outlives_an_attempt_and_goes_when_told(store: Store) -> None:
-    """What one attempt wrote is there for the next one, until it is dropped."""
+    """A work folder survives an attempt until it is dropped."""
     (store.work(KEY) / "half").write_text("x")
     assert (Store(store.root).work(KEY) / "half").read_text() == "x"
     store.drop_work(KEY)
@@ -114,7 +114,7 @@ def test_work_outlives_an_attempt_and_goes_when_told(store: Store) -> None:
 
 
 def test_a_remote_store_keeps_the_same_promises(tmp_path: Path, make: Make) -> None:
-    """On an fsspec file system: put, find, fetch on another machine, and a corrupt remote file is named."""
+    """A remote store puts, finds and fetches artifacts, and names a corrupt remote file."""
     root = f"memory://{tmp_path.name}"
     here = Store(root, cache=tmp_path / "here")
     digest = here.put("plan", make(**{"a": "1", "deep/b": "2"}), stage_key=KEY, inputs={})
@@ -131,6 +131,6 @@ def test_a_remote_store_keeps_the_same_promises(tmp_path: Path, make: Make) -> N
 
 
 def test_a_root_that_cannot_be_opened_is_refused() -> None:
-    """An unknown protocol is told with the root that was given."""
+    """An unknown protocol is refused with the given root."""
     with pytest.raises(Refused, match="root 'nothing://x' cannot be opened"):
         Store("nothing://x")

@@ -1,4 +1,4 @@
-"""A kill at any moment leaves no half artifact that is ever read."""
+"""Kills at any moment leave no partial artifact."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ from tests.store.kill_at_every_step import put_and_keep
 
 
 def test_a_kill_at_any_file_operation_leaves_all_or_nothing(tmp_path: Path) -> None:
-    """Killed before each file operation in turn: a known key has whole artifacts, and doing it again always works."""
+    """After a kill at each file operation in turn, known keys have complete artifacts and a repetition succeeds."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.store.kill_at_every_step", str(tmp_path)], capture_output=True, timeout=60
     )

@@ -1,4 +1,4 @@
-"""Run records and the locks that tell a living run from a dead one."""
+"""Run records, and the locks that distinguish living from dead runs."""
 
 import dataclasses
 import subprocess
@@ -21,7 +21,7 @@ CONFIG = RunConfig(
 
 
 def a_run(name: str, started: str, state: str = "done") -> RunRecord:
-    """A record of one stage."""
+    """A run record with one stage."""
     return RunRecord(
         id=name,
         config=CONFIG,
@@ -34,7 +34,7 @@ def a_run(name: str, started: str, state: str = "done") -> RunRecord:
 
 
 def test_runs_are_listed_newest_first(store: Store) -> None:
-    """In the order of their start, whatever their ids; `latest` and the beginning of an id name a run too."""
+    """Runs are sorted by start, whatever their ids; `latest` and id prefixes name a run."""
     for run in (a_run("b-1", "2026-01-02"), a_run("a-1", "2026-01-03"), a_run("c-1", "2026-01-01")):
         store.runs.save(run)
     assert [run.id for run in store.runs.all()] == ["a-1", "b-1", "c-1"]
@@ -45,8 +45,8 @@ def test_runs_are_listed_newest_first(store: Store) -> None:
 
 
 def test_names_that_a_user_thinks_of(store: Store) -> None:
-    """README's `fleetune diff latest demo` once failed, as several ids begin like that: the name that a run file gives
-    is its newest run, and those before it are counted back."""
+    """`fleetune diff latest demo` once failed because several ids begin with demo: a config's name means its newest
+    run, and ~N counts back."""
     for number, name in enumerate(("demo", "demo", "demo-lora", "demo")):
         config = dataclasses.replace(CONFIG, name=name)
         store.runs.save(dataclasses.replace(a_run(f"{name}-{number}", f"2026-01-0{number + 1}"), config=config))
@@ -72,7 +72,7 @@ def test_names_that_a_user_thinks_of(store: Store) -> None:
     ],
 )
 def test_names_that_name_nothing(store: Store, name: str, said: str) -> None:
-    """Each is refused with what there is."""
+    """Unknown names are refused with the existing ones."""
     for number in (1, 2):
         store.runs.save(a_run(f"a-{number}", f"2026-01-0{number}"))
     with pytest.raises(Refused, match=f"^run '{name.partition('~')[0]}.*{said}"):
@@ -80,7 +80,7 @@ def test_names_that_name_nothing(store: Store, name: str, said: str) -> None:
 
 
 def test_a_run_that_is_not_there_is_refused_with_what_is(store: Store) -> None:
-    """Unknown and ambiguous ids are told in a sentence."""
+    """Unknown and ambiguous ids are refused in one sentence."""
     with pytest.raises(Refused, match="run 'x': there is none; the newest are none yet"):
         store.runs.load("x")
     for name in ("a-1", "a-2"):
@@ -92,7 +92,7 @@ def test_a_run_that_is_not_there_is_refused_with_what_is(store: Store) -> None:
 
 
 def test_a_run_without_its_process_reads_as_interrupted(store: Store) -> None:
-    """While the lock is held it is running; when it is not, it was interrupted; a run that ended stays as it ended."""
+    """A run is running while its lock is held and interrupted afterwards; a finished run keeps its state."""
     store.runs.save(a_run("r", "2026", "running"))
     with store.runs.alive("r"):
         assert store.runs.load("r").state == "running"
@@ -102,21 +102,21 @@ def test_a_run_without_its_process_reads_as_interrupted(store: Store) -> None:
 
 
 def test_a_damaged_run_record_is_named(store: Store) -> None:
-    """Which run.json is unreadable is said."""
+    """An unreadable run.json is named."""
     store.storage.write("runs/r/run.json", b'{"id": 3}')
     with pytest.raises(Refused, match="runs/r/run.json"):
         store.runs.load("r")
 
 
 def test_a_record_that_cannot_be_read_hides_no_other(store: Store) -> None:
-    """One damaged run.json leaves the list and `latest` as they are without it."""
+    """One damaged run.json changes neither the list of other runs nor `latest`."""
     store.runs.save(a_run("good", "2026-01-01"))
     store.storage.write("runs/bad/run.json", b"{}")
     assert [run.id for run in store.runs.all()] == [store.runs.load("latest").id] == ["good"]
 
 
 def test_a_lock_is_held_by_one_at_a_time(tmp_path: Path) -> None:
-    """The second taker waits, is told once that it does, gives up when told to, and gets it after the release."""
+    """A second taker waits, is notified once, gives up on request, and succeeds after the release."""
     path, said = tmp_path / "a.lock", []
     first = Lock(path, lambda _: True)
     second = Lock(path, lambda _: True, lambda: said.append("waits"))
@@ -131,7 +131,7 @@ def test_a_lock_is_held_by_one_at_a_time(tmp_path: Path) -> None:
 
 
 def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
-    """A holder that is killed with SIGKILL leaves nothing that has to be broken."""
+    """The lock of a process killed with SIGKILL is free."""
     path = tmp_path / "a.lock"
     code = (
         "import sys; from pathlib import Path; from fleetune.store import Lock\n"

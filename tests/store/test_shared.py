@@ -1,4 +1,4 @@
-"""A store that somebody else can write to: what it says is proven before anything is written for it."""
+"""Stores that others can write to: content is validated before anything is written for it."""
 
 import hashlib
 import json
@@ -35,19 +35,19 @@ def everything(folder: Path) -> list[str]:
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Store:
-    """A remote store with a reader's local copies at `reader`."""
+    """A remote store whose reader keeps local copies at `reader`."""
     return Store(f"memory://shared-{tmp_path.name}", cache=tmp_path / "reader")
 
 
 def poison(store: Store, manifest: dict[str, Any], digest: str = DIGEST, **files: bytes) -> None:
-    """What anybody who may write to the store can put there."""
+    """Write what anyone with access to the store could write."""
     for name, content in {**files, "manifest.json": json.dumps(manifest).encode()}.items():
         store.storage.write(f"artifacts/plan/{digest}/{name}", content)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_name_of_a_file_leads_out_of_its_artifact(shared: Store, tmp_path: Path, name: str) -> None:
-    """A manifest with `../` in a file's name once had its reader write anywhere; now nothing is fetched at all."""
+    """A manifest with `../` in a file name once let a reader write anywhere; now nothing is fetched."""
     poison(shared, a_manifest(an_entry("a"), an_entry(name)), a=CONTENT)
     with pytest.raises(Refused, match="not the name of a file inside it|is used twice"):
         shared.folder("plan", DIGEST)
@@ -68,7 +68,7 @@ def test_no_name_of_a_file_leads_out_of_its_artifact(shared: Store, tmp_path: Pa
     ],
 )
 def test_manifests_hold_names_and_digests(shared: Store, manifest: dict[str, Any], said: str) -> None:
-    """Kinds and digests become folders; what is none of either is refused before it is used as one."""
+    """Kinds and digests become folder names, so malformed ones are refused."""
     poison(shared, manifest, a=CONTENT)
     with pytest.raises(Refused, match=said):
         shared.folder("plan", DIGEST)
@@ -76,7 +76,7 @@ def test_manifests_hold_names_and_digests(shared: Store, manifest: dict[str, Any
 
 @pytest.mark.parametrize("said", [b"other", b"evi", b"evil twin"])
 def test_a_fetched_file_has_its_name_only_with_its_content(shared: Store, tmp_path: Path, said: bytes) -> None:
-    """What is not what its manifest says never lies among the copies, where a stage would read it."""
+    """A fetched file that differs from its manifest never appears in the local cache."""
     digest = content_digest([FileEntry(**an_entry("a"))])
     poison(shared, a_manifest(an_entry("a")), digest, a=said)
     with pytest.raises(Refused, match="a: file of the store is corrupt"):
@@ -88,7 +88,7 @@ def test_a_fetched_file_has_its_name_only_with_its_content(shared: Store, tmp_pa
 
 
 def test_no_link_among_the_copies_is_followed(shared: Store, tmp_path: Path) -> None:
-    """A fetched file lies where it seems to: a folder that is a link would carry it elsewhere."""
+    """Symbolic links in the local cache are refused."""
     digest = content_digest([FileEntry(**an_entry("deep/a"))])
     poison(shared, a_manifest(an_entry("deep/a")), digest, **{"deep/a": CONTENT})
     copies = shared.local / "cache" / "artifacts" / "plan" / digest
@@ -111,7 +111,7 @@ def test_no_link_among_the_copies_is_followed(shared: Store, tmp_path: Path) -> 
     [{"outputs": {"plan": "../../x"}}, {"outputs": {"../x": DIGEST}}, {"run": "../x"}, {"stage": "/x"}],
 )
 def test_key_records_hold_names_and_digests(store: Store, change: dict[str, Any]) -> None:
-    """What a key stands for names folders too."""
+    """Malformed kinds and digests in key records are refused."""
     plain = {"stage": "plan", "run": "r", "outputs": {"plan": DIGEST}, "ingredients": {}, **change}
     store.storage.write("keys/k.json", json.dumps(plain).encode())
     with pytest.raises(Refused, match="is not a name|not a digest"):
@@ -119,7 +119,7 @@ def test_key_records_hold_names_and_digests(store: Store, change: dict[str, Any]
 
 
 def test_run_records_hold_names_and_digests(store: Store, make: Make) -> None:
-    """A run's record leads to artifacts, work folders and locks, and only to its own."""
+    """Malformed names in run records are refused, because they lead to artifacts, work folders and locks."""
     store.runs.save(a_run("b-1", "2026-01-02"))
     plain = json.loads((store.local / "runs" / "b-1" / "run.json").read_text())
     stage = plain["stages"][0]

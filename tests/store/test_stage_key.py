@@ -56,31 +56,31 @@ OLD = {
     ],
 )
 def test_a_change_is_told_by_its_name(change: dict[str, str], said: str) -> None:
-    """Each ingredient has its words; inputs are named only when nothing else explains the change."""
+    """Each ingredient has its words; inputs are named only if nothing else explains the change."""
     new = {**OLD, **change}
     assert changes(OLD, new) == said
     assert (stage_key(new) == stage_key(OLD)) == (said == "")
 
 
 def test_an_ingredient_that_went_away_is_a_change() -> None:
-    """A setting that the old key had and the new one has not is named too."""
+    """A setting that only the old key has is named."""
     assert changes({**OLD, "config.model.freeze": "[]"}, OLD) == "model.freeze changed"
 
 
 def test_a_store_that_knows_nothing_of_the_code_says_so() -> None:
-    """Keys of earlier versions have no code in them."""
+    """Keys of earlier versions list no code."""
     old = {name: text for name, text in OLD.items() if not name.startswith("code.")}
     assert changes(old, OLD) == "code of train changed (the earlier code is unknown)"
 
 
 def test_the_key_does_not_depend_on_the_order_of_ingredients() -> None:
-    """A key is a set of named facts."""
+    """A key is independent of the order of its ingredients."""
     assert stage_key(dict(reversed(OLD.items()))) == stage_key(OLD)
     assert len(stage_key(OLD)) == 32
 
 
 def test_a_config_is_flattened_to_its_leaves() -> None:
-    """Dotted names down to values that are not mappings; lists and empty mappings are values."""
+    """Configs are flattened to dotted names; lists and empty mappings are leaves."""
     plain = {"lora": {"r": 8, "targets": ["q", "v"]}, "config": {}, "source": None}
     assert flatten_config(plain, "model") == {
         "model.lora.r": "8",

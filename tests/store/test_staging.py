@@ -1,4 +1,4 @@
-"""What is not whole yet: never lost, never taken from a living process, never left behind for ever."""
+"""Partial files are never lost, never taken from a living process, and never left behind for ever."""
 
 import errno
 import os
@@ -24,7 +24,7 @@ def contents(folder: Path) -> set[str]:
 
 
 def test_a_disk_that_fails_to_flush_loses_nothing(store: Store, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failing fsync once deleted the only copy of a trained model: on any error the folder is still where it was."""
+    """A failing fsync once deleted the only copy of a trained model: on any error the folder stays where it was."""
     folder = make(a="1", **{"deep/b": "2"})
     sync = os.fsync
 
@@ -43,7 +43,7 @@ def test_a_disk_that_fails_to_flush_loses_nothing(store: Store, make: Make, monk
 
 
 def test_a_folder_without_a_manifest_makes_way(store: Store, make: Make) -> None:
-    """A torn artifact under the same digest once made the store refuse, and delete, the whole one."""
+    """An incomplete artifact under the same digest once made the store refuse and delete the complete one."""
     digest = store.put("plan", make(a="1"), stage_key=KEY, inputs={})
     there = store.folder("plan", digest)
     (there / "manifest.json").unlink()
@@ -56,7 +56,7 @@ def test_a_folder_without_a_manifest_makes_way(store: Store, make: Make) -> None
 def test_a_folder_from_another_disk_is_deleted_only_when_its_copy_is_whole(
     store: Store, make: Make, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
-    """A disk that is full in the middle of the copy leaves the original, and no half copy."""
+    """A disk that fills up during a copy leaves the original and no partial copy."""
     folder, rename, copy = make(a="1", **{"deep/b": "2"}), Path.rename, shutil.copytree
 
     def other_disk(path: Path, target: Path) -> Path:
@@ -83,7 +83,7 @@ def test_a_folder_from_another_disk_is_deleted_only_when_its_copy_is_whole(
 
 
 def test_what_a_power_cut_must_not_take_is_flushed(store: Store, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A renamed folder whose parent was never flushed is gone after a power cut: files, folders, then every parent."""
+    """A renamed folder survives a power cut only if files, folders and all parents are flushed, in this order."""
     told: list[str] = []
     sync, rename = os.fsync, Path.rename
 
@@ -123,7 +123,7 @@ with staging.new_file(folder / "a") as file, staging.new_folder(folder / "b") as
 
 
 def test_parts_of_a_killed_process_are_collected_and_those_of_a_living_one_are_not(store: Store) -> None:
-    """Killed processes once left `.part` folders of gigabytes for ever; what a living process works at stays."""
+    """Killed processes once left `.part` folders of gigabytes for ever; those of living processes stay."""
     folder = Path(store.root) / "artifacts" / "plan"
     folder.mkdir(parents=True)
     (folder / f".old.{KEY}.part").mkdir()
@@ -141,7 +141,7 @@ def test_parts_of_a_killed_process_are_collected_and_those_of_a_living_one_are_n
 
 
 def test_a_part_is_its_makers_even_while_it_is_renamed(tmp_path: Path) -> None:
-    """What is moved in from a work folder is held before it gets the name of a part."""
+    """A folder moved in from a work folder is locked before it gets the name of a part."""
     (tmp_path / "work").mkdir()
     with staging.held(tmp_path / "work"):
         part = (tmp_path / "work").rename(staging.name_of(tmp_path / "whole"))
@@ -152,7 +152,8 @@ def test_a_part_is_its_makers_even_while_it_is_renamed(tmp_path: Path) -> None:
 
 
 def test_a_remote_store_that_fails_loses_nothing(tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refusing or swallowing bytes: said in a sentence, the folder stays, and storing it again makes it whole."""
+    """If a remote store refuses or loses bytes, the error says so, the folder stays, and storing it again repairs the
+    artifact."""
     store = Store(f"memory://{tmp_path.name}", cache=tmp_path / "here")
     folder, put = make(a="1", b="22"), MemoryFileSystem.put_file
 
