@@ -2,8 +2,8 @@
 
 numba invalidates cached code only by the function's own file, although it inlines functions of other files. The cache
 folder is therefore named by a digest of all files with compiled functions. Division by zero gives infinities as in
-numpy, because checks in inner loops cost run time and compile time. Compiled functions cannot allocate arrays (`_nrt=False`):
-without reference counting the event loop runs three times as fast. Callers pass all arrays in.
+numpy, because checks in inner loops cost run time and compile time. Compiled functions cannot allocate arrays
+(`_nrt=False`), so callers pass all arrays in: without reference counting the event loop runs three times as fast.
 """
 
 import gc
@@ -52,7 +52,7 @@ event.register("numba:compile", _PauseGarbageCollector())
 
 def compiled(function: F) -> F:
     """Compile a function at its first call, for any argument types."""
-    return cast(F, _kept(function))
+    return cast(F, _compile(function))
 
 
 def inner(function: F) -> F:
@@ -69,12 +69,12 @@ def signed(signature: str) -> Callable[[F], F]:
     """Compile a function at once for one signature only, so that literals cause no further versions."""
 
     def decorate(function: F) -> F:
-        return cast(F, _kept(function, signature))
+        return cast(F, _compile(function, signature))
 
     return decorate
 
 
-def _kept(function: Callable[..., object], *signature: str) -> Any:
+def _compile(function: Callable[..., object], *signature: str) -> Any:
     """Kept on disk; where no folder can be written (a read-only container without a home), compiled anew in every
     process."""
     folder = _folder()
