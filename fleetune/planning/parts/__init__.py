@@ -1,10 +1,13 @@
-"""Steps that strategies share, each a function on numbers or plain records, each tested against brute force.
+"""Steps that strategies share: functions on numbers and plain records, tested against brute force.
 
-`costs` what runs of units cost, `groups` the same of devices that share samples, `chains` the best chain of given
-groups, `layers` and `hpp` the pure problem behind a fleet and a profile, `cut_clients` that of split learning, `top_k`
-thinner links for any plan, `bound` what no plan can beat, `shortage` who lacks how many bytes, `finish` a plan with its
-objective. Where to cut, how to deal samples and K of each segment are `fleetune.solving.hpp`'s. A base class with
-hooks was set aside: it would tie every strategy to the shape of the first.
+- `layers` and `hpp_problem`: a fleet and a profile as a problem of kind "hpp", and its solution as a plan
+- `split_problem`: the same for kind "split"
+- `run_costs`: seconds and bytes of runs of units on devices and groups; `chain_planner`: the best chain of given groups
+- `requirements`: devices that take part, and error messages for what they lack
+- `plan_result`: a plan with its round and lower bound; `top_k`: compression of the links of any plan
+
+Cuts, sample allocation and warm-ups come from `fleetune.solving.hpp`. Strategies share functions, not a base class,
+which would tie each of them to the shape of the first.
 
 May import: fleetune.solving, fleetune.clock, fleetune.contracts, fleetune.errors, fleetune.planning.problem, numpy.
 """

@@ -1,29 +1,39 @@
-"""Contiguous segments on given groups of devices, in the best of their orders.
+"""Contiguous segments on given groups of devices, in the best order of the groups.
 
-What strategy pp is, and what others fall back to where memory leaves their own placement no contiguous one.
+Strategy pp consists of this; others fall back to it where memory allows no contiguous placement of their own.
 """
 
 from collections.abc import Iterator
 from itertools import permutations
+from typing import NamedTuple
 
 import numpy as np
 
 from fleetune.contracts.plan import Plan
 from fleetune.errors import Infeasible
-from fleetune.planning.parts.groups import Group, GroupCosts
 from fleetune.planning.parts.plan_result import plan_of, segment
 from fleetune.planning.parts.requirements import memory_shortage
-from fleetune.planning.parts.run_costs import Matrix, RunCosts
+from fleetune.planning.parts.run_costs import Group, GroupCosts, Matrix, RunCosts
 from fleetune.planning.problem import Problem
 from fleetune.solving.hpp.chain_cuts import best_cuts
 from fleetune.solving.hpp.warmup import warmups
 
 ALL_ORDERS_UP_TO = 6
-"""Groups; beyond that, n! orders are too many to cut."""
+"""Number of groups up to which all orders are tried."""
+
+
+class _Shortfall(NamedTuple):
+    """Missing bytes of a device for a run with so many samples of so many kept micro-batches."""
+
+    missing_bytes: float
+    device: str
+    samples: int
+    run: tuple[int, int]
+    kept: int
 
 
 class ChainPlanner:
-    """Candidates of one problem."""
+    """Searches the orders and cuts of the groups of one problem."""
 
     def __init__(
         self,
@@ -33,7 +43,7 @@ class ChainPlanner:
         warmup: str | tuple[int, ...],
         edges: list[int] | None = None,
     ) -> None:
-        """edges: of `layer_edges`, where cuts may be; None: wherever the model can be cut."""
+        """edges: where cuts may be, from `layer_edges`; None: wherever the model can be cut."""
         self.strategy, self.problem, self.groups = strategy, problem, groups
         self.costs = RunCosts(problem, edges)
         self.runs = GroupCosts(self.costs)
@@ -47,18 +57,21 @@ class ChainPlanner:
             )
 
     def best(self, keep_order: bool) -> Plan:
-        """The best candidate by the clock, those that promise most first; at equal rounds the first."""
+        """The candidate with the shortest round by the clock, tried in order of lower bounds; ties go to the first.
+
+        Infeasible, naming a device and its missing bytes, where no candidate fits.
+        """
         orders = list(self._orders(keep_order))
-        candidates = [(self._at_least_s(order, cut), order, cut) for order in orders for cut in self._cuts(order)]
+        candidates = [(self._lower_bound_s(order, cut), order, cut) for order in orders for cut in self._cuts(order)]
         best: tuple[float, Plan] | None = None
-        for at_least_s, order, edges in sorted(candidates, key=lambda candidate: candidate[0]):
-            if best is not None and at_least_s >= best[0]:
+        for bound_s, order, edges in sorted(candidates, key=lambda candidate: candidate[0]):
+            if best is not None and bound_s >= best[0]:
                 break
             plan = self._plan(order, edges)
             round_s = self.costs.clock.round_s(plan)
             best = (round_s, plan) if best is None or round_s < best[0] else best
         if best is None:
-            raise self._shortage(orders)
+            raise self._infeasible(orders)
         return best[1]
 
     def _orders(self, keep_order: bool) -> Iterator[tuple[Group, ...]]:
@@ -72,7 +85,7 @@ class ChainPlanner:
             yield from dict.fromkeys((fastest, fastest[::-1], roomiest, self.groups))
 
     def _cuts(self, order: tuple[Group, ...]) -> Iterator[list[int]]:
-        """Balanced by work alone, then by work and what crosses; each at most once."""
+        """Cuts balanced by work alone, then by work and traffic; each at most once."""
         work = [self.runs.seconds(group, kept) for group, kept in zip(order, self.kept, strict=True)]
         pairs = list(zip(order, order[1:], strict=False))
         free = best_cuts(len(work), work.__getitem__)
@@ -83,7 +96,7 @@ class ChainPlanner:
                 yield counted
 
     def _crossing(self, low: Group, high: Group) -> Matrix:
-        """[edge]: seconds of the slower direction of a cut there, with as many ports busy as the smaller group has."""
+        """[edge]: seconds per micro-batch of a cut's slower direction, divided over the smaller group's ports."""
         if (low, high) in self._crossings:
             return self._crossings[low, high]
         fleet, units = self.problem.fleet, self.problem.profile.units
@@ -95,9 +108,9 @@ class ChainPlanner:
         self._crossings[low, high] = np.array([0.0, *each])
         return self._crossings[low, high]
 
-    def _at_least_s(self, order: tuple[Group, ...], edges: list[int]) -> float:
-        """No round is shorter: a segment's own work, after the first forward came and before the last backward went
-        through the single devices before it; a nanosecond per task is taken off, since the clock rounds."""
+    def _lower_bound_s(self, order: tuple[Group, ...], edges: list[int]) -> float:
+        """Lower bound of the round: a segment's own work, plus one forward and backward through the single-device
+        segments before it; a nanosecond per task is subtracted, since the clock rounds."""
         longest, before = 0.0, 0.0
         for p, group in enumerate(order):
             work_s = float(self.runs.seconds(group, self.kept[p])[edges[p], edges[p + 1]])
@@ -114,8 +127,8 @@ class ChainPlanner:
             segments.append(segment(units, list(zip(group, dealt, strict=True)), self.warmups[p]))
         return plan_of(self.strategy, self.problem, segments)
 
-    def _shortage(self, orders: list[tuple[Group, ...]]) -> Infeasible:
-        """Who lacks how much: a device too small for every block, else whoever the least short arrangement lacks."""
+    def _infeasible(self, orders: list[tuple[Group, ...]]) -> Infeasible:
+        """The error for a device too small for every block, or else for the worst one of the nearest candidate."""
         for group in self.groups:
             kept = min(self.kept)
             blocks = [(k, k + 1) for k in range(self.costs.blocks)]
@@ -123,21 +136,21 @@ class ChainPlanner:
             device, samples, missing = self.runs.neediest(group, kept, *run)
             if missing > 0:
                 return memory_shortage(device, missing, self.costs.units(*run), samples, kept)
-        missing, device, samples, run, kept = min(self._neediest(order) for order in orders)
+        missing, device, samples, run, kept = min(self._worst_shortfall(order) for order in orders)
         return memory_shortage(device, missing, self.costs.units(*run), samples, kept)
 
-    def _neediest(self, order: tuple[Group, ...]) -> tuple[float, str, int, tuple[int, int], int]:
-        """(missing bytes, device, samples, run, kept) where this order, cut to lack as little as can be, lacks most."""
+    def _worst_shortfall(self, order: tuple[Group, ...]) -> "_Shortfall":
+        """The worst shortfall of this order, cut so that it is least."""
         needs = [self.runs.missing(group, kept) for group, kept in zip(order, self.kept, strict=True)]
         edges = best_cuts(len(needs), needs.__getitem__)
         assert edges is not None, "there are enough pieces"
         runs = list(zip(edges, edges[1:], strict=False))
         p = max(range(len(order)), key=lambda p: needs[p][runs[p]])
         device, samples, missing = self.runs.neediest(order[p], self.kept[p], *runs[p])
-        return missing, device, samples, runs[p], self.kept[p]
+        return _Shortfall(missing, device, samples, runs[p], self.kept[p])
 
     def _whole_model_s(self, group: Group) -> float:
-        """Seconds of a sample of the whole model, the group's devices sharing as if work were fluid."""
+        """Seconds of the whole model on a group, with fluid shares."""
         batch = self.problem.micro_batch_samples
         return 1 / sum(1 / max(float(self.costs.running_seconds(d, batch)[-1]), 1e-12) for d in group)
 

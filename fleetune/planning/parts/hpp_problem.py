@@ -1,4 +1,4 @@
-"""A fleet and a profile as a pure problem of kind "hpp", and its solution as a plan."""
+"""A fleet and a profile as a problem of kind "hpp", and its solution as a plan."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,13 +19,13 @@ from fleetune.solving.hpp.problem import Solution
 
 
 class PosedProblem(NamedTuple):
-    """A planning problem in numbers only."""
+    """A planning problem as a problem of kind "hpp"."""
 
     problem: hpp.Problem
     edges: list[int]
     """Layer k is units edges[k] .. edges[k + 1] - 1."""
     lost_s_per_byte: tuple[float, ...]
-    """Of every device, in the order of the problem's; beside it, because the problem's format knows nothing of it."""
+    """[device], in the problem's order; not part of the problem's format."""
 
 
 def problem_of(
@@ -36,12 +36,12 @@ def problem_of(
     warmup: str | tuple[int, ...] = "2(P-p)-1",
     snapshots: int = 0,
 ) -> PosedProblem:
-    """What the devices `names` could do, as numbers.
+    """Pose the planning problem on the devices `names`.
 
-    A device's budget is its memory less what an idle worker holds; those that cannot even be idle are left out.
-    Layers are units, joined where no cut is allowed and as `layers` says (`parts.layers`); param_bytes counts frozen
-    weights and buffers too, which a device keeps but neither trains nor sums. Times stand for every number of samples
-    as the clock has them, so that both agree to the nanosecond. Infeasible: no device can run even an idle worker.
+    A device's budget is its memory less that of an idle worker; devices without room for one are left out. Layers are
+    units, joined where no cut is allowed and as `layers` says (`parts.layers`). param_bytes includes frozen weights and
+    buffers, which a device keeps but neither trains nor reduces. Times are given for every number of samples as the
+    clock has them, so that both agree to the nanosecond. Infeasible where no device has room for an idle worker.
     """
     clock, profile, fleet = Clock(problem.fleet, problem.profile), problem.profile, problem.fleet
     room = {name: fleet.device(name).memory_bytes - profile.times_of(name).runtime_bytes for name in names}
@@ -70,7 +70,7 @@ def problem_of(
 
 
 def plan_of(strategy: str, problem: Problem, posed: PosedProblem, solution: Solution) -> Plan:
-    """The plan that a solution of the posed problem describes."""
+    """Convert a solution of the posed problem to a plan."""
     units, edges = problem.profile.units, posed.edges
     segments = []
     for stage in solution.stages:
@@ -81,7 +81,7 @@ def plan_of(strategy: str, problem: Problem, posed: PosedProblem, solution: Solu
 
 
 def with_reserves(posed: PosedProblem, held_bytes: Mapping[str, int]) -> PosedProblem:
-    """The same with so much memory held back on devices by name; on one that has less, all of it."""
+    """The posed problem with `held_bytes` (device name -> bytes) taken off the devices' budgets, down to 0."""
     devices = tuple(
         replace(device, memory_bytes=max(0, device.memory_bytes - held_bytes.get(device.name, 0)))
         for device in posed.problem.devices
@@ -90,7 +90,7 @@ def with_reserves(posed: PosedProblem, held_bytes: Mapping[str, int]) -> PosedPr
 
 
 def _layer(units: Sequence[Unit]) -> hpp.Layer:
-    """Joined units; what crosses a cut after them is what crosses after the last."""
+    """Join units to a layer; a cut after it carries what a cut after its last unit carries."""
     first, last = units[0], units[-1]
     return hpp.Layer(
         name=first.name if len(units) == 1 else f"{first.name} .. {last.name}",
@@ -107,7 +107,7 @@ Table = tuple[tuple[float, ...], ...]
 
 
 def _times(problem: Problem, clock: Clock, device: str, edges: list[int]) -> tuple[Table, Table]:
-    """Forward and backward seconds [layer][samples - 1]; sums of the clock's times are exact."""
+    """Forward and backward seconds, each [layer][samples - 1]; sums of the clock's times are exact."""
     measured = [clock.unit_times(device, samples) for samples in range(1, problem.micro_batch_samples + 1)]
     forward, backward = (
         tuple(tuple(sum(times[way][i:j]) for times in measured) for i, j in pairwise(edges)) for way in (0, 1)

@@ -1,4 +1,4 @@
-"""The layers a planner cuts between: the model's units as they are, or joined into fewer."""
+"""The layers that planners cut between: the model's units, or units joined into fewer layers."""
 
 import re
 from collections.abc import Sequence
@@ -16,16 +16,16 @@ NUMBERED = re.compile(r"\d+(@\d+)?")
 
 
 def cut_places(units: Sequence[Unit]) -> list[int]:
-    """Positions in the list of units where a segment may begin or end, both ends of the list among them."""
+    """Positions in the list of units where a segment may begin or end, both ends included."""
     return [0, *(k for k in range(1, len(units)) if units[k - 1].cut_after), len(units)]
 
 
 def layer_edges(problem: Problem, layers: str | int, clock: Clock) -> list[int]:
-    """Positions in the list of units between which a layer lies, some or all of `cut_places`.
+    """Positions in the list of units where layers begin and end: some or all of `cut_places`.
 
-    `units`: all of them. `blocks`: where the model's own repeated blocks begin and end. A number n: about n layers of
-    equal work (measured seconds, every device counting alike), each cut where least crosses among the places within a
-    quarter of a layer's work of its own; where there is none, at the nearest. Refused: anything else.
+    `units`: all of them. `blocks`: where the model's repeated blocks begin and end. A number n: about n layers of equal
+    work (measured seconds, every device weighted equally), each cut where least crosses within a quarter of a layer's
+    work of its ideal place, or else at the nearest place. Refused: anything else.
     """
     units = problem.profile.units
     if layers == UNITS:
@@ -39,10 +39,10 @@ def layer_edges(problem: Problem, layers: str | int, clock: Clock) -> list[int]:
 
 
 def block_of(names: Sequence[str]) -> list[str]:
-    """The block of every unit, by its name; empty for units outside of blocks (embeddings, head).
+    """The block of every unit, derived from its name; empty for units outside blocks (embeddings, head).
 
-    A block's name ends in its number (`encoder.layer.3`). Where all of a numbered part again consists of numbered
-    parts, those are the blocks (`encoder.stages.0.layers.1` of ResNet), as in the units of granularity `block`.
+    A block's name ends in its number (`encoder.layer.3`). Where a numbered part consists of numbered parts only, these
+    are the blocks (`encoder.stages.0.layers.1` of ResNet), as with units of granularity `block`.
     """
     inside = [_numbered(name) for name in names]
     found = [""] * len(names)

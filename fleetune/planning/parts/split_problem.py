@@ -1,4 +1,4 @@
-"""Parallel split learning as a problem of kind "split": what a batch costs clients and helpers for given cuts."""
+"""Parallel split learning as a problem of kind "split", for given clients, helpers and cuts."""
 
 from collections.abc import Sequence
 from math import ceil, floor
@@ -12,7 +12,7 @@ from fleetune.solving.split.problem import Problem as Sharing
 
 
 class Roles(NamedTuple):
-    """Who does what."""
+    """Names of the clients and helpers."""
 
     clients: tuple[str, ...]
     helpers: tuple[str, ...]
@@ -26,8 +26,8 @@ class Cuts(NamedTuple):
 
 
 class TaskTimes(NamedTuple):
-    """Seconds of one micro-batch of a client on a helper, in the order in which they pass (paper's r, p, l, l', p',
-    r'); whatever crosses a link counts its latency."""
+    """Seconds of the steps of a client's micro-batch on a helper, in order (the paper's r, p, l, l', p', r'), link
+    latencies included."""
 
     release_s: float
     forward_s: float
@@ -38,15 +38,15 @@ class TaskTimes(NamedTuple):
 
 
 class SplitProblemBuilder:
-    """Poses one problem after another for the same roles; client work is the clock's."""
+    """Builds problems of kind "split" with the clock's times, for different cuts and the same roles."""
 
     def __init__(self, problem: Problem, clock: Clock, roles: Roles) -> None:
         self.problem, self.clock, self.roles = problem, clock, roles
         self.samples = problem.micro_batch_samples
         self.running = {name: self._running(name) for name in (*roles.clients, *roles.helpers)}
 
-    def chain(self, client: str, helper: str, cuts: Cuts) -> TaskTimes:
-        """What a micro-batch meets on its way."""
+    def task_times(self, client: str, helper: str, cuts: Cuts) -> TaskTimes:
+        """Times of a micro-batch of `client` on `helper`."""
         units, fleet = self.problem.profile.units, self.problem.fleet
         up, down = fleet.link(client, helper), fleet.link(helper, client)
         one, two = units[cuts.first - 1], units[cuts.second - 1]
@@ -65,10 +65,15 @@ class SplitProblemBuilder:
         )
 
     def posed(self, cuts: Cuts, slot_s: float, *, least: bool = False) -> Sharing:
-        """In slots of `slot_s`, rounded up. `least`: rounded down and without what micro-batches of a client can do at
-        the same time, so that what is proven of it holds for every schedule in seconds."""
+        """The problem in slots of `slot_s`, rounded up.
+
+        With `least`, rounded down and without steps that micro-batches of a client can overlap, so that a lower bound
+        of the problem holds for every schedule in seconds.
+        """
         many = self.problem.micro_batches
-        rows = [[self.chain(client, helper, cuts) for client in self.roles.clients] for helper in self.roles.helpers]
+        rows = [
+            [self.task_times(client, helper, cuts) for client in self.roles.clients] for helper in self.roles.helpers
+        ]
         outside = 1 if least else many
         between = 0 if least and many > 1 else outside
 
@@ -96,16 +101,16 @@ class SplitProblemBuilder:
         )
 
     def own_s(self, client: str, cuts: Cuts) -> float:
-        """What a client computes itself in a round."""
+        """Seconds per round that a client computes itself."""
         return self.problem.micro_batches * sum(map(sum, self._parts(client, cuts)))
 
     def slot_s(self, cuts: Cuts) -> float:
-        """A two hundredth of the shortest task of a helper, at least a nanosecond."""
-        chains = [self.chain(c, h, cuts) for c in self.roles.clients for h in self.roles.helpers]
+        """Seconds of a slot: a two-hundredth of the shortest task of a helper, at least a nanosecond."""
+        chains = [self.task_times(c, h, cuts) for c in self.roles.clients for h in self.roles.helpers]
         return max(1e-9, min(min(chain.forward_s, chain.backward_s) for chain in chains) / 200)
 
     def _copy_bytes(self, cuts: Cuts) -> int:
-        """A client's copy of part 2 on its helper."""
+        """Bytes of a client's copy of part 2 on its helper."""
         units: Sequence[Unit] = self.problem.profile.units[cuts.first : cuts.second]
         return segment_bytes(
             units,
@@ -115,14 +120,14 @@ class SplitProblemBuilder:
         )
 
     def _parts(self, device: str, cuts: Cuts, *, middle: bool = False) -> list[tuple[float, float]]:
-        """Seconds forward and backward: of the outer parts, or of the one in the middle."""
+        """(forward, backward) seconds of the two outer parts, or of the middle one."""
         edges = [0, *cuts, len(self.problem.profile.units)]
         runs = [(edges[1], edges[2])] if middle else [(edges[0], edges[1]), (edges[2], edges[3])]
         forward, backward = self.running[device]
         return [(forward[b] - forward[a], backward[b] - backward[a]) for a, b in runs]
 
     def _running(self, device: str) -> tuple[list[float], list[float]]:
-        """[position]: seconds of all units before it."""
+        """Forward and backward, each [position]: seconds of all units before it."""
         found = []
         for seconds in self.clock.unit_times(device, self.samples):
             total = [0.0]

@@ -1,4 +1,4 @@
-"""Adaptive top-k on the links of any plan: the slower a link, the fewer elements it sends (FusionLLM eq. (7))."""
+"""Adaptive top-k compression of the links of any plan: slower links send fewer elements (FusionLLM eq. (7))."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,7 +14,7 @@ from fleetune.solving.opfence.compression import Codec
 
 
 def check_ratio(owner: str, ratio: float | None) -> None:
-    """Refuse ratios below 1; None is dense."""
+    """Refuse ratios below 1; None means dense."""
     if ratio is not None:
         positive(owner, compression_ratio=ratio)
         if ratio < 1:
@@ -22,10 +22,10 @@ def check_ratio(owner: str, ratio: float | None) -> None:
 
 
 def with_top_k(plan: Plan, clock: Clock, ratio: float | None) -> Plan:
-    """The plan with top-k on every link between segments that it makes faster.
+    """The plan with top-k on every link between segments that becomes faster by it.
 
-    `ratio` is that of the slowest link, before what a kept element's index costs (8 of 4 bytes here, not the paper's
-    12) is counted: r_i = max(1, c/4 · ratio · R_i / max R), R_i a link's dense seconds per micro-batch. None: dense.
+    `ratio` is the slowest link's, before the cost of a kept element's index (8 bytes for 4 here, 12 in the paper):
+    r_i = max(1, c/4 · ratio · R_i / max R), R_i a link's dense seconds per micro-batch. None: dense.
     """
     if ratio is None:
         return plan
@@ -43,7 +43,7 @@ def with_top_k(plan: Plan, clock: Clock, ratio: float | None) -> Plan:
 
 
 def _carried(plan: Plan, clock: Clock) -> tuple[Mapping[tuple[str, str], float], Mapping[tuple[str, str], int]]:
-    """Dense seconds and bytes of a micro-batch, forward and backward, on every directed link that carries any."""
+    """Dense seconds and bytes per micro-batch, forward and backward, of every directed link that carries any."""
     shares = {(use.source, use.target): use.share for use in plan.links}
     seconds: dict[tuple[str, str], float] = {}
     sizes: dict[tuple[str, str], int] = {}

@@ -17,10 +17,9 @@ from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.record import one_of, positive, record
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning import papers
-from fleetune.planning.parts.devices import not_profiled, taking_part
 from fleetune.planning.parts.hpp_problem import PosedProblem, plan_of, problem_of, with_reserves
 from fleetune.planning.parts.plan_result import plan_result
-from fleetune.planning.parts.requirements import format_bytes
+from fleetune.planning.parts.requirements import format_bytes, not_profiled, taking_part
 from fleetune.planning.parts.top_k import check_ratio, with_top_k
 from fleetune.planning.problem import Problem
 from fleetune.solving.hpp.problem import Solution

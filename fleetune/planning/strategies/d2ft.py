@@ -20,9 +20,9 @@ from fleetune.contracts.profile import Subnet
 from fleetune.contracts.record import not_negative, one_of, record
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning import papers
-from fleetune.planning.parts.devices import not_profiled, taking_part
 from fleetune.planning.parts.hpp_problem import plan_of, problem_of
 from fleetune.planning.parts.plan_result import plan_result
+from fleetune.planning.parts.requirements import not_profiled, taking_part
 from fleetune.planning.problem import Problem
 from fleetune.solving.d2ft.problem import Problem as SelectionProblem
 from fleetune.solving.d2ft.solve import solve as choose

@@ -12,11 +12,15 @@ from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.record import record
 from fleetune.errors import Infeasible
 from fleetune.planning import papers
-from fleetune.planning.parts.devices import enough_samples, not_profiled, taking_part
-from fleetune.planning.parts.groups import max_samples
 from fleetune.planning.parts.plan_result import plan_of, plan_result, segment
-from fleetune.planning.parts.requirements import format_bytes, memory_shortage
-from fleetune.planning.parts.run_costs import RunCosts
+from fleetune.planning.parts.requirements import (
+    enough_samples,
+    format_bytes,
+    memory_shortage,
+    not_profiled,
+    taking_part,
+)
+from fleetune.planning.parts.run_costs import RunCosts, max_samples
 from fleetune.planning.problem import Problem
 from fleetune.solving.hpp.sample_allocation import allocate
 

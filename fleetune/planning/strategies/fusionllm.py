@@ -28,10 +28,9 @@ from fleetune.contracts.record import positive, record
 from fleetune.errors import Infeasible
 from fleetune.planning import papers
 from fleetune.planning.parts.chain_planner import ChainPlanner
-from fleetune.planning.parts.devices import not_profiled, taking_part
 from fleetune.planning.parts.layers import layer_edges
 from fleetune.planning.parts.plan_result import plan_of, plan_result, segment
-from fleetune.planning.parts.requirements import format_bytes
+from fleetune.planning.parts.requirements import format_bytes, not_profiled, taking_part
 from fleetune.planning.parts.top_k import check_ratio, with_top_k
 from fleetune.planning.problem import Problem
 from fleetune.solving.hpp.warmup import warmups

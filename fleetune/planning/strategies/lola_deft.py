@@ -24,9 +24,9 @@ from fleetune.contracts.profile import Unit
 from fleetune.contracts.record import one_of, positive, record
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning import papers
-from fleetune.planning.parts.devices import not_profiled, taking_part
 from fleetune.planning.parts.layers import block_of
 from fleetune.planning.parts.plan_result import plan_result, segment
+from fleetune.planning.parts.requirements import not_profiled, taking_part
 from fleetune.planning.problem import Problem
 from fleetune.solving.deft.kind import DEFT
 from fleetune.solving.deft.problem import Problem as DeftProblem

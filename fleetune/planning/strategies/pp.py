@@ -16,8 +16,8 @@ from fleetune.contracts.record import distinct, one_of, record
 from fleetune.errors import Refused
 from fleetune.planning import papers
 from fleetune.planning.parts.chain_planner import ChainPlanner
-from fleetune.planning.parts.devices import enough_samples, not_profiled, taking_part
 from fleetune.planning.parts.plan_result import plan_result
+from fleetune.planning.parts.requirements import enough_samples, not_profiled, taking_part
 from fleetune.planning.problem import Problem
 
 

@@ -11,9 +11,8 @@ from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.record import record
 from fleetune.errors import Infeasible
 from fleetune.planning import papers
-from fleetune.planning.parts.devices import not_profiled, taking_part
 from fleetune.planning.parts.plan_result import plan_of, plan_result, segment
-from fleetune.planning.parts.requirements import format_bytes
+from fleetune.planning.parts.requirements import format_bytes, not_profiled, taking_part
 from fleetune.planning.parts.run_costs import RunCosts
 from fleetune.planning.problem import Problem
 

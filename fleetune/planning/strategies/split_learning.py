@@ -21,9 +21,9 @@ from fleetune.contracts.plan import BACKWARD, FORWARD, Action, DeviceOrder, Lane
 from fleetune.contracts.record import distinct, positive, record
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning import papers
-from fleetune.planning.parts.devices import not_profiled, taking_part
 from fleetune.planning.parts.layers import cut_places
 from fleetune.planning.parts.plan_result import plan_result, segment
+from fleetune.planning.parts.requirements import not_profiled, taking_part
 from fleetune.planning.parts.split_problem import Cuts, Roles, SplitProblemBuilder
 from fleetune.planning.problem import Problem
 from fleetune.solving.split.bounds import quick_bound

@@ -45,7 +45,15 @@ def work_s(instance: Instance) -> float:
     rates = np.diff(instance.best_s, axis=1)
     total = instance.micro_batches * instance.samples
     prices = _prices(_joined(rates))
-    return total * float(np.sum(np.min(prices[:, None] * rates, axis=0)))
+    return total * priced_work_s(prices, rates)
+
+
+def priced_work_s(prices: Floats, rates: Floats) -> float:
+    """Lower bound of a device's load per sample by weak duality: Σ_u min_d prices[d] · rates[d, u].
+
+    prices: [device], at least 0, sum 1; rates: least seconds per sample, [device, layer].
+    """
+    return float(np.sum(np.min(prices[:, None] * rates, axis=0)))
 
 
 def _joined(rates: Floats) -> Floats:

@@ -1,6 +1,5 @@
 """A problem's numbers as arrays of running sums, so that the cost of any run of layers is one subtraction."""
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +23,22 @@ class Span(NamedTuple):
 
     first: int
     end: int
+
+
+class LayerBytes(NamedTuple):
+    """Running sums of bytes over the layers before each edge, [edge]."""
+
+    param: Ints
+    trainable: Ints
+    activation: Ints
+    """Per sample."""
+    state_per_byte: float
+    """Bytes of gradients, optimizer state and snapshots per trainable byte."""
+
+    def state(self, first: int | Ints, end: int | Ints) -> Ints:
+        """Bytes of weights, gradients, optimizer state and snapshots of layers [first, end), rounded up once."""
+        own = np.ceil((self.trainable[end] - self.trainable[first]) * self.state_per_byte)
+        return np.asarray(self.param[end] - self.param[first] + own.astype(np.int64))
 
 
 class InstanceArrays(NamedTuple):
@@ -70,9 +85,13 @@ class Instance:
         self.best_s = _best(self.forward_s + self.backward_s)
         layers = problem.layers
         trainable = [layer.param_bytes if layer.trainable_bytes is None else layer.trainable_bytes for layer in layers]
-        self.param_bytes = _sums([layer.param_bytes for layer in layers])
-        self.trainable_bytes = _sums(trainable)
-        self.activation_bytes = _sums([layer.activation_bytes for layer in layers])
+        self.bytes = LayerBytes(
+            param=_sums([layer.param_bytes for layer in layers]),
+            trainable=_sums(trainable),
+            activation=_sums([layer.activation_bytes for layer in layers]),
+            state_per_byte=(1 + problem.optimizer_bytes_per_param_byte) * (1 + problem.snapshots),
+        )
+        self.trainable_bytes, self.activation_bytes = self.bytes.trainable, self.bytes.activation
         self.output_bytes = np.array([0, *(layer.output_bytes for layer in layers)], np.int64)
         self.gradient_bytes = np.array(
             [0, *(x.output_bytes if x.gradient_bytes is None else x.gradient_bytes for x in layers)], np.int64
@@ -82,12 +101,12 @@ class Instance:
         self.bandwidth = _links(problem.bandwidth_bytes_per_s, np.inf)
         self.latency_s = _links(problem.latency_s, 0.0)
         self.lost_s = np.array(lost_s_per_byte or [0.0] * self.devices, np.float64)
-        summed = (self.param_bytes, self.activation_bytes, self.trainable_bytes)
+        summed = (self.bytes.param, self.bytes.activation, self.bytes.trainable)
         self.arrays = InstanceArrays(
             micro_batches=self.micro_batches,
             seconds=seconds,
             best_s=self.best_s,
-            state_per_byte=(1 + problem.optimizer_bytes_per_param_byte) * (1 + problem.snapshots),
+            state_per_byte=self.bytes.state_per_byte,
             edge=np.stack([*summed, self.output_bytes, self.gradient_bytes], axis=-1),
             memory_bytes=self.memory_bytes,
             lost_s=self.lost_s,
@@ -122,9 +141,7 @@ class Instance:
 
     def state_bytes(self, first: int, end: int) -> int:
         """Bytes of weights, gradients, optimizer state and snapshots of layers [first, end), rounded up once."""
-        trainable = int(self.trainable_bytes[end] - self.trainable_bytes[first])
-        own = math.ceil(trainable * self.arrays.state_per_byte)
-        return int(self.param_bytes[end] - self.param_bytes[first]) + own
+        return int(self.bytes.state(first, end))
 
 
 def whole_model_s(instance: Instance) -> Floats:
