@@ -30,7 +30,7 @@ def profile(context: StageContext) -> None:
                 progress=context.channel.progress,
                 note=context.channel.note,
                 scores=wire.load(ProfileRequest, config.get("profile", {}), "profile").scores,
-                kept=profiling.Kept(Path(task.cache), task.run, anew=task.anew) if task.cache else None,
+                cache=profiling.MeasurementCache(Path(task.cache), task.run, anew=task.anew) if task.cache else None,
             )
         )
 

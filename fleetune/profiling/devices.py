@@ -1,4 +1,4 @@
-"""Measures on every device that no earlier run has measured, all at once, each in its own place and limits."""
+"""Measures all devices without a cached measurement concurrently, each at its site and within its limits."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -9,19 +9,19 @@ from fleetune.contracts.fleet import Device
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import Refused
 from fleetune.models.source import with_local_source
-from fleetune.profiling.answer import Answer, answer_of
-from fleetune.profiling.kept import key_of
+from fleetune.profiling.cache import key_of
+from fleetune.profiling.measurement import DeviceMeasurement, measurement_of
 from fleetune.profiling.process import Errand, Started, conduct
 from fleetune.profiling.task import MeasureTask, ProfilingTask
 
 PASSES = 5
 WITHOUT_EFFECT = ("device", "model_folder", "data_folder", "memory_bytes")
-"""Of a MeasureTask, on times. Memory that binds is part of a device's fingerprint; its share of a machine's memory
-shrinks with every device that joins it."""
+"""Fields of a MeasureTask that do not affect times. A memory limit is part of a device's fingerprint, whereas its share
+of a machine's memory shrinks with every device on that machine."""
 
 
-def answers(task: ProfilingTask, sizes: tuple[int, ...]) -> dict[str, Answer]:
-    """What every device of the fleet costs, by name; the first failure ends the others."""
+def answers(task: ProfilingTask, sizes: tuple[int, ...]) -> dict[str, DeviceMeasurement]:
+    """Measurements of all devices by name; the first failure stops the others."""
     model = with_local_source(task.model)
     asked = [_asked(task, device, model, sizes) for device in task.fleet.devices]
     found = {one.device.name: answer for one in asked if (answer := _known(task, one)) is not None}
@@ -47,7 +47,7 @@ def answers(task: ProfilingTask, sizes: tuple[int, ...]) -> dict[str, Answer]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """One device, what it is to measure, and the key that the answer is kept under (empty: nowhere)."""
+    """A device, its task, and the cache key of its measurement (empty without a cache)."""
 
     device: Device
     given: MeasureTask
@@ -68,18 +68,18 @@ def _asked(task: ProfilingTask, device: Device, model: ModelRequest, sizes: tupl
         batch_sizes=sizes,
         passes=PASSES,
     )
-    if task.kept is None:
+    if task.cache is None:
         return _Asked(device=device, given=given, key="")
     plain = {name: value for name, value in wire.dump(given).items() if name not in WITHOUT_EFFECT}
-    plain["model"] = wire.dump(replace(task.model, revision=None))  # which weights they are takes no time
+    plain["model"] = wire.dump(replace(task.model, revision=None))  # weights of another revision take the same time
     return _Asked(device=device, given=given, key=key_of(plain, device.fingerprint, task.model_folder))
 
 
-def _known(task: ProfilingTask, asked: _Asked) -> Answer | None:
-    """An answer of an earlier run."""
+def _known(task: ProfilingTask, asked: _Asked) -> DeviceMeasurement | None:
+    """The cached measurement of an earlier run, if any."""
     name = asked.device.name
     try:
-        entry = task.kept.find(asked.key) if task.kept else None
+        entry = task.cache.load(asked.key) if task.cache else None
     except Refused as error:
         task.note(f"{name}: measured anew, its kept times are damaged ({error})")
         return None
@@ -91,19 +91,19 @@ def _known(task: ProfilingTask, asked: _Asked) -> Answer | None:
 
 def _measure_one(
     task: ProfilingTask, asked: _Asked, progress: Callable[[str, float], None], started: Started
-) -> tuple[str, Answer]:
+) -> tuple[str, DeviceMeasurement]:
     name = asked.device.name
     errand = Errand(device=asked.device, given=asked.given)
     line = conduct(task, errand, task.sites.launcher(name), started, lambda share: progress(name, share))
-    answer = answer_of(line, f"answer of {name}")
+    answer = measurement_of(line, f"answer of {name}")
     _keep(task, asked, answer)
     return name, answer
 
 
-def _keep(task: ProfilingTask, asked: _Asked, answer: Answer) -> None:
-    if task.kept is None:
+def _keep(task: ProfilingTask, asked: _Asked, answer: DeviceMeasurement) -> None:
+    if task.cache is None:
         return
     try:
-        task.kept.keep(asked.key, answer)
-    except OSError as error:  # the times are good all the same
+        task.cache.store(asked.key, answer)
+    except OSError as error:  # the measurement is valid without the cache
         task.note(f"{asked.device.name}: its times cannot be kept for later runs ({error})")

@@ -20,7 +20,7 @@ from fleetune.launching import (
 )
 from fleetune.launching.job import OUT_OF_MEMORY_CODES
 from fleetune.models.source import local_folders
-from fleetune.profiling.answer import COSTS, ERROR, LOADING, MEASURING, PROGRESS
+from fleetune.profiling.measurement import COSTS, ERROR, LOADING, MEASURING, PROGRESS
 from fleetune.profiling.task import MeasureTask, ProfilingTask
 
 TASK, LOG = "task.json", "log"

@@ -11,9 +11,9 @@ from fleetune.contracts.profile import DeviceTimes, Profile
 from fleetune.errors import Refused
 from fleetune.models.graph import Graph, parse_graph
 from fleetune.models.skeleton import saved_configuration, skeleton
-from fleetune.profiling.answer import Answer
 from fleetune.profiling.devices import answers
-from fleetune.profiling.least import least_samples
+from fleetune.profiling.measurement import DeviceMeasurement
+from fleetune.profiling.min_batch import min_samples
 from fleetune.profiling.scores import subnets, to_score
 from fleetune.profiling.simulated import simulated_times, works
 from fleetune.profiling.task import ProfilingTask
@@ -72,7 +72,7 @@ def _simulate(task: ProfilingTask, graph: Graph, module: nn.Module) -> _Found:
 
 def _measure(task: ProfilingTask, graph: Graph, module: nn.Module) -> _Found:
     """Bytes and FLOPs as the first device saw them."""
-    least, most = least_samples(graph, module), task.training.micro_batch_samples
+    least, most = min_samples(graph, module), task.training.micro_batch_samples
     if most < least:
         raise Refused(
             f"training: micro_batch_samples is {most}, but a batch norm of the model sees one value of each channel in "
@@ -89,7 +89,7 @@ def _measure(task: ProfilingTask, graph: Graph, module: nn.Module) -> _Found:
     )
 
 
-def _times(device: str, answer: Answer) -> DeviceTimes:
+def _times(device: str, answer: DeviceMeasurement) -> DeviceTimes:
     return DeviceTimes(
         device=device,
         runtime_bytes=answer.runtime_bytes,

@@ -27,7 +27,7 @@ class Work:
     """What a sample (or some) asks of a unit."""
 
     activation_bytes: int
-    """Kept for the backward, by the first unit that keeps it: units add up to what the whole model keeps."""
+    """Activations kept for backward, counted at the first unit that keeps them; units add up to the whole model."""
     forward_flops: int
     backward_flops: int
     layers: int

@@ -12,7 +12,7 @@ from fleetune.contracts.record import record
 from fleetune.contracts.run_config import ModelRequest, TrainingRequest
 from fleetune.contracts.task import Progress
 from fleetune.launching import Sites
-from fleetune.profiling.kept import Kept
+from fleetune.profiling.cache import MeasurementCache
 
 
 def unheard(sentence: str) -> None:
@@ -38,7 +38,7 @@ class ProfilingTask:
     """Where the measuring processes run; entered already."""
     progress: Progress
     note: Callable[[str], None] = unheard
-    kept: Kept | None = None
+    cache: MeasurementCache | None = None
     """Answers of earlier runs; None measures every device and keeps nothing."""
     scores: bool = False
     """Whether heads of attention are scored, too."""

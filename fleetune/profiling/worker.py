@@ -25,8 +25,16 @@ from fleetune.models.skeleton import base_skeleton, saved_configuration, skeleto
 from fleetune.models.source import source_folder
 from fleetune.models.units import state_by_unit
 from fleetune.models.weights import WeightReader
-from fleetune.profiling.answer import ERROR, LOADING, MEASURING, PROGRESS, Answer, UnitAnswer, event_of
 from fleetune.profiling.measure import Effort, UnitCost, measure, now, since
+from fleetune.profiling.measurement import (
+    ERROR,
+    LOADING,
+    MEASURING,
+    PROGRESS,
+    DeviceMeasurement,
+    UnitMeasurement,
+    event_of,
+)
 from fleetune.profiling.memory import Workspace, fitting_sizes, floor_bytes, unit_needs, windows
 from fleetune.profiling.scoring import score
 from fleetune.profiling.task import MeasureTask
@@ -104,16 +112,16 @@ def _measure(task: MeasureTask) -> None:
     if place.type == "cpu":
         runtime_bytes += workspace.bytes
     answers = tuple(_answer(unit.name, costs[unit.name], sizes, task.batch_sizes) for unit in graph.units)
-    _say(event_of(Answer(runtime_bytes=runtime_bytes, profiling_s=profiling_s, units=answers)))
+    _say(event_of(DeviceMeasurement(runtime_bytes=runtime_bytes, profiling_s=profiling_s, units=answers)))
 
 
-def _answer(unit: str, cost: UnitCost, measured: tuple[int, ...], asked: tuple[int, ...]) -> UnitAnswer:
+def _answer(unit: str, cost: UnitCost, measured: tuple[int, ...], asked: tuple[int, ...]) -> UnitMeasurement:
     """At every batch size that was asked for; those that did not fit in memory go on as the measured ones end."""
 
     def whole(amounts: list[int]) -> tuple[int, ...]:
         return tuple(round(amount) for amount in prolonged(amounts, measured, asked))
 
-    return UnitAnswer(
+    return UnitMeasurement(
         name=unit,
         forward_s=prolonged(cost.forward_s, measured, asked),
         backward_s=prolonged(cost.backward_s, measured, asked),

@@ -106,7 +106,7 @@ def test_missing_memory_names_block_and_device() -> None:
         solved(replace(small(), fleet=tight))
     with pytest.raises(Infeasible, match="device a lacks 10 bytes for an idle worker"):
         solved(replace(small(), fleet=fleets.fleet(*(fleets.device(name, 40) for name in "abc"))))
-    with pytest.raises(Infeasible, match="method equal-modules: device . lacks .*choose method search, which heeds"):
+    with pytest.raises(Infeasible, match="method equal-modules: device . lacks .*choose method search, which respects"):
         solved(replace(small(method="equal-modules"), fleet=fleets.fleet(*(fleets.device(n, 5500) for n in "abc"))))
 
 

@@ -90,7 +90,7 @@ def test_an_emulated_device_counts_its_cpu_time_at_its_pace(tmp_path: Path, monk
 
 
 def test_the_quickest_of_several_passes_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first pass warms up and is dropped even if it is the quickest; of the others noise only adds."""
+    """The first pass warms up and is dropped even if it is the fastest; of the others noise only adds."""
     ready = recorded(FAMILY, tmp_path)
     spent_s = (1.0, 9.0, 5.0)  # what everything takes in each pass
     looks = count()

@@ -24,8 +24,8 @@ from fleetune.models.graph import parse_graph
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
 from fleetune.models.randomness import DrawContext
 from fleetune.models.skeleton import saved_configuration, skeleton
-from fleetune.profiling import Kept, worker
-from fleetune.profiling.answer import Scores, scores_of
+from fleetune.profiling import MeasurementCache, worker
+from fleetune.profiling.measurement import Scores, scores_of
 from fleetune.profiling.parts import Parts
 from fleetune.profiling.profile import profile
 from fleetune.profiling.scoring import first_round
@@ -280,7 +280,7 @@ def test_scores_are_never_kept(vit: Ready, tmp_path: Path) -> None:
     asked = []
     for number, wanted in enumerate((True, True, False)):
         task, launcher = scripted(vit, tmp_path)
-        profile(replace(task, scores=wanted, kept=Kept(tmp_path / "kept", f"run-{number}")))
+        profile(replace(task, scores=wanted, cache=MeasurementCache(tmp_path / "kept", f"run-{number}")))
         asked.append((sorted(launcher.given), len(launcher.scored)))
     assert asked == [(["ann", "bob"], 1), ([], 1), ([], 0)]
 

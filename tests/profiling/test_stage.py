@@ -8,13 +8,13 @@ from fleetune.contracts import wire
 from fleetune.contracts.task import StageTask
 from fleetune.errors import Refused
 from fleetune.profiling import ProfilingTask
-from fleetune.profiling.answer import Answer
+from fleetune.profiling.measurement import DeviceMeasurement
 from stages import profile as stage
 from stages.entry_point import Channel, StageContext
 from tests.profiling.instances import MODEL, Scripted, profiling_task
 
 KEY = "0" * 64
-ANSWER = Answer(runtime_bytes=1, profiling_s=1.0, units=())
+ANSWER = DeviceMeasurement(runtime_bytes=1, profiling_s=1.0, units=())
 
 
 def given(folder: Path, monkeypatch: pytest.MonkeyPatch, **task: object) -> ProfilingTask:
@@ -43,26 +43,26 @@ def test_answers_are_kept_in_the_task_s_folder_by_the_run_s_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Which is made with the first of them."""
-    kept = given(tmp_path, monkeypatch, cache=str(tmp_path / "cache")).kept
+    kept = given(tmp_path, monkeypatch, cache=str(tmp_path / "cache")).cache
     assert kept is not None and not (tmp_path / "cache").exists()
-    assert kept.find(KEY) is None
-    kept.keep(KEY, ANSWER)
-    entry = kept.find(KEY)
+    assert kept.load(KEY) is None
+    kept.store(KEY, ANSWER)
+    entry = kept.load(KEY)
     assert entry is not None and (entry.run, entry.answer) == ("run-7", ANSWER)
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [f"{KEY}.json"]
 
 
 def test_a_stage_that_is_to_measure_anew_finds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """But what it measures is kept."""
-    kept = given(tmp_path, monkeypatch, cache=str(tmp_path / "cache"), anew=True).kept
+    kept = given(tmp_path, monkeypatch, cache=str(tmp_path / "cache"), anew=True).cache
     assert kept is not None
-    kept.keep(KEY, ANSWER)
-    assert kept.find(KEY) is None and list((tmp_path / "cache").iterdir())
+    kept.store(KEY, ANSWER)
+    assert kept.load(KEY) is None and list((tmp_path / "cache").iterdir())
 
 
 def test_without_a_folder_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in tasks that were written before there was one."""
-    assert given(tmp_path, monkeypatch).kept is None
+    assert given(tmp_path, monkeypatch).cache is None
 
 
 def test_scores_are_asked_for_by_a_section_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

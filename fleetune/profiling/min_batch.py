@@ -1,4 +1,4 @@
-"""How few samples a model can be run on while it is trained."""
+"""The smallest batch on which a model can be timed in training mode."""
 
 import math
 from typing import Any
@@ -10,10 +10,10 @@ from fleetune.models.graph import Graph
 from fleetune.models.segment import run_on_meta
 
 
-def least_samples(recorded: Graph, skeleton: nn.Module) -> int:
-    """2 where a batch norm sees one value of a channel in each sample, and so would have no variance of one; else 1.
+def min_samples(recorded: Graph, skeleton: nn.Module) -> int:
+    """2 if a batch norm sees one value per channel and sample, which has no variance in a batch of one; else 1.
 
-    `skeleton` is the whole model on the meta device; it is run there, without data.
+    `skeleton` is the whole model on the meta device and runs there without data.
     """
     if not any(isinstance(module, _BatchNorm) for module in skeleton.modules()):
         return 1

@@ -13,7 +13,7 @@ from fleetune.models.recorder import record_model
 from fleetune.models.skeleton import skeleton
 from fleetune.models.source import configuration
 from fleetune.models.units import fold_into_units, leaf_modules, merge_uncuttable
-from fleetune.profiling.least import least_samples
+from fleetune.profiling.min_batch import min_samples
 from fleetune.profiling.profile import batch_sizes, profile
 from fleetune.profiling.task import ProfilingTask
 from tests.profiling.instances import Scripted, ScriptedJob, costs, profiling_task
@@ -46,7 +46,7 @@ def test_a_batch_norm_over_single_values_needs_two_samples(name: str, side: int,
     """However deep inside a unit it is, on images so small that one pixel is left of them."""
     request = model_request(BY_NAME[name], dropout=True, granularity=granularity)
     graph, module = recorded(request, side)
-    assert least_samples(graph, module) == least
+    assert min_samples(graph, module) == least
     whole = module.to_empty(device="cpu")
     if least == 2:
         with pytest.raises(ValueError, match="more than 1 value per channel"):

@@ -1,8 +1,8 @@
-"""Answers of devices, kept from run to run, so that a second run measures new devices only.
+"""Cache of measurements, so that a second run measures only new devices.
 
-KEY.json, written whole, with a checksum over all of it. The key covers everything that could change an answer, and not
-the device's name: devices that are alike share one. Among those of one run the shorter times are kept, while another
-run's answer takes the place of what was there.
+An entry is a file KEY.json with a checksum, written atomically. The key covers everything that can change a measurement
+except the device's name, so identical devices share an entry. Of several measurements in one run the shorter times are
+stored; a measurement of another run replaces the entry.
 """
 
 import dataclasses
@@ -18,43 +18,43 @@ from typing import Any
 from fleetune.contracts import wire
 from fleetune.contracts.record import record
 from fleetune.errors import Refused
-from fleetune.profiling.answer import Answer, quickest
+from fleetune.profiling.measurement import DeviceMeasurement, fastest
 from fleetune.store.manifest import file_digest
 from fleetune.store.stage_key import SourceDigests
 from fleetune.store.storage import LocalStorage
 
 METHOD = 3
-"""Goes up when the same device would be measured in another way."""
+"""Version of the measuring method; a change invalidates all entries."""
 MEASURES = "fleetune.profiling.worker"
-"""What a device runs to measure."""
+"""Module that a device runs to measure; its code is part of the key."""
 PACKAGES = ("torch", "transformers")
-"""What units are computed with."""
+"""Packages that compute the units; their versions are part of the key."""
 
 
 @record
-class Entry:
-    """One answer, and where it comes from."""
+class CacheEntry:
+    """A measurement and its origin."""
 
     key: str
     run: str
-    """Which measured it."""
+    """Id of the run that measured it."""
     moment: str
-    """When: ISO 8601 in UTC."""
-    answer: Answer
+    """Time of the measurement, ISO 8601 in UTC."""
+    answer: DeviceMeasurement
     sha256: str = ""
-    """Of this record's JSON text with an empty sha256."""
+    """Checksum of this record's JSON text with an empty sha256."""
 
 
 def utc_now() -> datetime:
-    """The default clock."""
+    """Current time in UTC."""
     return datetime.now(UTC)
 
 
-class Kept:
-    """A folder of entries; safe for several threads and processes at once."""
+class MeasurementCache:
+    """A folder of entries, safe for concurrent threads and processes."""
 
     def __init__(self, folder: Path, run: str, *, anew: bool = False, clock: Callable[[], datetime] = utc_now) -> None:
-        """`run` is this run's id; `anew`: nothing is found, so that everything is measured and replaced."""
+        """`run` is this run's id; with `anew` nothing is loaded, so that everything is measured and replaced."""
         self.folder = folder
         self._place = LocalStorage(folder)
         self._run = run
@@ -62,23 +62,23 @@ class Kept:
         self._clock = clock
         self._lock = threading.Lock()
 
-    def find(self, key: str) -> Entry | None:
-        """What is kept under a key; Refused, naming the file, where that is damaged."""
+    def load(self, key: str) -> CacheEntry | None:
+        """The entry of a key, or None. Raises Refused, naming the file, if the entry is damaged."""
         return None if self._anew else self._read(key)
 
-    def keep(self, key: str, answer: Answer) -> None:
-        """Keep an answer of this run; OSError where the folder takes none."""
+    def store(self, key: str, answer: DeviceMeasurement) -> None:
+        """Store a measurement of this run. Raises OSError if the folder is not writable."""
         with self._lock:
             try:
                 held = self._read(key)
             except Refused:  # damaged: replaced
                 held = None
             if held is not None and held.run == self._run:
-                answer = quickest(answer, held.answer)
-            entry = Entry(key=key, run=self._run, moment=self._clock().isoformat(), answer=answer)
+                answer = fastest(answer, held.answer)
+            entry = CacheEntry(key=key, run=self._run, moment=self._clock().isoformat(), answer=answer)
             self._place.write(_name(key), wire.text(_sealed(entry)).encode())
 
-    def _read(self, key: str) -> Entry | None:
+    def _read(self, key: str) -> CacheEntry | None:
         owner = str(self.folder / _name(key))
         try:
             content = self._place.read(_name(key))
@@ -86,14 +86,14 @@ class Kept:
             raise Refused(f"{owner}: cannot be read ({error.strerror})") from None
         if content is None:
             return None
-        entry = wire.parse(Entry, content, owner)
+        entry = wire.parse(CacheEntry, content, owner)
         if entry.key != key or _sealed(entry) != entry:
             raise Refused(f"{owner}: its content is not what was written")
         return entry
 
 
 def key_of(asked: Mapping[str, Any], fingerprint: str, model_folder: Path) -> str:
-    """sha256 over everything that could change an answer: device, what is asked of it, recorded model, measuring code.
+    """Cache key: sha256 over everything that can change a measurement (device, task, recorded model, measuring code).
 
     `asked` are plain values: the model, batch sizes, passes and limits. The folder holds graph.json and
     model/config.json.
@@ -110,7 +110,7 @@ def key_of(asked: Mapping[str, Any], fingerprint: str, model_folder: Path) -> st
     return hashlib.sha256(json.dumps(named, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
-def _sealed(entry: Entry) -> Entry:
+def _sealed(entry: CacheEntry) -> CacheEntry:
     plain = wire.text(dataclasses.replace(entry, sha256=""))
     return dataclasses.replace(entry, sha256=hashlib.sha256(plain.encode()).hexdigest())
 

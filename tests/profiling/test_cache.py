@@ -17,9 +17,9 @@ from fleetune.contracts.run_config import Lora
 from fleetune.errors import Refused, TryAgain
 from fleetune.launching import LocalSites
 from fleetune.models.graph import Graph
-from fleetune.profiling import Kept, ProfilingTask, kept, profile
-from fleetune.profiling.answer import Answer, answer_of, quickest
+from fleetune.profiling import MeasurementCache, ProfilingTask, cache, profile
 from fleetune.profiling.devices import answers
+from fleetune.profiling.measurement import DeviceMeasurement, fastest, measurement_of
 from fleetune.profiling.profile import batch_sizes
 from tests.profiling.instances import Scripted, ScriptedJob, costs, prepared, profiling_task
 
@@ -44,11 +44,11 @@ class Runs:
 
     def run(
         self, name: str, paces: dict[str, float], change: Change = lambda task: task, anew: bool = False
-    ) -> tuple[dict[str, Answer], list[str]]:
+    ) -> tuple[dict[str, DeviceMeasurement], list[str]]:
         """A run; what is known in the end, and which devices were asked."""
         task, launcher = self.task(paces)
-        own = Kept(self.kept, name, anew=anew, clock=lambda: NOON)
-        task = change(replace(task, kept=own, note=self.notes.append))
+        own = MeasurementCache(self.kept, name, anew=anew, clock=lambda: NOON)
+        task = change(replace(task, cache=own, note=self.notes.append))
         return answers(task, batch_sizes(task.training.micro_batch_samples)), list(launcher.given)
 
     @property
@@ -76,7 +76,7 @@ def test_the_profile_is_made_of_what_is_kept_and_what_is_new(tmp_path: Path) -> 
     made = []
     for number, paces in enumerate(({"ann": 1.0}, {"ann": 9.0, "bob": 3.0}, {"ann": 9.0, "bob": 9.0})):
         task, launcher = runs.task(paces)
-        made.append(profile(replace(task, kept=Kept(runs.kept, f"run-{number}"), note=runs.notes.append)))
+        made.append(profile(replace(task, cache=MeasurementCache(runs.kept, f"run-{number}"), note=runs.notes.append)))
         assert list(launcher.given) == [["ann"], ["bob"], []][number]
     assert made[1].times_of("ann") == made[0].times_of("ann") and made[1].times_of("ann").profiling_s == 7.0
     assert made[2] == made[1]
@@ -158,7 +158,7 @@ def test_another_version_of_what_computes_is_measured_again(
 ) -> None:
     """Of either package."""
     runs.run("run-1", {"ann": 1.0})
-    monkeypatch.setattr(kept, "version", lambda name: "new" if name == package else "old")
+    monkeypatch.setattr(cache, "version", lambda name: "new" if name == package else "old")
     assert runs.run("run-2", {"ann": 1.0})[1] == ["ann"]
 
 
@@ -224,7 +224,7 @@ def test_an_entry_under_another_key_is_damaged(runs: Runs) -> None:
     (file,) = runs.files
     file.rename(file.with_name(f"{KEY}.json"))
     with pytest.raises(Refused, match="is not what was written"):
-        Kept(runs.kept, "run-2").find(KEY)
+        MeasurementCache(runs.kept, "run-2").load(KEY)
 
 
 def test_two_devices_alike_are_both_measured_at_first(runs: Runs) -> None:
@@ -241,7 +241,7 @@ def test_the_shorter_times_are_chosen_unit_by_unit() -> None:
     """Bytes and all else are those of the newer answer."""
     newer, older = answer(2, 2.0), answer(2, 3.0)
     mixed = replace(older, units=(replace(older.units[0], forward_s=(1.0,) * 4), older.units[1]))
-    best = quickest(newer, mixed)
+    best = fastest(newer, mixed)
     assert [unit.forward_s[0] for unit in best.units] == [1.0, 4.0]
     assert [unit.backward_s for unit in best.units] == [unit.backward_s for unit in newer.units]
     assert best.profiling_s == newer.profiling_s
@@ -258,9 +258,9 @@ def test_a_run_that_measures_anew_replaces_what_was_kept(runs: Runs) -> None:
 
 def test_what_was_measured_before_a_failure_is_kept(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run that is tried again measures only the device that failed."""
-    done, keep = Event(), Kept.keep
+    done, keep = Event(), MeasurementCache.keep
 
-    def told(self: Kept, key: str, answer: Answer) -> None:
+    def told(self: MeasurementCache, key: str, answer: DeviceMeasurement) -> None:
         keep(self, key, answer)
         done.set()
 
@@ -278,7 +278,7 @@ def test_what_was_measured_before_a_failure_is_kept(runs: Runs, monkeypatch: pyt
             task, sites=LocalSites(Scripted({"ann": good, "bob": Late([{"event": "error", "message": "no"}], 75)}))
         )
 
-    monkeypatch.setattr(Kept, "keep", told)
+    monkeypatch.setattr(MeasurementCache, "keep", told)
     with pytest.raises(TryAgain, match="device bob"):
         runs.run("run-1", {"ann": 1.0, "bob": 1.0}, fails)
     assert runs.run("run-2", {"ann": 9.0, "bob": 1.0})[1] == ["bob"]
@@ -297,11 +297,11 @@ def test_writers_at_once_leave_one_whole_entry(tmp_path: Path) -> None:
     seen: list[str] = []
 
     def write(number: int) -> None:
-        own = Kept(tmp_path, f"run-{number}")
+        own = MeasurementCache(tmp_path, f"run-{number}")
         together.wait()
         for _ in range(20):
-            own.keep(KEY, answer(3, float(number + 1)))
-            found = own.find(KEY)
+            own.store(KEY, answer(3, float(number + 1)))
+            found = own.load(KEY)
             assert found is not None and found.answer == answer(3, float(found.run[4:]) + 1)
             seen.append(found.run)
 
@@ -314,6 +314,6 @@ def test_writers_at_once_leave_one_whole_entry(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [f"{KEY}.json"]
 
 
-def answer(units: int, pace: float) -> Answer:
+def answer(units: int, pace: float) -> DeviceMeasurement:
     """What a device of that pace answers."""
-    return answer_of(costs(units, pace), "test")
+    return measurement_of(costs(units, pace), "test")

@@ -1,0 +1,91 @@
+"""Messages of a measuring process, one per line: `loading`, `measuring`, `progress`, then `costs` (a DeviceMeasurement)
+or `scores` (Scores)."""
+
+from typing import Any, TypeVar
+
+from fleetune.contracts import wire
+from fleetune.contracts.record import record
+
+LOADING, MEASURING, PROGRESS, COSTS, SCORES, ERROR = "loading", "measuring", "progress", "costs", "scores", "error"
+
+
+@record
+class UnitMeasurement:
+    """Measured costs of one unit; tuples have one element per batch size."""
+
+    name: str
+    forward_s: tuple[float, ...]
+    backward_s: tuple[float, ...]
+    forward_usual: float = 1.0
+    """Median pass time divided by the minimum pass time."""
+    backward_usual: float = 1.0
+    activation_bytes: tuple[int, ...]
+    flops: tuple[int, ...]
+
+
+@record
+class DeviceMeasurement:
+    """All measurements of one device."""
+
+    runtime_bytes: int
+    """Memory of the process before it holds any unit, plus working memory beyond weights and activations."""
+    profiling_s: float
+    """Seconds from the first unit in memory to the last one measured, at the device's speed."""
+    units: tuple[UnitMeasurement, ...]
+    """Units in the order of the graph."""
+
+
+@record
+class HeadScores:
+    """Scores of one attention head (see contracts.profile.Subnet)."""
+
+    name: str
+    weight_magnitude: float
+    gradient_magnitude: float
+    fisher: tuple[float, ...]
+
+
+@record
+class Scores:
+    """Scores of all heads, in the order of `models.attention_heads`."""
+
+    heads: tuple[HeadScores, ...]
+
+
+T = TypeVar("T", DeviceMeasurement, Scores)
+
+
+def event_of(answer: DeviceMeasurement | Scores) -> dict[str, Any]:
+    """The message that carries a measurement or scores."""
+    return {"event": COSTS if isinstance(answer, DeviceMeasurement) else SCORES, **wire.dump(answer)}
+
+
+def measurement_of(event: dict[str, Any], owner: str) -> DeviceMeasurement:
+    """The measurement in a message. Raises Refused for malformed messages."""
+    return _of(DeviceMeasurement, event, owner)
+
+
+def scores_of(event: dict[str, Any], owner: str) -> Scores:
+    """The scores in a message. Raises Refused for malformed messages."""
+    return _of(Scores, event, owner)
+
+
+def fastest(one: DeviceMeasurement, other: DeviceMeasurement) -> DeviceMeasurement:
+    """`one` with the shorter of both times of every unit, since noise only adds time."""
+    units = (
+        UnitMeasurement(
+            name=mine.name,
+            forward_s=tuple(map(min, mine.forward_s, yours.forward_s)),
+            backward_s=tuple(map(min, mine.backward_s, yours.backward_s)),
+            forward_usual=mine.forward_usual,
+            backward_usual=mine.backward_usual,
+            activation_bytes=mine.activation_bytes,
+            flops=mine.flops,
+        )
+        for mine, yours in zip(one.units, other.units, strict=True)
+    )
+    return DeviceMeasurement(runtime_bytes=one.runtime_bytes, profiling_s=one.profiling_s, units=tuple(units))
+
+
+def _of(kind: type[T], event: dict[str, Any], owner: str) -> T:
+    return wire.load(kind, {key: value for key, value in event.items() if key != "event"}, owner)
