@@ -34,7 +34,7 @@ def test_a_problem_has_the_paper_s_devices_and_single_layers() -> None:
 def test_times_by_bytes_take_as_long_in_all() -> None:
     """Only their distribution over units is another."""
     fleet = identical_devices("nano", 1)
-    flops, by_bytes = (profile_of(BERT, fleet, 8, by).of("nano-0") for by in (False, True))
+    flops, by_bytes = (profile_of(BERT, fleet, 8, by).times_of("nano-0") for by in (False, True))
     assert sum(row[1] for row in flops.forward_s) == pytest.approx(sum(row[1] for row in by_bytes.forward_s), rel=1e-4)
     assert flops.forward_s != by_bytes.forward_s
 
