@@ -258,10 +258,10 @@ def test_a_run_that_measures_anew_replaces_what_was_kept(runs: Runs) -> None:
 
 def test_what_was_measured_before_a_failure_is_kept(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run that is tried again measures only the device that failed."""
-    done, keep = Event(), MeasurementCache.keep
+    done, store = Event(), MeasurementCache.store
 
     def told(self: MeasurementCache, key: str, answer: DeviceMeasurement) -> None:
-        keep(self, key, answer)
+        store(self, key, answer)
         done.set()
 
     class Late(ScriptedJob):
@@ -278,7 +278,7 @@ def test_what_was_measured_before_a_failure_is_kept(runs: Runs, monkeypatch: pyt
             task, sites=LocalSites(Scripted({"ann": good, "bob": Late([{"event": "error", "message": "no"}], 75)}))
         )
 
-    monkeypatch.setattr(MeasurementCache, "keep", told)
+    monkeypatch.setattr(MeasurementCache, "store", told)
     with pytest.raises(TryAgain, match="device bob"):
         runs.run("run-1", {"ann": 1.0, "bob": 1.0}, fails)
     assert runs.run("run-2", {"ann": 9.0, "bob": 1.0})[1] == ["bob"]
