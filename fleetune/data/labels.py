@@ -106,7 +106,7 @@ def _match_model(spelled: Mapping[RawLabel, str], known: tuple[str, ...]) -> Lab
         label_ids={label: order.index(name) for label, name in spelled.items()},
         notes=(
             f"labels of the data ({shortlist(order)}) are not the classes of the model ({shortlist(known)}): "
-            + ("its classes now stand for them" if len(names) == len(known) else "its head does not fit them"),
+            + ("its classes are renamed to them" if len(names) == len(known) else "its head does not fit them"),
         ),
     )
 

@@ -69,8 +69,8 @@ def overlap_notes(arrays: Mapping[str, Mapping[str, Array]], alike: int = 0) -> 
     shared = sum(key in trained for key in tested)
     if not shared:
         return ()
-    cut = f", {shared - alike} of them only since they were cut or resized" if shared > alike else ""
-    return (f"{shared} of {len(tested)} test rows stand in train, too{cut}: scores flatter the model",)
+    cut = f", {shared - alike} of them only after truncation or resizing" if shared > alike else ""
+    return (f"{shared} of {len(tested)} test rows also occur in train{cut}: scores are too high",)
 
 
 def _row_hashes(split: Mapping[str, Array]) -> list[bytes]:

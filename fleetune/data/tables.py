@@ -53,7 +53,7 @@ class InMemoryTable:
         return ()
 
     def rows(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """Numbered from 1."""
+        """Yield (number from 1, column -> value) of every row."""
         yield from enumerate(self.values, start=1)
 
 
@@ -178,7 +178,7 @@ class ArrowTable:
             return ()
 
     def rows(self) -> Rows:
-        """Numbered from 1."""
+        """Yield (number from 1, column -> value) of every row."""
         number = 0
         try:
             for batch in self.batches(self.path):
@@ -211,9 +211,9 @@ def _open_csv(path: Path) -> Table:
     with path.open(encoding="utf-8-sig", newline="") as lines:
         columns = tuple(next(csv.reader(lines, strict=True), ()))
     if not columns:
-        raise Refused(f"{path}: the file is empty; give a heading line and records")
+        raise Refused(f"{path}: the file is empty; give a header line and records")
     if len(set(columns)) != len(columns):
-        raise Refused(f"{path}: a column name stands twice in the heading ({', '.join(columns)}); names must differ")
+        raise Refused(f"{path}: a column name occurs twice in the header ({', '.join(columns)}); rename one")
     return CsvTable(path=path, columns=columns)
 
 

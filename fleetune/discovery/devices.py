@@ -15,12 +15,12 @@ from fleetune.contracts.record import record
 from fleetune.discovery.machine_facts import MachineFacts
 from fleetune.errors import Refused
 
-AUTO = "auto"
+AUTO, CPU = "auto", "cpu"
 
 
 @record
 class ComputeTarget:
-    """Where a device computes, and how many devices share that target."""
+    """Accelerator or CPU that a device computes on, with the memory that its devices share."""
 
     accelerator: str
     machine: str
@@ -140,9 +140,6 @@ def _memory_bytes(asked: DeviceRequest, accelerator: str, found: MachineFacts) -
 def _check_quota(device: str, what: str, asked: float | None, has: float) -> None:
     if asked is not None and asked > has:
         raise Refused(f"device {device}: {what} is {asked:.16g} but its machine has {has:.16g}; ask for at most that")
-
-
-CPU = "cpu"
 
 
 def thread_counts(

@@ -24,7 +24,7 @@ FILES: dict[str, tuple[str, str, str]] = {
     "binary": ("r.jsonl", GOOD + "\n\x00\x01\n", r"line 2 is not JSON"),
     "too many fields": ("r.csv", "text,label\na,b\nc,d,e\n", r"line 3 has 3 fields, the heading 2"),
     "an open quote": ("r.csv", 'text,label\na,b\n"c,d\n', r"r\.csv: line \d+ cannot be read"),
-    "a column twice": ("r.csv", "text,text\na,b\n", r"stands twice in the heading \(text, text\)"),
+    "a column twice": ("r.csv", "text,text\na,b\n", r"occurs twice in the header \(text, text\)"),
     "no label column": ("r.csv", "text,kind,body\na,b,c\n", r"no column 'label' .* it has text, kind, body"),
     "no text column": ("r.csv", "body,label\na,b\n", r"no column 'text' .* data\.text_column"),
     "one class": ("r.csv", "text,label\na,x\nb,x\n", r"every row has the label 'x'"),

@@ -50,14 +50,14 @@ def issue_credentials(addresses: Sequence[str], now: datetime) -> tuple[TlsCrede
     return server, client
 
 
-def server_context(papers: TlsCredentials) -> ssl.SSLContext:
+def server_context(credentials: TlsCredentials) -> ssl.SSLContext:
     """Server side of mutual TLS 1.3; rejects clients that the authority has not signed."""
-    return papers.load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+    return credentials.load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
 
 
-def client_context(papers: TlsCredentials) -> ssl.SSLContext:
+def client_context(credentials: TlsCredentials) -> ssl.SSLContext:
     """Client side of mutual TLS 1.3; verifies the server's certificate and its address."""
-    return papers.load(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+    return credentials.load(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
 
 
 def _signed(

@@ -68,7 +68,7 @@ def query_engine(connected: socket.socket, place: str, limit_s: float = LIMIT_S)
         return wire.load(EngineReport, _report_fields(info), f"engine at {place}")
     except (OSError, HTTPException, ValueError, KeyError, TypeError, AttributeError) as error:
         why = str(error) if isinstance(error, Refused) else getattr(error, "strerror", None) or type(error).__name__
-        raise TryAgain(f"the engine at {place} does not answer as one does ({why})") from None
+        raise TryAgain(f"the engine at {place} gives no valid answer ({why})") from None
 
 
 def _report_fields(info: dict[str, Any]) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def verify_engine(introduction: Introduction) -> EngineReport:
         plain = socket.create_connection((str(place.hostname), place.port), TIMEOUT_S)
     except OSError as error:
         why = error.strerror or type(error).__name__
-        raise TryAgain(f"the engine at {introduction.address} does not answer as one does ({why})") from None
+        raise TryAgain(f"the engine at {introduction.address} gives no valid answer ({why})") from None
     with context.wrap_socket(plain, server_hostname=str(place.hostname), do_handshake_on_connect=False) as connected:
         return query_engine(connected, introduction.address)
 

@@ -114,7 +114,7 @@ def announce_host(
     addresses: Sequence[str], port: int, chance: Callable[[int], str] = secrets.token_hex
 ) -> Iterator[None]:
     """Announce a host at `addresses` on their networks until the block ends; TryAgain if mDNS is unavailable."""
-    name = f"{_machine()}-{chance(4)}"
+    name = f"{_host_label()}-{chance(4)}"
     info = ServiceInfo(
         SERVICE,
         f"{name}.{SERVICE}",
@@ -132,7 +132,7 @@ def browse_hosts(addresses: Sequence[str]) -> Iterator["queue.SimpleQueue[Announ
     """Queue of hosts that appear and disappear on the networks of `addresses`, until the block ends."""
     hosts: queue.SimpleQueue[AnnouncedHost] = queue.SimpleQueue()
 
-    def hear(zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange) -> None:
+    def on_change(zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange) -> None:
         places: tuple[tuple[str, int], ...] = ()
         if state_change is not ServiceStateChange.Removed:
             info = zeroconf.get_service_info(service_type, name, timeout=ASK_MS)
@@ -142,7 +142,7 @@ def browse_hosts(addresses: Sequence[str]) -> Iterator["queue.SimpleQueue[Announ
         hosts.put(AnnouncedHost(name.removesuffix(f".{SERVICE}"), places))
 
     with _mdns(addresses) as zeroconf:
-        browser = ServiceBrowser(zeroconf, SERVICE, handlers=[hear])
+        browser = ServiceBrowser(zeroconf, SERVICE, handlers=[on_change])
         try:
             yield hosts
         finally:
@@ -164,7 +164,7 @@ def _mdns(addresses: Sequence[str]) -> Iterator[Zeroconf]:
         zeroconf.close()
 
 
-def _machine() -> str:
+def _host_label() -> str:
     """First part of this machine's host name, reduced to a valid DNS label."""
     plain = "".join(c for c in socket.gethostname().partition(".")[0] if c.isascii() and (c.isalnum() or c == "-"))
     return plain[:40] or "host"

@@ -79,7 +79,7 @@ def test_what_is_handed_out_is_kept_from_others(devices: Devices, token: Path, t
     }
 
 
-def test_a_client_without_the_papers_is_refused(devices: Devices, token: Path, tmp_path: Path) -> None:
+def test_a_client_without_the_credentials_is_refused(devices: Devices, token: Path, tmp_path: Path) -> None:
     """A client without credentials, or with those of another device, is refused."""
     with host(token, tmp_path / "kept") as listening:
         devices.start(name="a", host_port=listening.port)
@@ -88,15 +88,17 @@ def test_a_client_without_the_papers_is_refused(devices: Devices, token: Path, t
         listening.said.wait("device b has joined")
         a, b = listening.end()
     url = a.engine.address.replace("tcp", "https") + "/info"
-    assert requests.get(url, verify=f"{a.engine.tls}/ca.pem", cert=papers(a), timeout=10).status_code == 200
-    for cert in (None, papers(b)):
+    assert (
+        requests.get(url, verify=f"{a.engine.tls}/ca.pem", cert=certificate_and_key(a), timeout=10).status_code == 200
+    )
+    for cert in (None, certificate_and_key(b)):
         with pytest.raises((requests.exceptions.SSLError, requests.exceptions.ConnectionError)):
             requests.get(url, verify=f"{a.engine.tls}/ca.pem", cert=cert, timeout=10)
     with pytest.raises(requests.exceptions.SSLError):
-        requests.get(url, verify=f"{b.engine.tls}/ca.pem", cert=papers(a), timeout=10)
+        requests.get(url, verify=f"{b.engine.tls}/ca.pem", cert=certificate_and_key(a), timeout=10)
 
 
-def papers(device: JoinedDevice) -> tuple[str, str]:
+def certificate_and_key(device: JoinedDevice) -> tuple[str, str]:
     """Certificate and key files in the form that requests expects."""
     return f"{device.engine.tls}/cert.pem", f"{device.engine.tls}/key.pem"
 

@@ -97,16 +97,16 @@ def test_an_end_by_the_engine_leaves_the_other_direction_open(tmp_path_factory: 
             await writer.wait_closed()
 
         async with await asyncio.start_unix_server(say_and_listen, place):
-            with_front = TlsProxy(listening_sockets(HERE), place, server_context(SERVER))
+            proxy = TlsProxy(listening_sockets(HERE), place, server_context(SERVER))
             try:
-                stream = await connected(with_front, True)
+                stream = await connected(proxy, True)
                 said = await until_end(stream)
                 await stream.write(said + b" heard")
                 await stream.end()
                 return await asyncio.wait_for(heard, PATIENCE_S)
             finally:
                 stream.abort()
-                await asyncio.to_thread(with_front.close)
+                await asyncio.to_thread(proxy.close)
 
     assert asyncio.run(talk()) == b"all heard"
 
