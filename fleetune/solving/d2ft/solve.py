@@ -1,7 +1,6 @@
 """Solver of kind "d2ft": dispatch by method name, and the measures of a table."""
 
 import math
-import time
 from fractions import Fraction
 from typing import Any
 
@@ -13,6 +12,7 @@ from fleetune.solving.d2ft.methods import SUMMARIES, joint
 from fleetune.solving.d2ft.methods.baselines import magnitude, magnitude_gradient, random
 from fleetune.solving.d2ft.methods.bilevel import bilevel, bilevel_disjoint
 from fleetune.solving.d2ft.problem import Problem, Solution
+from fleetune.solving.deadline import Deadline
 from fleetune.solving.validation import Floats
 
 
@@ -23,7 +23,7 @@ def solve(problem: Problem, *, method: str = "bilevel", seed: int = 0) -> Soluti
     """
     if method not in SUMMARIES:
         raise Refused(f"method: {method!r} is not known; allowed are {', '.join(SUMMARIES)}")
-    started = time.perf_counter()
+    clock = Deadline()
     instance = Instance.from_problem(problem)
     table = _table(instance, problem, method, seed)
     weight = problem.forward_weight if method == "joint" else None
@@ -43,7 +43,7 @@ def solve(problem: Problem, *, method: str = "bilevel", seed: int = 0) -> Soluti
         "workload_variance": workload_variance(instance, table),
         "untrained_micro_batches": untrained_count(table),
     }
-    return Solution(**found, solve_s=time.perf_counter() - started)
+    return Solution(**found, solve_s=clock.elapsed_s())
 
 
 def _table(instance: Instance, problem: Problem, method: str, seed: int) -> Table:

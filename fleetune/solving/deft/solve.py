@@ -1,10 +1,10 @@
 """Solver of kind "deft": dispatch by method name."""
 
-import time
 from collections.abc import Callable
 from typing import Literal, cast
 
 from fleetune.errors import Refused
+from fleetune.solving.deadline import Deadline
 from fleetune.solving.deft.allocation import bottleneck_allocation
 from fleetune.solving.deft.infeasibility import memory_violation
 from fleetune.solving.deft.instance import Allocation, Instance
@@ -31,7 +31,7 @@ def solve(problem: Problem, *, method: str = "bisection", time_limit_s: float | 
     """
     if method not in SUMMARIES:
         raise Refused(f"method: {method!r} is not known; allowed are {', '.join(SUMMARIES)}")
-    started = time.perf_counter()
+    clock = Deadline()
     instance = Instance(problem)
     allocation = PLANNERS[method](instance)
     bound_s = _bound_s(instance) if allocation.bound_s is None else allocation.bound_s
@@ -42,7 +42,7 @@ def solve(problem: Problem, *, method: str = "bisection", time_limit_s: float | 
         reason=reason,
         objective=instance.latency_s(allocation),
         lower_bound=bound_s,
-        solve_s=time.perf_counter() - started,
+        solve_s=clock.elapsed_s(),
         devices=tuple(allocation.devices.tolist()),
         bandwidth_hz=tuple(allocation.bandwidth_hz),
         solved_by=cast(Literal["crunch", "matching"] | None, allocation.solved_by),

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fleetune.solving.split.candidate import SearchOptions
 from fleetune.solving.split.instance import Bools, Ints
 from fleetune.solving.split.preemptive import Job, minimise_max_cost
+from fleetune.solving.split.schedule import SearchOptions
 
 WORK = 2.0
 """Deterministic solver seconds per sub-problem."""

@@ -12,13 +12,12 @@ import numpy as np
 from fleetune.solving.deadline import Deadline
 from fleetune.solving.split.benders import BendersMaster
 from fleetune.solving.split.bounds import branch_and_cut_bound, energetic_bound, volume_bound
-from fleetune.solving.split.candidate import Candidate, SearchOptions
 from fleetune.solving.split.cp_model import improve_plan
 from fleetune.solving.split.energetic import EnergeticBound, Floats
 from fleetune.solving.split.instance import Instance
 from fleetune.solving.split.local_search import LargeNeighbourhoodSearch, TabuSearch
 from fleetune.solving.split.methods.baselines import balanced_greedy, random_fcfs
-from fleetune.solving.split.schedule import Row, completion
+from fleetune.solving.split.schedule import Candidate, Row, SearchOptions, completion
 from fleetune.solving.split.schedule_cache import ScheduleCache, clients_of, helper_of, masks_of
 from fleetune.solving.split.single_machine import MachineSchedule, SingleMachine
 

@@ -1,4 +1,7 @@
-"""Schedules as rows of whole time units: their cost, their validation, and first come, first served dispatching."""
+"""Schedules as rows of whole time units: their cost, validation, and first come, first served dispatching.
+
+`SearchOptions` and `Candidate` are the input and the output of every method.
+"""
 
 import heapq
 from collections.abc import Callable, Iterable, Sequence
@@ -137,3 +140,24 @@ def _releases(instance: Instance, helper: int, clients: Iterable[int]) -> list[t
     coming = [(release[client], client, FORWARD) for client in clients]
     heapq.heapify(coming)
     return coming
+
+
+class SearchOptions(NamedTuple):
+    """Seed and limits of a search."""
+
+    seed: int = 0
+    time_limit_s: float | None = None
+    """None: a fixed amount of work."""
+    placed: Sequence[int] | None = None
+    """[client], a known assignment that fits; finding one can be hard."""
+
+
+class Candidate(NamedTuple):
+    """A schedule and its assignment."""
+
+    helper: Sequence[int]
+    """[client]"""
+    rows: list[Row]
+    lower_bound: int | None = None
+    """Proven bound on the makespan of every plan; None if the method proves none."""
+    deterministic: bool = True

@@ -1,19 +1,17 @@
 """Solver of kind "split": dispatch by method name."""
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 
 from fleetune.errors import Refused
 from fleetune.solving.deadline import Deadline
 from fleetune.solving.split.bounds import quick_bound
-from fleetune.solving.split.candidate import Candidate, SearchOptions
 from fleetune.solving.split.infeasibility import require_assignment
 from fleetune.solving.split.instance import Instance
 from fleetune.solving.split.methods import SUMMARIES, admm
 from fleetune.solving.split.methods.auto import auto, exact
 from fleetune.solving.split.methods.baselines import balanced_greedy, random_fcfs
 from fleetune.solving.split.problem import DIRECTIONS, Direction, Piece, Problem, Solution
-from fleetune.solving.split.schedule import Row, makespan, merged, verify
+from fleetune.solving.split.schedule import Candidate, Row, SearchOptions, makespan, merged, verify
 
 PLANNERS: dict[str, Callable[[Instance, SearchOptions], Candidate]] = {
     "auto": auto,
@@ -38,7 +36,7 @@ def solve(problem: Problem, *, method: str = "auto", time_limit_s: float | None 
             "method admm: its schedules interrupt tasks, and the problem says preemptive false; "
             "take auto, exact, balanced-greedy or random-fcfs, or set preemptive to true"
         )
-    started, deadline = time.perf_counter(), Deadline(time_limit_s)
+    deadline = Deadline(time_limit_s)
     instance = Instance.from_problem(problem)
     placed = require_assignment(instance, problem, deadline)
     candidate = PLANNERS[method](instance, SearchOptions(seed, deadline.left_s() if deadline.limited else None, placed))
@@ -49,7 +47,7 @@ def solve(problem: Problem, *, method: str = "auto", time_limit_s: float | None 
         method=method,
         objective=makespan(instance, helper, rows),
         lower_bound=int(bound),
-        solve_s=time.perf_counter() - started,
+        solve_s=deadline.elapsed_s(),
         deterministic=candidate.deterministic,
         helper=helper,
         schedule=tuple(

@@ -15,11 +15,10 @@ from fleetune.solving.split.admm_subproblems import (
     solve_schedule,
     windows,
 )
-from fleetune.solving.split.candidate import SearchOptions
 from fleetune.solving.split.instance import Instance, Ints
 from fleetune.solving.split.methods import admm
 from fleetune.solving.split.methods.baselines import balanced_greedy
-from fleetune.solving.split.schedule import makespan, verify
+from fleetune.solving.split.schedule import SearchOptions, makespan, verify
 from tests.solving.split import brute_force
 from tests.solving.split.instances import drawn, scenario, tiny
 

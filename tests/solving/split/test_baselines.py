@@ -4,7 +4,6 @@ import random
 
 import pytest
 
-from fleetune.solving.split.candidate import SearchOptions
 from fleetune.solving.split.instance import Instance
 from fleetune.solving.split.methods.baselines import (
     balanced_assignment,
@@ -12,7 +11,7 @@ from fleetune.solving.split.methods.baselines import (
     random_assignment,
     random_fcfs,
 )
-from fleetune.solving.split.schedule import first_come_first_served, schedule_helpers, verify
+from fleetune.solving.split.schedule import SearchOptions, first_come_first_served, schedule_helpers, verify
 from tests.solving.split import brute_force
 from tests.solving.split.instances import drawn, scenario
 from tests.solving.split.test_infeasibility import with_memory

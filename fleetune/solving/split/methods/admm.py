@@ -23,11 +23,18 @@ import numpy as np
 from fleetune.solving.deadline import Deadline
 from fleetune.solving.split.admm_subproblems import ForwardProblem, Multipliers, solve_assignment, solve_schedule
 from fleetune.solving.split.assignment import find_assignment
-from fleetune.solving.split.candidate import Candidate, SearchOptions
 from fleetune.solving.split.instance import Instance, Ints
 from fleetune.solving.split.methods.baselines import balanced_assignment
 from fleetune.solving.split.preemptive import Job, minimise_max_cost, schedule_backwards
-from fleetune.solving.split.schedule import FORWARD, Row, first_come_first_served, makespan, schedule_helpers
+from fleetune.solving.split.schedule import (
+    FORWARD,
+    Candidate,
+    Row,
+    SearchOptions,
+    first_come_first_served,
+    makespan,
+    schedule_helpers,
+)
 
 ITERATIONS = 6
 """tau_max; the paper reports fewer than 5."""

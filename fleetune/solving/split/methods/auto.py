@@ -13,9 +13,9 @@ preemptive plans at any horizon; if interruptions cost something and a task is w
 model does, which is used while the horizon is short. `lower_bound` is the bound that was proven.
 """
 
-from fleetune.solving.split.candidate import Candidate, SearchOptions
 from fleetune.solving.split.instance import Instance
 from fleetune.solving.split.planner import Planner
+from fleetune.solving.split.schedule import Candidate, SearchOptions
 
 SMALL = 20
 """Clients up to which the constraint solver, and beyond which local search, comes last."""

@@ -16,9 +16,8 @@ import numpy as np
 
 from fleetune.solving.deadline import Deadline
 from fleetune.solving.split.assignment import even_assignment, find_assignment
-from fleetune.solving.split.candidate import Candidate, SearchOptions
 from fleetune.solving.split.instance import Instance
-from fleetune.solving.split.schedule import first_come_first_served, schedule_helpers
+from fleetune.solving.split.schedule import Candidate, SearchOptions, first_come_first_served, schedule_helpers
 
 
 def balanced_greedy(instance: Instance, options: SearchOptions = SearchOptions()) -> Candidate:  # noqa: B008 - immutable
