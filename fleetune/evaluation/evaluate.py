@@ -23,6 +23,9 @@ from fleetune.evaluation.trained_model import ADAPTER, load_adapter, load_base_m
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
 from fleetune.models.skeleton import saved_configuration
 
+PACKAGES = ("torch", "transformers", "peft")
+"""Packages whose versions the report names."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationTask:
@@ -129,10 +132,6 @@ def _device(task: EvaluationTask, name: str, memory_bytes: int) -> DeviceSummary
 
 def _amount(amounts: tuple[DeviceAmount, ...], device: str) -> float:
     return next((one.amount for one in amounts if one.device == device), 0.0)
-
-
-PACKAGES = ("torch", "transformers", "peft")
-"""Packages whose versions the report names."""
 
 
 def evaluate(task: EvaluationTask) -> EvaluationMetrics:

@@ -41,6 +41,9 @@ EXCLUDED = {
     "pin_memory", "record_stream", "register_hook", "register_post_accumulate_grad_hook", "resize", "resize_as",
     "retain_grad", "storage", "storage_type", "tolist", "untyped_storage", "xpu",
 }  # fmt: skip
+LONGEST_CHARACTERS = 400
+HIGHEST_POWER = 8
+LARGEST = 1 << 62
 
 
 def torch_function(name: str) -> Function:
@@ -80,10 +83,6 @@ def _is_pure(name: str) -> bool:
         return namespace == "torch.Tensor" and last in OPERATORS
     return namespace in NAMESPACES and not last.startswith("_") and not last.endswith("_") and last not in EXCLUDED
 
-
-LONGEST_CHARACTERS = 400
-HIGHEST_POWER = 8
-LARGEST = 1 << 62
 
 Number = Fraction
 _BINARY: dict[type, Callable[[Number, Number], Any]] = {

@@ -32,6 +32,10 @@ from fleetune.training.optimizer import NamedOptimizer
 CHECKPOINTS = "checkpoints"
 MARK = "round.json"
 MODEL, OPTIMIZER = "model|", "optimizer|"  # '|' appears in no parameter name
+SAVING_S = 600.0
+MAX_INTERVAL_ROUNDS, MIN_CHECKPOINTS, INTERVAL_S = 50, 4, 60.0
+MIN_INTERVAL_RATIO = 20.0
+"""Least interval between checkpoints in multiples of the last one's duration: they take at most 5 % of the time."""
 
 
 @record
@@ -232,12 +236,6 @@ def _tensors(
                         yield key.removeprefix(prefix), file.get_tensor(key)
         except (OSError, SafetensorError) as error:
             raise TryAgain(f"{folder / name}: cannot be read ({error}); run again") from None
-
-
-SAVING_S = 600.0
-MAX_INTERVAL_ROUNDS, MIN_CHECKPOINTS, INTERVAL_S = 50, 4, 60.0
-MIN_INTERVAL_RATIO = 20.0
-"""Least interval between checkpoints in multiples of the last one's duration: they take at most 5 % of the time."""
 
 
 class CheckpointWriters(Protocol):

@@ -23,6 +23,13 @@ FAST_BEATS, FAST_BEAT_S = 10, 0.05
 """The first beats are frequent, since they measure the clocks before the first round."""
 COORDINATOR_TIMEOUT_S = 60.0
 LOADING, COMPUTING, SAVING, WAITING = "loading", "computing", "saving", "waiting"
+SILENCE_S = 10.0
+DOWN_S = 20.0
+LOADING_S = 900.0  # weights of a large model come from a disk
+COMPUTING_S = 60.0
+STUCK_ROUNDS = 50.0
+"""A device counts as stuck after this many forecast rounds without a completed action."""
+STALL_S = 5.0
 
 
 class PeriodicThread:
@@ -97,15 +104,6 @@ class Heartbeat:
 
     def _count_progress(self) -> None:
         self._progress += 1
-
-
-SILENCE_S = 10.0
-DOWN_S = 20.0
-LOADING_S = 900.0  # weights of a large model come from a disk
-COMPUTING_S = 60.0
-STUCK_ROUNDS = 50.0
-"""A device counts as stuck after this many forecast rounds without a completed action."""
-STALL_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)

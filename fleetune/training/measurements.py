@@ -15,6 +15,7 @@ from fleetune.errors import Refused
 DRIFT = 1e-4
 """Seconds per second that two machines' clocks may drift apart: twice the tolerance of a quartz clock."""
 MAX_SAMPLES = 64
+KEPT_ROUNDS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +55,6 @@ class ClockOffset:
         """Return the offset at a time of the local clock; 0 before anything was measured."""
         best = min(self._samples, key=lambda sample: sample.error_bound_s(at_s), default=None)
         return best.offset_s if best else 0.0
-
-
-KEPT_ROUNDS = 16
 
 
 def encode_rows(rows: Sequence[TimelineRow]) -> bytes:
