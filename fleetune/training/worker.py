@@ -37,14 +37,13 @@ from fleetune.models.source import source_folder
 from fleetune.models.units import tied_parameters_by_unit
 from fleetune.models.weights import WeightReader
 from fleetune.training.assignment import assignment_of, peers_of
-from fleetune.training.batches import Batches
 from fleetune.training.checkpoints import checkpoint_folder, delete_checkpoint, restore_segment, write_shard
 from fleetune.training.exchange import Exchange, Stopped
 from fleetune.training.gradients import gradient_norms, pack_norms, tied_holders
 from fleetune.training.liveness import COMPUTING, SAVING, Heartbeat
 from fleetune.training.measurements import encode_rows
 from fleetune.training.optimizer import NamedOptimizer
-from fleetune.training.rounds import RoundContext, RoundRunner
+from fleetune.training.rounds import Batches, RoundContext, RoundRunner
 from fleetune.training.task import COORDINATOR, WorkerKeys, WorkerTask
 
 EXIT_DELAY_S = 0.5

@@ -30,7 +30,7 @@ from fleetune.profiling.parts import Parts
 from fleetune.profiling.profile import profile
 from fleetune.profiling.scoring import first_round
 from fleetune.profiling.task import ProfilingTask, ScoringTask
-from fleetune.training.batches import Batches
+from fleetune.training.rounds import Batches
 from tests.preparation.instances import prepared_below
 from tests.profiling.instances import Scripted, ScriptedJob, costs, measure_task, profiling_task
 from tests.training.model_families import BY_NAME, Family, data_request, model_request
