@@ -218,9 +218,9 @@ def _connection_failure(
     if isinstance(error, JSONDecodeError) or not isinstance(error, RequestException):
         return TryAgain(f"what answers at {engine.address} is no container engine: correct the address of {owner}")
     if engine.address.startswith("ssh:"):
-        said = client.api.get_adapter("http+docker://").last_error_line() or f"nothing within {timeout_s:g} s"
+        reason = client.api.get_adapter("http+docker://").last_error_line() or f"nothing within {timeout_s:g} s"
         return TryAgain(
-            f"{owner} cannot be reached by ssh, which says: {said}; "
+            f"{owner} cannot be reached by ssh, which says: {reason}; "
             f"see that `{' '.join(ssh_command(engine.address)[:-1])} docker version` works without a question"
         )
     return TryAgain(
@@ -231,13 +231,13 @@ def _connection_failure(
 def _reason(error: BaseException, timeout_s: float) -> str:
     """The message of the system, from the innermost of nested errors."""
     reason = ""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, TimeoutError):
+    current: BaseException | None = error
+    while current is not None:
+        if isinstance(current, TimeoutError):
             reason = f"nothing within {timeout_s:g} s"
-        elif isinstance(seen, OSError) and seen.strerror and not isinstance(seen, ssl.SSLError):
-            reason = seen.strerror
-        seen = seen.__cause__ or seen.__context__
+        elif isinstance(current, OSError) and current.strerror and not isinstance(current, ssl.SSLError):
+            reason = current.strerror
+        current = current.__cause__ or current.__context__
     return reason or type(error).__name__
 
 

@@ -34,7 +34,7 @@ class PauseContainer:
             self._container.start()
             self._container.reload()
         except ENGINE_ERRORS as error:
-            reason = f"engine {engine.name} could not give it a place on the network ({describe_error(error)})"
+            reason = f"engine {engine.name} could not connect it to the network ({describe_error(error)})"
             raise TryAgain(f"device {device}: {reason}") from None
         (attached,) = self._container.attrs["NetworkSettings"]["Networks"].values()
         self.ip = str(attached["IPAddress"])

@@ -94,8 +94,9 @@ def unpack(pieces: Iterable[bytes], folder: Path) -> None:
         raise TryAgain(f"{folder}: what came from its container ended too soon, or was damaged ({error})") from None
 
 
-def _walk(place: Path, name: PurePosixPath, above: tuple[str, ...], folder: Path) -> Iterator[ArchiveEntry]:
-    for path in sorted(place.iterdir()):
+def _walk(current: Path, name: PurePosixPath, ancestors: tuple[str, ...], folder: Path) -> Iterator[ArchiveEntry]:
+    """Entries below `current`, called `name` in the archive; `ancestors` are real paths, to detect cycles of links."""
+    for path in sorted(current.iterdir()):
         inner = name / path.name
         try:
             mode = path.stat().st_mode
@@ -105,10 +106,10 @@ def _walk(place: Path, name: PurePosixPath, above: tuple[str, ...], folder: Path
             raise Refused(f"{path} cannot be copied to another engine ({error.strerror})") from None
         if stat.S_ISDIR(mode):
             real = os.path.realpath(path)
-            if real in above:
+            if real in ancestors:
                 raise Refused(f"{path} cannot be copied to another engine: it leads back to {real}, which it is in")
             yield ArchiveEntry(path=path, name=inner, is_folder=True)
-            yield from _walk(path, inner, (*above, real), folder)
+            yield from _walk(path, inner, (*ancestors, real), folder)
         elif stat.S_ISREG(mode):
             yield ArchiveEntry(path=path, name=inner, is_folder=False)
         else:

@@ -93,17 +93,17 @@ def load_tls_files(owner: str, folder: Path) -> TlsFiles:
 
 def tls_failure(owner: str, address: str, folder: Path, error: BaseException) -> FleetuneError | None:
     """The error for a connection that TLS rejected; None when something else went wrong."""
-    seen = next((each for each in _causes(error) if isinstance(each, ssl.SSLError)), None)
+    tls_error = next((each for each in _causes(error) if isinstance(each, ssl.SSLError)), None)
     cut = any(isinstance(each, CONNECTION_LOST) for each in _causes(error))
     if cut:  # the alert may have been lost with the connection
-        seen = _handshake_error(address, load_tls_files(owner, folder)) or seen
-    if seen is None:
+        tls_error = _handshake_error(address, load_tls_files(owner, folder)) or tls_error
+    if tls_error is None:
         return None
-    if isinstance(seen, ssl.SSLCertVerificationError):
-        why = seen.verify_message.rstrip(".")
+    if isinstance(tls_error, ssl.SSLCertVerificationError):
+        why = tls_error.verify_message.rstrip(".")
         return Refused(f"{owner}: its certificate is not accepted by {folder / 'ca.pem'} ({why}); is it the same CA?")
-    if "ALERT" in (seen.reason or ""):
-        why = str(seen.reason).lower().replace("_", " ")
+    if "ALERT" in (tls_error.reason or ""):
+        why = str(tls_error.reason).lower().replace("_", " ")
         return Refused(
             f"{owner} does not accept {folder / 'cert.pem'} ({why}); it has to be one of its CA, for clients"
         )
