@@ -107,7 +107,7 @@ def tls_failure(owner: str, address: str, folder: Path, error: BaseException) ->
         return Refused(
             f"{owner} does not accept {folder / 'cert.pem'} ({why}); it has to be one of its CA, for clients"
         )
-    return TryAgain(f"{owner} does not speak TLS ({seen.reason or 'it hangs up'}); start it with --tlsverify")
+    return TryAgain(f"{owner} does not speak TLS ({tls_error.reason or 'it hangs up'}); start it with --tlsverify")
 
 
 def _handshake_error(address: str, files: TlsFiles) -> ssl.SSLError | None:
