@@ -1,4 +1,4 @@
-"""README's commands, as they stand there."""
+"""The commands of the README and of the pages under docs, as they stand there."""
 
 import re
 import shlex
@@ -11,16 +11,18 @@ from tests.cli.test_run import Pipeline, pipeline
 
 __all__ = ["pipeline"]
 REPOSITORY = Path(__file__).parents[2]
-COMMANDS = re.findall(
-    r"^    \.venv/bin/fleetune (.+?)(?: +#.*)?$", (REPOSITORY / "README.md").read_text(), re.MULTILINE
+COMMAND = re.compile(r"^ {4,}\.venv/bin/fleetune (.+?)(?: +#.*)?$", re.MULTILINE)
+README = COMMAND.findall((REPOSITORY / "README.md").read_text())
+COMMANDS = sorted(
+    {*README, *(c for page in (REPOSITORY / "docs").glob("*.md") for c in COMMAND.findall(page.read_text()))}
 )
 TRAINS_NOTHING = [command for command in COMMANDS if not command.startswith(("solve configs", "doctor"))]
 
 
 def test_readme_has_commands() -> None:
     """Those of a newcomer's first hour are among them."""
-    first = {command.split()[0] for command in COMMANDS}
-    assert first == {"run", "runs", "show", "rerun", "diff", "verify", "doctor", "solve"}
+    first = {command.split()[0] for command in README}
+    assert first == {"run", "runs", "show", "rerun", "diff", "verify", "doctor", "solve", "cite"}
 
 
 @pytest.mark.parametrize("command", TRAINS_NOTHING)

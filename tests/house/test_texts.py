@@ -1,6 +1,7 @@
 """What the files of the project may and must say."""
 
 import ast
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -14,6 +15,7 @@ REGISTRY = re.compile(
     r"https?://[^\s/]*(?:artifactory|nexus|pypi|registry)[^\s/]*/|--(?:extra-)?index-url|--trusted-host", re.I
 )
 README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def tracked() -> list[Path]:
@@ -54,15 +56,16 @@ def test_package_says_why(package: Path) -> None:
     assert len(said.splitlines()) <= 12, f"the docstring of {package.relative_to(ROOT)} is long"
 
 
-def readme_paths() -> set[str]:
-    """What looks like a path of the project in the README's code, trees and links aside from the web."""
-    text = README.read_text()
-    quoted = re.findall(r"`([^`\n]+)`", text) + re.findall(r"\]\(([^)#\s]+)\)", text)
-    words = {word for piece in quoted for word in piece.split()}
+def paths_named(page: Path) -> set[str]:
+    """What looks like a path of the project in a page's code, from the page's folder if it is a link; URLs aside."""
+    text = page.read_text()
+    links = {os.path.normpath(page.relative_to(ROOT).parent / link) for link in re.findall(r"\]\(([^)#\s]+)\)", text)
+             if ":" not in link}  # fmt: skip
+    words = {word for piece in re.findall(r"`([^`\n]+)`", text) for word in piece.split()} | links
     return {
         word.rstrip("/")
         for word in words
-        if re.fullmatch(r"[\w-][\w./-]*(?:/|/[\w.-]+|\.(?:py|md|yaml|toml|txt))", word)
+        if re.fullmatch(r"[\w-][\w./-]*(?:/|/[\w.-]+|\.(?:py|md|yaml|toml|txt|png|svg))", word)
     }
 
 
@@ -71,21 +74,29 @@ MADE_BY_RUNNING = re.compile(
 )
 
 
-def test_readme_paths_exist() -> None:
-    """Every path that the README names is there."""
-    missing = {path for path in readme_paths() if not MADE_BY_RUNNING.match(path) and not (ROOT / path).exists()}
-    assert not missing, f"README.md names what is not there: {sorted(missing)}"
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_paths_of_a_page_exist(page: Path) -> None:
+    """Every path that a page of the documentation names is there."""
+    missing = {path for path in paths_named(page) if not MADE_BY_RUNNING.match(path) and not (ROOT / path).exists()}
+    assert not missing, f"{page.name} names what is not there: {sorted(missing)}"
+
+
+@pytest.mark.parametrize(("page", "most"), [("README.md", 150), ("docs/glossary.md", 40)])
+def test_a_page_stays_short(page: str, most: int) -> None:
+    """The README is a tour, and the glossary is read in one look: neither grows beyond its number of lines."""
+    assert len((ROOT / page).read_text().splitlines()) <= most
 
 
 def test_readme_commands_exist() -> None:
-    """Every `make` target that the README names is one, and the two that set up everything are among them."""
+    """Every `make` target of the documentation exists, and the README names the two that set up everything."""
     targets = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re.M))
-    named = set(re.findall(r"(?:^|`)\s*make ([a-z][\w-]*)", README.read_text(), re.M))
-    assert named >= {"demo", "test"}
-    assert named <= targets
+    named = {page: set(re.findall(r"(?:^|`)\s*make ([a-z][\w-]*)", page.read_text(), re.M)) for page in PAGES}
+    assert named[README] >= {"demo", "test"}
+    assert set().union(*named.values()) <= targets
 
 
-def test_readme_configs_exist() -> None:
-    """Every run file in a `fleetune run` of the README exists."""
-    named = re.findall(r"fleetune run (\S+\.yaml)", README.read_text())
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_configs_of_a_page_exist(page: Path) -> None:
+    """Every run file in a `fleetune run` of the documentation exists."""
+    named = re.findall(r"fleetune run (\S+\.yaml)", page.read_text())
     assert all((ROOT / name).is_file() for name in named), named
