@@ -78,7 +78,7 @@ def test_long_chains_are_searched_without_the_published_planner(monkeypatch: pyt
     def unasked(*_: object) -> Draft:
         raise AssertionError("asked")
 
-    monkeypatch.setattr(search_module, "MOST_STATES", (40 * 3) ** 2 - 1)
+    monkeypatch.setattr(search_module, "MAX_PUBLISHED_STATES", (40 * 3) ** 2 - 1)
     monkeypatch.setattr(search_module.asteroid, "plan", unasked)
     instance = Instance(tiny(1, layers=40, devices=3))
     assert Search(instance, SearchOptions()).best().score > 0
@@ -88,7 +88,7 @@ def test_runs_of_layers_give_a_bound_too(monkeypatch: pytest.MonkeyPatch) -> Non
     """Dual prices of runs of layers give a valid bound; for a million layers the full program took 15 minutes."""
     instance = Instance(tiny(1, layers=40, devices=3))
     exact = lower_bound_s(instance)
-    monkeypatch.setattr(bound, "MOST_RUNS", 4)
+    monkeypatch.setattr(bound, "MAX_LP_RUNS", 4)
     assert 0.5 * exact < lower_bound_s(instance) <= exact * (1 + 1e-9)
 
 

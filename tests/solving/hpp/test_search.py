@@ -249,7 +249,7 @@ def test_a_clock_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
         work_done.append(int(search.workers[0].evaluator.work[0]) if len(work_done) > 0 else 0)
         return float(len(work_done))
 
-    monkeypatch.setattr(search_module, "LANES", 1)
+    monkeypatch.setattr(search_module, "WORKERS", 1)
     search = Search(Instance(problem), SearchOptions(time_limit_s=150.0, now=now))
     found = search.best()
     assert work_done[149] < work_done[150] == work_done[-1] == search.workers[0].evaluator.work[0]
