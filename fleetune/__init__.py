@@ -1,5 +1,5 @@
 """Fine-tune a foundation model across uneven machines.
 
-Rooms, in the order in which they may import each other (later ones import earlier ones, never back):
-errors, contracts, clock, {models, data, links, launching, drawing, store, checks}, one room per stage.
+Packages in the order in which they may import each other, later ones from earlier ones: errors; contracts, filesystem
+and compiled; clock; checks, models, data, launching, drawing, store, links and monitoring; solving; one package per stage.
 """

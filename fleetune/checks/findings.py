@@ -59,7 +59,7 @@ def _infeasible(plan: Plan, fleet: Fleet, profile: Profile) -> Iterator[str]:
         yield from over_memory(plan, fleet, profile)
 
 
-Seat = tuple[tuple[str, int], Segment]
+PlacedSegment = tuple[tuple[str, int], Segment]
 """(Name of the lane, index of the segment) and the segment."""
 
 
@@ -70,14 +70,14 @@ def over_memory(plan: Plan, fleet: Fleet, profile: Profile) -> Iterator[str]:
         needed = clock.memory_bytes(plan, device)
         missing = needed - fleet.device(device).memory_bytes
         if missing > 0:
-            seats = _seats(plan, device)
+            segments = _segments_on(plan, device)
             yield (
-                f"device {device} lacks {_amount(missing)} for {_what(plan, device, seats)}: it needs "
-                f"{_amount(needed)}; {_advice(plan, device, seats)}"
+                f"device {device} lacks {_amount(missing)} for {_what(plan, device, segments)}: it needs "
+                f"{_amount(needed)}; {_advice(plan, device, segments)}"
             )
 
 
-def _seats(plan: Plan, device: str) -> list[Seat]:
+def _segments_on(plan: Plan, device: str) -> list[PlacedSegment]:
     return [
         ((lane.name, index), segment)
         for lane in plan.lanes
@@ -86,32 +86,32 @@ def _seats(plan: Plan, device: str) -> list[Seat]:
     ]
 
 
-def _what(plan: Plan, device: str, seats: list[Seat]) -> str:
+def _what(plan: Plan, device: str, segments: list[PlacedSegment]) -> str:
     """Describe what the device has to hold."""
     held = []
-    if len(seats) == 1:
-        held.append(_segment(plan, device, seats[0]))
-    elif seats:
-        held.append(f"segments {first_names([f'{lane}/{index}' for (lane, index), _ in seats])}")
+    if len(segments) == 1:
+        held.append(_segment(plan, device, segments[0]))
+    elif segments:
+        held.append(f"segments {first_names([f'{lane}/{index}' for (lane, index), _ in segments])}")
     if device == plan.collector:
         held.append("the parameters and optimizer state that it collects")
     return " and ".join(held)
 
 
-def _segment(plan: Plan, device: str, seat: Seat) -> str:
-    place, segment = seat
+def _segment(plan: Plan, device: str, placed: PlacedSegment) -> str:
+    place, segment = placed
     first, end = segment.span(device)
     kept = kept_micro_batches(plan, device, place, segment.warmup)
     units = f"{segment.units[0]} .. {segment.units[-1]}"
     return f"segment {place[0]}/{place[1]} ({units}, {end - first} samples, {kept} micro-batches kept)"
 
 
-def _advice(plan: Plan, device: str, seats: list[Seat]) -> str:
-    if not seats:
+def _advice(plan: Plan, device: str, segments: list[PlacedSegment]) -> str:
+    if not segments:
         return "let a device with more memory collect, or train fewer units"
     ordered = any(order.device == device for order in plan.order)
     earlier = "an order with fewer forwards ahead" if ordered else "a lower warm-up"
-    fewer = "fewer units or samples" if len(seats) == 1 else "fewer segments, units or samples"
+    fewer = "fewer units or samples" if len(segments) == 1 else "fewer segments, units or samples"
     return f"give it {fewer}, or {earlier}" + (", or let another device collect" if device == plan.collector else "")
 
 

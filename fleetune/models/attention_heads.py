@@ -55,7 +55,6 @@ class DenseLayer:
     """(Parameter, dimension of outputs) of each parameter that has one."""
     by_input: tuple[tuple[str, int], ...]
     """(Parameter, dimension of inputs) of each parameter that has one."""
-    """(Parameter, dimension of inputs) of each parameter that has one."""
     conv1d: bool
     """True for transformers' Conv1D, which stores W transposed."""
 

@@ -174,7 +174,7 @@ def test_reports_tell_what_plans_decide_beyond_a_chain() -> None:
     assert "Gradients go to tower-1, which hands out new parameters." in pages["deft"]
     for words in ("<th>trains</th>", "<td>layer.3 .. layer.4 (2 units)</td>", "<td>0.125 of the medium</td>"):
         assert words in pages["deft"] and words not in pages["lanes"]
-    assert "<summary>30 links between them, 4 of them thin or shared</summary>" in pages["links"]
+    assert "<summary>30 links between them, 4 of them compressed or shared</summary>" in pages["links"]
     assert "<td>top-k 1/100, 0.25 of the medium</td>" in pages["links"]
     assert "<h2>Gates</h2>" in pages["gates"] and "<h2>Gates</h2>" not in pages["links"]
 
