@@ -1,7 +1,7 @@
-"""The command line `fleetune`: asks the pipeline and the store, and tells a person or (with --json) a program.
+"""The command line `fleetune`: calls the pipeline and the store, and prints for people or (--json) for programs.
 
-May import: flows and everything below; Prefect and torch only through a command that needs them, so that the help
-appears at once. Set aside: argparse, which would leave tables, bars and completion of options to us.
+May import: flows and everything below; only commands that need Prefect or torch import them, so that help appears
+at once. Rejected: argparse, which has no tables, progress bars or completion.
 """
 
 import os
@@ -18,8 +18,7 @@ AGAIN_S = 0.01
 
 
 def main() -> None:
-    """Entry point; leaves with the exit code of the command. Ctrl-C is heard at every moment, also while modules are
-    imported and while the process ends."""
+    """Entry point; exits with the code of the command. Ctrl-C works at every moment, also during imports and exit."""
     sys.unraisablehook = _unraisable
     try:
         from flows.cli.app import app
@@ -29,12 +28,11 @@ def main() -> None:
         sys.stderr.write("stopped\n")
         sys.exit(STOPPED)
     finally:
-        signal.signal(signal.SIGINT, lambda *_: os._exit(STOPPED))  # what is left to do, children do by themselves
+        signal.signal(signal.SIGINT, lambda *_: os._exit(STOPPED))  # child processes clean up by themselves
 
 
 def _unraisable(ignored: "UnraisableHookArgs") -> None:
-    """Where Python cannot raise (a callback of its import locks, say), a Ctrl-C would be lost: it comes again a little
-    later, when this callback is over."""
+    """Repeat a Ctrl-C shortly after it arrived where Python cannot raise, as in a callback of its import locks."""
     if ignored.exc_type is not KeyboardInterrupt:
         sys.__unraisablehook__(ignored)
         return

@@ -1,6 +1,6 @@
-"""The commands: each asks one question of the pipeline or the store, and prints the answer.
+"""The commands: each makes one call of the pipeline or the store and prints the result.
 
-Only their options are defined at import, and a command imports what it needs, so that help comes at once.
+Importing this module defines options only; each command imports what it needs, so that help appears at once.
 """
 
 import signal
@@ -56,7 +56,7 @@ def _(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Options of no command."""
+    """Options of the program itself."""
 
 
 @app.command()
@@ -193,9 +193,9 @@ app.command()(cite)
 def _run_pipeline(
     options: CommonOptions, config: "RunConfig", selection: "StageSelection", dry_run: bool, again: str = ""
 ) -> None:
-    """Run the pipeline while telling how it goes, then say what came of it.
+    """Run the pipeline with a progress display, then print its results.
 
-    `again`: what takes an interrupted run up where the same command would not, with ID for the run.
+    `again` is the command that continues an interrupted run when the same command would not; ID stands for the run.
     """
     from flows import finetune
     from flows.cli import tables
@@ -203,7 +203,7 @@ def _run_pipeline(
     from flows.cli.results import answer, plan_of, plan_report_of, results_of
     from flows.context import RunContext
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended from outside: everything ends as with Ctrl-C
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends everything as Ctrl-C does
     store = options.store()
     with show_progress(options) as listener:
         context = RunContext(store=store, listen=listener.hear)

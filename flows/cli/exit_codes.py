@@ -1,4 +1,4 @@
-"""How a command ends: one red sentence on stderr and an exit code, whatever happened; never a traceback.
+"""Exit codes of the commands: every failure is one red sentence on stderr and an exit code, never a traceback.
 
 0 done, 64 malformed input or usage, 65 infeasible, 75 try again or unforeseen, 130 stopped by Ctrl-C.
 """
@@ -18,16 +18,16 @@ from flows.cli import STOPPED
 
 
 class Interrupted(FleetuneError):
-    """Ctrl-C, where more is to be said of it than that."""
+    """Ctrl-C, with a message on how to continue."""
 
     exit_code = STOPPED
 
 
 class CommandGroup(TyperGroup):
-    """The group of all commands; typer calls `main`, for users and tests alike."""
+    """The group of all commands; typer calls `main` for users and for tests."""
 
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Run the command line to its end and leave with its exit code."""
+        """Run the command line and exit with its code."""
         try:
             kwargs["standalone_mode"] = False
             code = super().main(*args, **kwargs)
@@ -48,8 +48,8 @@ class CommandGroup(TyperGroup):
 
 
 def _say(sentence: str, code: int, *notes: str) -> int:
-    """One sentence on stderr, red where it is a terminal, and a line for each note; wrapped by the terminal only, so
-    that paths stay whole."""
+    """Print one sentence to stderr, red on a terminal, and a line for each note; return `code`. Only the terminal wraps
+    lines, so that paths stay whole."""
     from rich.console import Console
     from rich.markup import escape
 
@@ -62,7 +62,7 @@ def _say(sentence: str, code: int, *notes: str) -> int:
 
 
 def _unforeseen(error: Exception) -> str:
-    """Keep the traceback of a mistake of ours in a file, and name the file."""
+    """Write the traceback of an unexpected error to a file; the sentence that names the file."""
     try:
         handle, path = tempfile.mkstemp(prefix="fleetune-", suffix=".log", text=True)
         with open(handle, "w", encoding="utf-8") as log:
@@ -75,7 +75,7 @@ def _unforeseen(error: Exception) -> str:
 
 
 def _seen_enough(error: BaseException) -> int:
-    """0 when the reader of our output (`| head`) has gone, however rich and typer tell it; else go on ending."""
+    """Return 0 when the reader of stdout (`| head`) has closed it; raise the error again otherwise."""
     if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
         raise error
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -83,7 +83,7 @@ def _seen_enough(error: BaseException) -> int:
 
 
 def _stopped(error: BaseException | None) -> Interrupted | None:
-    """Of a library that makes an error of its own out of Ctrl-C."""
+    """Find a Ctrl-C that a library has wrapped; None when there is none."""
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
             return Interrupted("stopped")

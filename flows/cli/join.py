@@ -1,4 +1,4 @@
-"""`fleetune join`: this machine's container engine becomes a device of fleets whose file asks for it."""
+"""`fleetune join`: offers this machine's container engine as a device to fleets that ask for it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flows.cli.options import with_options
 
 @record
 class NetworkOptions:
-    """Options about where the device is, and where the host."""
+    """Addresses of the device and of the host."""
 
     engine: Annotated[
         str | None, typer.Option(metavar="unix:///PATH", help="Engine to join with; by default as docker finds it.")

@@ -1,4 +1,4 @@
-"""What every command is asked besides its own: where the runs are kept, and whether a program reads the answer."""
+"""Options that all commands share: the folder of runs and the output format."""
 
 import dataclasses
 import functools
@@ -35,7 +35,7 @@ class CommonOptions:
     as_json: AsJson = False
 
     def store(self) -> "Store":
-        """The store of the call; nothing is written by opening it. Refused when its root is a file."""
+        """Open the store, which writes nothing. Refused when its root is a file."""
         from fleetune.store import Store
 
         if not self.root.strip():
@@ -50,15 +50,15 @@ class CommonOptions:
         return store
 
     def folder(self) -> Path:
-        """Where files of this machine go: the root itself, or the cache of a root that is elsewhere."""
+        """Folder for files of this machine: the root itself, or the local cache of a remote root."""
         return self.store().local
 
     def root_option(self) -> str:
-        """What a command that is printed for the user needs to find the same store."""
+        """The `--root` option of a command that is printed for the user; empty for the default root."""
         return "" if self.root == "runs" else f" --root {shlex.quote(self.root)}"
 
     def out(self) -> "Console":
-        """stdout for people; text is printed as it is, and only a terminal wraps it: files and pipes have no width."""
+        """stdout for people; prints text verbatim, and only a terminal wraps it: files and pipes have no width."""
         from rich.console import Console
 
         console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
@@ -67,12 +67,12 @@ class CommonOptions:
         return console
 
     def answer(self, document: Any) -> None:
-        """The JSON document that the call was made for."""
+        """Print the one JSON document of the call."""
         typer.echo(json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False))
 
 
 def with_options(kind: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command one option per field of the record `kind`; it gets them gathered, as its first argument."""
+    """Decorate a command with one option per field of the record `kind`, which becomes its first argument."""
     hints = get_type_hints(kind, include_extras=True)
     options = [
         inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name])

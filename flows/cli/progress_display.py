@@ -1,5 +1,5 @@
-"""While a run goes on: bars on a terminal that can move its cursor; elsewhere a line when a stage starts, ends or
-remarks something, and now and then how far it is; nothing with --json.
+"""Progress of a run: bars on a terminal that can move its cursor; elsewhere a line when a stage starts, ends or emits
+a note, and its progress every EVERY_S seconds; nothing with --json.
 
 With --json the bars are drawn on stderr where that is a terminal, so that stdout stays one document.
 """
@@ -26,32 +26,31 @@ from flows.cli.options import CommonOptions
 from flows.events import StageEvent
 
 RUN = "run"
-"""What events of the run as a whole name instead of a stage."""
+"""Stage name in events of the run as a whole."""
 EVERY_S = 15.0
 WIDE, MEDIUM = 110, 80
-"""From how many columns on a terminal shows bars, and from how many on pace and time left."""
+"""Least columns of a terminal for bars, and for pace and time left."""
 ENDED = {"done": "green", "reused": "cyan", "failed": "red", "stopped": "yellow"}
 
 
 class ProgressListener:
-    """Hears a run silently."""
+    """Receives the events of a run and displays nothing."""
 
     run = ""
-    """Its id, once it has begun."""
+    """Id of the run, once it has begun."""
 
     def hear(self, event: StageEvent) -> None:
-        """Take in one event; called from any thread."""
+        """Receive one event; callable from any thread."""
         if event.stage == RUN and event.kind == "started":
             self.run = event.text
 
     def doing(self, stage: str, what: str, done: float, total: float) -> None:
-        """A progress event of work that is no stage."""
+        """Report progress of work that is not a stage."""
         self.hear(StageEvent(stage=stage, kind="progress", text=what, done=done, total=total))
 
 
 class LineDisplay(ProgressListener):
-    """One line when a stage starts and one when it ends, with the reason; remarks; and every EVERY_S one that tells how
-    far it is."""
+    """Prints a line when a stage starts, ends or emits a note, and its progress every EVERY_S seconds."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` gives seconds."""
@@ -73,7 +72,7 @@ class LineDisplay(ProgressListener):
 
 
 class BarDisplay(ProgressListener):
-    """A bar for each stage that runs; a line stays when it has ended."""
+    """Shows a bar for each running stage; a line remains when it has ended."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -106,7 +105,7 @@ class BarDisplay(ProgressListener):
         return self._tasks[stage]
 
     def _move(self, event: StageEvent) -> None:
-        """Another piece of work begins its own count, so that its pace and time left are its own."""
+        """Update a bar; a new piece of work restarts its count, so that pace and time left are its own."""
         task, total = self._task(event.stage, event.text), event.total or None
         if self._what.get(event.stage) != event.text:
             self._what[event.stage] = event.text
@@ -114,7 +113,7 @@ class BarDisplay(ProgressListener):
         self._progress.update(task, completed=event.done, total=total, what=self._short(_doing(event)), unit=event.unit)
 
     def _short(self, words: str) -> str:
-        """As much as there is room for beside the rest of a bar."""
+        """Cut the text to the width that the bar leaves for it."""
         room = room_for_words(self._progress.console.width)
         return words if len(words) <= room else words[: room - 1] + "…"
 
@@ -123,7 +122,7 @@ class PaceColumn(ProgressColumn):
     """Done, total and pace: `960/1280 samples, 31.2 samples/s`."""
 
     def render(self, task: Task) -> Text:
-        """What the column shows now."""
+        """Text of the column."""
         unit = task.fields.get("unit", "")
         if task.total is None or not unit:
             return Text("")
@@ -132,7 +131,7 @@ class PaceColumn(ProgressColumn):
 
 
 def in_a_line(event: StageEvent) -> Text:
-    """An event as one line for people; what failed is told once, at the end."""
+    """An event as one line; the reason of a failure is left to the end of the command."""
     took = f" in {event.seconds:.1f} s" if event.kind == "done" else ""
     why = "" if event.kind == "failed" else reason(event)
     line = Text(f"{event.stage:<9} ")
@@ -151,19 +150,19 @@ def how_far(event: StageEvent) -> Text:
 
 
 def _doing(event: StageEvent) -> str:
-    """What a stage does now, in the words that tell most."""
+    """The most detailed text on what a stage is doing."""
     return event.detail or event.text
 
 
 def reason(event: StageEvent) -> str:
-    """Why, without the word that the event's kind says already."""
+    """The reason of an event, without the prefix that its kind repeats."""
     word, colon, rest = event.text.partition(": ")
     return rest if colon and word in ("ran", "reused", "stopped") else event.text
 
 
 @contextmanager
 def show_progress(options: CommonOptions) -> Iterator[ProgressListener]:
-    """Someone who listens while the block runs, as fits where the output goes."""
+    """A listener for the duration of the block, chosen by where the output goes."""
     console = Console(stderr=options.as_json, highlight=False, markup=False, emoji=False, soft_wrap=True)
     if not console.is_terminal or console.is_dumb_terminal:
         yield ProgressListener() if options.as_json else LineDisplay(console)
@@ -173,7 +172,7 @@ def show_progress(options: CommonOptions) -> Iterator[ProgressListener]:
 
 
 def bars(console: Console, clock: Callable[[], float] | None = None) -> Progress:
-    """An empty display of bars, as much of each as fits the terminal; `clock` gives seconds."""
+    """An empty display of bars, with the columns that fit the terminal; `clock` returns seconds."""
     spinner = SpinnerColumn()
     stage = TextColumn("{task.description:<9}", markup=False)
     what = TextColumn("{task.fields[what]}", markup=False)
@@ -186,7 +185,7 @@ def bars(console: Console, clock: Callable[[], float] | None = None) -> Progress
 
 
 def room_for_words(width: int) -> int:
-    """Columns of a terminal that its bars leave for what is being done."""
+    """Columns of the terminal that remain for the description of a bar."""
     return width - (80 if width >= WIDE else 52 if width >= MEDIUM else 13)
 
 

@@ -1,4 +1,4 @@
-"""What came of a run, read from its artifacts."""
+"""Results of a run, read from its artifacts."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from flows.attempt import LOG
 
 @record
 class Results:
-    """What an evaluated run is asked for first."""
+    """Scores, report and model of an evaluated run."""
 
     metrics: EvaluationMetrics
     report: str
@@ -23,7 +23,7 @@ class Results:
 
 
 def results_of(store: Store, run: RunRecord) -> Results | None:
-    """The results of a run that was evaluated; None before that. Refused when an artifact is gone or corrupt."""
+    """Results of a run; None when it was not evaluated. Refused when an artifact is missing or corrupt."""
     evaluation, checkpoint = run.outputs.get("evaluation"), run.outputs.get("checkpoint")
     if evaluation is None or checkpoint is None:
         return None
@@ -36,13 +36,13 @@ def results_of(store: Store, run: RunRecord) -> Results | None:
 
 
 def plan_of(store: Store, run: RunRecord) -> PlanResult | None:
-    """The plan of a run that got as far; Refused when its artifact is gone or corrupt."""
+    """The plan of a run; None when it has none. Refused when its artifact is missing or corrupt."""
     plan = run.outputs.get("plan")
     return None if plan is None else wire.read(PlanResult, store.folder("plan", plan) / "plan.json")
 
 
 def plan_report_of(store: Store, run: RunRecord) -> str:
-    """Path of the plan's report; empty where there is no plan, or one of an older version."""
+    """Path of the plan's report; empty without a plan, or when an older version made it."""
     plan = run.outputs.get("plan")
     place = None if plan is None else store.folder("plan", plan) / "report.html"
     return str(place) if place is not None and place.is_file() else ""
@@ -54,18 +54,18 @@ def _model(checkpoint: Path) -> Path:
 
 
 def answer(run: RunRecord, results: Results | None) -> dict[str, Any]:
-    """A run and its results as one JSON document; results are null while there are none."""
+    """A run and its results as one JSON document; results are null before it is evaluated."""
     return {"run": wire.dump(run), "results": wire.dump(results) if results else None}
 
 
 def answer_stage(store: Store, stage: StageRecord) -> dict[str, Any]:
-    """A stage and its artifacts as one JSON document; `log` is null once its attempt is over and done."""
+    """A stage and its artifacts as one JSON document; `log` is null once its attempt is finished."""
     made = [_artifact(store, *output) for output in stage.outputs.items()]
     return {"stage": wire.dump(stage), "artifacts": made, "log": log_of(store, stage)}
 
 
 def log_of(store: Store, stage: StageRecord) -> str | None:
-    """Path of the log of a stage's attempt; None once that is over and done."""
+    """Path of the log of a stage's attempt; None once it is finished."""
     log = store.local / "work" / stage.key / LOG
     return str(log) if stage.key and log.is_file() else None
 

@@ -1,4 +1,4 @@
-"""How two runs differ: in their configs, stage by stage, and in what came of them."""
+"""Differences between two runs: configs, stages and scores."""
 
 import json
 from typing import Any
@@ -12,7 +12,7 @@ from flows.cli.results import results_of
 
 @record
 class SettingDifference:
-    """A setting that differs; None where a run does not have it."""
+    """A setting that differs; None when a run does not have it."""
 
     key: str
     first: Any
@@ -21,17 +21,17 @@ class SettingDifference:
 
 @record
 class StageDifference:
-    """How a stage of one run stands to that of the other."""
+    """One stage of two runs, compared by its outputs."""
 
     stage: str
     same: bool
-    """Its outputs are the same, byte for byte."""
+    """Its outputs are equal byte for byte."""
     why: str
 
 
 @record
 class ScoreDifference:
-    """A number that came of both runs; None where a run was not evaluated."""
+    """A number of both runs; None when a run was not evaluated."""
 
     name: str
     first: float | None
@@ -40,7 +40,7 @@ class ScoreDifference:
 
 @record
 class RunDifference:
-    """Everything that differs, and the stages that do not."""
+    """Every difference, and the stages that are equal."""
 
     first: str
     second: str
@@ -90,7 +90,7 @@ def _stages(store: Store, first: RunRecord, second: RunRecord) -> tuple[StageDif
 
 
 def _why(store: Store, first: str, second: str) -> str:
-    """In words, what went into one stage key and not into the other."""
+    """Sentence on the ingredients that differ between two stage keys."""
     made = [store.key(key) for key in (first, second)]
     return changes(made[0].ingredients, made[1].ingredients) if made[0] and made[1] else "keys are gone from the store"
 

@@ -1,4 +1,4 @@
-"""`fleetune solve`: a problem of plain numbers in a file, a plan of plain numbers out."""
+"""`fleetune solve`: reads a planning problem as JSON and writes its plan as JSON."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ def solve(options: SolveOptions, problem: Problem = None, output: Output = None,
         return _list(known, options.as_json)
     if problem is None:
         raise Refused("solve: no problem is given; give a JSON file, - for stdin, or --list")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended from outside: ends as with Ctrl-C
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it as Ctrl-C does
     target = None if output is None else _target(output, problem)
 
     def work() -> tuple[Kind, Solved]:
-        kind, asked = solving.read(_source(problem), "stdin" if problem == STDIN else problem, known)
+        kind, instance = solving.read(_source(problem), "stdin" if problem == STDIN else problem, known)
         return kind, solving.solve(
-            kind, asked, method=options.method, time_limit_s=options.time_limit, seed=options.seed
+            kind, instance, method=options.method, time_limit_s=options.time_limit, seed=options.seed
         )
 
-    kind, plan = _heard(work)
+    kind, plan = _interruptible(work)
     text = json.dumps(solving.document(plan), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
     if target is not None:
         _write(text, target)
@@ -73,8 +73,8 @@ def solve(options: SolveOptions, problem: Problem = None, output: Output = None,
         typer.echo(in_short(kind, plan) + (f"; {output}" if output else ""))
 
 
-def _heard(work: Callable[[], T]) -> T:
-    """Done on another thread: Python hears Ctrl-C on the main one only, and only while no compiled code runs there."""
+def _interruptible(work: Callable[[], T]) -> T:
+    """Run on another thread: Python handles Ctrl-C only on the main one, and only while no compiled code runs there."""
     done: Future[T] = Future()
 
     def perform() -> None:
@@ -91,11 +91,11 @@ def _heard(work: Callable[[], T]) -> T:
             raise
         typer.echo("stopped; no plan was written", err=True)
         sys.stdout.flush()
-        os._exit(STOPPED)  # compiled code on other threads would be waited for
+        os._exit(STOPPED)  # a normal exit would wait for compiled code on other threads
 
 
 def in_short(kind: Kind, plan: Solved) -> str:
-    """One line: what was reached, how far from the bound, and how."""
+    """One line with the objective, its gap to the bound, the method and the time."""
     from fleetune.drawing.formatting import number, seconds
 
     value = seconds(plan.objective) if kind.unit == "s" else f"{number(plan.objective)} {kind.unit}".rstrip()
@@ -106,7 +106,7 @@ def in_short(kind: Kind, plan: Solved) -> str:
 
 
 def _gap(plan: Solved) -> str:
-    """SolveOptions far the objective is from what no plan can pass."""
+    """The distance of the objective from its bound, in words; empty without a bound."""
     from fleetune.drawing.formatting import percent
 
     for name, side in (("lower_bound", "above"), ("upper_bound", "below")):
@@ -139,12 +139,12 @@ def _source(problem: str) -> bytes:
 
 
 def _target(output: str, problem: str) -> Path:
-    """Where the plan will lie, links followed; refused before solving where it could not be written."""
+    """Path of the plan, links resolved; Refused before solving when it cannot be written."""
     if output == STDIN:
         raise Refused("-o -: give a file; --json prints the plan on stdout")
     try:
         path = Path(output).resolve()
-        path.is_file()  # asks the file system: a name may be too long for it
+        path.is_file()  # the file system refuses names that are too long
     except (OSError, RuntimeError) as error:
         why = error.strerror if isinstance(error, OSError) else "links go round in a circle"
         raise Refused(f"-o {output}: cannot be written ({why}); give another file") from None
@@ -160,7 +160,7 @@ def _target(output: str, problem: str) -> Path:
 
 
 def _write(text: str, path: Path) -> None:
-    """Whole or not at all; what is no file (a pipe, /dev/stdout) is written as it is."""
+    """Replace the file atomically; write directly to a pipe or /dev/stdout."""
     if path.exists() and not path.is_file():
         path.write_text(text, encoding="utf-8")
         return

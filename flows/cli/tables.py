@@ -1,4 +1,4 @@
-"""What the commands print for people."""
+"""Tables and lines that the commands print for people."""
 
 import json
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ RUNS = ("run", "state", "started", "took", "strategy", "stages")
 
 
 def in_short(run: RunRecord) -> dict[str, Any]:
-    """A run as a line of a list."""
+    """A run in a list, as plain values."""
     return {
         "id": run.id,
         "name": run.config.name,
@@ -41,7 +41,7 @@ def in_short(run: RunRecord) -> dict[str, Any]:
 
 
 def print_runs(console: Console, runs: Sequence[RunRecord]) -> None:
-    """All runs of a store: in a table where its ids fit, else with a line for the id and one for the rest."""
+    """Print all runs: as a table if the ids fit, else with one line for the id and one for the rest."""
     cells = [_cells(run) for run in runs]
     for columns in (RUNS, [name for name in RUNS if name != "started"]):
         widths = [max(len(name), *(_least_width(name, row[name].plain) for row in cells)) for name in columns]
@@ -53,7 +53,7 @@ def print_runs(console: Console, runs: Sequence[RunRecord]) -> None:
 
 
 def _least_width(column: str, text: str) -> int:
-    """Columns that a cell needs; only what the stages did is wrapped, and only between words."""
+    """Width that a cell needs; only the column of stages is wrapped, and only between words."""
     return max(map(len, text.split()), default=0) if column == "stages" else len(text)
 
 
@@ -67,7 +67,7 @@ def _of_runs(rows: Sequence[dict[str, Text]], columns: Sequence[str]) -> Table:
 
 
 def _cells(run: RunRecord) -> dict[str, Text]:
-    """What a list of runs says of one, by column."""
+    """Cells of a run, by column."""
     said = {
         "run": run.id,
         "started": _moment(run.started),
@@ -79,7 +79,7 @@ def _cells(run: RunRecord) -> dict[str, Text]:
 
 
 def _stages(run: RunRecord) -> str:
-    """How the stages of a run stand: `1 reused, 2 ran, failed at plan`."""
+    """Summary of the stages of a run: `1 reused, 2 ran, failed at plan`."""
     done = [stage.how for stage in run.stages if stage.state == "done"]
     counted = [f"{done.count(how)} {how}" for how in ("reused", "ran") if how in done]
     failed = next((f"failed at {stage.stage}" for stage in run.stages if stage.state == "failed"), None)
@@ -87,7 +87,7 @@ def _stages(run: RunRecord) -> str:
 
 
 def of_stages(run: RunRecord) -> Table:
-    """The stages of a run with what was (or, in a dry run, would be) done about each, and why."""
+    """Table of the stages of a run: reused or ran, in a dry run what would happen, and why."""
     planned = run.state == "planned"
     table = _table("stage", "would" if planned else "state", "took", "why")
     for stage in run.stages:
@@ -99,7 +99,7 @@ def of_stages(run: RunRecord) -> Table:
 
 
 def print_run(console: Console, run: RunRecord, results: "Results | None") -> None:
-    """A run: how it stands, its stages, and what came of it."""
+    """Print a run: its state, its stages and its results."""
     took = _took(run.started, run.ended)
     console.print(
         Text(f"{run.id}  ")
@@ -115,7 +115,7 @@ def print_run(console: Console, run: RunRecord, results: "Results | None") -> No
 
 
 def print_end(console: Console, run: RunRecord, found: "Results | PlanResult | None", plan_report: str = "") -> None:
-    """What a run that has just ended leaves: its results or, where it ended early, its plan and the report of it."""
+    """Print the results of a run that has just ended, or its plan and the plan's report when it ended early."""
     if isinstance(found, PlanResult):
         from fleetune.drawing.text import plan_text  # brings the clock's compiler: only where a plan is shown
 
@@ -128,7 +128,7 @@ def print_end(console: Console, run: RunRecord, found: "Results | PlanResult | N
 
 
 def where_it_failed(store: Store, run: str) -> list[str]:
-    """Lines that name a run and the log of its stage that failed, as far as there are such."""
+    """Lines that name a run and the log of its failed stage, if there are any."""
     from flows.cli.results import log_of
 
     if not run:
@@ -142,7 +142,7 @@ def where_it_failed(store: Store, run: str) -> list[str]:
 
 
 def print_stage(console: Console, stage: StageRecord, answer: dict[str, Any]) -> None:
-    """A stage: how it stands, and every file it made."""
+    """Print a stage: its state, its inputs, and every file of its outputs."""
     console.print(Text(f"{stage.stage}  ").append(_state(stage.state)).append(f"  {stage.why or stage.error}"))
     console.print(f"key     {stage.key}" if stage.key else "key     not known yet")
     if answer["log"]:
@@ -159,7 +159,7 @@ def print_stage(console: Console, stage: StageRecord, answer: dict[str, Any]) ->
 
 
 def print_difference(console: Console, difference: "RunDifference") -> None:
-    """Two runs beside each other."""
+    """Print the differences between two runs side by side."""
     settings = _table("setting", difference.first, difference.second)
     for setting in difference.settings:
         settings.add_row(setting.key, _value(setting.first), _value(setting.second))
@@ -176,7 +176,7 @@ def print_difference(console: Console, difference: "RunDifference") -> None:
 
 
 def of_findings(findings: Sequence["Finding"]) -> Table:
-    """What the doctor found."""
+    """Table of the findings of `fleetune doctor`."""
     table = _table("", "", "")
     table.show_header = False
     for finding in findings:

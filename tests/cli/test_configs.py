@@ -38,7 +38,7 @@ def run_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def refusal(run_file: Path, *sets: str) -> str:
-    """What loading is refused with."""
+    """The sentence that loading is refused with."""
     with pytest.raises(Refused) as refused:
         configs.load(run_file, sets)
     assert "\n" not in str(refused.value)

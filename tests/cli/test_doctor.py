@@ -44,7 +44,7 @@ def test_accelerators() -> None:
 
 @pytest.mark.usefixtures("no_torch")
 def test_missing(call: Call, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What no run works without ends the doctor with exit code 75 and its name."""
+    """A missing requirement ends the doctor with exit code 75 and is named."""
 
     def no_network(*_: Any, **__: Any) -> None:
         raise OSError(99, "Cannot assign requested address")
@@ -137,7 +137,7 @@ def test_links(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_torch")
 def test_no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nothing answers, every place that was asked is named, and what starts an engine."""
+    """When no engine answers, every address that was tried is named, and the command that starts an engine."""
     monkeypatch.delenv("DOCKER_HOST", raising=False)
     monkeypatch.setattr(engine_api, "DEFAULT_SOCKET", str(tmp_path / "usual"))
     monkeypatch.setattr(engine_api, "FLEETUNE_SOCKET", str(tmp_path / "ours"))
@@ -147,7 +147,7 @@ def test_no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _examined(folder: Path, monkeypatch: pytest.MonkeyPatch, said: list[bytes]) -> dict[str, doctor.Finding]:
-    """What is found where the engine says that, one answer for each question."""
+    """The findings for an engine that gives these answers, one for each request."""
     place = folder / "socket"
     with socket.create_server(str(place), family=socket.AF_UNIX) as server:
         server.settimeout(60)

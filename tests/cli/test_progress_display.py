@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on."""
+"""The display of a run's progress."""
 
 import io
 
@@ -131,7 +131,7 @@ def test_lines_tell_now_and_then_how_far_it_is() -> None:
     ],
 )
 def test_how_far(total: float, unit: str, line: str) -> None:
-    """What is counted, and the share of it that is done; a share by itself is not told twice."""
+    """A line shows the count and its percentage; a percentage by itself is shown once."""
     event = StageEvent(stage="profile", kind="progress", text="reading", done=3, total=total, unit=unit)
     assert how_far(event).plain == line
 

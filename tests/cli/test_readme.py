@@ -41,5 +41,5 @@ def test_a_command_of_readme(
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command.startswith("solve configs")])
 def test_a_problem_of_readme_is_there(command: str) -> None:
-    """What it solves is a file of the repository."""
+    """The problem that the README solves is a file of the repository."""
     assert (REPOSITORY / shlex.split(command)[1]).is_file()

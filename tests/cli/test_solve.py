@@ -46,7 +46,7 @@ def test_without_a_file_nothing_is_written(call: Call, tmp_path: Path) -> None:
 
 
 def test_the_gap_is_told(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How far above its bound the plan is, in percent."""
+    """The percentage by which the plan exceeds its bound."""
     known = {"hpp": KIND._replace(solve=lambda *_, **__: solution())}
     monkeypatch.setattr(solving, "kinds", lambda: known)
     assert call("solve", "p.json").stdout == SUMMARY + "\n"

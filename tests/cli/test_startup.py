@@ -1,4 +1,4 @@
-"""What a command costs before it begins: the libraries it imports, by name, as seconds depend on who else computes."""
+"""A command imports only the libraries that it needs; counted by name, since seconds depend on the machine's load."""
 
 import os
 import subprocess

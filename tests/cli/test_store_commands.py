@@ -55,7 +55,7 @@ def test_runs_fit_their_terminal(call: Call, root: Path, monkeypatch: pytest.Mon
 
 
 def test_a_pipe_has_no_width(root: Path) -> None:
-    """What reads the list line by line finds each run in one."""
+    """A program that reads the list line by line finds each run on one line."""
     add_run(root, 1)
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     command = [sys.executable, "-c", "from flows.cli import main; main()", "runs", "--root", str(root)]

@@ -29,7 +29,7 @@ from flows import yaml_file
     ],
 )
 def test_refused(tmp_path: Path, source: str, said: str) -> None:
-    """What a reader could misunderstand is refused in one line, with the file and the place in it."""
+    """Ambiguous YAML is refused in one line, with the file and the position."""
     path = tmp_path / "x.yaml"
     path.write_text(source)
     with pytest.raises(Refused) as refusal:

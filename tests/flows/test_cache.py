@@ -1,4 +1,4 @@
-"""What a stage is told of the folder that outlives runs."""
+"""The cache folder of a stage outlives runs."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +33,7 @@ def told(root: Path, config: RunConfig, **selection: str) -> dict[str, StageTask
 
 
 def test_every_stage_has_a_folder_of_its_own_in_all_runs(world: World, root: Path) -> None:
-    """In the store, whatever the key; nobody makes it who has nothing to keep."""
+    """The folder lies in the store whatever the key, and is not created by a stage that caches nothing."""
     first = told(root, world.config())
     second = told(root, world.config(learning_rate=0.5))
     assert first["learn"].work != second["learn"].work
@@ -45,7 +45,7 @@ def test_every_stage_has_a_folder_of_its_own_in_all_runs(world: World, root: Pat
 
 
 def test_only_a_stage_that_is_asked_for_starts_anew(world: World, root: Path) -> None:
-    """Those after it take what is known, as in any run."""
+    """Only the stage named by --from ignores its cache; later stages use theirs."""
     assert not any(task.anew for task in told(root, world.config()).values())
     forced = told(root, world.config(learning_rate=0.5), from_stage="shape")
     assert {name for name, task in forced.items() if task.anew} == {"shape"}

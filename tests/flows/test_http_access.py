@@ -1,4 +1,4 @@
-"""Proxies that the user has set, and an address of Prefect's API where nobody lives."""
+"""Proxies of the user, and addresses of a Prefect API that does not answer."""
 
 import contextlib
 import http.server
@@ -106,7 +106,7 @@ def _environment() -> dict[str, str]:
 
 @pytest.mark.parametrize("status", [200, 401, 403])
 def test_an_api_that_answers_is_one(status: int) -> None:
-    """Also one that wants to know who asks."""
+    """An API that asks for a key counts as one that answers."""
     with answering(status) as address:
         http_access.check_api(address, "PREFECT_API_URL")
 
@@ -141,7 +141,7 @@ def test_something_else_answers() -> None:
 
 @pytest.mark.parametrize("address", ["", "127.0.0.1:4200", "file:///etc/passwd", "http://"])
 def test_no_address(address: str) -> None:
-    """What is no address is refused, not opened."""
+    """Text that is not a URL is refused, not opened."""
     with pytest.raises(Refused, match="it is not a URL; give one such as http://127.0.0.1:4200/api"):
         http_access.check_api(address, "PREFECT_API_URL")
 

@@ -1,4 +1,4 @@
-"""What is refused before a device is touched, in real runs and dry ones alike."""
+"""Early checks refuse a run before a device is touched, in real runs and in dry runs."""
 
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,7 @@ def test_nothing_is_started_for_it(case: str, dry: bool, tmp_path: Path, monkeyp
     ids=["plain", "at the limits", "scored", "adapters", "groups"],
 )
 def test_what_is_right_passes(sections: dict[str, Any], tmp_path: Path) -> None:
-    """A dry run of a config that can be run foresees all of its stages."""
+    """A dry run of a valid config predicts all seven stages."""
     plain = {**sections}
     profile = plain.pop("profile", None)
     made = config(tmp_path, **plain)
@@ -88,15 +88,15 @@ def test_what_is_right_passes(sections: dict[str, Any], tmp_path: Path) -> None:
 
 
 def test_devices_that_join_have_any_name(tmp_path: Path) -> None:
-    """Who joins is not known beforehand, so names of devices are left to the plan stage."""
+    """Names of devices that join are unknown beforehand, so only the plan stage checks them."""
     join = {"fleet": {"join": {"token_file": "t"}}, "strategy": {"name": "single", "options": {"device": "guest"}}}
     assert finetune.run(config(tmp_path, **join), root=tmp_path / "kept", dry_run=True).state == "planned"
 
 
-def test_only_what_will_run_is_proven(tmp_path: Path) -> None:
+def test_only_stages_that_will_run_are_checked(tmp_path: Path) -> None:
     """A run that ends before training does not ask for its schedule."""
     wrong = config(tmp_path, training={"warmup_rounds": 5})
-    setting = RunContext(store=Store(tmp_path / "kept"))
-    preflight.validate(predict_run(Runner(setting, wrong, StageSelection(until="plan"))))
+    context = RunContext(store=Store(tmp_path / "kept"))
+    preflight.validate(predict_run(Runner(context, wrong, StageSelection(until="plan"))))
     with pytest.raises(Refused, match="warmup_rounds"):
-        preflight.validate(predict_run(Runner(setting, wrong, StageSelection())))
+        preflight.validate(predict_run(Runner(context, wrong, StageSelection())))

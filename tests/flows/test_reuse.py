@@ -1,4 +1,4 @@
-"""What is run again and what is not, and the reason that is given."""
+"""Which stages are reused and which run again, with the reason that is shown."""
 
 import json
 from dataclasses import replace
@@ -158,7 +158,7 @@ def test_a_run_that_is_reused_looks_at_what_it_points_to(
 
 
 def test_a_corrupt_artifact_is_named_before_it_is_read(world: World, root: Path) -> None:
-    """Where the stage that made it is not to run, the run fails with the file's name and code 64."""
+    """When the stage that made it may not run, the run fails with the file's name and exit code 64."""
     first = conducted(root, world.config())
     world.started()
     store = toy_context(root).store

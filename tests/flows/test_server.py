@@ -43,7 +43,7 @@ sys.stdin.readline()
 
 
 def server_of(process: psutil.Process) -> bool:
-    """Whether a process is the server; one that has just ended has no command any more."""
+    """True when a process is the server; a process that has just ended has no command line."""
     try:
         return "flows.prefect_server" in process.cmdline()
     except psutil.Error:

@@ -36,7 +36,7 @@ def stored(store: Store, kind: str, **files: str) -> str:
 def decision(
     world: World, root: Path, result: PlanResult = RESULT, fleet: Fleet = FLEET, measured: str = "{}", report: str = ""
 ) -> Decision:
-    """What is decided about train with this plan, fleet and profile."""
+    """The decision about train with this plan, fleet and profile."""
     context = RunContext(
         store=Store(root),
         contents={"data": lambda config: "d", "model weights": lambda config: "w"},
@@ -89,12 +89,12 @@ def test_new_timings_that_lead_to_the_same_plan_train_nothing(world: World, root
 def test_what_changes_the_weights_changes_the_key(
     change: Callable[[PlanResult], PlanResult], fleet: Fleet, world: World, root: Path
 ) -> None:
-    """What devices do, and what they compute with."""
+    """The key depends on what devices do, and on their accelerators and threads."""
     assert decision(world, root, change(RESULT), fleet).key != decision(world, root).key
 
 
 def test_a_plan_that_cannot_be_read_stands_for_itself(world: World, root: Path) -> None:
-    """A damaged artifact is no reason to reuse anything; whoever reads it next says what is wrong."""
+    """The digests of inputs replace a fact that cannot be computed, so that nothing is reused by mistake."""
     store = Store(root)
     context = RunContext(store=store, contents={"data": lambda config: "d", "model weights": lambda config: "w"})
     inputs = {kind: stored(store, kind, plan_json="{") for kind in TRAIN.inputs}

@@ -54,7 +54,7 @@ def test_what_it_measured_is_kept_though_another_run_measured_since(world: World
 
 
 def test_a_measurement_of_another_world_is_believed(world: World, root: Path) -> None:
-    """What it measured is not there any more: planned anew, going on from what is done, with the reason said."""
+    """A measurement outside the tolerance replaces the old one; the new plan resumes the work that is done."""
     first = unfinished(world, root)
     world.set("value", "500")
     again = conducted(root, world.config())

@@ -130,7 +130,7 @@ def still_there(stored: Path, measured: Path, config: RunConfig) -> bool:
 def toy_context(
     root: Path, listen: EventListener = ignore_event, numpy: str = "1.0", code: Mapping[str, str] = CODE
 ) -> RunContext:
-    """How the toy catalogue is conducted; `code` are the files that its stages run."""
+    """The context of runs of the toy catalogue; `code` are the files that its stages run."""
     return RunContext(
         store=Store(root),
         listen=listen,
