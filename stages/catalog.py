@@ -1,4 +1,4 @@
-"""The table of stages: what each reads, what it makes, and what its key is a hash of."""
+"""The catalog of stages: inputs, outputs, and the ingredients of each stage key."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -14,9 +14,9 @@ class StageSpec:
 
     name: str
     version: int
-    """Goes up when the stage makes something else of the same inputs."""
+    """Increases when the stage makes different outputs of the same inputs."""
     module: str
-    """Run as `python -m module --task task.json`."""
+    """Started as `python -m module --task task.json`."""
     config: tuple[str, ...] = ()
     """The slice of the run's config it reads: whole sections or single settings (`training.optimizer`)."""
     inputs: tuple[str, ...] = ()
@@ -26,22 +26,22 @@ class StageSpec:
     """Facts about unkeyed inputs that are part of its key: `plan decisions`, `device arithmetic`."""
     outputs: tuple[str, ...]
     content: tuple[str, ...] = ()
-    """What it reads from outside the store, identified by content: `data`, `model weights`."""
+    """External content that it reads, identified by digest: `data`, `model weights`."""
     packages: tuple[str, ...] = ()
-    """Distributions it computes with; their versions are part of its key."""
+    """Distributions whose versions are part of its key."""
     always_runs: bool = False
-    """It looks at the world (or follows another stage), so a known key does not make it superfluous."""
+    """It measures devices or follows another stage, so it runs even when its key is known."""
     resumes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Inputs that may differ from those of an unfinished attempt that this one goes on from: kind -> its files that may
-    not. Empty: only an attempt of the same key is gone on from."""
+    """Inputs and facts that may differ from those of an unfinished attempt that it resumes: name -> files that may not
+    differ. Empty: it resumes attempts of the same key only."""
     measures: str = ""
-    """An output that measures the world: one close enough to the stored one is dropped for the stored one."""
+    """Its output that is a measurement: the stored one is kept when the new one is within tolerance."""
     follows: str = ""
-    """The stage it runs beside; it then reads that stage's work folder while that runs."""
+    """The stage that it runs beside, reading the work folder of that stage."""
     image: str = ""
-    """What it runs in where stages run in containers; empty for one that conducts devices: it runs beside the flow."""
+    """Its image when stages run in containers; empty for a stage that starts work on devices, which runs beside the flow."""
     needs_machines: bool = False
-    """It works on the devices themselves, so there is none of it on a simulated fleet."""
+    """It needs real devices, so it cannot run on a simulated fleet."""
 
     def __post_init__(self) -> None:
         check_name("stage", self.name)
@@ -50,7 +50,7 @@ class StageSpec:
 PLAN_DECISIONS, DEVICE_ARITHMETIC = "plan decisions", "device arithmetic"
 TENSORS = ("torch", "transformers", "peft", "numpy")
 OPTIONAL = ("profile",)
-"""Sections that a config's plain values leave out where they say nothing."""
+"""Sections that plain values of a config omit when they are empty."""
 BATCH = ("training.batch_samples", "training.micro_batch_samples")
 
 PREPARE = StageSpec(
@@ -141,7 +141,7 @@ def find_stage(catalog: Sequence[StageSpec], name: str) -> StageSpec:
 
 
 def producer_of(catalog: Sequence[StageSpec], kind: str) -> StageSpec:
-    """The stage that makes artifacts of a kind."""
+    """The stage that makes artifacts of a kind; Refused with the list of kinds when there is none."""
     for spec in catalog:
         if kind in spec.outputs:
             return spec
@@ -150,7 +150,7 @@ def producer_of(catalog: Sequence[StageSpec], kind: str) -> StageSpec:
 
 
 def waves(catalog: Sequence[StageSpec]) -> tuple[tuple[StageSpec, ...], ...]:
-    """Stages in the order of the catalog, those that run beside each other together."""
+    """Stages in the order of the catalog; a stage and its followers form one wave."""
     return tuple(
         (spec, *(other for other in catalog if other.follows == spec.name)) for spec in catalog if not spec.follows
     )
@@ -159,7 +159,7 @@ def waves(catalog: Sequence[StageSpec]) -> tuple[tuple[StageSpec, ...], ...]:
 def config_slice(spec: StageSpec, config: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a run's config (as plain values) that a stage reads, nested as it was.
 
-    A section that plain values leave out is as if it were not there: a setting that is not used changes no key.
+    Optional sections that are omitted are left out, so that a setting which is not used changes no key.
     """
     cut: dict[str, Any] = {}
     for path in spec.config:

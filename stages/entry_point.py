@@ -1,4 +1,4 @@
-"""How every stage starts and ends.
+"""Start and end of a stage process.
 
 stdout carries JSON lines only: `{"event": "progress", "what", "done", "total", "unit", "detail"}`,
 `{"event": "note", "text"}`, `{"event": "resumed", "text"}`, and as the last line of a failure
@@ -28,11 +28,11 @@ from fleetune.contracts.task import StageTask
 from fleetune.errors import FleetuneError, Refused, TryAgain
 
 END_CHILDREN_S = 2.0
-REAPER = ".launching.docker.reaper"  # no whole name: the code of a stage is what it names
+REAPER = ".launching.docker.reaper"  # only a suffix: a full module name would make it part of every stage's code
 
 
 class Channel:
-    """The stage's own stdout, one JSON object a line, whole lines only."""
+    """The stdout of the stage: one JSON object per line."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -46,22 +46,22 @@ class Channel:
             self._stream.flush()
 
     def progress(self, what: str, done: float, total: float, unit: str = "", detail: str = "") -> None:
-        """A Progress whose listener is the process that started this one."""
+        """Report progress to the process that started this one."""
         more = {"detail": detail} if detail else {}
         self.say("progress", what=what, done=done, total=total, unit=unit, **more)
 
     def resumed(self, text: str) -> None:
-        """What an earlier attempt has done already: a remark that belongs to the reason why the stage runs."""
+        """Report the work of an earlier attempt that is continued; it is shown with the reason why the stage runs."""
         self.say("resumed", text=text)
 
     def note(self, text: str) -> None:
-        """A remark for whoever reads along."""
+        """Report a sentence for people who watch the run."""
         self.say("note", text=text)
 
 
 @record
 class StageContext:
-    """What lies before a stage: its task, its folders and someone to tell."""
+    """The context of a stage: its task, its folders and its output channel."""
 
     task: StageTask
     channel: Channel
@@ -75,7 +75,7 @@ class StageContext:
             raise Refused(f"task: {self.task.stage} needs input {kind}; given are {given}") from None
 
     def output(self, kind: str) -> Path:
-        """Folder for an output, made on demand."""
+        """Folder for an output, created on demand."""
         folder = Path(self.task.output) / kind
         folder.mkdir(parents=True, exist_ok=True)
         return folder
@@ -87,7 +87,7 @@ class StageContext:
 
 
 class _Terminated(BaseException):
-    """SIGTERM, as an exception in the main thread, so that whatever is open gets closed."""
+    """SIGTERM as an exception in the main thread, so that open resources are closed."""
 
 
 def main(stage: Callable[[StageContext], None], arguments: Sequence[str] | None = None) -> None:
@@ -114,7 +114,7 @@ def main(stage: Callable[[StageContext], None], arguments: Sequence[str] | None 
         _end_children()
     with contextlib.suppress(OSError):
         sys.stderr.flush()
-    os._exit(code)  # threads that a failed stage left behind must not hold the process
+    os._exit(code)  # threads of a failed stage must not keep the process alive
 
 
 def _task(arguments: Sequence[str] | None) -> StageTask:
@@ -133,7 +133,7 @@ def _task(arguments: Sequence[str] | None) -> StageTask:
 
 
 def _own_stdout() -> TextIO:
-    """A private copy of stdout; file descriptor 1 becomes the log, for libraries that print."""
+    """Return a private copy of stdout and redirect file descriptor 1 to the log, for libraries that print."""
     sys.stdout.flush()
     own = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -156,7 +156,7 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 
 def _end_children() -> None:
-    """End whatever the stage started and did not end itself."""
+    """Stop every child process that the stage left running."""
     children = [each for each in psutil.Process().children(recursive=True) if not _outlives(each)]
     for child in children:
         _signal(child, signal.SIGTERM)
@@ -165,7 +165,7 @@ def _end_children() -> None:
 
 
 def _outlives(process: psutil.Process) -> bool:
-    """A reaper ends by itself once this process has ended and all it left on engines is gone."""
+    """True for a reaper, which ends by itself once it has removed what this process left on engines."""
     try:
         return any(word.endswith(REAPER) for word in process.cmdline())
     except psutil.Error:

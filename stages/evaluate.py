@@ -44,7 +44,7 @@ def evaluate(context: StageContext) -> None:
 
 
 def _plans(training: TrainingMetrics) -> dict[str, str]:
-    """What a reader of the times must know where this plan did not train every round."""
+    """A note for the report when another plan trained the first rounds."""
     first = training.plan_from_round
     if not first:
         return {}

@@ -6,7 +6,7 @@ from stages.entry_point import StageContext, main
 
 
 def monitor(context: StageContext) -> None:
-    """Follow events.jsonl of train: in its work folder while it runs, in its metrics (with a manifest) afterwards."""
+    """Follow events.jsonl: in the work folder of train while it runs, in its metrics artifact afterwards."""
     folder = context.input("metrics")
     summary = monitoring.follow(
         folder / "events.jsonl", context.channel.progress, alive=lambda: not (folder / "manifest.json").exists()

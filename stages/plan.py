@@ -11,7 +11,7 @@ from stages.entry_point import StageContext, main
 
 
 def plan(context: StageContext) -> None:
-    """Have the strategy of the config solve the problem that fleet and profile pose."""
+    """Solve the planning problem of fleet and profile with the configured strategy."""
     strategy = wire.load(StrategyRequest, context.task.config["strategy"], "strategy")
     training = wire.load(TrainingRequest, {"rounds": 1, **context.task.config["training"]}, "training")
     fleet = wire.read(Fleet, context.input("fleet") / "fleet.json")

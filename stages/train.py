@@ -15,7 +15,7 @@ from stages.entry_point import StageContext, main
 
 
 def train(context: StageContext) -> None:
-    """Train by the plan; an interrupted attempt goes on from what it left in the work folder, or another plan did."""
+    """Train by the plan; resumes the newest checkpoint of an interrupted attempt, also of one by another plan."""
     fleet = wire.read(Fleet, context.input("fleet") / "fleet.json")
     if fleet.simulated:
         raise Refused(f"device {fleet.simulated[0]} is simulated: a run with it ends after plan; use --until plan")

@@ -73,7 +73,7 @@ def prepare_inputs(task: PreparationTask) -> tuple[Graph, nn.Module]:
 
 
 def input_needs(model: ModelRequest) -> InputSpec:
-    """What the model asks of its data."""
+    """The requirements of the model on its data."""
     found = input_spec(model)
     return InputSpec(
         task=model.task,

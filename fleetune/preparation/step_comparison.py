@@ -1,9 +1,9 @@
 """Compares one step of the recorded model with the model's own, before anything is trained by the recording.
 
 Both steps start from the same weights, samples and random seed, in training mode. A faithful recording runs the same
-operations in the same order, so all bits agree. Where some do not, the model's own step is repeated with the samples
-in other orders: what that changes is rounding, and what differs by more than FACTOR times as much is refused by name.
-This guards against families of models that nobody has tried.
+operations in the same order, so all bits agree. When they do not, the model's own step is repeated with the samples in
+other orders to measure rounding, and a difference above FACTOR times that is refused by name. This guards against
+model families that were never tested.
 """
 
 from collections.abc import Mapping
@@ -28,13 +28,13 @@ from fleetune.models.segment import Segment, without_device
 from fleetune.models.skeleton import saved_configuration
 
 RECORDED_SAMPLES = 4
-"""Of the training data: any number above 1 will do, since shapes are symbolic in it."""
+"""Number of training samples in a step; any number above 1 works, since the batch size of shapes is symbolic."""
 FACTOR = 50.0
-"""How many times the measured rounding two faithful steps may be apart."""
+"""Largest accepted difference, as a multiple of the measured rounding."""
 ORDERS = 4
-"""Orders of the samples in which rounding is measured."""
+"""Number of sample orders by which rounding is measured."""
 HEADROOM = 2.0
-"""Memory that is asked for, as a multiple of weights and two sets of gradients: activations are not known before."""
+"""Required free memory, as a multiple of weights and two sets of gradients; allows for unknown activations."""
 OUTPUT, LOSS = "its output", "its loss"
 
 Tensors = dict[str, torch.Tensor]
@@ -42,10 +42,10 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Samples:
-    """What the steps are made of."""
+    """The samples and the random seed of a step."""
 
     inputs: Mapping[str, torch.Tensor]
-    """By name, [samples, ...]."""
+    """name -> tensor, shape [samples, ...]."""
     labels: torch.Tensor
     task: str
     seed: int
@@ -59,7 +59,7 @@ class Samples:
 def compare_recorded(
     graph: Graph, module: nn.Module, request: ModelRequest, model_folder: Path, data: PreparedData, seed: int
 ) -> str | None:
-    """Compare what preparation wrote, in this process; returns why that was not possible, where it was not.
+    """Compare the prepared graph with the model in this process; returns a sentence when memory does not suffice.
 
     `module` is the whole model on the meta device.
     """
@@ -78,7 +78,7 @@ def compare_recorded(
 
 
 def needed_bytes(module: nn.Module) -> int:
-    """Memory to have free for a comparison of this model."""
+    """Free memory that a comparison of this model needs, in bytes."""
     trained = [p for p in module.parameters() if p.requires_grad]
     held = (*module.parameters(), *module.buffers(), *trained, *trained)
     return int(HEADROOM * sum(t.numel() * t.element_size() for t in held))
