@@ -10,7 +10,7 @@ from fleetune.errors import Refused
 
 @record
 class StageSpec:
-    """One spec of the table."""
+    """One stage of the catalog."""
 
     name: str
     version: int
@@ -39,7 +39,7 @@ class StageSpec:
     follows: str = ""
     """The stage that it runs beside, reading the work folder of that stage."""
     image: str = ""
-    """Its image when stages run in containers; empty for a stage that starts work on devices, which runs beside the flow."""
+    """Its image when stages run in containers; empty for a stage that starts work on devices: it runs beside the flow."""
     needs_machines: bool = False
     """It needs real devices, so it cannot run on a simulated fleet."""
 
@@ -133,7 +133,7 @@ STAGES = (PREPARE, DISCOVER, PROFILE, PLAN, TRAIN, MONITOR, EVALUATE)
 
 
 def find_stage(catalog: Sequence[StageSpec], name: str) -> StageSpec:
-    """The spec of a stage; Refused with the list of names when there is none."""
+    """The stage of that name; Refused with the list of names when there is none."""
     for spec in catalog:
         if spec.name == name:
             return spec
