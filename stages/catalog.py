@@ -39,7 +39,7 @@ class StageSpec:
     follows: str = ""
     """The stage that it runs beside, reading the work folder of that stage."""
     image: str = ""
-    """Its image when stages run in containers; empty for a stage that starts work on devices: it runs beside the flow."""
+    """Its image when stages run in containers; empty for one that starts work on devices: it runs beside the flow."""
     needs_machines: bool = False
     """It needs real devices, so it cannot run on a simulated fleet."""
 
