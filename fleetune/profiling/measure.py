@@ -1,7 +1,7 @@
 """Times units on this device: one-unit segments, forward in order and backward in reverse, several passes.
 
-Minimum per unit over interleaved passes: noise only ever adds time. Training meets the noise all the same, so the
-median is told beside it.
+The result is the minimum per unit over interleaved passes, since noise only adds time. Training is subject to noise,
+too, so the median is reported beside it.
 """
 
 import statistics
@@ -22,12 +22,12 @@ SegmentOf = Callable[[str], Segment]
 
 @dataclass(slots=True)
 class UnitCost:
-    """What one unit was seen to cost; lists follow the batch sizes."""
+    """Measured costs of one unit; lists have one element per batch size."""
 
     forward_s: list[float] = field(default_factory=list)
     backward_s: list[float] = field(default_factory=list)
     forward_usual_s: list[float] = field(default_factory=list)
-    """Median of the passes, where the others are their minimum."""
+    """Medians over the passes; the times above are minimums."""
     backward_usual_s: list[float] = field(default_factory=list)
     activation_bytes: list[int] = field(default_factory=list)
     flops: list[int] = field(default_factory=list)
@@ -35,15 +35,15 @@ class UnitCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How carefully to measure."""
+    """Settings of the measurement."""
 
     batch_sizes: tuple[int, ...]
     passes: int = 5
     cores: float | None = None
-    """Quota of an emulated device: time is CPU time divided by it. None: wall time."""
+    """CPU quota of an emulated device, whose time is CPU time over quota; None: wall time."""
 
     def draws(self, size: int) -> DrawContext:
-        """Dropout as training draws it: for the whole micro-batch (the largest size), of which these are rows."""
+        """Dropout masks as in training: drawn for the whole micro-batch (the largest size) and sliced."""
         return DrawContext(seed=0, round=0, micro_batch=0, first=0, samples=max(*self.batch_sizes, size))
 
 
@@ -56,7 +56,7 @@ def measure(
 ) -> Iterator[tuple[str, UnitCost]]:
     """Cost of every unit, window by window; only one window's weights are held at a time.
 
-    inputs(batch size) gives the graph's inputs. What crosses from one window to the next is kept for every batch size.
+    `inputs(batch size)` returns the graph's inputs. Values that cross to the next window are kept for every batch size.
     """
     carried = {size: inputs(size) for size in effort.batch_sizes}
     for window in windows:
@@ -109,9 +109,9 @@ def _forwards(
 def _backwards(
     segments: list[Segment], done: list[tuple[Values, Values]], effort: Effort, times: list[list[float]]
 ) -> None:
-    """Backward through every unit with gradients of ones at the end of the window; shapes are what matters.
+    """Backward through every unit, starting with gradients of ones at the end of the window.
 
-    `done` is emptied on the way, as training lets go of what a unit kept once its backward is done.
+    `done` is emptied on the way, as training frees a unit's activations after its backward.
     """
     gradients: Values = {}
     for place in reversed(range(len(segments))):
@@ -139,7 +139,7 @@ def _sizes(graph: Graph, segments: list[Segment], given: Values, size: int, cost
 
 
 def kept_bytes(inputs: Values, outputs: Values, kept: list[torch.UntypedStorage]) -> int:
-    """Bytes that a unit holds from its forward to its backward: what it kept, its inputs and its outputs, each once."""
+    """Bytes held from a unit's forward to its backward: activations, inputs and outputs, each counted once."""
     storages = {storage._cdata: storage for storage in kept}
     for value in (*inputs.values(), *outputs.values()):
         storages[value.untyped_storage()._cdata] = value.untyped_storage()
@@ -164,7 +164,7 @@ def run_watched(segment: Segment, inputs: Values, size: int) -> tuple[Values, li
 
 
 def leaves_of(graph: Graph, segment: Segment, held: Values) -> Values:
-    """What a segment needs of `held`, cut off from what made it."""
+    """The inputs of a segment among `held`, detached."""
     return {
         n: held[n].detach().requires_grad_(True) if graph.value(n).gradient else held[n].detach()
         for n in segment.input_values
@@ -183,6 +183,6 @@ def now(effort: Effort) -> float:
 
 
 def since(start: float, effort: Effort) -> float:
-    """Seconds since `start` at the device's own pace."""
+    """Seconds since `start` at the device's speed."""
     spent = now(effort) - start
     return spent / min(1.0, effort.cores) if effort.cores is not None else spent

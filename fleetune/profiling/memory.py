@@ -1,4 +1,4 @@
-"""Keeps a measuring process within its device's memory, and finds out what a worker takes beside its tensors."""
+"""Keeps a measuring process within its device's memory, and measures a worker's memory beyond its tensors."""
 
 import importlib
 from collections.abc import Mapping
@@ -25,16 +25,16 @@ CARRIED = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitNeed:
-    """Bytes that measuring one unit takes."""
+    """Memory that measuring one unit needs."""
 
     state_bytes: int
-    """Weights and buffers, and as much again for gradients."""
+    """Weights and buffers, plus gradients of the same size."""
     kept_bytes: int
-    """From its forward to its backward whatever the batch size, and"""
+    """Bytes kept from forward to backward, independent of the batch size."""
     sample_bytes: int
-    """for every sample: inputs and outputs included."""
+    """Bytes kept from forward to backward per sample, inputs and outputs included."""
     input_bytes: int
-    """Of one sample."""
+    """Input bytes per sample."""
 
     def activations(self, samples: int) -> int:
         """Kept from forward to backward."""
@@ -74,7 +74,7 @@ def _activations(graph: Graph, skeleton: nn.Module, samples: int) -> tuple[dict[
 
 
 def fitting_sizes(needs: Mapping[str, UnitNeed], sizes: tuple[int, ...], budget_bytes: int) -> tuple[int, ...]:
-    """The batch sizes at which every unit alone fits into the budget; Infeasible where none does."""
+    """Batch sizes at which every unit alone fits the budget. Raises Infeasible if there is none."""
     fitting = tuple(size for size in sizes if all(_window_bytes([n], size) <= budget_bytes for n in needs.values()))
     if not fitting:
         unit, need = max(needs.items(), key=lambda item: _window_bytes([item[1]], sizes[0]))
@@ -87,7 +87,7 @@ def fitting_sizes(needs: Mapping[str, UnitNeed], sizes: tuple[int, ...], budget_
 
 
 def windows(needs: Mapping[str, UnitNeed], most_samples: int, budget_bytes: int) -> list[list[str]]:
-    """Consecutive units that are measured together within the budget; one that alone does not fit is a window too."""
+    """Windows of consecutive units measured together within the budget; a unit that does not fit is its own window."""
     found: list[list[str]] = [[]]
     for unit in needs:
         together = [needs[name] for name in (*found[-1], unit)]
@@ -126,11 +126,11 @@ class Workspace:
         self._before_bytes = resident_bytes()
 
     def begin(self) -> None:
-        """A window is going to be loaded."""
+        """Call before a window is loaded."""
         trim_heap()
         reset_peak()
 
     def end(self, held_bytes: int) -> None:
-        """It has been measured, and held so many bytes of tensors at most."""
+        """Call after a window is measured; `held_bytes` is the peak of its tensors."""
         used_bytes = int(peak_memory_bytes(torch.device("cpu"))) - self._before_bytes
         self.bytes = max(self.bytes, used_bytes - held_bytes)

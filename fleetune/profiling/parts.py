@@ -1,8 +1,8 @@
-"""How much of every unit belongs to a head: of its work as of its bytes, by parameters of dense layers.
+"""Share of every unit's work and bytes that belongs to an attention head, by parameters of dense layers.
 
-A dense layer that is a unit is divided by heads; of a whole block, norms are nobody's. Units between the layers of one
-half of a block (the attention itself, where it is not folded into what joins the heads; the activation of the
-feed-forward layer) hold no weights, but compute on what is each head's own.
+A unit that is a dense layer is divided among heads. If a unit is a whole block, its norms belong to no head. Units
+between the layers of one half of a block (the attention itself unless it is folded into the output projection, and the
+activation of the feed-forward layer) hold no weights and are divided like the layers around them.
 """
 
 from fractions import Fraction
@@ -16,7 +16,7 @@ from fleetune.models.units import state_by_unit
 
 
 class Parts:
-    """The units of a model, to be divided."""
+    """Divides the units of a model among its heads."""
 
     def __init__(self, graph: g.Graph, skeleton: nn.Module) -> None:
         sizes = {name: parameter.numel() for name, parameter in skeleton.named_parameters()}
@@ -30,7 +30,7 @@ class Parts:
         }
 
     def of(self, head: AttentionHead) -> tuple[SubnetPart, ...]:
-        """The head's parts, in the order of units."""
+        """Parts of a head, in the order of units."""
         shares = dict.fromkeys(self._modules, Fraction(0))
         for layer, fraction in head.layers:
             size = sum(self._sizes[name] for name in layer.parameters)
@@ -40,7 +40,7 @@ class Parts:
         return tuple(SubnetPart(unit=unit, share=float(share)) for unit, share in shares.items() if share)
 
     def _unit(self, layer: DenseLayer) -> str:
-        """The unit that runs a layer."""
+        """Name of the unit that runs a layer."""
         return next(unit for unit, modules in self._modules.items() if any(_holds(m, layer.name) for m in modules))
 
     def _between(self, head: AttentionHead, half: HalfBlock) -> list[str]:

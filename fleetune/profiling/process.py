@@ -1,4 +1,4 @@
-"""One measuring process at a device's site: given its task, listened to until it ends, its failure put into words."""
+"""Runs one measuring process at a device's site: passes its task, reads its messages, and explains its failure."""
 
 import json
 import threading
@@ -25,27 +25,27 @@ from fleetune.profiling.task import MeasureTask, ProfilingTask
 
 TASK, LOG = "task.json", "log"
 WORKER_BYTES = 400_000_000
-"""What a process takes that has imported torch and transformers, where it did not live to say it itself."""
+"""Assumed memory of a process with torch and transformers, if it ended before reporting its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Errand:
-    """What a process is to do, and at which device."""
+    """A task for the measuring process of a device."""
 
     device: Device
     given: MeasureTask
     answer: str = COSTS
-    """The event that its last line must be."""
+    """Event of the last message, which carries the result."""
     doing: str = "profiling"
     done: str = "profiled"
     holds: str = "for the largest"
-    """What it holds in memory of units at least."""
+    """Description of the units that it must hold in memory."""
     advice: str = "give it more memory, lower training.micro_batch_samples or leave it out"
-    """Where its memory is too small."""
+    """Advice for a device with too little memory."""
 
 
 class Started:
-    """The processes that measure; once stopped, one that starts late is stopped too."""
+    """The running measuring processes; after `stop`, a process that starts late is stopped too."""
 
     def __init__(self) -> None:
         self._jobs: list[Job] = []
@@ -53,7 +53,7 @@ class Started:
         self._lock = threading.Lock()
 
     def add(self, job: Job) -> None:
-        """A process that has been started."""
+        """Register a started process."""
         with self._lock:
             self._jobs.append(job)
             late = self._stopped
@@ -61,7 +61,7 @@ class Started:
             job.stop()
 
     def stop(self) -> None:
-        """End them all."""
+        """Stop all processes."""
         with self._lock:
             self._stopped = True
         for job in self._jobs:
@@ -70,18 +70,18 @@ class Started:
 
 @dataclass(slots=True)
 class _Heard:
-    """What a measuring process has said so far."""
+    """Messages of a measuring process so far."""
 
     worker_bytes: int = WORKER_BYTES
     unit_bytes: int | None = None
-    """Of its largest unit, or of whatever it holds at once."""
+    """Bytes of its largest unit, or of all that it holds at once."""
     last: dict[str, Any] = field(default_factory=dict)
 
 
 def conduct(
     task: ProfilingTask, errand: Errand, launcher: Launcher, started: Started, progress: Callable[[float], None]
 ) -> dict[str, Any]:
-    """Run an errand to its end; returns the line that answers it. progress(share of the work done)."""
+    """Run a measuring process to its end; returns its last message. `progress` receives the share of work done."""
     folder = task.work / errand.doing / errand.device.name
     wire.write(errand.given, folder / TASK)
     command = Command(
@@ -101,7 +101,7 @@ def conduct(
 
 
 def _listen(job: Job, progress: Callable[[float], None]) -> _Heard:
-    """Everything until it ends; its share of the processor binds it from the moment it measures."""
+    """Read all messages; the CPU quota applies from the start of the measurement."""
     heard = _Heard()
     for line in job.lines():
         try:
@@ -119,7 +119,7 @@ def _listen(job: Job, progress: Callable[[float], None]) -> _Heard:
 
 
 def _failure(task: ProfilingTask, errand: Errand, job: Job, heard: _Heard) -> FleetuneError:
-    """Why a measuring process gave no answer."""
+    """The error for a measuring process that ended without a result."""
     code, device = job.wait() or 0, errand.device
     log = task.work / errand.doing / device.name / LOG
     if job.out_of_memory:
@@ -139,7 +139,7 @@ def _failure(task: ProfilingTask, errand: Errand, job: Job, heard: _Heard) -> Fl
 
 
 def _too_small(task: ProfilingTask, errand: Errand, heard: _Heard, used: str = "") -> str:
-    """How much there was, was `used`, and how much it would have taken."""
+    """Sentence with the available, used and needed memory."""
     model = task.model.source or (task.model.config or {}).get("model_type")
     more = f" and {_in_words(heard.unit_bytes)} {errand.holds}" if heard.unit_bytes is not None else ""
     return (

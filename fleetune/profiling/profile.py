@@ -40,7 +40,7 @@ def profile(task: ProfilingTask) -> Profile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
-    """What units cost: bytes and FLOPs per sample in the order of units, times per device and batch size."""
+    """Costs of units: bytes and FLOPs per sample in the order of units, times per device and batch size."""
 
     sizes: tuple[int, ...]
     activation_bytes: list[int]
@@ -57,7 +57,7 @@ def batch_sizes(micro_batch_samples: int, least: int = 1) -> tuple[int, ...]:
 
 
 def _simulate(task: ProfilingTask, graph: Graph, module: nn.Module) -> _Found:
-    """Devices that are not there: worked out, and no process is started."""
+    """Compute the costs on simulated devices without starting a process."""
     sizes = batch_sizes(task.training.micro_batch_samples)
     model_type = str(saved_configuration(task.model_folder / "model").model_type)
     of_units = works(graph, module)
@@ -71,7 +71,7 @@ def _simulate(task: ProfilingTask, graph: Graph, module: nn.Module) -> _Found:
 
 
 def _measure(task: ProfilingTask, graph: Graph, module: nn.Module) -> _Found:
-    """Bytes and FLOPs as the first device saw them."""
+    """Measure on all devices; bytes and FLOPs are those of the first one."""
     least, most = min_samples(graph, module), task.training.micro_batch_samples
     if most < least:
         raise Refused(

@@ -1,8 +1,7 @@
-"""The heads of a model with their scores, as a profile lists them.
+"""Scores of a model's attention heads, as listed in a profile.
 
-Scores do not depend on the device that computes them, so one does it, that with the most memory, once nothing is being
-timed any more; for devices that are not there it is this machine. They depend on data and seed, and are never kept
-for other runs.
+Scores do not depend on the device, so only the device with the most memory computes them, after all timing; for
+simulated devices this machine does. They depend on data and seed and are never cached.
 """
 
 import psutil
@@ -24,7 +23,7 @@ from fleetune.profiling.task import MeasureTask, ProfilingTask, ScoringTask
 
 
 def to_score(task: ProfilingTask, graph: Graph, module: nn.Module) -> tuple[AttentionHead, ...]:
-    """The model's heads; Refused where it has none, or none of their weights is trained."""
+    """The model's heads. Raises Refused if there are none or none of their weights is trained."""
     found = attention_heads(find_blocks(graph, module, saved_configuration(task.model_folder / "model")))
     if not trained(found, dict(module.named_parameters())):
         raise Refused(
@@ -37,7 +36,7 @@ def to_score(task: ProfilingTask, graph: Graph, module: nn.Module) -> tuple[Atte
 def subnets(
     task: ProfilingTask, graph: Graph, module: nn.Module, found: tuple[AttentionHead, ...]
 ) -> tuple[Subnet, ...]:
-    """Every head with its parts of units and its scores."""
+    """Subnets of the profile: every head with its parts of units and its scores."""
     parts = Parts(graph, module)
     scored = zip(found, _scores(task).heads, strict=True)
     return tuple(

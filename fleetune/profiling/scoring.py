@@ -1,9 +1,9 @@
-"""What a measuring process computes when it scores: importance of every head, by real passes over the whole model.
+"""Importance scores of every head, computed by forward and backward passes over the whole model.
 
-Fisher information is that of D2FT eq. (2), the sum of squared gradients of what a micro-batch adds to the round's loss;
-as everywhere in training that is its sum over targets by the targets of the whole batch. Gradients are of weights that
-are trained (with LoRA: adapters, as D2FT §II-D decides on those alone); weight magnitude, eq. (3), counts all of a
-head's weights, since an adapter is all zeros where training starts. Sums are in double precision.
+Fisher information (D2FT eq. (2)) is the sum of squared gradients of a micro-batch's contribution to the round's loss:
+its loss summed over targets, divided by the number of targets in the whole batch. Gradients are those of trained
+weights (with LoRA the adapters, as in D2FT §II-D); weight magnitude (eq. (3)) counts all weights of a head, since adapters are
+zero at the start of training. Sums are in double precision.
 """
 
 import math
@@ -34,7 +34,7 @@ Say = Callable[[dict[str, Any]], None]
 
 
 def score(task: MeasureTask, scoring: ScoringTask, runtime_bytes: int, say: Say) -> Scores:
-    """Scores of every head over the first round's micro-batches; tells what it needs, that it begins, and progress."""
+    """Scores of every head over the first round's micro-batches; prints its memory needs, its start and progress."""
     folder, place = Path(task.model_folder), torch.device(task.accelerator)
     if place.type == "cuda":  # the same sums every time; to be set before its libraries are used
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -65,8 +65,8 @@ def score(task: MeasureTask, scoring: ScoringTask, runtime_bytes: int, say: Say)
 
 
 def first_round(segment: Segment, data: PreparedData, scoring: ScoringTask) -> Iterator[torch.Tensor]:
-    """What each micro-batch of the first round adds to its loss, computed as training will: the same samples, and the
-    same dropout. `segment` is the whole model."""
+    """Yields the loss contribution of each micro-batch of the first round, with the samples and dropout of training.
+    `segment` is the whole model."""
     samples, graph = scoring.micro_batch_samples, segment.graph
     rows = batch_indices(data.size("train"), scoring.batch_samples, scoring.seed, 0)
     targets = count_targets(data.rows("train", rows)["labels"], data.task)
@@ -84,10 +84,10 @@ def first_round(segment: Segment, data: PreparedData, scoring: ScoringTask) -> I
 
 
 class Tally:
-    """Adds up scores, micro-batch by micro-batch."""
+    """Accumulates scores over micro-batches."""
 
     def __init__(self, scored: tuple[AttentionHead, ...], parameters: dict[str, nn.Parameter]) -> None:
-        """`parameters` of the whole model by canonical name."""
+        """`parameters`: those of the whole model by canonical name."""
         self._heads = scored
         self._trained = {name: parameters[name] for name in trained(scored, parameters)}
         with torch.no_grad():
@@ -96,7 +96,7 @@ class Tally:
         self._fisher: list[list[float]] = [[] for _ in scored]
 
     def add(self, loss: torch.Tensor) -> None:
-        """One micro-batch more."""
+        """Add the gradients of one micro-batch."""
         made = torch.autograd.grad(loss, list(self._trained.values()), materialize_grads=True)
         gradients = dict(zip(self._trained, made, strict=True))
         for place, head in enumerate(self._heads):
@@ -104,7 +104,7 @@ class Tally:
             self._fisher[place].append(_total(head, gradients, torch.square))
 
     def scores(self) -> Scores:
-        """Of all micro-batches so far."""
+        """Scores over all micro-batches so far."""
         return Scores(
             heads=tuple(
                 HeadScores(name=head.name, weight_magnitude=weight, gradient_magnitude=gradient, fisher=tuple(fisher))
@@ -116,19 +116,19 @@ class Tally:
 
 
 def trained(scored: tuple[AttentionHead, ...], parameters: dict[str, nn.Parameter]) -> tuple[str, ...]:
-    """Names of parameters that are trained and of which some head has a part."""
+    """Names of trained parameters that belong to some head, at least in part."""
     names = dict.fromkeys(piece.parameter for head in scored for piece in head.slices)
     return tuple(name for name in names if parameters[name].requires_grad)
 
 
 def _total(head: AttentionHead, tensors: dict[str, Any], term: Callable[[torch.Tensor], torch.Tensor]) -> float:
-    """Sum of a term over the head's parts of those tensors."""
+    """Sum of a term over the head's slices of the tensors."""
     held = [piece.of(tensors[piece.parameter]) for piece in head.slices if piece.parameter in tensors]
     return float(torch.stack([term(part.double()).sum() for part in held]).sum()) if held else 0.0
 
 
 def _held_bytes(module: nn.Module, scored: tuple[AttentionHead, ...]) -> int:
-    """Weights, buffers, and gradients of what is scored."""
+    """Bytes of weights, buffers and gradients of the scored parameters."""
     parameters = dict(module.named_parameters())
     gradients = [parameters[name] for name in trained(scored, parameters)]
     return sum(int(t.numel() * t.element_size()) for t in (*parameters.values(), *module.buffers(), *gradients))

@@ -1,5 +1,5 @@
-"""What units would cost on devices that are not there: FLOPs and bytes counted on tensors without data, times from
-the devices' stated speeds. Nothing is computed, so a model of any size is counted in seconds.
+"""Costs of units on simulated devices: FLOPs and bytes counted on tensors without data, times by the devices' stated
+speeds. Nothing is computed, so counting takes seconds for a model of any size.
 """
 
 from collections.abc import Iterator
@@ -19,25 +19,25 @@ from fleetune.models.segment import META, META_SAMPLES, Segment, empty_input, wi
 from fleetune.profiling.measure import leaves_of, run_watched
 
 MANY = 2 * META_SAMPLES
-"""Samples. Everything is counted for both: what a sample costs is the difference, divided by the samples it is of."""
+"""Two batch sizes; the cost of a sample is the difference of their costs over the difference of the sizes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a sample (or some) asks of a unit."""
+    """Work of a unit for one sample (or several)."""
 
     activation_bytes: int
     """Activations kept for backward, counted at the first unit that keeps them; units add up to the whole model."""
     forward_flops: int
     backward_flops: int
     layers: int
-    """Calls of modules without children."""
+    """Number of calls of modules without children."""
     backward: bool
-    """Whether a gradient passes through it at all."""
+    """True if the backward pass reaches the unit."""
 
 
 def works(recorded: Graph, skeleton: nn.Module) -> list[Work]:
-    """The work of one sample in every unit; `skeleton` is the whole model on the meta device."""
+    """Work of one sample in every unit; `skeleton` is the whole model on the meta device."""
     graph = without_device(recorded)
     return [
         _difference(*both) for both in zip(*(_counted(graph, skeleton, n) for n in (META_SAMPLES, MANY)), strict=True)
@@ -45,7 +45,7 @@ def works(recorded: Graph, skeleton: nn.Module) -> list[Work]:
 
 
 def simulated_times(device: Device, model_type: str, of_units: list[Work], batch_sizes: tuple[int, ...]) -> DeviceTimes:
-    """Times of a simulated device (see contracts.fleet.ModelSpeed); Refused where it has no speed for such a model."""
+    """Times of a simulated device (see contracts.fleet.ModelSpeed). Raises Refused if it has no speed for the model."""
     assert device.simulated is not None, "only simulated devices have speeds"
     speed = device.simulated.speed(device.name, model_type)
 
@@ -72,7 +72,7 @@ def _difference(few: Work, many: Work) -> Work:
 
 
 def _counted(graph: Graph, skeleton: nn.Module, samples: int) -> Iterator[Work]:
-    """Every unit run forward and backward with that many samples."""
+    """Work of every unit for `samples` samples, forward and backward."""
     held = {number: empty_input(graph, number, samples) for number in graph.inputs.values()}
     kept: dict[int, torch.UntypedStorage] = {}  # none is let go, so that none is taken for another
     for unit in graph.units:
@@ -99,9 +99,9 @@ def _counter() -> Any:
 
 
 def _convolution_backward(gradient: Any, x: Any, weight: Any, *rest: Any, **named: Any) -> int:
-    """A gradient costs what the forward did, once for the inputs and once for the weights, where each is asked for.
+    """FLOPs of the backward pass: those of the forward once for the inputs and once for the weights, if required.
 
-    torch's own count takes a grouped convolution for a dense one: a hundred times too much for a depthwise one.
+    torch's FLOP counter counts a grouped convolution as dense, a hundred times too many for a depthwise one.
     """
     transposed, wanted = rest[4], rest[7]
     return int(conv_flop_count(x, weight, gradient, transposed=transposed)) * sum(map(bool, wanted[:2]))
@@ -109,7 +109,7 @@ def _convolution_backward(gradient: Any, x: Any, weight: Any, *rest: Any, **name
 
 @contextmanager
 def _layer_calls() -> Iterator[list[nn.Module]]:
-    """Gathers the modules without children that are called."""
+    """Collects the called modules without children."""
     called: list[nn.Module] = []
 
     def hook(module: nn.Module, inputs: Any, output: Any) -> None:

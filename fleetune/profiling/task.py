@@ -1,4 +1,4 @@
-"""What profiling is given: by the stage to the conductor, and by the conductor to each measuring process."""
+"""Inputs of the profile stage, and of each of its measuring processes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from fleetune.profiling.cache import MeasurementCache
 
 
 def unheard(sentence: str) -> None:
-    """A listener to notes that is not there."""
+    """Ignore a note."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,21 +32,21 @@ class ProfilingTask:
     data_folder: Path
     """The prepared data."""
     output: Path
-    """Gets profile.json."""
+    """Folder for profile.json."""
     work: Path
     sites: Sites
-    """Where the measuring processes run; entered already."""
+    """Sites of the measuring processes, already open."""
     progress: Progress
     note: Callable[[str], None] = unheard
     cache: MeasurementCache | None = None
-    """Answers of earlier runs; None measures every device and keeps nothing."""
+    """Measurements of earlier runs; None: measure every device and store nothing."""
     scores: bool = False
-    """Whether heads of attention are scored, too."""
+    """True: also score attention heads."""
 
 
 @record
 class ScoringTask:
-    """What is scored: the first round's micro-batches, as training will deal them."""
+    """Scoring of the first round's micro-batches, in the order of training."""
 
     seed: int
     batch_samples: int
@@ -54,13 +54,13 @@ class ScoringTask:
 
     @property
     def micro_batches(self) -> int:
-        """M of the papers."""
+        """Number of micro-batches per round (M in the papers)."""
         return self.batch_samples // self.micro_batch_samples
 
 
 @record
 class MeasureTask:
-    """What a measuring process is given; with `scoring` it scores and measures nothing."""
+    """Task of a measuring process; with `scoring` it scores heads instead of measuring."""
 
     device: str
     model: ModelRequest

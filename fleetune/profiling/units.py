@@ -1,4 +1,4 @@
-"""Sizes of units that need no device: parameters, buffers and what crosses each cut."""
+"""Sizes of units: bytes of parameters, of buffers and of the tensors that cross each cut."""
 
 import math
 
@@ -15,8 +15,8 @@ def unit_sizes(
 ) -> tuple[Unit, ...]:
     """The profile's units. activation_bytes, flops: per sample, in the order of units.
 
-    A value that is the same for all samples (rotary angles, say) crosses a cut once per micro-batch; per sample it
-    counts as its share of that.
+    A value without a batch dimension (such as rotary angles) crosses a cut once per micro-batch; per sample it counts
+    1 / micro_batch_samples of its size.
     """
     parameters, buffers = dict(skeleton.named_parameters()), dict(skeleton.named_buffers())
     state, tied = state_by_unit(graph, skeleton), tied_parameters_by_unit(graph, skeleton)

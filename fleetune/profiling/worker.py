@@ -1,4 +1,4 @@
-"""One device's measuring process: `python -m fleetune.profiling.worker --task FILE`; the answer is a line of JSON."""
+"""The measuring process of a device: `python -m fleetune.profiling.worker --task FILE`; prints its result as JSON."""
 
 import argparse
 import json
@@ -40,11 +40,11 @@ from fleetune.profiling.scoring import score
 from fleetune.profiling.task import MeasureTask
 
 OF_WHAT_IS_LEFT = 0.6
-"""Of the memory beyond a worker's own, for units: buffers of kernels and the allocator's slack need some."""
+"""Share of free memory used for units; the rest is for buffers of kernels and the allocator's slack."""
 
 
 def main() -> int:
-    """Measure every unit (or score every head), tell progress line by line, and print the answer."""
+    """Measure every unit (or score every head), print progress, and print the result."""
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--task", type=Path, required=True)
     try:
@@ -116,7 +116,7 @@ def _measure(task: MeasureTask) -> None:
 
 
 def _answer(unit: str, cost: UnitCost, measured: tuple[int, ...], asked: tuple[int, ...]) -> UnitMeasurement:
-    """At every batch size that was asked for; those that did not fit in memory go on as the measured ones end."""
+    """Costs at every requested batch size; those that do not fit in memory are extrapolated."""
 
     def whole(amounts: list[int]) -> tuple[int, ...]:
         return tuple(round(amount) for amount in prolonged(amounts, measured, asked))
@@ -133,20 +133,20 @@ def _answer(unit: str, cost: UnitCost, measured: tuple[int, ...], asked: tuple[i
 
 
 def prolonged(amounts: Sequence[float], measured: tuple[int, ...], asked: tuple[int, ...]) -> tuple[float, ...]:
-    """Amounts at every size of `asked`, of which `measured` are the first: beyond them along the line through the last
-    two, never falling; in proportion where there is one."""
+    """Amounts at all sizes of `asked`, of which `measured` are the first. Larger sizes are extrapolated along the line
+    through the last two, never decreasing, or in proportion to the only one."""
     last, size = amounts[-1], measured[-1]
     slope = max(0.0, (last - amounts[-2]) / (size - measured[-2])) if len(measured) > 1 else last / size
     return (*amounts, *(last + slope * (more - size) for more in asked[len(measured) :]))
 
 
 def ratio(usual_s: list[float], least_s: list[float]) -> float:
-    """How many times the minimum a usual pass takes, over all batch sizes; 1 for what takes no time."""
+    """Median pass time over minimum pass time, over all batch sizes; 1 for units that take no time."""
     return max(1.0, sum(usual_s) / sum(least_s)) if sum(least_s) > 0 else 1.0
 
 
 def _held_bytes(graph: Graph, module: nn.Module) -> dict[str, int]:
-    """unit -> weights and buffers, and gradients of what is trained."""
+    """unit -> bytes of weights, buffers and gradients of trained weights."""
     sizes = {n: t.numel() * t.element_size() * (1 + t.requires_grad) for n, t in module.named_parameters()}
     sizes |= {n: t.numel() * t.element_size() for n, t in module.named_buffers()}
     return {unit: sum(sizes[name] for name in names) for unit, names in state_by_unit(graph, module).items()}

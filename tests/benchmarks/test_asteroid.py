@@ -1,4 +1,4 @@
-"""The Asteroid paper's tables: problems are posed as stages would pose them, ratios are what they say."""
+"""The benchmark `asteroid_tables`: problems equal those of the stages, and ratios follow their definitions."""
 
 import pytest
 
@@ -23,7 +23,7 @@ PROBLEM = ("C", 100)
 
 
 def test_a_problem_has_the_paper_s_devices_and_single_layers() -> None:
-    """BERT-small has 53 of them here, 56 in the paper; a round is the paper's mini-batch."""
+    """BERT-small has 53 layers here (56 in the paper), and a round is the paper's mini-batch."""
     problem = default_problem(BERT, environment(*PROBLEM))
     assert [device.name for device in problem.devices] == ["nx-0", "tx2-0", "tx2-1", "nano-0", "nano-1", "nano-2"]
     assert len(problem.layers) == 53
@@ -32,7 +32,7 @@ def test_a_problem_has_the_paper_s_devices_and_single_layers() -> None:
 
 
 def test_times_by_bytes_take_as_long_in_all() -> None:
-    """Only their distribution over units is another."""
+    """Times by bytes change the distribution over units, not the total."""
     fleet = identical_devices("nano", 1)
     flops, by_bytes = (profile_of(BERT, fleet, 8, by).times_of("nano-0") for by in (False, True))
     assert sum(row[1] for row in flops.forward_s) == pytest.approx(sum(row[1] for row in by_bytes.forward_s), rel=1e-4)
@@ -40,7 +40,7 @@ def test_times_by_bytes_take_as_long_in_all() -> None:
 
 
 def test_a_table_compares_rounds_of_the_same_problem() -> None:
-    """Search is no slower than DP, search! leaves nobody out, and a plan costs the same when it is costed again."""
+    """`search` is no slower than DP, `search!` uses all devices, and the costs of a plan are reproducible."""
     problem = hpp_problem(BERT, environment("D"), 8, 4)
     ours, forced, dp = (require_plan(problem, name) for name in ("search", SEARCH_ALL_DEVICES, "dp"))
     assert ours.fits and forced.fits and ours.round_s <= dp.round_s
@@ -50,7 +50,7 @@ def test_a_table_compares_rounds_of_the_same_problem() -> None:
 
 
 def test_the_ring_s_bandwidth_is_what_the_paper_leaves() -> None:
-    """A DP whose all-reduce ran at that bandwidth would be slower than Asteroid by the paper's factor."""
+    """With an all-reduce at that bandwidth, DP is slower than Asteroid by the paper's factor."""
     for cell in table4_cells([BERT]):
         said = paper.SPEED_UPS[BERT.name][cell.link]
         reduce_s = cell.dp.reduce_s * cell.link[1] / cell.ring_mbit_per_s
@@ -59,21 +59,21 @@ def test_the_ring_s_bandwidth_is_what_the_paper_leaves() -> None:
 
 
 def test_every_model_has_its_numbers() -> None:
-    """Those of Tables 4 and 7 for all, of Table 2 for the images."""
+    """Tables 4 and 7 have numbers for all models, Table 2 for the image models."""
     names = {model.name for model in MODELS}
     assert set(paper.SPEED_UPS) == set(paper.PLANNING_S) == names
     assert set(paper.VOLUMES) == names - {BERT.name}
 
 
 def test_ablation_divides_evenly_and_averages_devices() -> None:
-    """Groups stay, samples do not; times are means over devices."""
+    """The ablation keeps groups, divides samples evenly, and averages times over devices."""
     draft = Draft((DraftStage(0, 2, (0, 1, 2), (8, 1, 1)), DraftStage(2, 3, (3,), (10,))), (3, 1))
     assert [stage.samples for stage in _divided_evenly(draft).stages] == [(4, 3, 3), (10,)]
     assert _mean_over_devices((((1.0, 2.0),), ((3.0, 6.0),))) == ((2.0, 4.0),)
 
 
 def test_ratios_near_the_paper_s() -> None:
-    """Within a factor of 1.25 either way; a share of none cannot be told."""
+    """A ratio is near within a factor of 1.25 either way, and an agreement without cells has no value."""
     assert near(1.25, 1.0) and near(0.8, 1.0) and not near(1.26, 1.0) and not near(0.79, 1.0)
     assert with_paper(1.234, 1.2) == "1.23 (1.2)" and with_paper(2) == "2.00"
     half = agreement("half", [True, False], "cells")

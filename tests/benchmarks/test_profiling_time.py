@@ -1,4 +1,4 @@
-"""The table of profiling times: sums are what they say, and what is smaller than in the paper is told."""
+"""The benchmark `profiling_time`: sums are correct, and remarks name everything smaller than in the paper."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -21,13 +21,13 @@ from fleetune.launching import LocalSites
 
 
 def made(model: Model, pace: float, least: int = 1) -> ProfilingTimes:
-    """A model that took each device `pace` seconds for a whole core."""
+    """Times of a model that needs `pace` seconds of a whole core on each device."""
     spent = {name: pace / cores for name, cores in CORES.items()}
     return ProfilingTimes(model, 10, (least, model.largest), spent, 2 * pace)
 
 
 def test_all_four_stand_beside_the_paper_s() -> None:
-    """Every model has a row; the last one adds them up, with the paper's three devices beside it."""
+    """Every model has a row; the last row has the sums beside the paper's three devices."""
     found = [made(model, 30.0) for model in MODELS]
     sheet = table8(found, fleet(CORES))
     assert [row[0] for row in sheet.rows] == [*(model.name for model in MODELS), "all four"]
@@ -41,7 +41,7 @@ def test_all_four_stand_beside_the_paper_s() -> None:
 
 
 def test_what_is_smaller_or_left_out_is_told() -> None:
-    """Batch sizes that end sooner or begin later, models that are not there: and then nothing is added up."""
+    """Remarks name smaller and missing batch sizes and missing models, without which there are no sums."""
     said = " ".join(table8([made(QUICK_MODELS[0], 1.0, least=2)], fleet(CORES)).remarks)
     assert "the largest batch of MobileNetV2. Nothing is scaled up" in said
     assert "Left out of the paper's four: Bert-small, EfficientNet-B1, ResNet50." in said
@@ -54,14 +54,14 @@ def test_what_is_smaller_or_left_out_is_told() -> None:
 
 
 def test_containers_are_said_to_be_held() -> None:
-    """Where the devices are containers, their shares bind."""
+    """For containers the remark says that their CPU shares were limited."""
     remarks = table8([made(MODELS[0], 1.0)], fleet(CORES, DOCKER)).remarks
     assert "to which its container was held" in remarks[0] and "slowed" not in remarks[0]
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.file)
 def test_models_are_the_paper_s(model: Model) -> None:
-    """Each by its file in configs, in batches no larger than the paper's, of data that suffice for one."""
+    """Every model has a file in configs, batches at most as large as the paper's, and enough data for one batch."""
     assert model.request.granularity == "layer"
     assert model.largest <= LARGEST_BATCH[model.name]
     assert (model.data.train_samples or 0) >= model.largest
@@ -69,7 +69,7 @@ def test_models_are_the_paper_s(model: Model) -> None:
 
 @pytest.mark.slow
 def test_a_profile_is_timed_on_every_device(tmp_path: Path) -> None:
-    """By real processes: at its own pace, a device of 0.6 cores."""
+    """Real processes measure a device of 0.6 cores."""
     tiny = Model("ViT", "vit-tiny", SMALL_IMAGES, 2)
     with LocalSites() as sites:
         found = time_profiling(tiny, fleet(QUICK_CORES), sites, tmp_path)

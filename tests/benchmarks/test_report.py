@@ -1,4 +1,4 @@
-"""What benchmarks print: a table, then one line that other programs can rely on."""
+"""The output of benchmarks: a table, then one line of JSON with fixed keys."""
 
 import json
 
@@ -29,7 +29,7 @@ def test_ok_says_whether_the_target_is_reached(value: float, target: float | Non
 
 
 def test_what_could_not_be_measured_is_not_ok_and_says_why() -> None:
-    """No value, no ok, with or without a target; and no figure without a value may keep silent about it."""
+    """A figure without a value is not ok, with or without a target, and must give a reason."""
     missing = figure(None, None, why="no accelerator here")
     assert missing.to_json()["value"] is None and missing.to_json()["ok"] is False
     assert missing.to_json()["why"] == "no accelerator here"
@@ -38,7 +38,7 @@ def test_what_could_not_be_measured_is_not_ok_and_says_why() -> None:
 
 
 def test_figures_are_finite_and_better_in_one_of_two_ways() -> None:
-    """Infinity is no figure, and `better` has two values."""
+    """Infinite values and unknown values of `better` are refused."""
     with pytest.raises(ValueError, match="finite"):
         figure(float("inf"), None)
     with pytest.raises(Refused, match="better"):
@@ -46,12 +46,12 @@ def test_figures_are_finite_and_better_in_one_of_two_ways() -> None:
 
 
 def test_middle_is_the_median_with_its_spread() -> None:
-    """Of 3, 1, 2: 2, between 1 and 3."""
+    """The median of 3, 1, 2 is 2, with spread 1 to 3."""
     assert median_and_spread([3.0, 1.0, 2.0]) == {"value": 2.0, "spread": (1.0, 3.0)}
 
 
 def test_the_last_line_is_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever the table looks like, the last line holds exactly the agreed keys."""
+    """The last line has exactly the agreed keys."""
     report = Report("toy", quick=True, cores=2, load_before=0.256)
     report.add([figure(0.9, 1.0, spread=(0.8, 1.2), about="seconds of a round"), figure(None, 1.0, why="too noisy")])
     report.print()
@@ -71,7 +71,7 @@ def test_the_last_line_is_one_json_object(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_report_reads_the_machine_when_it_is_made() -> None:
-    """Cores this process may use, and the load before the work."""
+    """A new report has the cores that this process may use, and the load average."""
     report = Report("toy", quick=False)
     assert report.cores >= 1
     assert report.load_before >= 0

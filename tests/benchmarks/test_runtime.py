@@ -1,4 +1,4 @@
-"""What the benchmarks are made of works; what it measures is not judged here."""
+"""The instruments of the benchmark `runtime`: turns of processes, memory meters and transfers."""
 
 import os
 import subprocess
@@ -12,12 +12,12 @@ from benchmarks.runtime.transfers import transfer_costs
 
 
 def happens(child: subprocess.Popen[bytes], change: int) -> bool:
-    """Wait until the child stops or goes on."""
+    """Wait until the child stops or continues."""
     return os.waitid(os.P_PID, child.pid, change) is not None
 
 
 def test_a_process_works_only_in_its_turn() -> None:
-    """Between turns it is stopped, and each turn is noted."""
+    """A process is stopped between turns, and each turn is recorded."""
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         watch = Stopwatch(child.pid)
@@ -34,7 +34,7 @@ def test_a_process_works_only_in_its_turn() -> None:
 
 
 def test_a_meter_sees_memory_that_is_free_again() -> None:
-    """Its peak counts what lived in between."""
+    """The peak counts memory that was freed before the reading."""
     meter = UsageMeter()
     held = bytearray(b"1" * (32 << 20))
     del held
@@ -45,7 +45,7 @@ def test_a_meter_sees_memory_that_is_free_again() -> None:
 
 @pytest.mark.slow
 def test_tensors_travel_both_ways_of_sending(tmp_path: Path) -> None:
-    """Two processes send by the exchange and by bare zmq; every figure comes out, and copies are counted."""
+    """Two processes send tensors both ways, and every figure has a value."""
     figures = {figure.name: figure for figure in transfer_costs(tmp_path, repeats=1)}
     assert list(figures) == ["copies_send", "copies_receive", "cpu_send", "cpu_receive", "control_round_trip"]
     assert all(figure.value is not None for figure in figures.values())
