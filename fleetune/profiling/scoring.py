@@ -2,8 +2,8 @@
 
 Fisher information (D2FT eq. (2)) is the sum of squared gradients of a micro-batch's contribution to the round's loss:
 its loss summed over targets, divided by the number of targets in the whole batch. Gradients are those of trained
-weights (with LoRA the adapters, as in D2FT §II-D); weight magnitude (eq. (3)) counts all weights of a head, since adapters are
-zero at the start of training. Sums are in double precision.
+weights (with LoRA the adapters, as in D2FT §II-D); weight magnitude (eq. (3)) counts all weights of a head: adapters
+are zero at the start of training. Sums are in double precision.
 """
 
 import math
