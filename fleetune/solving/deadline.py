@@ -1,18 +1,19 @@
-"""The time limit of a search. Solvers read no other clock."""
+"""The time limit of a search. Solvers read no other clock, and this one is an argument."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 
 
 class Deadline:
     """A time limit that starts when the object is made."""
 
-    def __init__(self, limit_s: float | None = None) -> None:
-        """limit_s: None never expires."""
-        self.limit_s = limit_s
-        self.started = time.monotonic()
+    def __init__(self, limit_s: float | None = None, now: Callable[[], float] = time.monotonic) -> None:
+        """limit_s: None never expires; now: seconds of a clock that never goes back."""
+        self.limit_s, self._now = limit_s, now
+        self.started = now()
         self.ends = math.inf if limit_s is None else self.started + limit_s
 
     @property
@@ -23,15 +24,15 @@ class Deadline:
     @property
     def expired(self) -> bool:
         """True once the limit is reached."""
-        return self.limited and time.monotonic() >= self.ends
+        return self.limited and self._now() >= self.ends
 
     def elapsed_s(self) -> float:
         """Seconds since the start."""
-        return time.monotonic() - self.started
+        return self._now() - self.started
 
     def left_s(self) -> float:
         """Seconds left, at least 0; infinite without a limit."""
-        return max(0.0, self.ends - time.monotonic()) if self.limited else math.inf
+        return max(0.0, self.ends - self._now()) if self.limited else math.inf
 
     def affords(self, cost_s: float) -> bool:
         """True if a step of about this many seconds, which cannot be stopped, still ends in time."""
@@ -39,11 +40,11 @@ class Deadline:
 
     def part(self, share: float) -> Deadline:
         """A deadline after this share of the time that is left."""
-        return Deadline(share * self.left_s() if self.limited else None)
+        return Deadline(share * self.left_s() if self.limited else None, self._now)
 
     def extended(self, share: float, least_s: float) -> Deadline:
         """A deadline after this share of the limit, or of `least_s` if the limit is shorter, from the same start."""
-        found = Deadline(None)
+        found = Deadline(None, self._now)
         if self.limit_s is not None:
             found.limit_s = share * max(self.limit_s, least_s)
             found.started, found.ends = self.started, self.started + found.limit_s

@@ -1,11 +1,11 @@
 """Solving a problem of kind "hpp" by a named method, and its error messages where no plan fits."""
 
-import time
 from collections.abc import Callable
 
 import numpy as np
 
 from fleetune.errors import Infeasible, Refused
+from fleetune.solving.deadline import Deadline
 from fleetune.solving.hpp.bound import lower_bound_s
 from fleetune.solving.hpp.candidate import OUT_OF_MEMORY
 from fleetune.solving.hpp.draft import Draft, DraftCost, DraftStage, MemoryShortfall, evaluate
@@ -49,10 +49,10 @@ def solve(
     layers, devices = len(problem.layers), len(problem.devices)
     if method == "asteroid":
         require_memory(needed_bytes(layers, devices), f"{layers} layers on {devices} devices")
-    started = time.perf_counter()
+    clock = Deadline()
     instance = Instance(problem, lost_s_per_byte)
     if method == "hetpipe":
-        return _of_hetpipe(instance, started)
+        return _of_hetpipe(instance, clock)
     bound_s = lower_bound_s(instance)
     deterministic = True
     if method == "search":
@@ -67,7 +67,7 @@ def solve(
         reason="" if cost.shortfall is None else describe_shortfall(instance, draft, cost.shortfall),
         objective=cost.round_s,
         lower_bound=bound_s,
-        solve_s=time.perf_counter() - started,
+        solve_s=clock.elapsed_s(),
         deterministic=deterministic,
         stages=_stages(instance, draft),
         formula_round_s=cost.formula_round_s,
@@ -95,7 +95,7 @@ def _check_sample_count(instance: Instance) -> None:
         )
 
 
-def _of_hetpipe(instance: Instance, started: float) -> Solution:
+def _of_hetpipe(instance: Instance, clock: Deadline) -> Solution:
     found = hetpipe.plan(instance)
     lacks = [
         peak - device.memory_bytes for peak, device in zip(found.memory_bytes, instance.problem.devices, strict=True)
@@ -118,7 +118,7 @@ def _of_hetpipe(instance: Instance, started: float) -> Solution:
         else "",
         objective=found.round_s,
         lower_bound=None,
-        solve_s=time.perf_counter() - started,
+        solve_s=clock.elapsed_s(),
         deterministic=True,
         stages=(),
         formula_round_s=None,
