@@ -88,7 +88,7 @@ class Report:
         self.figures.extend(figures)
 
     def line(self) -> str:
-        """The line of JSON that ends the output (contracts.md, section 4)."""
+        """The line of JSON that ends the output."""
         machine = {"cores": self.cores, "load_before": round(self.load_before, 2)}
         plain = {
             "bench": self.bench,

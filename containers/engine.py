@@ -87,7 +87,7 @@ def start(machine: Machine, paths: EnginePaths) -> Iterator[str]:
 def _remove_stale_pid_files(machine: Machine, paths: EnginePaths) -> bool:
     """Remove pid files of a crashed engine; returns True if there were any.
 
-    An engine takes whatever process has such an id by now for its own, and refuses to start.
+    If another process has that id by now, the engine mistakes it for itself and refuses to start.
     """
     stale = [file for file in paths.pid_files if machine.running_process(file, str(paths.runtime)) is None]
     return any([machine.remove(file) for file in stale])

@@ -114,7 +114,7 @@ def _shut_down(connected: socket.socket) -> None:
 
 @contextmanager
 def _as_unavailable(path: str) -> Iterator[None]:
-    """Turns whatever an answer that is none raises into EngineUnavailable."""
+    """Raise EngineUnavailable if there is no answer or an invalid one."""
     try:
         yield
     except (OSError, HTTPException, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -42,8 +42,10 @@ def is_loopback(address: str) -> bool:
 
 
 def check_api(address: str, name: str) -> None:
-    """Ask Prefect's API at `address`, which the setting `name` gives, for its health, as its clients would: through
-    proxies. Refused for what is no address, TryAgain where no such API answers."""
+    """Ask the Prefect API at `address`, the value of setting `name`, for its health, through proxies as clients do.
+
+    Refused: not an address. TryAgain: no such API answers there.
+    """
     instead = f"or unset {name} to have a server started here"
     given = f"{name} is {address}"
     if urlsplit(address).scheme not in ("http", "https") or not urlsplit(address).hostname:

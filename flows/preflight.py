@@ -8,7 +8,7 @@ from fleetune.errors import Refused
 from fleetune.store import RunRecord
 
 MOST_SEED = 2**63 - 2
-"""Largest seed that every random generator accepts, as well as the seed after it."""
+"""Largest seed of a run: torch accepts it and the seed after it. (`fleetune solve` uses numpy, which accepts less.)"""
 
 
 def validate(planned: RunRecord) -> None:

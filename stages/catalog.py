@@ -21,7 +21,7 @@ class StageSpec:
     """The slice of the run's config it reads: whole sections or single settings (`training.optimizer`)."""
     inputs: tuple[str, ...] = ()
     unkeyed_inputs: tuple[str, ...] = ()
-    """Inputs whose digests are not part of its key, since only some facts of them change what it makes, or none."""
+    """Inputs whose digests are not part of its key, because its outputs depend only on their `key_facts`, or not on them."""
     key_facts: tuple[str, ...] = ()
     """Facts about unkeyed inputs that are part of its key: `plan decisions`, `device arithmetic`."""
     outputs: tuple[str, ...]
@@ -53,16 +53,6 @@ OPTIONAL = ("profile",)
 """Sections that plain values of a config omit when they are empty."""
 BATCH = ("training.batch_samples", "training.micro_batch_samples")
 
-PREPARE = StageSpec(
-    name="prepare",
-    version=1,
-    module="stages.prepare",
-    config=("model", "data"),
-    outputs=("model", "data"),
-    content=("data", "model weights"),
-    packages=(*TENSORS, "safetensors", "pyarrow", "scikit-learn"),
-    image="fleetune-train",
-)
 DISCOVER = StageSpec(
     name="discover",
     version=1,
@@ -72,6 +62,16 @@ DISCOVER = StageSpec(
     packages=("psutil", "pyzmq"),
     always_runs=True,
     measures="fleet",
+)
+PREPARE = StageSpec(
+    name="prepare",
+    version=1,
+    module="stages.prepare",
+    config=("model", "data"),
+    outputs=("model", "data"),
+    content=("data", "model weights"),
+    packages=(*TENSORS, "safetensors", "pyarrow", "scikit-learn"),
+    image="fleetune-train",
 )
 PROFILE = StageSpec(
     name="profile",
@@ -129,7 +129,8 @@ EVALUATE = StageSpec(
     image="fleetune-train",
 )
 
-STAGES = (PREPARE, DISCOVER, PROFILE, PLAN, TRAIN, MONITOR, EVALUATE)
+STAGES = (DISCOVER, PREPARE, PROFILE, PLAN, TRAIN, MONITOR, EVALUATE)
+"""In the order in which they run. A fleet that cannot be is refused by `discover`, before anything is prepared for it."""
 
 
 def find_stage(catalog: Sequence[StageSpec], name: str) -> StageSpec:

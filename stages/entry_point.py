@@ -28,7 +28,7 @@ from fleetune.contracts.task import StageTask
 from fleetune.errors import FleetuneError, Refused, TryAgain
 
 END_CHILDREN_S = 2.0
-REAPER = ".launching.docker.reaper"  # only a suffix: a full module name would make it part of every stage's code
+REAPER = ".launching.docker.cleanup"  # only a suffix: a full module name would make it part of every stage's code
 
 
 class Channel:

@@ -1,6 +1,7 @@
 """Memory of this process: its peak, its resident size, and releasing what is free."""
 
 import ctypes
+import resource
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,7 +20,7 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 def resident_bytes() -> int:
     """Return the current resident size of this process."""
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
 
 
 def trim_heap() -> None:

@@ -52,7 +52,7 @@ class _OpenMembership:
         self.ended = ""
 
     def add_beats(self, now_s: float, silence_s: float) -> None:
-        """Beats up to `now_s`, with at most `silence_s` between them."""
+        """Record beats up to `now_s`; `silence_s` is the longest time between two of them."""
         self.longest_silence_s = max(self.longest_silence_s, silence_s)
         self.last_beat_s = now_s
 

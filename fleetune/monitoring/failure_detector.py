@@ -34,8 +34,8 @@ class FailureDetector:
     and its activity: an IO thread still beats when the computation hangs, and a device that waits for others makes no
     progress either, but is not stuck.
 
-    Time in which the detector was not polled counts as nobody's silence: while this process stands still (frozen, or
-    busy with a disk), beats lie unread. Of a gap between two polls only a quarter of `limit_s` counts.
+    While this process stands still (frozen, or busy with a disk), beats lie unread. So a gap between two polls counts as
+    at most a quarter of `limit_s` of silence.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class FailureDetector:
         return silence_s
 
     def add(self, device: str) -> None:
-        """FailureDetector a device from now on (again); its silence counts from now."""
+        """Watch a device, or watch it again; its silence counts from now."""
         self._heard_s[device] = self._moved_s[device] = self.now_s()
         self._state.pop(device, None)
 

@@ -55,7 +55,7 @@ class _Asked:
 
 
 def _asked(task: ProfilingTask, device: Device, model: ModelRequest, sizes: tuple[int, ...]) -> _Asked:
-    """`model` without a name that only the hub knows; the key has it as it was asked for."""
+    """Build the device's task and its cache key. The task names the local model folder, the key the requested model."""
     given = MeasureTask(
         device=device.name,
         model=model,

@@ -147,8 +147,10 @@ def kept_bytes(inputs: Values, outputs: Values, kept: list[torch.UntypedStorage]
 
 
 def run_watched(segment: Segment, inputs: Values, size: int) -> tuple[Values, list[torch.UntypedStorage]]:
-    """One forward: its outputs, and every storage but those of weights that backward will read; tensors may be empty
-    of data."""
+    """Run one forward; return its outputs and the storages, weights excluded, that backward will read.
+
+    Works on meta tensors, too.
+    """
     weights = {p.untyped_storage()._cdata for p in segment.parameters.values()}
     kept: dict[int, torch.UntypedStorage] = {}
 
@@ -172,10 +174,9 @@ def leaves_of(graph: Graph, segment: Segment, held: Values) -> Values:
 
 
 def now(effort: Effort) -> float:
-    """The clock that measuring goes by: the wall, or the processor time of this thread where it is emulated.
+    """Seconds of the measuring clock: CPU time of this thread on an emulated device, else wall time.
 
-    Of several threads this is the one that all others work for and that does what none shares, so its time is that of
-    the whole.
+    This thread takes part in all shared work and does the rest alone, so its time stands for all threads.
     """
     if torch.cuda.is_available():  # kernels run on after the call: wait for them
         torch.cuda.synchronize()

@@ -17,8 +17,8 @@ from fleetune.models.units import state_by_unit
 from fleetune.profiling.measure import kept_bytes, leaves_of, run_watched
 
 TRAINING_WORKER = ("fleetune", "training", "worker")
-"""What a device runs to train, of which only the imports are weighed. In parts, because a module's whole name makes its
-code a part of the profile stage's key: an edit in training would measure all devices anew."""
+"""The training worker, imported only to measure the memory of its imports. Split into parts, because a whole module name
+would put its code into the key of the profile stage: an edit in training would then measure all devices again."""
 MANY = 2 * META_SAMPLES
 CARRIED = 4
 
@@ -98,16 +98,16 @@ def windows(needs: Mapping[str, UnitNeed], most_samples: int, budget_bytes: int)
 
 
 def _window_bytes(needs: list[UnitNeed], samples: int) -> int:
-    """State and activations of all; as much again as the largest one keeps, for gradients and what kernels take; and
-    what goes into the window and comes out of it, of this batch size and of all smaller ones (half of each other)."""
+    """Bytes to measure these units together: their weights and gradients; all activations, the largest twice (for
+    gradients and kernel buffers); and the values that enter and leave, for this and all smaller batch sizes."""
     kept = [need.activations(samples) for need in needs]
     carried = CARRIED * samples * max(need.input_bytes for need in needs)
     return sum(need.state_bytes for need in needs) + sum(kept) + max(kept) + carried
 
 
 def floor_bytes() -> int:
-    """Memory of this process now that it has all that a training worker has before it holds any unit: the worker's
-    imports, a link's end, and an optimizer that has stepped."""
+    """Resident bytes after loading everything that a training worker has before its first unit: its imports, an endpoint
+    and an optimizer that has stepped."""
     importlib.import_module(".".join(TRAINING_WORKER))
     with Endpoint("floor", new_key_pair(), {}, run="floor", listen=Listen(), note=lambda sentence: None):
         weight = nn.Parameter(torch.zeros(2, 2))
@@ -118,8 +118,8 @@ def floor_bytes() -> int:
 
 
 class Workspace:
-    """What computing takes beyond weights, gradients and kept activations: buffers of kernels, copies, the allocator's
-    slack. The most that any window took."""
+    """The largest memory of any window beyond weights, gradients and kept activations: kernel buffers, copies and
+    allocator slack."""
 
     def __init__(self) -> None:
         self.bytes = 0

@@ -133,8 +133,11 @@ def _answer(unit: str, cost: UnitCost, measured: tuple[int, ...], asked: tuple[i
 
 
 def prolonged(amounts: Sequence[float], measured: tuple[int, ...], asked: tuple[int, ...]) -> tuple[float, ...]:
-    """Amounts at all sizes of `asked`, of which `measured` are the first. Larger sizes are extrapolated along the line
-    through the last two, never decreasing, or in proportion to the only one."""
+    """Return the amounts at all sizes of `asked`, which begin with the `measured` ones.
+
+    Larger sizes are extrapolated along the line through the last two (never decreasing), or in proportion if one size
+    was measured.
+    """
     last, size = amounts[-1], measured[-1]
     slope = max(0.0, (last - amounts[-2]) / (size - measured[-2])) if len(measured) > 1 else last / size
     return (*amounts, *(last + slope * (more - size) for more in asked[len(measured) :]))

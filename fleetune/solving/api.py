@@ -15,7 +15,7 @@ from fleetune.solving.split.kind import SPLIT
 from fleetune.solving.validation import validate_range
 
 MAX_SEED = 2**32 - 1
-"""Largest seed that every random generator accepts."""
+"""Largest seed that the solvers' random generators accept."""
 
 
 def kinds() -> dict[str, Kind]:

@@ -38,7 +38,7 @@ class SolveOptions:
 
     method: Annotated[str | None, typer.Option(metavar="NAME", help="See --list; the default comes first.")] = None
     time_limit: Annotated[float | None, typer.Option(metavar="S", help="Seconds that a search may take.")] = None
-    seed: Annotated[int, typer.Option(metavar="N", help="Of whatever is random in a method.")] = 0
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the method's random choices.")] = 0
     as_json: AsJson = False
 
 

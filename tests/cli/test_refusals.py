@@ -72,11 +72,11 @@ def test_refused(call: Call, root: Path, arguments: list[str | Path], said: str,
         (["show", "small-3"], "run 'small-3': there is none; the newest are small-1, small-2"),
         (
             ["rerun", "small-1", "--from", "trian"],
-            "stage 'trian' does not exist; stages are prepare, discover, profile",
+            "stage 'trian' does not exist; stages are discover, prepare, profile",
         ),
         (
             ["rerun", "small-1", "--only", "trian"],
-            "stage 'trian' does not exist; stages are prepare, discover, profile",
+            "stage 'trian' does not exist; stages are discover, prepare, profile",
         ),
         (
             ["rerun", "small-1", "--set", "training.rounds=0"],

@@ -168,7 +168,7 @@ def test_dry_run_of_the_real_pipeline(call: Call, root: Path) -> None:
     """A dry run says of every stage whether it would run and why, and writes nothing."""
     told = document(call("run", DEMO, "--dry-run", "--json"))
     assert told["run"]["state"] == "planned" and told["results"] is None
-    assert [stage["stage"] for stage in told["run"]["stages"]][:4] == ["prepare", "discover", "profile", "plan"]
+    assert [stage["stage"] for stage in told["run"]["stages"]][:4] == ["discover", "prepare", "profile", "plan"]
     shown = call("run", DEMO, "--dry-run")
     assert "would" in shown.stdout and "never run before" in shown.stdout
     assert not root.exists()
@@ -181,4 +181,4 @@ def test_a_simulated_fleet_is_only_planned_for(call: Call, root: Path) -> None:
     assert refused.stderr == "device nx-0 is simulated: a run with it ends after plan; use --until plan\n"
     assert not root.exists()
     planned = document(call("run", SIMULATED, "--until", "plan", "--dry-run", "--json"))
-    assert [stage["stage"] for stage in planned["run"]["stages"]] == ["prepare", "discover", "profile", "plan"]
+    assert [stage["stage"] for stage in planned["run"]["stages"]] == ["discover", "prepare", "profile", "plan"]

@@ -131,7 +131,7 @@ def test_it_holds_the_project(engine: Any, target: str) -> None:
         pytest.param("plan", ("plan", "monitor"), marks=pytest.mark.image("plan")),
         pytest.param(
             "train",
-            ("prepare", "discover", "profile", "plan", "train", "monitor", "evaluate"),
+            ("discover", "prepare", "profile", "plan", "train", "monitor", "evaluate"),
             marks=pytest.mark.image("train"),
         ),
     ],

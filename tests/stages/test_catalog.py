@@ -100,8 +100,8 @@ def test_a_section_that_says_nothing_is_no_part_of_any_slice() -> None:
 def test_monitor_shares_the_wave_of_train() -> None:
     """The order of a run, with what runs beside each other together."""
     assert [[spec.name for spec in wave] for wave in waves(STAGES)] == [
-        ["prepare"],
         ["discover"],
+        ["prepare"],
         ["profile"],
         ["plan"],
         ["train", "monitor"],
@@ -111,7 +111,7 @@ def test_monitor_shares_the_wave_of_train() -> None:
 
 def test_an_unknown_stage_is_refused_with_the_list() -> None:
     """For stages and for kinds of artifact."""
-    with pytest.raises(Refused, match="'trian' does not exist; stages are prepare, discover, profile, plan, train"):
+    with pytest.raises(Refused, match="'trian' does not exist; stages are discover, prepare, profile, plan, train"):
         find_stage(STAGES, "trian")
-    with pytest.raises(Refused, match="no stage makes 'plam'; kinds are model, data, fleet, profile, plan"):
+    with pytest.raises(Refused, match="no stage makes 'plam'; kinds are fleet, model, data, profile, plan"):
         producer_of(STAGES, "plam")

@@ -12,6 +12,8 @@ import pytest
 from fleetune.contracts import wire
 from fleetune.contracts.fleet import Device, Fleet, ModelSpeed, SimulatedDevice
 from fleetune.contracts.task import StageTask
+from fleetune.launching.docker import cleanup
+from stages import entry_point
 
 END_S = 120
 
@@ -151,3 +153,8 @@ def test_training_on_devices_that_are_not_there_is_refused(tmp_path: Path) -> No
     code, events, _ = ended("--task", str(tmp_path / "task.json"), module="stages.train")
     assert code == 64
     assert events[-1]["message"] == "device nano-0 is simulated: a run with it ends after plan; use --until plan"
+
+
+def test_the_reaper_is_known_by_its_module() -> None:
+    """A stage that ends spares its reaper, which it finds by the end of a module's name; a rename once broke that."""
+    assert cleanup.__name__.endswith(entry_point.REAPER)

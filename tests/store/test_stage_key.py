@@ -112,12 +112,12 @@ def edit(path: Path) -> None:
         ("fleetune/models/recorder.py", {"prepare"}),
         ("fleetune/drawing/report.html", {"plan", "evaluate"}),
         ("fleetune/models/segment.py", {"prepare", "profile", "train"}),
-        ("fleetune/errors.py", {"prepare", "discover", "profile", "plan", "train", "monitor", "evaluate"}),
+        ("fleetune/errors.py", {"discover", "prepare", "profile", "plan", "train", "monitor", "evaluate"}),
     ],
 )
 def test_an_edit_concerns_the_stages_that_run_the_file(copy: Path, file: str, stages: set[str]) -> None:
     """Imports anywhere, modules named by strings, methods looked up by name, and templates all count."""
-    names = ("prepare", "discover", "profile", "plan", "train", "monitor", "evaluate")
+    names = ("discover", "prepare", "profile", "plan", "train", "monitor", "evaluate")
     before = {name: SourceDigests(copy).of(f"stages.{name}") for name in names}
     edit(copy / file)
     after = {name: SourceDigests(copy).of(f"stages.{name}") for name in names}

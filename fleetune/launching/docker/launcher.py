@@ -276,7 +276,7 @@ def _output(container: Any, *, stdout: bool) -> Iterator[bytes]:
 
 
 def _link_targets(folder: Path) -> Iterator[Path]:
-    """Files outside a folder that its links lead to, which only those of the hub's cache may; Refused for others."""
+    """Yield the targets outside `folder` that links in it lead to. Refused: a target outside the hub's cache."""
     check_symlinks(folder, "container")
     for path in folder.rglob("*"):
         if path.is_symlink() and path.exists() and folder.resolve() not in path.resolve().parents:

@@ -32,7 +32,7 @@ from fleetune.solving.split.problem import Solution
 from fleetune.solving.split.solve import solve
 
 MAX_CANDIDATES = 8
-"""Maximum number of positions candidates for each of the two cuts, evenly spread over the model."""
+"""Maximum number of candidate positions for each of the two cuts, evenly spread over the model."""
 
 
 @record
