@@ -7,6 +7,7 @@ differ only in inputs that the stage can exchange (StageSpec.resumes) continues 
 import dataclasses
 import json
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -112,7 +113,16 @@ def fits_in_container(spec: StageSpec, config: RunConfig) -> bool:
     if "data" not in spec.content or config.data.source == DIGITS:
         return True
     folder = Path(config.data.source)
-    return folder.is_dir() and folder.stat().st_mode & READ_BY_ALL == READ_BY_ALL
+    return folder.is_dir() and folder.is_absolute() and all(map(_read_by_all, (folder, *folder.rglob("*"))))
+
+
+def _read_by_all(path: Path) -> bool:
+    """True for a file or folder that every user may read; a container would silently miss what others lie in."""
+    if not path.exists():  # a link that leads nowhere
+        return True
+    mode = path.stat().st_mode
+    asked = READ_BY_ALL if path.is_dir() else stat.S_IROTH
+    return mode & asked == asked
 
 
 def for_container(spec: StageSpec, task: StageTask, config: RunConfig) -> tuple[StageTask, tuple[Path, ...]]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 
 from fleetune.contracts import wire
+from fleetune.contracts.fleet import DOCKER
 from fleetune.contracts.record import record
 from fleetune.contracts.run_config import RunConfig
 from fleetune.errors import Refused
@@ -92,7 +93,7 @@ class CachePolicy:
             if run.id == this_run or wire.dump(run.config) != self._plain:
                 continue
             past = {stage.stage: stage for stage in run.stages}
-            if run.state == "done" and all(one.name in past for one in self.specs()):
+            if run.state == "done" and self.specs()[-1].name in past:
                 break
             made = past[spec.name].outputs if spec.name in past else {}
             if run.state != "done" and made and all(store.has(kind, digest) for kind, digest in made.items()):
@@ -135,6 +136,9 @@ class CachePolicy:
         named.update({f"package.{name}": self._context.versions(name) for name in spec.packages})
         for section, value in config_slice(spec, self._plain).items():
             named.update({f"config.{name}": text for name, text in flatten_config(value, section).items()})
+        stages = self._config.stages
+        if spec.image and stages.launcher == DOCKER and stages.image:
+            named["config.stages.image"] = stages.image
         named.pop("config.model.revision", None)  # what is there counts as content, whatever it is called
         if not spec.always_runs:
             named["seed"] = str(self._config.seed)

@@ -95,13 +95,16 @@ def plan_decisions(folder: Callable[[str], Path]) -> str:
 
 
 def device_arithmetic(folder: Callable[[str], Path]) -> str:
-    """JSON of what may change the last bits of the planned devices' sums: accelerator, threads, and container image."""
+    """JSON of what may change the last bits of the planned devices' sums: accelerator, threads, image, and fingerprint.
+
+    The fingerprint covers processor, GPU, torch and the image's digest, but also cores and memory.
+    """
     fleet = wire.read(Fleet, folder("fleet") / "fleet.json")
     used = wire.read(PlanResult, folder("plan") / "plan.json").plan.devices
     facts: dict[str, list[str | int]] = {}
     for device in map(fleet.device, used):
         image = fleet.image if device.launcher == DOCKER else ""
-        facts[device.name] = [device.accelerator.partition(":")[0], device.threads, image]
+        facts[device.name] = [device.accelerator.partition(":")[0], device.threads, image, device.fingerprint]
     return json.dumps(facts)
 
 

@@ -21,7 +21,7 @@ class StageSpec:
     """The slice of the run's config it reads: whole sections or single settings (`training.optimizer`)."""
     inputs: tuple[str, ...] = ()
     unkeyed_inputs: tuple[str, ...] = ()
-    """Inputs whose digests are not part of its key, because its outputs depend only on their `key_facts`, or not on them."""
+    """Inputs whose digests are not part of its key: its outputs depend only on their `key_facts`, or not on them."""
     key_facts: tuple[str, ...] = ()
     """Facts about unkeyed inputs that are part of its key: `plan decisions`, `device arithmetic`."""
     outputs: tuple[str, ...]
@@ -130,7 +130,7 @@ EVALUATE = StageSpec(
 )
 
 STAGES = (DISCOVER, PREPARE, PROFILE, PLAN, TRAIN, MONITOR, EVALUATE)
-"""In the order in which they run. A fleet that cannot be is refused by `discover`, before anything is prepared for it."""
+"""In the order in which they run: `discover` refuses an impossible fleet before anything is prepared for it."""
 
 
 def find_stage(catalog: Sequence[StageSpec], name: str) -> StageSpec:

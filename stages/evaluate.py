@@ -3,7 +3,7 @@
 from fleetune import evaluation
 from fleetune.contracts import wire
 from fleetune.contracts.fleet import Fleet
-from fleetune.contracts.metrics import Forecast, TrainingMetrics
+from fleetune.contracts.metrics import TrainingMetrics
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.profile import Profile
 from fleetune.contracts.run_config import ModelRequest
@@ -14,6 +14,7 @@ from stages.entry_point import StageContext, main
 def evaluate(context: StageContext) -> None:
     """Score the model before and after training, and compare the forecast with what was measured."""
     config = context.task.config
+    forecast, note = evaluation.measured_forecast(context.input("plan"), context.input("metrics"))
     fleet = wire.read(Fleet, context.input("fleet") / "fleet.json")
     training = wire.read(TrainingMetrics, context.input("metrics") / "training.json")
     events = wire.read(EventSummary, context.input("events") / "events.json")
@@ -23,7 +24,7 @@ def evaluate(context: StageContext) -> None:
             fleet=fleet,
             profile=wire.read(Profile, context.input("profile") / "profile.json"),
             plan=wire.read(PlanResult, context.input("plan") / "plan.json"),
-            forecast=wire.read(Forecast, context.input("plan") / "forecast.json"),
+            forecast=forecast,
             training=training,
             model=wire.load(ModelRequest, config["model"], "model"),
             model_folder=context.input("model"),
@@ -36,6 +37,7 @@ def evaluate(context: StageContext) -> None:
                 "training ended": events.ended,
                 "failures": "; ".join(events.failures) or "none",
                 **_plans(training),
+                **note,
             },
             settings=context.task.facts.settings,
             progress=context.channel.progress,
@@ -46,11 +48,8 @@ def evaluate(context: StageContext) -> None:
 def _plans(training: TrainingMetrics) -> dict[str, str]:
     """A note for the report when another plan trained the first rounds."""
     first = training.plan_from_round
-    if not first:
-        return {}
-    return {
-        "plans": f"rounds before {first} were trained by another plan; times and bytes are of those from {first} on"
-    }
+    said = f"rounds before {first} were trained by another plan; times and bytes are of those from {first} on"
+    return {"plans": said} if first else {}
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """train: model, data, plan, fleet, profile -> checkpoint, metrics."""
 
+import shutil
 from pathlib import Path
 
 from fleetune import training
@@ -39,6 +40,8 @@ def train(context: StageContext) -> None:
                 earlier=tuple(map(Path, context.task.earlier)),
             )
         )
+    # The metrics keep the forecast of the fleet that they were measured on: a later run may reuse them on another.
+    shutil.copy(context.input("plan") / "forecast.json", context.output("metrics"))
 
 
 if __name__ == "__main__":

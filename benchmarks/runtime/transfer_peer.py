@@ -1,8 +1,8 @@
 """One of two processes that send tensors to each other, by the library's exchange and by zmq and CURVE alone.
 
-`python -m benchmarks.runtime.transfer_peer` reads its configuration as JSON from stdin. Both ends have an exchange and a
-bare socket; on the bare socket the sender announces each transfer. The sender prints one line of JSON per transfer, with
-the usage of both ends.
+`python -m benchmarks.runtime.transfer_peer` reads its configuration as JSON from stdin. Both ends have an exchange and
+a bare socket; on the bare socket the sender announces each transfer. The sender prints one line of JSON per transfer,
+with the usage of both ends.
 """
 
 import json

@@ -135,8 +135,8 @@ def _best_s(problem: Problem) -> float:
 def _in_the_papers_setting(devices: int, where: str, *, draws: int) -> list[Figure]:
     """Latency of each method over the joint optimum's.
 
-    The baselines ignore memory, so they are compared with the optimum without memory limits; the share of their plans that
-    fit depends on the setting.
+    The baselines ignore memory, so they are compared with the optimum without memory limits; the share of their plans
+    that fit depends on the setting.
     """
     best, unlimited_best = [], []
     plans: dict[str, list[Solution]] = {method: [] for method in SUMMARIES}

@@ -8,6 +8,6 @@ disk.
 May import: contracts, errors, data, drawing, models; torch, transformers, peft, scikit-learn.
 """
 
-from fleetune.evaluation.evaluate import DeviceSummary, EvaluationTask, Summary, evaluate
+from fleetune.evaluation.evaluate import DeviceSummary, EvaluationTask, Summary, evaluate, measured_forecast
 
-__all__ = ["DeviceSummary", "EvaluationTask", "Summary", "evaluate"]
+__all__ = ["DeviceSummary", "EvaluationTask", "Summary", "evaluate", "measured_forecast"]

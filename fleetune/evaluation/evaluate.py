@@ -56,6 +56,10 @@ class EvaluationTask:
     progress: Progress = quiet
 
 
+FORECAST = "forecast.json"
+OF_EARLIER_RUN = "forecast and measured by the run that trained; devices or links were measured again since"
+
+
 @record
 class DeviceSummary:
     """Work and memory of one device in a round, measured and forecast."""
@@ -132,6 +136,17 @@ def _device(task: EvaluationTask, name: str, memory_bytes: int) -> DeviceSummary
 
 def _amount(amounts: tuple[DeviceAmount, ...], device: str) -> float:
     return next((one.amount for one in amounts if one.device == device), 0.0)
+
+
+def measured_forecast(plan_folder: Path, metrics_folder: Path) -> tuple[Forecast, dict[str, str]]:
+    """Return the forecast that belongs to the measured times, and a note for the report if it is not this run's.
+
+    A reused training was forecast and measured on the fleet of the run that trained, whose forecast its metrics keep.
+    """
+    planned = wire.read(Forecast, plan_folder / FORECAST)
+    trained = metrics_folder / FORECAST
+    found = wire.read(Forecast, trained) if trained.exists() else planned
+    return found, {} if found == planned else {"times": OF_EARLIER_RUN}
 
 
 def evaluate(task: EvaluationTask) -> EvaluationMetrics:

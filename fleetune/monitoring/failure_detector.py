@@ -34,7 +34,7 @@ class FailureDetector:
     and its activity: an IO thread still beats when the computation hangs, and a device that waits for others makes no
     progress either, but is not stuck.
 
-    While this process stands still (frozen, or busy with a disk), beats lie unread. So a gap between two polls counts as
+    While this process stands still (frozen, or busy with a disk), beats lie unread. A gap between two polls counts as
     at most a quarter of `limit_s` of silence.
     """
 

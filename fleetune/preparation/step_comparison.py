@@ -85,7 +85,7 @@ def needed_bytes(module: nn.Module) -> int:
 
 
 def compare_step(graph: Graph, model: nn.Module, samples: Samples) -> None:
-    """Compare one step of the recorded model with the model's own; Refused names the tensors that differ, and by how much.
+    """Compare one step of the recorded model with the model's own; Refused names what differs, and by how much.
 
     `model` is the whole model with the weights that training starts from, on the CPU; its gradients and the running
     statistics of its batch norms are as before afterwards.
@@ -156,8 +156,8 @@ class _WithoutDropout(TorchFunctionMode):
 
 
 def _bounds(pair: _Pair, samples: Samples, scale: Mapping[str, float]) -> dict[str, float]:
-    """Accepted distance of each tensor: FACTOR times its change under other sample orders, or the median relative change
-    if that is larger; 0 if a step draws random numbers that cannot be switched off."""
+    """Accepted distance of each tensor: FACTOR times its change under other sample orders, or the median relative
+    change if that is larger; 0 if a step draws random numbers that cannot be switched off."""
     floors = dict.fromkeys(scale, 0.0)
     count = len(samples.labels)
     with _WithoutDropout():

@@ -17,7 +17,7 @@ from fleetune.models.units import state_by_unit
 from fleetune.profiling.measure import kept_bytes, leaves_of, run_watched
 
 TRAINING_WORKER = ("fleetune", "training", "worker")
-"""The training worker, imported only to measure the memory of its imports. Split into parts, because a whole module name
+"""The training worker, imported only to measure the memory of its imports. Split into parts: a whole module name
 would put its code into the key of the profile stage: an edit in training would then measure all devices again."""
 MANY = 2 * META_SAMPLES
 CARRIED = 4
@@ -106,8 +106,8 @@ def _window_bytes(needs: list[UnitNeed], samples: int) -> int:
 
 
 def floor_bytes() -> int:
-    """Resident bytes after loading everything that a training worker has before its first unit: its imports, an endpoint
-    and an optimizer that has stepped."""
+    """Resident bytes after loading all that a training worker has before its first unit: its imports, an endpoint and
+    an optimizer that has stepped."""
     importlib.import_module(".".join(TRAINING_WORKER))
     with Endpoint("floor", new_key_pair(), {}, run="floor", listen=Listen(), note=lambda sentence: None):
         weight = nn.Parameter(torch.zeros(2, 2))

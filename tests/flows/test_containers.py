@@ -29,6 +29,9 @@ def test_data_that_cannot_be_mounted_are_prepared_beside_the_flow(
     there = tmp_path / source
     config = replace(world.config(), data=DataRequest(source=str(there) if there.exists() else source))
     assert fits_in_container(PREPARE, config) == fits
+    if fits and there.exists():  # a container would miss what lies in a folder that it may not enter, and say nothing
+        (there / "test").mkdir(mode=0o700)
+        assert not fits_in_container(PREPARE, config)
     assert fits_in_container(PLAN, config) and fits_in_container(MONITOR, config), "they read no data"
 
 

@@ -100,3 +100,9 @@ def test_a_plan_that_cannot_be_read_stands_for_itself(world: World, root: Path) 
     inputs = {kind: stored(store, kind, plan_json="{") for kind in TRAIN.inputs}
     found = CachePolicy(context, world.config(), StageSelection()).decide(TRAIN, inputs)
     assert found.runs and inputs["plan"] in found.ingredients["input.plan decisions"]
+
+
+def test_another_processor_under_the_same_name_trains_anew(world: World, root: Path) -> None:
+    """Another processor, GPU, torch or image rounds differently: the key holds the devices' fingerprints."""
+    moved = replace(FLEET, devices=tuple(replace(device, fingerprint="another") for device in FLEET.devices))
+    assert decision(world, root, fleet=moved).key != decision(world, root).key

@@ -1,5 +1,6 @@
 """A run that is not done keeps what it measured, and work that has to be planned anew goes on from what is done."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -124,3 +125,15 @@ def test_work_that_another_process_is_at_is_left_to_it(world: World, root: Path)
         again = conducted(root, world.config())
     assert "goes on" not in again.stage("learn").why
     assert first.stage("learn").key in store.works()
+
+
+def test_a_newer_run_that_is_done_counts_though_it_lacks_a_stage(world: World, root: Path) -> None:
+    """Runs of earlier versions have fewer stages: an older unfinished one once gave its measurement to later runs."""
+    unfinished(world, root)
+    world.set("value", "150")
+    store = toy_context(root).store
+    done = conducted(root, world.config())
+    store.runs.save(replace(done, stages=tuple(stage for stage in done.stages if stage.stage != "shape")))
+    world.set("value", "155")
+    again = conducted(root, world.config())
+    assert "unfinished" not in again.stage("measure").why
