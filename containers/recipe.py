@@ -37,7 +37,7 @@ def tag(target: str) -> str:
 def recipe_digest(project: Path, target: str) -> str:
     """Hex sha256 of everything the image is built from, except its base image."""
     digest = hashlib.sha256((project / "Dockerfile").read_bytes())
-    if target != "mounted":  # which holds neither code nor packages
+    if target != "mounted":  # `mounted` holds neither code nor packages
         digest.update(wheels_digest(project, target).encode())
         for path in _copied_files(project):
             digest.update(f"\0{path.relative_to(project)}\0".encode() + path.read_bytes())

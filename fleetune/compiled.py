@@ -75,8 +75,7 @@ def signed(signature: str) -> Callable[[F], F]:
 
 
 def _compile(function: Callable[..., object], *signature: str) -> Any:
-    """Kept on disk; where no folder can be written (a read-only container without a home), compiled anew in every
-    process."""
+    """Compile and cache on disk; if no folder is writable (a read-only container), compile anew in every process."""
     folder = _folder()
     if folder is None:
         return numba.njit(*signature, error_model="numpy", nogil=True)(function)

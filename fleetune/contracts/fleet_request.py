@@ -1,4 +1,4 @@
-"""The `fleet` section of a run: which devices are asked for. What is found is `contracts.fleet`."""
+"""The `fleet` section of a run: the requested devices. `contracts.fleet` holds the discovered ones."""
 
 from fleetune.contracts.fleet import DOCKER, IMAGE, LAUNCHERS, LOCAL, Engine, SimulatedDevice
 from fleetune.contracts.link_spec import NetworkSpec

@@ -77,7 +77,7 @@ def parse_plain(source: str | bytes, owner: str) -> Any:
             object_pairs_hook=_unique_keys,
         )
     except RecursionError:
-        raise Refused(f"{owner}: not JSON to be read here (nested deeper than {MAX_LEVELS} levels)") from None
+        raise Refused(f"{owner}: JSON is nested deeper than {MAX_LEVELS} levels") from None
     except UnicodeDecodeError as error:
         raise Refused(f"{owner}: {utf8_error(error)}") from None
     except ValueError as error:

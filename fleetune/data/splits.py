@@ -62,7 +62,8 @@ def _rng(seed: int, use: str) -> np.random.Generator:
 def overlap_notes(arrays: Mapping[str, Mapping[str, Array]], alike: int = 0) -> tuple[str, ...]:
     """Return a sentence that counts test rows with the same inputs as a training row; empty if there is none.
 
-    `arrays` are the stored inputs by split; `alike` of the rows were equal before truncation or resizing.
+    `arrays` are the stored inputs by split; `alike` is the number of test rows that equalled a
+    training row before truncation or resizing.
     """
     trained = set(_row_hashes(arrays[TRAIN]))
     tested = _row_hashes(arrays[TEST])

@@ -177,7 +177,7 @@ def _validate(graph: Graph, owner: str) -> None:
         if node.kind not in KINDS:
             raise Refused(f"{owner}: node {node.id} is of kind {node.kind!r}; allowed are {', '.join(KINDS)}")
         if node.id in known or not known.issuperset(node.reads):
-            raise Refused(f"{owner}: node {node.id} is there twice, or reads a node that does not stand before it")
+            raise Refused(f"{owner}: node {node.id} occurs twice, or reads a node that does not precede it")
         known.add(node.id)
     named = {graph.output, *graph.inputs.values(), *(n for unit in graph.units for n in unit.nodes)}
     if not known.issuperset(named) or any(not unit.nodes for unit in graph.units):

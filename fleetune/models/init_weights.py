@@ -1,7 +1,7 @@
 """Initial weights that the pretrained files lack: a new head, adapters, buffers, or a whole random model.
 
-They are drawn once, by one seed, and saved beside the profile; every worker reads its own part, so the starting point
-does not depend on how the model is cut.
+They are drawn once, by one seed, and saved beside the model's graph; every worker reads its own part, so the starting
+point does not depend on how the model is cut.
 """
 
 import warnings

@@ -100,7 +100,7 @@ def with_adapters(model: nn.Module, lora: Lora, task: str, saved: tuple[str, ...
 
 
 def saved_configuration(folder: Path) -> PretrainedConfig:
-    """Return the configuration that was saved with the profile."""
+    """Return the configuration that was saved with the model's graph."""
     return AutoConfig.from_pretrained(folder, trust_remote_code=False)
 
 

@@ -8,6 +8,7 @@ Names of ingredients, all with text values:
     seed
     content.NAME                     digest of something outside the store (data, model weights)
     input.KIND                       digest of an artifact that the stage reads
+    input.FACT                       fact about an artifact that the stage reads beside its key: plan decisions
 
 Source files are found by parsing, without importing them: import statements anywhere in a file, and strings that name a
 module (a process to start, a method to look up; `"package.{name}"` stands for the whole package). Packages above a

@@ -29,7 +29,7 @@ def test_a_problem_is_read_by_its_kind() -> None:
         (b"\xff\xfe{}", "p.json: not JSON ("),
         (b'{"kind": "hpp", "micro_batch": NaN}', "p.json: not JSON (NaN is not a finite number)"),
         (b"[1]", "p.json: value: must be an object, {...} (got [1])"),
-        (b"[" * 100_000, "p.json: not JSON to be read here (nested deeper than 100 levels)"),
+        (b"[" * 100_000, "p.json: JSON is nested deeper than 100 levels"),
         (b'{"kind": "hpp", "kind": "deft"}', "p.json: not JSON (key 'kind' is given twice)"),
         (b"{}", "p.json: kind: this key is required; allowed are hpp"),
         (b'{"kind": "magic"}', "p.json: kind is 'magic'; allowed are hpp"),

@@ -223,7 +223,7 @@ class Reaper:
 
 
 def main() -> int:
-    """Be the reaper: wait for the end of stdin, then remove the session."""
+    """Run the reaper: wait for the end of stdin, then remove the session."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # it ends with its owner only
     task = wire.parse(ReaperTask, sys.stdin.buffer.readline(), "reaper task")

@@ -216,7 +216,7 @@ def _connection_failure(
     if isinstance(error, APIError):
         return TryAgain(f"{owner} answers, but not as it should ({error.explanation or error}): see its log")
     if isinstance(error, JSONDecodeError) or not isinstance(error, RequestException):
-        return TryAgain(f"what answers at {engine.address} is no container engine: correct the address of {owner}")
+        return TryAgain(f"{engine.address} answers, but is not a container engine: correct the address of {owner}")
     if engine.address.startswith("ssh:"):
         reason = client.api.get_adapter("http+docker://").last_error_line() or f"nothing within {timeout_s:g} s"
         return TryAgain(

@@ -104,7 +104,9 @@ class DockerSites:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
                 probe.connect((host, 9))
                 return str(probe.getsockname()[0])
-        raise Refused("devices of several engines need an address where they find each other: give engines a reach")
+        raise Refused(
+            "devices on several engines cannot reach each other: set `reach` of each engine to its machine's address"
+        )
 
 
 class StageLaunchers:

@@ -57,7 +57,7 @@ def list_entries(folder: Path) -> tuple[ArchiveEntry, ...]:
     Refused when it holds anything else.
     """
     if not folder.is_dir():
-        raise Refused(f"{folder} is to be copied to another engine, and is no folder: only folders are")
+        raise Refused(f"{folder} cannot be copied to another engine: it is not a folder")
     return tuple(_walk(folder, PurePosixPath(), (os.path.realpath(folder),), folder))
 
 
@@ -91,7 +91,7 @@ def unpack(pieces: Iterable[bytes], folder: Path) -> None:
             if not member.is_folder:
                 _write(reader, member.bytes, folder.joinpath(*parts))
     except DamagedTar as error:
-        raise TryAgain(f"{folder}: what came from its container ended too soon, or was damaged ({error})") from None
+        raise TryAgain(f"{folder}: the transfer from its container was cut off or damaged ({error})") from None
 
 
 def _walk(current: Path, name: PurePosixPath, ancestors: tuple[str, ...], folder: Path) -> Iterator[ArchiveEntry]:
@@ -293,7 +293,7 @@ class TarReader:
         path = PurePosixPath(name)
         parts = [len(part.encode(ENCODING, ERRORS)) for part in path.parts]
         if "\0" in name or sum(parts) + len(parts) > MAX_NAME_BYTES or any(part > MAX_PART_BYTES for part in parts):
-            raise self._refused(f"a file whose name no file can have ({name[:80]!r})")
+            raise self._refused(f"a file with an invalid name ({name[:80]!r})")
         if path.is_absolute() or ".." in path.parts:
             raise self._refused(f"{name[:80]!r}, which may lead outside of it")
         self._total += size
@@ -303,7 +303,7 @@ class TarReader:
         return TarMember(parts=path.parts, is_folder=is_folder, bytes=size)
 
     def _refused(self, what: str) -> Refused:
-        return Refused(f"{self._owner}: its container holds {what}; it was not taken")
+        return Refused(f"{self._owner}: its container holds {what}; it was not copied")
 
 
 def _text(raw: bytes) -> str:

@@ -140,7 +140,7 @@ class ChainPlanner:
         return memory_shortage(device, missing, self.costs.units(*run), samples, kept)
 
     def _worst_shortfall(self, order: tuple[Group, ...]) -> "_Shortfall":
-        """The worst shortfall of this order, cut so that it is least."""
+        """The worst shortfall of this order, at the cuts that minimise it."""
         needs = [self.runs.missing(group, kept) for group, kept in zip(order, self.kept, strict=True)]
         edges = best_cuts(len(needs), needs.__getitem__)
         assert edges is not None, "there are enough pieces"

@@ -42,13 +42,13 @@ from fleetune.solving.hpp.refine_cuts import balance_cuts, refine_cuts
 from fleetune.solving.hpp.score_cache import ScoreCache, groups_key, look_up, new_score_cache, plan_key, store
 
 COMBINED_MOVE_ODDS = 4
-"""One change in so many is followed by another before the candidate is scored."""
+"""One change in this many is combined with another before the candidate is scored."""
 BALANCE_WORK = 30
 """Work of balancing the cuts anew, in simulated tasks per device."""
 NOTHING, READY, REGROUPED = range(3)
 """Outcomes of a random change."""
 STEPS = 8
-"""A walk checks so many times whether to stop."""
+"""Number of times that a walk checks whether to stop."""
 
 
 class Cooling(NamedTuple):

@@ -12,7 +12,7 @@ Cost = Callable[[int], Floats]
 def edges_near(
     position: Floats, crossing: Floats, targets: Floats, reach: float, *, nearest: bool = False
 ) -> list[int | None]:
-    """For each target the edge within `reach` of it where least crosses; None where no edge is so near.
+    """Return for each target the edge within `reach` with the fewest crossing bytes; None if there is none.
 
     position, crossing: [edge], ascending positions and bytes across a cut there. Ties go to the first edge, or with
     `nearest` to the one nearest to the target.

@@ -39,12 +39,12 @@ def require_assignment(instance: Instance, problem: Problem, deadline: Deadline 
     except Undecided:
         if deadline.limited:
             raise TryAgain(
-                "time limit: no assignment of the clients that fits all memories was found in time, nor proof that "
-                f"there is none ({_extremes(problem)}); give more time, or none to have it searched to the end"
+                "time limit: found neither an assignment of the clients that fits all memories, nor a proof that none "
+                f"exists ({_extremes(problem)}); give more time, or no limit"
             ) from None
         raise Infeasible(
-            f"no assignment of the clients to helpers was found that fits all memories, though none is proven to be "
-            f"missing ({_extremes(problem)}); {MORE}"
+            f"found no assignment of the clients to helpers that fits all memories, and no proof that none exists "
+            f"({_extremes(problem)}); {MORE}"
         ) from None
     if placed is None:
         raise Infeasible(_left_over(instance, problem, max(NAMING_S, deadline.left_s())))

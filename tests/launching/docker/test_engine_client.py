@@ -116,7 +116,7 @@ def test_silence(pki: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_engine(tmp_path: Path, said: Any) -> None:
     """A server that answers differently from an engine is reported as such."""
     with on_socket(tmp_path / "s", {**ANSWERS, "/version": said}) as address:
-        with pytest.raises(TryAgain, match="is no container engine"):
+        with pytest.raises(TryAgain, match="is not a container engine"):
             engine_client.connect(Engine(name="pi", address=address))
 
 

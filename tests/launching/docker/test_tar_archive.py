@@ -122,7 +122,7 @@ def test_no_folder(tmp_path: Path) -> None:
     """A path that is no folder is refused."""
     (tmp_path / "f").touch()
     for path in (tmp_path / "f", tmp_path / "none"):
-        with pytest.raises(Refused, match=f"{path} is to be copied.*is no folder"):
+        with pytest.raises(Refused, match=f"{path} cannot be copied.*it is not a folder"):
             list_entries(path)
 
 
@@ -179,7 +179,7 @@ def test_large_files_pass_through(tmp_path: Path) -> None:
 def test_nothing_reaches_out(tmp_path: Path, bad: tarfile.TarInfo) -> None:
     """Names and links that lead out, and devices, are refused; members before them stay."""
     target = tmp_path / "deep" / "t"
-    with pytest.raises(Refused, match=f"{target}: its container holds .*it was not taken"):
+    with pytest.raises(Refused, match=f"{target}: its container holds .*it was not copied"):
         unpack([stream((member("x/good"), b"good"), (bad, b""))], target)
     assert tree(tmp_path) == {"deep": None, "deep/t": None, "deep/t/good": b"good"}
     assert not (target / "out").is_symlink()
@@ -203,10 +203,10 @@ def pax(key: bytes, value: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("before", "name", "kind", "says"),
     [
-        (extended(pax(b"path", b"x/a\0b")), "x/f", tarfile.REGTYPE, "whose name no file can have"),
-        (extended(b"x/a\0b\0", b"L"), "x/f", tarfile.REGTYPE, "whose name no file can have"),
-        (extended(pax(b"path", b"x/" + b"n" * 300)), "x/f", tarfile.REGTYPE, "whose name no file can have"),
-        (extended(pax(b"path", b"x/" * 3000)), "x/f", tarfile.REGTYPE, "whose name no file can have"),
+        (extended(pax(b"path", b"x/a\0b")), "x/f", tarfile.REGTYPE, "with an invalid name"),
+        (extended(b"x/a\0b\0", b"L"), "x/f", tarfile.REGTYPE, "with an invalid name"),
+        (extended(pax(b"path", b"x/" + b"n" * 300)), "x/f", tarfile.REGTYPE, "with an invalid name"),
+        (extended(pax(b"path", b"x/" * 3000)), "x/f", tarfile.REGTYPE, "with an invalid name"),
         (extended(pax(b"path", b"x/../../out")), "x/f", tarfile.REGTYPE, "may lead outside"),
         (extended(pax(b"path", b"/out")), "x/f", tarfile.REGTYPE, "may lead outside"),
         (extended(pax(b"GNU.sparse.realsize", b"999999999999")), "x/f", tarfile.REGTYPE, "a sparse file"),
@@ -224,7 +224,7 @@ def test_what_no_engine_would_send_is_refused(tmp_path: Path, before: bytes, nam
 
     Bug: a hostile engine could fill memory by a header of 583 MiB, and the disk by the holes of a sparse file.
     """
-    with pytest.raises(Refused, match=f"{says}.*it was not taken"):
+    with pytest.raises(Refused, match=f"{says}.*it was not copied"):
         unpack([before, stream((member(name, kind, "f"), b""))], tmp_path)
     assert tree(tmp_path) == {}
 
@@ -232,7 +232,7 @@ def test_what_no_engine_would_send_is_refused(tmp_path: Path, before: bytes, nam
 @pytest.mark.parametrize("fields", [b"5 a=b\n" * 2 + b"x", b"99 path=f\n", b"0 path=f\n", b"path=f\n", b"\0" * 9])
 def test_headers_that_cannot_be_read(tmp_path: Path, fields: bytes) -> None:
     """A header with malformed fields is reported as damage, and causes no endless loop."""
-    with pytest.raises(TryAgain, match="was damaged"):
+    with pytest.raises(TryAgain, match="was cut off or damaged"):
         unpack([extended(fields), stream((member("x/f"), b"f"))], tmp_path)
     assert tree(tmp_path) == {}
 
@@ -277,7 +277,7 @@ def test_cut_anywhere(tmp_path: Path) -> None:
     whole = whole[: whole.rindex(b"g") + 511] + END
     for length in range(0, len(whole) - tarfile.BLOCKSIZE + 1, 256):
         target = tmp_path / str(length)
-        with pytest.raises(TryAgain, match="ended too soon, or was damaged"):
+        with pytest.raises(TryAgain, match="was cut off or damaged"):
             unpack([whole[:length]], target)
         assert tree(target).items() <= {"f": b"f" * 600, "g": b"g"}.items()
 

@@ -49,7 +49,7 @@ DRAFTS_PER_ORDER = 24
 RANDOM_STARTS = 12
 """Walks of the first phase that start from random plans."""
 STARTS_PER_STAGE_COUNT = 4
-"""So many best plans of each number of stages come first as starts."""
+"""Number of best plans of each stage count that are the first starts."""
 BASELINES: tuple[Callable[[Instance], Draft], ...] = (single, dp, pp, eddl, dapple.plan, pipedream.plan)
 MAX_PUBLISHED_STATES = 500_000_000
 """Limit of (layers · devices)². Above it the published planner takes more than half a minute, and is started only where
