@@ -164,7 +164,7 @@ def _power(base: Number, exponent: Number) -> Number:
     return Fraction(base ** int(exponent))
 
 
-RUN_DEVICE = torch.device("meta")  # placeholder for the device that runs the segment
+RUN_DEVICE = torch.device("meta")  # in a recorded call: whichever device runs the segment
 
 
 @dataclass(frozen=True, slots=True)

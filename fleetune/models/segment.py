@@ -177,7 +177,7 @@ def _without_gradient(call: Any) -> Any:
 
 
 def _on_device(argument: Any, device: torch.device) -> Any:
-    """Return the argument with the recorded placeholder replaced by the device that runs it."""
+    """Return the argument with RUN_DEVICE, as it was recorded, replaced by the device that runs it."""
     if isinstance(argument, torch.device) and argument == RUN_DEVICE:
         return device
     if isinstance(argument, tuple):
