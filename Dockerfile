@@ -35,7 +35,7 @@ COPY fleetune/clock /opt/fleetune/code/fleetune/clock
 COPY fleetune/solving /opt/fleetune/code/fleetune/solving
 RUN --mount=type=bind,from=plan-packages,source=/opt/fleetune/packages,target=/opt/fleetune/packages \
     --mount=type=bind,source=configs/problems/three-devices.json,target=/problem.json \
-    ["python3", "-c", "from pathlib import Path; from fleetune.solving import kinds, read, solve; kind, problem = read(Path('/problem.json').read_bytes(), 'problem', kinds()); print([solve(kind, problem, method=method).objective for method in kind.methods()])"]
+    ["python3", "-c", "from pathlib import Path; from fleetune.solving import kinds, read, solve; kind, problem = read(Path('/problem.json').read_bytes(), 'problem', kinds()); print([solve(kind, problem, method=method).objective for method in kind.methods])"]
 
 FROM ${BASE_IMAGE} AS code
 COPY containers /opt/fleetune/code/containers

@@ -69,7 +69,7 @@ def validate_request(request: StrategyRequest, devices: Sequence[str] | None, sc
     options: Any = wire.load(strategy.options, request.options, owner)
     for option, kind in strategy.methods.items():
         if getattr(options, option) is not None:
-            one_of(owner, option, getattr(options, option), kinds()[kind].methods())
+            one_of(owner, option, getattr(options, option), kinds()[kind].methods)
     for option in DEVICE_OPTIONS if devices is not None else ():
         for name in _strings(getattr(options, option, None)):
             one_of(f"{owner}: option {option}", "device", name, devices or ())

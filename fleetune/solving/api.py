@@ -6,12 +6,12 @@ from typing import Any
 
 from fleetune.contracts import wire
 from fleetune.errors import Refused
-from fleetune.solving.d2ft.kind import D2FT
-from fleetune.solving.deft.kind import DEFT
-from fleetune.solving.hpp.kind import HPP
+from fleetune.solving.d2ft import D2FT
+from fleetune.solving.deft import DEFT
+from fleetune.solving.hpp import HPP
 from fleetune.solving.kind import Kind, Solved
-from fleetune.solving.opfence.kind import OPFENCE
-from fleetune.solving.split.kind import SPLIT
+from fleetune.solving.opfence import OPFENCE
+from fleetune.solving.split import SPLIT
 from fleetune.solving.validation import validate_range
 
 MAX_SEED = 2**32 - 1
@@ -43,7 +43,7 @@ def solve(
     time_limit_s: None uses the method's own limit. Raises Refused for an unknown method, a time limit not above 0, or a
     seed outside 0..2^32-1; Infeasible if nothing satisfies the problem.
     """
-    methods = kind.methods()
+    methods = kind.methods
     if method is None:
         method = next(iter(methods)) if kind.default is None else kind.default(problem)
     if method not in methods:

@@ -1,6 +1,6 @@
 """Interface that each kind of problem implements."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 
@@ -40,7 +40,7 @@ class Solve(Protocol):
 
 
 class Kind(NamedTuple):
-    """One kind of problem. Construction imports no solver; `methods` and `solve` may."""
+    """One kind of problem. Construction imports no solver; `solve` may."""
 
     name: str
     summary: str
@@ -51,8 +51,8 @@ class Kind(NamedTuple):
     """Unit of the objective; `s` is shown in readable seconds, anything else as a number and the unit."""
     parse: Callable[[Any, str], Any]
     """(JSON values, name for messages) -> validated problem; raises Refused."""
-    methods: Callable[[], dict[str, str]]
-    """() -> {method: summary in one line}; the first method is the default."""
+    methods: Mapping[str, str]
+    """Method -> summary in one line; the first method is the default."""
     solve: Solve
     in_short: Callable[[Any], str]
     """Summarise a plan: `3 stages: nano-0+nano-1 | tx2 | nx`."""

@@ -5,7 +5,7 @@ written 4, 4.0 or 4e0.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, NoReturn
 
 import numpy as np
@@ -30,6 +30,12 @@ def validate_names(noun: str, given: Sequence[str]) -> None:
             raise Refused(f"{noun} {index}: {name!r} is not a name; give printable characters on one line")
         if first.setdefault(name, index) != index:
             raise Refused(f"{noun}s {first[name]} and {index} are both named {name!r}; names must differ")
+
+
+def validate_choice(field: str, value: str, allowed: Iterable[str]) -> None:
+    """Refuse a value outside `allowed`; the message lists what is allowed."""
+    if value not in (known := tuple(allowed)):
+        raise Refused(f"{field}: {value!r} is not known; allowed are {', '.join(known)}")
 
 
 def validate_range(field: str, value: float, least: float, most: float = math.inf) -> None:

@@ -118,10 +118,10 @@ def _gap(plan: Solved) -> str:
 
 def _list(known: Mapping[str, Kind], as_json: bool) -> None:
     if as_json:
-        answer = [{"kind": kind.name, "summary": kind.summary, "methods": kind.methods()} for kind in known.values()]
+        answer = [{"kind": kind.name, "summary": kind.summary, "methods": kind.methods} for kind in known.values()]
         return typer.echo(json.dumps({"kinds": answer}, indent=1, ensure_ascii=False))
     for kind in known.values():
-        methods = kind.methods()
+        methods = kind.methods
         width = max(map(len, methods))
         typer.echo(f"{kind.name}: {kind.summary}")
         for index, (name, line) in enumerate(methods.items()):

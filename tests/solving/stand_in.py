@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from fleetune.errors import Infeasible
-from fleetune.solving.hpp.kind import HPP
+from fleetune.solving.hpp import HPP
 from fleetune.solving.hpp.problem import Problem, Share, Solution, Stage
 
 METHODS = {"best": "the stand-in's best", "blind": "ignores memory", "never": "finds nothing"}
@@ -39,4 +39,4 @@ def _solve(problem: Problem, *, method: str, time_limit_s: float | None, seed: i
     return solution(lower_bound=float(seed) or None, solve_s=time_limit_s or 0.25)
 
 
-KIND = HPP._replace(methods=lambda: METHODS, solve=_solve)
+KIND = HPP._replace(methods=METHODS, solve=_solve)

@@ -8,7 +8,7 @@ import pytest
 from fleetune import solving
 from fleetune.contracts import wire
 from fleetune.errors import Infeasible, Refused
-from fleetune.solving.hpp.kind import in_short
+from fleetune.solving.hpp import in_short
 from fleetune.solving.hpp.problem import Share, Solution, Stage, VirtualWorker
 from tests.solving.hpp.instances import drawn
 from tests.solving.stand_in import KIND, METHODS, solution

@@ -28,7 +28,7 @@ from fleetune.planning.parts.layers import block_of
 from fleetune.planning.parts.plan_result import plan_result, segment
 from fleetune.planning.parts.requirements import not_profiled, taking_part
 from fleetune.planning.problem import Problem
-from fleetune.solving.deft.kind import DEFT
+from fleetune.solving.deft import DEFT
 from fleetune.solving.deft.problem import Problem as DeftProblem
 from fleetune.solving.deft.problem import Solution
 from fleetune.solving.deft.solve import solve

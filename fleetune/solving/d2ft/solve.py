@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from fleetune.errors import Refused
 from fleetune.solving.d2ft.instance import FORWARD_ONLY, FULL, Cost, Instance, Table, total_cost
 from fleetune.solving.d2ft.methods import SUMMARIES, joint
 from fleetune.solving.d2ft.methods.baselines import magnitude, magnitude_gradient, random
 from fleetune.solving.d2ft.methods.bilevel import bilevel, bilevel_disjoint
 from fleetune.solving.d2ft.problem import Problem, Solution
-from fleetune.solving.deadline import Deadline
-from fleetune.solving.validation import Floats
+from fleetune.solving.limits import Deadline
+from fleetune.solving.validation import Floats, validate_choice
 
 
 def solve(problem: Problem, *, method: str = "bilevel", seed: int = 0) -> Solution:
@@ -21,8 +20,7 @@ def solve(problem: Problem, *, method: str = "bilevel", seed: int = 0) -> Soluti
 
     Raises Refused for an unknown method, or one that needs a key which the problem lacks.
     """
-    if method not in SUMMARIES:
-        raise Refused(f"method: {method!r} is not known; allowed are {', '.join(SUMMARIES)}")
+    validate_choice("method", method, SUMMARIES)
     clock = Deadline()
     instance = Instance.from_problem(problem)
     table = _table(instance, problem, method, seed)

@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import Literal, cast
 
-from fleetune.errors import Refused
-from fleetune.solving.deadline import Deadline
 from fleetune.solving.deft.allocation import bottleneck_allocation
 from fleetune.solving.deft.infeasibility import memory_violation
 from fleetune.solving.deft.instance import Allocation, Instance
@@ -12,6 +10,8 @@ from fleetune.solving.deft.methods import SUMMARIES, dual_ascent
 from fleetune.solving.deft.methods.baselines import channel_aware, compute_aware
 from fleetune.solving.deft.methods.exact import bisection, crunch, joint_optimum
 from fleetune.solving.deft.problem import Problem, Solution
+from fleetune.solving.limits import Deadline
+from fleetune.solving.validation import validate_choice
 
 PLANNERS: dict[str, Callable[[Instance], Allocation]] = {
     "bisection": bisection,
@@ -29,8 +29,7 @@ def solve(problem: Problem, *, method: str = "bisection", time_limit_s: float | 
     unknown method, and for `dual-ascent` if bandwidth is equal; Infeasible, with the blocks and the bytes, if memory
     allows no allocation.
     """
-    if method not in SUMMARIES:
-        raise Refused(f"method: {method!r} is not known; allowed are {', '.join(SUMMARIES)}")
+    validate_choice("method", method, SUMMARIES)
     clock = Deadline()
     instance = Instance(problem)
     allocation = PLANNERS[method](instance)

@@ -10,7 +10,7 @@ from fleetune.solving.hpp.chain_cuts import edges_near
 from fleetune.solving.hpp.draft import Draft, DraftStage
 from fleetune.solving.hpp.instance import GRADIENT, OUTPUT, TRAINABLE, Floats, Instance, InstanceArrays, Ints
 from fleetune.solving.hpp.sample_allocation import IMPOSSIBLE, MEMORY_AMPLE, MEMORY_BOUND, allocate_by_capacity, task_s
-from fleetune.solving.memory import require_memory
+from fleetune.solving.limits import require_memory
 
 
 class ProgramInput(NamedTuple):

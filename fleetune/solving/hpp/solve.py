@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fleetune.errors import Infeasible, Refused
-from fleetune.solving.deadline import Deadline
+from fleetune.errors import Infeasible
 from fleetune.solving.hpp.bound import lower_bound_s
 from fleetune.solving.hpp.candidate import OUT_OF_MEMORY
 from fleetune.solving.hpp.draft import Draft, DraftCost, DraftStage, MemoryShortfall, evaluate
@@ -15,8 +14,8 @@ from fleetune.solving.hpp.methods.baselines import dp, eddl, pp, single
 from fleetune.solving.hpp.methods.search import Search, SearchOptions
 from fleetune.solving.hpp.pipeline_program import needed_bytes
 from fleetune.solving.hpp.problem import Problem, Share, Solution, Stage, VirtualWorker
-from fleetune.solving.memory import require_memory
-from fleetune.solving.validation import plural
+from fleetune.solving.limits import Deadline, require_memory
+from fleetune.solving.validation import plural, validate_choice
 
 PLANNERS: dict[str, Callable[[Instance], Draft]] = {
     "asteroid": asteroid.plan,
@@ -44,8 +43,7 @@ def solve(
     must take part. `lost_s_per_byte`: see `Instance`. Raises Refused for an unknown method; Infeasible, naming a device
     and its missing bytes, where a method that respects memory finds no plan.
     """
-    if method not in SUMMARIES:
-        raise Refused(f"method: {method!r} is not known; allowed are {', '.join(SUMMARIES)}")
+    validate_choice("method", method, SUMMARIES)
     layers, devices = len(problem.layers), len(problem.devices)
     if method == "asteroid":
         require_memory(needed_bytes(layers, devices), f"{layers} layers on {devices} devices")

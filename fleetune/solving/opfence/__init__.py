@@ -4,3 +4,38 @@ Source: FusionLLM (Tang et al., 2024): the objective is eq. (3), OP-Fence (secti
 (section 5, eq. (7)) compresses the links. Rejected alternative: one integer program for all of it; hundreds of
 operators on 48 devices are beyond what a solver closes in seconds.
 """
+
+from functools import partial
+
+from fleetune.contracts import wire
+from fleetune.solving.kind import Kind
+from fleetune.solving.opfence.methods import SUMMARIES
+from fleetune.solving.opfence.problem import Problem, Solution
+from fleetune.solving.validation import plural
+
+
+def _solve(problem: Problem, *, method: str, time_limit_s: float | None, seed: int) -> Solution:
+    from fleetune.solving.opfence.solve import solve
+
+    return solve(problem, method=method, time_limit_s=time_limit_s, seed=seed)
+
+
+def in_short(plan: Solution) -> str:
+    """Summarise a plan: `9 operators on 3 devices, 2 links, 1 of them compressed`."""
+    used = len(set(plan.placement.values()))
+    thin = sum(link["ratio"] > 1 for link in plan.links)
+    compressed = f", {thin} of them compressed" if thin else ""
+    places = f"{plural(len(plan.placement), 'operator')} on {plural(used, 'device')}"
+    return f"{places}, {plural(len(plan.links), 'link')}{compressed}"
+
+
+OPFENCE = Kind(
+    name="opfence",
+    summary="operator graphs on clustered links (FusionLLM): which device runs each operator, what each link sends",
+    objective="forward",
+    unit="s",
+    parse=partial(wire.load, Problem),
+    methods=SUMMARIES,
+    solve=_solve,
+    in_short=in_short,
+)

@@ -10,7 +10,7 @@ that takes is joined by as many of the quickest transfers.
 
 import numpy as np
 
-from fleetune.solving.deadline import NO_DEADLINE, Deadline
+from fleetune.solving.limits import NO_DEADLINE, Deadline
 from fleetune.solving.opfence.graph import components
 from fleetune.solving.opfence.instance import Instance
 from fleetune.solving.opfence.linear_order import LinearOrder

@@ -8,7 +8,7 @@ from itertools import permutations
 
 import numpy as np
 
-from fleetune.solving.deadline import NO_DEADLINE, Deadline
+from fleetune.solving.limits import NO_DEADLINE, Deadline
 from fleetune.solving.opfence.graph import components
 from fleetune.solving.opfence.instance import Instance, Ints, Placement, sum_by_group
 from fleetune.solving.opfence.linear_order import LinearOrder

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fleetune.solving.deadline import NO_DEADLINE, Deadline
+from fleetune.solving.limits import NO_DEADLINE, Deadline
 from fleetune.solving.opfence.instance import Instance, Ints, Placement, sum_by_group
 from fleetune.solving.validation import Floats
 

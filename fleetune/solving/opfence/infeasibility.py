@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fleetune.solving.deadline import NO_DEADLINE, Deadline
+from fleetune.solving.limits import NO_DEADLINE, Deadline
 from fleetune.solving.opfence.instance import Instance, Placement, kept_bytes
 from fleetune.solving.validation import plural
 

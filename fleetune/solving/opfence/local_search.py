@@ -14,7 +14,7 @@ from random import Random
 
 import numpy as np
 
-from fleetune.solving.deadline import NO_DEADLINE, Deadline
+from fleetune.solving.limits import NO_DEADLINE, Deadline
 from fleetune.solving.opfence.graph import Edges
 from fleetune.solving.opfence.instance import Instance, Placement, sum_by_group
 

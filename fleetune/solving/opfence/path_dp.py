@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fleetune.solving.deadline import NO_DEADLINE, Deadline
+from fleetune.solving.limits import NO_DEADLINE, Deadline
 from fleetune.solving.opfence.instance import Instance, Ints
 from fleetune.solving.opfence.linear_order import LinearOrder
 from fleetune.solving.validation import Floats

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from fleetune.errors import Refused
-from fleetune.solving.deadline import Deadline
+from fleetune.solving.limits import Deadline
 from fleetune.solving.opfence.bound import lower_bound_s
 from fleetune.solving.opfence.clusters import communities
 from fleetune.solving.opfence.infeasibility import memory_violation
@@ -11,7 +10,7 @@ from fleetune.solving.opfence.instance import Instance, Placement
 from fleetune.solving.opfence.methods import SUMMARIES, opfence, search
 from fleetune.solving.opfence.methods.baselines import equal_compute, equal_modules
 from fleetune.solving.opfence.problem import Link, Problem, Solution
-from fleetune.solving.validation import Floats
+from fleetune.solving.validation import Floats, validate_choice
 
 CLUSTERED = ("search", "opfence")
 """Methods that heed links, memory and the time limit."""
@@ -25,8 +24,7 @@ def solve(problem: Problem, *, method: str = "search", time_limit_s: float | Non
     an unknown method; Infeasible, with the operator or device and the bytes it lacks, if a method that heeds memory
     finds nothing.
     """
-    if method not in SUMMARIES:
-        raise Refused(f"method: {method!r} is not known; allowed are {', '.join(SUMMARIES)}")
+    validate_choice("method", method, SUMMARIES)
     deadline = Deadline(time_limit_s if method in CLUSTERED else None)
     instance = Instance(problem)
     if method == "search":

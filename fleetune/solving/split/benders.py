@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fleetune.solving.deadline import Deadline
+from fleetune.solving.limits import Deadline
 from fleetune.solving.split.energetic import EnergeticBound
 from fleetune.solving.split.instance import Bools
 from fleetune.solving.split.schedule_cache import ScheduleCache, clients_of, helper_of

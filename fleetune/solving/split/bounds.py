@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fleetune.solving.deadline import Deadline
+from fleetune.solving.limits import Deadline
 from fleetune.solving.split.energetic import EnergeticBound, Floats
 from fleetune.solving.split.instance import Bools, Instance
 from fleetune.solving.split.schedule_cache import masks_of

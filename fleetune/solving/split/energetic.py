@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fleetune.solving.deadline import Deadline
+from fleetune.solving.limits import Deadline
 from fleetune.solving.split.instance import Bools, Instance, Ints
 
 Floats = NDArray[np.float64]

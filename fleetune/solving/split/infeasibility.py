@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from fleetune.errors import Infeasible, TryAgain
-from fleetune.solving.deadline import Deadline
+from fleetune.solving.limits import Deadline
 from fleetune.solving.split.assignment import Undecided, find_assignment, largest_assignment
 from fleetune.solving.split.instance import Instance
 from fleetune.solving.split.problem import MATRICES, Problem

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fleetune.solving.deadline import Deadline
+from fleetune.solving.limits import Deadline
 from fleetune.solving.split.benders import BendersMaster
 from fleetune.solving.split.schedule_cache import ScheduleCache, clients_of
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fleetune.solving.deadline import Deadline
+from fleetune.solving.limits import Deadline
 from fleetune.solving.split.benders import BendersMaster
 from fleetune.solving.split.bounds import branch_and_cut_bound, energetic_bound, volume_bound
 from fleetune.solving.split.cp_model import improve_plan

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from fleetune.errors import Refused
-from fleetune.solving.deadline import Deadline
+from fleetune.solving.limits import Deadline
 from fleetune.solving.split.bounds import quick_bound
 from fleetune.solving.split.infeasibility import require_assignment
 from fleetune.solving.split.instance import Instance
@@ -12,6 +12,7 @@ from fleetune.solving.split.methods.auto import auto, exact
 from fleetune.solving.split.methods.baselines import balanced_greedy, random_fcfs
 from fleetune.solving.split.problem import DIRECTIONS, Direction, Piece, Problem, Solution
 from fleetune.solving.split.schedule import Candidate, Row, SearchOptions, makespan, merged, verify
+from fleetune.solving.validation import validate_choice
 
 PLANNERS: dict[str, Callable[[Instance, SearchOptions], Candidate]] = {
     "auto": auto,
@@ -29,8 +30,7 @@ def solve(problem: Problem, *, method: str = "auto", time_limit_s: float | None 
     `admm` if the problem is not preemptive; Infeasible, naming the client or helper that lacks memory or links;
     TryAgain if time runs out before an assignment is known to fit.
     """
-    if method not in SUMMARIES:
-        raise Refused(f"method: {method!r} is not known; allowed are {', '.join(SUMMARIES)}")
+    validate_choice("method", method, SUMMARIES)
     if method == "admm" and not problem.preemptive:
         raise Refused(
             "method admm: its schedules interrupt tasks, and the problem says preemptive false; "

@@ -153,7 +153,7 @@ def test_the_example_solves_by_every_method() -> None:
 def test_kind_is_registered() -> None:
     """Through the common interface: bilevel is the default, joint names the missing key, and plans have a summary."""
     kind = solving.kinds()["d2ft"]
-    assert next(iter(kind.methods())) == "bilevel"
+    assert next(iter(kind.methods)) == "bilevel"
     plan = solving.solve(kind, drawn())
     assert plan.method == "bilevel"
     assert list(solving.document(plan)) == [

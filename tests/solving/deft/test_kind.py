@@ -9,7 +9,7 @@ import pytest
 
 from fleetune import solving
 from fleetune.contracts import wire
-from fleetune.solving.deft.kind import in_short
+from fleetune.solving.deft import in_short
 from fleetune.solving.deft.methods import SUMMARIES
 from fleetune.solving.deft.problem import Problem, Solution
 from fleetune.solving.deft.solve import solve

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from fleetune.errors import Infeasible, Refused
-from fleetune.solving import memory
-from fleetune.solving.hpp import bound, pipeline_program
+from fleetune.solving import limits
+from fleetune.solving.hpp import HPP, bound, pipeline_program
 from fleetune.solving.hpp.bound import lower_bound_s
 from fleetune.solving.hpp.draft import Draft
 from fleetune.solving.hpp.instance import Instance, Ints
-from fleetune.solving.hpp.kind import HPP
 from fleetune.solving.hpp.methods import asteroid
 from fleetune.solving.hpp.methods import search as search_module
 from fleetune.solving.hpp.methods.search import Search, SearchOptions
@@ -23,9 +22,9 @@ def test_what_does_not_fit_is_refused_before_it_is_taken(monkeypatch: pytest.Mon
     """100,000 layers ended in a MemoryError: the published planner's tables grow with the square of the layers."""
     problem = tiny(1, layers=40, devices=3)
     needed = pipeline_program.needed_bytes(40, 3)
-    monkeypatch.setattr(memory, "available_bytes", lambda: needed)
+    monkeypatch.setattr(limits, "available_bytes", lambda: needed)
     assert solve(problem, method="asteroid").feasible
-    monkeypatch.setattr(memory, "available_bytes", lambda: needed - 1)
+    monkeypatch.setattr(limits, "available_bytes", lambda: needed - 1)
     with pytest.raises(Refused, match=r"40 layers on 3 devices need .* GB of memory by this method, and .* are free"):
         solve(problem, method="asteroid")
     assert solve(problem).feasible, "search does without"
@@ -43,10 +42,10 @@ def test_the_room_of_a_container_counts(tmp_path: Path) -> None:
     """Free memory is what a container's limit leaves, or without a limit what the machine has."""
     membership = tmp_path / "membership"
     membership.write_text("0::/\n")
-    assert memory.available_bytes(membership, tmp_path) > 0
+    assert limits.available_bytes(membership, tmp_path) > 0
     (tmp_path / "memory.max").write_text("5000\n")
     (tmp_path / "memory.current").write_text("2000\n")
-    assert memory.available_bytes(membership, tmp_path) == 3000
+    assert limits.available_bytes(membership, tmp_path) == 3000
 
 
 def test_a_planner_that_is_stopped_stops() -> None:

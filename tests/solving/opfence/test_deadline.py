@@ -9,7 +9,7 @@ import pytest
 
 from fleetune.contracts import wire
 from fleetune.errors import Infeasible
-from fleetune.solving.deadline import Deadline
+from fleetune.solving.limits import Deadline
 from fleetune.solving.opfence.bound import lower_bound_s
 from fleetune.solving.opfence.brute_force import best_placement
 from fleetune.solving.opfence.clusters import communities, device_orders, median_hop_s, reconnect_clusters

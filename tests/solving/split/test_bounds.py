@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fleetune.solving.deadline import NO_DEADLINE
+from fleetune.solving.limits import NO_DEADLINE
 from fleetune.solving.split.benders import BendersMaster
 from fleetune.solving.split.bounds import branch_and_cut_bound, energetic_bound, quick_bound, volume_bound
 from fleetune.solving.split.energetic import EnergeticBound

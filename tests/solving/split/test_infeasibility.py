@@ -6,7 +6,7 @@ import random
 import pytest
 
 from fleetune.errors import Infeasible, TryAgain
-from fleetune.solving.deadline import Deadline
+from fleetune.solving.limits import Deadline
 from fleetune.solving.split.assignment import even_assignment, find_assignment, largest_assignment
 from fleetune.solving.split.infeasibility import require_assignment
 from fleetune.solving.split.instance import Instance

@@ -8,7 +8,7 @@ import pytest
 from fleetune import solving
 from fleetune.contracts import wire
 from fleetune.errors import Infeasible, Refused
-from fleetune.solving.split.kind import SPLIT, in_short
+from fleetune.solving.split import SPLIT, in_short
 from fleetune.solving.split.methods import SUMMARIES
 from fleetune.solving.split.problem import Problem, Solution
 from fleetune.solving.split.solve import solve

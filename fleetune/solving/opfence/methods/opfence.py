@@ -13,7 +13,7 @@ fence, its plan is returned, so that this method is never slower than they are.
 import numpy as np
 
 from fleetune.errors import Infeasible
-from fleetune.solving.deadline import NO_DEADLINE, Deadline
+from fleetune.solving.limits import NO_DEADLINE, Deadline
 from fleetune.solving.opfence.clusters import (
     communities,
     device_orders,

@@ -11,7 +11,7 @@ from random import Random
 import numpy as np
 
 from fleetune.errors import Infeasible
-from fleetune.solving.deadline import NO_DEADLINE, Deadline
+from fleetune.solving.limits import NO_DEADLINE, Deadline
 from fleetune.solving.opfence.bound import lower_bound_s
 from fleetune.solving.opfence.brute_force import best_placement, is_tiny
 from fleetune.solving.opfence.device_exchange import devices_in_order, exchange_devices

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fleetune.solving.deadline import Deadline
+from fleetune.solving.limits import Deadline
 from fleetune.solving.split.admm_subproblems import ForwardProblem, Multipliers, solve_assignment, solve_schedule
 from fleetune.solving.split.assignment import find_assignment
 from fleetune.solving.split.instance import Instance, Ints

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fleetune.solving.deadline import Deadline
+from fleetune.solving.limits import Deadline
 from fleetune.solving.split.assignment import even_assignment, find_assignment
 from fleetune.solving.split.instance import Instance
 from fleetune.solving.split.schedule import Candidate, SearchOptions, first_come_first_served, schedule_helpers
