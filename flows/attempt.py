@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.run_config import RunConfig
 from fleetune.contracts.task import StageTask
 from fleetune.errors import Refused, TryAgain, by_exit_code
@@ -37,7 +37,7 @@ def start(spec: StageSpec, task: StageTask, launcher: Launcher, reads: tuple[Pat
     work = Path(task.work)
     shutil.rmtree(task.output, ignore_errors=True)
     Path(task.output).mkdir(parents=True)
-    wire.write(task, work / TASK)
+    json_io.write(task, work / TASK)
     return launcher.start(
         Command(
             module=spec.module,
@@ -134,7 +134,7 @@ def for_container(spec: StageSpec, task: StageTask, config: RunConfig) -> tuple[
         return task, reads
     from fleetune.models.source import local_folders, with_local_source  # imports transformers
 
-    settings = {**task.config, "model": wire.dump(with_local_source(config.model))}
+    settings = {**task.config, "model": json_io.dump(with_local_source(config.model))}
     return dataclasses.replace(task, config=settings), (*reads, *local_folders(config.model))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import field, replace
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.fleet import DOCKER
 from fleetune.contracts.record import record
 from fleetune.contracts.run_config import RunConfig
@@ -38,7 +38,7 @@ class CachePolicy:
         """Read every external digest once; Refused when an input is missing or a stage does not exist."""
         self._context = context
         self._config = config
-        self._plain = wire.dump(config)
+        self._plain = json_io.dump(config)
         self._selection = selection
         self._validate_selection()
         wanted = {name for spec in self.specs() for name in spec.content}
@@ -90,7 +90,7 @@ class CachePolicy:
         """Add the measurement of the newest unfinished run of this config, unless a newer run of it is done."""
         store = self._context.store
         for run in store.runs.named(self._config.name):
-            if run.id == this_run or wire.dump(run.config) != self._plain:
+            if run.id == this_run or json_io.dump(run.config) != self._plain:
                 continue
             past = {stage.stage: stage for stage in run.stages}
             if run.state == "done" and self.specs()[-1].name in past:

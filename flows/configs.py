@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.fleet_request import FleetRequest
 from fleetune.contracts.record import NAME
 from fleetune.contracts.run_config import BUILT_IN, RunConfig
@@ -39,7 +39,7 @@ def load(path: Path, sets: Sequence[str] = ()) -> RunConfig:
         _fill_devices(plain.get("fleet"), path)
     try:
         _find_paths(plain, path)
-        config = wire.load(RunConfig, plain, str(path))
+        config = json_io.load(RunConfig, plain, str(path))
         _validate_strategy(config, str(path))
     except Refused as error:
         by_hand = any(change.partition("=")[0].strip() in str(error) for change in sets)
@@ -51,7 +51,7 @@ def fleet(path: Path) -> FleetRequest:
     """Load one file of configs/fleets."""
     plain = yaml_file.read(path)
     _fill_devices(plain, path)
-    return wire.load(FleetRequest, plain, str(path))
+    return json_io.load(FleetRequest, plain, str(path))
 
 
 def apply(plain: dict[str, Any], change: str) -> None:
@@ -77,10 +77,10 @@ def apply(plain: dict[str, Any], change: str) -> None:
 
 def changed(config: RunConfig, sets: Sequence[str], owner: str) -> RunConfig:
     """Apply `sets` to a validated config; for reruns, which have no run file."""
-    plain = wire.dump(config)
+    plain = json_io.dump(config)
     for change in sets:
         apply(plain, change)
-    again = wire.load(RunConfig, plain, owner)
+    again = json_io.load(RunConfig, plain, owner)
     _validate_strategy(again, owner)
     return again
 

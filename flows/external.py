@@ -9,7 +9,7 @@ from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.fleet import DOCKER, Fleet
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.record import record
@@ -63,7 +63,7 @@ def same_fleet(stored: Path, measured: Path, config: RunConfig) -> bool:
     """True when a measured fleet is within the tolerance of the stored one."""
     from fleetune.discovery import within_tolerance
 
-    old, new = (wire.read(Fleet, folder / "fleet.json") for folder in (stored, measured))
+    old, new = (json_io.read(Fleet, folder / "fleet.json") for folder in (stored, measured))
     if new.simulated:
         return bool(old == new)  # stated, not measured
     return bool(within_tolerance(old, new, config.fleet.tolerance))
@@ -73,7 +73,7 @@ def fleet_is_there(stored: Path, measured: Path, config: RunConfig) -> bool:
     """True when a measured fleet has exactly the devices of the stored one, whatever the rates of its links."""
     from fleetune.discovery import same_devices
 
-    return bool(same_devices(*(wire.read(Fleet, folder / "fleet.json") for folder in (stored, measured))))
+    return bool(same_devices(*(json_io.read(Fleet, folder / "fleet.json") for folder in (stored, measured))))
 
 
 @record
@@ -90,8 +90,8 @@ def plan_decisions(folder: Callable[[str], Path]) -> str:
 
     `folder` gives the folder of an input by its kind.
     """
-    decided = wire.read(PlanResult, folder("plan") / "plan.json").plan
-    return hashlib.sha256(wire.text(decided).encode()).hexdigest()
+    decided = json_io.read(PlanResult, folder("plan") / "plan.json").plan
+    return hashlib.sha256(json_io.text(decided).encode()).hexdigest()
 
 
 def device_arithmetic(folder: Callable[[str], Path]) -> str:
@@ -99,8 +99,8 @@ def device_arithmetic(folder: Callable[[str], Path]) -> str:
 
     The fingerprint covers processor, GPU, torch and the image's digest, but also cores and memory.
     """
-    fleet = wire.read(Fleet, folder("fleet") / "fleet.json")
-    used = wire.read(PlanResult, folder("plan") / "plan.json").plan.devices
+    fleet = json_io.read(Fleet, folder("fleet") / "fleet.json")
+    used = json_io.read(PlanResult, folder("plan") / "plan.json").plan.devices
     facts: dict[str, list[str | int]] = {}
     for device in map(fleet.device, used):
         image = fleet.image if device.launcher == DOCKER else ""

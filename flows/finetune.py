@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fleetune import filesystem
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.run_config import RunConfig
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.store import RunRecord, Store
@@ -87,7 +87,7 @@ def _through_prefect(runner: Runner) -> None:
     def finetune(config: dict[str, Any]) -> Any:
         return perform(runner)
 
-    state: Any = finetune(wire.dump(runner.config), return_state=True)
+    state: Any = finetune(json_io.dump(runner.config), return_state=True)
     if not state.is_completed() and runner.error is None:
         if full := filesystem.find_full_disk(filesystem.folders(runner.context.store.local)):
             raise full

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fleetune import filesystem
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.fleet import DOCKER
 from fleetune.contracts.record import record
 from fleetune.contracts.run_config import RunConfig
@@ -66,7 +66,7 @@ class Runner:
         )
         self.error: FleetuneError | None = None
         self._leaders = Leaders(self.specs)
-        self._plain = wire.dump(config)
+        self._plain = json_io.dump(config)
         self._facts = RunFacts(
             name=config.name,
             started=self.record.started,

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.errors import Refused
 
 FLOAT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
@@ -46,7 +46,7 @@ def read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise Refused(f"{path}: cannot be read ({error.strerror}); give an existing YAML file") from None
     except UnicodeDecodeError as error:
-        raise Refused(f"{path}: {wire.utf8_error(error)}; give a YAML file") from None
+        raise Refused(f"{path}: {json_io.utf8_error(error)}; give a YAML file") from None
     plain = parse(source, str(path))
     if not isinstance(plain, dict):
         raise Refused(f"{path}: it holds {kind(plain)}; a mapping of keys to values is needed")
@@ -66,7 +66,7 @@ def parse(source: str, owner: str) -> Any:
         raise Refused(f"{owner}: line {line}: character U+{error.character:04X} is not allowed in YAML") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise Refused(f"{owner}: not YAML ({_one_line(str(error))})") from None
-    wire.check_depth(plain, owner)
+    json_io.check_depth(plain, owner)
     return _plain(plain, owner, "")
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fleetune import discovery
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.fleet_request import FleetRequest
 from fleetune.launching import open_sites
@@ -13,7 +13,7 @@ from stages.entry_point import StageContext, main
 
 def discover(context: StageContext) -> None:
     """Find and measure the devices and links that the config asks for."""
-    request = wire.load(FleetRequest, context.task.config["fleet"], "fleet")
+    request = json_io.load(FleetRequest, context.task.config["fleet"], "fleet")
     if request.join is not None:
         from fleetune.discovery.joining import joined_request  # nobody else needs what it imports
 
@@ -21,10 +21,10 @@ def discover(context: StageContext) -> None:
             request, Path(context.task.cache or context.task.work) / "joined", context.channel.note
         )
     earlier = context.task.stored.get("fleet")
-    stored = wire.read(Fleet, Path(earlier) / "fleet.json") if earlier else None
+    stored = json_io.read(Fleet, Path(earlier) / "fleet.json") if earlier else None
     with open_sites(FleetPlacement.from_request(request), context.channel.note) as sites:
         fleet = discovery.discover(request, sites, context.channel.progress, context.channel.note, stored=stored)
-    wire.write(fleet, context.output("fleet") / "fleet.json")
+    json_io.write(fleet, context.output("fleet") / "fleet.json")
 
 
 if __name__ == "__main__":

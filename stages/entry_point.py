@@ -22,7 +22,7 @@ from typing import Any, TextIO
 import psutil
 
 from fleetune import filesystem
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.record import record
 from fleetune.contracts.task import StageTask
 from fleetune.errors import FleetuneError, Refused, TryAgain
@@ -129,7 +129,7 @@ def _task(arguments: Sequence[str] | None) -> StageTask:
         raise Refused("usage: python -m stages.NAME --task task.json") from None
     if odd:
         raise Refused(f"argument {odd[0]!r} is unknown; usage: python -m stages.NAME --task task.json")
-    return wire.read(StageTask, found.task)
+    return json_io.read(StageTask, found.task)
 
 
 def _own_stdout() -> TextIO:

@@ -1,7 +1,7 @@
 """evaluate: everything before it -> evaluation (scores, summary.json, report.html)."""
 
 from fleetune import evaluation
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.metrics import TrainingMetrics
 from fleetune.contracts.plan import PlanResult
@@ -15,18 +15,18 @@ def evaluate(context: StageContext) -> None:
     """Score the model before and after training, and compare the forecast with what was measured."""
     config = context.task.config
     forecast, note = evaluation.measured_forecast(context.input("plan"), context.input("metrics"))
-    fleet = wire.read(Fleet, context.input("fleet") / "fleet.json")
-    training = wire.read(TrainingMetrics, context.input("metrics") / "training.json")
-    events = wire.read(EventSummary, context.input("events") / "events.json")
+    fleet = json_io.read(Fleet, context.input("fleet") / "fleet.json")
+    training = json_io.read(TrainingMetrics, context.input("metrics") / "training.json")
+    events = json_io.read(EventSummary, context.input("events") / "events.json")
     evaluation.evaluate(
         evaluation.EvaluationTask(
             run=config["name"],
             fleet=fleet,
-            profile=wire.read(Profile, context.input("profile") / "profile.json"),
-            plan=wire.read(PlanResult, context.input("plan") / "plan.json"),
+            profile=json_io.read(Profile, context.input("profile") / "profile.json"),
+            plan=json_io.read(PlanResult, context.input("plan") / "plan.json"),
             forecast=forecast,
             training=training,
-            model=wire.load(ModelRequest, config["model"], "model"),
+            model=json_io.load(ModelRequest, config["model"], "model"),
             model_folder=context.input("model"),
             data_folder=context.input("data"),
             checkpoint_folder=context.input("checkpoint"),

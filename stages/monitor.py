@@ -1,7 +1,7 @@
 """monitor: the events of a training, while it runs or after it -> events."""
 
 from fleetune import monitoring
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from stages.entry_point import StageContext, main
 
 
@@ -11,7 +11,7 @@ def monitor(context: StageContext) -> None:
     summary = monitoring.follow(
         folder / "events.jsonl", context.channel.progress, alive=lambda: not (folder / "manifest.json").exists()
     )
-    wire.write(summary, context.output("events") / "events.json")
+    json_io.write(summary, context.output("events") / "events.json")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """plan: fleet, profile -> plan, what the clock forecasts of it, and a report of both."""
 
 from fleetune import clock, planning
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.profile import Profile
 from fleetune.contracts.run_config import StrategyRequest, TrainingRequest
@@ -12,10 +12,10 @@ from stages.entry_point import StageContext, main
 
 def plan(context: StageContext) -> None:
     """Solve the planning problem of fleet and profile with the configured strategy."""
-    strategy = wire.load(StrategyRequest, context.task.config["strategy"], "strategy")
-    training = wire.load(TrainingRequest, {"rounds": 1, **context.task.config["training"]}, "training")
-    fleet = wire.read(Fleet, context.input("fleet") / "fleet.json")
-    profile = wire.read(Profile, context.input("profile") / "profile.json")
+    strategy = json_io.load(StrategyRequest, context.task.config["strategy"], "strategy")
+    training = json_io.load(TrainingRequest, {"rounds": 1, **context.task.config["training"]}, "training")
+    fleet = json_io.read(Fleet, context.input("fleet") / "fleet.json")
+    profile = json_io.read(Profile, context.input("profile") / "profile.json")
     problem = Problem(
         fleet=fleet,
         profile=profile,
@@ -26,8 +26,8 @@ def plan(context: StageContext) -> None:
     )
     result = planning.solve(strategy.name, problem)
     forecast = clock.forecast(result.plan, fleet, profile)
-    wire.write(result, context.output("plan") / "plan.json")
-    wire.write(forecast, context.output("plan") / "forecast.json")
+    json_io.write(result, context.output("plan") / "plan.json")
+    json_io.write(forecast, context.output("plan") / "forecast.json")
     content = ReportContent(
         title=f"{context.task.facts.name or context.task.run}: a plan",
         fleet=fleet,

@@ -1,7 +1,7 @@
 """prepare: model, data -> model (graph of units, configuration, initial weights), data (arrays to train on)."""
 
 from fleetune import preparation
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.run_config import DataRequest, ModelRequest
 from stages.entry_point import StageContext, main
 
@@ -11,8 +11,8 @@ def prepare(context: StageContext) -> None:
     config = context.task.config
     preparation.prepare(
         preparation.PreparationTask(
-            model=wire.load(ModelRequest, config["model"], "model"),
-            data=wire.load(DataRequest, config["data"], "data"),
+            model=json_io.load(ModelRequest, config["model"], "model"),
+            data=json_io.load(DataRequest, config["data"], "data"),
             seed=context.task.seed,
             model_folder=context.output("model"),
             data_folder=context.output("data"),

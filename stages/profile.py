@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fleetune import profiling
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.run_config import ModelRequest, ProfileRequest, TrainingRequest
 from fleetune.launching import open_sites
@@ -14,13 +14,15 @@ from stages.entry_point import StageContext, main
 def profile(context: StageContext) -> None:
     """Measure every unit of the prepared model on every device that no earlier run has measured."""
     config, task = context.task.config, context.task
-    fleet = wire.read(Fleet, context.input("fleet") / "fleet.json")
+    fleet = json_io.read(Fleet, context.input("fleet") / "fleet.json")
     with open_sites(FleetPlacement.from_fleet(fleet), context.channel.note) as sites:
         profiling.profile(
             profiling.ProfilingTask(
                 fleet=fleet,
-                model=wire.load(ModelRequest, config["model"], "model"),
-                training=wire.load(TrainingRequest, {"rounds": 1, **config["training"]}, "training"),  # none of its own
+                model=json_io.load(ModelRequest, config["model"], "model"),
+                training=json_io.load(
+                    TrainingRequest, {"rounds": 1, **config["training"]}, "training"
+                ),  # none of its own
                 seed=task.seed,
                 model_folder=context.input("model"),
                 data_folder=context.input("data"),
@@ -29,7 +31,7 @@ def profile(context: StageContext) -> None:
                 sites=sites,
                 progress=context.channel.progress,
                 note=context.channel.note,
-                scores=wire.load(ProfileRequest, config.get("profile", {}), "profile").scores,
+                scores=json_io.load(ProfileRequest, config.get("profile", {}), "profile").scores,
                 cache=profiling.MeasurementCache(Path(task.cache), task.run, anew=task.anew) if task.cache else None,
             )
         )

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 from fleetune import training
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.profile import Profile
@@ -17,19 +17,19 @@ from stages.entry_point import StageContext, main
 
 def train(context: StageContext) -> None:
     """Train by the plan; resumes the newest checkpoint of an interrupted attempt, also of one by another plan."""
-    fleet = wire.read(Fleet, context.input("fleet") / "fleet.json")
+    fleet = json_io.read(Fleet, context.input("fleet") / "fleet.json")
     if fleet.simulated:
         raise Refused(f"device {fleet.simulated[0]} is simulated: a run with it ends after plan; use --until plan")
     with open_sites(FleetPlacement.from_fleet(fleet), context.channel.note) as sites:
         training.train(
             training.TrainingTask(
-                plan=wire.read(PlanResult, context.input("plan") / "plan.json"),
+                plan=json_io.read(PlanResult, context.input("plan") / "plan.json"),
                 fleet=fleet,
-                profile=wire.read(Profile, context.input("profile") / "profile.json"),
+                profile=json_io.read(Profile, context.input("profile") / "profile.json"),
                 model_folder=context.input("model"),
                 data_folder=context.input("data"),
-                model=wire.load(ModelRequest, context.task.config["model"], "model"),
-                training=wire.load(TrainingRequest, context.task.config["training"], "training"),
+                model=json_io.load(ModelRequest, context.task.config["model"], "model"),
+                training=json_io.load(TrainingRequest, context.task.config["training"], "training"),
                 seed=context.task.seed,
                 work=context.work,
                 output=Path(context.task.output),

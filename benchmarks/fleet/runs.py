@@ -10,7 +10,7 @@ import yaml
 
 from benchmarks import CONFIGS
 from benchmarks.fleet.fleets import FleetCase
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.metrics import Forecast, TrainingMetrics
 from fleetune.errors import FleetuneError
 from fleetune.store import RunRecord, Store
@@ -86,13 +86,13 @@ def run_all(
 
 def _read(store: Store, record: RunRecord, names: tuple[str, str], load: float) -> CompletedRun:
     metrics = store.folder("metrics", record.outputs["metrics"])
-    training = wire.read(TrainingMetrics, metrics / "training.json")
+    training = json_io.read(TrainingMetrics, metrics / "training.json")
     events = [json.loads(line) for line in (metrics / EVENTS).read_text(encoding="utf-8").splitlines()]
     joined = [event["at_s"] for event in events if event["event"] == "joined"]
     return CompletedRun(
         fleet=names[0],
         strategy=names[1],
-        forecast_s=wire.read(Forecast, store.folder("plan", record.outputs["plan"]) / "forecast.json").round_s,
+        forecast_s=json_io.read(Forecast, store.folder("plan", record.outputs["plan"]) / "forecast.json").round_s,
         measured_s=tuple(each.round_s for each in training.rounds),
         median_s=training.median_round_s,
         load=load,

@@ -11,7 +11,7 @@ import time
 from benchmarks.planning.problems import Shape, random_problem
 from benchmarks.planning.quality import BaselineTally
 from benchmarks.report import Figure
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.solving.hpp.solve import solve
 
 LARGE = (
@@ -69,11 +69,11 @@ def cold_start() -> Figure:
     with tempfile.TemporaryDirectory(prefix="fleetune-bench-") as folder:
         path = os.path.join(folder, "problem.json")
         with open(path, "w", encoding="utf-8") as file:
-            json.dump(wire.dump(random_problem(1, Shape(30, 4, 8, 8))), file)
+            json.dump(json_io.dump(random_problem(1, Shape(30, 4, 8, 8))), file)
         program = (
-            "import sys; from fleetune.contracts import wire; from fleetune.solving.hpp.problem import Problem; "
+            "import sys; from fleetune.contracts import json_io; from fleetune.solving.hpp.problem import Problem; "
             "from pathlib import Path; from fleetune.solving.hpp.solve import solve; "
-            "solve(wire.read(Problem, Path(sys.argv[1])))"
+            "solve(json_io.read(Problem, Path(sys.argv[1])))"
         )
         environment = {**os.environ, "NUMBA_CACHE_DIR": os.path.join(folder, "cache")}
         started = time.perf_counter()

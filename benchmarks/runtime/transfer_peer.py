@@ -15,7 +15,7 @@ import torch
 import zmq
 
 from benchmarks.runtime.metering import UsageMeter
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.record import record
 from fleetune.links.authentication import KeyPair
 from fleetune.links.endpoint import Endpoint
@@ -172,7 +172,7 @@ def _print_note(sentence: str) -> None:
 def main() -> None:
     """Read the configuration from stdin and send or receive."""
     torch.set_num_threads(1)
-    config = wire.parse(PeerConfig, sys.stdin.buffer.readline(), "end")
+    config = json_io.parse(PeerConfig, sys.stdin.buffer.readline(), "end")
     (send if config.sends else receive)(config)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.report import Figure, median_and_spread
 from benchmarks.runtime.transfer_peer import BARE, OURS, PING, PeerConfig
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.launching import Command, Job, ProcessLauncher
 from fleetune.links.authentication import new_key_pair
 
@@ -74,7 +74,7 @@ def _transfers(folder: Path, repeats: int) -> list[dict[str, Any]]:
             size_bytes=SIZE_BYTES,
             repeats=repeats,
         )
-        line = wire.text(config).replace("\n", " ").encode()
+        line = json_io.text(config).replace("\n", " ").encode()
         command = Command(module="benchmarks.runtime.transfer_peer", first_line=line, log=folder / f"{side}.log")
         jobs.append(ProcessLauncher().start(command))
         return jobs[-1]

@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.report import Figure, median_and_spread
 from benchmarks.solvers.d2ft_problems import FORWARD, STYLES, paper_problem, random_problem
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.solving.d2ft.instance import Instance
 from fleetune.solving.d2ft.methods import SUMMARIES
 from fleetune.solving.d2ft.problem import Problem, Solution
@@ -61,7 +61,7 @@ def _in_fresh_process(shape: tuple[int, int]) -> Figure:
         "kind, asked = solving.read(sys.stdin.buffer.read(), 'p', solving.kinds()); "
         "print(json.dumps(solving.solve(kind, asked, method='joint').solve_s))"
     )
-    source = json.dumps(wire.dump(random_problem(0, shape, "free", WEIGHT))).encode()
+    source = json.dumps(json_io.dump(random_problem(0, shape, "free", WEIGHT))).encode()
     times = [
         float(
             subprocess.run(

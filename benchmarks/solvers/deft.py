@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from benchmarks.report import Figure, median_and_spread
 from benchmarks.solvers.deft_problems import BLOCKS, Size, paper_problem, random_problem
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.errors import Infeasible
 from fleetune.solving.deft.methods import SUMMARIES
 from fleetune.solving.deft.problem import Problem, Solution
@@ -65,7 +65,7 @@ def _in_fresh_process() -> Figure:
         "kind, asked = solving.read(sys.stdin.buffer.read(), 'p', solving.kinds()); "
         "print(json.dumps(solving.solve(kind, asked).solve_s))"
     )
-    source = json.dumps(wire.dump(random_problem(0, Size(100, 64)))).encode()
+    source = json.dumps(json_io.dump(random_problem(0, Size(100, 64)))).encode()
     ran = subprocess.run(
         [sys.executable, "-P", "-c", program], input=source, capture_output=True, check=True, env=dict(os.environ)
     )

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from benchmarks.report import Figure, median_and_spread
 from benchmarks.solvers.opfence_problems import TESTBED_1, TESTBED_2, Testbed, gpt2, problem, resnet
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.solving.opfence.problem import Operator, Solution
 from fleetune.solving.opfence.solve import solve
 
@@ -63,7 +63,7 @@ def _in_fresh_process(testbed: Testbed, networks: list[Network], quick: bool) ->
             for ratio in (RATIO,) if quick else (None, RATIO):
                 asked = problem(testbed, network.operators, network.micro_batches, seed=9, ratio=ratio, mixed=True)
                 path = Path(folder) / "problem.json"
-                path.write_text(json.dumps(wire.dump(asked)), encoding="utf-8")
+                path.write_text(json.dumps(json_io.dump(asked)), encoding="utf-8")
                 started, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
                 subprocess.run(
                     [sys.executable, "-P", "-c", PROGRAM, "solve", str(path)], check=True, stdout=subprocess.DEVNULL

@@ -7,9 +7,9 @@ leaves nothing to inspect; and the `datasets` package, except for names on the h
 """
 
 from fleetune.data.input_spec import InputSpec
-from fleetune.data.prepare import prepare_data, validate_data
 from fleetune.data.prepared_data import PreparedData, batch_indices
 from fleetune.data.sources import content_digest, pinned_request
+from fleetune.data.writer import prepare_data, validate_data
 
 __all__ = [
     "InputSpec",

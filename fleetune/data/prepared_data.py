@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.record import not_negative, positive, record
 from fleetune.errors import Refused
 
@@ -56,7 +56,7 @@ class PreparedData:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.info = wire.read(DataInfo, folder / INFO)
+        self.info = json_io.read(DataInfo, folder / INFO)
         self._arrays = {
             split.name: {
                 array.name: _open_array(folder / split.name / f"{array.name}.npy", array) for array in split.arrays

@@ -9,7 +9,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.record import check_file_name
 from fleetune.contracts.run_config import BUILT_IN, DataRequest
 from fleetune.data.builtin_datasets import digits, docstrings, stdlib_files, stdlib_sources
@@ -110,7 +110,7 @@ def _saved_to_disk(folder: Path) -> dict[str, tuple[Path, ...]]:
     """Splits of a folder written by save_to_disk of the `datasets` package; empty for other folders."""
     try:
         if (folder / "dataset_dict.json").is_file():
-            names = wire.parse_plain((folder / "dataset_dict.json").read_bytes(), str(folder))["splits"]
+            names = json_io.parse_plain((folder / "dataset_dict.json").read_bytes(), str(folder))["splits"]
             for name in names:
                 check_file_name(str(folder), name)
             splits = {name: _arrow_files(folder / name) for name in names}
@@ -126,7 +126,7 @@ def _saved_to_disk(folder: Path) -> dict[str, tuple[Path, ...]]:
 
 
 def _arrow_files(folder: Path) -> tuple[Path, ...]:
-    state = wire.parse_plain((folder / "state.json").read_bytes(), str(folder))
+    state = json_io.parse_plain((folder / "state.json").read_bytes(), str(folder))
     for entry in state["_data_files"]:
         check_file_name(str(folder), entry["filename"])
     return tuple(folder / entry["filename"] for entry in state["_data_files"])

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.discovery.agent_pool import STAGE, AgentHello, AgentTask
 from fleetune.discovery.link_probe import ProbeRequest, RoundTrip, sweep
 from fleetune.discovery.machine_facts import inspect_machine
@@ -33,7 +33,7 @@ class Agent:
         """Introduce this device, then serve requests until the stage sends `end`; TryAgain if it falls silent."""
         self._endpoint.connect(STAGE, self._task.stage_address, self._task.allowed[STAGE])
         here = AgentHello(address=self._endpoint.address, facts=inspect_machine(self._task.accelerator))
-        self._endpoint.send(STAGE, Message("here", wire.dump(here)))
+        self._endpoint.send(STAGE, Message("here", json_io.dump(here)))
         while True:
             received = self._endpoint.receive(self._task.idle_s)
             if received is None:
@@ -44,7 +44,7 @@ class Agent:
             elif received.sender == STAGE and kind == "peers":
                 self._connect_peers(header)
             elif received.sender == STAGE and kind == "probe":
-                self._probe(wire.load(ProbeRequest, header, "probe"))
+                self._probe(json_io.load(ProbeRequest, header, "probe"))
             elif received.sender == STAGE and kind == "end":
                 return
 
@@ -63,7 +63,7 @@ class Agent:
         self._payload = memoryview(bytearray(b"\x01") * probe.most_bytes)
         probed = sweep(lambda size: self._ping(probe, size), probe.budget_s, probe.most_bytes)
         self._payload = memoryview(b"")
-        self._endpoint.send(STAGE, Message("probed", wire.dump(probed)))
+        self._endpoint.send(STAGE, Message("probed", json_io.dump(probed)))
 
     def _ping(self, probe: ProbeRequest, size_bytes: int) -> RoundTrip:
         """Send `size_bytes` and wait for the peer's small answer.
@@ -89,7 +89,7 @@ class Agent:
 def main() -> int:
     """Read the task from stdin and serve; return the exit code of an error, or 0."""
     try:
-        task = wire.parse(AgentTask, sys.stdin.buffer.readline(), "agent's task")
+        task = json_io.parse(AgentTask, sys.stdin.buffer.readline(), "agent's task")
         keys = KeyPair(public=task.public, secret=task.secret)
         listen = Listen(bind=task.door.bind, address=task.door.address, delays_s=task.door.delays_s)
         with Endpoint(task.device, keys, task.allowed, run=task.run, listen=listen, note=_note) as endpoint:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import field
 from typing import Any
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.record import record
 from fleetune.discovery.link_probe import LinkProbe
 from fleetune.discovery.machine_facts import MachineFacts
@@ -45,7 +45,7 @@ class AgentTask:
 
     def line(self) -> bytes:
         """JSON on one line, for stdin."""
-        return json.dumps(wire.dump(self)).encode()
+        return json.dumps(json_io.dump(self)).encode()
 
 
 @record

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import permutations
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.fleet import DOCKER, Device, Fleet, Link, SimulatedDevice
 from fleetune.contracts.fleet_request import DeviceRequest, FleetRequest
 from fleetune.contracts.link_spec import NetworkSpec
@@ -75,7 +75,7 @@ def build_devices(request: FleetRequest, facts: Mapping[str, MachineFacts]) -> t
 
 def fingerprint(found: MachineFacts, accelerator: str, cores: float, threads: int, memory_bytes: int) -> str:
     """Hash of hardware, software and limits, 16 hex digits; equal for identical devices."""
-    lasting = {key: value for key, value in wire.dump(found).items() if key != "machine"}
+    lasting = {key: value for key, value in json_io.dump(found).items() if key != "machine"}
     text = json.dumps([lasting, accelerator, cores, threads, memory_bytes], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -200,7 +200,7 @@ def _device(name: str, simulated: SimulatedDevice) -> Device:
         name=name,
         memory_bytes=simulated.memory_bytes,
         cores=1.0,
-        fingerprint=hashlib.sha256(wire.text(simulated).encode()).hexdigest()[:16],
+        fingerprint=hashlib.sha256(json_io.text(simulated).encode()).hexdigest()[:16],
         simulated=simulated,
     )
 

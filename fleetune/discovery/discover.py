@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Device, Fleet
 from fleetune.contracts.fleet_request import DeviceRequest, FleetRequest
 from fleetune.contracts.task import Progress
@@ -113,7 +113,7 @@ def _receive_facts(agents: AgentPool, names: list[str], progress: Progress) -> d
         progress("finding devices", len(here), len(names), "devices")
         received = agents.receive("here", set(names) - here.keys())
         name = received.sender
-        here[name] = wire.load(AgentHello, received.message.header, f"facts of {name}")
+        here[name] = json_io.load(AgentHello, received.message.header, f"facts of {name}")
         endpoint = agents.endpoint
         endpoint.connect(name, here[name].address, endpoint.allowed[name])
     for name in names:

@@ -3,7 +3,7 @@
 from functools import partial
 from itertools import permutations
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Fleet, Link
 from fleetune.contracts.link_spec import NetworkSpec
 from fleetune.contracts.record import record
@@ -103,8 +103,8 @@ class LinkProber:
             most_bytes=max_payload_bytes(source.memory_bytes, target.memory_bytes),
             one_clock=source.machine == target.machine,
         )
-        self._agents.send(source.name, "probe", wire.dump(told))
+        self._agents.send(source.name, "probe", json_io.dump(told))
         received = self._agents.receive("probed", {source.name})
-        probed = wire.load(ProbeResult, received.message.header, f"probe of link {source.name} -> {target.name}")
+        probed = json_io.load(ProbeResult, received.message.header, f"probe of link {source.name} -> {target.name}")
         self._agents.probes.append(LinkProbe(source=source.name, target=target.name, probed=probed))
         return probed

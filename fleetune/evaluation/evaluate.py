@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.metrics import DeviceAmount, EvaluationMetrics, Forecast, Score, TrainingMetrics
 from fleetune.contracts.plan import PlanResult
@@ -143,9 +143,9 @@ def measured_forecast(plan_folder: Path, metrics_folder: Path) -> tuple[Forecast
 
     A reused training was forecast and measured on the fleet of the run that trained, whose forecast its metrics keep.
     """
-    planned = wire.read(Forecast, plan_folder / FORECAST)
+    planned = json_io.read(Forecast, plan_folder / FORECAST)
     trained = metrics_folder / FORECAST
-    found = wire.read(Forecast, trained) if trained.exists() else planned
+    found = json_io.read(Forecast, trained) if trained.exists() else planned
     return found, {} if found == planned else {"times": OF_EARLIER_RUN}
 
 
@@ -167,8 +167,8 @@ def evaluate(task: EvaluationTask) -> EvaluationMetrics:
     metrics = compare(task, before, after, data.size(scoring.split))
     page = report(_content(task, metrics, data))
     task.output.mkdir(parents=True, exist_ok=True)
-    wire.write(metrics, task.output / "evaluation.json")
-    wire.write(summarise(task, metrics), task.output / "summary.json")
+    json_io.write(metrics, task.output / "evaluation.json")
+    json_io.write(summarise(task, metrics), task.output / "summary.json")
     (task.output / "report.html").write_text(page, encoding="utf-8")
     return metrics
 

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 from typing_extensions import Buffer
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.errors import Refused
 
 CHUNK_BYTES = 1 << 18
@@ -113,7 +113,7 @@ def parse_header(frame: Buffer) -> Envelope:
         plain = json.loads(raw.tobytes(), parse_constant=_reject_constant, parse_float=_finite)
     except (ValueError, RecursionError):
         raise Refused("header is not JSON") from None
-    wire.check_depth(plain, "header")
+    json_io.check_depth(plain, "header")
     fields = {"run": str, "session": str, "sequence": int, "kind": str, "header": dict, "sizes": list}
     if not isinstance(plain, dict) or plain.keys() != fields.keys():
         raise Refused(f"header must be an object with the keys {', '.join(fields)}")

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.record import record
 from fleetune.errors import Refused
 from fleetune.models.operations import argument_from_json, argument_to_json, references
@@ -145,14 +145,14 @@ def graph_text(graph: Graph) -> str:
         )
         for n in graph.nodes
     )
-    return wire.text(
+    return json_io.text(
         _GraphOnWire(batch=graph.batch, output=graph.output, inputs=graph.inputs, nodes=nodes, units=graph.units)
     )
 
 
 def parse_graph(text: str | bytes, owner: str) -> Graph:
     """Parse a graph from JSON text; Refused if malformed, naming `owner`."""
-    plain = wire.parse(_GraphOnWire, text, owner)
+    plain = json_io.parse(_GraphOnWire, text, owner)
     nodes = tuple(
         Node(
             id=n.id,

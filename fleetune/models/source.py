@@ -10,7 +10,7 @@ from pathlib import Path
 
 from transformers import AutoConfig, PretrainedConfig
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.record import check_file_name
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import Refused
@@ -100,7 +100,7 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
         return (folder / "model.safetensors",)
     if index.exists():
         try:
-            names = sorted(set(wire.parse_plain(index.read_bytes(), str(index))["weight_map"].values()))
+            names = sorted(set(json_io.parse_plain(index.read_bytes(), str(index))["weight_map"].values()))
             for name in names:
                 check_file_name(f"model: {index}", name)
         except (ValueError, KeyError, TypeError, AttributeError):

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.record import not_negative, one_of, record
 
 STARTED, JOINED, BEATS, COMMITTED, LOST, ENDED = "started", "joined", "beats", "committed", "lost", "ended"
@@ -133,7 +133,7 @@ class EventLog:
 
     def _write(self, event: Event) -> None:
         always = {"at_s", "event", *(["round"] if event.event == COMMITTED else [])}
-        plain = {key: value for key, value in wire.dump(event).items() if value or key in always}
+        plain = {key: value for key, value in json_io.dump(event).items() if value or key in always}
         line = json.dumps(plain, ensure_ascii=False, allow_nan=False).encode() + b"\n"
         with self._lock:
             self._file.write(line)

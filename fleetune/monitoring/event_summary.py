@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.record import record
 from fleetune.contracts.task import Progress
 from fleetune.errors import Refused
@@ -160,7 +160,7 @@ def follow(
         was_alive = alive()  # asked before reading, so that its last lines are read
         for line in reader.new_lines():
             try:
-                aggregator.add([wire.parse(Event, line, str(events))])
+                aggregator.add([json_io.parse(Event, line, str(events))])
             except Refused:
                 aggregator.unreadable_lines += 1
         rounds = aggregator.rounds_committed, aggregator.rounds_planned

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from fleetune.checks import validate
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.record import one_of
 from fleetune.contracts.run_config import StrategyRequest
@@ -66,7 +66,7 @@ def validate_request(request: StrategyRequest, devices: Sequence[str] | None, sc
     Raises Refused for an unknown strategy, option, method or device, and for a strategy that needs scores without them.
     """
     strategy, owner = _strategy(request.name), f"strategy {request.name}"
-    options: Any = wire.load(strategy.options, request.options, owner)
+    options: Any = json_io.load(strategy.options, request.options, owner)
     for option, kind in strategy.methods.items():
         if getattr(options, option) is not None:
             one_of(owner, option, getattr(options, option), kinds()[kind].methods)
@@ -84,7 +84,7 @@ def citations(request: StrategyRequest) -> tuple[str, ...]:
     """
     validate_request(request, None, scores=True)
     strategy = _strategy(request.name)
-    options: Any = wire.load(strategy.options, request.options, f"strategy {request.name}")
+    options: Any = json_io.load(strategy.options, request.options, f"strategy {request.name}")
     texts = [strategy.citation]
     for option, kind in strategy.methods.items():
         texts.append(papers.BY_METHOD.get(kind, {}).get(getattr(options, option), ""))

@@ -9,7 +9,7 @@ from fleetune.planning.problem import Problem
 class Strategy(Protocol):
     """A planning method. Pure: the same problem gives the same plan, without time, randomness, files or devices.
 
-    Options are plain values in `problem.options`. The strategy parses them with `wire.load` into its own record, so
+    Options are plain values in `problem.options`. The strategy parses them with `json_io.load` into its own record, so
     that an unknown option is refused by name with the list of known ones.
     """
 

@@ -6,6 +6,6 @@ recording is refused before anything is measured or trained by it.
 May import: models, data, contracts, errors.
 """
 
-from fleetune.preparation.inputs import PreparationTask, prepare, prepare_inputs
+from fleetune.preparation.artifacts import PreparationTask, prepare, write_artifacts
 
-__all__ = ["PreparationTask", "prepare", "prepare_inputs"]
+__all__ = ["PreparationTask", "prepare", "write_artifacts"]

@@ -15,10 +15,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.record import record
 from fleetune.errors import Refused
-from fleetune.profiling.measurement import DeviceMeasurement, fastest
+from fleetune.profiling.messages import DeviceMeasurement, fastest
 from fleetune.store.manifest import file_digest
 from fleetune.store.stage_key import SourceDigests
 from fleetune.store.storage import LocalStorage
@@ -76,7 +76,7 @@ class MeasurementCache:
             if held is not None and held.run == self._run:
                 answer = fastest(answer, held.answer)
             entry = CacheEntry(key=key, run=self._run, moment=self._clock().isoformat(), answer=answer)
-            self._place.write(_name(key), wire.text(_sealed(entry)).encode())
+            self._place.write(_name(key), json_io.text(_sealed(entry)).encode())
 
     def _read(self, key: str) -> CacheEntry | None:
         owner = str(self.folder / _name(key))
@@ -86,7 +86,7 @@ class MeasurementCache:
             raise Refused(f"{owner}: cannot be read ({error.strerror})") from None
         if content is None:
             return None
-        entry = wire.parse(CacheEntry, content, owner)
+        entry = json_io.parse(CacheEntry, content, owner)
         if entry.key != key or _sealed(entry) != entry:
             raise Refused(f"{owner}: its content is not what was written")
         return entry
@@ -111,7 +111,7 @@ def key_of(asked: Mapping[str, Any], fingerprint: str, model_folder: Path) -> st
 
 
 def _sealed(entry: CacheEntry) -> CacheEntry:
-    plain = wire.text(dataclasses.replace(entry, sha256=""))
+    plain = json_io.text(dataclasses.replace(entry, sha256=""))
     return dataclasses.replace(entry, sha256=hashlib.sha256(plain.encode()).hexdigest())
 
 

@@ -14,7 +14,7 @@ from fleetune.models.graph import Graph
 from fleetune.models.process_memory import peak_memory_bytes, reset_peak, resident_bytes, trim_heap
 from fleetune.models.segment import META, META_SAMPLES, Segment, empty_input
 from fleetune.models.units import state_by_unit
-from fleetune.profiling.measure import kept_bytes, leaves_of, run_watched
+from fleetune.profiling.unit_timing import kept_bytes, leaves_of, run_watched
 
 TRAINING_WORKER = ("fleetune", "training", "worker")
 """The training worker, imported only to measure the memory of its imports. Split into parts: a whole module name

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.profile import DeviceTimes, Profile
 from fleetune.errors import Refused
 from fleetune.models.graph import Graph, parse_graph
 from fleetune.models.skeleton import saved_configuration, skeleton
-from fleetune.profiling.devices import answers
-from fleetune.profiling.measurement import DeviceMeasurement
+from fleetune.profiling.fleet_measurement import answers
+from fleetune.profiling.messages import DeviceMeasurement
 from fleetune.profiling.min_batch import min_samples
-from fleetune.profiling.scores import subnets, to_score
 from fleetune.profiling.simulated import simulated_times, works
+from fleetune.profiling.subnets import subnets, to_score
 from fleetune.profiling.task import ProfilingTask
 from fleetune.profiling.units import unit_sizes
 
@@ -34,7 +34,7 @@ def profile(task: ProfilingTask) -> Profile:
         optimizer_bytes_per_param_byte=task.training.optimizer_bytes_per_param_byte,
         subnets=subnets(task, graph, module, scored) if scored else (),
     )
-    wire.write(made, task.output / "profile.json")
+    json_io.write(made, task.output / "profile.json")
     return made
 
 

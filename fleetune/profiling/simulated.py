@@ -16,7 +16,7 @@ from fleetune.contracts.fleet import Device
 from fleetune.contracts.profile import DeviceTimes
 from fleetune.models.graph import Graph
 from fleetune.models.segment import META, META_SAMPLES, Segment, empty_input, without_device
-from fleetune.profiling.measure import leaves_of, run_watched
+from fleetune.profiling.unit_timing import leaves_of, run_watched
 
 MANY = 2 * META_SAMPLES
 """Two batch sizes; the cost of a sample is the difference of their costs over the difference of the sizes."""

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from fleetune import filesystem
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.data import PreparedData
 from fleetune.errors import FleetuneError, TryAgain
 from fleetune.launching.limits import OUT_OF_MEMORY_EXIT_CODE, is_out_of_memory
@@ -25,8 +25,9 @@ from fleetune.models.skeleton import base_skeleton, saved_configuration, skeleto
 from fleetune.models.source import source_folder
 from fleetune.models.units import state_by_unit
 from fleetune.models.weights import WeightReader
-from fleetune.profiling.measure import Effort, UnitCost, measure, now, since
-from fleetune.profiling.measurement import (
+from fleetune.profiling.head_scores import score
+from fleetune.profiling.memory import Workspace, fitting_sizes, floor_bytes, unit_needs, windows
+from fleetune.profiling.messages import (
     ERROR,
     LOADING,
     MEASURING,
@@ -35,9 +36,8 @@ from fleetune.profiling.measurement import (
     UnitMeasurement,
     event_of,
 )
-from fleetune.profiling.memory import Workspace, fitting_sizes, floor_bytes, unit_needs, windows
-from fleetune.profiling.scoring import score
 from fleetune.profiling.task import MeasureTask
+from fleetune.profiling.unit_timing import Effort, UnitCost, measure, now, since
 
 OF_WHAT_IS_LEFT = 0.6
 """Share of free memory used for units; the rest is for buffers of kernels and the allocator's slack."""
@@ -48,7 +48,7 @@ def main() -> int:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--task", type=Path, required=True)
     try:
-        task = wire.read(MeasureTask, arguments.parse_args().task)
+        task = json_io.read(MeasureTask, arguments.parse_args().task)
         torch.set_num_threads(task.threads)
         if task.scoring is None:
             _measure(task)

@@ -4,7 +4,7 @@ JSON."""
 from collections.abc import Mapping
 from typing import Any
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.errors import Refused
 from fleetune.solving.d2ft import D2FT
 from fleetune.solving.deft import DEFT
@@ -26,7 +26,7 @@ def kinds() -> dict[str, Kind]:
 def read(source: str | bytes, owner: str, known: Mapping[str, Kind]) -> tuple[Kind, Any]:
     """Return the kind and the validated problem in JSON text; `owner` (a file's name) opens the message of a
     Refused."""
-    plain = wire.parse(dict[str, Any], source, owner)
+    plain = json_io.parse(dict[str, Any], source, owner)
     name, allowed = plain.get("kind"), f"allowed are {', '.join(known)}"
     if name is None:
         raise Refused(f"{owner}: kind: this key is required; {allowed}")
@@ -58,4 +58,4 @@ def document(plan: Solved) -> dict[str, Any]:
     """Return a plan as JSON values, keys in declared order, without optional keys that hold None or ""."""
     fields = type(plan).__dataclass_fields__  # type: ignore[attr-defined]
     neutral = {name for name, field in fields.items() if field.default in (None, "")}
-    return {key: value for key, value in wire.dump(plan).items() if key not in neutral or value not in (None, "")}
+    return {key: value for key, value in json_io.dump(plan).items() if key not in neutral or value not in (None, "")}

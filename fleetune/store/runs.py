@@ -6,7 +6,7 @@ from dataclasses import field
 from datetime import datetime
 from pathlib import Path
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.record import check_name, distinct, one_of, record
 from fleetune.contracts.run_config import RunConfig
 from fleetune.errors import Refused
@@ -99,7 +99,7 @@ class RunRegistry:
 
     def save(self, record: RunRecord) -> None:
         """Write a run record atomically."""
-        self._storage.write(f"runs/{record.id}/run.json", wire.text(record).encode())
+        self._storage.write(f"runs/{record.id}/run.json", json_io.text(record).encode())
 
     def load(self, run: str) -> RunRecord:
         """Return the record of one run. Refused: an unknown or ambiguous name; the error lists candidates.
@@ -157,7 +157,7 @@ class RunRegistry:
         content = self._storage.read(f"runs/{name}/run.json")
         if content is None:
             return None
-        record = wire.parse(RunRecord, content, f"runs/{name}/run.json")
+        record = json_io.parse(RunRecord, content, f"runs/{name}/run.json")
         if record.id != name:
             raise Refused(f"runs/{name}/run.json: it is the record of another run, {record.id}; delete that folder")
         if record.state == "running" and not is_held(self._lock(name)):

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.errors import Refused
 from fleetune.store.lock import Lock
 from fleetune.store.manifest import (
@@ -73,7 +73,7 @@ class Store:
         manifest = Manifest(
             kind=kind, files=files, stage_key=stage_key, inputs=dict(inputs), created=self.clock().isoformat()
         )
-        wire.write(manifest, folder / MANIFEST)
+        json_io.write(manifest, folder / MANIFEST)
         self.storage.adopt(folder, _path(kind, digest), MANIFEST)
         return digest
 
@@ -88,7 +88,7 @@ class Store:
         if content is None:
             raise Refused(f"{self.root}/{path}: no such artifact; run the stage that makes {kind} again")
         itself = FileEntry(path=MANIFEST, bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
-        return wire.parse(Manifest, content, f"{self.root}/{path}"), itself
+        return json_io.parse(Manifest, content, f"{self.root}/{path}"), itself
 
     def has(self, kind: str, digest: str) -> bool:
         """Return True if an artifact is complete in the store; `verify` checks its content."""
@@ -139,12 +139,12 @@ class Store:
         """Write a key record. Refused: an output that is not in the store."""
         for kind, digest in record.outputs.items():
             self.manifest(kind, digest)
-        self.storage.write(f"keys/{key}.json", wire.text(record).encode())
+        self.storage.write(f"keys/{key}.json", json_io.text(record).encode())
 
     def key(self, key: str) -> KeyRecord | None:
         """Return the record of a stage key; None if no stage with that key has finished."""
         content = self.storage.read(f"keys/{key}.json")
-        return None if content is None else wire.parse(KeyRecord, content, f"{self.root}/keys/{key}.json")
+        return None if content is None else json_io.parse(KeyRecord, content, f"{self.root}/keys/{key}.json")
 
     def find(self, key: str) -> dict[str, str] | None:
         """Return the outputs of a stage key, kind -> digest; None unless all of them are in the store."""

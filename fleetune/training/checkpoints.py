@@ -21,7 +21,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.record import record
 from fleetune.contracts.run_config import TrainingRequest
 from fleetune.errors import Refused, TryAgain
@@ -79,7 +79,7 @@ def newest_complete(work: Path, note: Callable[[str], None]) -> StoredCheckpoint
     """Return the newest undamaged checkpoint; `note` receives a sentence for each newer one that is skipped."""
     for round, folder in sorted(_rounds(work), reverse=True):
         try:
-            mark = wire.read(CheckpointMark, folder / MARK)
+            mark = json_io.read(CheckpointMark, folder / MARK)
         except Refused as error:
             note(f"the checkpoint of round {round} is not used ({error})")
             continue
@@ -153,7 +153,7 @@ def mark_complete(
             raise TryAgain(f"{bad}; run again to go on from the checkpoint before")
         for name in shards:  # shards fetched from another machine may not be on disk yet
             flush(folder / name)
-        write_durably(wire.text(mark), folder / MARK)
+        write_durably(json_io.text(mark), folder / MARK)
         for each in (work / CHECKPOINTS, work):
             flush(each)
     except OSError as error:
@@ -207,7 +207,7 @@ def copy_state(found: StoredCheckpoint, target: Path) -> Path:
     target.mkdir(parents=True, exist_ok=True)
     for name in mark.files:
         shutil.copyfile(folder / name, target / name)
-    wire.write(replace(mark, digests={n: mark.digests[n] for n in mark.files}), target / MARK)
+    json_io.write(replace(mark, digests={n: mark.digests[n] for n in mark.files}), target / MARK)
     return target
 
 
@@ -218,7 +218,7 @@ def _rounds(work: Path) -> list[tuple[int, Path]]:
 
 
 def _verified_mark(folder: Path) -> CheckpointMark:
-    mark = wire.read(CheckpointMark, folder / MARK)
+    mark = json_io.read(CheckpointMark, folder / MARK)
     bad = first_damaged(folder, mark, mark.files)
     if bad:
         raise TryAgain(f"{bad}; run again to go on from the checkpoint before")

@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.metrics import RoundMetrics
 
 COMMITS = "commits.jsonl"
@@ -67,8 +67,8 @@ def read_commits(path: Path) -> list[RoundMetrics]:
     if not path.exists():
         return []
     lines = path.read_bytes().split(b"\n")[:-1]
-    return [wire.parse(RoundMetrics, line, str(path)) for line in lines]
+    return [json_io.parse(RoundMetrics, line, str(path)) for line in lines]
 
 
 def _line(metrics: RoundMetrics) -> str:
-    return json.dumps(wire.dump(metrics), allow_nan=False) + "\n"
+    return json.dumps(json_io.dump(metrics), allow_nan=False) + "\n"

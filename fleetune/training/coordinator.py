@@ -14,7 +14,7 @@ import torch
 
 from fleetune.clock import Clock
 from fleetune.clock.memory import memory_warnings
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.metrics import DeviceAmount, LinkBytes, RoundMetrics, TimelineRow, TrainingMetrics
 from fleetune.data import PreparedData
 from fleetune.errors import Refused, TryAgain
@@ -181,7 +181,7 @@ def _write_artifacts(task: TrainingTask, found: StoredCheckpoint | None, metrics
     if processing is not None:
         copy_tokenizer(processing, model)
     (checkpoint / "round.json").write_text(json.dumps({"round": found.mark.round}) + "\n", encoding="utf-8")
-    wire.write(metrics, task.output / "metrics" / "training.json")
+    json_io.write(metrics, task.output / "metrics" / "training.json")
     shutil.copyfile(task.work / EVENTS, _created(task.output / "metrics") / EVENTS)
 
 

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.metrics import RoundMetrics
 from fleetune.contracts.record import record
 from fleetune.errors import Refused
@@ -54,13 +54,13 @@ def adopt_newest(work: Path, earlier: Sequence[Path], note: Callable[[str], None
         lines = (before / EVENTS).read_text(encoding="utf-8", errors="replace").splitlines()
         kept = [line for line in lines if f'"event": "{ENDED}"' not in line]
         write_durably("".join(f"{line}\n" for line in kept), work / EVENTS)
-    write_durably(wire.text(PlanStart(from_round=mark.round)), work / PLAN)
+    write_durably(json_io.text(PlanStart(from_round=mark.round)), work / PLAN)
     return StoredCheckpoint(_copy_checkpoint(newest, work), mark)
 
 
 def first_round_of_plan(work: Path) -> int:
     """Return the first round that is trained by the plan of the attempts in this folder."""
-    return wire.read(PlanStart, work / PLAN).from_round if (work / PLAN).exists() else 0
+    return json_io.read(PlanStart, work / PLAN).from_round if (work / PLAN).exists() else 0
 
 
 def committed_rounds(task: TrainingTask, found: StoredCheckpoint | None) -> list[RoundMetrics]:

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from fleetune import filesystem
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.launching.limits import OUT_OF_MEMORY_EXIT_CODE, CpuThrottle, is_out_of_memory
 from fleetune.links.authentication import KeyPair
@@ -55,8 +55,8 @@ def main() -> int:
     """Run one worker; return the exit code, 0 if the coordinator said stop."""
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--task", type=Path, required=True)
-    task = wire.read(WorkerTask, arguments.parse_args().task)
-    secrets = wire.parse(WorkerKeys, sys.stdin.buffer.readline(), "keys on stdin")
+    task = json_io.read(WorkerTask, arguments.parse_args().task)
+    secrets = json_io.parse(WorkerKeys, sys.stdin.buffer.readline(), "keys on stdin")
     torch.set_num_threads(task.threads)
     keys = KeyPair(public=secrets.public.encode(), secret=secrets.secret.encode())
     allowed = {name: key.encode() for name, key in secrets.peers.items()}
@@ -163,7 +163,7 @@ class _Worker:
                 self._beat.doing = SAVING
                 file, digest = write_shard(folder, f"segment-{self._assignment.index}", self._segment, self._optimizer)
                 self._beat.doing = COMPUTING
-                self._exchange.send_control("saved", {"round": round + 1, "file": file, **wire.dump(digest)})
+                self._exchange.send_control("saved", {"round": round + 1, "file": file, **json_io.dump(digest)})
                 self._saved.append(round + 1)
         self._exchange.recv_control("nothing but stop")
 

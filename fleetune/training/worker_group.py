@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from fleetune.clock import Clock
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.fleet import PROCESS
 from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain, by_exit_code
 from fleetune.launching import (
@@ -124,7 +124,7 @@ class WorkerGroup:
         task.work.joinpath(CHECKPOINTS).mkdir(parents=True, exist_ok=True)
         for device in self.devices:
             folder = task.work / "workers" / device
-            wire.write(self._worker_task(device, state), folder / TASK)
+            json_io.write(self._worker_task(device, state), folder / TASK)
             others = {name: pair.public.decode() for name, pair in keys.items() if name != device}
             line = WorkerKeys(
                 public=keys[device].public.decode(),
@@ -136,7 +136,7 @@ class WorkerGroup:
             command = Command(
                 module=WORKER,
                 arguments=("--task", str(folder / TASK)),
-                first_line=wire.text(line).replace("\n", " ").encode(),
+                first_line=json_io.text(line).replace("\n", " ").encode(),
                 environment={**MALLOC_ENVIRONMENT, **thread_environment(task.fleet.device(device).threads)},
                 log=self._log(device),
                 reads=(folder, *read),

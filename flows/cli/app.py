@@ -153,14 +153,14 @@ def verify(options: CommonOptions, run: Run) -> None:
 @with_common_options
 def diff(options: CommonOptions, run: Run, other: Run) -> None:
     """Tell how two runs differ: config, stages, scores."""
-    from fleetune.contracts import wire
+    from fleetune.contracts import json_io
     from flows.cli import tables
     from flows.cli.run_diff import diff_runs
 
     store = options.store()
     difference = diff_runs(store, store.runs.load(run), store.runs.load(other))
     if options.as_json:
-        options.answer(wire.dump(difference))
+        options.answer(json_io.dump(difference))
     else:
         tables.print_difference(options.out(), difference)
 
@@ -169,14 +169,14 @@ def diff(options: CommonOptions, run: Run, other: Run) -> None:
 @with_common_options
 def doctor(options: CommonOptions) -> None:
     """Tell what this machine can do, in words; exit 75 when no run can work on it."""
-    from fleetune.contracts import wire
+    from fleetune.contracts import json_io
     from flows.cli import tables
     from flows.doctor import MISSING, examine
 
     findings = examine(options.folder())
     missing = [finding.topic for finding in findings if finding.state == MISSING]
     if options.as_json:
-        options.answer({"ok": not missing, "findings": [wire.dump(finding) for finding in findings]})
+        options.answer({"ok": not missing, "findings": [json_io.dump(finding) for finding in findings]})
     else:
         options.out().print(tables.of_findings(findings))
         if not missing:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.metrics import EvaluationMetrics
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.record import record
@@ -29,7 +29,7 @@ def results_of(store: Store, run: RunRecord) -> Results | None:
         return None
     folder = store.folder("evaluation", evaluation)
     return Results(
-        metrics=wire.read(EvaluationMetrics, folder / "evaluation.json"),
+        metrics=json_io.read(EvaluationMetrics, folder / "evaluation.json"),
         report=str(folder / "report.html"),
         model=str(_model(store.folder("checkpoint", checkpoint))),
     )
@@ -38,7 +38,7 @@ def results_of(store: Store, run: RunRecord) -> Results | None:
 def plan_of(store: Store, run: RunRecord) -> PlanResult | None:
     """The plan of a run; None when it has none. Refused when its artifact is missing or corrupt."""
     plan = run.outputs.get("plan")
-    return None if plan is None else wire.read(PlanResult, store.folder("plan", plan) / "plan.json")
+    return None if plan is None else json_io.read(PlanResult, store.folder("plan", plan) / "plan.json")
 
 
 def plan_report_of(store: Store, run: RunRecord) -> str:
@@ -55,13 +55,13 @@ def _model(checkpoint: Path) -> Path:
 
 def answer(run: RunRecord, results: Results | None) -> dict[str, Any]:
     """A run and its results as one JSON document; results are null before it is evaluated."""
-    return {"run": wire.dump(run), "results": wire.dump(results) if results else None}
+    return {"run": json_io.dump(run), "results": json_io.dump(results) if results else None}
 
 
 def answer_stage(store: Store, stage: StageRecord) -> dict[str, Any]:
     """A stage and its artifacts as one JSON document; `log` is null once its attempt is finished."""
     made = [_artifact(store, *output) for output in stage.outputs.items()]
-    return {"stage": wire.dump(stage), "artifacts": made, "log": log_of(store, stage)}
+    return {"stage": json_io.dump(stage), "artifacts": made, "log": log_of(store, stage)}
 
 
 def log_of(store: Store, stage: StageRecord) -> str | None:

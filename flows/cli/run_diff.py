@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.record import record
 from fleetune.store import RunRecord, Store, changes
 from fleetune.store.stage_key import flatten_config
@@ -61,7 +61,7 @@ def diff_runs(store: Store, first: RunRecord, second: RunRecord) -> RunDifferenc
 
 
 def _settings(first: RunRecord, second: RunRecord) -> tuple[SettingDifference, ...]:
-    sides = [flatten_config(wire.dump(run.config), "config") for run in (first, second)]
+    sides = [flatten_config(json_io.dump(run.config), "config") for run in (first, second)]
     names = sorted({*sides[0], *sides[1]})
     differing = [name for name in names if sides[0].get(name) != sides[1].get(name)]
     values = {name: [json.loads(side[name]) if name in side else None for side in sides] for name in differing}

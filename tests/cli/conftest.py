@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.metrics import DeviceAmount, EvaluationMetrics, Score
 from fleetune.contracts.run_config import RunConfig
 from fleetune.store import KeyRecord, RunRecord, StageRecord, Store, stage_key
@@ -63,7 +63,7 @@ def metrics(after: float) -> EvaluationMetrics:
 def add_run(root: Path, number: int, rounds: int = 3, after: float = 5.5) -> RunRecord:
     """Put a finished run of two stages into the store: `train` made a checkpoint, `evaluate` an evaluation."""
     store = Store(root, clock=lambda: NOON)
-    config = wire.load(RunConfig, CONFIG | {"training": {"rounds": rounds}}, "small")
+    config = json_io.load(RunConfig, CONFIG | {"training": {"rounds": rounds}}, "small")
     contents = {"checkpoint": ("model/config.json", "{}"), "evaluation": ("report.html", "<html></html>")}
     stages = []
     for stage, kind in (("train", "checkpoint"), ("evaluate", "evaluation")):
@@ -72,7 +72,7 @@ def add_run(root: Path, number: int, rounds: int = 3, after: float = 5.5) -> Run
         (folder / name).parent.mkdir(parents=True)
         (folder / name).write_text(text if kind == "evaluation" else json.dumps({"rounds": rounds}))
         if kind == "evaluation":
-            wire.write(metrics(after), folder / "evaluation.json")
+            json_io.write(metrics(after), folder / "evaluation.json")
         ingredients = {"stage": stage, "config.training.rounds": str(rounds)}
         key = stage_key(ingredients)
         outputs = {kind: store.put(kind, folder, stage_key=key, inputs={})}

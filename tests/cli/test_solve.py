@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fleetune import solving
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from flows.cli.app import app
 from tests.cli.conftest import Call, document, files
 from tests.solving.hpp.instances import drawn
@@ -26,7 +26,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     """The solver is the test's own; a problem lies where we stand, and signals are left as they were."""
     monkeypatch.setattr(solving, "kinds", lambda: {"hpp": KIND})
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    (root.parent / "p.json").write_text(wire.text(drawn()))
+    (root.parent / "p.json").write_text(json_io.text(drawn()))
 
 
 def test_a_plan_is_written_and_told(call: Call, tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_json_prints_the_plan_alone(call: Call, tmp_path: Path) -> None:
 def test_stdin_is_a_problem_too(root: Path) -> None:
     """- reads the problem from stdin, and refusals call it that."""
     runner = CliRunner(env={"FLEETUNE_ROOT": str(root)})
-    assert document(runner.invoke(app, ["solve", "-", "--json"], input=wire.text(drawn())))["method"] == "best"
+    assert document(runner.invoke(app, ["solve", "-", "--json"], input=json_io.text(drawn())))["method"] == "best"
     refused = runner.invoke(app, ["solve", "-"], input="{}")
     assert (refused.exit_code, refused.stderr) == (64, "stdin: kind: this key is required; allowed are hpp\n")
 
@@ -112,7 +112,7 @@ def test_an_infeasible_problem_ends_with_65(call: Call, tmp_path: Path) -> None:
 def test_refused(call: Call, tmp_path: Path, arguments: list[str], said: str) -> None:
     """One sentence, exit code 64, nothing on stdout and no file but those that were there."""
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    (tmp_path / "broken.json").write_text(json.dumps(wire.dump(drawn()) | {"micro_batch": 0}))
+    (tmp_path / "broken.json").write_text(json.dumps(json_io.dump(drawn()) | {"micro_batch": 0}))
     before = files(tmp_path)
     result = call("solve", *arguments)
     assert (result.exit_code, result.stdout) == (64, "")

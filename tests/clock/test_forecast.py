@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fleetune.clock import forecast
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.metrics import Forecast
 from fleetune.contracts.plan import DeviceOrder, Lane, Segment, Share, actions_of
 from fleetune.errors import Refused
@@ -88,7 +88,7 @@ def test_another_order_is_obeyed() -> None:
 def test_forecast_survives_json() -> None:
     """A forecast survives writing and reading unchanged."""
     said = forecast(fleets.PLAN, fleets.FLEET, fleets.PROFILE)
-    assert wire.parse(Forecast, wire.text(said), "forecast") == said
+    assert json_io.parse(Forecast, json_io.text(said), "forecast") == said
 
 
 def test_lanes_of_one_device_take_turns() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.plan import Action, Gate, Lane, LinkUse, Plan, Segment, Share, parse_action
 from fleetune.errors import Refused
 from tests.clock import fleets
@@ -41,7 +41,7 @@ OLD = """{
 """A plan as it was written before plans had links, gates, collectors and trained parts."""
 
 FULL = replace(
-    wire.parse(Plan, OLD, "plan"),
+    json_io.parse(Plan, OLD, "plan"),
     lanes=(
         Lane(
             name="main",
@@ -61,7 +61,7 @@ FULL = replace(
 
 def changed(path: str, value: Any) -> str:
     """FULL as JSON with the value at a path such as `links.0.codec` replaced or set."""
-    plain = wire.dump(FULL)
+    plain = json_io.dump(FULL)
     *way, last = path.split(".")
     place: Any = plain
     for part in way:
@@ -72,13 +72,13 @@ def changed(path: str, value: Any) -> str:
 
 def test_a_plan_file_of_before_reads_and_writes_byte_for_byte() -> None:
     """A plan of an older version reads and writes byte for byte."""
-    assert wire.text(wire.parse(Plan, OLD, "plan")) == OLD
+    assert json_io.text(json_io.parse(Plan, OLD, "plan")) == OLD
 
 
 def test_a_plan_with_everything_survives_json() -> None:
     """Every field is written and read back; segments that train everything do not write it."""
-    assert wire.parse(Plan, wire.text(FULL), "plan") == FULL
-    plain = wire.dump(FULL)
+    assert json_io.parse(Plan, json_io.text(FULL), "plan") == FULL
+    plain = json_io.dump(FULL)
     assert [*plain][-3:] == ["links", "gates", "collector"]
     assert [segment.get("trains") for segment in plain["lanes"][0]["segments"]] == [["u1"], None, None]
     assert plain["links"] == [{"source": "a", "target": "b", "codec": "top-k", "ratio": 100.0, "share": 0.25}]
@@ -89,12 +89,12 @@ def test_neutral_values_may_be_spelled_out() -> None:
     plain = json.loads(OLD)
     plain |= {"links": [], "gates": [], "collector": ""}
     plain["lanes"][0]["segments"][0]["trains"] = []
-    assert wire.text(wire.load(Plan, plain, "plan")) == OLD
+    assert json_io.text(json_io.load(Plan, plain, "plan")) == OLD
 
 
 def test_a_chain_has_one_lane_and_nothing_else() -> None:
     """A second lane or any decided field makes a plan no chain."""
-    chain = wire.parse(Plan, OLD, "plan")
+    chain = json_io.parse(Plan, OLD, "plan")
     lane, segment = chain.lanes[0], chain.lanes[0].segments[0]
     assert chain.is_chain and fleets.PLAN.is_chain
     for other in (
@@ -171,7 +171,7 @@ def test_what_is_neutral_says_so() -> None:
 def test_what_cannot_be_is_refused_by_name(path: str, value: Any, words: str) -> None:
     """Each invalid field is refused with its own sentence."""
     with pytest.raises(Refused, match=words):
-        wire.parse(Plan, changed(path, value), "plan.json")
+        json_io.parse(Plan, changed(path, value), "plan.json")
 
 
 @pytest.mark.parametrize("spelling", ["main/0F0", "client-1/12B30", "x.y_z/2R0", "a/0U0"])

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.profile import Profile, Subnet, SubnetPart
 from fleetune.errors import Refused
 from tests.clock import fleets
@@ -25,18 +25,18 @@ def subnet(name: str = "block.0#0", **changes: Any) -> dict[str, Any]:
 
 def profile_with(*subnets: dict[str, Any]) -> str:
     """The default profile with these subnets, as JSON."""
-    return json.dumps({**wire.dump(fleets.PROFILE), "subnets": list(subnets)})
+    return json.dumps({**json_io.dump(fleets.PROFILE), "subnets": list(subnets)})
 
 
 def test_a_profile_without_scores_does_not_speak_of_subnets() -> None:
     """Profiles of older versions read and write unchanged."""
-    assert "subnets" not in wire.text(fleets.PROFILE)
-    assert wire.parse(Profile, profile_with(), "profile") == fleets.PROFILE
+    assert "subnets" not in json_io.text(fleets.PROFILE)
+    assert json_io.parse(Profile, profile_with(), "profile") == fleets.PROFILE
 
 
 def test_subnets_survive_json() -> None:
     """Two heads that share a unit evenly survive JSON."""
-    read = wire.parse(Profile, profile_with(subnet(), subnet("block.0#1")), "profile")
+    read = json_io.parse(Profile, profile_with(subnet(), subnet("block.0#1")), "profile")
     assert read.subnets[1] == Subnet(
         name="block.0#1",
         parts=(SubnetPart(unit="u0", share=0.5),),
@@ -44,7 +44,7 @@ def test_subnets_survive_json() -> None:
         gradient_magnitude=1.0,
         fisher=(0.5, 0.25),
     )
-    assert wire.parse(Profile, wire.text(read), "profile") == read
+    assert json_io.parse(Profile, json_io.text(read), "profile") == read
 
 
 @pytest.mark.parametrize(
@@ -66,10 +66,10 @@ def test_subnets_survive_json() -> None:
 def test_subnets_that_cannot_be_are_refused_by_name(subnets: list[dict[str, Any]], words: str) -> None:
     """Each invalid subnet is refused with its own sentence."""
     with pytest.raises(Refused, match=words):
-        wire.parse(Profile, profile_with(*subnets), "profile.json")
+        json_io.parse(Profile, profile_with(*subnets), "profile.json")
 
 
 def test_thirds_of_a_unit_are_all_of_it() -> None:
     """Rounding errors of shares are tolerated."""
     thirds = [subnet(f"block.0#{k}", parts=[{"unit": "u0", "share": 1 / 3}]) for k in range(3)]
-    assert len(wire.parse(Profile, profile_with(*thirds), "profile").subnets) == 3
+    assert len(json_io.parse(Profile, profile_with(*thirds), "profile").subnets) == 3

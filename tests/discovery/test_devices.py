@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.fleet import DOCKER, Device, Engine, Fleet
 from fleetune.contracts.fleet_request import DeviceRequest, Emulate, FleetRequest
 from fleetune.contracts.record import record
@@ -219,7 +219,7 @@ REQUEST: dict[str, Any] = {
 
 def request(**changes: Any) -> FleetRequest:
     """Two simulated devices with a slower link back."""
-    return wire.load(FleetRequest, {**REQUEST, **changes}, "fleet")
+    return json_io.load(FleetRequest, {**REQUEST, **changes}, "fleet")
 
 
 def found(asked: FleetRequest) -> Fleet:
@@ -235,13 +235,13 @@ def test_a_simulated_fleet_is_what_its_file_says() -> None:
     assert (fleet.link("a", "b").bytes_per_s, fleet.link("a", "b").latency_s) == (12_500_000, 1e-3)
     assert (fleet.link("b", "a").bytes_per_s, fleet.link("b", "a").latency_s) == (1_000_000, 0)
     assert fleet.device("a").fingerprint != fleet.device("b").fingerprint
-    assert wire.parse(Fleet, wire.text(fleet), "fleet") == fleet
+    assert json_io.parse(Fleet, json_io.text(fleet), "fleet") == fleet
 
 
 def test_a_real_device_is_written_as_before() -> None:
     """The JSON of a real device does not mention simulation, so digests stay valid."""
     device = Device(name="a", memory_bytes=1, cores=1, fingerprint="f")
-    assert "simulated" not in wire.text(device)
+    assert "simulated" not in json_io.text(device)
 
 
 @pytest.mark.parametrize(
@@ -284,6 +284,6 @@ def test_a_simulated_fleet_is_kept_only_when_nothing_changed(tmp_path: Path) -> 
     for number, speed in enumerate((100, 100, 101)):
         folders.append(tmp_path / str(number))
         fleet = found(request(links={"mbit_per_s": speed}))
-        wire.write(fleet, folders[-1] / "fleet.json")
+        json_io.write(fleet, folders[-1] / "fleet.json")
     assert same_fleet(folders[0], folders[1], config)
     assert not same_fleet(folders[0], folders[2], config)

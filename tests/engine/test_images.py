@@ -11,7 +11,7 @@ import pytest
 from docker.types import Mount
 
 from containers import recipe
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.task import StageTask
 from fleetune.launching.docker import cleanup
 from fleetune.planning import strategies
@@ -42,12 +42,12 @@ class Listener(event.Listener):
         pass
 
 event.register("numba:compile", Listener())
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.task import StageTask
 from stages.entry_point import Channel, StageContext
 from stages.plan import plan
 for file in sys.argv[1:]:
-    plan(StageContext(task=wire.read(StageTask, Path(file)), channel=Channel(sys.stdout)))
+    plan(StageContext(task=json_io.read(StageTask, Path(file)), channel=Channel(sys.stdout)))
 print(json.dumps(found))
 """
 
@@ -155,7 +155,7 @@ def tasks(tmp_path: Path) -> Path:
     problem = scored(small())
     _open(tmp_path)
     for kind, content in (("fleet", problem.fleet), ("profile", problem.profile)):
-        wire.write(content, _open(tmp_path / kind) / f"{kind}.json")
+        json_io.write(content, _open(tmp_path / kind) / f"{kind}.json")
     for name in strategies():
         task = StageTask(
             stage="plan",
@@ -169,7 +169,7 @@ def tasks(tmp_path: Path) -> Path:
             output=str(_open(tmp_path / "output" / name)),
             work=str(tmp_path),
         )
-        wire.write(task, _open(tmp_path / "tasks") / f"{name}.json")
+        json_io.write(task, _open(tmp_path / "tasks") / f"{name}.json")
     for path in tmp_path.rglob("*.json"):
         path.chmod(0o644)
     return tmp_path
@@ -207,7 +207,7 @@ def test_planning_in_a_mounted_image_compiles_nothing(engine: Any, tasks: Path) 
     """Nor where code and packages of this machine are mounted: what was compiled here serves there."""
     for file in sorted((tasks / "tasks").iterdir()):
         with open(os.devnull, "w") as nowhere:
-            plan(StageContext(task=wire.read(StageTask, file), channel=Channel(nowhere)))
+            plan(StageContext(task=json_io.read(StageTask, file), channel=Channel(nowhere)))
     for path in (tasks / "output").rglob("*"):
         path.chmod(0o777)
     mounts = [_bind(PROJECT / room) for room in ("containers", "fleetune", "stages")]

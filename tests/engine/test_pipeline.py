@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from fleetune import training
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.metrics import TrainingMetrics
 from fleetune.contracts.plan import PlanResult
@@ -32,7 +32,7 @@ REAPER = "fleetune.launching.docker.cleanup"
 
 def fleet_of(told: Told) -> Fleet:
     """As it was found."""
-    return wire.read(Fleet, told.store.folder("fleet", told.record.outputs["fleet"]) / "fleet.json")
+    return json_io.read(Fleet, told.store.folder("fleet", told.record.outputs["fleet"]) / "fleet.json")
 
 
 def test_a_run_in_containers_and_what_a_second_one_keeps(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_a_run_in_containers_and_what_a_second_one_keeps(tmp_path: Path) -> None
     off = [x for x in fleet.links if not link_matches(fleet.emulated_links.link(x.source, x.target), x)]
     assert not off and all(device.launcher == "docker" for device in fleet.devices)
     metrics = first.store.folder("metrics", first.record.outputs["metrics"]) / "training.json"
-    trained = wire.read(TrainingMetrics, metrics)
+    trained = json_io.read(TrainingMetrics, metrics)
     assert len(trained.rounds) == 6 and {each.device for each in trained.busy_s} == {"desk", "nano"}
     assert first.record.stage("evaluate").state == "done"
     second = run(config(tmp_path, count=3), tmp_path / "store", until="profile")
@@ -66,9 +66,9 @@ def test_a_device_that_runs_out_of_memory_is_named(tmp_path: Path) -> None:
     ):
         training.train(
             training.TrainingTask(
-                plan=wire.read(PlanResult, folder["plan"] / "plan.json"),
+                plan=json_io.read(PlanResult, folder["plan"] / "plan.json"),
                 fleet=fleet,
-                profile=wire.read(Profile, folder["profile"] / "profile.json"),
+                profile=json_io.read(Profile, folder["profile"] / "profile.json"),
                 model_folder=folder["model"],
                 data_folder=folder["data"],
                 model=given.model,
@@ -110,7 +110,7 @@ def test_the_edge_fleet_in_a_small_form(tmp_path: Path) -> None:
     told = run(EDGE, tmp_path / "store", "training.rounds=2", *mounted)
     assert {stage.state for stage in told.record.stages} == {"done"}
     assert len(fleet_of(told).devices) == 4
-    plan = wire.read(PlanResult, told.store.folder("plan", told.record.outputs["plan"]) / "plan.json")
+    plan = json_io.read(PlanResult, told.store.folder("plan", told.record.outputs["plan"]) / "plan.json")
     assert plan.plan.strategy == "asteroid"
 
 

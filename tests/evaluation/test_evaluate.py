@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.metrics import EvaluationMetrics
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.data import PreparedData
@@ -96,8 +96,8 @@ def test_three_files_are_written(tmp_path: Path) -> None:
     trained(task)
     metrics = evaluate(task)
     assert sorted(path.name for path in task.output.iterdir()) == ["evaluation.json", "report.html", "summary.json"]
-    assert wire.read(EvaluationMetrics, task.output / "evaluation.json") == metrics
-    summary = wire.read(Summary, task.output / "summary.json")
+    assert json_io.read(EvaluationMetrics, task.output / "evaluation.json") == metrics
+    summary = json_io.read(Summary, task.output / "summary.json")
     assert summary.evaluation == metrics
     assert [row.device for row in summary.devices] == [device.name for device in task.fleet.devices]
     assert sum(row.units for row in summary.devices) >= len(task.profile.units)

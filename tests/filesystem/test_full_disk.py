@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fleetune import filesystem
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Device, Fleet
 from fleetune.errors import TryAgain
 
@@ -94,5 +94,5 @@ def test_a_record_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(OSError, match="No space left"):
-        wire.write(fleet, tmp_path / "fleet.json")
+        json_io.write(fleet, tmp_path / "fleet.json")
     assert not list(tmp_path.iterdir())

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.run_config import RunConfig
 from fleetune.contracts.task import StageTask
 from fleetune.launching import Command, Job, ProcessLauncher
@@ -20,7 +20,7 @@ class Told:
 
     def start(self, command: Command) -> Job:
         """Start a stage as a process."""
-        task = wire.read(StageTask, Path(command.arguments[-1]))
+        task = json_io.read(StageTask, Path(command.arguments[-1]))
         self.tasks[task.stage] = task
         return ProcessLauncher().start(command)
 

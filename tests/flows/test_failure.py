@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain
 from fleetune.store import RunRecord
 from flows.context import StageSelection
@@ -76,7 +76,7 @@ def test_a_run_killed_in_any_stage_is_finished_by_the_next(
 ) -> None:
     """SIGKILL to the flow: its stage dies with it, and the next run starts only what is missing, on the work left."""
     world.set(f"stop-{stage}", "")
-    wire.write(world.config(), tmp_path / "config.json")
+    json_io.write(world.config(), tmp_path / "config.json")
     command = [
         sys.executable,
         "-m",

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.run_config import RunConfig
 from fleetune.errors import Refused
 from fleetune.store import Store
@@ -34,7 +34,7 @@ def config(folder: Path, **sections: Any) -> RunConfig:
     plain = {**PLAIN, "data": {"source": str(folder / "rows.csv")}}
     for name, change in sections.items():
         plain[name] = {**plain[name], **change} if isinstance(change, dict) else change
-    return wire.load(RunConfig, plain, "small")
+    return json_io.load(RunConfig, plain, "small")
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
@@ -83,7 +83,7 @@ def test_what_is_right_passes(sections: dict[str, Any], tmp_path: Path) -> None:
     profile = plain.pop("profile", None)
     made = config(tmp_path, **plain)
     if profile:
-        made = wire.load(RunConfig, {**wire.dump(made), "profile": profile}, "small")
+        made = json_io.load(RunConfig, {**json_io.dump(made), "profile": profile}, "small")
     assert len(finetune.run(made, root=tmp_path / "kept", dry_run=True).stages) == 7
 
 

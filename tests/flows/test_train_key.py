@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import PlanResult
 from fleetune.store import Store
@@ -46,9 +46,9 @@ def decision(
     inputs = {
         "model": stored(context.store, "model", graph_json="{}"),
         "data": stored(context.store, "data", data_json="{}"),
-        "fleet": stored(context.store, "fleet", fleet_json=wire.text(fleet)),
+        "fleet": stored(context.store, "fleet", fleet_json=json_io.text(fleet)),
         "profile": stored(context.store, "profile", profile_json=measured),
-        "plan": stored(context.store, "plan", plan_json=wire.text(result), report_html=report),
+        "plan": stored(context.store, "plan", plan_json=json_io.text(result), report_html=report),
     }
     return CachePolicy(context, world.config(), StageSelection()).decide(TRAIN, inputs)
 

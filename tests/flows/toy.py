@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig, TrainingRequest
 from fleetune.errors import Infeasible, Refused, TryAgain
 from fleetune.store import Store
@@ -105,7 +105,7 @@ class World:
             name=name,
             model=ModelRequest(task="causal-lm", config={"model_type": "gpt2"}),
             data=DataRequest(source=str(self.folder)),
-            training=wire.load(TrainingRequest, {"rounds": 3, **training}, "training"),
+            training=json_io.load(TrainingRequest, {"rounds": 3, **training}, "training"),
         )
 
 
@@ -186,7 +186,7 @@ def _read(folder: Path) -> list[str]:
 
 if __name__ == "__main__":
     if sys.argv[1] == "--run":
-        config = wire.read(RunConfig, Path(sys.argv[2]))
+        config = json_io.read(RunConfig, Path(sys.argv[2]))
         run_without_prefect(Runner(toy_context(Path(sys.argv[3])), config, StageSelection()))
     else:
         main(a_stage)

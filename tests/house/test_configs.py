@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fleetune import solving
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.fleet import SimulatedDevice
 from fleetune.contracts.run_config import DataRequest, ModelRequest, StrategyRequest
 from fleetune.data import validate_data
@@ -54,7 +54,7 @@ def test_problem_is_short_and_can_be_solved(file: Path) -> None:
 @pytest.mark.parametrize("file", SECTIONS, ids=lambda file: f"{file.parent.name}-{file.stem}")
 def test_section_is_complete(file: Path) -> None:
     """A model, data, strategy or device file is a whole section, with no key unknown."""
-    wire.load(KINDS[file.parent.name], yaml_file.read(file), str(file))
+    json_io.load(KINDS[file.parent.name], yaml_file.read(file), str(file))
 
 
 @pytest.mark.parametrize("file", FLEETS, ids=lambda file: file.stem)

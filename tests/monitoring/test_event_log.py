@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.monitoring import EventLog, EventSummary, Membership, follow
 from tests.monitoring.hand_clock import HandClock
 
@@ -71,7 +71,7 @@ def test_the_summary_tells_who_was_there(tmp_path: Path) -> None:
     """The summary has memberships, silences, rounds and failures, and survives JSON."""
     (tmp_path / "log").write_text(GOLDEN)
     assert read(tmp_path / "log") == SUMMARY
-    assert wire.parse(EventSummary, wire.text(SUMMARY), "summary") == SUMMARY
+    assert json_io.parse(EventSummary, json_io.text(SUMMARY), "summary") == SUMMARY
 
 
 def test_lines_are_on_disk_at_once(tmp_path: Path) -> None:

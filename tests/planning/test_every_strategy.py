@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 
 from fleetune.checks import findings
 from fleetune.clock import forecast
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.run_config import StrategyRequest
 from fleetune.errors import Infeasible, Refused
@@ -63,13 +63,13 @@ def test_the_same_problem_has_the_same_answer(strategy: str, problem: Problem) -
     first, second = solved(strategy, problem), solved(strategy, problem)
     assert first == second
     if first is not None and second is not None:
-        assert wire.text(first) == wire.text(second)
+        assert json_io.text(first) == json_io.text(second)
 
 
 def test_a_result_survives_json(strategy: str) -> None:
     """A result equals itself after writing and reading JSON."""
     result = solve(strategy, ready_for(strategy, small()))
-    assert wire.parse(PlanResult, wire.text(result), "plan") == result
+    assert json_io.parse(PlanResult, json_io.text(result), "plan") == result
 
 
 def test_an_unknown_option_is_refused_by_name_with_the_list(strategy: str) -> None:

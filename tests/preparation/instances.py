@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fleetune.contracts.run_config import DataRequest, ModelRequest
 from fleetune.models.graph import Graph
-from fleetune.preparation import PreparationTask, prepare_inputs
+from fleetune.preparation import PreparationTask, write_artifacts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,5 +31,5 @@ def prepared_below(
     folder: Path, model: ModelRequest, data: DataRequest, seed: int = 3
 ) -> tuple[Graph, PreparedFolders]:
     """Prepare without comparing; the graph and where everything lies."""
-    graph, _ = prepare_inputs(preparation_task(folder, model, data, seed))
+    graph, _ = write_artifacts(preparation_task(folder, model, data, seed))
     return graph, PreparedFolders.below(folder)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Device, Fleet, Link
 from fleetune.contracts.run_config import DataRequest, ModelRequest, TrainingRequest
 from fleetune.contracts.task import quiet
@@ -137,7 +137,7 @@ class Scripted:
     def start(self, command: Command) -> ScriptedJob:
         """The job of the device whose task file is in the arguments."""
         assert command.module == "fleetune.profiling.worker"
-        task = wire.read(MeasureTask, Path(command.arguments[-1]))
+        task = json_io.read(MeasureTask, Path(command.arguments[-1]))
         if task.scoring is not None:
             assert self.scorer is not None, "nobody asked for scores"
             self.scored.append(task)

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.profile import Profile
 from fleetune.contracts.run_config import Lora
 from fleetune.errors import Refused, TryAgain
 from fleetune.launching import LocalSites
 from fleetune.models.graph import Graph
 from fleetune.profiling import MeasurementCache, ProfilingTask, cache, profile
-from fleetune.profiling.devices import answers
-from fleetune.profiling.measurement import DeviceMeasurement, fastest, measurement_of
+from fleetune.profiling.fleet_measurement import answers
+from fleetune.profiling.messages import DeviceMeasurement, fastest, measurement_of
 from fleetune.profiling.profile import batch_sizes
 from tests.profiling.instances import Scripted, ScriptedJob, costs, prepared, profiling_task
 
@@ -80,7 +80,7 @@ def test_the_profile_is_made_of_what_is_kept_and_what_is_new(tmp_path: Path) -> 
         assert list(launcher.given) == [["ann"], ["bob"], []][number]
     assert made[1].times_of("ann") == made[0].times_of("ann") and made[1].times_of("ann").profiling_s == 7.0
     assert made[2] == made[1]
-    assert wire.read(Profile, tmp_path / "profile" / "profile.json") == made[2]
+    assert json_io.read(Profile, tmp_path / "profile" / "profile.json") == made[2]
 
 
 def test_a_second_run_measures_the_new_device_only(runs: Runs) -> None:

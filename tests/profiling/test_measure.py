@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.models.segment import Segment
-from fleetune.profiling import measure as module
+from fleetune.profiling import unit_timing as module
 from fleetune.profiling import worker
-from fleetune.profiling.measure import Effort, UnitCost, measure
+from fleetune.profiling.unit_timing import Effort, UnitCost, measure
 from tests.models.instances import Recorded, batch, recorded
 from tests.preparation.instances import PreparedFolders
 from tests.profiling.instances import measure_task, prepared
@@ -138,7 +138,7 @@ def test_units_without_a_gradient_have_no_backward(tmp_path: Path) -> None:
 
 def answer(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Any:
     """The exit code and the lines of a measuring process, run here."""
-    wire.write(measure_task(PreparedFolders.below(folder), **changes), folder / "task.json")
+    json_io.write(measure_task(PreparedFolders.below(folder), **changes), folder / "task.json")
     monkeypatch.setattr("sys.argv", ["worker", "--task", str(folder / "task.json")])
     code = worker.main()
     return code, [json.loads(line) for line in capsys.readouterr().out.splitlines()]

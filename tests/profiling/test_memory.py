@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fleetune.clock import Clock
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Device, Fleet
 from fleetune.contracts.run_config import TrainingRequest
 from fleetune.contracts.task import quiet
@@ -80,7 +80,7 @@ def measuring(folder: Path, **changes: Any) -> tuple[int | None, list[dict[str, 
     """A measuring process bound to its memory: exit code, lines, job."""
     _, folders = prepared(folder)
     task = measure_task(folders, **changes)
-    wire.write(task, folder / "task.json")
+    json_io.write(task, folder / "task.json")
     arguments = ("--task", str(folder / "task.json"))
     command = Command(
         module="fleetune.profiling.worker", arguments=arguments, environment=MALLOC_ENVIRONMENT, log=folder / "log"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.profile import Profile
 from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain
 from fleetune.launching import LocalSites
@@ -53,7 +53,7 @@ def test_the_profile_has_every_device_in_the_order_of_the_fleet(tmp_path: Path) 
     units = len(graph.units)
     launcher = Scripted({"ann": ScriptedJob([costs(units, 1.0)], 0), "bob": ScriptedJob([costs(units, 3.0)], 0)})
     made = profile(profiling_task(tmp_path, launcher, ("ann", "bob")))
-    assert wire.read(Profile, tmp_path / "profile" / "profile.json") == made
+    assert json_io.read(Profile, tmp_path / "profile" / "profile.json") == made
     assert made.batch_sizes == (1, 2, 4, 6)
     assert [unit.name for unit in made.units] == [unit.name for unit in graph.units]
     assert {unit.activation_bytes for unit in made.units} == {10}

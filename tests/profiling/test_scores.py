@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Device, Fleet, ModelSpeed, SimulatedDevice
 from fleetune.contracts.profile import Profile
 from fleetune.contracts.run_config import Lora, ModelRequest
@@ -25,10 +25,10 @@ from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
 from fleetune.models.randomness import DrawContext
 from fleetune.models.skeleton import saved_configuration, skeleton
 from fleetune.profiling import MeasurementCache, worker
-from fleetune.profiling.measurement import Scores, scores_of
+from fleetune.profiling.head_scores import first_round
+from fleetune.profiling.messages import Scores, scores_of
 from fleetune.profiling.parts import Parts
 from fleetune.profiling.profile import profile
-from fleetune.profiling.scoring import first_round
 from fleetune.profiling.task import ProfilingTask, ScoringTask
 from fleetune.training.rounds import Batches
 from tests.preparation.instances import prepared_below
@@ -76,7 +76,7 @@ def ask(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
     def asked(ready: Ready, **changes: Any) -> Answered:
         task = measure_task(ready.folders, **{"model": ready.request, "scoring": SCORING, **changes})
-        wire.write(task, ready.folder / "task.json")
+        json_io.write(task, ready.folder / "task.json")
         monkeypatch.setattr("sys.argv", ["worker", "--task", str(ready.folder / "task.json")])
         capsys.readouterr()
         code = worker.main()
@@ -257,7 +257,7 @@ def test_the_device_with_the_most_memory_scores_once_all_have_measured(vit: Read
     assert asked.scoring == ScoringTask(seed=3, batch_samples=12, micro_batch_samples=6)
     assert [subnet.name for subnet in made.subnets] == [f"vit.layers.{b}#{h}" for b in (0, 1) for h in (0, 1)]
     assert {subnet.fisher for subnet in made.subnets} == {(0.5, 0.25)}
-    assert wire.read(Profile, tmp_path / "profile" / "profile.json") == made
+    assert json_io.read(Profile, tmp_path / "profile" / "profile.json") == made
     assert launcher.scorer is not None and launcher.scorer.read == 1
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Device, Fleet, ModelSpeed, SimulatedDevice
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import Refused
@@ -96,7 +96,7 @@ def test_a_simulated_fleet_is_profiled_without_a_process(tmp_path: Path) -> None
     np.testing.assert_allclose(made.times_of("ann").forward_s, np.multiply(made.times_of("bob").forward_s, 2))
     assert made.batch_sizes == batch_sizes(6)
     assert sum(unit.flops for unit in made.units) > 0 and sum(unit.activation_bytes for unit in made.units) > 0
-    assert wire.read(type(made), tmp_path / "profile" / "profile.json") == made
+    assert json_io.read(type(made), tmp_path / "profile" / "profile.json") == made
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_simulated_jetsons_take_the_epochs_of_the_paper(
     model: str, side: int, batch: int, samples: int, epochs_s: dict[str, float]
 ) -> None:
     """Asteroid, Table 1, within half a per cent; an NX is inferred to be 2.04 times as fast as a TX2 (Table 8)."""
-    request = wire.load(ModelRequest, yaml_file.read(CONFIGS / "models" / f"{model}.yaml"), model)
+    request = json_io.load(ModelRequest, yaml_file.read(CONFIGS / "models" / f"{model}.yaml"), model)
     graph, module = recorded(replace(request, granularity="block"), side)  # the same work, counted sooner
     found = works(graph, module)
     model_type = str((request.config or {})["model_type"])

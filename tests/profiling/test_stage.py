@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.task import StageTask
 from fleetune.errors import Refused
 from fleetune.profiling import ProfilingTask
-from fleetune.profiling.measurement import DeviceMeasurement
+from fleetune.profiling.messages import DeviceMeasurement
 from stages import profile as stage
 from stages.entry_point import Channel, StageContext
 from tests.profiling.instances import MODEL, Scripted, profiling_task
@@ -22,13 +22,13 @@ def given(folder: Path, monkeypatch: pytest.MonkeyPatch, **task: object) -> Prof
     found: list[ProfilingTask] = []
     monkeypatch.setattr("stages.profile.profiling.profile", found.append)
     usual = profiling_task(folder, Scripted({}), ("ann", "bob"))
-    wire.write(usual.fleet, folder / "fleet" / "fleet.json")
+    json_io.write(usual.fleet, folder / "fleet" / "fleet.json")
     training = {name: getattr(usual.training, name) for name in ("batch_samples", "micro_batch_samples")}
     fields = {
         "stage": "profile",
         "run": "run-7",
         "seed": 3,
-        "config": {"model": wire.dump(MODEL), "training": training},
+        "config": {"model": json_io.dump(MODEL), "training": training},
         "inputs": {kind: str(folder / kind) for kind in ("fleet", "model", "data")},
         "output": str(folder / "output"),
         "work": str(folder / "work"),
@@ -69,7 +69,7 @@ def test_scores_are_asked_for_by_a_section_of_their_own(tmp_path: Path, monkeypa
     """Which most configs do not have."""
     assert not given(tmp_path, monkeypatch).scores
     training = {"batch_samples": 12, "micro_batch_samples": 6}
-    config = {"model": wire.dump(MODEL), "training": training}
+    config = {"model": json_io.dump(MODEL), "training": training}
     assert given(tmp_path, monkeypatch, config={**config, "profile": {"scores": True}}).scores
     assert not given(tmp_path, monkeypatch, config={**config, "profile": {"scores": False}}).scores
     with pytest.raises(Refused, match="profile: score: unknown key; allowed are scores"):

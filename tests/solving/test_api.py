@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fleetune import solving
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.errors import Infeasible, Refused
 from fleetune.solving.hpp import in_short
 from fleetune.solving.hpp.problem import Share, Solution, Stage, VirtualWorker
@@ -18,7 +18,7 @@ KNOWN = {"hpp": KIND}
 
 def test_a_problem_is_read_by_its_kind() -> None:
     """The text of a problem gives its kind and the problem itself."""
-    kind, problem = solving.read(wire.text(drawn()), "p.json", KNOWN)
+    kind, problem = solving.read(json_io.text(drawn()), "p.json", KNOWN)
     assert (kind.name, problem) == ("hpp", drawn())
 
 
@@ -109,8 +109,8 @@ def test_what_is_said_is_in_the_plan() -> None:
     plan = solution(feasible=False, reason="device tx2 lacks 1 byte", stages=(), virtual_workers=(worker,))
     plain = solving.document(plan)
     assert plain["reason"] == "device tx2 lacks 1 byte"
-    assert plain["virtual_workers"] == [{"devices": ["tx2"], "stages": [wire.dump(stages[0])], "micro_batches": 5}]
-    assert wire.parse(Solution, json.dumps(plain), "plan.json") == plan
+    assert plain["virtual_workers"] == [{"devices": ["tx2"], "stages": [json_io.dump(stages[0])], "micro_batches": 5}]
+    assert json_io.parse(Solution, json.dumps(plain), "plan.json") == plan
     assert in_short(plan) == "1 virtual worker [tx2]"
 
 

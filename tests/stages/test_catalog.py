@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig, TrainingRequest
 from fleetune.errors import Refused
 from stages.catalog import STAGES, StageSpec, config_slice, find_stage, producer_of, waves
 
-PLAIN = wire.dump(
+PLAIN = json_io.dump(
     RunConfig(
         name="small",
         model=ModelRequest(task="causal-lm", source="somewhere"),
@@ -91,10 +91,10 @@ def test_a_section_that_says_nothing_is_no_part_of_any_slice() -> None:
     """So keys are what they were before there was such a section; where it says something, its one reader has it."""
     assert "profile" not in PLAIN and "profile" not in config_slice(find_stage(STAGES, "profile"), PLAIN)
     asked = {**PLAIN, "profile": {"scores": True}}
-    assert wire.dump(wire.load(RunConfig, asked, "run")) == asked
+    assert json_io.dump(json_io.load(RunConfig, asked, "run")) == asked
     assert [spec.name for spec in STAGES if "profile" in config_slice(spec, asked)] == ["profile"]
     assert config_slice(find_stage(STAGES, "profile"), asked)["profile"] == {"scores": True}
-    assert wire.dump(wire.load(RunConfig, {**PLAIN, "profile": {}}, "run")) == PLAIN
+    assert json_io.dump(json_io.load(RunConfig, {**PLAIN, "profile": {}}, "run")) == PLAIN
 
 
 def test_monitor_shares_the_wave_of_train() -> None:

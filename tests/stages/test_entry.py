@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Device, Fleet, ModelSpeed, SimulatedDevice
 from fleetune.contracts.task import StageTask
 from fleetune.launching.docker import cleanup
@@ -23,7 +23,7 @@ def a_task(folder: Path, how: str) -> Path:
     task = StageTask(
         stage="odd", run="r", seed=0, config={"how": how}, inputs={}, output=str(folder / "out"), work=str(folder)
     )
-    wire.write(task, folder / "task.json")
+    json_io.write(task, folder / "task.json")
     return folder / "task.json"
 
 
@@ -145,11 +145,11 @@ def test_training_on_devices_that_are_not_there_is_refused(tmp_path: Path) -> No
     """The stage itself says how far a run on a simulated fleet goes, before it reads anything else."""
     simulated = SimulatedDevice(memory_bytes=1, speeds=(ModelSpeed(flops_per_s=1),))
     device = Device(name="nano-0", memory_bytes=1, cores=1, fingerprint="f", simulated=simulated)
-    wire.write(Fleet(devices=(device,)), tmp_path / "fleet.json")
+    json_io.write(Fleet(devices=(device,)), tmp_path / "fleet.json")
     task = StageTask(
         stage="train", run="r", seed=0, config={}, inputs={"fleet": str(tmp_path)}, output=str(tmp_path), work="w"
     )
-    wire.write(task, tmp_path / "task.json")
+    json_io.write(task, tmp_path / "task.json")
     code, events, _ = ended("--task", str(tmp_path / "task.json"), module="stages.train")
     assert code == 64
     assert events[-1]["message"] == "device nano-0 is simulated: a run with it ends after plan; use --until plan"

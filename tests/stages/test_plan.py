@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.task import RunFacts, StageTask
 from fleetune.planning import Problem
 from stages.entry_point import StageContext
@@ -27,7 +27,7 @@ class Silent:
 def planned(folder: Path, problem: Problem, strategy: str, facts: RunFacts = FACTS) -> str:
     """The page that the stage writes beside the plan."""
     for name, record in (("fleet", problem.fleet), ("profile", problem.profile)):
-        wire.write(record, folder / name / f"{name}.json")
+        json_io.write(record, folder / name / f"{name}.json")
     samples = {"batch_samples": problem.micro_batch_samples * problem.micro_batches}
     task = StageTask(
         stage="plan",

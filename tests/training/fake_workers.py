@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.launching import Command, Job
 from fleetune.links.authentication import KeyPair
 from fleetune.links.endpoint import Endpoint
@@ -24,8 +24,8 @@ class FakeWorker:
     out_of_memory = False
 
     def __init__(self, command: Command, scripts: Mapping[str, "WorkerScript"]) -> None:
-        task = wire.read(WorkerTask, Path(command.arguments[1]))
-        secrets = wire.parse(WorkerKeys, command.first_line, "keys")
+        task = json_io.read(WorkerTask, Path(command.arguments[1]))
+        secrets = json_io.parse(WorkerKeys, command.first_line, "keys")
         self.device = task.device
         allowed = {name: key.encode() for name, key in secrets.peers.items()}
         allowed[COORDINATOR] = secrets.coordinator_public.encode()

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.fleet import DOCKER, LOCAL
 from fleetune.contracts.fleet_request import DeviceRequest, FleetRequest, Join
 from fleetune.discovery.joining.introduction import (
@@ -131,7 +131,7 @@ class _Registry:
     def handle(self, message: Message) -> None:
         """Admit a device or answer with the reason of its refusal; raises Refused if another device has its name."""
         try:
-            introduction = wire.load(Introduction, message.header, "introduction")
+            introduction = json_io.load(Introduction, message.header, "introduction")
         except Refused as error:
             return self._refusals.add("a device with the token", str(error))
         name = introduction.name

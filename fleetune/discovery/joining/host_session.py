@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.discovery.joining.introduction import DEVICE, HOST, JOIN_RUN, Introduction
 from fleetune.discovery.joining.network import AnnouncedHost, LocalNetwork
 from fleetune.discovery.joining.token import TokenKeys
@@ -153,7 +153,7 @@ class HostSession:
     def _introduce(self, endpoint: Endpoint) -> None:
         address, port = self._addresses[0]
         own = self._device.network.source_address(address)
-        endpoint.send(HOST, Message("here", wire.dump(self._device.introduce(own, endpoint.address))))
+        endpoint.send(HOST, Message("here", json_io.dump(self._device.introduce(own, endpoint.address))))
         self._introduced = True
         self._say_once(f"host {self._host.name} at {address}:{port} admits this device, which has introduced itself")
 

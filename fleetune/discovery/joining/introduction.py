@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from containers import engine_api
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Engine
 from fleetune.contracts.record import check_device_name, positive, record
 from fleetune.discovery.joining.certificates import TlsCredentials, client_context
@@ -64,8 +64,8 @@ def query_engine(connected: socket.socket, place: str, limit_s: float = LIMIT_S)
     """Query an engine over a connected socket, plain or TLS, within `limit_s` in all; TryAgain names `place`."""
     try:
         body = engine_api.get(connected, "/info", max_bytes=MAX_BYTES, limit_s=limit_s)
-        info = wire.parse_plain(body, f"engine at {place}")
-        return wire.load(EngineReport, _report_fields(info), f"engine at {place}")
+        info = json_io.parse_plain(body, f"engine at {place}")
+        return json_io.load(EngineReport, _report_fields(info), f"engine at {place}")
     except (OSError, HTTPException, ValueError, KeyError, TypeError, AttributeError) as error:
         why = str(error) if isinstance(error, Refused) else getattr(error, "strerror", None) or type(error).__name__
         raise TryAgain(f"the engine at {place} gives no valid answer ({why})") from None

@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Engine
 from fleetune.contracts.record import record
 from fleetune.errors import FleetuneError
@@ -202,7 +202,7 @@ class Reaper:
             start_new_session=True,  # a signal to its owner's group must not reach it
         )
         self._stdin: IO[bytes] = self._process.stdin  # type: ignore[assignment]
-        self._send(" ".join(wire.text(task).split()).encode() + b"\n")
+        self._send(" ".join(json_io.text(task).split()).encode() + b"\n")
 
     def dismiss(self) -> None:
         """End the reaper because nothing is left to remove; safe to repeat."""
@@ -226,7 +226,7 @@ def main() -> int:
     """Run the reaper: wait for the end of stdin, then remove the session."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # it ends with its owner only
-    task = wire.parse(ReaperTask, sys.stdin.buffer.readline(), "reaper task")
+    task = json_io.parse(ReaperTask, sys.stdin.buffer.readline(), "reaper task")
     if sys.stdin.buffer.readline() == DONE:
         return 0
     for engine in (*task.engines, *([None] if task.local else [])):

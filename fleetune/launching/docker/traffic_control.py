@@ -20,7 +20,7 @@ from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 from pyroute2.protocols import ETH_P_IP
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.record import positive, record
 from fleetune.errors import FleetuneError, Refused, TryAgain
 
@@ -135,7 +135,7 @@ def _remove_queue(netlink: Any, index: int) -> None:
 def main() -> int:
     """Apply the shape on stdin; returns 0, or 75 after a sentence on stderr."""
     try:
-        shape = wire.parse(TrafficShape, sys.stdin.buffer.readline(), "shape")
+        shape = json_io.parse(TrafficShape, sys.stdin.buffer.readline(), "shape")
         with IPRoute() as netlink:
             apply(shape, netlink)
     except (FleetuneError, OSError) as error:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
 from fleetune.clock import Clock
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.record import one_of, positive, record
 from fleetune.errors import Infeasible, Refused
@@ -79,7 +79,7 @@ class Asteroid:
 
     def plan(self, problem: Problem) -> PlanResult:
         """The plan of the requested method, compressed if requested."""
-        options = wire.load(Options, problem.options, "strategy asteroid")
+        options = json_io.load(Options, problem.options, "strategy asteroid")
         names = taking_part(problem, options.devices)
         posed = problem_of(problem, names, layers=options.layers, warmup=options.warmup, snapshots=options.snapshots)
         if options.every_device and len(posed.problem.devices) < len(names):

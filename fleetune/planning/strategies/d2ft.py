@@ -14,7 +14,7 @@ from dataclasses import field, replace
 from typing import ClassVar
 
 from fleetune.clock import Clock
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.plan import Gate, Plan, PlanResult
 from fleetune.contracts.profile import Subnet
 from fleetune.contracts.record import not_negative, one_of, record
@@ -91,7 +91,7 @@ class D2FT:
 
     def plan(self, problem: Problem) -> PlanResult:
         """Place the segments, then select each subnet's gates within the budget of its device."""
-        options = wire.load(Options, problem.options, "strategy d2ft")
+        options = json_io.load(Options, problem.options, "strategy d2ft")
         for device in options.budgets:
             problem.fleet.device(device)
         names = taking_part(problem, options.devices)

@@ -7,7 +7,7 @@ time, since devices are uneven. The allocation ignores the all-reduce, whose byt
 
 from typing import ClassVar
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.record import record
 from fleetune.errors import Infeasible
@@ -48,7 +48,7 @@ class DataParallel:
 
     def plan(self, problem: Problem) -> PlanResult:
         """One segment with a share per device; the slowest device's compute time is minimal."""
-        options = wire.load(Options, problem.options, "strategy dp")
+        options = json_io.load(Options, problem.options, "strategy dp")
         names = taking_part(problem, options.devices)
         enough_samples(problem, names)
         costs = RunCosts(problem)

@@ -21,7 +21,7 @@ import numpy as np
 from fleetune.checks.findings import over_memory
 from fleetune.clock import Clock
 from fleetune.clock.memory import segment_bytes
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.link_spec import BYTES_PER_KEPT_ELEMENT, TOP_K
 from fleetune.contracts.plan import Plan, PlanResult, Segment
 from fleetune.contracts.record import positive, record
@@ -82,7 +82,7 @@ class FusionLLM:
 
     def plan(self, problem: Problem) -> PlanResult:
         """A chain of segments in the model's order, one device each."""
-        options = wire.load(Options, problem.options, "strategy fusionllm")
+        options = json_io.load(Options, problem.options, "strategy fusionllm")
         names = taking_part(problem, options.devices)
         clock = Clock(problem.fleet, problem.profile)
         edges = layer_edges(problem, options.layers, clock)

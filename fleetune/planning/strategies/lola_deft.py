@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
 from fleetune.clock import Clock
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.plan import Lane, LinkUse, Plan, PlanResult
 from fleetune.contracts.profile import Unit
 from fleetune.contracts.record import one_of, positive, record
@@ -74,7 +74,7 @@ class LolaDeft:
 
     def plan(self, problem: Problem) -> PlanResult:
         """A lane per block; lanes run concurrently."""
-        options = wire.load(Options, problem.options, "strategy lola-deft")
+        options = json_io.load(Options, problem.options, "strategy lola-deft")
         clock, roles = Clock(problem.fleet, problem.profile), _roles(problem, options)
         assignment = _assign(problem, clock, roles, options)
         plan = _plan(problem, roles, assignment)

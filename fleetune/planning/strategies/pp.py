@@ -10,7 +10,7 @@ a group of devices that share its samples, as in Asteroid's hybrid pipelines; gr
 
 from typing import ClassVar
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.record import distinct, one_of, record
 from fleetune.errors import Refused
@@ -58,7 +58,7 @@ class PipelineParallel:
 
     def plan(self, problem: Problem) -> PlanResult:
         """The candidate with the shortest round; at equal rounds the first in the order of candidates."""
-        options = wire.load(Options, problem.options, "strategy pp")
+        options = json_io.load(Options, problem.options, "strategy pp")
         named = [name for group in options.groups for name in group] or options.devices
         names = taking_part(problem, named)
         groups = options.groups or tuple((name,) for name in names)

@@ -6,7 +6,7 @@ micro-batches are summed before the optimizer step, as in all strategies.
 
 from typing import ClassVar
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.record import record
 from fleetune.errors import Infeasible
@@ -40,7 +40,7 @@ class Single:
 
     def plan(self, problem: Problem) -> PlanResult:
         """The feasible device with the shortest round; at equal rounds the first in the fleet."""
-        options = wire.load(Options, problem.options, "strategy single")
+        options = json_io.load(Options, problem.options, "strategy single")
         costs = RunCosts(problem)
         names = taking_part(problem, [options.device] if options.device is not None else [])
         missing = {d: float(costs.missing(d, problem.micro_batch_samples)[0, -1]) for d in names}

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from fleetune.clock import Clock
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.plan import BACKWARD, FORWARD, Action, DeviceOrder, Lane, Plan, PlanResult
 from fleetune.contracts.record import distinct, positive, record
 from fleetune.errors import Infeasible, Refused
@@ -79,7 +79,7 @@ class SplitLearning:
 
     def plan(self, problem: Problem) -> PlanResult:
         """A lane per client and an explicit order of actions per device."""
-        options = wire.load(Options, problem.options, "strategy split-learning")
+        options = json_io.load(Options, problem.options, "strategy split-learning")
         clock = Clock(problem.fleet, problem.profile)
         roles = _roles(problem, options, clock)
         sharer = SplitProblemBuilder(problem, clock, roles)

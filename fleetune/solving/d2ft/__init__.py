@@ -11,7 +11,7 @@ ties by a stride, which periodic capacities defeat.
 from collections import Counter
 from functools import partial
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.solving.d2ft.methods import SUMMARIES
 from fleetune.solving.d2ft.problem import Problem, Solution
 from fleetune.solving.kind import Kind
@@ -37,7 +37,7 @@ D2FT = Kind(
     summary="dynamic operation selection (D2FT): what each subnet trains, runs forward only, or lets pass",
     objective="score",
     unit="",
-    parse=partial(wire.load, Problem),
+    parse=partial(json_io.load, Problem),
     methods=SUMMARIES,
     solve=_solve,
     in_short=in_short,

@@ -8,7 +8,7 @@ exactly. Rejected alternative: mixed-integer solvers, which are slower and prove
 
 from functools import partial
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.solving.deft.methods import SUMMARIES
 from fleetune.solving.deft.problem import Problem, Solution
 from fleetune.solving.kind import Kind
@@ -42,7 +42,7 @@ DEFT = Kind(
     summary="cooperative fine-tuning (LoLa-DEFT): a device for each block of adapters, and its part of the band",
     objective="latency",
     unit="s",
-    parse=partial(wire.load, Problem),
+    parse=partial(json_io.load, Problem),
     methods=SUMMARIES,
     solve=_solve,
     in_short=in_short,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.errors import Refused
 from fleetune.solving.hpp.methods import SUMMARIES
 from fleetune.solving.hpp.problem import Problem, Solution, Stage
@@ -17,7 +17,7 @@ def _parse(plain: Any, owner: str) -> Problem:
     layers = plain.get("layers")
     if isinstance(layers, list) and len(layers) > MAX_LAYERS:  # validating each of them takes minutes
         raise Refused(f"{owner}: layers: {len(layers)} are more than {MAX_LAYERS}; join neighbours")
-    return wire.load(Problem, plain, owner)
+    return json_io.load(Problem, plain, owner)
 
 
 def _solve(problem: Problem, *, method: str, time_limit_s: float | None, seed: int) -> Solution:

@@ -7,7 +7,7 @@ operators on 48 devices are beyond what a solver closes in seconds.
 
 from functools import partial
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.solving.kind import Kind
 from fleetune.solving.opfence.methods import SUMMARIES
 from fleetune.solving.opfence.problem import Problem, Solution
@@ -34,7 +34,7 @@ OPFENCE = Kind(
     summary="operator graphs on clustered links (FusionLLM): which device runs each operator, what each link sends",
     objective="forward",
     unit="s",
-    parse=partial(wire.load, Problem),
+    parse=partial(json_io.load, Problem),
     methods=SUMMARIES,
     solve=_solve,
     in_short=in_short,

@@ -11,7 +11,7 @@ no row in a plan: forward and backward take at least one unit.
 
 from functools import partial
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.solving.kind import Kind
 from fleetune.solving.split.methods import SUMMARIES
 from fleetune.solving.split.problem import Problem, Solution
@@ -41,7 +41,7 @@ SPLIT = Kind(
     summary="parallel split learning (Tirana et al.): which helper serves each client, and in which order",
     objective="makespan",
     unit="time units",
-    parse=partial(wire.load, Problem),
+    parse=partial(json_io.load, Problem),
     methods=SUMMARIES,
     solve=_solve,
     in_short=in_short,

@@ -13,7 +13,7 @@ import pytest
 import requests
 from docker.tls import TLSConfig
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.fleet_request import Join
 from fleetune.discovery.joining import JoinedDevice, collect_devices
 from fleetune.discovery.joining.certificates import issue_credentials
@@ -235,7 +235,7 @@ def test_an_engine_that_cannot_be_reached(token: Path, tmp_path: Path) -> None:
         )
         assert client.key not in repr(words) and client.key not in repr(client)
         line.connect(HOST, f"tcp://127.0.0.1:{listening.port}", keys.host.public)
-        line.send(HOST, Message("here", wire.dump(words)))
+        line.send(HOST, Message("here", json_io.dump(words)))
         answer = line.receive(PATIENCE_S)
         assert answer is not None and answer.message.kind == "refused"
         assert "the engine at tcp://127.0.0.1" in answer.message.header["why"]

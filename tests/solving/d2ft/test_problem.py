@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleetune import solving
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.errors import Refused
 from fleetune.solving.d2ft.methods import SUMMARIES
 from fleetune.solving.d2ft.problem import Problem, Solution
 from tests.solving.d2ft.contract import check
 from tests.solving.d2ft.instances import drawn, tiny
 
-GOOD = wire.dump(drawn(forward_weight=0.5))
+GOOD = json_io.dump(drawn(forward_weight=0.5))
 NAN, INFINITE = float("nan"), float("inf")
 EXAMPLE = File(__file__).parents[3] / "configs/problems/d2ft-four-heads.json"
 Path = tuple[str | int, ...]
@@ -37,7 +37,7 @@ def changed(path: Path, value: Any) -> dict[str, Any]:
 def refusal(plain: Any) -> str:
     """Return the message of the refusal."""
     with pytest.raises(Refused) as caught:
-        wire.load(Problem, plain, "p.json")
+        json_io.load(Problem, plain, "p.json")
     return str(caught.value)
 
 
@@ -96,7 +96,7 @@ def test_each_fault_is_named(path: Path, value: Any, said: str) -> None:
 )
 def test_what_may_be(path: Path, value: Any) -> None:
     """Zeros, whole numbers, null for what is optional, and costs of any size can be planned with, by every method."""
-    problem = wire.load(Problem, changed(path, value), "p.json")
+    problem = json_io.load(Problem, changed(path, value), "p.json")
     for method in SUMMARIES:
         if method == "joint" and problem.capacity is None:
             continue
@@ -116,7 +116,7 @@ def test_required_keys(missing: str) -> None:
 def test_a_problem_is_its_json() -> None:
     """A problem that is written and read again is equal; optional keys may be omitted."""
     problem = tiny(3)
-    assert wire.parse(Problem, wire.text(problem), "p.json") == problem
+    assert json_io.parse(Problem, json_io.text(problem), "p.json") == problem
 
 
 def leaves(value: Any, path: Path = ()) -> Iterator[Path]:
@@ -145,7 +145,7 @@ def test_the_example_solves_by_every_method() -> None:
         assert isinstance(plan, Solution)
         check(problem, plan)
         plain = json.loads(json.dumps(solving.document(plan)))
-        assert wire.load(Solution, plain, "plan") == plan
+        assert json_io.load(Solution, plain, "plan") == plan
     assert list(plain)[:4] == ["kind", "method", "feasible", "reason"]
     assert plain["upper_bound"] is None
 

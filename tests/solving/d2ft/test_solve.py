@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fleetune import solving
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.solving.d2ft.methods import SUMMARIES
 from fleetune.solving.d2ft.problem import Problem
 from fleetune.solving.d2ft.solve import solve
@@ -114,6 +114,8 @@ def text(problem: Problem, method: str) -> str:
 @pytest.mark.parametrize("method", [*SUMMARIES, "joint-weighted"])
 def test_plan(method: str) -> None:
     """The plan of the example equals the golden file."""
-    plain = wire.dump(wire.read(Problem, EXAMPLE)) | ({"forward_weight": 60.0} if method == "joint-weighted" else {})
-    problem = wire.load(Problem, plain, "example")
+    plain = json_io.dump(json_io.read(Problem, EXAMPLE)) | (
+        {"forward_weight": 60.0} if method == "joint-weighted" else {}
+    )
+    problem = json_io.load(Problem, plain, "example")
     same_as_golden(f"solve-d2ft-{method}.txt", text(problem, method.removesuffix("-weighted")))

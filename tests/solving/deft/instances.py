@@ -3,7 +3,7 @@
 from random import Random
 from typing import Any
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.solving.api import document
 from fleetune.solving.deft.problem import Problem
 from fleetune.solving.deft.solve import solve
@@ -38,7 +38,7 @@ def plain(**changes: Any) -> dict[str, Any]:
 
 def problem(**changes: Any) -> Problem:
     """Return the same as a problem."""
-    return wire.load(Problem, plain(**changes), "p.json")
+    return json_io.load(Problem, plain(**changes), "p.json")
 
 
 def example(bits: float = 0.0) -> Problem:
@@ -94,6 +94,6 @@ def drawn(
 
 def solved(problem: dict[str, Any], method: str = "bisection") -> dict[str, Any]:
     """Return a plan that satisfies the contract."""
-    plan = document(solve(wire.load(Problem, problem, "p.json"), method=method))
+    plan = document(solve(json_io.load(Problem, problem, "p.json"), method=method))
     check(problem, plan)
     return plan

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.solving.deft.allocation import min_latency_s
 from fleetune.solving.deft.instance import Instance
 from fleetune.solving.deft.methods import SUMMARIES
@@ -151,7 +151,7 @@ def test_large_problems(devices: int, blocks: int, rows: str) -> None:
     problem = drawn(devices, devices, blocks, rows=rows)
     plan = solved(problem)
     assert plan["objective"] <= plan["lower_bound"] * (1 + 1e-9)
-    assert joint_optimum(Instance(wire.load(Problem, problem, "p"))).assignments <= 12
+    assert joint_optimum(Instance(json_io.load(Problem, problem, "p"))).assignments <= 12
     equal = problem | {"bandwidth": "equal"}
     assert solved(equal, "crunch")["objective"] == solved(equal, "bisection")["objective"] >= plan["objective"]
 
@@ -160,7 +160,7 @@ def test_the_band_is_used_up() -> None:
     """Where something is sent, all blocks end at once, on all of the band."""
     problem = drawn(5)
     plan = solved(problem)
-    instance = Instance(wire.load(Problem, problem, "p"))
+    instance = Instance(json_io.load(Problem, problem, "p"))
     assert sum(plan["bandwidth_hz"]) == pytest.approx(problem["bandwidth_hz"], rel=1e-14)
     for block, (device, hz) in enumerate(zip(plan["devices"], plan["bandwidth_hz"], strict=True)):
         sent_s = problem["block_bits"] / (hz * problem["spectral_efficiency"][device])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.solving.deft.allocation import (
     bottleneck_allocation,
     bottleneck_matching,
@@ -75,7 +75,7 @@ def test_the_papers_example_as_a_problem(bits: float) -> None:
     plan = solve(example(bits), method="crunch")
     assert (plan.objective, plan.lower_bound, plan.devices) == (29, 29, (0, 5, 3, 1))
     assert plan.solved_by == "crunch"
-    check(wire.dump(example(bits)), wire.dump(plan))
+    check(json_io.dump(example(bits)), json_io.dump(plan))
 
 
 def tables(least: int = 1) -> st.SearchStrategy[Any]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.errors import Refused
 from fleetune.solving.deft.methods.dual_ascent import ITERATIONS
 from fleetune.solving.deft.problem import Problem
@@ -57,5 +57,5 @@ def test_equal_bandwidth_is_refused() -> None:
 def test_scale() -> None:
     """64 blocks on 100 devices: the plan lies between the optimum and equal parts."""
     asked = drawn(1, 100, 64)
-    plan = solve(wire.load(Problem, asked, "p"), method="dual-ascent")
+    plan = solve(json_io.load(Problem, asked, "p"), method="dual-ascent")
     assert solved(asked)["objective"] <= plan.objective <= solved(asked, "crunch")["objective"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fleetune import solving
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.solving.deft import in_short
 from fleetune.solving.deft.methods import SUMMARIES
 from fleetune.solving.deft.problem import Problem, Solution
@@ -38,13 +38,13 @@ def test_the_plan_is_the_contracts_json() -> None:
     assert list(plans["dual-ascent"]) == [*common, *decided, "trace"]
     assert list(plans["channel-aware"]) == [*common[:3], "reason", *common[3:], *decided]
     for plan in plans.values():
-        wire.parse(Solution, json.dumps(plan, allow_nan=False), "plan.json")
+        json_io.parse(Solution, json.dumps(plan, allow_nan=False), "plan.json")
 
 
 @pytest.mark.parametrize("method", SUMMARIES)
 def test_same_problem_same_plan(method: str) -> None:
     """The plan depends neither on seed nor time limit, nor on the process's hash seed."""
-    asked = wire.load(Problem, drawn(9, 8, 5), "p.json")
+    asked = json_io.load(Problem, drawn(9, 8, 5), "p.json")
 
     def told(plan: Solution) -> str:
         return json.dumps(solving.document(plan) | {"solve_s": 0})
@@ -58,7 +58,7 @@ def test_same_problem_same_plan(method: str) -> None:
     )
     ran = subprocess.run(
         [sys.executable, "-c", program],
-        input=wire.text(asked).encode(),
+        input=json_io.text(asked).encode(),
         capture_output=True,
         check=True,
         env={"PYTHONHASHSEED": "123"},
@@ -79,7 +79,7 @@ def test_in_short() -> None:
     assert in_short(solve(problem(compute_s=((1.0,),) * 3, block_memory_bytes=(1.0,)))).startswith(
         "1 block on device 2"
     )
-    many = solve(wire.load(Problem, drawn(1, 20, 15), "p"))
+    many = solve(json_io.load(Problem, drawn(1, 20, 15), "p"))
     assert " ... with " in in_short(many)
 
 
@@ -111,11 +111,13 @@ def text(problem: dict[str, Any], plan: Solution) -> str:
 @pytest.mark.parametrize("method", SUMMARIES)
 def test_joint(method: str) -> None:
     """The plan equals the golden file."""
-    same_as_golden(f"solve-deft-joint-{method}.txt", text(DRAWN, solve(wire.load(Problem, DRAWN, "p"), method=method)))
+    same_as_golden(
+        f"solve-deft-joint-{method}.txt", text(DRAWN, solve(json_io.load(Problem, DRAWN, "p"), method=method))
+    )
 
 
 @pytest.mark.parametrize("method", ["crunch", "bisection"])
 def test_the_papers_example(method: str) -> None:
     """The plan of the paper's example equals the golden file."""
     problem = example(1e6)
-    same_as_golden(f"solve-deft-example-{method}.txt", text(wire.dump(problem), solve(problem, method=method)))
+    same_as_golden(f"solve-deft-example-{method}.txt", text(json_io.dump(problem), solve(problem, method=method)))

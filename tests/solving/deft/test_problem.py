@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.errors import Refused
 from fleetune.solving.deft.problem import Problem
 from tests.solving.deft.instances import plain, problem
@@ -17,7 +17,7 @@ NAN, INFINITE = float("nan"), float("inf")
 def refusal(values: Any) -> str:
     """Return the message of the refusal."""
     with pytest.raises(Refused) as caught:
-        wire.load(Problem, values, "p.json")
+        json_io.load(Problem, values, "p.json")
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -98,13 +98,13 @@ def test_required_keys(missing: str) -> None:
 )
 def test_what_may_be(key: str, value: Any) -> None:
     """Zeros, fractions of bytes and bits, and non-monotone rows are valid."""
-    wire.load(Problem, plain(**{key: value}), "p.json")
+    json_io.load(Problem, plain(**{key: value}), "p.json")
 
 
 def test_a_problem_is_its_json() -> None:
     """A problem that is written and read again is equal; the kind may be omitted."""
-    assert wire.parse(Problem, wire.text(problem()), "p.json") == problem()
-    assert wire.load(Problem, {k: v for k, v in plain().items() if k != "kind"}, "p.json") == problem()
+    assert json_io.parse(Problem, json_io.text(problem()), "p.json") == problem()
+    assert json_io.load(Problem, {k: v for k, v in plain().items() if k != "kind"}, "p.json") == problem()
 
 
 def test_too_many_pairs_are_refused() -> None:
@@ -130,7 +130,7 @@ def test_too_many_pairs_are_refused() -> None:
 def test_whatever_is_spoilt_leaves_no_traceback(spoilt: dict[str, Any]) -> None:
     """Any JSON under any key is either a problem or refused in one sentence."""
     try:
-        wire.load(Problem, plain(**spoilt), "p.json")
+        json_io.load(Problem, plain(**spoilt), "p.json")
     except Refused as refused:
         assert str(refused).startswith("p.json: ")
         assert "\n" not in str(refused)

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleetune.clock import interpolate
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.errors import Refused
 from fleetune.solving.hpp.problem import MAX_TIMES, Layer, Problem
 from tests.solving.hpp.instances import drawn, tiny
 
-GOOD = wire.dump(drawn())
+GOOD = json_io.dump(drawn())
 NAN, INFINITE = float("nan"), float("inf")
 Path = tuple[str | int, ...]
 
@@ -33,7 +33,7 @@ def changed(path: Path, value: Any) -> dict[str, Any]:
 def refusal(plain: Any) -> str:
     """The message that the problem is refused with."""
     with pytest.raises(Refused) as caught:
-        wire.load(Problem, plain, "p.json")
+        json_io.load(Problem, plain, "p.json")
     return str(caught.value)
 
 
@@ -149,15 +149,15 @@ def test_what_cannot_be_counted_is_refused(path: Path, value: Any, said: str) ->
 )
 def test_what_may_be(path: Path, value: Any) -> None:
     """Zeros, whole floats, any diagonal, every policy, and lists that do not increase below micro_batches are fine."""
-    wire.load(Problem, changed(path, value), "p.json")
+    json_io.load(Problem, changed(path, value), "p.json")
 
 
 def test_a_problem_is_its_json() -> None:
     """Reading what was written gives the same problem; optional keys may be left out."""
     problem = tiny(3)
-    assert wire.parse(Problem, wire.text(problem), "p.json") == problem
+    assert json_io.parse(Problem, json_io.text(problem), "p.json") == problem
     short = {key: value for key, value in GOOD.items() if key not in ("snapshots", "warmup", "kind")}
-    assert wire.load(Problem, short, "p.json") == drawn()
+    assert json_io.load(Problem, short, "p.json") == drawn()
 
 
 def leaves(value: Any, path: Path = ()) -> Iterator[Path]:
@@ -194,7 +194,7 @@ def test_any_field_spoilt_is_refused_by_its_name(path: Path, value: Any) -> None
 def test_whole_sections_spoilt_never_leave_a_traceback(spoilt: dict[str, Any]) -> None:
     """Any JSON in any section is either a problem or refused in one sentence."""
     try:
-        wire.load(Problem, GOOD | spoilt, "p.json")
+        json_io.load(Problem, GOOD | spoilt, "p.json")
     except Refused as refused:
         assert str(refused).startswith("p.json: ")
 
@@ -242,4 +242,4 @@ def test_random_problems_are_problems() -> None:
     for seed in range(30):
         problem = tiny(seed, 1 + seed % 6, 1 + seed % 4, 1 + seed % 7, memory=0.4, link=10.0 ** (seed % 3 - 1))
         assert problem == tiny(seed, 1 + seed % 6, 1 + seed % 4, 1 + seed % 7, memory=0.4, link=10.0 ** (seed % 3 - 1))
-        assert wire.parse(Problem, json.dumps(wire.dump(problem)), "p.json") == problem
+        assert json_io.parse(Problem, json.dumps(json_io.dump(problem)), "p.json") == problem

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.errors import Infeasible
 from fleetune.solving.hpp.instance import Instance
 from fleetune.solving.hpp.methods import SUMMARIES
@@ -129,21 +129,21 @@ def test_same_seed_same_plan() -> None:
     """The same problem, seed and method give the same bytes apart from solve_s."""
     problem = tiny(5, layers=8, devices=4, link=0.5)
     plans = [dataclasses.replace(solve(problem, seed=3), solve_s=0.0) for _ in range(2)]
-    assert wire.dump(plans[0]) == wire.dump(plans[1])
+    assert json_io.dump(plans[0]) == json_io.dump(plans[1])
     assert plans[0].deterministic
 
 
 def test_same_plan_in_a_fresh_process() -> None:
     """Nothing but problem, seed and method decides: not the process, its history or its hashes."""
     code = (
-        "from dataclasses import replace; from fleetune.contracts import wire; "
+        "from dataclasses import replace; from fleetune.contracts import json_io; "
         "from fleetune.solving.hpp.solve import solve; from tests.solving.hpp.instances import tiny; "
-        "print(wire.dump(replace(solve(tiny(5, layers=8, devices=4, link=0.5), seed=3), solve_s=0.0)))"
+        "print(json_io.dump(replace(solve(tiny(5, layers=8, devices=4, link=0.5), seed=3), solve_s=0.0)))"
     )
     env = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": str(Path(__file__).parents[2])}
     fresh = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
     plan = solve(tiny(5, layers=8, devices=4, link=0.5), seed=3)
-    assert fresh.stdout.strip() == str(wire.dump(dataclasses.replace(plan, solve_s=0.0)))
+    assert fresh.stdout.strip() == str(json_io.dump(dataclasses.replace(plan, solve_s=0.0)))
 
 
 def test_every_device() -> None:

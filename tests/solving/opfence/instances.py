@@ -3,7 +3,7 @@
 from random import Random
 from typing import Any
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.errors import Infeasible
 from fleetune.solving import document
 from fleetune.solving.opfence.methods import SUMMARIES
@@ -209,7 +209,7 @@ def branches(count: int, length: int) -> list[Plain]:
 
 def solved(plain: Plain, method: str, seed: int = 0, time_limit_s: float | None = None) -> Plain:
     """Return the plan of a method."""
-    return document(solve(wire.load(Problem, plain, "p.json"), method=method, seed=seed, time_limit_s=time_limit_s))
+    return document(solve(json_io.load(Problem, plain, "p.json"), method=method, seed=seed, time_limit_s=time_limit_s))
 
 
 def all_methods(plain: Plain) -> dict[str, Plain]:

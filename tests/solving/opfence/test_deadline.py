@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.errors import Infeasible
 from fleetune.solving.limits import Deadline
 from fleetune.solving.opfence.bound import lower_bound_s
@@ -51,7 +51,7 @@ class After(Deadline):
 
 def instance_of(plain: Plain) -> Instance:
     """Return the arrays of a problem."""
-    return Instance(wire.load(Problem, plain, "p.json"))
+    return Instance(json_io.load(Problem, plain, "p.json"))
 
 
 def tight() -> Plain:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.solving.opfence.graph import components
 from fleetune.solving.opfence.instance import Instance
 from fleetune.solving.opfence.methods import opfence
@@ -84,7 +84,7 @@ def test_baseline_that_fits_and_is_faster(seed: int, operators: int, devices: in
     """Where the fence costs more than a baseline takes, by up to two thirds here, the baseline's plan is returned, with
     the clusters of the links; the search is not above it."""
     plain = tiny(seed, operators=operators, devices=devices)
-    instance = Instance(wire.load(Problem, plain, "p.json"))
+    instance = Instance(json_io.load(Problem, plain, "p.json"))
     plans = all_methods(plain)
     baseline = min((plans[name] for name in ("equal-modules", "equal-compute")), key=lambda plan: plan["objective"])
     assert instance.cost_s(fenced(instance, 0)) > baseline["objective"] * 1.001
@@ -99,7 +99,7 @@ def test_never_above_the_baselines_at_random(part: int) -> None:
     for seed in range(1050 + 50 * part, 1100 + 50 * part):
         memory = [None, None, 1.6, 2.5][seed % 4]
         plain = tiny(seed, operators=4 + seed % 9, devices=2 + seed % 4, memory=memory)
-        instance = Instance(wire.load(Problem, plain, "p.json"))
+        instance = Instance(json_io.load(Problem, plain, "p.json"))
         simple = [baseline(instance, 0) for baseline in (equal_modules, equal_compute)]
         least_s = min([instance.cost_s(placement) for placement in simple if instance.fits(placement)], default=None)
         if least_s is not None:

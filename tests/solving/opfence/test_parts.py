@@ -6,7 +6,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.errors import Infeasible
 from fleetune.solving.opfence.bound import heaviest_path, lower_bound_s
 from fleetune.solving.opfence.brute_force import best_placement
@@ -25,7 +25,7 @@ from tests.solving.opfence.instances import Plain, branches, chain, clustered, d
 
 def instance_of(plain: Plain) -> Instance:
     """Return the arrays of a problem."""
-    return Instance(wire.load(Problem, plain, "p.json"))
+    return Instance(json_io.load(Problem, plain, "p.json"))
 
 
 def somewhere(instance: Instance, seed: int) -> np.ndarray:

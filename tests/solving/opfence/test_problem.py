@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.errors import FleetuneError, Infeasible, Refused
 from fleetune.solving import kinds, read
 from fleetune.solving.opfence.problem import Problem
@@ -95,7 +95,7 @@ def changed(path: Path, value: Any) -> dict[str, Any]:
 def test_fault_is_named(path: Path, value: Any, said: str) -> None:
     """Each fault is refused by field, row and column."""
     with pytest.raises(Refused) as caught:
-        wire.load(Problem, changed(path, value), "p.json")
+        json_io.load(Problem, changed(path, value), "p.json")
     assert said in str(caught.value)
 
 
@@ -103,22 +103,22 @@ def test_fault_is_named(path: Path, value: Any, said: str) -> None:
 def test_key_is_required(key: str) -> None:
     """A key without a default is required."""
     with pytest.raises(Refused, match=f"p.json: {key}: this key is required"):
-        wire.load(Problem, {name: value for name, value in GOOD.items() if name != key}, "p.json")
+        json_io.load(Problem, {name: value for name, value in GOOD.items() if name != key}, "p.json")
 
 
 def test_codec_is_required_with_a_ratio() -> None:
     """The codec's bytes per kept element are required with a ratio only."""
     plain = {name: value for name, value in GOOD.items() if name != "codec_bytes_per_kept_element"}
-    assert wire.load(Problem, plain, "p.json").element_bytes == 4
+    assert json_io.load(Problem, plain, "p.json").element_bytes == 4
     with pytest.raises(Refused, match="codec_bytes_per_kept_element: this key is required where there is a compre"):
-        wire.load(Problem, plain | {"compression_ratio": 10}, "p.json")
+        json_io.load(Problem, plain | {"compression_ratio": 10}, "p.json")
 
 
 def test_cycle_is_shown() -> None:
     """A cycle is shown from input to user."""
     plain = changed(("operators", 1, "inputs"), ["mid"])
     with pytest.raises(Refused, match="operators: left -> mid -> left is a cycle; an input must not need its user"):
-        wire.load(Problem, plain, "p.json")
+        json_io.load(Problem, plain, "p.json")
 
 
 def test_through_the_interface() -> None:
@@ -203,7 +203,7 @@ def test_baselines_ignore_memory(method: str) -> None:
 def test_unknown_method() -> None:
     """An unknown method is refused with the known ones."""
     with pytest.raises(Refused, match="method: 'louvain' is not known; allowed are search, opfence, equal-modules"):
-        solve(wire.load(Problem, GOOD, "p.json"), method="louvain")
+        solve(json_io.load(Problem, GOOD, "p.json"), method="louvain")
 
 
 JUNK = st.one_of(

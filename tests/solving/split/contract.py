@@ -3,7 +3,7 @@
 from fractions import Fraction
 from typing import Any
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.solving.api import document
 from fleetune.solving.split.problem import Problem, Solution
 
@@ -15,7 +15,7 @@ TIMES = ("release", "forward", "turnaround_forward", "turnaround_backward", "bac
 
 def check(problem: Problem, plan: Solution) -> None:
     """Assert everything that the contract says about a plan and its order."""
-    given, shown = wire.dump(problem), document(plan)
+    given, shown = json_io.dump(problem), document(plan)
     assert set(shown) == KEYS
     assert shown["kind"] == "split"
     assert shown["feasible"] is True

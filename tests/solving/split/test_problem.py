@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.errors import Refused
 from fleetune.solving.split.instance import Instance
 from fleetune.solving.split.problem import MATRICES, MAX_TIME, Problem
 from tests.solving.split.instances import drawn, scenario, tiny
 
-GOOD = wire.dump(drawn(1, 3, 2, preemptive=True))
+GOOD = json_io.dump(drawn(1, 3, 2, preemptive=True))
 NAN, INFINITE = float("nan"), float("inf")
 Path = tuple[str | int, ...]
 
@@ -33,7 +33,7 @@ def changed(path: Path, value: Any) -> dict[str, Any]:
 def refusal(plain: Any) -> str:
     """Return the message of the refusal."""
     with pytest.raises(Refused) as caught:
-        wire.load(Problem, plain, "p.json")
+        json_io.load(Problem, plain, "p.json")
     return str(caught.value)
 
 
@@ -119,7 +119,7 @@ def test_what_cannot_be_counted_is_refused(path: Path, value: Any, said: str) ->
 )
 def test_what_may_be(path: Path, value: Any) -> None:
     """Zeros, whole floats, missing links, large times and any memory are valid."""
-    problem = wire.load(Problem, changed(path, value), "p.json")
+    problem = json_io.load(Problem, changed(path, value), "p.json")
     assert Instance.from_problem(problem).clients == 3
 
 
@@ -133,8 +133,8 @@ def test_required_keys(missing: str) -> None:
 def test_a_problem_is_its_json() -> None:
     """A problem that is written and read again is equal, missing links included."""
     for problem in (tiny(3, preemptive=True, link=0.4), scenario(1, 6, 2)):
-        assert wire.parse(Problem, wire.text(problem), "p.json") == problem
-        assert wire.parse(Problem, json.dumps(wire.dump(problem)), "p.json") == problem
+        assert json_io.parse(Problem, json_io.text(problem), "p.json") == problem
+        assert json_io.parse(Problem, json.dumps(json_io.dump(problem)), "p.json") == problem
 
 
 def leaves(value: Any, path: Path = ()) -> Iterator[Path]:
@@ -168,7 +168,7 @@ def test_any_field_spoilt_is_refused_by_its_name(path: Path, value: Any) -> None
 def test_whole_sections_spoilt_never_leave_a_traceback(spoilt: dict[str, Any]) -> None:
     """Any JSON in any section is either a problem or refused in one sentence."""
     try:
-        wire.load(Problem, GOOD | spoilt, "p.json")
+        json_io.load(Problem, GOOD | spoilt, "p.json")
     except Refused as refused:
         assert str(refused).startswith("p.json: ")
 
@@ -176,7 +176,7 @@ def test_whole_sections_spoilt_never_leave_a_traceback(spoilt: dict[str, Any]) -
 def test_a_null_in_any_matrix_unlinks_the_pair() -> None:
     """A null in any matrix removes the link of that pair alone."""
     for field in MATRICES:
-        instance = Instance.from_problem(wire.load(Problem, changed((field, 1, 2), None), "p.json"))
+        instance = Instance.from_problem(json_io.load(Problem, changed((field, 1, 2), None), "p.json"))
         assert instance.linked.tolist() == [[True, True, True], [True, True, False]]
         assert instance.forward[1, 2] == instance.tail[1, 2] == 0
 

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from fleetune import solving
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.errors import Infeasible, Refused
 from fleetune.solving.split import SPLIT, in_short
 from fleetune.solving.split.methods import SUMMARIES
@@ -93,7 +93,7 @@ def test_an_unknown_method() -> None:
 def test_through_the_interface() -> None:
     """The kind is registered, reads its JSON, and its first method is the default."""
     problem = tiny(2, preemptive=True)
-    kind, read = solving.read(wire.text(problem), "p.json", solving.kinds())
+    kind, read = solving.read(json_io.text(problem), "p.json", solving.kinds())
     assert (kind, read) == (SPLIT, problem)
     plan = solving.solve(kind, read)
     assert isinstance(plan, Solution)
@@ -104,7 +104,7 @@ def test_through_the_interface() -> None:
 def test_a_plan_is_its_json() -> None:
     """A plan that is written and read again is equal."""
     plan = solve(tiny(2, preemptive=True), method="balanced-greedy")
-    assert wire.parse(Solution, wire.text(plan), "plan.json") == plan
+    assert json_io.parse(Solution, json_io.text(plan), "plan.json") == plan
 
 
 def test_in_short() -> None:

@@ -27,7 +27,7 @@ from fleetune.models.segment import Segment, Values
 from fleetune.models.skeleton import base_skeleton, saved_configuration, skeleton
 from fleetune.models.source import source_folder
 from fleetune.models.weights import WeightReader
-from fleetune.profiling.measurement import LOADING, MEASURING, PROGRESS, HeadScores, Scores
+from fleetune.profiling.messages import LOADING, MEASURING, PROGRESS, HeadScores, Scores
 from fleetune.profiling.task import MeasureTask, ScoringTask
 
 Say = Callable[[dict[str, Any]], None]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.run_config import BUILT_IN, DataRequest
 from fleetune.contracts.task import Progress, quiet
 from fleetune.data.encoders import Encoder, ImageEncoder, TextEncoder, pack_documents, token_arrays
@@ -126,7 +126,7 @@ def prepare_data(request: DataRequest, spec: InputSpec, folder: Path, seed: int,
             pad_token_id=written.pad_token_id,
             notes=(*_byte_tokenizer_note(spec), *written.notes),
         )
-        wire.write(info, part / INFO)
+        json_io.write(info, part / INFO)
 
 
 def _write_samples(job: _Preparation) -> _Prepared:

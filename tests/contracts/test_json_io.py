@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.fleet_request import FleetRequest
 from fleetune.errors import Refused
 from fleetune.links.message import Message, header_frame, parse_header
@@ -16,7 +16,7 @@ Door = Callable[[str], Any]
 
 
 def by_wire(text: str) -> Any:
-    return wire.parse(FleetRequest, f'{{"tolerance": {text}}}', "it")
+    return json_io.parse(FleetRequest, f'{{"tolerance": {text}}}', "it")
 
 
 def by_solve(text: str) -> Any:
@@ -57,12 +57,12 @@ def test_numbers_without_end_and_depths_without_floor(door: Door, text: str) -> 
 def test_what_is_wrong_is_said(text: str, says: str) -> None:
     """The error names the owner and the number."""
     with pytest.raises(Refused) as error:
-        wire.parse_plain(text, "it")
+        json_io.parse_plain(text, "it")
     assert says in str(error.value) and len(str(error.value)) < 200
 
 
 def test_what_is_large_and_fits() -> None:
     """Values just within the limits are accepted."""
     deep = "[" * 100 + "]" * 100
-    assert wire.parse_plain(f'[1e308, {2**62}, "{"[" * 500}"]', "it")[:2] == [1e308, 2**62]
-    assert wire.parse_plain(deep, "it") == yaml_file.parse(deep, "it")
+    assert json_io.parse_plain(f'[1e308, {2**62}, "{"[" * 500}"]', "it")[:2] == [1e308, 2**62]
+    assert json_io.parse_plain(deep, "it") == yaml_file.parse(deep, "it")

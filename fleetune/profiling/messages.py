@@ -3,7 +3,7 @@ or `scores` (Scores)."""
 
 from typing import Any, TypeVar
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.record import record
 
 LOADING, MEASURING, PROGRESS, COSTS, SCORES, ERROR = "loading", "measuring", "progress", "costs", "scores", "error"
@@ -57,7 +57,7 @@ T = TypeVar("T", DeviceMeasurement, Scores)
 
 def event_of(answer: DeviceMeasurement | Scores) -> dict[str, Any]:
     """The message that carries a measurement or scores."""
-    return {"event": COSTS if isinstance(answer, DeviceMeasurement) else SCORES, **wire.dump(answer)}
+    return {"event": COSTS if isinstance(answer, DeviceMeasurement) else SCORES, **json_io.dump(answer)}
 
 
 def measurement_of(event: dict[str, Any], owner: str) -> DeviceMeasurement:
@@ -88,4 +88,4 @@ def fastest(one: DeviceMeasurement, other: DeviceMeasurement) -> DeviceMeasureme
 
 
 def _of(kind: type[T], event: dict[str, Any], owner: str) -> T:
-    return wire.load(kind, {key: value for key, value in event.items() if key != "event"}, owner)
+    return json_io.load(kind, {key: value for key, value in event.items() if key != "event"}, owner)

@@ -15,10 +15,10 @@ from fleetune.models.attention_heads import AttentionHead, attention_heads, find
 from fleetune.models.graph import Graph
 from fleetune.models.skeleton import saved_configuration
 from fleetune.models.source import with_local_source
-from fleetune.profiling.measurement import SCORES, Scores, scores_of
+from fleetune.profiling.head_scores import trained
+from fleetune.profiling.measuring_process import Errand, Started, conduct
+from fleetune.profiling.messages import SCORES, Scores, scores_of
 from fleetune.profiling.parts import Parts
-from fleetune.profiling.process import Errand, Started, conduct
-from fleetune.profiling.scoring import trained
 from fleetune.profiling.task import MeasureTask, ProfilingTask, ScoringTask
 
 

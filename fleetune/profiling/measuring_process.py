@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Device
 from fleetune.errors import FleetuneError, Infeasible, TryAgain, by_exit_code
 from fleetune.launching import (
@@ -20,7 +20,7 @@ from fleetune.launching import (
 )
 from fleetune.launching.job import OUT_OF_MEMORY_CODES
 from fleetune.models.source import local_folders
-from fleetune.profiling.measurement import COSTS, ERROR, LOADING, MEASURING, PROGRESS
+from fleetune.profiling.messages import COSTS, ERROR, LOADING, MEASURING, PROGRESS
 from fleetune.profiling.task import MeasureTask, ProfilingTask
 
 TASK, LOG = "task.json", "log"
@@ -83,7 +83,7 @@ def conduct(
 ) -> dict[str, Any]:
     """Run a measuring process to its end; returns its last message. `progress` receives the share of work done."""
     folder = task.work / errand.doing / errand.device.name
-    wire.write(errand.given, folder / TASK)
+    json_io.write(errand.given, folder / TASK)
     command = Command(
         module="fleetune.profiling.worker",
         arguments=("--task", str(folder / TASK)),

@@ -40,7 +40,7 @@ def prepare(task: PreparationTask) -> None:
 
     Refused when the steps differ by more than rounding.
     """
-    graph, module = prepare_inputs(task)
+    graph, module = write_artifacts(task)
     for sentence in PreparedData(task.data_folder).info.notes:
         task.note(sentence)
     for name in tied_adapter_layers(module):
@@ -53,7 +53,7 @@ def prepare(task: PreparationTask) -> None:
         task.note(skipped)
 
 
-def prepare_inputs(task: PreparationTask) -> tuple[Graph, nn.Module]:
+def write_artifacts(task: PreparationTask) -> tuple[Graph, nn.Module]:
     """Write everything without comparing; returns the graph and the model on the meta device."""
     if not (task.data_folder / "data.json").exists():
         prepare_data(task.data, input_needs(task.model), task.data_folder, task.seed, task.progress)

@@ -4,14 +4,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Device
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import Refused
 from fleetune.models.source import with_local_source
 from fleetune.profiling.cache import key_of
-from fleetune.profiling.measurement import DeviceMeasurement, measurement_of
-from fleetune.profiling.process import Errand, Started, conduct
+from fleetune.profiling.measuring_process import Errand, Started, conduct
+from fleetune.profiling.messages import DeviceMeasurement, measurement_of
 from fleetune.profiling.task import MeasureTask, ProfilingTask
 
 PASSES = 5
@@ -70,8 +70,8 @@ def _asked(task: ProfilingTask, device: Device, model: ModelRequest, sizes: tupl
     )
     if task.cache is None:
         return _Asked(device=device, given=given, key="")
-    plain = {name: value for name, value in wire.dump(given).items() if name not in WITHOUT_EFFECT}
-    plain["model"] = wire.dump(replace(task.model, revision=None))  # weights of another revision take the same time
+    plain = {name: value for name, value in json_io.dump(given).items() if name not in WITHOUT_EFFECT}
+    plain["model"] = json_io.dump(replace(task.model, revision=None))  # weights of another revision take the same time
     return _Asked(device=device, given=given, key=key_of(plain, device.fingerprint, task.model_folder))
 
 
