@@ -138,7 +138,7 @@ def for_container(spec: StageSpec, task: StageTask, config: RunConfig) -> tuple[
     return dataclasses.replace(task, config=settings), (*reads, *local_folders(config.model))
 
 
-def leave_ingredients(work: Path, ingredients: Mapping[str, str]) -> None:
+def write_ingredients(work: Path, ingredients: Mapping[str, str]) -> None:
     """Write the ingredients of an attempt's key, which later attempts compare with theirs."""
     part = work / f"{INGREDIENTS}.part"
     part.write_text(json.dumps(dict(ingredients), indent=1, sort_keys=True) + "\n", encoding="utf-8")
@@ -153,7 +153,7 @@ def resumable_attempts(
     with ExitStack() as held:
         found = []
         for other in store.works() if spec.resumes else ():
-            if other != key and _is_resumable(store, spec, left_ingredients(store, other), ingredients):
+            if other != key and _is_resumable(store, spec, read_ingredients(store, other), ingredients):
                 lock = store.lock(other, lambda seconds: True)
                 if lock.take():
                     held.callback(lock.release)
@@ -161,7 +161,7 @@ def resumable_attempts(
         yield tuple(found)
 
 
-def left_ingredients(store: Store, key: str) -> Ingredients:
+def read_ingredients(store: Store, key: str) -> Ingredients:
     """Ingredients of an unfinished attempt's key; empty when they were not written or the attempt does not exist."""
     try:
         found = json.loads((store.local / "work" / key / INGREDIENTS).read_bytes())

@@ -10,7 +10,7 @@ from fleetune.contracts.run_config import RunConfig
 from fleetune.errors import Refused
 from fleetune.store import Ingredients, RunRecord, Store, changes, stage_key
 from fleetune.store.stage_key import CODE_PREFIX, flatten_config
-from flows.attempt import left_ingredients
+from flows.attempt import read_ingredients
 from flows.context import RunContext, StageSelection
 from stages.catalog import StageSpec, config_slice, find_stage, producer_of, waves
 
@@ -169,7 +169,7 @@ class CachePolicy:
                 gone = f"its artifacts are gone from the store, {run.id} had them"
                 return gone if past.state == "done" else f"{run.id} did not finish it"
             made = store.key(past.key)
-            old = made.ingredients if made is not None else left_ingredients(store, past.key)
+            old = made.ingredients if made is not None else read_ingredients(store, past.key)
             if old:
                 return changes(old, ingredients)
         return "never run before"

@@ -17,11 +17,11 @@ from flows.external import (
     current_commit,
     data_content,
     device_arithmetic,
-    fleet_is_there,
+    fleet_has_same_devices,
+    fleet_within_tolerance,
     model_content,
-    pinned,
+    pin_revisions,
     plan_decisions,
-    same_fleet,
     version_of,
 )
 from stages.catalog import DEVICE_ARITHMETIC, PLAN_DECISIONS, STAGES, StageSpec
@@ -43,15 +43,15 @@ class RunContext:
         default_factory=lambda: {PLAN_DECISIONS: plan_decisions, DEVICE_ARITHMETIC: device_arithmetic}
     )
     """name of a key fact, as in the catalog -> its text, computed from input folders"""
-    pin: Callable[[RunConfig], RunConfig] = pinned
+    pin: Callable[[RunConfig], RunConfig] = pin_revisions
     """Pins hub names to commits when the run begins, so that every stage and worker reads the same."""
     versions: Callable[[str], str] = version_of
     sources: Callable[[str], Mapping[str, str]] = field(default_factory=lambda: SourceDigests().of)
     """module -> path and digest of each source file that it runs"""
     commit: Callable[[], Commit] = current_commit
-    within_tolerance: Mapping[str, MeasurementTest] = field(default_factory=lambda: {"fleet": same_fleet})
+    within_tolerance: Mapping[str, MeasurementTest] = field(default_factory=lambda: {"fleet": fleet_within_tolerance})
     """kind -> test that a new measurement is close enough to the stored one, which is then kept"""
-    same_members: Mapping[str, MeasurementTest] = field(default_factory=lambda: {"fleet": fleet_is_there})
+    same_members: Mapping[str, MeasurementTest] = field(default_factory=lambda: {"fleet": fleet_has_same_devices})
     """kind -> test that an unfinished run's measurement names the same devices; it is then kept, however far off"""
     chance: Callable[[int], str] = secrets.token_hex
 

@@ -26,7 +26,7 @@ MEMORY_FOR_A_WORKER_BYTES = 500_000_000
 DISK_FOR_A_RUN_BYTES = 2_000_000_000
 """Space for data, checkpoint, optimizer state, logs and reports of a small model."""
 
-ASK_TORCH = """
+ACCELERATORS_PROGRAM = """
 import json, torch
 count = torch.cuda.device_count() if torch.cuda.is_available() else 0
 found = [torch.cuda.get_device_properties(i) for i in range(count)]
@@ -44,7 +44,7 @@ class Finding:
     words: str
 
 
-def examine(root: Path) -> tuple[Finding, ...]:
+def check_machine(root: Path) -> tuple[Finding, ...]:
     """Check everything that a run needs, with `root` as the folder of runs; takes a few seconds."""
     return (
         _python(),
@@ -108,7 +108,7 @@ def _memory() -> Finding:
 
 def _accelerators() -> Finding:
     """Query PyTorch in a separate process, since a broken driver can kill the process that asks."""
-    asked = [sys.executable, "-P", "-c", ASK_TORCH]
+    asked = [sys.executable, "-P", "-c", ACCELERATORS_PROGRAM]
     try:
         answer = subprocess.run(asked, capture_output=True, timeout=120, check=True, text=True).stdout
         found: list[dict[str, Any]] = json.loads(answer)

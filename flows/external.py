@@ -31,7 +31,7 @@ def version_of(package: str) -> str:
         return "absent"
 
 
-def pinned(config: RunConfig) -> RunConfig:
+def pin_revisions(config: RunConfig) -> RunConfig:
     """The config with every hub name pinned to its current commit."""
     model, data = config.model, config.data
     if model.source is not None and not model.source.startswith("package:") and not Path(model.source).is_dir():
@@ -59,7 +59,7 @@ def model_content(config: RunConfig) -> str:
     return content_digest(config.model)
 
 
-def same_fleet(stored: Path, measured: Path, config: RunConfig) -> bool:
+def fleet_within_tolerance(stored: Path, measured: Path, config: RunConfig) -> bool:
     """True when a measured fleet is within the tolerance of the stored one."""
     from fleetune.discovery import within_tolerance
 
@@ -69,7 +69,7 @@ def same_fleet(stored: Path, measured: Path, config: RunConfig) -> bool:
     return bool(within_tolerance(old, new, config.fleet.tolerance))
 
 
-def fleet_is_there(stored: Path, measured: Path, config: RunConfig) -> bool:
+def fleet_has_same_devices(stored: Path, measured: Path, config: RunConfig) -> bool:
     """True when a measured fleet has exactly the devices of the stored one, whatever the rates of its links."""
     from fleetune.discovery import same_devices
 

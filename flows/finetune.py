@@ -1,103 +1,109 @@
-"""Entry point of the pipeline: a config in, a run record out.
+"""The pipeline as a Prefect flow: one task per stage, and a Prefect artifact with the record of each stage.
 
-`run` validates the config first and starts Prefect only when there is something to run: an embedded server whose
-home lies in the store, unless the user has set PREFECT_API_URL or PREFECT_HOME. The flow itself, for deployments, is
-`flows/pipeline.py:finetune`.
+Prefect schedules and displays; the store decides what is reused. A reused stage ends in a state named Cached; the
+result of a task is a mapping of digests. (No postponed annotations: served runs could not read the parameters.)
 """
 
-import errno
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from fleetune import filesystem
-from fleetune.contracts import json_io
+from prefect import flow, task
+from prefect.artifacts import create_markdown_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State
+from prefect.futures import PrefectFuture
+from prefect.states import Completed, Failed
+
 from fleetune.contracts.run_config import RunConfig
-from fleetune.errors import FleetuneError, Refused, TryAgain
-from fleetune.store import RunRecord, Store
-from flows import preflight, server
+from fleetune.errors import FleetuneError
+from fleetune.store import Store
+from flows import preflight
 from flows.context import RunContext, StageSelection
 from flows.dry_run import predict_run
-from flows.events import EventListener, StageEvent, ignore_event
 from flows.runner import Runner
+from stages.catalog import waves
 
 
-def run(
+@flow(name="finetune", flow_run_name="{config.name}", persist_result=False, log_prints=False)
+def finetune(
     config: RunConfig,
-    *,
-    root: Path,
-    selection: StageSelection | None = None,
-    dry_run: bool = False,
-    listen: EventListener = ignore_event,
-) -> RunRecord:
-    """Run the pipeline by `config` with its store at `root`; the record that is also in the store.
+    root: str = "runs",
+    from_stage: str | None = None,
+    only: str | None = None,
+    until: str | None = None,
+) -> Any:
+    """Fine-tune by `config`, with artifacts and run records in the store at `root`.
 
-    `dry_run` writes nothing and returns a record with state `planned`. Raises the FleetuneError of the stage that
-    failed; the stored record names the stage and the reason.
+    `from_stage`: earlier stages must be stored. `only`: run this stage on its stored inputs and stop. `until`: the
+    last stage.
     """
-    return run_with(RunContext(store=Store(root), listen=listen), config, selection or StageSelection(), dry_run)
-
-
-def run_with(context: RunContext, config: RunConfig, selection: StageSelection, dry_run: bool = False) -> RunRecord:
-    """`run`, in a context that the caller made."""
-    runner = Runner(context, config, selection)
-    planned = predict_run(runner)  # refuses stages that must be stored and are not, before anything starts
-    preflight.validate(planned)
-    if dry_run:
-        return planned
-    server.check_named_server()
-    used = filesystem.folders(context.store.local)
-    try:
-        _check_writable(context.store.local)
-        context.listen(StageEvent(stage="run", kind="note", text="starting the pipeline engine"))
-        server.ensure(context.store.local / "prefect")
-        with runner:
-            context.listen(StageEvent(stage="run", kind="started", text=runner.record.id))
-            _through_prefect(runner)
-    except FleetuneError:
-        raise
-    except Exception as error:
-        if known := runner.error or filesystem.disk_error(error, used) or filesystem.find_full_disk(used):
-            raise known from error
-        raise
-    if runner.error is not None:
-        raise runner.error
-    return runner.record
-
-
-def _check_writable(folder: Path) -> None:
-    """Create the folder and write a test file; Refused when that is not permitted, OSError when the disk is full."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(bytes(filesystem.FULL_BYTES))
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            error.filename = str(folder)
-            raise
-        raise Refused(f"--root {folder}: cannot be written to ({error.strerror}); choose another folder") from None
-
-
-def _through_prefect(runner: Runner) -> None:
-    from prefect import flow
-
-    from flows.pipeline import perform
-
-    @flow(name="finetune", flow_run_name=runner.record.id, persist_result=False, validate_parameters=False)
-    def finetune(config: dict[str, Any]) -> Any:
+    runner = Runner(
+        RunContext(store=Store(root)), config, StageSelection(from_stage=from_stage, only=only, until=until)
+    )
+    preflight.validate(predict_run(runner))
+    with runner:
         return perform(runner)
 
-    state: Any = finetune(json_io.dump(runner.config), return_state=True)
-    if not state.is_completed() and runner.error is None:
-        if full := filesystem.find_full_disk(filesystem.folders(runner.context.store.local)):
-            raise full
-        raise TryAgain(f"the engine ended the run without a stage at fault ({state.message}); run it again to go on")
+
+def perform(runner: Runner) -> State[Any]:
+    """Run every stage as a task of the current flow run; the state holds the run's id or its first error."""
+    try:
+        for wave in waves(runner.specs):
+            futures = [_stage_task(spec.name).submit(runner) for spec in wave]
+            states = [_ended(future) for future in futures]
+            failed = next((state for state in states if not state.is_completed()), None)
+            if failed is not None:
+                return Failed(message=failed.message)
+    except BaseException:
+        runner.stop()  # before Prefect waits for its threads
+        raise
+    return Completed(message=f"run {runner.record.id}", data=runner.record.id)
 
 
-def __getattr__(name: str) -> Any:
-    """`flows.finetune.finetune` is the Prefect flow; Prefect is imported when it is asked for."""
-    if name == "finetune":
-        from flows.pipeline import finetune
+def _ended(future: PrefectFuture[Any]) -> State[Any]:
+    future.wait()
+    return future.state
 
-        return finetune
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def _stage_task(name: str) -> Any:
+    """The Prefect task of one stage."""
+
+    @task(name=name, task_run_name=name, persist_result=False, log_prints=False, cache_policy=NO_CACHE)
+    def stage(runner: Runner) -> State[Any]:
+        try:
+            outcome = runner.stage(name)
+        except FleetuneError as error:
+            _publish(runner, name)
+            return Failed(message=str(error))
+        _publish(runner, name)
+        ended = "Cached" if outcome.how == "reused" else None
+        return Completed(name=ended, message=outcome.why, data=outcome.outputs)
+
+    return stage
+
+
+def _publish(runner: Runner, name: str) -> None:
+    """Publish a table of the stage's record on the page of the flow run."""
+    said = runner.record.stage(name)
+    rows = [
+        ("run", runner.record.id),
+        ("why", said.why),
+        ("key", said.key),
+        *((f"in: {kind}", digest) for kind, digest in said.inputs.items()),
+        *((f"out: {kind}", _at(runner, kind, digest)) for kind, digest in said.outputs.items()),
+        ("error", said.error),
+    ]
+    lines = [f"| {what} | {_cell(text)} |" for what, text in rows if text]
+    create_markdown_artifact(
+        markdown="\n".join([f"| {name} | {said.state} |", "|---|---|", *lines]),
+        key=f"{runner.record.config.name}-{name}".lower().replace(".", "-").replace("_", "-"),
+        description=f"Stage {name} of run {runner.record.id}",
+    )
+
+
+def _at(runner: Runner, kind: str, digest: str) -> str:
+    return str(Path(runner.context.store.root) / "artifacts" / kind / digest)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")

@@ -9,7 +9,7 @@ from stages.catalog import StageSpec
 FOLLOW_S, GRACE_S = 20.0, 5.0
 
 
-class LeaderState:
+class FollowedStage:
     """State of a stage that others follow."""
 
     def __init__(self) -> None:
@@ -17,11 +17,11 @@ class LeaderState:
         self.live, self.ok = False, False
 
 
-class Leaders:
+class FollowedStages:
     """States of all stages of a run that others follow; methods ignore any other stage."""
 
     def __init__(self, specs: Iterable[StageSpec]) -> None:
-        self._leaders = {spec.follows: LeaderState() for spec in specs if spec.follows}
+        self._leaders = {spec.follows: FollowedStage() for spec in specs if spec.follows}
 
     def begun(self, name: str, live: bool) -> None:
         """Report that the stage's process runs (`live`) or that its stored outputs are reused."""

@@ -19,7 +19,7 @@ NEEDS_KEY = (401, 403)
 """Statuses of an API that answers but asks for a key."""
 
 
-def spare_loopback(environment: MutableMapping[str, str]) -> None:
+def bypass_proxies_for_loopback(environment: MutableMapping[str, str]) -> None:
     """Add loopback addresses to NO_PROXY, for this process and its children; existing entries stay."""
     for name in [name for name in VARIABLES if name in environment] or VARIABLES:
         listed = [host.strip() for host in environment.get(name, "").split(",") if host.strip()]

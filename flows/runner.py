@@ -22,12 +22,12 @@ from fleetune.launching import Job, open_stage_launchers
 from fleetune.store import KeyRecord, RunRecord, StageRecord
 from fleetune.store.runs import new_run_id
 from flows import attempt, yaml_file
-from flows.attempt import leave_ingredients, resumable_attempts
+from flows.attempt import resumable_attempts, write_ingredients
 from flows.cache_policy import CachePolicy, Decision
 from flows.context import RunContext, StageSelection
 from flows.events import StageEvent
 from flows.external import version_of
-from flows.followers import Leaders
+from flows.followers import FollowedStages
 from stages.catalog import StageSpec, config_slice, find_stage, waves
 
 GRACE_S = 5.0
@@ -65,7 +65,7 @@ class Runner:
             stages=tuple(StageRecord(stage=spec.name) for spec in self.specs),
         )
         self.error: FleetuneError | None = None
-        self._leaders = Leaders(self.specs)
+        self._leaders = FollowedStages(self.specs)
         self._plain = json_io.dump(config)
         self._facts = RunFacts(
             name=config.name,
@@ -203,7 +203,7 @@ class Runner:
         self, spec: StageSpec, decision: Decision, folders: dict[str, Path], earlier: tuple[str, ...] = ()
     ) -> StageTask:
         work = self.context.store.work(decision.key)
-        leave_ingredients(work, decision.ingredients)
+        write_ingredients(work, decision.ingredients)
         task = StageTask(
             stage=spec.name,
             run=self.record.id,

@@ -32,15 +32,15 @@ SERVER_ONLY = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PRE
 """Disables the user interface and the scheduling services, as Prefect's own temporary server does."""
 
 
-def check_named_server() -> None:
+def check_configured_server() -> None:
     """Check that a server which the user configured answers, before anything is written.
 
     Call it before Prefect is imported, as `ensure`. Refused or TryAgain when the server does not answer.
     """
-    http_access.spare_loopback(os.environ)
+    http_access.bypass_proxies_for_loopback(os.environ)
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
-    if not _is_named():
+    if not _is_configured():
         return
     from prefect.settings import PREFECT_API_URL  # also reads profiles and settings files
 
@@ -54,9 +54,9 @@ def check_named_server() -> None:
 def ensure(home: Path) -> None:
     """Connect this process's Prefect to a server; starts one with its files in `home` unless the user configured one.
 
-    Call it after `check_named_server`. TryAgain when the server does not come up.
+    Call it after `check_configured_server`. TryAgain when the server does not come up.
     """
-    if _is_named():
+    if _is_configured():
         return
     home.mkdir(parents=True, exist_ok=True)
     os.environ["PREFECT_HOME"] = str(home.resolve())
@@ -66,7 +66,7 @@ def ensure(home: Path) -> None:
     http_access.ignore_proxies()
 
 
-def _is_named() -> bool:
+def _is_configured() -> bool:
     return "PREFECT_API_URL" in os.environ or "PREFECT_HOME" in os.environ or "prefect" in sys.modules
 
 

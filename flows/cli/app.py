@@ -115,18 +115,18 @@ def runs(options: CommonOptions) -> None:
 def show(options: CommonOptions, run: Run, stage: Stage = None) -> None:
     """Show a run and what came of it, or one stage with its artifacts."""
     from flows.cli import tables
-    from flows.cli.results import answer, answer_stage, results_of
+    from flows.results import answer, load_results, stage_document
 
     store = options.store()
     found = store.runs.load(run)
     if stage is not None:
         one = found.stage(stage)
-        artifacts = answer_stage(store, one)
+        artifacts = stage_document(store, one)
         options.answer(artifacts) if options.as_json else tables.print_stage(options.out(), one, artifacts)
     elif options.as_json:
-        options.answer(answer(found, results_of(store, found)))
+        options.answer(answer(found, load_results(store, found)))
     else:
-        tables.print_run(options.out(), found, results_of(store, found))
+        tables.print_run(options.out(), found, load_results(store, found))
 
 
 @app.command()
@@ -171,9 +171,9 @@ def doctor(options: CommonOptions) -> None:
     """Tell what this machine can do, in words; exit 75 when no run can work on it."""
     from fleetune.contracts import json_io
     from flows.cli import tables
-    from flows.doctor import MISSING, examine
+    from flows.doctor import MISSING, check_machine
 
-    findings = examine(options.folder())
+    findings = check_machine(options.folder())
     missing = [finding.topic for finding in findings if finding.state == MISSING]
     if options.as_json:
         options.answer({"ok": not missing, "findings": [json_io.dump(finding) for finding in findings]})
@@ -197,31 +197,31 @@ def _run_pipeline(
 
     `again` is the command that continues an interrupted run when the same command would not; ID stands for the run.
     """
-    from flows import finetune
+    from flows import api
     from flows.cli import tables
     from flows.cli.progress_display import show_progress
-    from flows.cli.results import answer, plan_of, plan_report_of, results_of
     from flows.context import RunContext
+    from flows.results import answer, load_plan, load_results, plan_report_path
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends everything as Ctrl-C does
     store = options.store()
     with show_progress(options) as listener:
-        context = RunContext(store=store, listen=listener.hear)
+        context = RunContext(store=store, listen=listener.on_event)
         try:
-            record = finetune.run_with(context, config, selection, dry_run)
+            record = api.run_with(context, config, selection, dry_run)
         except KeyboardInterrupt:
             raise Interrupted(_how_to_go_on(listener.run, again)) from None
         except Exception as error:
             for line in tables.where_it_failed(store, listener.run):
                 error.add_note(line)
             raise
-    results = None if dry_run else results_of(store, record)
+    results = None if dry_run else load_results(store, record)
     if options.as_json:
         options.answer(answer(record, results))
     elif dry_run:
         options.out().print(tables.of_stages(record))
     else:
-        tables.print_end(options.out(), record, results or plan_of(store, record), plan_report_of(store, record))
+        tables.print_end(options.out(), record, results or load_plan(store, record), plan_report_path(store, record))
 
 
 def _how_to_go_on(run: str, again: str) -> str:

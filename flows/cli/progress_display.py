@@ -39,14 +39,14 @@ class ProgressListener:
     run = ""
     """Id of the run, once it has begun."""
 
-    def hear(self, event: StageEvent) -> None:
+    def on_event(self, event: StageEvent) -> None:
         """Receive one event; callable from any thread."""
         if event.stage == RUN and event.kind == "started":
             self.run = event.text
 
     def doing(self, stage: str, what: str, done: float, total: float) -> None:
         """Report progress of work that is not a stage."""
-        self.hear(StageEvent(stage=stage, kind="progress", text=what, done=done, total=total))
+        self.on_event(StageEvent(stage=stage, kind="progress", text=what, done=done, total=total))
 
 
 class LineDisplay(ProgressListener):
@@ -58,17 +58,17 @@ class LineDisplay(ProgressListener):
         self._change = threading.Lock()
         self._told_s: dict[str, float] = {}
 
-    def hear(self, event: StageEvent) -> None:
+    def on_event(self, event: StageEvent) -> None:
         """See ProgressListener."""
-        super().hear(event)
+        super().on_event(event)
         with self._change:
             now_s = self._clock()
             if event.kind != "progress":
                 self._told_s[event.stage] = now_s
-                self._console.print(in_a_line(event))
+                self._console.print(event_line(event))
             elif now_s - self._told_s.setdefault(event.stage, now_s) >= EVERY_S:
                 self._told_s[event.stage] = now_s
-                self._console.print(how_far(event))
+                self._console.print(progress_line(event))
 
 
 class BarDisplay(ProgressListener):
@@ -81,12 +81,12 @@ class BarDisplay(ProgressListener):
         self._what: dict[str, str] = {}
         self._waiting: TaskID | None = progress.add_task("", total=None, what="getting ready", unit="")
 
-    def hear(self, event: StageEvent) -> None:
+    def on_event(self, event: StageEvent) -> None:
         """See ProgressListener."""
-        super().hear(event)
+        super().on_event(event)
         with self._change:
             if event.stage == RUN:
-                return self._progress.console.print(in_a_line(event))
+                return self._progress.console.print(event_line(event))
             if self._waiting is not None:
                 self._progress.remove_task(self._waiting)
                 self._waiting = None
@@ -95,7 +95,7 @@ class BarDisplay(ProgressListener):
             elif event.kind == "started":
                 self._task(event.stage, reason(event))
             else:
-                self._progress.console.print(in_a_line(event))
+                self._progress.console.print(event_line(event))
                 if event.kind in ENDED and event.stage in self._tasks:
                     self._progress.remove_task(self._tasks.pop(event.stage))
 
@@ -114,7 +114,7 @@ class BarDisplay(ProgressListener):
 
     def _short(self, words: str) -> str:
         """Cut the text to the width that the bar leaves for it."""
-        room = room_for_words(self._progress.console.width)
+        room = description_width(self._progress.console.width)
         return words if len(words) <= room else words[: room - 1] + "…"
 
 
@@ -130,7 +130,7 @@ class PaceColumn(ProgressColumn):
         return Text(f"{_short(task.completed)}/{_short(task.total)} {unit}{pace}")
 
 
-def in_a_line(event: StageEvent) -> Text:
+def event_line(event: StageEvent) -> Text:
     """An event as one line; the reason of a failure is left to the end of the command."""
     took = f" in {event.seconds:.1f} s" if event.kind == "done" else ""
     why = "" if event.kind == "failed" else reason(event)
@@ -139,7 +139,7 @@ def in_a_line(event: StageEvent) -> Text:
     return line.append(f" - {why}" if why else "")
 
 
-def how_far(event: StageEvent) -> Text:
+def progress_line(event: StageEvent) -> Text:
     """A progress event as one line: `train     round 12 of 40, loss 2.13 - 384/1280 samples (30 %)`."""
     said = f"{event.stage:<9} {_doing(event)}"
     if not event.total:
@@ -184,7 +184,7 @@ def bars(console: Console, clock: Callable[[], float] | None = None) -> Progress
     return Progress(*columns, console=console, transient=True, get_time=clock)
 
 
-def room_for_words(width: int) -> int:
+def description_width(width: int) -> int:
     """Columns of the terminal that remain for the description of a bar."""
     return width - (80 if width >= WIDE else 52 if width >= MEDIUM else 13)
 

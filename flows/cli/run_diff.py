@@ -7,7 +7,7 @@ from fleetune.contracts import json_io
 from fleetune.contracts.record import record
 from fleetune.store import RunRecord, Store, changes
 from fleetune.store.stage_key import flatten_config
-from flows.cli.results import results_of
+from flows.results import load_results
 
 
 @record
@@ -98,7 +98,7 @@ def _why(store: Store, first: str, second: str) -> str:
 def _scores(store: Store, first: RunRecord, second: RunRecord) -> tuple[ScoreDifference, ...]:
     sides: list[dict[str, float]] = []
     for run in (first, second):
-        results = results_of(store, run)
+        results = load_results(store, run)
         metrics = results.metrics if results else None
         numbers = {f"{score.name} after": score.after for score in metrics.scores} if metrics else {}
         if metrics:

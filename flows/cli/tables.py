@@ -16,9 +16,9 @@ from fleetune.errors import Refused
 from fleetune.store import RunRecord, StageRecord, Store
 
 if TYPE_CHECKING:
-    from flows.cli.results import Results
     from flows.cli.run_diff import RunDifference
     from flows.doctor import Finding
+    from flows.results import Results
 
 STYLES = {
     **{"done": "green", "failed": "red", "interrupted": "yellow", "stopped": "yellow", "running": "cyan"},
@@ -129,7 +129,7 @@ def print_end(console: Console, run: RunRecord, found: "Results | PlanResult | N
 
 def where_it_failed(store: Store, run: str) -> list[str]:
     """Lines that name a run and the log of its failed stage, if there are any."""
-    from flows.cli.results import log_of
+    from flows.results import log_path
 
     if not run:
         return []
@@ -137,7 +137,7 @@ def where_it_failed(store: Store, run: str) -> list[str]:
         failed = [stage for stage in store.runs.load(run).stages if stage.state == "failed"]
     except (Refused, OSError):  # a disk that took no record
         failed = []
-    logs = [log for stage in failed if (log := log_of(store, stage))]
+    logs = [log for stage in failed if (log := log_path(store, stage))]
     return [f"run     {run}", *(f"log     {log}" for log in logs)]
 
 

@@ -32,13 +32,13 @@ def test_doctor(call: Call, root: Path) -> None:
 def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch is not started to be asked for accelerators: it finds two."""
     found = [{"name": "big", "memory_bytes": 80_000_000_000}, {"name": "small", "memory_bytes": 8_000_000_000}]
-    monkeypatch.setattr(doctor, "ASK_TORCH", f"import json; print(json.dumps({found}))")
+    monkeypatch.setattr(doctor, "ACCELERATORS_PROGRAM", f"import json; print(json.dumps({found}))")
 
 
 @pytest.mark.usefixtures("no_torch")
 def test_accelerators() -> None:
     """Accelerators are named as a fleet file names them, with their memory."""
-    found = {finding.topic: finding for finding in doctor.examine(Path("runs"))}
+    found = {finding.topic: finding for finding in doctor.check_machine(Path("runs"))}
     assert "cuda:0 big (80.0 GB), cuda:1 small (8.0 GB)" in found["Accelerators"].words
 
 
@@ -68,7 +68,7 @@ def test_other_versions(monkeypatch: pytest.MonkeyPatch) -> None:
         return "9.9.9" if name == "torch" else real(name)
 
     monkeypatch.setattr(doctor.metadata, "version", version)
-    found = {finding.topic: finding for finding in doctor.examine(Path("runs"))}
+    found = {finding.topic: finding for finding in doctor.check_machine(Path("runs"))}
     assert found["torch"].state == doctor.MISSING and "9.9.9, but torch==2.13.0 is needed" in found["torch"].words
     assert found["peft"].state == doctor.MISSING and "not installed" in found["peft"].words
     assert found["prefect"].state == doctor.GOOD
@@ -78,7 +78,7 @@ def test_other_versions(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_other_engine_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine on another machine is named as such, not contacted."""
     monkeypatch.setenv("DOCKER_HOST", "tcp://192.0.2.1:2376")
-    found = {finding.topic: finding for finding in doctor.examine(Path("runs"))}
+    found = {finding.topic: finding for finding in doctor.check_machine(Path("runs"))}
     assert "names another machine, not asked" in found["Docker"].words
 
 
@@ -141,7 +141,7 @@ def test_no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DOCKER_HOST", raising=False)
     monkeypatch.setattr(engine_api, "DEFAULT_SOCKET", str(tmp_path / "usual"))
     monkeypatch.setattr(engine_api, "FLEETUNE_SOCKET", str(tmp_path / "ours"))
-    words = {finding.topic: finding for finding in doctor.examine(tmp_path)}["Docker"].words
+    words = {finding.topic: finding for finding in doctor.check_machine(tmp_path)}["Docker"].words
     assert "usual (No such file or directory)" in words and "ours (No such file or directory)" in words
     assert "make engine" in words
 
@@ -154,7 +154,7 @@ def _examined(folder: Path, monkeypatch: pytest.MonkeyPatch, said: list[bytes]) 
         served = threading.Thread(target=_serve, args=(server, said))
         served.start()
         monkeypatch.setenv("DOCKER_HOST", f"unix://{place}")
-        found = {finding.topic: finding for finding in doctor.examine(folder)}
+        found = {finding.topic: finding for finding in doctor.check_machine(folder)}
         served.join()
     return found
 

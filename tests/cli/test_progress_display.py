@@ -11,8 +11,8 @@ from flows.cli.progress_display import (
     LineDisplay,
     ProgressListener,
     bars,
-    how_far,
-    in_a_line,
+    event_line,
+    progress_line,
     show_progress,
 )
 from flows.events import StageEvent
@@ -28,9 +28,9 @@ class Screen:
         self.progress = bars(self.console, lambda: self.now_s)
         self.watch = BarDisplay(self.progress)
 
-    def hear(self, stage: str, kind: str, text: str = "", done: float = 0, total: float = 0) -> None:
+    def on_event(self, stage: str, kind: str, text: str = "", done: float = 0, total: float = 0) -> None:
         """An event; samples are what is counted."""
-        self.watch.hear(
+        self.watch.on_event(
             StageEvent(stage=stage, kind=kind, text=text, done=done, total=total, unit="samples", seconds=2)
         )
 
@@ -46,17 +46,17 @@ def test_waiting() -> None:
     """Before the first event there is a bar too: something is being done."""
     screen = Screen()
     assert "getting ready" in screen.bars()[0]
-    screen.hear("discover", "started", "ran: never run before")
+    screen.on_event("discover", "started", "ran: never run before")
     assert len(screen.bars()) == 1 and "getting ready" not in screen.bars()[0]
 
 
 def test_pace_and_time_left() -> None:
     """A bar tells how many samples are done, how many a second, and the time that is left."""
     screen = Screen()
-    screen.hear("train", "started", "ran: never run before")
+    screen.on_event("train", "started", "ran: never run before")
     for second in range(11):
         screen.now_s = float(second)
-        screen.hear("train", "progress", "training", done=8.0 * second, total=320)
+        screen.on_event("train", "progress", "training", done=8.0 * second, total=320)
     [bar] = screen.bars()
     assert "train     training" in bar
     assert "80/320 samples, 8 samples/s" in bar
@@ -66,10 +66,10 @@ def test_pace_and_time_left() -> None:
 def test_one_bar_each() -> None:
     """Stages that run beside each other have a bar each; the bar of one that has ended gives way to a line."""
     screen = Screen()
-    screen.hear("train", "started", "ran: data changed")
-    screen.hear("monitor", "started", "ran: beside train")
+    screen.on_event("train", "started", "ran: data changed")
+    screen.on_event("monitor", "started", "ran: beside train")
     assert [bar.split()[1] for bar in screen.bars()] == ["train", "monitor"]
-    screen.hear("train", "done", "ran: data changed")
+    screen.on_event("train", "done", "ran: data changed")
     assert "train     done in 2.0 s - data changed" in screen.written.getvalue()
     assert [bar.split()[1] for bar in screen.bars()] == ["monitor"]
 
@@ -79,10 +79,10 @@ def test_other_work_counts_anew() -> None:
     screen = Screen()
     for second in range(5):
         screen.now_s = float(second)
-        screen.hear("profile", "progress", "reading", done=100.0 * second, total=400)
+        screen.on_event("profile", "progress", "reading", done=100.0 * second, total=400)
     for second in range(5, 10):
         screen.now_s = float(second)
-        screen.hear("profile", "progress", "timing", done=second - 4.0, total=100)
+        screen.on_event("profile", "progress", "timing", done=second - 4.0, total=100)
     assert "5/100 samples, 1 samples/s" in screen.bars()[0]
 
 
@@ -97,8 +97,8 @@ def test_lines() -> None:
     written = io.StringIO()
     watch = LineDisplay(Console(file=written))
     for kind, text in (("started", "ran: seed changed"), ("progress", "training"), ("note", "a remark")):
-        watch.hear(StageEvent(stage="train", kind=kind, text=text))
-    watch.hear(StageEvent(stage="train", kind="failed", text="slow left", seconds=3))
+        watch.on_event(StageEvent(stage="train", kind=kind, text=text))
+    watch.on_event(StageEvent(stage="train", kind="failed", text="slow left", seconds=3))
     assert written.getvalue() == "train     started - seed changed\ntrain     note - a remark\ntrain     failed\n"
 
 
@@ -107,12 +107,12 @@ def test_lines_tell_now_and_then_how_far_it_is() -> None:
     of each stage, with round and loss, and no control characters."""
     written, now_s = io.StringIO(), [0.0]
     watch = LineDisplay(Console(file=written), lambda: now_s[0])
-    watch.hear(StageEvent(stage="train", kind="started", text="ran: seed changed"))
-    watch.hear(StageEvent(stage="monitor", kind="progress", text="following"))
+    watch.on_event(StageEvent(stage="train", kind="started", text="ran: seed changed"))
+    watch.on_event(StageEvent(stage="monitor", kind="progress", text="following"))
     for second in range(32):
         now_s[0] = float(second)
-        watch.hear(progress(second / 4))
-    watch.hear(StageEvent(stage="monitor", kind="progress", text="following"))
+        watch.on_event(progress(second / 4))
+    watch.on_event(StageEvent(stage="monitor", kind="progress", text="following"))
     assert written.getvalue().splitlines() == [
         "train     started - seed changed",
         "train     round 4 of 9, loss 2.5 - 3.8/9 samples (42 %)",
@@ -133,7 +133,7 @@ def test_lines_tell_now_and_then_how_far_it_is() -> None:
 def test_how_far(total: float, unit: str, line: str) -> None:
     """A line shows the count and its percentage; a percentage by itself is shown once."""
     event = StageEvent(stage="profile", kind="progress", text="reading", done=3, total=total, unit=unit)
-    assert how_far(event).plain == line
+    assert progress_line(event).plain == line
 
 
 def test_bars_show_round_and_loss() -> None:
@@ -141,7 +141,7 @@ def test_bars_show_round_and_loss() -> None:
     screen = Screen()
     for second in range(3):
         screen.now_s = float(second)
-        screen.watch.hear(progress(float(second)))
+        screen.watch.on_event(progress(float(second)))
     [bar] = screen.bars()
     assert "train     round 2 of 9, loss 2.5" in bar and "2/9 samples, 1 samples/s" in bar
 
@@ -150,12 +150,12 @@ def test_bars_show_round_and_loss() -> None:
 def test_bars_fit_their_terminal(columns: int, pace: bool, bar: bool) -> None:
     """A long reason once pushed everything else out of the line: what tells most is there at any width."""
     screen = Screen(columns)
-    screen.hear("train", "started", "ran: training.rounds, training.checkpoint_every_rounds and 2 more changed")
+    screen.on_event("train", "started", "ran: training.rounds, training.checkpoint_every_rounds and 2 more changed")
     [line] = screen.bars()
     assert "train     training.roun" in line and len(line) <= columns
     for second in range(3):
         screen.now_s = float(second)
-        screen.watch.hear(progress(float(second)))
+        screen.watch.on_event(progress(float(second)))
     [line] = screen.bars()
     assert "train     round 2 of 9" in line and len(line) <= columns
     assert ("2/9 samples, 1 samples/s" in line, "━" in line) == (pace, bar)
@@ -164,7 +164,7 @@ def test_bars_fit_their_terminal(columns: int, pace: bool, bar: bool) -> None:
 def test_the_run_itself_has_no_bar() -> None:
     """Its beginning is a line that stays, with its id, by which a run that fails or is stopped is told."""
     screen = Screen()
-    screen.hear("run", "started", "demo-1")
+    screen.on_event("run", "started", "demo-1")
     assert "run       started - demo-1" in screen.written.getvalue()
     assert screen.watch.run == "demo-1"
     assert len(screen.bars()) == 1 and "getting ready" in screen.bars()[0]
@@ -201,4 +201,4 @@ def test_a_terminal_that_cannot_move_its_cursor(
 )
 def test_in_a_line(kind: str, text: str, line: str) -> None:
     """A line says what happened and why, without saying it twice."""
-    assert in_a_line(StageEvent(stage="plan", kind=kind, text=text)).plain == line
+    assert event_line(StageEvent(stage="plan", kind=kind, text=text)).plain == line

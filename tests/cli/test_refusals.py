@@ -9,7 +9,7 @@ import pytest
 
 from fleetune import filesystem
 from fleetune.errors import Refused
-from flows import finetune
+from flows import api
 from tests.cli.conftest import Call, add_run, files
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -110,7 +110,7 @@ def test_root_that_cannot_be_written(tmp_path: Path) -> None:
     """A root that no folder can be made at is refused by name before an engine is started."""
     (tmp_path / "file").write_text("mine")
     with pytest.raises(Refused, match=r"--root .*inside: cannot be written to \(Not a directory\)"):
-        finetune._check_writable(tmp_path / "file" / "inside")
+        api._check_writable(tmp_path / "file" / "inside")
 
 
 def test_as_a_process(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_root_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
     with pytest.raises(OSError, match="No space left") as caught:
-        finetune._check_writable(tmp_path)
+        api._check_writable(tmp_path)
     assert str(filesystem.disk_error(caught.value, filesystem.folders(tmp_path))).startswith(
         f"the disk of {tmp_path} (mounted at "
     )

@@ -9,7 +9,7 @@ import pytest
 
 from fleetune.errors import Infeasible, TryAgain
 from fleetune.store import RunRecord
-from flows import finetune
+from flows import api
 from flows.context import RunContext, StageSelection
 from flows.events import StageEvent
 from tests.cli.conftest import Call, add_run, document
@@ -35,7 +35,7 @@ class Pipeline:
         self.begun = True
 
     def run_with(self, context: RunContext, config: Any, selection: StageSelection, dry_run: bool = False) -> RunRecord:
-        """As flows.finetune.run_with."""
+        """As flows.api.run_with."""
         self.asked.append((config, selection, dry_run))
         if self.error and not self.begun:
             raise self.error
@@ -56,7 +56,7 @@ class Pipeline:
 def pipeline(root: Path, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
     """A pipeline that trains nothing."""
     stand_in = Pipeline(root)
-    monkeypatch.setattr(finetune, "run_with", stand_in.run_with)
+    monkeypatch.setattr(api, "run_with", stand_in.run_with)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     return stand_in
 

@@ -15,7 +15,7 @@ from fleetune.discovery.devices import build_devices, oversubscription_notes
 from fleetune.discovery.machine_facts import Accelerator, MachineFacts
 from fleetune.errors import Refused
 from fleetune.launching import LocalSites
-from flows.context import same_fleet
+from flows.context import fleet_within_tolerance
 from tests.profiling.instances import Scripted
 
 GPU = Accelerator(name="H", memory_bytes=80)
@@ -285,5 +285,5 @@ def test_a_simulated_fleet_is_kept_only_when_nothing_changed(tmp_path: Path) -> 
         folders.append(tmp_path / str(number))
         fleet = found(request(links={"mbit_per_s": speed}))
         json_io.write(fleet, folders[-1] / "fleet.json")
-    assert same_fleet(folders[0], folders[1], config)
-    assert not same_fleet(folders[0], folders[2], config)
+    assert fleet_within_tolerance(folders[0], folders[1], config)
+    assert not fleet_within_tolerance(folders[0], folders[2], config)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.flows.toy import World
+from tests.flows.toy_pipeline import World
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from fleetune.contracts.task import StageTask
 from fleetune.launching import Command, Job, ProcessLauncher
 from flows.context import StageSelection
 from flows.runner import Runner, run_without_prefect
-from tests.flows.toy import World, toy_context
+from tests.flows.toy_pipeline import World, toy_context
 
 
 class Told:

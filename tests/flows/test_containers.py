@@ -9,7 +9,7 @@ from fleetune.contracts.run_config import DataRequest
 from fleetune.contracts.task import StageTask
 from flows.attempt import fits_in_container, for_container
 from stages.catalog import STAGES, find_stage
-from tests.flows.toy import World
+from tests.flows.toy_pipeline import World
 
 PREPARE, PLAN, MONITOR = (find_stage(STAGES, name) for name in ("prepare", "plan", "monitor"))
 

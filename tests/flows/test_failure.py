@@ -14,7 +14,7 @@ from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain
 from fleetune.store import RunRecord
 from flows.context import StageSelection
 from flows.runner import Runner, run_without_prefect
-from tests.flows.toy import World, toy_context
+from tests.flows.toy_pipeline import World, toy_context
 
 END_S = 20
 
@@ -80,7 +80,7 @@ def test_a_run_killed_in_any_stage_is_finished_by_the_next(
     command = [
         sys.executable,
         "-m",
-        "tests.flows.toy",
+        "tests.flows.toy_pipeline",
         "--run",
         str(tmp_path / "config.json"),
         str(root),

@@ -13,9 +13,9 @@ import pytest
 
 from fleetune.errors import Refused, TryAgain
 from flows import http_access, server
+from flows.api import run_with
 from flows.context import StageSelection
-from flows.finetune import run_with
-from tests.flows.toy import World, toy_context
+from tests.flows.toy_pipeline import World, toy_context
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 OURS = "127.0.0.1,localhost,::1"
@@ -60,7 +60,7 @@ def test_the_users_list_grows(given: dict[str, str], made: dict[str, str]) -> No
     """This machine's addresses are added to what the user spares from proxies, once; nothing is lost."""
     environment = dict(given)
     for _ in range(2):
-        http_access.spare_loopback(environment)
+        http_access.bypass_proxies_for_loopback(environment)
         assert environment == made
 
 
@@ -68,7 +68,7 @@ def test_a_proxy_is_not_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch) 
     """Every run once ended in an unforeseen RuntimeError where HTTP_PROXY was set."""
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # where nobody listens
     environment: dict[str, str] = {}
-    http_access.spare_loopback(environment)
+    http_access.bypass_proxies_for_loopback(environment)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with answering(200) as address:
@@ -82,7 +82,7 @@ def test_prefects_clients_read_no_proxy(proxy: str) -> None:
     program = """
 import os
 from flows import http_access
-http_access.spare_loopback(os.environ)
+http_access.bypass_proxies_for_loopback(os.environ)
 http_access.ignore_proxies()
 from prefect.client.orchestration import get_client
 with get_client(sync_client=True) as client:
@@ -154,7 +154,7 @@ def test_a_dead_address_is_told_before_anything_is_written(
         pass
     checked: list[str] = []
     monkeypatch.setattr(
-        server, "check_named_server", lambda: checked.append(address) or http_access.check_api(address, "X")
+        server, "check_configured_server", lambda: checked.append(address) or http_access.check_api(address, "X")
     )
     with pytest.raises(TryAgain, match="where nothing answers"):
         run_with(toy_context(root), world.config(), StageSelection())

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.flows.toy import World, toy_context
+from tests.flows.toy_pipeline import World, toy_context
 
 END_S = 180
 

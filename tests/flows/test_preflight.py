@@ -9,7 +9,7 @@ from fleetune.contracts import json_io
 from fleetune.contracts.run_config import RunConfig
 from fleetune.errors import Refused
 from fleetune.store import Store
-from flows import finetune, preflight, server
+from flows import api, preflight, server
 from flows.context import RunContext, StageSelection
 from flows.dry_run import predict_run
 from flows.runner import Runner
@@ -62,7 +62,7 @@ def test_nothing_is_started_for_it(case: str, dry: bool, tmp_path: Path, monkeyp
 
     monkeypatch.setattr(server, "ensure", started)
     with pytest.raises(Refused, match=says):
-        finetune.run(config(tmp_path, **sections), root=tmp_path / "kept", dry_run=dry)
+        api.run(config(tmp_path, **sections), root=tmp_path / "kept", dry_run=dry)
     assert not (tmp_path / "kept").exists()
 
 
@@ -84,13 +84,13 @@ def test_what_is_right_passes(sections: dict[str, Any], tmp_path: Path) -> None:
     made = config(tmp_path, **plain)
     if profile:
         made = json_io.load(RunConfig, {**json_io.dump(made), "profile": profile}, "small")
-    assert len(finetune.run(made, root=tmp_path / "kept", dry_run=True).stages) == 7
+    assert len(api.run(made, root=tmp_path / "kept", dry_run=True).stages) == 7
 
 
 def test_devices_that_join_have_any_name(tmp_path: Path) -> None:
     """Names of devices that join are unknown beforehand, so only the plan stage checks them."""
     join = {"fleet": {"join": {"token_file": "t"}}, "strategy": {"name": "single", "options": {"device": "guest"}}}
-    assert finetune.run(config(tmp_path, **join), root=tmp_path / "kept", dry_run=True).state == "planned"
+    assert api.run(config(tmp_path, **join), root=tmp_path / "kept", dry_run=True).state == "planned"
 
 
 def test_only_stages_that_will_run_are_checked(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from flows.dry_run import predict_run
 from flows.events import StageEvent
 from flows.runner import Runner, run_without_prefect
 from stages.catalog import STAGES, find_stage
-from tests.flows.toy import World, toy_context
+from tests.flows.toy_pipeline import World, toy_context
 
 
 def conducted(root: Path, config: RunConfig, numpy: str = "1.0", **selection: str) -> RunRecord:
@@ -88,9 +88,9 @@ def test_an_edit_of_the_code_reruns_what_runs_it(world: World, root: Path) -> No
     """Bug: after a change of training's own code a run was reused; stages that run the file say its name."""
     conducted(root, world.config())
     world.started()
-    edited = toy_context(root, code={"tests/flows/toy.py": "d1", "tests/other.py": "d0"})
+    edited = toy_context(root, code={"tests/flows/toy_pipeline.py": "d1", "tests/other.py": "d0"})
     again = run_without_prefect(Runner(edited, world.config(), StageSelection()))
-    assert reasons(again)["learn"] == "ran: code of learn changed (tests/flows/toy.py and 1 more)"
+    assert reasons(again)["learn"] == "ran: code of learn changed (tests/flows/toy_pipeline.py and 1 more)"
     assert world.started() == ["shape", "learn", "score"]
     assert again.stage("measure").why.endswith("the stored value is kept, within tolerance"), "new code, old world"
 

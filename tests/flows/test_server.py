@@ -35,7 +35,7 @@ from prefect.client.orchestration import get_client
 with get_client(sync_client=True) as client:
     runs = len(client.read_flow_runs())
 from fleetune.launching import Command, ProcessLauncher
-child = ProcessLauncher().start(Command(module="tests.flows.environment", log=Path("log")))
+child = ProcessLauncher().start(Command(module="tests.flows.print_environment", log=Path("log")))
 names = next(child.lines())
 print(json.dumps([status({}), status(basic("a:b")), status(basic(secret)), runs, names, secret]), flush=True)
 sys.stdin.readline()

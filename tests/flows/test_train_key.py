@@ -15,7 +15,7 @@ from flows.cache_policy import CachePolicy, Decision
 from flows.context import RunContext, StageSelection
 from stages.catalog import STAGES, find_stage
 from tests.clock.fleets import FLEET, plan
-from tests.flows.toy import World
+from tests.flows.toy_pipeline import World
 
 TRAIN = find_stage(STAGES, "train")
 FIRST, LAST = ("u0 u1", {"a": 4}, 2), ("u2 u3", {"b": 4}, 1)

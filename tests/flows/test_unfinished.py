@@ -11,7 +11,7 @@ from fleetune.store import RunRecord
 from flows.context import StageSelection
 from flows.dry_run import predict_run
 from flows.runner import Runner, run_without_prefect
-from tests.flows.toy import World, toy_context
+from tests.flows.toy_pipeline import World, toy_context
 
 
 def conducted(root: Path, config: RunConfig, **selection: str) -> RunRecord:

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from fleetune.errors import FleetuneError
+from flows.api import run_with
 from flows.context import StageSelection
-from flows.finetune import run_with
-from tests.flows.toy import World, toy_context
+from tests.flows.toy_pipeline import World, toy_context
 
 
 def main(world: World, root: Path) -> None:

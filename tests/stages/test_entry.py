@@ -19,15 +19,15 @@ END_S = 120
 
 
 def a_task(folder: Path, how: str) -> Path:
-    """A task file for the odd stage."""
+    """A task file for the misbehaving stage."""
     task = StageTask(
-        stage="odd", run="r", seed=0, config={"how": how}, inputs={}, output=str(folder / "out"), work=str(folder)
+        stage="misbehave", run="r", seed=0, config={"how": how}, inputs={}, output=str(folder / "out"), work=str(folder)
     )
     json_io.write(task, folder / "task.json")
     return folder / "task.json"
 
 
-def ended(*arguments: str, module: str = "tests.stages.odd") -> tuple[int, list[dict[str, object]], str]:
+def ended(*arguments: str, module: str = "tests.stages.misbehaving_stage") -> tuple[int, list[dict[str, object]], str]:
     """Exit code, stdout as JSON objects, stderr."""
     done = subprocess.run(
         [sys.executable, "-m", module, *arguments], capture_output=True, text=True, timeout=END_S, check=False
@@ -53,7 +53,7 @@ def test_a_stage_that_ends_well_speaks_json_only(tmp_path: Path) -> None:
         ("refused", 64, "given 3, allowed are 1 and 2, choose one"),
         ("infeasible", 65, "device a lacks 3 bytes"),
         ("try again", 75, "device a left"),
-        ("no input", 64, "task: odd needs input fleet; given are none"),
+        ("no input", 64, "task: misbehave needs input fleet; given are none"),
     ],
 )
 def test_an_error_is_the_last_line_and_the_exit_code(tmp_path: Path, how: str, code: int, message: str) -> None:
@@ -87,7 +87,7 @@ def test_an_error_is_told_though_the_log_lies_on_a_full_disk(tmp_path: Path) -> 
     task = a_task(tmp_path, "unexpected")
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "tests.stages.odd", "--task", str(task)],
+            [sys.executable, "-m", "tests.stages.misbehaving_stage", "--task", str(task)],
             stdout=subprocess.PIPE,
             stderr=full,
             timeout=END_S,
@@ -125,7 +125,7 @@ def test_a_task_with_an_unknown_key_is_refused(tmp_path: Path) -> None:
 
 def test_sigterm_ends_the_stage_and_its_children(tmp_path: Path) -> None:
     """Told to end, it ends what it started, says so, and asks to be tried again."""
-    command = [sys.executable, "-m", "tests.stages.odd", "--task", str(a_task(tmp_path, "wait"))]
+    command = [sys.executable, "-m", "tests.stages.misbehaving_stage", "--task", str(a_task(tmp_path, "wait"))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as stage:
         assert stage.stdout is not None
         lines = (json.loads(line) for line in stage.stdout)

@@ -22,7 +22,7 @@ class Results:
     """Path of the Hugging Face folder or PEFT adapter."""
 
 
-def results_of(store: Store, run: RunRecord) -> Results | None:
+def load_results(store: Store, run: RunRecord) -> Results | None:
     """Results of a run; None when it was not evaluated. Refused when an artifact is missing or corrupt."""
     evaluation, checkpoint = run.outputs.get("evaluation"), run.outputs.get("checkpoint")
     if evaluation is None or checkpoint is None:
@@ -35,13 +35,13 @@ def results_of(store: Store, run: RunRecord) -> Results | None:
     )
 
 
-def plan_of(store: Store, run: RunRecord) -> PlanResult | None:
+def load_plan(store: Store, run: RunRecord) -> PlanResult | None:
     """The plan of a run; None when it has none. Refused when its artifact is missing or corrupt."""
     plan = run.outputs.get("plan")
     return None if plan is None else json_io.read(PlanResult, store.folder("plan", plan) / "plan.json")
 
 
-def plan_report_of(store: Store, run: RunRecord) -> str:
+def plan_report_path(store: Store, run: RunRecord) -> str:
     """Path of the plan's report; empty without a plan, or when an older version made it."""
     plan = run.outputs.get("plan")
     place = None if plan is None else store.folder("plan", plan) / "report.html"
@@ -58,13 +58,13 @@ def answer(run: RunRecord, results: Results | None) -> dict[str, Any]:
     return {"run": json_io.dump(run), "results": json_io.dump(results) if results else None}
 
 
-def answer_stage(store: Store, stage: StageRecord) -> dict[str, Any]:
+def stage_document(store: Store, stage: StageRecord) -> dict[str, Any]:
     """A stage and its artifacts as one JSON document; `log` is null once its attempt is finished."""
     made = [_artifact(store, *output) for output in stage.outputs.items()]
-    return {"stage": json_io.dump(stage), "artifacts": made, "log": log_of(store, stage)}
+    return {"stage": json_io.dump(stage), "artifacts": made, "log": log_path(store, stage)}
 
 
-def log_of(store: Store, stage: StageRecord) -> str | None:
+def log_path(store: Store, stage: StageRecord) -> str | None:
     """Path of the log of a stage's attempt; None once it is finished."""
     log = store.local / "work" / stage.key / LOG
     return str(log) if stage.key and log.is_file() else None

@@ -24,8 +24,8 @@ from flows.runner import Runner, run_without_prefect
 from stages.catalog import StageSpec
 from stages.entry_point import StageContext, main
 
-HERE = "tests.flows.toy"
-CODE = {"tests/flows/toy.py": "d0"}
+HERE = "tests.flows.toy_pipeline"
+CODE = {"tests/flows/toy_pipeline.py": "d0"}
 MEASURE = StageSpec(
     name="measure", version=1, module=HERE, config=("data",), outputs=("value",), always_runs=True, measures="value"
 )

@@ -1,4 +1,4 @@
-"""A stage that ends as its task's config says, run as `python -m tests.stages.odd`."""
+"""A stage that ends as its task's config says, run as `python -m tests.stages.misbehaving_stage`."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ RAISED: dict[str, Any] = {
 }
 
 
-def odd(context: StageContext) -> None:
+def misbehave(context: StageContext) -> None:
     """Do what the config's `how` says."""
     how = context.task.config["how"]
     context.channel.progress("oddities", 1, 3, "steps")
@@ -39,4 +39,4 @@ def odd(context: StageContext) -> None:
 
 
 if __name__ == "__main__":
-    main(odd)
+    main(misbehave)

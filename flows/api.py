@@ -1,0 +1,94 @@
+"""Entry point of the pipeline: a config in, a run record out.
+
+`run` validates the config first and starts Prefect only when there is something to run: an embedded server whose
+home lies in the store, unless the user has set PREFECT_API_URL or PREFECT_HOME. The flow itself, for deployments, is
+`flows/finetune.py:finetune`.
+"""
+
+import errno
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from fleetune import filesystem
+from fleetune.contracts import json_io
+from fleetune.contracts.run_config import RunConfig
+from fleetune.errors import FleetuneError, Refused, TryAgain
+from fleetune.store import RunRecord, Store
+from flows import preflight, server
+from flows.context import RunContext, StageSelection
+from flows.dry_run import predict_run
+from flows.events import EventListener, StageEvent, ignore_event
+from flows.runner import Runner
+
+
+def run(
+    config: RunConfig,
+    *,
+    root: Path,
+    selection: StageSelection | None = None,
+    dry_run: bool = False,
+    listen: EventListener = ignore_event,
+) -> RunRecord:
+    """Run the pipeline by `config` with its store at `root`; the record that is also in the store.
+
+    `dry_run` writes nothing and returns a record with state `planned`. Raises the FleetuneError of the stage that
+    failed; the stored record names the stage and the reason.
+    """
+    return run_with(RunContext(store=Store(root), listen=listen), config, selection or StageSelection(), dry_run)
+
+
+def run_with(context: RunContext, config: RunConfig, selection: StageSelection, dry_run: bool = False) -> RunRecord:
+    """`run`, in a context that the caller made."""
+    runner = Runner(context, config, selection)
+    planned = predict_run(runner)  # refuses stages that must be stored and are not, before anything starts
+    preflight.validate(planned)
+    if dry_run:
+        return planned
+    server.check_configured_server()
+    used = filesystem.folders(context.store.local)
+    try:
+        _check_writable(context.store.local)
+        context.listen(StageEvent(stage="run", kind="note", text="starting the pipeline engine"))
+        server.ensure(context.store.local / "prefect")
+        with runner:
+            context.listen(StageEvent(stage="run", kind="started", text=runner.record.id))
+            _through_prefect(runner)
+    except FleetuneError:
+        raise
+    except Exception as error:
+        if known := runner.error or filesystem.disk_error(error, used) or filesystem.find_full_disk(used):
+            raise known from error
+        raise
+    if runner.error is not None:
+        raise runner.error
+    return runner.record
+
+
+def _check_writable(folder: Path) -> None:
+    """Create the folder and write a test file; Refused when that is not permitted, OSError when the disk is full."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(filesystem.FULL_BYTES))
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            error.filename = str(folder)
+            raise
+        raise Refused(f"--root {folder}: cannot be written to ({error.strerror}); choose another folder") from None
+
+
+def _through_prefect(runner: Runner) -> None:
+    from prefect import flow
+
+    from flows.finetune import perform
+
+    @flow(name="finetune", flow_run_name=runner.record.id, persist_result=False, validate_parameters=False)
+    def finetune(config: dict[str, Any]) -> Any:
+        return perform(runner)
+
+    state: Any = finetune(json_io.dump(runner.config), return_state=True)
+    if not state.is_completed() and runner.error is None:
+        if full := filesystem.find_full_disk(filesystem.folders(runner.context.store.local)):
+            raise full
+        raise TryAgain(f"the engine ended the run without a stage at fault ({state.message}); run it again to go on")
