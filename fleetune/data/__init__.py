@@ -6,13 +6,11 @@ tokenizers, never torch. Rejected: tokenizing while training, which repeats the 
 leaves nothing to inspect; and the `datasets` package, except for names on the hub, since pyarrow reads its Arrow files.
 """
 
-from fleetune.data.input_spec import InputSpec
 from fleetune.data.prepared_data import PreparedData, batch_indices
-from fleetune.data.sources import content_digest, pinned_request
-from fleetune.data.writer import prepare_data, validate_data
+from fleetune.data.sources import content_digest, pinned_request, validate_data
+from fleetune.data.writer import prepare_data
 
 __all__ = [
-    "InputSpec",
     "PreparedData",
     "batch_indices",
     "content_digest",

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import DataRequest
 from fleetune.contracts.task import Progress
 from fleetune.data.images import Image, as_image
-from fleetune.data.input_spec import InputSpec
 from fleetune.data.tables import DataSource, Table
 from fleetune.errors import Refused
 

@@ -1,17 +1,18 @@
-"""Image processors: the model's own if its folder has one, else bilinear resizing and normalisation."""
+"""Image inputs: the model's own image processor if its folder has one, else bilinear resizing and normalisation."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fleetune.data.examples import Example
+from fleetune.contracts.input_spec import InputSpec
+from fleetune.data.examples import Example, RawLabel
 from fleetune.data.images import convert_channels, resize
-from fleetune.data.input_spec import InputSpec
-from fleetune.data.prepared_data import Array
+from fleetune.data.labels import label_array
+from fleetune.data.prepared_data import LABELS, PIXELS, Array, ArrayInfo
 from fleetune.errors import Refused
 
 PROCESSOR = "preprocessor_config.json"
@@ -27,6 +28,27 @@ class ImageProcessor:
     pixels: Callable[[Example], Array]
     save: Callable[[Path], None]
     """Writes preprocessor_config.json into the given folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageEncoder:
+    """Encodes images: pixels [samples, channels, height, width]; labels [samples]."""
+
+    processing: ImageProcessor
+    precision: str
+    label_ids: Mapping[RawLabel, int]
+
+    def arrays(self, samples: int) -> tuple[ArrayInfo, ...]:
+        """Describe the arrays that hold `samples` samples."""
+        return (
+            ArrayInfo(name=PIXELS, dtype=self.precision, shape=(samples, *self.processing.shape)),
+            ArrayInfo(name=LABELS, dtype="int32", shape=(samples,)),
+        )
+
+    def encode(self, chunk: list[Example]) -> dict[str, Array]:
+        """Return the rows of a chunk by array name."""
+        pixels = np.stack([self.processing.pixels(example) for example in chunk])
+        return {PIXELS: pixels, LABELS: label_array(chunk, self.label_ids)}
 
 
 def open_image_processor(spec: InputSpec, side: int | None, first: tuple[int, int]) -> ImageProcessor:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fleetune.data.examples import RawLabel, Survey
+from fleetune.data.examples import Example, RawLabel, Survey
 from fleetune.data.splits import RowIndices
 from fleetune.data.tables import DataSource
 from fleetune.errors import Refused
@@ -126,3 +126,8 @@ def absent_class_notes(classes: LabelMapping, found: Survey, rows: RowIndices) -
     if not lost:
         return ()
     return (f"no training row is of class {shortlist(lost)}, so it cannot be learned",)
+
+
+def label_array(chunk: list[Example], label_ids: Mapping[RawLabel, int]) -> RowIndices:
+    """Return the class ids of a chunk, int64 [samples]."""
+    return np.asarray([label_ids[example.label] for example in chunk if example.label is not None], dtype=np.int64)

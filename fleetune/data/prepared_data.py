@@ -13,6 +13,8 @@ from fleetune.errors import Refused
 Array = np.ndarray[Any, np.dtype[Any]]
 INFO = "data.json"
 TOKENIZER, IMAGE_PROCESSOR = "tokenizer", "image_processor"
+IDS, MASK, LABELS, PIXELS = "input_ids", "attention_mask", "labels", "pixel_values"
+"""Names of the arrays."""
 
 
 @record

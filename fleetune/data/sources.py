@@ -1,21 +1,26 @@
-"""Sources of the `data` section: opening built-in sets, files, folders and hub names, and their content digest."""
+"""Sources of the `data` section: built-in sets, files, folders and hub names; opens, validates and digests them."""
 
 import hashlib
 import json
+import math
 import platform
 import re
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 
 from fleetune.contracts import json_io
+from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.record import check_file_name
 from fleetune.contracts.run_config import BUILT_IN, DataRequest
 from fleetune.data.builtin_datasets import digits, docstrings, stdlib_files, stdlib_sources
+from fleetune.data.examples import check_task, examples
 from fleetune.data.hub import HUB_NAME, hub_digest, hub_source, pinned_source
 from fleetune.data.images import image_folder_source
-from fleetune.data.tables import SUFFIXES, DataSource, open_table
+from fleetune.data.splits import check_test_rows, held_out_count
+from fleetune.data.tables import SUFFIXES, DataSource, InMemoryTable, Table, open_table
 from fleetune.errors import Refused
 from fleetune.filesystem import check_symlinks
 
@@ -27,6 +32,9 @@ BUILTIN_SOURCES: dict[str, Callable[[], DataSource]] = {
     "docstrings": docstrings,
     "stdlib-sources": stdlib_sources,
 }
+
+BUILTIN_COLUMNS = {"digits": ("image", "label"), "docstrings": ("text", "label"), "stdlib-sources": ("text",)}
+"""Columns of the built-in sets, which take seconds to build."""
 
 
 def open_source(request: DataRequest) -> DataSource:
@@ -49,6 +57,45 @@ def open_source(request: DataRequest) -> DataSource:
         label_column=request.label_column,
         folder=path if path.is_dir() else None,
     )
+
+
+def validate_data(request: DataRequest, task: str) -> None:
+    """Check a source cheaply before a run starts; hub names are skipped, because reading them means downloading them.
+
+    Raises Refused for missing columns, splits without rows, an invalid first row, and fewer test rows than requested.
+    Builds a built-in set only to count its test rows.
+    """
+    spec = InputSpec(task=task)
+    if request.source in BUILT_IN:
+        row = dict.fromkeys(BUILTIN_COLUMNS[request.source], "")
+        stand_in = DataSource(
+            train=(InMemoryTable(name=request.source, values=(row,)),), packed=request.source == "stdlib-sources"
+        )
+        check_task(request, stand_in, spec)
+        if request.test_samples is not None and not stand_in.packed:
+            _check_test_rows(request, open_source(request), request.test_samples)
+        return
+    if source_path(request.source) is None:
+        return
+    source = open_source(request)
+    check_task(request, source, spec)
+    for tables in (source.train, source.test):
+        first = next((example for table in tables for example in examples(table, source, spec)), None)
+        if tables and first is None:
+            raise Refused(f"{tables[0].name}: no samples in it; give at least one row")
+    if request.test_samples is not None:
+        _check_test_rows(request, source, request.test_samples)
+
+
+def _check_test_rows(request: DataRequest, source: DataSource, requested: int) -> None:
+    if source.test:
+        return check_test_rows(request, _count_rows(source.test, requested))
+    limit = math.ceil(requested / request.test_fraction) + 1
+    check_test_rows(request, held_out_count(_count_rows(source.train, limit), request.test_fraction))
+
+
+def _count_rows(tables: tuple[Table, ...], limit: int) -> int:
+    return sum(1 for _ in islice((row for table in tables for row in table.rows()), limit))
 
 
 def pinned_request(request: DataRequest) -> DataRequest:

@@ -1,16 +1,87 @@
-"""Tokenization: the model's own tokenizer, or one token per byte if the model has none."""
+"""Text inputs: the model's own tokenizer, or one token per byte if it has none; token arrays and packed documents."""
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fleetune.data.input_spec import InputSpec
+from fleetune.contracts.input_spec import IGNORE_INDEX, InputSpec
+from fleetune.data.examples import Example, RawLabel
+from fleetune.data.labels import label_array
+from fleetune.data.prepared_data import IDS, LABELS, MASK, Array, ArrayInfo
 from fleetune.errors import Refused
 
 Ids = np.ndarray[Any, np.dtype[np.int64]]
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextEncoder:
+    """Encodes texts: ids and masks [samples, length]; labels [samples], or [samples, length] for causal-lm."""
+
+    tokenizer: Any
+    length: int
+    spec: InputSpec
+    label_ids: Mapping[RawLabel, int]
+
+    def arrays(self, samples: int) -> tuple[ArrayInfo, ...]:
+        """Describe the arrays that hold `samples` samples."""
+        return token_arrays(samples, self.length, causal=self.spec.task == "causal-lm")
+
+    def encode(self, chunk: list[Example]) -> dict[str, Array]:
+        """Return the rows of a chunk by array name."""
+        causal = self.spec.task == "causal-lm"
+        texts = [str(example.content) for example in chunk]
+        ids, mask = (encode_with_end if causal else encode)(self.tokenizer, texts, self.length)
+        check_ids(ids, self.spec)
+        if causal:
+            return {IDS: ids, MASK: mask, LABELS: causal_labels(ids, mask)}
+        return {IDS: ids, MASK: mask, LABELS: label_array(chunk, self.label_ids)}
+
+
+def token_arrays(samples: int, length: int, causal: bool) -> tuple[ArrayInfo, ...]:
+    """Describe the arrays of a text task as they are stored on disk."""
+    shape = (samples, length)
+    return (
+        ArrayInfo(name=IDS, dtype="int32", shape=shape),
+        ArrayInfo(name=MASK, dtype="uint8", shape=shape),
+        ArrayInfo(name=LABELS, dtype="int32", shape=shape if causal else (samples,)),
+    )
+
+
+def causal_labels(ids: Ids, mask: Ids) -> Ids:
+    """Labels for next-token prediction: the ids themselves (the loss shifts them), IGNORE_INDEX on padding."""
+    return np.where(mask == 1, ids, IGNORE_INDEX)
+
+
+def pack_documents(
+    tokenizer: Any, texts: Iterator[str], length: int, limit: int | None, spec: InputSpec
+) -> dict[str, Array]:
+    """Concatenate documents and cut them into blocks: input_ids, attention_mask and labels, each [blocks, length].
+
+    Stops once `limit` blocks are full, so a small sample does not tokenize everything. Only the last block is padded.
+    Keeps all blocks in memory: the packed set is the standard library, 50 MB at most.
+    """
+    wanted = None if limit is None else limit * length
+    pieces: list[Ids] = []
+    tokens = 0
+    for text in texts:
+        piece = document_ids(tokenizer, text)
+        check_ids(piece, spec)
+        pieces.append(piece)
+        tokens += len(piece)
+        if wanted is not None and tokens >= wanted:
+            break
+    line = np.concatenate(pieces)[:wanted]
+    blocks = -(-len(line) // length)
+    padded = np.full(blocks * length, tokenizer.pad_token_id, dtype=np.int64)
+    padded[: len(line)] = line
+    ids: Ids = padded.reshape(blocks, length)
+    mask: Ids = (np.arange(blocks * length) < len(line)).astype(np.int64).reshape(blocks, length)
+    return {IDS: ids, MASK: mask, LABELS: causal_labels(ids, mask)}
 
 
 def open_tokenizer(spec: InputSpec) -> Any:

@@ -1,82 +1,57 @@
-"""Data preparation: validates a source early, and turns it into a folder of arrays, split by split and in chunks."""
+"""Writes the `data` artifact: a folder of arrays, split by split and in chunks of samples."""
 
-import math
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from fleetune.contracts import json_io
-from fleetune.contracts.run_config import BUILT_IN, DataRequest
+from fleetune.contracts.input_spec import InputSpec
+from fleetune.contracts.run_config import DataRequest
 from fleetune.contracts.task import Progress, quiet
-from fleetune.data.encoders import Encoder, ImageEncoder, TextEncoder, pack_documents, token_arrays
-from fleetune.data.examples import Survey, check_task, examples, survey_tables
-from fleetune.data.image_processor import ImageProcessor, open_image_processor
-from fleetune.data.input_spec import InputSpec
+from fleetune.data.examples import Example, Survey, check_task, examples, survey_tables
+from fleetune.data.image_processor import ImageEncoder, ImageProcessor, open_image_processor
 from fleetune.data.labels import LabelMapping, absent_class_notes, map_labels
-from fleetune.data.prepared_data import IMAGE_PROCESSOR, INFO, TOKENIZER, Array, DataInfo, SplitInfo, create_arrays
-from fleetune.data.sources import content_digest, open_source, source_path
+from fleetune.data.prepared_data import (
+    IMAGE_PROCESSOR,
+    INFO,
+    TOKENIZER,
+    Array,
+    ArrayInfo,
+    DataInfo,
+    SplitInfo,
+    create_arrays,
+)
+from fleetune.data.sources import content_digest, open_source
 from fleetune.data.splits import (
     TEST,
     TRAIN,
     RowIndices,
     check_test_rows,
-    held_out_count,
     overlap_notes,
     shuffled,
     split_rows,
 )
-from fleetune.data.tables import DataSource, InMemoryTable, Table
-from fleetune.data.tokenization import open_tokenizer, save_tokenizer
+from fleetune.data.tables import DataSource, Table
+from fleetune.data.tokenization import TextEncoder, open_tokenizer, pack_documents, save_tokenizer, token_arrays
 from fleetune.errors import Refused
 
-BUILTIN_COLUMNS = {"digits": ("image", "label"), "docstrings": ("text", "label"), "stdlib-sources": ("text",)}
-"""Columns of the built-in sets, which take seconds to build."""
 CHUNK_SAMPLES = 512
 
 
-def validate_data(request: DataRequest, task: str) -> None:
-    """Check a source cheaply before a run starts; hub names are skipped, because reading them means downloading them.
+class Encoder(Protocol):
+    """Turns examples into rows of named arrays."""
 
-    Raises Refused for missing columns, splits without rows, an invalid first row, and fewer test rows than requested.
-    Builds a built-in set only to count its test rows.
-    """
-    spec = InputSpec(task=task)
-    if request.source in BUILT_IN:
-        row = dict.fromkeys(BUILTIN_COLUMNS[request.source], "")
-        stand_in = DataSource(
-            train=(InMemoryTable(name=request.source, values=(row,)),), packed=request.source == "stdlib-sources"
-        )
-        check_task(request, stand_in, spec)
-        if request.test_samples is not None and not stand_in.packed:
-            _check_test_rows(request, open_source(request), request.test_samples)
-        return
-    if source_path(request.source) is None:
-        return
-    source = open_source(request)
-    check_task(request, source, spec)
-    for tables in (source.train, source.test):
-        first = next((example for table in tables for example in examples(table, source, spec)), None)
-        if tables and first is None:
-            raise Refused(f"{tables[0].name}: no samples in it; give at least one row")
-    if request.test_samples is not None:
-        _check_test_rows(request, source, request.test_samples)
+    def arrays(self, samples: int) -> tuple[ArrayInfo, ...]:
+        """Describe the arrays that hold `samples` samples."""
 
-
-def _check_test_rows(request: DataRequest, source: DataSource, requested: int) -> None:
-    if source.test:
-        return check_test_rows(request, _count_rows(source.test, requested))
-    limit = math.ceil(requested / request.test_fraction) + 1
-    check_test_rows(request, held_out_count(_count_rows(source.train, limit), request.test_fraction))
-
-
-def _count_rows(tables: tuple[Table, ...], limit: int) -> int:
-    return sum(1 for _ in islice((row for table in tables for row in table.rows()), limit))
+    def encode(self, chunk: list[Example]) -> dict[str, Array]:
+        """Return the rows of a chunk by array name, first axis = position in the chunk."""
 
 
 @dataclass(frozen=True, kw_only=True)

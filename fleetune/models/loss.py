@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-IGNORED = -100  # label of positions without a target
+from fleetune.contracts.input_spec import IGNORE_INDEX
 
 
 def loss_sum(logits: torch.Tensor, labels: torch.Tensor, task: str) -> torch.Tensor:
@@ -16,10 +16,10 @@ def loss_sum(logits: torch.Tensor, labels: torch.Tensor, task: str) -> torch.Ten
     if task == "causal-lm":
         logits = logits[:, :-1].reshape(-1, logits.shape[-1])
         labels = labels[:, 1:].reshape(-1)
-    return functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
+    return functional.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, reduction="sum")
 
 
 def count_targets(labels: np.ndarray, task: str) -> int:
     """Return the number of terms that loss_sum adds up for these labels."""
     counted = labels[:, 1:] if task == "causal-lm" else labels
-    return int((counted != IGNORED).sum())
+    return int((counted != IGNORE_INDEX).sum())

@@ -5,12 +5,12 @@ import hashlib
 import importlib.util
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from transformers import AutoConfig, PretrainedConfig
 
 from fleetune.contracts import json_io
+from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.record import check_file_name
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import Refused
@@ -29,20 +29,6 @@ TOKENIZERS = (
     "tokenizer_config.json",
 )
 """A folder with one of these has a tokenizer."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelInputSpec:
-    """Properties that a model expects of its data; None for those without a constraint."""
-
-    tokenizer: Path | None
-    vocab_size: int | None
-    max_positions: int | None
-    image_size: int | None
-    channels: int
-    labels: tuple[str, ...]
-    """Class names by number if the model already does the task; empty if its head is new."""
-    image_processor: Path | None
 
 
 def source_folder(request: ModelRequest) -> Path | None:
@@ -149,8 +135,8 @@ def configuration(
     return _for_training(config, request, labels, pad_token_id)
 
 
-def input_spec(request: ModelRequest) -> ModelInputSpec:
-    """Return the properties that the data must have for this model."""
+def input_spec(request: ModelRequest) -> InputSpec:
+    """Return the requirements of the model on its data."""
     config = configuration(request)
     folder = source_folder(request)
     has_tokenizer = folder is not None and any((folder / name).exists() for name in TOKENIZERS)
@@ -164,14 +150,17 @@ def input_spec(request: ModelRequest) -> ModelInputSpec:
         positions -= int(config.pad_token_id or 0) + 1  # their positions start after the padding index
     if request.task == "image-classification" and size is None and not has_processor:
         size = 32  # convolutional networks take any size; this is the smallest that every family here can halve
-    return ModelInputSpec(
+    return InputSpec(
+        task=request.task,
         tokenizer=folder if has_tokenizer else None,
+        pretrained=folder is not None,
         vocab_size=getattr(config, "vocab_size", None),
         max_positions=positions,
         image_size=size,
         channels=int(getattr(config, "num_channels", 3)),
         labels=_class_names(config, request),
         image_processor=folder if has_processor else None,
+        precision=request.precision,
     )
 
 

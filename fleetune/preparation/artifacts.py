@@ -9,7 +9,7 @@ from torch import nn
 
 from fleetune.contracts.run_config import DataRequest, ModelRequest
 from fleetune.contracts.task import Progress, quiet
-from fleetune.data import InputSpec, PreparedData, prepare_data
+from fleetune.data import PreparedData, prepare_data
 from fleetune.models.graph import Graph, graph_text
 from fleetune.models.init_weights import INIT_WEIGHTS, write_init_weights
 from fleetune.models.recorder import record_model
@@ -56,7 +56,7 @@ def prepare(task: PreparationTask) -> None:
 def write_artifacts(task: PreparationTask) -> tuple[Graph, nn.Module]:
     """Write everything without comparing; returns the graph and the model on the meta device."""
     if not (task.data_folder / "data.json").exists():
-        prepare_data(task.data, input_needs(task.model), task.data_folder, task.seed, task.progress)
+        prepare_data(task.data, input_spec(task.model), task.data_folder, task.seed, task.progress)
     prepared = PreparedData(task.data_folder)
     config = configuration(task.model, prepared.labels, prepared.info.pad_token_id)
     module = skeleton(config, task.model)
@@ -70,20 +70,3 @@ def write_artifacts(task: PreparationTask) -> tuple[Graph, nn.Module]:
     config.save_pretrained(task.model_folder / "model")
     write_init_weights(config, task.model, task.seed, task.model_folder / INIT_WEIGHTS)
     return graph, module
-
-
-def input_needs(model: ModelRequest) -> InputSpec:
-    """The requirements of the model on its data."""
-    found = input_spec(model)
-    return InputSpec(
-        task=model.task,
-        tokenizer=found.tokenizer,
-        pretrained=model.source is not None,
-        labels=found.labels,
-        image_processor=found.image_processor,
-        vocab_size=found.vocab_size,
-        max_positions=found.max_positions,
-        image_size=found.image_size,
-        channels=found.channels,
-        precision=model.precision,
-    )

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from fleetune.data import InputSpec, PreparedData, builtin_datasets
+from fleetune.contracts.input_spec import InputSpec
+from fleetune.data import PreparedData, builtin_datasets
 from fleetune.errors import Refused
 from tests.data.samples import CAUSAL, IMAGES, TEXT, prepared, texts, whole
 

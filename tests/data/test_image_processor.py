@@ -9,7 +9,8 @@ import pytest
 from PIL import Image
 from transformers import AutoImageProcessor
 
-from fleetune.data import InputSpec, PreparedData
+from fleetune.contracts.input_spec import InputSpec
+from fleetune.data import PreparedData
 from fleetune.errors import Refused
 from tests.data.samples import json_lines, prepared, whole
 

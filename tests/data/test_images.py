@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import DataRequest
-from fleetune.data import InputSpec, PreparedData, content_digest
+from fleetune.data import PreparedData, content_digest
 from fleetune.data.images import as_image, convert_channels, resize
 from fleetune.errors import Refused
 from tests.data.samples import every_byte, json_lines, prepared, whole

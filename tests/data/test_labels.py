@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from fleetune.data import InputSpec, PreparedData
+from fleetune.contracts.input_spec import InputSpec
+from fleetune.data import PreparedData
 from fleetune.errors import Refused
 from tests.data.samples import FRUITS, TEXT, json_lines, prepared, texts, whole
 

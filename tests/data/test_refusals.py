@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import DataRequest
-from fleetune.data import InputSpec, PreparedData, validate_data
+from fleetune.data import PreparedData, validate_data
 from fleetune.errors import Refused
 from tests.data.samples import CAUSAL, FRUITS, IMAGES, TEXT, json_lines, prepared
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from tokenizers.processors import TemplateProcessing
 
+from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import ModelRequest
-from fleetune.data import InputSpec, tokenization
+from fleetune.data import tokenization
 from fleetune.data.tokenization import open_tokenizer
 from fleetune.errors import Refused
 from fleetune.models.source import input_spec

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import DataRequest, Lora, ModelRequest
-from fleetune.data import InputSpec, PreparedData, prepare_data
+from fleetune.data import PreparedData, prepare_data
 from fleetune.evaluation import EvaluationTask
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model, write_init_weights
 from fleetune.models.skeleton import saved_configuration

@@ -1,4 +1,4 @@
-"""Input specification of a model."""
+"""Requirements of a model on its inputs, which data preparation satisfies."""
 
 from pathlib import Path
 
@@ -7,6 +7,8 @@ from fleetune.contracts.run_config import TASKS
 from fleetune.errors import Refused
 
 TEXT_TASKS = ("sequence-classification", "causal-lm")
+IGNORE_INDEX = -100
+"""Label of positions that the loss ignores, as in torch's cross entropy."""
 
 
 @record
