@@ -6,7 +6,7 @@ from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.profile import Profile
 from fleetune.contracts.run_config import StrategyRequest, TrainingRequest
 from fleetune.drawing import ReportContent, report
-from fleetune.planning.problem import Problem
+from fleetune.planning.strategy import Problem
 from stages.entry_point import StageContext, main
 
 

@@ -15,7 +15,7 @@ from fleetune.contracts.task import Progress, quiet
 from fleetune.discovery import discover
 from fleetune.launching import Launcher, LocalSites
 from fleetune.planning import solve
-from fleetune.planning.problem import Problem
+from fleetune.planning.strategy import Problem
 from fleetune.preparation import PreparationTask, prepare
 from fleetune.profiling import ProfilingTask, profile
 from fleetune.training import TrainingTask, train

@@ -12,7 +12,6 @@ from fleetune.contracts.record import one_of
 from fleetune.contracts.run_config import StrategyRequest
 from fleetune.errors import Refused
 from fleetune.planning import papers
-from fleetune.planning.problem import Problem
 from fleetune.planning.strategies.asteroid import Asteroid
 from fleetune.planning.strategies.d2ft import D2FT
 from fleetune.planning.strategies.dp import DataParallel
@@ -21,7 +20,7 @@ from fleetune.planning.strategies.lola_deft import LolaDeft
 from fleetune.planning.strategies.pp import PipelineParallel
 from fleetune.planning.strategies.single import Single
 from fleetune.planning.strategies.split_learning import SplitLearning
-from fleetune.planning.strategy import Strategy
+from fleetune.planning.strategy import Problem, Strategy
 from fleetune.solving.api import kinds
 
 DEVICE_OPTIONS = ("device", "devices", "server", "helpers", "clients", "groups", "budgets")
@@ -51,7 +50,7 @@ def solve(name: str, problem: Problem, now: Callable[[], float] = time.perf_coun
     """
     strategy = _strategy(name)
     started_s = now()
-    reason = strategy.supports(problem)
+    reason = strategy.unsupported_reason(problem)
     if reason:
         raise Refused(f"strategy {name}: {reason}")
     result = strategy.plan(problem)

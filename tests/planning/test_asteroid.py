@@ -12,7 +12,7 @@ from fleetune.contracts.plan import PlanResult, Segment
 from fleetune.contracts.profile import Profile
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning import Problem, solve
-from fleetune.planning.parts.hpp_problem import problem_of
+from fleetune.planning.hpp_problem import to_hpp_problem
 from fleetune.solving.hpp.solve import solve as solve_hpp
 from tests.clock import fleets
 from tests.planning.instances import small, tiny
@@ -42,7 +42,7 @@ def test_objective_and_bound_are_the_solvers(problem: Problem) -> None:
     result = solved(problem)
     if result is None:
         return
-    posed = problem_of(problem, names_of(problem))
+    posed = to_hpp_problem(problem, names_of(problem))
     solution = solve_hpp(posed.problem, method="search", lost_s_per_byte=posed.lost_s_per_byte)
     assert result.objective == pytest.approx(solution.objective, abs=1e-9)
     assert result.lower_bound == solution.lower_bound

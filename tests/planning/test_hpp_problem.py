@@ -17,7 +17,7 @@ from fleetune.errors import Infeasible
 from fleetune.models.recorder import record_model
 from fleetune.models.units import fold_into_units, merge_uncuttable
 from fleetune.planning import Problem
-from fleetune.planning.parts.hpp_problem import PosedProblem, plan_of, problem_of, with_reserves
+from fleetune.planning.hpp_problem import PosedProblem, to_hpp_problem, to_plan, with_reserves
 from fleetune.profiling.units import unit_sizes
 from fleetune.solving.hpp.draft import Draft, DraftStage, evaluate
 from fleetune.solving.hpp.instance import Instance
@@ -112,11 +112,11 @@ def test_a_plan_takes_as_long_as_its_solution(problem: Problem, layers: str | in
     chance = random.Random(seed)
     problem = jagged(problem, chance)
     try:
-        posed = problem_of(problem, names_of(problem), layers=layers)
+        posed = to_hpp_problem(problem, names_of(problem), layers=layers)
     except Infeasible:
         return
     solution = solution_of(posed, random_draft(posed, chance))
-    plan = plan_of("by hand", problem, posed, solution)
+    plan = to_plan("by hand", problem, posed, solution)
     clock = Clock(problem.fleet, problem.profile)
     assert clock.round_s(plan) == solution.objective
     for amount in clock.forecast(plan).memory_bytes:
@@ -132,16 +132,16 @@ def test_budgets_are_memory_less_the_idle_runtime() -> None:
     """The runtime takes 50 bytes; a device that has fewer is left out; where none has more the neediest is named."""
     fleet = fleets.fleet(fleets.device("a", 1000), fleets.device("b", 50), fleets.device("c", 49))
     problem = replace(small(), fleet=fleet)
-    assert [(d.name, d.memory_bytes) for d in problem_of(problem, "abc").problem.devices] == [("a", 950), ("b", 0)]
+    assert [(d.name, d.memory_bytes) for d in to_hpp_problem(problem, "abc").problem.devices] == [("a", 950), ("b", 0)]
     with pytest.raises(Infeasible, match="device c lacks 1 bytes for an idle worker"):
-        problem_of(problem, "c")
+        to_hpp_problem(problem, "c")
 
 
 def test_frozen_weights_and_buffers_are_kept_but_not_trained() -> None:
     """Of 1000 bytes of weights 100 are trained, 30 bytes of buffers come beside them."""
     units = [replace(unit, trainable_bytes=100, buffer_bytes=30) for unit in fleets.UNITS]
     problem = replace(small(), profile=replace(fleets.PROFILE, units=tuple(units)))
-    layer = problem_of(problem, "abc").problem.layers[0]
+    layer = to_hpp_problem(problem, "abc").problem.layers[0]
     assert (layer.param_bytes, layer.trainable_bytes) == (1030, 100)
 
 
@@ -150,7 +150,7 @@ def test_units_that_may_not_be_cut_apart_are_one_layer() -> None:
     units = [fleets.unit(f"u{k}", cut_after=k != 1) for k in range(4)]
     units[1], units[2] = replace(units[1], output_bytes=7), replace(units[2], output_bytes=300, gradient_bytes=20)
     problem = replace(small(), profile=fleets.profile(units, fleets.PACES))
-    posed = problem_of(problem, "abc")
+    posed = to_hpp_problem(problem, "abc")
     assert [layer.name for layer in posed.problem.layers] == ["u0", "u1 .. u2", "u3"]
     joined = posed.problem.layers[1]
     assert (joined.param_bytes, joined.activation_bytes, joined.flops) == (2000, 200, 2000)
@@ -167,7 +167,7 @@ def test_links_and_lost_seconds_stand_in_the_order_of_devices() -> None:
         for link in fleets.FLEET.links
     )
     devices = tuple(replace(d, link_cpu_s_per_byte=1e-9 * (d.name == "c")) for d in fleets.FLEET.devices)
-    posed = problem_of(replace(small(), fleet=Fleet(devices=devices, links=links)), "ca")
+    posed = to_hpp_problem(replace(small(), fleet=Fleet(devices=devices, links=links)), "ca")
     assert posed.problem.bandwidth_bytes_per_s == ((None, 1e6 + 99), (1e6 + 97, None))
     assert posed.problem.latency_s == ((None, 1e-3), (0.0, None))
     assert posed.lost_s_per_byte == (1e-9, 0.0)
@@ -175,7 +175,9 @@ def test_links_and_lost_seconds_stand_in_the_order_of_devices() -> None:
 
 def test_reserves_are_held_back_where_they_are_asked_for() -> None:
     """Reserves lower a budget to 0 at most."""
-    posed = problem_of(replace(small(), fleet=fleets.fleet(fleets.device("a", 1050), fleets.device("b", 2050))), "ab")
+    posed = to_hpp_problem(
+        replace(small(), fleet=fleets.fleet(fleets.device("a", 1050), fleets.device("b", 2050))), "ab"
+    )
     for held, left in (({}, [1000, 2000]), ({"b": 500}, [1000, 1500]), ({"a": 1001, "b": 1}, [0, 1999])):
         assert [device.memory_bytes for device in with_reserves(posed, held).problem.devices] == left
 
@@ -201,13 +203,13 @@ def test_a_skip_connection_crosses_every_cut_below_it() -> None:
     graph = merge_uncuttable(fold_into_units(recording))
     units = unit_sizes(graph, module, [100] * 4, [100] * 4, 4)
     problem = replace(small(), profile=fleets.profile(list(units), fleets.PACES))
-    layers = problem_of(problem, "abc").problem.layers
+    layers = to_hpp_problem(problem, "abc").problem.layers
     assert [(layer.name, layer.output_bytes // 4, (layer.gradient_bytes or 0) // 4) for layer in layers] == [
         ("first", 8, 8),
         ("second", 6 + 8, 6 + 8),
         ("third", 8 + 8, 8 + 8),
         ("last", 0, 0),
     ]
-    joined = problem_of(problem, "abc", layers=2).problem.layers
+    joined = to_hpp_problem(problem, "abc", layers=2).problem.layers
     assert [layer.output_bytes for layer in joined] == [56, 0], "joined, the same still crosses"
     assert math.fsum(layer.param_bytes for layer in joined) == sum(p.nbytes for p in module.parameters())

@@ -14,7 +14,7 @@ from fleetune.models.skeleton import skeleton
 from fleetune.models.source import configuration
 from fleetune.models.units import leaf_modules
 from fleetune.planning import Problem
-from fleetune.planning.parts.layers import block_of, cut_places, layer_edges
+from fleetune.planning.layers import block_of, cut_places, layer_edges
 from tests.clock import fleets
 from tests.models.instances import recorded
 from tests.planning.instances import small, tiny

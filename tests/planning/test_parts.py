@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fleetune.errors import Refused
 from fleetune.planning import Problem
-from fleetune.planning.parts.run_costs import GroupCosts, RunCosts
+from fleetune.planning.run_costs import GroupCosts, RunCosts
 from fleetune.solving.hpp.chain_cuts import best_cuts
 from fleetune.solving.hpp.sample_allocation import allocate
 from fleetune.solving.hpp.warmup import warmups

@@ -10,7 +10,7 @@ from fleetune.clock import Clock
 from fleetune.contracts.plan import Segment
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning import Problem, solve
-from fleetune.planning.parts.plan_result import plan_of, segment
+from fleetune.planning.plan_result import segment, single_lane_plan
 from fleetune.solving.hpp.warmup import warmups
 from tests.clock import fleets
 from tests.planning.instances import small, tiny
@@ -133,7 +133,7 @@ def planned(problem: Problem, names: list[str], edges: tuple[int, ...]) -> objec
     ks = warmups("2(P-p)-1", len(names), problem.micro_batches)
     units, batch = problem.profile.units, problem.micro_batch_samples
     made = [segment(units[edges[p] : edges[p + 1]], [(name, batch)], ks[p]) for p, name in enumerate(names)]
-    return plan_of("pp", problem, made)
+    return single_lane_plan("pp", problem, made)
 
 
 def fits(problem: Problem, names: list[str], edges: tuple[int, ...]) -> bool:

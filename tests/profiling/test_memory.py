@@ -17,7 +17,7 @@ from fleetune.launching import MALLOC_ENVIRONMENT, Command, LocalSites, ProcessL
 from fleetune.models.skeleton import skeleton
 from fleetune.models.source import configuration
 from fleetune.planning import solve
-from fleetune.planning.problem import Problem
+from fleetune.planning.strategy import Problem
 from fleetune.profiling.memory import TRAINING_WORKER, UnitNeed, fitting_sizes, unit_needs, windows
 from fleetune.profiling.profile import profile
 from fleetune.profiling.task import ProfilingTask

@@ -17,11 +17,10 @@ from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.record import one_of, positive, record
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning import papers
-from fleetune.planning.parts.hpp_problem import PosedProblem, plan_of, problem_of, with_reserves
-from fleetune.planning.parts.plan_result import plan_result
-from fleetune.planning.parts.requirements import format_bytes, not_profiled, taking_part
-from fleetune.planning.parts.top_k import check_ratio, with_top_k
-from fleetune.planning.problem import Problem
+from fleetune.planning.hpp_problem import PosedProblem, to_hpp_problem, to_plan, with_reserves
+from fleetune.planning.plan_result import plan_result
+from fleetune.planning.strategy import Problem, format_bytes, not_profiled, taking_part
+from fleetune.planning.top_k import check_ratio, with_top_k
 from fleetune.solving.hpp.problem import Solution
 from fleetune.solving.hpp.solve import solve
 
@@ -73,22 +72,24 @@ class Asteroid:
     summary = "pipeline and data parallel at once; cuts, groups and shares searched, slow devices left out"
     citation = papers.ASTEROID
 
-    def supports(self, problem: Problem) -> str:
-        """Supports any profiled fleet."""
+    def unsupported_reason(self, problem: Problem) -> str:
+        """Names a device without measured times."""
         return not_profiled(problem)
 
     def plan(self, problem: Problem) -> PlanResult:
         """The plan of the requested method, compressed if requested."""
         options = json_io.load(Options, problem.options, "strategy asteroid")
         names = taking_part(problem, options.devices)
-        posed = problem_of(problem, names, layers=options.layers, warmup=options.warmup, snapshots=options.snapshots)
+        posed = to_hpp_problem(
+            problem, names, layers=options.layers, warmup=options.warmup, snapshots=options.snapshots
+        )
         if options.every_device and len(posed.problem.devices) < len(names):
             idle = set(names) - {device.name for device in posed.problem.devices}
             raise Infeasible(f"every_device: {min(idle)} lacks memory even for an idle worker; give it more")
         solve_once = _solve_with_backups if options.backups else _solve
         solution = solve_once(posed, options, problem.seed)
         clock = Clock(problem.fleet, problem.profile)
-        dense = plan_of(self.name, problem, posed, solution)
+        dense = to_plan(self.name, problem, posed, solution)
         plan = with_top_k(dense, clock, options.compression_ratio)
         bound_s = (
             solution.lower_bound if plan is dense else None

@@ -20,10 +20,9 @@ from fleetune.contracts.profile import Subnet
 from fleetune.contracts.record import not_negative, one_of, record
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning import papers
-from fleetune.planning.parts.hpp_problem import plan_of, problem_of
-from fleetune.planning.parts.plan_result import plan_result
-from fleetune.planning.parts.requirements import not_profiled, taking_part
-from fleetune.planning.problem import Problem
+from fleetune.planning.hpp_problem import to_hpp_problem, to_plan
+from fleetune.planning.plan_result import plan_result
+from fleetune.planning.strategy import Problem, not_profiled, taking_part
 from fleetune.solving.d2ft.problem import Problem as SelectionProblem
 from fleetune.solving.d2ft.solve import solve as choose
 from fleetune.solving.hpp.solve import solve as place
@@ -77,8 +76,8 @@ class D2FT:
     summary = "a hybrid pipeline in which every head is trained, only run, or skipped by its scores (lossy)"
     citation = papers.D2FT
 
-    def supports(self, problem: Problem) -> str:
-        """Supports a profiled fleet with scores of every micro-batch of a round."""
+    def unsupported_reason(self, problem: Problem) -> str:
+        """Names a lack of scores or of measured times."""
         subnets = problem.profile.subnets
         if not subnets:
             return "the profile has no scores of subnets; ask for them with profile.scores=true"
@@ -108,14 +107,14 @@ class D2FT:
 
 
 def _place_segments(problem: Problem, options: Options, names: tuple[str, ...]) -> Plan:
-    posed = problem_of(problem, names, layers=options.layers, warmup=options.warmup)
+    posed = to_hpp_problem(problem, names, layers=options.layers, warmup=options.warmup)
     try:
         solution = place(posed.problem, method=options.placement, seed=problem.seed)
     except Infeasible as error:
         raise Infeasible(f"{error} (budgets are memory less what an idle worker holds)") from None
     if not solution.feasible:
         raise Infeasible(f"placement {options.placement}: {solution.reason}; choose search, which respects memory")
-    return plan_of(D2FT.name, problem, posed, solution)
+    return to_plan(D2FT.name, problem, posed, solution)
 
 
 def _selection_problem(problem: Problem, plan: Plan, clock: Clock, options: Options) -> SelectionProblem:

@@ -12,16 +12,16 @@ from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.record import record
 from fleetune.errors import Infeasible
 from fleetune.planning import papers
-from fleetune.planning.parts.plan_result import plan_of, plan_result, segment
-from fleetune.planning.parts.requirements import (
+from fleetune.planning.plan_result import plan_result, segment, single_lane_plan
+from fleetune.planning.run_costs import RunCosts, max_samples
+from fleetune.planning.strategy import (
+    Problem,
     enough_samples,
     format_bytes,
     memory_shortage,
     not_profiled,
     taking_part,
 )
-from fleetune.planning.parts.run_costs import RunCosts, max_samples
-from fleetune.planning.problem import Problem
 from fleetune.solving.hpp.sample_allocation import allocate
 
 
@@ -42,8 +42,8 @@ class DataParallel:
     summary = "the whole model on every device (or option devices), samples allocated by measured speed"
     citation = papers.DATA_PARALLEL
 
-    def supports(self, problem: Problem) -> str:
-        """Supports any profiled fleet."""
+    def unsupported_reason(self, problem: Problem) -> str:
+        """Names a device without measured times."""
         return not_profiled(problem)
 
     def plan(self, problem: Problem) -> PlanResult:
@@ -68,5 +68,5 @@ class DataParallel:
                 f"whole model: they lack {format_bytes(short)}; lower training.micro_batch_samples or use strategy pp"
             )
         shares = list(zip(names, allocation, strict=True))
-        plan = plan_of(self.name, problem, [segment(problem.profile.units, shares, warmup=1)])
+        plan = single_lane_plan(self.name, problem, [segment(problem.profile.units, shares, warmup=1)])
         return plan_result(plan, problem, costs.clock, self.citation)

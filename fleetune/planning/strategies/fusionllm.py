@@ -27,12 +27,11 @@ from fleetune.contracts.plan import Plan, PlanResult, Segment
 from fleetune.contracts.record import positive, record
 from fleetune.errors import Infeasible
 from fleetune.planning import papers
-from fleetune.planning.parts.chain_planner import ChainPlanner
-from fleetune.planning.parts.layers import layer_edges
-from fleetune.planning.parts.plan_result import plan_of, plan_result, segment
-from fleetune.planning.parts.requirements import format_bytes, not_profiled, taking_part
-from fleetune.planning.parts.top_k import check_ratio, with_top_k
-from fleetune.planning.problem import Problem
+from fleetune.planning.chain_planner import ChainPlanner
+from fleetune.planning.layers import layer_edges
+from fleetune.planning.plan_result import plan_result, segment, single_lane_plan
+from fleetune.planning.strategy import Problem, format_bytes, not_profiled, taking_part
+from fleetune.planning.top_k import check_ratio, with_top_k
 from fleetune.solving.hpp.warmup import warmups
 from fleetune.solving.opfence.problem import Device, Operator, Solution
 from fleetune.solving.opfence.problem import Problem as PlacementProblem
@@ -76,8 +75,8 @@ class FusionLLM:
     summary = "a pipeline that crosses slow links once, and thins what they carry (option compression_ratio)"
     citation = papers.FUSIONLLM
 
-    def supports(self, problem: Problem) -> str:
-        """Supports any profiled fleet."""
+    def unsupported_reason(self, problem: Problem) -> str:
+        """Names a device without measured times."""
         return not_profiled(problem)
 
     def plan(self, problem: Problem) -> PlanResult:
@@ -106,7 +105,7 @@ class FusionLLM:
         runs = _device_runs(solution, placement)
         if len({device for device, _ in runs}) < len(runs):
             return None
-        plan = plan_of(self.name, problem, _segments(problem, runs, edges, options.warmup))
+        plan = single_lane_plan(self.name, problem, _segments(problem, runs, edges, options.warmup))
         for short in over_memory(plan, problem.fleet, problem.profile):
             raise Infeasible(f"method {options.method}: {short}; or choose method search, which respects memory")
         return plan

@@ -24,10 +24,9 @@ from fleetune.contracts.profile import Unit
 from fleetune.contracts.record import one_of, positive, record
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning import papers
-from fleetune.planning.parts.layers import block_of
-from fleetune.planning.parts.plan_result import plan_result, segment
-from fleetune.planning.parts.requirements import not_profiled, taking_part
-from fleetune.planning.problem import Problem
+from fleetune.planning.layers import block_of
+from fleetune.planning.plan_result import plan_result, segment
+from fleetune.planning.strategy import Problem, not_profiled, taking_part
 from fleetune.solving.deft import DEFT
 from fleetune.solving.deft.problem import Problem as DeftProblem
 from fleetune.solving.deft.problem import Solution
@@ -64,8 +63,8 @@ class LolaDeft:
     summary = "every device tunes one block of the whole frozen model; a server collects (LoRA; data stays where it is)"
     citation = papers.LOLA_DEFT
 
-    def supports(self, problem: Problem) -> str:
-        """Supports a profiled fleet of two devices or more, and a model with trained units."""
+    def unsupported_reason(self, problem: Problem) -> str:
+        """Names a lack of devices, of trained units or of measured times."""
         if len(problem.fleet.devices) < 2:
             return "it needs a server and at least one device; the fleet has one device"
         if not any(unit.trainable_bytes for unit in problem.profile.units):

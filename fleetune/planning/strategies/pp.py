@@ -15,10 +15,9 @@ from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.record import distinct, one_of, record
 from fleetune.errors import Refused
 from fleetune.planning import papers
-from fleetune.planning.parts.chain_planner import ChainPlanner
-from fleetune.planning.parts.plan_result import plan_result
-from fleetune.planning.parts.requirements import enough_samples, not_profiled, taking_part
-from fleetune.planning.problem import Problem
+from fleetune.planning.chain_planner import ChainPlanner
+from fleetune.planning.plan_result import plan_result
+from fleetune.planning.strategy import Problem, enough_samples, not_profiled, taking_part
 
 
 @record
@@ -52,8 +51,8 @@ class PipelineParallel:
     summary = "contiguous segments balanced by measured time, one device (or option groups) each"
     citation = f"{papers.GPIPE}\n\n{papers.PIPEDREAM}"
 
-    def supports(self, problem: Problem) -> str:
-        """Supports any profiled fleet."""
+    def unsupported_reason(self, problem: Problem) -> str:
+        """Names a device without measured times."""
         return not_profiled(problem)
 
     def plan(self, problem: Problem) -> PlanResult:

@@ -11,10 +11,9 @@ from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.record import record
 from fleetune.errors import Infeasible
 from fleetune.planning import papers
-from fleetune.planning.parts.plan_result import plan_of, plan_result, segment
-from fleetune.planning.parts.requirements import format_bytes, not_profiled, taking_part
-from fleetune.planning.parts.run_costs import RunCosts
-from fleetune.planning.problem import Problem
+from fleetune.planning.plan_result import plan_result, segment, single_lane_plan
+from fleetune.planning.run_costs import RunCosts
+from fleetune.planning.strategy import Problem, format_bytes, not_profiled, taking_part
 
 
 @record
@@ -34,8 +33,8 @@ class Single:
     summary = "everything on the fastest device that is large enough (or on option device)"
     citation = papers.SGD
 
-    def supports(self, problem: Problem) -> str:
-        """Supports any profiled fleet."""
+    def unsupported_reason(self, problem: Problem) -> str:
+        """Names a device without measured times."""
         return not_profiled(problem)
 
     def plan(self, problem: Problem) -> PlanResult:
@@ -54,5 +53,8 @@ class Single:
                 + "; lower training.micro_batch_samples or cut the model with strategy pp"
             )
         share = problem.micro_batch_samples
-        plans = [plan_of(self.name, problem, [segment(problem.profile.units, [(d, share)], warmup=1)]) for d in fitting]
+        plans = [
+            single_lane_plan(self.name, problem, [segment(problem.profile.units, [(d, share)], warmup=1)])
+            for d in fitting
+        ]
         return plan_result(min(plans, key=costs.clock.round_s), problem, costs.clock, self.citation)

@@ -21,11 +21,10 @@ from fleetune.contracts.plan import BACKWARD, FORWARD, Action, DeviceOrder, Lane
 from fleetune.contracts.record import distinct, positive, record
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning import papers
-from fleetune.planning.parts.layers import cut_places
-from fleetune.planning.parts.plan_result import plan_result, segment
-from fleetune.planning.parts.requirements import not_profiled, taking_part
-from fleetune.planning.parts.split_problem import Cuts, Roles, SplitProblemBuilder
-from fleetune.planning.problem import Problem
+from fleetune.planning.layers import cut_places
+from fleetune.planning.plan_result import plan_result, segment
+from fleetune.planning.split_problem import Cuts, Roles, SplitProblemBuilder
+from fleetune.planning.strategy import Problem, not_profiled, taking_part
 from fleetune.solving.split.bounds import quick_bound
 from fleetune.solving.split.instance import Instance
 from fleetune.solving.split.problem import Solution
@@ -69,8 +68,8 @@ class SplitLearning:
     summary = "every client trains on its own data; helpers run the middle of the model, scheduled for the makespan"
     citation = papers.SPLIT_LEARNING
 
-    def supports(self, problem: Problem) -> str:
-        """Supports a profiled fleet of two devices or more, and a model that can be cut twice."""
+    def unsupported_reason(self, problem: Problem) -> str:
+        """Names a lack of devices, of cuts or of measured times."""
         if len(problem.fleet.devices) < 2:
             return "it needs a helper and at least one client; the fleet has one device"
         if len(cut_places(problem.profile.units)) < 4:
@@ -82,17 +81,17 @@ class SplitLearning:
         options = json_io.load(Options, problem.options, "strategy split-learning")
         clock = Clock(problem.fleet, problem.profile)
         roles = _roles(problem, options, clock)
-        sharer = SplitProblemBuilder(problem, clock, roles)
-        cuts = _cuts_at(problem, options.cuts) if options.cuts else _best_cuts(problem, sharer)
+        builder = SplitProblemBuilder(problem, clock, roles)
+        cuts = _cuts_at(problem, options.cuts) if options.cuts else _best_cuts(problem, builder)
         _check_client_memory(problem, roles, cuts)
-        slot_s = sharer.slot_s(cuts)
-        instance = sharer.posed(cuts, slot_s)
+        slot_s = builder.slot_s(cuts)
+        instance = builder.posed(cuts, slot_s)
         try:
             found = solve(instance, method=options.method, time_limit_s=options.time_limit_s, seed=problem.seed)
         except Infeasible as error:
             raise Infeasible(f"{error} ({_roles_in_words(roles)})") from None
         plan = _plan(problem, roles, cuts, found)
-        bound_s = _lower_bound_s(sharer, cuts) if options.cuts else _lower_bound_any_cuts_s(problem, sharer)
+        bound_s = _lower_bound_s(builder, cuts) if options.cuts else _lower_bound_any_cuts_s(problem, builder)
         rounding_s = bound_s * 1e-9 + 1e-8 * problem.micro_batches * (1 + len(roles.clients))  # the clock's, the slots'
         result = plan_result(plan, problem, clock, self.citation, bound_s=max(0.0, bound_s - rounding_s))
         return replace(result, method=options.method)
@@ -128,17 +127,17 @@ def _cuts_at(problem: Problem, named: tuple[str, str]) -> Cuts:
     return Cuts(first, second)
 
 
-def _best_cuts(problem: Problem, sharer: SplitProblemBuilder) -> Cuts:
+def _best_cuts(problem: Problem, builder: SplitProblemBuilder) -> Cuts:
     """The pair of cuts with the shortest greedy schedule. Infeasible: every pair exceeds some memory."""
     best: tuple[float, Cuts] | None = None
     reason = "no pair of cuts leaves every client and helper enough memory"
     for cuts in _candidate_cuts(problem):
-        slot_s = sharer.slot_s(cuts)
+        slot_s = builder.slot_s(cuts)
         try:
-            _check_client_memory(problem, sharer.roles, cuts)
-            found = solve(sharer.posed(cuts, slot_s), method="balanced-greedy").objective * slot_s
+            _check_client_memory(problem, builder.roles, cuts)
+            found = solve(builder.posed(cuts, slot_s), method="balanced-greedy").objective * slot_s
         except Infeasible as error:
-            reason = f"with the last pair of cuts that was tried, {error} ({_roles_in_words(sharer.roles)})"
+            reason = f"with the last pair of cuts that was tried, {error} ({_roles_in_words(builder.roles)})"
             continue
         best = (found, cuts) if best is None or found < best[0] else best
     if best is None:
@@ -146,22 +145,22 @@ def _best_cuts(problem: Problem, sharer: SplitProblemBuilder) -> Cuts:
     return best[1]
 
 
-def _lower_bound_s(sharer: SplitProblemBuilder, cuts: Cuts) -> float:
+def _lower_bound_s(builder: SplitProblemBuilder, cuts: Cuts) -> float:
     """Lower bound of the round for these roles and cuts: by the scheduling problem and by each client's own work."""
-    slot_s, own_s = sharer.slot_s(cuts), max(sharer.own_s(client, cuts) for client in sharer.roles.clients)
-    bound_instance = Instance.from_problem(sharer.posed(cuts, slot_s, least=True))
+    slot_s, own_s = builder.slot_s(cuts), max(builder.own_s(client, cuts) for client in builder.roles.clients)
+    bound_instance = Instance.from_problem(builder.posed(cuts, slot_s, least=True))
     if not bound_instance.linked.any(axis=0).all():
         return math.inf  # no helper has memory for part 2, so there is no plan
     return max(own_s, quick_bound(bound_instance) * slot_s)
 
 
-def _lower_bound_any_cuts_s(problem: Problem, sharer: SplitProblemBuilder) -> float:
+def _lower_bound_any_cuts_s(problem: Problem, builder: SplitProblemBuilder) -> float:
     """Lower bound for all cuts; if there are many pairs, only the smallest possible own work of clients counts."""
     places = cut_places(problem.profile.units)[1:-1]
     pairs = [Cuts(first, second) for first in places for second in places if first < second]
     if len(pairs) <= MAX_CANDIDATES**2:
-        return min(_lower_bound_s(sharer, cuts) for cuts in pairs)  # at least one pair has a plan
-    return max(sharer.own_s(client, Cuts(places[0], places[-1])) for client in sharer.roles.clients)
+        return min(_lower_bound_s(builder, cuts) for cuts in pairs)  # at least one pair has a plan
+    return max(builder.own_s(client, Cuts(places[0], places[-1])) for client in builder.roles.clients)
 
 
 def _candidate_cuts(problem: Problem) -> Iterator[Cuts]:

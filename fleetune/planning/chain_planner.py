@@ -11,10 +11,9 @@ import numpy as np
 
 from fleetune.contracts.plan import Plan
 from fleetune.errors import Infeasible
-from fleetune.planning.parts.plan_result import plan_of, segment
-from fleetune.planning.parts.requirements import memory_shortage
-from fleetune.planning.parts.run_costs import Group, GroupCosts, Matrix, RunCosts
-from fleetune.planning.problem import Problem
+from fleetune.planning.plan_result import segment, single_lane_plan
+from fleetune.planning.run_costs import Group, GroupCosts, Matrix, RunCosts
+from fleetune.planning.strategy import Problem, memory_shortage
 from fleetune.solving.hpp.chain_cuts import best_cuts
 from fleetune.solving.hpp.warmup import warmups
 
@@ -125,7 +124,7 @@ class ChainPlanner:
             assert dealt is not None, "cuts only take runs that fit"
             units = self.costs.units(edges[p], edges[p + 1])
             segments.append(segment(units, list(zip(group, dealt, strict=True)), self.warmups[p]))
-        return plan_of(self.strategy, self.problem, segments)
+        return single_lane_plan(self.strategy, self.problem, segments)
 
     def _infeasible(self, orders: list[tuple[Group, ...]]) -> Infeasible:
         """The error for a device too small for every block, or else for the worst one of the nearest candidate."""

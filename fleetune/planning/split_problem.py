@@ -7,8 +7,8 @@ from typing import NamedTuple
 from fleetune.clock import Clock
 from fleetune.clock.memory import segment_bytes
 from fleetune.contracts.profile import Unit
-from fleetune.planning.problem import Problem
-from fleetune.solving.split.problem import Problem as Sharing
+from fleetune.planning.strategy import Problem
+from fleetune.solving.split.problem import Problem as SplitProblem
 
 
 class Roles(NamedTuple):
@@ -64,7 +64,7 @@ class SplitProblemBuilder:
             tail_s=over(down, one.gradient_bytes) + part_1[1],
         )
 
-    def posed(self, cuts: Cuts, slot_s: float, *, least: bool = False) -> Sharing:
+    def posed(self, cuts: Cuts, slot_s: float, *, least: bool = False) -> SplitProblem:
         """The problem in slots of `slot_s`, rounded up.
 
         With `least`, rounded down and without steps that micro-batches of a client can overlap, so that a lower bound
@@ -84,7 +84,7 @@ class SplitProblemBuilder:
             )
 
         fleet, profile = self.problem.fleet, self.problem.profile
-        return Sharing(
+        return SplitProblem(
             release=slots("release_s", outside),
             forward=slots("forward_s", many, 1),
             turnaround_forward=slots("turnaround_forward_s", between),

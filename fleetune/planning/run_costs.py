@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from fleetune.clock import Clock
 from fleetune.contracts.profile import Unit
-from fleetune.planning.parts.layers import cut_places
-from fleetune.planning.problem import Problem
+from fleetune.planning.layers import cut_places
+from fleetune.planning.strategy import Problem
 from fleetune.solving.hpp.instance import LayerBytes
 from fleetune.solving.hpp.sample_allocation import allocate
 

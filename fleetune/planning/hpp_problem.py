@@ -10,10 +10,9 @@ from fleetune.clock.costs import lost_s_per_byte
 from fleetune.contracts.plan import Plan
 from fleetune.contracts.profile import Unit
 from fleetune.errors import Infeasible
-from fleetune.planning.parts import plan_result
-from fleetune.planning.parts.layers import layer_edges
-from fleetune.planning.parts.requirements import format_bytes
-from fleetune.planning.problem import Problem
+from fleetune.planning import plan_result
+from fleetune.planning.layers import layer_edges
+from fleetune.planning.strategy import Problem, format_bytes
 from fleetune.solving.hpp import problem as hpp
 from fleetune.solving.hpp.problem import Solution
 
@@ -28,7 +27,7 @@ class PosedProblem(NamedTuple):
     """[device], in the problem's order; not part of the problem's format."""
 
 
-def problem_of(
+def to_hpp_problem(
     problem: Problem,
     names: Sequence[str],
     *,
@@ -39,7 +38,7 @@ def problem_of(
     """Pose the planning problem on the devices `names`.
 
     A device's budget is its memory less that of an idle worker; devices without room for one are left out. Layers are
-    units, joined where no cut is allowed and as `layers` says (`parts.layers`). param_bytes includes frozen weights and
+    units, joined where no cut is allowed and as `layers` says (see `layers`). param_bytes includes frozen weights and
     buffers, which a device keeps but neither trains nor reduces. Times are given for every number of samples as the
     clock has them, so that both agree to the nanosecond. Infeasible where no device has room for an idle worker.
     """
@@ -69,7 +68,7 @@ def problem_of(
     return PosedProblem(posed, edges, tuple(lost_s_per_byte(fleet.device(name)) for name in able))
 
 
-def plan_of(strategy: str, problem: Problem, posed: PosedProblem, solution: Solution) -> Plan:
+def to_plan(strategy: str, problem: Problem, posed: PosedProblem, solution: Solution) -> Plan:
     """Convert a solution of the posed problem to a plan."""
     units, edges = problem.profile.units, posed.edges
     segments = []
@@ -77,7 +76,7 @@ def plan_of(strategy: str, problem: Problem, posed: PosedProblem, solution: Solu
         first, end = stage.layers
         shares = [(device.name, device.samples) for device in stage.devices]
         segments.append(plan_result.segment(units[edges[first] : edges[end]], shares, stage.warmup))
-    return plan_result.plan_of(strategy, problem, segments)
+    return plan_result.single_lane_plan(strategy, problem, segments)
 
 
 def with_reserves(posed: PosedProblem, held_bytes: Mapping[str, int]) -> PosedProblem:

@@ -8,7 +8,7 @@ import numpy as np
 from fleetune.clock import Clock
 from fleetune.contracts.profile import Unit
 from fleetune.errors import Refused
-from fleetune.planning.problem import Problem
+from fleetune.planning.strategy import Problem
 from fleetune.solving.hpp.chain_cuts import edges_near
 
 UNITS, BLOCKS = "units", "blocks"

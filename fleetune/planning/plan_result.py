@@ -7,7 +7,7 @@ import numpy as np
 from fleetune.clock import Clock
 from fleetune.contracts.plan import Lane, Plan, PlanResult, Segment, Share
 from fleetune.contracts.profile import Unit
-from fleetune.planning.problem import Problem
+from fleetune.planning.strategy import Problem
 from fleetune.solving.hpp.bound import priced_work_s
 
 LANE = "main"
@@ -22,7 +22,7 @@ def segment(units: Sequence[Unit], shares: Sequence[tuple[str, int]], warmup: in
     )
 
 
-def plan_of(strategy: str, problem: Problem, segments: Sequence[Segment]) -> Plan:
+def single_lane_plan(strategy: str, problem: Problem, segments: Sequence[Segment]) -> Plan:
     """A plan of one lane with these segments."""
     return Plan(
         strategy=strategy,
