@@ -38,7 +38,7 @@ def to_hpp_problem(
     """Pose the planning problem on the devices `names`.
 
     A device's budget is its memory less that of an idle worker; devices without room for one are left out. Layers are
-    units, joined where no cut is allowed and as `layers` says (see `layers`). param_bytes includes frozen weights and
+    units, joined where no cut is allowed and as `layers` says. param_bytes includes frozen weights and
     buffers, which a device keeps but neither trains nor reduces. Times are given for every number of samples as the
     clock has them, so that both agree to the nanosecond. Infeasible where no device has room for an idle worker.
     """
