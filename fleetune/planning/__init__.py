@@ -1,6 +1,6 @@
 """Planning: assigns work to devices. Input is a problem; output is a plan with its forecast and a bound.
 
-`solve(name, problem)` is the entry point and `strategies()` lists the strategies; `strategy` is their interface. Each is
+`solve(name, problem)` is the entry point and `strategies()` lists them; `strategy` is their interface. Each is
 one file in `strategies/` and imports no other; the modules beside `api` are functions that they share. A base class was
 rejected, which would tie each strategy to the shape of the first, and so was a single planner with switches, because
 the published methods disagree about the purpose of a plan. Strategies may minimise different objectives, but all plans
