@@ -58,13 +58,13 @@ def check(machine: Machine, paths: EnginePaths) -> Iterator[str]:
     engine = machine.find_engine()
     if engine is None:
         raise TryAgain("no engine answers: make engine starts one")
-    yield engine.words
+    yield engine.summary
 
 
 def start(machine: Machine, paths: EnginePaths) -> Iterator[str]:
     """Install and start an engine unless one answers; yields what was done. Refused or TryAgain where that fails."""
     if engine := machine.find_engine():
-        yield f"{engine.words}; nothing was done"
+        yield f"{engine.summary}; nothing was done"
         return
     if not machine.is_root():
         raise Refused("no engine answers, and to start one needs root: run sudo make engine, or start one of yours")
@@ -72,7 +72,7 @@ def start(machine: Machine, paths: EnginePaths) -> Iterator[str]:
         yield "no engine is installed: installing Debian's docker.io (apt-get remove docker.io takes it away again)"
         _install(machine)
         if engine := machine.find_engine():
-            yield f"{engine.words}: its package started it as the system's service, which make engine-stop leaves alone"
+            yield f"{engine.summary}: its package started it as the system's service, which make engine-stop leaves alone"
             return
     pid = machine.running_process(paths.pid_file, str(paths.data))
     if pid is not None:
@@ -97,7 +97,7 @@ def _wait_until_ready(machine: Machine, paths: EnginePaths, poll: Callable[[], i
     """Wait for an engine that is starting, then yield how to reach it; TryAgain if it ends or does not answer."""
     for _ in range(round(START_TIMEOUT_S / POLL_S)):
         if engine := machine.find_engine():
-            yield f"{engine.words}; it keeps images in {paths.data}, and make engine-stop ends it"
+            yield f"{engine.summary}; it keeps images in {paths.data}, and make engine-stop ends it"
             yield f"for the docker command: export DOCKER_HOST=unix://{engine.socket}"
             return
         if poll() is not None:

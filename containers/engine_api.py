@@ -40,7 +40,7 @@ class EngineInfo:
     """Version of the control groups that limit its containers: `1`, `2`, or empty where the engine does not say."""
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         """One line for people."""
         limits = f", limits by cgroup v{self.cgroup_version}" if self.cgroup_version else ""
         return f"engine {self.version} answers at {self.socket}{limits}"

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 from packaging.requirements import Requirement
 
-from containers import engine_api, kernel_modules, recipe
+from containers import engine_api, images, machine
 from fleetune.cgroup import cgroup_limits
 from fleetune.contracts.record import record
 
@@ -135,19 +135,19 @@ def _containers() -> tuple[Finding, ...]:
     except engine_api.EngineUnavailable as error:
         advice = "make engine starts one" if engine_api.FLEETUNE_SOCKET in places else "start it, or unset DOCKER_HOST"
         return (Finding(topic="Docker", state=LIMITED, words=f"no engine {error}: {advice}; {meaning}"),)
-    return (Finding(topic="Docker", state=GOOD, words=answer.words), images, _links())
+    return (Finding(topic="Docker", state=GOOD, words=answer.summary), images, _links())
 
 
 def _links() -> Finding:
     """Check the shaping of links between containers."""
-    can, words = kernel_modules.describe()
+    can, words = machine.describe_link_shaping()
     return Finding(topic="Shaped links", state=GOOD if can else LIMITED, words=words)
 
 
 def _images(found: Mapping[str, Mapping[str, str]]) -> Finding:
     """Check the images that `make images` builds."""
-    lacks = {target: recipe.unusable_reason(found, target) for target in recipe.TARGETS}
-    had = [recipe.tag(target) for target, lack in lacks.items() if not lack]
+    lacks = {target: images.unusable_reason(found, target) for target in images.TARGETS}
+    had = [images.tag(target) for target, lack in lacks.items() if not lack]
     parts = [", ".join(had)] if had else []
     if missing := [target for target, lack in lacks.items() if lack]:
         reasons = ", ".join(lacks[target] for target in missing)

@@ -74,8 +74,8 @@ def lost_s_per_byte(device: Device) -> float:
     - one thread on half a core: 2c, every processor second takes two; on 1.5 cores: c (2 / 1.5 - 1).
 
     Nothing is lost where an accelerator computes, nor on an emulated device of the process launcher: that holds only
-    the computing thread to its pace (`fleetune.launching.limits`), and the link works beside it on the machine's own
-    cores.
+    the computing thread to its pace (`fleetune.launching.process_limits`), and the link works beside it on the
+    machine's own cores.
     """
     if device.accelerator != "cpu" or (device.emulated and device.launcher == "process"):
         return 0.0

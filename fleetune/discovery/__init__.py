@@ -7,8 +7,8 @@ are several times faster than the transport of training; and probing several pai
 on a shared machine.
 """
 
-from fleetune.discovery.agent_pool import DiscoveryLimits
+from fleetune.discovery.agent_pool import DiscoveryTimeLimits
 from fleetune.discovery.discover import discover
 from fleetune.discovery.tolerance import same_devices, within_tolerance
 
-__all__ = ["DiscoveryLimits", "discover", "same_devices", "within_tolerance"]
+__all__ = ["DiscoveryTimeLimits", "discover", "same_devices", "within_tolerance"]

@@ -57,7 +57,7 @@ class AgentHello:
 
 
 @record
-class DiscoveryLimits:
+class DiscoveryTimeLimits:
     """Time limits of discovery."""
 
     answer_s: float = 60.0
@@ -69,7 +69,7 @@ class DiscoveryLimits:
 class AgentPool:
     """The running agents of a fleet: sends them messages, and reports why one does not answer."""
 
-    def __init__(self, endpoint: Endpoint, run: str, limits: DiscoveryLimits, note: Callable[[str], None]) -> None:
+    def __init__(self, endpoint: Endpoint, run: str, limits: DiscoveryTimeLimits, note: Callable[[str], None]) -> None:
         self.jobs: dict[str, Job] = {}
         self.memory_bytes: dict[str, int] = {}
         """Memory limit of devices whose memory is emulated."""

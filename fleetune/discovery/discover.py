@@ -10,16 +10,16 @@ from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Device, Fleet
 from fleetune.contracts.fleet_request import DeviceRequest, FleetRequest
 from fleetune.contracts.task import Progress
-from fleetune.discovery.agent_pool import STAGE, AgentHello, AgentPool, AgentTask, DiscoveryLimits
+from fleetune.discovery.agent_pool import STAGE, AgentHello, AgentPool, AgentTask, DiscoveryTimeLimits
 from fleetune.discovery.devices import build_devices, oversubscription_notes, simulated_fleet
-from fleetune.discovery.link_prober import Expectations, LinkProber, ProbeEnd
+from fleetune.discovery.link_measurement import Expectations, LinkProber, ProbeEnd
 from fleetune.discovery.machine_facts import MachineFacts
 from fleetune.discovery.tolerance import link_deviations
 from fleetune.launching import Command, Sites
 from fleetune.links.authentication import KeyPair, new_key_pair
 from fleetune.links.endpoint import Endpoint, Listen
 
-DEFAULT_LIMITS = DiscoveryLimits()
+DEFAULT_LIMITS = DiscoveryTimeLimits()
 
 
 def discover(
@@ -27,7 +27,7 @@ def discover(
     sites: Sites,
     progress: Progress,
     note: Callable[[str], None],
-    limits: DiscoveryLimits = DEFAULT_LIMITS,
+    limits: DiscoveryTimeLimits = DEFAULT_LIMITS,
     stored: Fleet | None = None,
 ) -> Fleet:
     """Measure the requested devices and the links between them, both ways and one at a time.

@@ -14,7 +14,7 @@ from typing import IO
 
 from fleetune.errors import TryAgain
 from fleetune.launching.job import Command, thread_environment
-from fleetune.launching.limits import OUT_OF_MEMORY_EXIT_CODE, MemoryWatchdog
+from fleetune.launching.process_limits import OUT_OF_MEMORY_EXIT_CODE, MemoryWatchdog
 
 TAIL_BYTES = 1 << 16
 CHILD_ENVIRONMENT = {
@@ -105,7 +105,7 @@ class ProcessJob:
             return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
 
     def limit_cpu(self) -> None:
-        """Does nothing: an emulated process throttles itself (`fleetune.launching.limits`)."""
+        """Does nothing: an emulated process throttles itself (`fleetune.launching.process_limits`)."""
 
     def collect(self, folder: Path) -> None:
         """Does nothing: the child writes on this machine."""

@@ -17,7 +17,7 @@ from torch import nn
 
 from fleetune.data import PreparedData, batch_indices
 from fleetune.errors import Infeasible, Refused
-from fleetune.launching.limits import CpuThrottle
+from fleetune.launching.process_limits import CpuThrottle
 from fleetune.models.attention_heads import AttentionHead, attention_heads, find_blocks
 from fleetune.models.graph import parse_graph
 from fleetune.models.init_weights import INIT_WEIGHTS

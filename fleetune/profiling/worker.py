@@ -16,7 +16,7 @@ from fleetune import filesystem
 from fleetune.contracts import json_io
 from fleetune.data import PreparedData
 from fleetune.errors import FleetuneError, TryAgain
-from fleetune.launching.limits import OUT_OF_MEMORY_EXIT_CODE, is_out_of_memory
+from fleetune.launching.process_limits import OUT_OF_MEMORY_EXIT_CODE, is_out_of_memory
 from fleetune.models.graph import Graph, parse_graph
 from fleetune.models.init_weights import INIT_WEIGHTS
 from fleetune.models.process_memory import resident_bytes

@@ -25,7 +25,7 @@ import torch
 from fleetune import filesystem
 from fleetune.contracts import json_io
 from fleetune.errors import FleetuneError, Refused, TryAgain
-from fleetune.launching.limits import OUT_OF_MEMORY_EXIT_CODE, CpuThrottle, is_out_of_memory
+from fleetune.launching.process_limits import OUT_OF_MEMORY_EXIT_CODE, CpuThrottle, is_out_of_memory
 from fleetune.links.authentication import KeyPair
 from fleetune.links.endpoint import Endpoint, Listen
 from fleetune.models.graph import parse_graph

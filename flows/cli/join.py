@@ -50,7 +50,7 @@ def join(
     if new_token is not None:
         return _write(new_token)
     assert token_file is not None
-    from fleetune.discovery.joining.device import JoinOptions, find_local_engine, serve
+    from fleetune.discovery.joining.device_side import JoinOptions, find_local_engine, serve
     from fleetune.discovery.joining.network import DEFAULT_HOST_PORT, LocalNetwork, own_addresses
 
     addresses = own_addresses() if network.listen is None else (_address(f"--listen {network.listen}", network.listen),)
@@ -68,7 +68,7 @@ def join(
 
 
 def _write(path: Path) -> None:
-    from fleetune.discovery.joining.token import new_token
+    from fleetune.discovery.joining.credentials import new_token
 
     new_token(path.expanduser())
     typer.echo(f"{path} holds a fresh token; bring it to every device, then there: fleetune join --token-file {path}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from containers import engine_api, kernel_modules, recipe
+from containers import engine_api, images, machine
 from flows import doctor
 from tests.cli.conftest import Call, document
 
@@ -101,8 +101,8 @@ def test_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[byte
 @pytest.mark.usefixtures("no_torch")
 def test_images_of_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Images that can serve are named, the others with what is wrong with them and the command that builds them."""
-    images = json.dumps([_image("mounted"), _image("train", **{recipe.RECIPE_LABEL: "another"})]).encode()
-    found = _examined(tmp_path, monkeypatch, [INFORMATION, images])["Images"]
+    listed = json.dumps([_image("mounted"), _image("train", **{images.RECIPE_LABEL: "another"})]).encode()
+    found = _examined(tmp_path, monkeypatch, [INFORMATION, listed])["Images"]
     assert found.state == doctor.LIMITED
     assert found.words == (
         "fleetune-mounted; fleetune-plan is not built, fleetune-train is older than the code: "
@@ -113,14 +113,14 @@ def test_images_of_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("said", "state", "words"),
     [
-        (sorted(recipe.TARGETS), doctor.GOOD, "fleetune-mounted, fleetune-plan, fleetune-train"),
+        (sorted(images.TARGETS), doctor.GOOD, "fleetune-mounted, fleetune-plan, fleetune-train"),
         ([], doctor.LIMITED, "fleetune-mounted is not built"),
     ],
 )
 def test_images(monkeypatch: pytest.MonkeyPatch, said: list[str], state: str, words: str) -> None:
     """All that are built are listed; where none is, one command builds all."""
     monkeypatch.setattr(
-        recipe, "unusable_reason", lambda found, target: "" if target in said else f"{recipe.tag(target)} is not built"
+        images, "unusable_reason", lambda found, target: "" if target in said else f"{images.tag(target)} is not built"
     )
     found = doctor._images({})
     assert found.state == state and words in found.words
@@ -129,7 +129,7 @@ def test_images(monkeypatch: pytest.MonkeyPatch, said: list[str], state: str, wo
 
 def test_links(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that cannot shape limits what a fleet may emulate, and what it lacks is named."""
-    monkeypatch.setattr(kernel_modules, "missing_modules", lambda root, release: ("cls_u32",))
+    monkeypatch.setattr(machine, "missing_modules", lambda root, release: ("cls_u32",))
     found = doctor._links()
     assert found.state == doctor.LIMITED and "lacks cls_u32" in found.words
     assert "delays are added by whoever receives" in found.words
@@ -161,8 +161,8 @@ def _examined(folder: Path, monkeypatch: pytest.MonkeyPatch, said: list[bytes]) 
 
 def _image(target: str, **labels: str) -> dict[str, Any]:
     """An image as an engine tells it, built from what is here unless `labels` say otherwise."""
-    given = {recipe.RECIPE_LABEL: recipe.recipe_digest(recipe.PROJECT, target), **labels}
-    return {"RepoTags": [f"{recipe.tag(target)}:latest"], "Labels": given}
+    given = {images.RECIPE_LABEL: images.recipe_digest(images.PROJECT, target), **labels}
+    return {"RepoTags": [f"{images.tag(target)}:latest"], "Labels": given}
 
 
 def _serve(server: socket.socket, said: list[bytes]) -> None:

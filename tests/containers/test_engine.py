@@ -76,7 +76,7 @@ def test_an_engine_that_answers_is_left_alone() -> None:
     """`start` does nothing where an engine answers, also without root and when called twice."""
     machine = Fake("dockerd", root=False, answers=True)
     for _ in range(2):
-        assert list(start(machine, PATHS)) == [f"{ENGINE.words}; nothing was done"]
+        assert list(start(machine, PATHS)) == [f"{ENGINE.summary}; nothing was done"]
     assert machine.done == []
 
 
@@ -173,7 +173,7 @@ def test_numbers_of_processes_that_are_no_engine_are_forgotten(tmp_path: Path) -
 def test_check(capsys: pytest.CaptureFixture[str]) -> None:
     """`check` reports an engine without starting one, and an unknown command is refused."""
     machine = Fake("dockerd", answers=True)
-    assert list(check(machine, PATHS)) == [ENGINE.words]
+    assert list(check(machine, PATHS)) == [ENGINE.summary]
     with pytest.raises(TryAgain, match="make engine starts one"):
         list(check(Fake("dockerd"), PATHS))
     assert machine.done == []

@@ -9,7 +9,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from containers import images, recipe
+from containers import images
 from fleetune.errors import Refused
 
 ROOT = Path(__file__).parents[2]
@@ -20,7 +20,7 @@ DISTRIBUTIONS = {"jinja2": "jinja2", "zmq": "pyzmq"}
 
 def test_targets() -> None:
     """Every image is a target of the Dockerfile."""
-    assert set(recipe.TARGETS) <= set(re.findall(r" AS (\S+)$", DOCKERFILE, re.M))
+    assert set(images.TARGETS) <= set(re.findall(r" AS (\S+)$", DOCKERFILE, re.M))
 
 
 def test_no_address_and_no_network() -> None:
@@ -33,7 +33,7 @@ def test_no_address_and_no_network() -> None:
 def test_nobody_is_root() -> None:
     """All images derive from one stage, which sets a user other than root."""
     assert re.findall(r"^USER (.*)$", DOCKERFILE, re.M) == ["10001:10001"]
-    assert dict(re.findall(r"^FROM thin AS (\S+)$()", DOCKERFILE, re.M)).keys() == set(recipe.TARGETS)
+    assert dict(re.findall(r"^FROM thin AS (\S+)$()", DOCKERFILE, re.M)).keys() == set(images.TARGETS)
 
 
 def test_only_the_mounted_image_says_so() -> None:
@@ -53,7 +53,7 @@ def test_no_step_needs_a_shell() -> None:
 @pytest.mark.parametrize("target", ["plan", "train"])
 def test_packages(target: str) -> None:
     """Only the image `train` has torch, and no image has Prefect."""
-    asked = {Requirement(text).name for text in recipe.requirements(ROOT, target)}
+    asked = {Requirement(text).name for text in images.requirements(ROOT, target)}
     assert ("torch" in asked) is (target == "train")
     assert "prefect" not in asked
 
@@ -61,7 +61,7 @@ def test_packages(target: str) -> None:
 def test_packages_are_pinned() -> None:
     """The constraints pin every package of an image to one version."""
     pinned = {canonicalize_name(line.split("==")[0]) for line in (ROOT / "constraints.txt").read_text().split()}
-    asked = {canonicalize_name(Requirement(text).name) for text in recipe.requirements(ROOT, "train")}
+    asked = {canonicalize_name(Requirement(text).name) for text in images.requirements(ROOT, "train")}
     assert asked <= pinned
 
 
@@ -70,7 +70,7 @@ def test_plan_has_what_planning_imports() -> None:
     files = [path for room in PLAN_ROOMS for path in (ROOT / "fleetune" / room).rglob("*.py")]
     imported = {name.split(".")[0] for path in files for name in _imports(path)}
     others = imported - set(sys.stdlib_module_names) - {"fleetune", "pydantic_core"}
-    asked = {Requirement(text).name for text in recipe.requirements(ROOT, "plan")}
+    asked = {Requirement(text).name for text in images.requirements(ROOT, "plan")}
     assert {DISTRIBUTIONS.get(name, name) for name in others} <= asked
 
 
@@ -86,9 +86,9 @@ def test_unknown_packages(tmp_path: Path) -> None:
         '[project]\ndependencies = ["one>=1"]\n[tool.fleetune.images]\nplan = ["one", "two"]\n'
     )
     with pytest.raises(Refused, match="lists two"):
-        recipe.requirements(tmp_path, "plan")
+        images.requirements(tmp_path, "plan")
     with pytest.raises(Refused, match="no image 'other'; there are plan"):
-        recipe.requirements(tmp_path, "other")
+        images.requirements(tmp_path, "other")
 
 
 PYPROJECT = """
@@ -106,13 +106,13 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "pyproject.toml").write_text(PYPROJECT)
     (tmp_path / "constraints.txt").write_text("one==1.0\n")
     (tmp_path / "Dockerfile").write_text("ARG BASE_IMAGE=usual\nFROM ${BASE_IMAGE} AS mounted\n")
-    for folder in recipe.COPIED_FOLDERS:
+    for folder in images.COPIED_FOLDERS:
         (tmp_path / folder / "__pycache__").mkdir(parents=True)
     (tmp_path / "fleetune" / "code.py").write_text("")
     wheels_folder = tmp_path / "build" / "wheels"
     wheels_folder.mkdir(parents=True)
     for target in ("plan", "train"):
-        (wheels_folder / f"{target}.made").write_text(recipe.wheels_digest(tmp_path, target))
+        (wheels_folder / f"{target}.made").write_text(images.wheels_digest(tmp_path, target))
     return tmp_path
 
 
@@ -129,19 +129,19 @@ def project(tmp_path: Path) -> Path:
 )
 def test_recipe(project: Path, file: str, changed: set[str]) -> None:
     """The digest of an image changes exactly when one of its inputs changes."""
-    before = {target: recipe.recipe_digest(project, target) for target in recipe.TARGETS}
+    before = {target: images.recipe_digest(project, target) for target in images.TARGETS}
     with (project / file).open("a") as text:
         text.write("# more\n")
-    assert {target for target in before if recipe.recipe_digest(project, target) != before[target]} == changed
+    assert {target for target in before if images.recipe_digest(project, target) != before[target]} == changed
 
 
 def test_unusable_reason(project: Path) -> None:
     """A current image is usable; a missing or older one is reported as such."""
-    labels = {recipe.RECIPE_LABEL: recipe.recipe_digest(project, "plan")}
+    labels = {images.RECIPE_LABEL: images.recipe_digest(project, "plan")}
     found = {"fleetune-plan:latest": labels, "fleetune-train:latest": {}}
-    assert recipe.unusable_reason(found, "plan", project) == ""
-    assert recipe.unusable_reason(found, "train", project) == "fleetune-train is older than the code"
-    assert recipe.unusable_reason(found, "mounted", project) == "fleetune-mounted is not built"
+    assert images.unusable_reason(found, "plan", project) == ""
+    assert images.unusable_reason(found, "train", project) == "fleetune-train is older than the code"
+    assert images.unusable_reason(found, "mounted", project) == "fleetune-mounted is not built"
 
 
 class Fake(images.DockerCommand):
@@ -199,13 +199,13 @@ class Engine(images.DockerCommand):
 def test_only_what_has_changed_is_built(project: Path) -> None:
     """A second build does nothing; after a change of code the images with code are rebuilt and the old ones removed."""
     docker = Engine()
-    told = list(images.build(docker, recipe.TARGETS, "", project))
+    told = list(images.build(docker, images.TARGETS, "", project))
     assert [sentence.split(":")[0] for sentence in told] == ["fleetune-mounted", "fleetune-plan", "fleetune-train"]
     docker.done.clear()
-    told = list(images.build(docker, recipe.TARGETS, "", project))
+    told = list(images.build(docker, images.TARGETS, "", project))
     assert docker.done == [] and all("nothing was done" in sentence for sentence in told)
     (project / "fleetune" / "code.py").write_text("more = 1\n")
-    list(images.build(docker, recipe.TARGETS, "", project))
+    list(images.build(docker, images.TARGETS, "", project))
     assert [done for done in docker.done if "build" in done] == ["build fleetune-plan", "build fleetune-train"]
     assert sum(done.startswith("rm") for done in docker.done) == 2
 

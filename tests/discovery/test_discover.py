@@ -10,7 +10,7 @@ from fleetune.contracts.fleet import DOCKER
 from fleetune.contracts.fleet_request import DeviceRequest, Emulate, FleetRequest
 from fleetune.contracts.link_spec import NetworkSpec
 from fleetune.contracts.task import quiet
-from fleetune.discovery import DiscoveryLimits, discover
+from fleetune.discovery import DiscoveryTimeLimits, discover
 from fleetune.errors import Infeasible, Refused, TryAgain
 from fleetune.launching import Command, Job, ListenSettings, LocalSites, ProcessLauncher
 from fleetune.launching.process import ProcessJob
@@ -80,7 +80,7 @@ def test_emulated_links_are_compared_with_what_was_asked(launcher: Watched, monk
     devices = tuple(DeviceRequest(name=name, accelerator="cpu", launcher=DOCKER) for name in "ab")
     request = FleetRequest(devices=devices, links=NetworkSpec(mbit_per_s=1e-3), image="own")
     notes: list[str] = []
-    fleet = discover(request, Far(launcher), quiet, notes.append, DiscoveryLimits(probe_s=0.1))
+    fleet = discover(request, Far(launcher), quiet, notes.append, DiscoveryTimeLimits(probe_s=0.1))
     there, back = fleet.link("a", "b"), fleet.link("b", "a")
     assert 0.02 <= there.latency_s and back.latency_s < there.latency_s - 0.01
     off = [note for note in notes if "asked 0.001 Mbit/s and 0 ms, measured" in note]
@@ -130,5 +130,5 @@ def test_an_agent_that_says_nothing_is_given_up(tmp_path: Path, monkeypatch: pyt
     launcher = Watched({0: "silent"})
     request = FleetRequest(devices=(DeviceRequest(name="mute"),))
     with pytest.raises(TryAgain, match="device mute: its discovery agent did not say 'here' within 0.2 s"):
-        discover(request, LocalSites(launcher), quiet, lambda _: None, DiscoveryLimits(answer_s=0.2))
+        discover(request, LocalSites(launcher), quiet, lambda _: None, DiscoveryTimeLimits(answer_s=0.2))
     assert all(job.poll() is not None for job in launcher.jobs)

@@ -15,7 +15,7 @@ import docker
 import psutil
 import pytest
 
-from containers import engine_api, recipe
+from containers import engine_api, images
 from fleetune.launching.docker import cleanup
 from tests.engine.second import second as second
 
@@ -66,10 +66,10 @@ def _needs(item: pytest.Item) -> set[str]:
 def _lacks(needed: set[str]) -> dict[str, str]:
     """Of the images needed: why there is none to use."""
     try:
-        images = engine_api.image_labels(engine_api.find_engine().socket)
+        labels = engine_api.image_labels(engine_api.find_engine().socket)
     except engine_api.EngineUnavailable as error:
         return dict.fromkeys(sorted(needed), f"no engine answers {error}")
-    lacks = {target: recipe.unusable_reason(images, target) for target in sorted(needed)}
+    lacks = {target: images.unusable_reason(labels, target) for target in sorted(needed)}
     return {target: lack for target, lack in lacks.items() if lack}
 
 

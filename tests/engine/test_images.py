@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from docker.types import Mount
 
-from containers import recipe
+from containers import images
 from fleetune.contracts import json_io
 from fleetune.contracts.task import StageTask
 from fleetune.launching.docker import cleanup
@@ -20,9 +20,9 @@ from stages.plan import plan
 from tests.planning.instances import scored, small
 
 PATIENCE_S = 120
-PROJECT, PACKAGES = recipe.PROJECT, Path(sysconfig.get_path("purelib"))
+PROJECT, PACKAGES = images.PROJECT, Path(sysconfig.get_path("purelib"))
 EACH = pytest.mark.parametrize(
-    "target", [pytest.param(target, marks=pytest.mark.image(target)) for target in recipe.TARGETS]
+    "target", [pytest.param(target, marks=pytest.mark.image(target)) for target in images.TARGETS]
 )
 WITH_CODE = pytest.mark.parametrize(
     "target", [pytest.param(target, marks=pytest.mark.image(target)) for target in ("plan", "train")]
@@ -55,7 +55,7 @@ print(json.dumps(found))
 def _said(engine: Any, target: str, *command: str, **settings: Any) -> tuple[int, str, str]:
     """A command in a container that may do nothing and write nowhere but to /tmp: exit code, stdout, stderr."""
     container = engine.containers.create(
-        recipe.tag(target),
+        images.tag(target),
         list(command),
         labels={"fleetune.test": "1", cleanup.OWNER_LABEL: cleanup.owner_label(os.getpid())},
         **{
@@ -78,17 +78,17 @@ def _said(engine: Any, target: str, *command: str, **settings: Any) -> tuple[int
 @EACH
 def test_what_an_image_says(engine: Any, target: str) -> None:
     """Its user is a number, only the mounted one is told to have everything mounted, and it is of what is here now."""
-    found = engine.images.get(recipe.tag(target))
+    found = engine.images.get(images.tag(target))
     labels = found.labels
     assert found.attrs["Config"]["User"] == "10001:10001"
     assert (labels.get("fleetune.mounted") == "1") is (target == "mounted")
-    assert labels[recipe.RECIPE_LABEL] == recipe.recipe_digest(PROJECT, target)
+    assert labels[images.RECIPE_LABEL] == images.recipe_digest(PROJECT, target)
 
 
 @EACH
 def test_no_address_and_no_secret(engine: Any, target: str) -> None:
     """Neither the steps that made an image nor what it tells its programs name an index, an address or a secret."""
-    found = engine.images.get(recipe.tag(target))
+    found = engine.images.get(images.tag(target))
     steps = [step["CreatedBy"] for step in found.history()]
     assert steps
     assert not [text for text in (*steps, *found.attrs["Config"]["Env"]) if ADDRESS.search(text)]

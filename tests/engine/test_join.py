@@ -9,10 +9,10 @@ import pytest
 from docker.tls import TLSConfig
 
 from containers import engine_api
-from fleetune.discovery.joining.host_session import ADMISSION_S
+from fleetune.discovery.joining.device_side import ADMISSION_S
 from fleetune.launching.docker import cleanup
 from fleetune.launching.docker.engine_client import connect, find_image
-from tests.discovery.joining.sides import Devices, host, token_file
+from tests.discovery.joining.both_sides import Devices, host, token_file
 from tests.engine.places import IMAGE
 
 

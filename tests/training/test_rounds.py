@@ -9,7 +9,7 @@ from torch import nn
 
 from fleetune.contracts.plan import Lane, Plan, Segment, Share
 from fleetune.contracts.run_config import TrainingRequest
-from fleetune.launching.limits import CpuThrottle
+from fleetune.launching.process_limits import CpuThrottle
 from fleetune.models import segment as models
 from fleetune.training.assignment import assignment_of
 from fleetune.training.optimizer import BatchNormStatistics, NamedOptimizer

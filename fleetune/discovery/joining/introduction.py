@@ -18,7 +18,7 @@ from containers import engine_api
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Engine
 from fleetune.contracts.record import check_device_name, positive, record
-from fleetune.discovery.joining.certificates import TlsCredentials, client_context
+from fleetune.discovery.joining.credentials import TlsCredentials, client_context
 from fleetune.errors import Refused, TryAgain
 
 TIMEOUT_S = 3.0

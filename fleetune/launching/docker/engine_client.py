@@ -63,7 +63,7 @@ class EngineDescription:
     """Names that the engine gives its accelerators; `nvidia` where it has that runtime but no list."""
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         """One line for people."""
         more = f", {', '.join(self.accelerators)}" if self.accelerators else ""
         return (

@@ -80,7 +80,7 @@ class DockerLauncher:
                 reason = f"engine {self._engine.name} could not start it ({describe_error(error)})"
                 raise TryAgain(f"{command.module}: {reason}") from None
             raise
-        collect = None if self._engine.here else folder_transfer.fetch_folder
+        collect = None if self._engine.is_here else folder_transfer.fetch_folder
         return ContainerJob(container, command, self._limits.cores, collect)
 
 
@@ -94,7 +94,7 @@ class FolderMounts:
 
     def mounts(self, command: Command) -> list[Mount]:
         """Mounts of a command's folders at their own paths; those it only reads are read-only."""
-        if self._engine.here:
+        if self._engine.is_here:
             writable = set(command.writes)  # folders inside these are mounted with them
             reads = [folder for folder in dict.fromkeys(command.reads) if not writable & {folder, *folder.parents}]
             mounted = {*reads, *command.writes}

@@ -10,7 +10,7 @@ from typing import Any
 from docker.types import LogConfig, Mount
 
 import fleetune
-from containers import recipe
+from containers import images
 from fleetune.contracts.fleet import Engine
 from fleetune.contracts.record import record
 from fleetune.errors import Refused, TryAgain
@@ -43,7 +43,7 @@ class EngineContext:
     image_id: str
     mounted: bool
     """True if the image finds code and packages in mounted folders of this machine."""
-    here: bool
+    is_here: bool
     """True if its containers can see folders of this machine."""
     gpus: bool = False
     labels: Mapping[str, str]
@@ -63,12 +63,14 @@ class EngineContext:
 
     def create_container(self, command: list[str], **settings: Any) -> Any:
         """Create a container with our defaults: no root, no capabilities, a read-only root, the session's labels."""
+        user, group = IMAGE_USER, IMAGE_USER
+        if self.is_here and os.getuid():
+            user, group = os.getuid(), os.getgid()  # the caller, so that both can write to shared folders
         return self.client.containers.create(
             self.image_id,
             command,
             **{
-                # The caller, so that both can write to shared folders, or the image's own user; never root.
-                "user": f"{os.getuid()}:{os.getgid()}" if self.here and os.getuid() else f"{IMAGE_USER}:{IMAGE_USER}",
+                "user": f"{user}:{group}",
                 "cap_drop": ["ALL"],
                 "security_opt": ["no-new-privileges"],
                 "read_only": True,
@@ -136,13 +138,13 @@ class Session:
             client=client,
             image_id=found.id,
             mounted=found.mounted,
-            here=engine.is_here,
+            is_here=engine.is_here,
             gpus="nvidia" in description.runtimes,
             labels=self.labels if engine.is_here else {**self.labels, cleanup.ENGINE_LABEL: engine.address},
         )
         self._contexts.append(context)
         self.descriptions[name] = description
-        note(f"engine {name}: {description.words}")
+        note(f"engine {name}: {description.summary}")
         return context
 
     def close(self) -> None:
@@ -189,10 +191,10 @@ def _engine_of_this_machine() -> Engine:
 
 def _refuse_outdated_image(client: Any, engine: str, image: str) -> None:
     """Refuse one of our images that was built from other code: its results would pass for those of this code."""
-    target = {recipe.tag(target): target for target in recipe.TARGETS}.get(image)
-    if target is None or not (recipe.PROJECT / "Dockerfile").is_file():
+    target = {images.tag(target): target for target in images.TARGETS}.get(image)
+    if target is None or not (images.PROJECT / "Dockerfile").is_file():
         return
-    if client.images.get(image).labels.get(recipe.RECIPE_LABEL) != recipe.recipe_digest(recipe.PROJECT, target):
+    if client.images.get(image).labels.get(images.RECIPE_LABEL) != images.recipe_digest(images.PROJECT, target):
         raise Refused(
             f"engine {engine}: image {image} is older than the code: run make images (and, for an engine elsewhere, "
             f"docker save {image} | docker load there)"

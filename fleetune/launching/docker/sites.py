@@ -1,21 +1,121 @@
-"""Sites of devices in containers, and launchers of whole stages in containers."""
+"""Sites of devices in containers, with their networks, and launchers of whole stages in containers.
 
+Each device has a pause container on a network of its engine. Its address is that of the device, and the device's
+commands run in containers that share its network namespace.
+"""
+
+import json
 import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Self
+from typing import Any, Self
 
-from fleetune.contracts.fleet import LOCAL
-from fleetune.errors import Refused
-from fleetune.launching.docker.engine_client import EngineDescription
+from fleetune.contracts.fleet import LOCAL, Engine
+from fleetune.errors import Refused, TryAgain
+from fleetune.launching.docker.engine_client import ENGINE_ERRORS, EngineDescription, describe_error
 from fleetune.launching.docker.launcher import ContainerLimits, DockerLauncher, FolderMounts
-from fleetune.launching.docker.network import PORT, PauseContainer, create_network, gateway_of, ip_of
-from fleetune.launching.docker.session import Session
+from fleetune.launching.docker.session import EngineContext, Session, start_with_input
 from fleetune.launching.job import Launcher
 from fleetune.launching.placement import LOOPBACK, DevicePlacement, FleetPlacement, ListenSettings
 from fleetune.launching.process import ProcessLauncher
+
+PORT = 7700
+"""Port at which a device's command listens; a device runs one such command at a time."""
+PAUSE = ["-PSEc", "import signal; signal.pause()"]
+MEMORY_BYTES = 64 << 20
+SHAPING_TIMEOUT_S = 60
+
+
+class PauseContainer:
+    """A sleeping container that holds a device's network namespace; the device's commands join it."""
+
+    def __init__(self, engine: EngineContext, device: str, network: Any, reach: str) -> None:
+        """`reach`: the address at which its port is published; empty where its own address can be reached."""
+        self._engine, self._device, self._reach = engine, device, reach
+        ports = {f"{PORT}/tcp": None} if reach else {}  # on every interface, since reach may be that of a router
+        try:
+            self._container = engine.create_container(
+                PAUSE,
+                network=network.id,
+                ports=ports,
+                mem_limit=MEMORY_BYTES,
+                environment={"FLEETUNE_DEVICE": device},
+            )
+            self._container.start()
+            self._container.reload()
+        except ENGINE_ERRORS as error:
+            reason = f"engine {engine.name} could not connect it to the network ({describe_error(error)})"
+            raise TryAgain(f"device {device}: {reason}") from None
+        (attached,) = self._container.attrs["NetworkSettings"]["Networks"].values()
+        self.ip = str(attached["IPAddress"])
+
+    @property
+    def network_mode(self) -> str:
+        """Network mode of containers that share its namespace."""
+        return f"container:{self._container.id}"
+
+    @property
+    def address(self) -> str:
+        """Address that others connect to."""
+        if not self._reach:
+            return f"tcp://{self.ip}:{PORT}"
+        published = self._container.attrs["NetworkSettings"]["Ports"][f"{PORT}/tcp"][0]["HostPort"]
+        return f"tcp://{self._reach}:{published}"
+
+    def limit_rates(self, rates: dict[str, float]) -> None:
+        """Limit what leaves for each IPv4 address to so many bytes per second; TryAgain where that fails."""
+        shape = json.dumps({"interface": "eth0", "rates": rates}).encode()
+        helper = None
+        try:
+            helper = self._engine.create_python_container(
+                ["-m", "fleetune.launching.docker.traffic_control"],
+                user="0:0",
+                cap_add=["NET_ADMIN"],
+                network_mode=self.network_mode,
+                stdin_open=True,
+            )
+            start_with_input(helper, shape)
+            code = int(helper.wait(timeout=SHAPING_TIMEOUT_S)["StatusCode"])
+            output = helper.logs(stdout=False, stderr=True).decode(errors="replace").strip() if code else ""
+        except ENGINE_ERRORS as error:
+            code, output = 1, describe_error(error)
+        finally:
+            if helper is not None:
+                helper.remove(force=True, v=True)
+        if code:
+            reason = (output.splitlines() or ["no reason given"])[-1]
+            raise TryAgain(f"device {self._device}: its links could not be shaped ({reason})")
+
+
+def create_network(engine: EngineContext, token: str, *, internal: bool) -> Any:
+    """Create a bridge network for a session; `internal`: without a route to anything else."""
+    try:
+        network = engine.client.networks.create(
+            f"fleetune-{token}-{engine.name}", driver="bridge", internal=internal, labels=dict(engine.labels)
+        )
+        network.reload()
+    except ENGINE_ERRORS as error:
+        raise TryAgain(f"engine {engine.name} could not make a network ({describe_error(error)})") from None
+    return network
+
+
+def gateway_address(network: Any) -> str:
+    """This machine's address on a network of its own engine."""
+    return str(network.attrs["IPAM"]["Config"][0]["Gateway"])
+
+
+def engine_address(engine: Engine) -> str:
+    """IPv4 address of an engine's machine, resolved here because containers may have no name server."""
+    try:
+        return socket.gethostbyname(engine.host)
+    except OSError as error:
+        raise Refused(
+            f"engine {engine.name}: {engine.host!r} is no address and cannot be looked up ({error.strerror}); "
+            "give it a reach: the address at which the other devices find its machine"
+        ) from None
+
 
 MAX_PARALLEL = 4
 NO_NETWORK = "none"
@@ -69,17 +169,17 @@ class DockerSites:
         }
         for each in placement.in_containers:
             _refuse_beyond_machine(each, session.descriptions[each.engine])
-        one_local = len(contexts) == 1 and all(context.here for context in contexts.values())
+        one_local = len(contexts) == 1 and all(context.is_here for context in contexts.values())
         own_address = "" if one_local else self._own_address()
         networks = {
             name: create_network(context, session.token, internal=one_local) for name, context in contexts.items()
         }
         folder_mounts = {name: FolderMounts(context) for name, context in contexts.items()}
-        self.listen = f"tcp://{own_address or gateway_of(*networks.values())}:*"
+        self.listen = f"tcp://{own_address or gateway_address(*networks.values())}:*"
 
         def set_up(each: DevicePlacement) -> None:
             context, engine = contexts[each.engine], engines[each.engine]
-            reach = own_address if context.here or engine is None else ip_of(engine)
+            reach = own_address if context.is_here or engine is None else engine_address(engine)
             pause = PauseContainer(context, each.device, networks[each.engine], reach)
             self._pauses[each.device] = pause
             limits = ContainerLimits(cores=each.cores, memory_bytes=each.memory_bytes, gpu=each.gpu)

@@ -16,16 +16,14 @@ from docker.tls import TLSConfig
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet_request import Join
 from fleetune.discovery.joining import JoinedDevice, collect_devices
-from fleetune.discovery.joining.certificates import issue_credentials
-from fleetune.discovery.joining.device import JoinOptions, serve
-from fleetune.discovery.joining.host_session import ADMISSION_S
+from fleetune.discovery.joining.credentials import derive_keys, issue_credentials, read_token
+from fleetune.discovery.joining.device_side import ADMISSION_S, JoinOptions, serve
 from fleetune.discovery.joining.introduction import DEVICE, HOST, JOIN_RUN, EngineReport, Introduction
-from fleetune.discovery.joining.token import derive_keys, read_token
 from fleetune.errors import Refused
 from fleetune.links.authentication import new_key_pair
 from fleetune.links.endpoint import Endpoint
 from fleetune.links.message import Message
-from tests.discovery.joining.sides import PATIENCE_S, Devices, host, token_file
+from tests.discovery.joining.both_sides import PATIENCE_S, Devices, host, token_file
 
 
 def asked_for_info(device: JoinedDevice) -> dict[str, object]:

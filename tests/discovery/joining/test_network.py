@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fleetune.discovery.joining import network
-from fleetune.discovery.joining.device import find_local_engine
+from fleetune.discovery.joining.device_side import find_local_engine
 from fleetune.discovery.joining.network import LOOPBACK, LocalNetwork, listening_sockets, own_addresses
 from fleetune.errors import Refused
 

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from fleetune.discovery.joining import tls_proxy as of_front
-from fleetune.discovery.joining.certificates import client_context, issue_credentials, server_context
+from fleetune.discovery.joining import tls_proxy
+from fleetune.discovery.joining.credentials import client_context, issue_credentials, server_context
 from fleetune.discovery.joining.network import LOOPBACK, LocalNetwork, listening_sockets
 from fleetune.discovery.joining.tls_proxy import PlainStream, ProxiedConnection, Stream, TlsProxy, TlsStream
 from tests.discovery.joining.fake_engine import ECHO, LAST_WORDS, TAKEN_OVER
@@ -128,7 +128,7 @@ def test_who_does_not_prove_itself_is_cut_off(
     tls_front: TlsProxy, ended: "queue.SimpleQueue[ProxiedConnection]", words: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that sends nothing in time, or no TLS, gets nothing from the engine."""
-    monkeypatch.setattr(of_front, "HANDSHAKE_S", 0.2)
+    monkeypatch.setattr(tls_proxy, "HANDSHAKE_S", 0.2)
     with socket.create_connection((LOOPBACK, tls_front.port), timeout=PATIENCE_S) as line:
         line.sendall(words)
         try:
@@ -151,7 +151,7 @@ def test_older_tls_is_refused(tls_front: TlsProxy) -> None:
 
 def test_too_many_connections(front: TlsProxy, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """A connection above the maximum is closed; the others continue."""
-    monkeypatch.setattr(of_front, "MAX_CONNECTIONS", 1)
+    monkeypatch.setattr(tls_proxy, "MAX_CONNECTIONS", 1)
 
     async def talk() -> bytes:
         first = await connected(front, "tls" in request.node.name)

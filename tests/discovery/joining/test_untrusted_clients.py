@@ -13,16 +13,13 @@ import pytest
 
 from fleetune.contracts.fleet import Device as FleetDevice
 from fleetune.contracts.fleet_request import DeviceRequest
-from fleetune.discovery.joining import host, host_session, introduction
-from fleetune.discovery.joining import tls_proxy as of_front
-from fleetune.discovery.joining.certificates import client_context, issue_credentials, server_context
-from fleetune.discovery.joining.device import _update_sessions
-from fleetune.discovery.joining.host import REJECTION_BYTES, RefusalLog
-from fleetune.discovery.joining.host_session import DeviceIdentity, HostSession
+from fleetune.discovery.joining import device_side, host_side, introduction, tls_proxy
+from fleetune.discovery.joining.credentials import client_context, derive_keys, issue_credentials, server_context
+from fleetune.discovery.joining.device_side import DeviceIdentity, HostSession, _update_sessions
+from fleetune.discovery.joining.host_side import REJECTION_BYTES, RefusalLog
 from fleetune.discovery.joining.introduction import OLD_REFUSAL_LOG, REFUSAL_LOG, Introduction, check_joining_name
 from fleetune.discovery.joining.network import LOOPBACK, MAX_ADDRESSES, AnnouncedHost, LocalNetwork, listening_sockets
 from fleetune.discovery.joining.tls_proxy import PlainStream, ProxiedConnection, TlsProxy, TlsStream
-from fleetune.discovery.joining.token import derive_keys
 from fleetune.errors import Refused, TryAgain
 
 HOSTS = 10
@@ -73,7 +70,7 @@ def test_announced_hosts_cost_one_knock_at_a_time(monkeypatch: pytest.MonkeyPatc
 
     Now one address is tried at a time, and an honest host is reached after one address of each.
     """
-    monkeypatch.setattr(host_session, "Endpoint", Line)
+    monkeypatch.setattr(device_side, "Endpoint", Line)
     monkeypatch.setattr(Line, "knocks", 0)
     with silent() as bad, silent() as good, socket.create_server((LOOPBACK, 0)) as taken:
         closed = int(taken.getsockname()[1])
@@ -112,7 +109,7 @@ def test_unproven_connections_of_one_address_are_few(
     is_tls: bool, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: idle connections blocked devices; unauthenticated ones are limited per address."""
-    monkeypatch.setattr(of_front, "MAX_UNPROVEN_PER_ADDRESS", 2)
+    monkeypatch.setattr(tls_proxy, "MAX_UNPROVEN_PER_ADDRESS", 2)
     server, client = issue_credentials([LOOPBACK], datetime.now(UTC))
     context = server_context(server) if is_tls else None
     here = LocalNetwork(addresses=(LOOPBACK,))
@@ -146,8 +143,8 @@ def test_unproven_connections_of_one_address_are_few(
 
 def test_the_log_of_refusals_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Regression: refusals from ever new addresses filled the disk; after MAX_LOGGED they are only counted."""
-    monkeypatch.setattr(host, "MAX_LOGGED", 3)
-    (tmp_path / REFUSAL_LOG).write_text("x" * (host.MAX_LOG_BYTES + 1))
+    monkeypatch.setattr(host_side, "MAX_LOGGED", 3)
+    (tmp_path / REFUSAL_LOG).write_text("x" * (host_side.MAX_LOG_BYTES + 1))
     told: list[str] = []
     book = RefusalLog(tmp_path, told.append, lambda: datetime(2026, 1, 2, tzinfo=UTC))
     assert (tmp_path / OLD_REFUSAL_LOG).exists() and not (tmp_path / REFUSAL_LOG).exists()

@@ -227,7 +227,7 @@ def test_facts(tmp_path: Path) -> None:
                 known.append(engine_client.describe_engine(client))
     assert [each.accelerators for each in known] == [(), ("nvidia",), ("nvidia.com/gpu=0", "gpu=UUID-1")]
     assert known[1].runtimes == ("nvidia", "runc")
-    assert known[1].words == "20.10.24 on Debian (aarch64), 4 cores, 8.0 GB, nvidia; runtimes nvidia, runc"
+    assert known[1].summary == "20.10.24 on Debian (aarch64), 4 cores, 8.0 GB, nvidia; runtimes nvidia, runc"
 
 
 def test_images(tmp_path: Path) -> None:

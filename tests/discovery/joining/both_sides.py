@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fleetune.contracts.fleet_request import Join
 from fleetune.discovery.joining import JoinedDevice, collect_devices
-from fleetune.discovery.joining.device import JoinOptions, serve
+from fleetune.discovery.joining.device_side import JoinOptions, serve
 from fleetune.discovery.joining.network import LOOPBACK, LocalNetwork
 
 PATIENCE_S = 60.0

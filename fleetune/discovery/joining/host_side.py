@@ -12,6 +12,7 @@ from pathlib import Path
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet import DOCKER, LOCAL
 from fleetune.contracts.fleet_request import DeviceRequest, FleetRequest, Join
+from fleetune.discovery.joining.credentials import TokenKeys, derive_keys, read_token
 from fleetune.discovery.joining.introduction import (
     DEVICE,
     HOST,
@@ -25,7 +26,6 @@ from fleetune.discovery.joining.introduction import (
 )
 from fleetune.discovery.joining.network import DEFAULT_HOST_PORT, LocalNetwork, announce_host, listening_sockets
 from fleetune.discovery.joining.tls_proxy import ProxiedConnection, TlsProxy
-from fleetune.discovery.joining.token import TokenKeys, derive_keys, read_token
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.links.endpoint import Endpoint, Listen
 from fleetune.links.message import Message

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from containers import kernel_modules
+from containers import machine
 
 RELEASE = "6.1"
 BOTH = ("sch_htb", "cls_u32")
@@ -14,7 +14,7 @@ def _kernel(root: Path, option: str | None, modules: str | None) -> None:
     """A kernel built with all options as `option` says, and a list of modules that it can load."""
     if option is not None:
         (root / "boot").mkdir()
-        lines = "".join(f"CONFIG_{name}{option}\n" for name in kernel_modules.REQUIRED_OPTIONS)
+        lines = "".join(f"CONFIG_{name}{option}\n" for name in machine.REQUIRED_OPTIONS)
         (root / "boot" / f"config-{RELEASE}").write_text("CONFIG_NET=y\n" + lines)
     if modules is not None:
         folder = root / "lib" / "modules" / RELEASE
@@ -40,17 +40,17 @@ def test_missing_modules(
 ) -> None:
     """Built-in options and available modules count as present; None where modules cannot be seen."""
     _kernel(tmp_path, option, modules)
-    assert kernel_modules.missing_modules(tmp_path, RELEASE) == lacking
+    assert machine.missing_modules(tmp_path, RELEASE) == lacking
 
 
 def test_a_module_in_use_is_there(tmp_path: Path) -> None:
     """A loaded module counts as present without a module file."""
     for module in BOTH:
         (tmp_path / "sys" / "module" / module).mkdir(parents=True)
-    assert kernel_modules.missing_modules(tmp_path, RELEASE) == ()
+    assert machine.missing_modules(tmp_path, RELEASE) == ()
 
 
 def test_describe(tmp_path: Path) -> None:
     """Delays need no kernel support, and unknown support counts as possible."""
-    can, words = kernel_modules.describe(tmp_path)
+    can, words = machine.describe_link_shaping(tmp_path)
     assert can and "cannot be seen" in words and "delays are added by whoever receives" in words

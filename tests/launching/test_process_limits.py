@@ -13,8 +13,8 @@ from fleetune.contracts.task import quiet
 from fleetune.discovery import discover
 from fleetune.errors import Infeasible
 from fleetune.launching import Command, ProcessLauncher, describe_used_memory
-from fleetune.launching.limits import is_out_of_memory, limit_memory
 from fleetune.launching.placement import FleetPlacement, open_sites
+from fleetune.launching.process_limits import is_out_of_memory, limit_memory
 
 LIMIT_BYTES = 80 << 20
 GROUP_BYTES = 64 << 20
@@ -30,7 +30,7 @@ while True:
 """
 AT_ONCE = """
 import sys
-from fleetune.launching.limits import OUT_OF_MEMORY_EXIT_CODE, is_out_of_memory
+from fleetune.launching.process_limits import OUT_OF_MEMORY_EXIT_CODE, is_out_of_memory
 try:
     bytearray(20 << 30)
 except Exception as error:

@@ -8,11 +8,11 @@ from fleetune.contracts.fleet import Engine, ModelSpeed, SimulatedDevice
 from fleetune.contracts.fleet_request import DeviceRequest, Emulate, FleetRequest, Join
 from fleetune.contracts.link_spec import NetworkSpec
 from fleetune.discovery.joining import JoinedDevice, joined_request
-from fleetune.discovery.joining.host import add_joined
+from fleetune.discovery.joining.host_side import add_joined
 from fleetune.discovery.joining.introduction import EngineReport
 from fleetune.discovery.joining.network import LOOPBACK, LocalNetwork
 from fleetune.errors import Refused, TryAgain
-from tests.discovery.joining.sides import Devices, Said
+from tests.discovery.joining.both_sides import Devices, Said
 
 ASKED = Join(token_file="token")
 
