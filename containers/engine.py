@@ -72,7 +72,7 @@ def start(machine: Machine, paths: EnginePaths) -> Iterator[str]:
         yield "no engine is installed: installing Debian's docker.io (apt-get remove docker.io takes it away again)"
         _install(machine)
         if engine := machine.find_engine():
-            yield f"{engine.summary}: its package started it as the system's service, which make engine-stop leaves alone"
+            yield f"{engine.summary}: its package started it as a system service, which make engine-stop leaves alone"
             return
     pid = machine.running_process(paths.pid_file, str(paths.data))
     if pid is not None:
