@@ -11,8 +11,7 @@ from typing import NamedTuple
 from fleetune.clock.costs import lost_s_per_byte, nanoseconds
 from fleetune.clock.event_simulation import Task, TaskGraph, Transfer
 from fleetune.contracts.fleet import Fleet
-from fleetune.contracts.link_spec import wire_bytes
-from fleetune.contracts.plan import BACKWARD, FORWARD, UPDATE, Lane, LinkUse, Plan, Segment, actions_of
+from fleetune.contracts.plan import BACKWARD, FORWARD, UPDATE, Lane, LinkUse, Plan, Segment, actions_of, wire_bytes
 from fleetune.contracts.profile import Unit
 from fleetune.errors import Refused
 

@@ -5,7 +5,6 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
-from fleetune.contracts.link_spec import NetworkSpec
 from fleetune.contracts.record import check_device_name, check_name, distinct, not_negative, positive, record
 from fleetune.errors import Refused
 
@@ -14,6 +13,50 @@ LOCAL = "local"
 IMAGE = "fleetune-train"
 """Name of the training image that `make images` builds."""
 SCHEMES = ("unix", "ssh", "tcp")
+BYTES_PER_MBIT = 125_000
+
+
+@record
+class LinkSpec:
+    """Rate and latency of one directed link."""
+
+    source: str
+    target: str
+    mbit_per_s: float
+    latency_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        owner = f"links: pair {self.source} -> {self.target}"
+        positive(owner, mbit_per_s=self.mbit_per_s)
+        not_negative(owner, latency_s=self.latency_s)
+        if self.source == self.target:
+            raise Refused(f"{owner}: a link joins two different devices")
+
+    @property
+    def bytes_per_s(self) -> float:
+        """The rate in bytes per second."""
+        return self.mbit_per_s * BYTES_PER_MBIT
+
+
+@record
+class NetworkSpec:
+    """Links of a simulated fleet, or the rates that container links are shaped to: a default and exceptions."""
+
+    mbit_per_s: float
+    latency_s: float = 0.0
+    pairs: tuple[LinkSpec, ...] = ()
+
+    def __post_init__(self) -> None:
+        positive("links", mbit_per_s=self.mbit_per_s)
+        not_negative("links", latency_s=self.latency_s)
+        distinct("links", "pair", (f"{pair.source} -> {pair.target}" for pair in self.pairs))
+
+    def link(self, source: str, target: str) -> LinkSpec:
+        """Return the specification of one directed link."""
+        for pair in self.pairs:
+            if (pair.source, pair.target) == (source, target):
+                return pair
+        return LinkSpec(source=source, target=target, mbit_per_s=self.mbit_per_s, latency_s=self.latency_s)
 
 
 @record

@@ -1,7 +1,6 @@
 """The `fleet` section of a run: the requested devices. `contracts.fleet` holds the discovered ones."""
 
-from fleetune.contracts.fleet import DOCKER, IMAGE, LAUNCHERS, LOCAL, Engine, SimulatedDevice
-from fleetune.contracts.link_spec import NetworkSpec
+from fleetune.contracts.fleet import DOCKER, IMAGE, LAUNCHERS, LOCAL, Engine, NetworkSpec, SimulatedDevice
 from fleetune.contracts.record import check_device_name, distinct, one_of, positive, record
 from fleetune.errors import Refused
 

@@ -7,12 +7,12 @@ a group, U update (gradients to the collector, new parameters back; micro-batch 
 spelling follows the schedules of torch.distributed.pipelining.
 """
 
+import math
 import re
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from fleetune.contracts.link_spec import CODECS, DENSE
 from fleetune.contracts.record import check_name, distinct, not_negative, one_of, positive, record
 from fleetune.errors import Refused
 
@@ -139,6 +139,29 @@ class DeviceOrder:
             parse_action(spelling)
 
 
+DENSE, TOP_K = "dense", "top-k"
+BYTES_PER_KEPT_ELEMENT = {DENSE: 4.0, TOP_K: 8.0}
+"""Bytes on the wire: 4 per dense element; for top-k a value and an int32 index (FusionLLM's int64 indices need 12)."""
+CODECS = tuple(BYTES_PER_KEPT_ELEMENT)
+ELEMENT_BYTES = 4
+"""Size of an element that crosses a cut: float32."""
+
+
+def wire_bytes(dense_bytes: int, codec: str, ratio: float) -> int:
+    """Bytes on the wire of a tensor of `dense_bytes` of which one in `ratio` elements is kept.
+
+    Never more than `dense_bytes`: a codec that saves nothing is not used. Refused: an unknown codec, or a ratio that is
+    not above 0.
+    """
+    if codec not in CODECS:
+        raise Refused(f"codec: {codec!r} is not known; allowed are {', '.join(CODECS)}")
+    positive("codec", ratio=ratio)
+    if codec == DENSE:
+        return dense_bytes
+    kept = math.ceil(math.ceil(dense_bytes / ELEMENT_BYTES) / ratio)
+    return min(dense_bytes, math.ceil(kept * BYTES_PER_KEPT_ELEMENT[codec]))
+
+
 @record
 class LinkUse:
     """Compression and bandwidth share of a directed link; links without a LinkUse are dense and unshared."""
@@ -146,7 +169,7 @@ class LinkUse:
     source: str
     target: str
     codec: str = DENSE
-    """Codec of tensors that cross cuts, from `link_spec.CODECS`; a collector's parameters and gradients stay dense."""
+    """Codec of tensors that cross cuts, from CODECS; a collector's parameters and gradients stay dense."""
     ratio: float = 1.0
     """Compression ratio of a sparsifying codec: one of every `ratio` elements is sent."""
     share: float = 1.0

@@ -8,9 +8,8 @@ from dataclasses import replace
 from itertools import permutations
 
 from fleetune.contracts import json_io
-from fleetune.contracts.fleet import DOCKER, Device, Fleet, Link, SimulatedDevice
+from fleetune.contracts.fleet import DOCKER, Device, Fleet, Link, NetworkSpec, SimulatedDevice
 from fleetune.contracts.fleet_request import DeviceRequest, FleetRequest
-from fleetune.contracts.link_spec import NetworkSpec
 from fleetune.contracts.record import record
 from fleetune.discovery.machine_facts import MachineFacts
 from fleetune.errors import Refused

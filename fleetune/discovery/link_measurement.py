@@ -18,8 +18,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from fleetune.contracts import json_io
-from fleetune.contracts.fleet import Fleet, Link
-from fleetune.contracts.link_spec import NetworkSpec
+from fleetune.contracts.fleet import Fleet, Link, NetworkSpec
 from fleetune.contracts.record import record
 from fleetune.contracts.task import Progress
 from fleetune.discovery.agent_pool import AgentPool

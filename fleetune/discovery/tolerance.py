@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol
 
-from fleetune.contracts.fleet import Device, Fleet, Link
-from fleetune.contracts.link_spec import BYTES_PER_MBIT, LinkSpec, NetworkSpec
+from fleetune.contracts.fleet import BYTES_PER_MBIT, Device, Fleet, Link, LinkSpec, NetworkSpec
 
 TOLERANCE = 0.1
 """Relative deviation of an emulated link from its request."""

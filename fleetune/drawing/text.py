@@ -3,9 +3,19 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from fleetune.contracts.link_spec import DENSE
 from fleetune.contracts.metrics import TimelineRow
-from fleetune.contracts.plan import FORWARD_ONLY, FULL, SKIP, Action, LinkUse, Plan, PlanResult, Segment, parse_action
+from fleetune.contracts.plan import (
+    DENSE,
+    FORWARD_ONLY,
+    FULL,
+    SKIP,
+    Action,
+    LinkUse,
+    Plan,
+    PlanResult,
+    Segment,
+    parse_action,
+)
 from fleetune.drawing.formatting import lane_names, number, parse_label, seconds, track_names
 
 OPERATIONS = {FULL: "full", FORWARD_ONLY: "forward-only", SKIP: "skip"}

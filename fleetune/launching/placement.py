@@ -5,9 +5,8 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
 
-from fleetune.contracts.fleet import DOCKER, LOCAL, Engine, Fleet
+from fleetune.contracts.fleet import DOCKER, LOCAL, Engine, Fleet, NetworkSpec
 from fleetune.contracts.fleet_request import FleetRequest
-from fleetune.contracts.link_spec import NetworkSpec
 from fleetune.contracts.record import record
 from fleetune.launching.job import Launcher
 from fleetune.launching.process import ProcessLauncher

@@ -6,8 +6,16 @@ from dataclasses import replace
 import numpy as np
 
 from fleetune.clock import Clock
-from fleetune.contracts.link_spec import BYTES_PER_KEPT_ELEMENT, ELEMENT_BYTES, TOP_K, wire_bytes
-from fleetune.contracts.plan import BACKWARD, FORWARD, LinkUse, Plan
+from fleetune.contracts.plan import (
+    BACKWARD,
+    BYTES_PER_KEPT_ELEMENT,
+    ELEMENT_BYTES,
+    FORWARD,
+    TOP_K,
+    LinkUse,
+    Plan,
+    wire_bytes,
+)
 from fleetune.contracts.record import positive
 from fleetune.errors import Refused
 from fleetune.solving.opfence.compression import Codec

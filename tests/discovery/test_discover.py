@@ -6,9 +6,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fleetune.contracts.fleet import DOCKER
+from fleetune.contracts.fleet import DOCKER, NetworkSpec
 from fleetune.contracts.fleet_request import DeviceRequest, Emulate, FleetRequest
-from fleetune.contracts.link_spec import NetworkSpec
 from fleetune.contracts.task import quiet
 from fleetune.discovery import DiscoveryTimeLimits, discover
 from fleetune.errors import Infeasible, Refused, TryAgain

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from fleetune.contracts.fleet import Device, Engine, Fleet, Link
-from fleetune.contracts.link_spec import LinkSpec, NetworkSpec
+from fleetune.contracts.fleet import Device, Engine, Fleet, Link, LinkSpec, NetworkSpec
 from fleetune.discovery import within_tolerance
 from fleetune.discovery.tolerance import link_deviations, link_matches
 

@@ -22,8 +22,7 @@ from fleetune.checks.findings import over_memory
 from fleetune.clock import Clock
 from fleetune.clock.memory import segment_bytes
 from fleetune.contracts import json_io
-from fleetune.contracts.link_spec import BYTES_PER_KEPT_ELEMENT, TOP_K
-from fleetune.contracts.plan import Plan, PlanResult, Segment
+from fleetune.contracts.plan import BYTES_PER_KEPT_ELEMENT, TOP_K, Plan, PlanResult, Segment
 from fleetune.contracts.record import positive, record
 from fleetune.errors import Infeasible
 from fleetune.planning import papers

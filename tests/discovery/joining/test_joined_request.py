@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fleetune.contracts.fleet import Engine, ModelSpeed, SimulatedDevice
+from fleetune.contracts.fleet import Engine, ModelSpeed, NetworkSpec, SimulatedDevice
 from fleetune.contracts.fleet_request import DeviceRequest, Emulate, FleetRequest, Join
-from fleetune.contracts.link_spec import NetworkSpec
 from fleetune.discovery.joining import JoinedDevice, joined_request
 from fleetune.discovery.joining.host_side import add_joined
 from fleetune.discovery.joining.introduction import EngineReport

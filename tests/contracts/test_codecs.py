@@ -2,7 +2,7 @@
 
 import pytest
 
-from fleetune.contracts.link_spec import DENSE, TOP_K, wire_bytes
+from fleetune.contracts.plan import DENSE, TOP_K, wire_bytes
 from fleetune.errors import Refused
 
 
