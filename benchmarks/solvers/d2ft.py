@@ -129,7 +129,7 @@ def _untrained(draws: int) -> Iterator[Figure]:
 
 def _untrained_unrotated(problem: Problem) -> int:
     instance = Instance.from_problem(problem)
-    return int((~mask_of_largest(instance.backward, instance.fulls).any(axis=0)).sum())
+    return int((~mask_of_largest(instance.backward, instance.full_counts).any(axis=0)).sum())
 
 
 def _joint_over_disjoint(draws: int) -> Figure:

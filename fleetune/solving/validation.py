@@ -18,6 +18,8 @@ from fleetune.errors import Refused
 Axis = tuple[str, Sequence[object]]
 """Index of a table, noun and entries: `("device", ["nano-0", "tx2"])`."""
 Floats = NDArray[np.float64]
+MIN_VALUE, MAX_VALUE = 1e-60, 1e60
+"""Limits of rates, seconds per byte and the like; no product or quotient overflows between these."""
 
 
 def validate_names(noun: str, given: Sequence[str]) -> None:
@@ -46,6 +48,16 @@ def validate_range(field: str, value: float, least: float, most: float = math.in
         raise Refused(f"{field}: {value} is below {least}; give a number of at least {least}")
     if value > most:
         raise Refused(f"{field}: {value} is above {most}; give a number of at most {most}")
+
+
+def validate_positive(
+    field: str, value: float, least: float = MIN_VALUE, most: float = MAX_VALUE, hint: str = ""
+) -> None:
+    """Refuse NaN, infinities, 0, negative numbers, and numbers outside [least, most]; hint: what else to do about 0."""
+    if value == 0:
+        raise Refused(f"{field}: {value} is not above 0; give a number above 0{hint}")
+    validate_range(field, value, 0)
+    validate_range(field, value, least, most)
 
 
 def validate_table(field: str, values: Sequence[Any], *axes: Axis) -> Floats:
@@ -89,6 +101,11 @@ def validate_links(
             "give one for every pair of devices (the diagonal alone may be null)"
         )
     return array
+
+
+def link_matrix(rows: Sequence[Sequence[float | None]], diagonal: float = 0.0) -> Floats:
+    """Return validated rows as a matrix [from, to] with this diagonal."""
+    return np.array([[diagonal if a == b else x for b, x in enumerate(row)] for a, row in enumerate(rows)], np.float64)
 
 
 def validate_ascending(field: str, values: Sequence[int], least: int) -> None:
@@ -139,15 +156,15 @@ def _square(field: str, rows: Sequence[Sequence[object]], devices: Sequence[str]
             refuse(f"its row of {device} has {plural(len(row), 'number')}")
 
 
-LARGEST = 2**62
+MAX_WHOLE = 2**62
 """Limit of integers, so that 64 bits hold them."""
 
 
 def _whole(value: Any) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1:
-        if abs(value) <= LARGEST:
+        if abs(value) <= MAX_WHOLE:
             return int(value)
-        raise PydanticCustomError("large", f"must be a whole number of at most {LARGEST}")
+        raise PydanticCustomError("large", f"must be a whole number of at most {MAX_WHOLE}")
     raise PydanticCustomError("whole", "must be a whole number")
 
 

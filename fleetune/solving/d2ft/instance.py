@@ -40,13 +40,13 @@ class Budget(NamedTuple):
         capacity: float | None = None,
     ) -> "Budget":
         """Scale numbers of any unit, at least 0, to integers. Costs: one number, or one per micro-batch."""
-        forward, backward = _listed(forward_cost), _listed(backward_cost)
+        forward, backward = _as_list(forward_cost), _as_list(backward_cost)
         count = max(len(forward), len(backward))
         costs = [*forward * (count // len(forward)), *backward * (count // len(backward))]
         whole = to_integers([*costs, full_capacity, forward_capacity, capacity or 0.0])
         ahead, back, (full, only, both) = whole[:count], whole[count:-3], whole[-3:]
         full_costs = [f + b for f, b in zip(ahead, back, strict=True)]
-        return cls(_simple(full_costs), _simple(ahead), full, only, None if capacity is None else both)
+        return cls(_collapsed(full_costs), _collapsed(ahead), full, only, None if capacity is None else both)
 
     @property
     def uniform(self) -> bool:
@@ -66,11 +66,11 @@ def total_cost(cost: Cost, chosen: Sequence[bool]) -> int:
     return sum(one for one, taken in zip(cost, chosen, strict=True) if taken)
 
 
-def _listed(cost: float | Sequence[float]) -> list[float]:
+def _as_list(cost: float | Sequence[float]) -> list[float]:
     return list(cost) if isinstance(cost, Sequence) else [cost]
 
 
-def _simple(costs: list[int]) -> Cost:
+def _collapsed(costs: list[int]) -> Cost:
     return costs[0] if min(costs) == max(costs) else tuple(costs)
 
 
@@ -106,8 +106,8 @@ class Instance:
         """Convert a validated problem."""
         capacities: tuple[float | None, ...] = problem.capacity or (None,) * len(problem.forward_cost)
         costs = zip(problem.forward_cost, problem.backward_cost, strict=True)
-        rooms = zip(problem.full_capacity, problem.forward_capacity, capacities, strict=True)
-        rows = [(*pair, *room) for pair, room in zip(costs, rooms, strict=True)]
+        capacity_rows = zip(problem.full_capacity, problem.forward_capacity, capacities, strict=True)
+        rows = [(*pair, *room) for pair, room in zip(costs, capacity_rows, strict=True)]
         made = {row: Budget.from_costs(*row) for row in set(rows)}  # most rows are equal, and each takes a while
         budgets = tuple(made[row] for row in rows)
         return cls(np.array(problem.backward_scores), np.array(problem.forward_scores), budgets)
@@ -123,12 +123,12 @@ class Instance:
         return int(self.backward.shape[1])
 
     @cached_property
-    def fulls(self) -> Ints:
+    def full_counts(self) -> Ints:
         """[subnet], micro-batches that full_capacity can train; 0 where their costs differ."""
         return self._fitting("full")
 
     @cached_property
-    def forwards(self) -> Ints:
+    def forward_counts(self) -> Ints:
         """[subnet], micro-batches that forward_capacity can run forward; 0 where their costs differ."""
         return self._fitting("forward")
 

@@ -22,7 +22,7 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 from fleetune.solving.deft.instance import Allocation, Instance, Ints, rounded_into_band
 from fleetune.solving.validation import Floats
 
-Flags = NDArray[np.bool_]
+Bools = NDArray[np.bool_]
 
 
 def is_monotone(table: Floats) -> bool:
@@ -40,7 +40,7 @@ def crunch_threshold(table: Floats) -> float:
     return float(max(np.partition(row, rank)[rank] for rank, row in zip(ranks, table, strict=True)))
 
 
-def crunch_allocation(allowed: Flags) -> Ints:
+def crunch_allocation(allowed: Bools) -> Ints:
     """Return eq. (13): block l goes to the device ranked K - L + l by count, ties by index.
 
     allowed: [block, device], satisfying Proposition 1.
@@ -102,7 +102,7 @@ def min_cost_assignment(costs: Floats) -> Ints | None:
     return np.asarray(devices, np.intp)
 
 
-def _perfect_matching(allowed: Flags) -> Ints | None:
+def _perfect_matching(allowed: Bools) -> Ints | None:
     """Return an allocation within `allowed` [block, device], or None."""
     order = np.argsort(np.count_nonzero(allowed, axis=1), kind="stable")  # fewest options first: 20 times as fast
     found = maximum_bipartite_matching(csr_matrix(allowed[order]), perm_type="column")
@@ -124,15 +124,15 @@ def finish_slack_s(compute_s: Floats, upload_s: Floats) -> float:
     uploads by more than floats resolve.
     """
     before_s = np.max(compute_s) - compute_s
-    spare = float(np.max(upload_s - before_s))
-    for _ in range(MAX_STEPS if spare > 0 else 0):
-        parts = upload_s / (spare + before_s)
+    slack = float(np.max(upload_s - before_s))
+    for _ in range(MAX_STEPS if slack > 0 else 0):
+        parts = upload_s / (slack + before_s)
         total = float(np.sum(parts))
-        following = spare + total * (total - 1) / float(np.sum(parts / (spare + before_s)))
-        if not following > spare:
+        following = slack + total * (total - 1) / float(np.sum(parts / (slack + before_s)))
+        if not following > slack:
             break
-        spare = following
-    return spare
+        slack = following
+    return slack
 
 
 def min_latency_s(instance: Instance, devices: Ints) -> float:
@@ -144,9 +144,9 @@ def min_latency_s(instance: Instance, devices: Ints) -> float:
 def with_best_bandwidth(instance: Instance, devices: Ints) -> Allocation:
     """Return this allocation with the best division of the band; equal parts if there is nothing to send."""
     compute_s, upload_s = instance.times_on(devices)
-    spare = finish_slack_s(compute_s, upload_s)
-    if not spare > 0:
+    slack = finish_slack_s(compute_s, upload_s)
+    if not slack > 0:
         return instance.with_equal_bandwidth(devices)
-    parts = upload_s / (spare + (np.max(compute_s) - compute_s))
+    parts = upload_s / (slack + (np.max(compute_s) - compute_s))
     band_hz = instance.problem.bandwidth_hz
     return Allocation(devices, rounded_into_band((parts / np.sum(parts) * band_hz).tolist(), band_hz))

@@ -4,10 +4,8 @@ from typing import Literal
 
 from fleetune.contracts.record import finite, record
 from fleetune.errors import Refused
-from fleetune.solving.validation import Axis, Real, validate_range, validate_table
+from fleetune.solving.validation import MAX_VALUE, Axis, Real, validate_positive, validate_range, validate_table
 
-MIN_VALUE, MAX_VALUE = 1e-60, 1e60
-"""Limits of bits, Hz and bit/s/Hz; no product or quotient overflows between these."""
 MAX_S = 1e300
 MAX_PAIRS = 20_000_000
 """Limit of devices times blocks; their tables take gigabytes."""
@@ -44,7 +42,7 @@ class Problem:
                 raise Refused(f"{field}: the list is empty; give one number for each {noun}, at least one")
         devices: Axis = ("device", range(len(self.memory_bytes)))
         blocks: Axis = ("block", range(len(self.block_memory_bytes)))
-        self._prove_size()
+        self._validate_size()
         validate_table("memory_bytes", self.memory_bytes, devices)
         validate_table("block_memory_bytes", self.block_memory_bytes, blocks)
         compute_s = validate_table("compute_s", self.compute_s, devices, blocks)
@@ -53,23 +51,18 @@ class Problem:
             validate_range(f"compute_s of device {device}, block {block}", compute_s[device, block], 0, MAX_S)
         validate_table("spectral_efficiency", self.spectral_efficiency, devices)
         for device, efficiency in enumerate(self.spectral_efficiency):
-            _above_0(f"spectral_efficiency of device {device}", efficiency, "; leave out a device without a link")
-        _above_0("bandwidth_hz", self.bandwidth_hz)
+            validate_positive(
+                f"spectral_efficiency of device {device}", efficiency, hint="; leave out a device without a link"
+            )
+        validate_positive("bandwidth_hz", self.bandwidth_hz)
         validate_range("block_bits", self.block_bits, 0, MAX_VALUE)
         if self.block_bits != 0:
-            _above_0("block_bits", self.block_bits)
+            validate_positive("block_bits", self.block_bits)
 
-    def _prove_size(self) -> None:
+    def _validate_size(self) -> None:
         pairs = len(self.memory_bytes) * len(self.block_memory_bytes)
         if pairs > MAX_PAIRS:
             raise Refused(f"compute_s: {pairs} pairs of device and block; at most {MAX_PAIRS} are planned at once")
-
-
-def _above_0(field: str, value: float, otherwise: str = "") -> None:
-    if value == 0:
-        raise Refused(f"{field}: {value} is not above 0; give a number above 0{otherwise}")
-    validate_range(field, value, 0)
-    validate_range(field, value, MIN_VALUE, MAX_VALUE)
 
 
 @record

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from typing import Literal, cast
 
 from fleetune.solving.deft.allocation import bottleneck_allocation
-from fleetune.solving.deft.infeasibility import memory_violation
-from fleetune.solving.deft.instance import Allocation, Instance
+from fleetune.solving.deft.instance import Allocation, Instance, memory_violation
 from fleetune.solving.deft.methods import SUMMARIES, dual_ascent
 from fleetune.solving.deft.methods.baselines import channel_aware, compute_aware
 from fleetune.solving.deft.methods.exact import bisection, crunch, joint_optimum

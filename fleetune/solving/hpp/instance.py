@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from fleetune.solving.hpp.problem import Problem
 from fleetune.solving.hpp.warmup import warmups
+from fleetune.solving.validation import link_matrix
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -98,8 +99,8 @@ class Instance:
         )
         self.output_bytes[-1] = self.gradient_bytes[-1] = 0
         self.memory_bytes = np.array([device.memory_bytes for device in problem.devices], np.int64)
-        self.bandwidth = _links(problem.bandwidth_bytes_per_s, np.inf)
-        self.latency_s = _links(problem.latency_s, 0.0)
+        self.bandwidth = link_matrix(problem.bandwidth_bytes_per_s, np.inf)
+        self.latency_s = link_matrix(problem.latency_s)
         self.lost_s = np.array(lost_s_per_byte or [0.0] * self.devices, np.float64)
         summed = (self.bytes.param, self.bytes.activation, self.bytes.trainable)
         self.arrays = InstanceArrays(
@@ -185,8 +186,3 @@ def _best(both_s: Floats) -> Floats:
 
 def _sums(values: list[int]) -> Ints:
     return np.concatenate([[0], np.cumsum(np.array(values, np.int64))])
-
-
-def _links(rows: tuple[tuple[float | None, ...], ...], own: float) -> Floats:
-    matrix = np.array([[own if a == b else row[b] for b in range(len(row))] for a, row in enumerate(rows)], np.float64)
-    return matrix.reshape(len(rows), len(rows))

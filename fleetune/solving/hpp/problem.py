@@ -13,7 +13,7 @@ from fleetune.contracts.record import finite, one_of, record
 from fleetune.errors import Refused
 from fleetune.solving.hpp.warmup import FREE, POLICIES, warmups
 from fleetune.solving.validation import (
-    LARGEST,
+    MAX_WHOLE,
     Axis,
     Floats,
     Real,
@@ -147,7 +147,7 @@ class Problem:
                 f"warmup: {list(self.warmup)} fixes {plural(len(self.warmup), 'stage')}; "
                 f"{plural(len(self.layers), 'layer')} on {plural(len(self.devices), 'device')} allow 1 to {most}"
             )
-        validate_range("warmup", max(self.warmup), 1, LARGEST)
+        validate_range("warmup", max(self.warmup), 1, MAX_WHOLE)
         warmups(self.warmup, len(self.warmup), self.micro_batches)
 
     def _with_ends(self, field: str, seconds: Floats) -> Floats:

@@ -23,8 +23,8 @@ def _solve(problem: Problem, *, method: str, time_limit_s: float | None, seed: i
 def in_short(plan: Solution) -> str:
     """Summarise a plan: `9 operators on 3 devices, 2 links, 1 of them compressed`."""
     used = len(set(plan.placement.values()))
-    thin = sum(link["ratio"] > 1 for link in plan.links)
-    compressed = f", {thin} of them compressed" if thin else ""
+    count = sum(link["ratio"] > 1 for link in plan.links)
+    compressed = f", {count} of them compressed" if count else ""
     places = f"{plural(len(plan.placement), 'operator')} on {plural(used, 'device')}"
     return f"{places}, {plural(len(plan.links), 'link')}{compressed}"
 

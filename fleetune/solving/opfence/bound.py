@@ -14,11 +14,11 @@ from fleetune.solving.limits import NO_DEADLINE, Deadline
 from fleetune.solving.opfence.graph import components
 from fleetune.solving.opfence.instance import Instance
 from fleetune.solving.opfence.linear_order import LinearOrder
-from fleetune.solving.opfence.path_dp import Limits, PathProgram
+from fleetune.solving.opfence.path_dp import PathProgram, TrialLimits
 from fleetune.solving.validation import Floats
 
-GRID = 12
-ROUNDS = 3
+GRID_POINTS = 12
+REFINEMENTS = 3
 ROUNDING = 1e-9
 """Relative rounding error of sums of many numbers."""
 MAX_WORK = 40_000_000
@@ -30,43 +30,43 @@ def lower_bound_s(instance: Instance, known_s: float, deadline: Deadline = NO_DE
 
     deadline: relaxation (1), which takes most of the time, is skipped once it expires.
     """
-    relaxed = _Relaxed(instance, deadline)
-    least = relaxed.least_slowest_s()
-    rounds = instance.rounds - 1
-    grid = np.unique(np.append(np.linspace(least, max(known_s / instance.rounds, least), GRID), least))
-    sums = relaxed.sums(grid)
-    for _ in range(ROUNDS):
-        lows = _lows(grid, sums, rounds)
+    relaxation = _Relaxation(instance, deadline)
+    least = relaxation.least_slowest_s()
+    repeats = instance.micro_batches - 1
+    grid = np.unique(np.append(np.linspace(least, max(known_s / instance.micro_batches, least), GRID_POINTS), least))
+    sums = relaxation.sums(grid)
+    for _ in range(REFINEMENTS):
+        lows = _lows(grid, sums, repeats)
         at = int(np.argmin(lows))
-        if at + 1 == len(grid) or rounds == 0:
+        if at + 1 == len(grid) or repeats == 0:
             break
-        finer = np.linspace(grid[at], grid[at + 1], GRID)[1:-1]
+        finer = np.linspace(grid[at], grid[at + 1], GRID_POINTS)[1:-1]
         merged = np.concatenate([grid, finer])
         order = np.argsort(merged, kind="stable")
-        grid, sums = merged[order], np.concatenate([sums, relaxed.sums(finer)])[order]
-    bound = float(_lows(grid, sums, rounds).min())
+        grid, sums = merged[order], np.concatenate([sums, relaxation.sums(finer)])[order]
+    bound = float(_lows(grid, sums, repeats).min())
     return max(0.0, min(bound * (1 - ROUNDING), known_s))
 
 
-def _lows(grid: Floats, sums: Floats, rounds: int) -> Floats:
-    """Return the least eq. (3) for T between each grid value and the next."""
+def _lows(grid: Floats, sums: Floats, repeats: int) -> Floats:
+    """Return the least value of eq. (3) for T between each grid value and the next."""
     at_most = np.append(sums[1:], sums[-1])
-    found: Floats = at_most + rounds * grid
+    found: Floats = at_most + repeats * grid
     return found
 
 
-class _Relaxed:
+class _Relaxation:
     def __init__(self, instance: Instance, deadline: Deadline) -> None:
         self.instance = instance
-        self.weight = instance.codec.least_share
+        self.byte_weight = instance.codec.min_wire_share
         path = heaviest_path(instance)
         self.path = _path_order(instance, path)
         self.beside_s = (instance.flops.sum() - instance.flops[path].sum()) / instance.speed.max()
-        self.program = PathProgram(instance, self.path, simple=False, weight=self.weight, deadline=deadline)
-        self.small = len(path) * instance.devices**2 * GRID <= MAX_WORK
+        self.program = PathProgram(instance, self.path, simple=False, byte_weight=self.byte_weight, deadline=deadline)
+        self.small = len(path) * instance.devices**2 * GRID_POINTS <= MAX_WORK
         self.by_speed = np.argsort(-instance.speed, kind="stable")
-        self.held = _flops_held(instance)
-        self.link_s = _quickest(instance, self.weight)
+        self.max_flops = _max_flops(instance)
+        self.link_s = _fastest_transfers_s(instance, self.byte_weight)
         self.parts = len(components(range(instance.operators), instance.parents))
         """Weakly connected components of the graph; that many devices need no link."""
 
@@ -77,7 +77,7 @@ class _Relaxed:
         low, high = max(total / self.instance.speed.sum(), alone), max(total / self.instance.speed.min(), alone)
         for _ in range(60):
             middle = (low + high) / 2
-            enough = np.minimum(middle * self.instance.speed, self.held).sum() >= total * (1 - ROUNDING)
+            enough = np.minimum(middle * self.instance.speed, self.max_flops).sum() >= total * (1 - ROUNDING)
             low, high = (low, middle) if enough else (middle, high)
         return float(low)
 
@@ -85,24 +85,24 @@ class _Relaxed:
         """Return [T] the least sum of compute and receive times."""
         found = np.array([self._divided_s(limit) for limit in slowest_s.tolist()])
         if self.small:
-            endless = np.full(len(slowest_s), np.inf)
-            path_costs = self.program.costs(Limits(slowest_s, slowest_s, endless)) + self.beside_s
+            unlimited = np.full(len(slowest_s), np.inf)
+            path_costs = self.program.costs(TrialLimits(slowest_s, slowest_s, unlimited)) + self.beside_s
             found = np.maximum(found, path_costs)
         return found
 
     def _divided_s(self, limit: float) -> float:
-        """Return the compute time of all flops on the fastest devices, plus the links that joins."""
+        """Return the compute time of all flops on the fastest devices, plus the least time of links between them."""
         instance = self.instance
-        room = np.minimum(limit * instance.speed * (1 + ROUNDING), self.held)
+        room = np.minimum(limit * instance.speed * (1 + ROUNDING), self.max_flops)
         before = np.cumsum(room[self.by_speed]) - room[self.by_speed]
         done = np.clip(instance.flops.sum() - before, 0.0, room[self.by_speed])
-        return float((done / instance.speed[self.by_speed]).sum() + self._joining_s(room))
+        return float((done / instance.speed[self.by_speed]).sum() + self._joining_links_s(room))
 
-    def _joining_s(self, room: Floats) -> float:
+    def _joining_links_s(self, room: Floats) -> float:
         """Return the time of the links between the least number of devices."""
         instance = self.instance
-        work = _fewest(room, float(instance.flops.sum()))
-        memory = _fewest(instance.budget_bytes, float(instance.memory_bytes.sum()))
+        work = _min_devices(room, float(instance.flops.sum()))
+        memory = _min_devices(instance.budget_bytes, float(instance.memory_bytes.sum()))
         links = max(work, memory, 1) - self.parts
         return float(self.link_s[: max(links, 0)].sum())
 
@@ -136,7 +136,7 @@ def _path_order(instance: Instance, path: list[int]) -> LinearOrder:
     )
 
 
-def _flops_held(instance: Instance) -> Floats:
+def _max_flops(instance: Instance) -> Floats:
     """Return [device] the most flops that fit its memory if operators can be divided."""
     with np.errstate(divide="ignore", invalid="ignore"):
         density = np.where(instance.memory_bytes > 0, instance.flops / instance.memory_bytes, np.inf)
@@ -144,19 +144,19 @@ def _flops_held(instance: Instance) -> Floats:
     memory = np.concatenate([[0.0], np.cumsum(instance.memory_bytes[order])])
     flops = np.concatenate([[0.0], np.cumsum(instance.flops[order])])
     distinct = np.append(np.diff(memory) > 0, True)  # operators without memory: keep the last
-    held: Floats = np.interp(instance.budget_bytes, memory[distinct], flops[distinct]) * (1 + ROUNDING)
-    return held
+    max_flops: Floats = np.interp(instance.budget_bytes, memory[distinct], flops[distinct]) * (1 + ROUNDING)
+    return max_flops
 
 
-def _fewest(room: Floats, total: float) -> int:
+def _min_devices(room: Floats, total: float) -> int:
     """Return the least number of devices whose rooms add up to `total`."""
     full = np.cumsum(np.sort(room)[::-1])
     return int(np.searchsorted(full, total * (1 - ROUNDING))) + 1 if total > 0 else 1
 
 
-def _quickest(instance: Instance, weight: float) -> Floats:
+def _fastest_transfers_s(instance: Instance, byte_weight: float) -> Floats:
     """Return [link] the seconds of the smallest output over it, ascending."""
     read = [float(instance.output_bytes[maker]) for maker in range(instance.operators) if instance.users[maker]]
     off = ~np.eye(instance.devices, dtype=bool)
-    found: Floats = np.sort(instance.alpha[off] + instance.beta[off] * (weight * min(read, default=0.0)))
+    found: Floats = np.sort(instance.alpha[off] + instance.beta[off] * (byte_weight * min(read, default=0.0)))
     return found

@@ -10,11 +10,11 @@ import numpy as np
 
 from fleetune.solving.limits import NO_DEADLINE, Deadline
 from fleetune.solving.opfence.graph import components
-from fleetune.solving.opfence.instance import Instance, Ints, Placement, sum_by_group
+from fleetune.solving.opfence.instance import MIN_GAIN, Instance, Ints, Placement, sum_by_group
 from fleetune.solving.opfence.linear_order import LinearOrder
 from fleetune.solving.validation import Floats
 
-FASTEST = 10.0
+INFINITE_LINK_SPEEDUP = 10.0
 """Links of infinite bandwidth count as this many times the fastest finite one."""
 
 
@@ -38,16 +38,16 @@ def bandwidth(instance: Instance) -> Floats:
     with np.errstate(divide="ignore", over="ignore"):
         speed = 1 / instance.beta
     np.fill_diagonal(speed, 0.0)
-    endless = np.isinf(speed)
-    top = float(speed[~endless].max(initial=0.0)) or 1.0
-    speed[endless] = FASTEST * top
+    infinite = np.isinf(speed)
+    top = float(speed[~infinite].max(initial=0.0)) or 1.0
+    speed[infinite] = INFINITE_LINK_SPEEDUP * top
     shared: Floats = (speed + speed.T) / (2 * top)
     return shared
 
 
-def excess_components(instance: Instance, placement: Placement, fence: Ints) -> int:
-    """Return the number of connected components beyond one per cluster; fence: [device] its cluster."""
-    cluster = fence[placement]
+def excess_components(instance: Instance, placement: Placement, cluster_of: Ints) -> int:
+    """Return the number of connected components beyond one per cluster; cluster_of: [device] its cluster."""
+    cluster = cluster_of[placement]
     return sum(
         len(components(np.flatnonzero(cluster == number).tolist(), instance.parents)) - 1
         for number in np.unique(cluster).tolist()
@@ -55,7 +55,7 @@ def excess_components(instance: Instance, placement: Placement, fence: Ints) -> 
 
 
 def reconnect_clusters(
-    instance: Instance, placement: Placement, fence: Ints, deadline: Deadline = NO_DEADLINE
+    instance: Instance, placement: Placement, cluster_of: Ints, deadline: Deadline = NO_DEADLINE
 ) -> Placement:
     """Move the smaller components of each cluster to the cluster they share most edges with, within memory.
 
@@ -64,10 +64,10 @@ def reconnect_clusters(
     found = placement.copy()
     stuck: set[tuple[int, ...]] = set()
     while not deadline.expired:
-        part = _smaller_part(instance, found, fence, stuck)
+        part = _smallest_surplus_component(instance, found, cluster_of, stuck)
         if part is None:
             return found
-        device = _adjacent_device(instance, found, fence, part)
+        device = _adjacent_device(instance, found, cluster_of, part)
         if device is None:
             stuck.add(tuple(part))
         else:
@@ -75,36 +75,36 @@ def reconnect_clusters(
     return found
 
 
-def _smaller_part(
-    instance: Instance, placement: Placement, fence: Ints, stuck: set[tuple[int, ...]]
+def _smallest_surplus_component(
+    instance: Instance, placement: Placement, cluster_of: Ints, stuck: set[tuple[int, ...]]
 ) -> list[int] | None:
     """Return the smallest surplus component that is not `stuck`, or None."""
-    cluster = fence[placement]
-    torn = [
+    cluster = cluster_of[placement]
+    surplus = [
         part
         for number in np.unique(cluster).tolist()
         for part in components(np.flatnonzero(cluster == number).tolist(), instance.parents)[1:]
         if tuple(part) not in stuck
     ]
-    return min(torn, key=lambda part: (len(part), part)) if torn else None
+    return min(surplus, key=lambda part: (len(part), part)) if surplus else None
 
 
-def _adjacent_device(instance: Instance, placement: Placement, fence: Ints, part: list[int]) -> int | None:
+def _adjacent_device(instance: Instance, placement: Placement, cluster_of: Ints, part: list[int]) -> int | None:
     """Return the device outside the cluster with memory for the part and the most edges to it, or None."""
-    own = fence[placement[part[0]]]
-    talks: dict[int, int] = {}
+    own = cluster_of[placement[part[0]]]
+    edge_count: dict[int, int] = {}
     for operator in part:
         for other in instance.parents[operator] + instance.users[operator]:
             device = int(placement[other])
-            if fence[device] != own:
-                talks[device] = talks.get(device, 0) + 1
+            if cluster_of[device] != own:
+                edge_count[device] = edge_count.get(device, 0) + 1
     held = sum_by_group(instance.memory_bytes, placement, instance.devices)
     need = float(instance.memory_bytes[part].sum())
-    able = [device for device in talks if held[device] + need <= instance.budget_bytes[device]]
-    return min(able, key=lambda device: (-talks[device], device)) if able else None
+    candidates = [device for device in edge_count if held[device] + need <= instance.budget_bytes[device]]
+    return min(candidates, key=lambda device: (-edge_count[device], device)) if candidates else None
 
 
-ALL_ORDERS = 6
+MAX_PERMUTED_CLUSTERS = 6
 """Number of clusters up to which every order is tried."""
 
 
@@ -121,7 +121,7 @@ def device_orders(
 ) -> list[list[int]]:
     """Return up to `most` orders of all devices, cluster by cluster, quickest links first."""
     between = np.array([[hops[np.ix_(a, b)].min() for b in clusters] for a in clusters])
-    if len(clusters) <= ALL_ORDERS:
+    if len(clusters) <= MAX_PERMUTED_CLUSTERS:
         orders = [list(order) for order in permutations(range(len(clusters)))]
     else:
         orders = [_nearest_neighbour_path(between, list(range(len(clusters))), first) for first in range(len(clusters))]
@@ -179,6 +179,6 @@ def _insertion_search(length: Floats, order: list[int], deadline: Deadline) -> l
             tried = [rest[:to] + [order[at]] + rest[to:] for to in range(len(order))]
             lengths = [_path_length(length, option) for option in tried]
             to = int(np.argmin(lengths))
-            if lengths[to] < best * (1 - 1e-12):
+            if lengths[to] < best * (1 - MIN_GAIN):
                 order, best, improved = tried[to], lengths[to], True
     return order

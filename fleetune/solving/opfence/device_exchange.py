@@ -9,15 +9,13 @@ from typing import NamedTuple
 import numpy as np
 
 from fleetune.solving.limits import NO_DEADLINE, Deadline
-from fleetune.solving.opfence.instance import Instance, Ints, Placement, sum_by_group
+from fleetune.solving.opfence.instance import MIN_GAIN, Instance, Ints, Placement, sum_by_group
 from fleetune.solving.validation import Floats
 
-CHUNK = 4_000_000
+MAX_TABLE_ELEMENTS = 4_000_000
 """Elements per table."""
-MAX_TURNED = 16
+MAX_SHIFTED = 16
 """Longest segment that is shifted."""
-BETTER = 1e-12
-"""Relative gain that counts as an improvement."""
 
 
 class QuotientGraph(NamedTuple):
@@ -32,31 +30,31 @@ class QuotientGraph(NamedTuple):
 
 
 def exchange_devices(
-    instance: Instance, placement: Placement, fence: Ints | None = None, deadline: Deadline = NO_DEADLINE
+    instance: Instance, placement: Placement, cluster_of: Ints | None = None, deadline: Deadline = NO_DEADLINE
 ) -> Placement:
     """Exchange devices while that is faster, everything fits and the deadline allows; return the placement.
 
-    fence: [device]; only devices with the same number are exchanged.
+    cluster_of: [device]; only devices with the same number are exchanged.
     """
     if deadline.expired:
         return placement
     used = devices_in_order(instance, placement)
     part_of = np.full(instance.devices, -1)
     part_of[used] = np.arange(len(used))
-    parts = _parts(instance, part_of[placement], len(used))
+    quotient = _quotient_graph(instance, part_of[placement], len(used))
     idle = np.setdiff1d(np.arange(instance.devices), used)
     current = np.concatenate([used, idle])
-    current_s = float(_costs(instance, parts, used[None])[0])
-    ways = [_swaps(len(used), instance.devices), _segment_shifts(len(used), instance.devices)]
-    if fence is not None:
-        ways = [way[(fence[current][way] == fence[current]).all(axis=1)] for way in ways]
-    way = 0
-    while way < len(ways) and not deadline.expired:
-        best, best_s = _best(instance, parts, current, ways[way], deadline)
-        if best_s < current_s * (1 - BETTER):
-            current, current_s, way = best, best_s, 0
+    current_s = float(_costs(instance, quotient, used[None])[0])
+    neighbourhoods = [_swaps(len(used), instance.devices), _segment_shifts(len(used), instance.devices)]
+    if cluster_of is not None:
+        neighbourhoods = [x[(cluster_of[current][x] == cluster_of[current]).all(axis=1)] for x in neighbourhoods]
+    tried = 0
+    while tried < len(neighbourhoods) and not deadline.expired:
+        best, best_s = _best(instance, quotient, current, neighbourhoods[tried], deadline)
+        if best_s < current_s * (1 - MIN_GAIN):
+            current, current_s, tried = best, best_s, 0
         else:
-            way += 1
+            tried += 1
     found: Placement = current[part_of[placement]]
     return found
 
@@ -71,8 +69,8 @@ def devices_in_order(instance: Instance, placement: Placement) -> Ints:
     return used[np.argsort(middle, kind="stable")]
 
 
-def _parts(instance: Instance, part: Ints, count: int) -> QuotientGraph:
-    """Return the quotient graph; part: [operator], numbered from 0."""
+def _quotient_graph(instance: Instance, part: Ints, count: int) -> QuotientGraph:
+    """Return the quotient graph; part: [operator] the number of its part, from 0."""
     return QuotientGraph(
         sum_by_group(instance.flops, part, count),
         sum_by_group(instance.memory_bytes, part, count),
@@ -80,35 +78,37 @@ def _parts(instance: Instance, part: Ints, count: int) -> QuotientGraph:
     )
 
 
-def _costs(instance: Instance, parts: QuotientGraph, devices: Ints) -> Floats:
+def _costs(instance: Instance, quotient: QuotientGraph, devices: Ints) -> Floats:
     """Return [option] the time by eq. (3) if devices[option, i] runs part i; infinite if it does not fit."""
-    compute_s = parts.flops / instance.speed[devices]
-    at = (devices[:, parts.sender], devices[:, parts.receiver])
-    alpha_s, beta = instance.alpha[at] * parts.transfers, instance.beta[at]
-    link_s = alpha_s + beta * parts.dense_bytes
+    compute_s = quotient.flops / instance.speed[devices]
+    at = (devices[:, quotient.sender], devices[:, quotient.receiver])
+    alpha_s, beta = instance.alpha[at] * quotient.transfers, instance.beta[at]
+    link_s = alpha_s + beta * quotient.dense_bytes
     if instance.codec.ratio and link_s.shape[1]:
         slowest_s = link_s.max(axis=1, keepdims=True)
-        link_s = alpha_s + beta * instance.codec.wire_bytes(parts.dense_bytes, link_s, slowest_s)
-    receives = parts.receiver[:, None] == np.arange(len(parts.flops))
+        link_s = alpha_s + beta * instance.codec.wire_bytes(quotient.dense_bytes, link_s, slowest_s)
+    receives = quotient.receiver[:, None] == np.arange(len(quotient.flops))
     receive_s = link_s @ receives.astype(np.float64)
     slowest = np.maximum(compute_s.max(axis=1), receive_s.max(axis=1))
-    seconds = compute_s.sum(axis=1) + receive_s.sum(axis=1) + (instance.rounds - 1) * slowest
-    short = (parts.memory_bytes > instance.budget_bytes[devices]).any(axis=1)
-    found: Floats = np.where(short, np.inf, seconds)
+    seconds = compute_s.sum(axis=1) + receive_s.sum(axis=1) + (instance.micro_batches - 1) * slowest
+    lacks_memory = (quotient.memory_bytes > instance.budget_bytes[devices]).any(axis=1)
+    found: Floats = np.where(lacks_memory, np.inf, seconds)
     return found
 
 
-def _best(instance: Instance, parts: QuotientGraph, current: Ints, way: Ints, deadline: Deadline) -> tuple[Ints, float]:
+def _best(
+    instance: Instance, quotient: QuotientGraph, current: Ints, neighbourhood: Ints, deadline: Deadline
+) -> tuple[Ints, float]:
     """Return the fastest arrangement of a neighbourhood and its time; at the deadline, of those examined."""
-    best, best_s, count = current, np.inf, len(parts.flops)
-    step = max(1, CHUNK // (count + len(parts.sender)))
-    for low in range(0, len(way), step):
+    best, best_s, count = current, np.inf, len(quotient.flops)
+    step = max(1, MAX_TABLE_ELEMENTS // (count + len(quotient.sender)))
+    for low in range(0, len(neighbourhood), step):
         if deadline.expired:
             break
-        costs = _costs(instance, parts, current[way[low : low + step, :count]])
+        costs = _costs(instance, quotient, current[neighbourhood[low : low + step, :count]])
         at = int(np.argmin(costs))
         if costs[at] < best_s:
-            best, best_s = current[way[low + at]], float(costs[at])
+            best, best_s = current[neighbourhood[low + at]], float(costs[at])
     return best, best_s
 
 
@@ -126,8 +126,8 @@ def _segment_shifts(used: int, devices: int) -> Ints:
     """Return [exchange, position] all segments of three or more used devices, rotated by one or reversed."""
     found = []
     for first in range(used):
-        for last in range(first + 2, min(used, first + MAX_TURNED)):
-            stretch = list(range(first, last + 1))
-            for turned in (stretch[1:] + stretch[:1], stretch[-1:] + stretch[:-1], stretch[::-1]):
-                found.append([*range(first), *turned, *range(last + 1, devices)])
+        for last in range(first + 2, min(used, first + MAX_SHIFTED)):
+            segment = list(range(first, last + 1))
+            for shifted in (segment[1:] + segment[:1], segment[-1:] + segment[:-1], segment[::-1]):
+                found.append([*range(first), *shifted, *range(last + 1, devices)])
     return np.array(found, np.int64).reshape(-1, devices)

@@ -1,9 +1,9 @@
-"""Memory: messages of infeasible problems, and packings of operators where no contiguous partition fits."""
+"""Memory of opfence plans: messages for infeasible problems, and packings where no contiguous partition fits."""
 
 import numpy as np
 
 from fleetune.solving.limits import NO_DEADLINE, Deadline
-from fleetune.solving.opfence.instance import Instance, Placement, kept_bytes
+from fleetune.solving.opfence.instance import Instance, Placement, required_bytes
 from fleetune.solving.validation import plural
 
 HINT = "split it, keep fewer micro-batches at a time or add a device with more memory"
@@ -14,16 +14,16 @@ def infeasibility_reason(instance: Instance) -> str | None:
     problem = instance.problem
     devices, operators = problem.devices, problem.operators
     roomiest = max(devices, key=lambda device: device.memory_bytes)
-    needs = [kept_bytes(problem, x.param_bytes, x.output_bytes) for x in operators]
+    needs = [required_bytes(problem, x.param_bytes, x.output_bytes) for x in operators]
     largest = max(range(instance.operators), key=needs.__getitem__)
     room = roomiest.memory_bytes
     if needs[largest] > room:
         return (
             f"operator {operators[largest].name} needs {needs[largest]} bytes alone (parameters with gradients and "
-            f"optimizer state, outputs of {plural(instance.rounds, 'micro-batch')}); device "
+            f"optimizer state, outputs of {plural(instance.micro_batches, 'micro-batch')}); device "
             f"{roomiest.name}, the roomiest, has {room} and lacks {needs[largest] - room}; {HINT}"
         )
-    total = kept_bytes(problem, sum(x.param_bytes for x in operators), sum(x.output_bytes for x in operators))
+    total = required_bytes(problem, sum(x.param_bytes for x in operators), sum(x.output_bytes for x in operators))
     have = sum(device.memory_bytes for device in devices)
     if total > have:
         return (
@@ -35,10 +35,10 @@ def infeasibility_reason(instance: Instance) -> str | None:
     return None
 
 
-def packing_failure(instance: Instance, proven: bool, hurried: bool = False) -> str:
+def packing_failure(instance: Instance, proven: bool, timed_out: bool = False) -> str:
     """Describe the operator that lacks least memory if the largest are placed first.
 
-    hurried: a time limit ended the search for a packing.
+    timed_out: a time limit ended the search for a packing.
     """
     left, first = instance.budget_bytes.copy(), None
     for operator in np.argsort(-instance.memory_bytes, kind="stable").tolist():
@@ -50,8 +50,8 @@ def packing_failure(instance: Instance, proven: bool, hurried: bool = False) -> 
     operator, device, missing = first
     how = "no placement fits all memories"
     if not proven:
-        how = f"no placement was found{' in the time given' if hurried else ''} that fits all memories"
-    hint = f"give more time, or {HINT}" if hurried and not proven else HINT
+        how = f"no placement was found{' in the time given' if timed_out else ''} that fits all memories"
+    hint = f"give more time, or {HINT}" if timed_out and not proven else HINT
     return (
         f"{how}: with the largest operators placed first, operator {instance.problem.operators[operator].name} needs "
         f"{instance.memory_bytes[operator]:.0f} bytes and device "
@@ -73,11 +73,11 @@ def memory_violation(instance: Instance, placement: Placement) -> str:
     )
 
 
-WORK = 5.0
+MAX_DETERMINISTIC_S = 5.0
 """Deterministic solver seconds without a time limit."""
-MIN_S = 0.1
+MIN_SOLVER_S = 0.1
 """Minimum solver seconds."""
-MAX_PLACES = 50_000
+MAX_SOLVER_PAIRS = 50_000
 """Limit of operators times devices for the constraint solver."""
 
 
@@ -89,7 +89,7 @@ def pack(instance: Instance, deadline: Deadline = NO_DEADLINE) -> tuple[Placemen
     placement = greedy_packing(instance)
     if placement is not None:
         return placement, True
-    if instance.operators * instance.devices > MAX_PLACES:
+    if instance.operators * instance.devices > MAX_SOLVER_PAIRS:
         return None, False
     return _solve_packing(instance, deadline)
 
@@ -132,9 +132,9 @@ def _solve_packing(instance: Instance, deadline: Deadline) -> tuple[Placement | 
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     if deadline.limited:
-        solver.parameters.max_time_in_seconds = max(deadline.left_s(), MIN_S)
+        solver.parameters.max_time_in_seconds = max(deadline.left_s(), MIN_SOLVER_S)
     else:
-        solver.parameters.max_deterministic_time = WORK
+        solver.parameters.max_deterministic_time = MAX_DETERMINISTIC_S
     status = solver.solve(model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None, whole and status == cp_model.INFEASIBLE

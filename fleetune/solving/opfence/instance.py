@@ -8,11 +8,13 @@ from numpy.typing import NDArray
 from fleetune.solving.opfence.compression import Codec
 from fleetune.solving.opfence.graph import indexed, topological, users_of
 from fleetune.solving.opfence.problem import Problem
-from fleetune.solving.validation import Floats
+from fleetune.solving.validation import Floats, link_matrix
 
 Ints = NDArray[np.int64]
 Placement = Ints
 """[operator], its device."""
+MIN_GAIN = 1e-12
+"""Relative gain that counts as an improvement."""
 
 
 class Traffic(NamedTuple):
@@ -31,7 +33,7 @@ class Instance:
         self.problem = problem
         operators, devices = problem.operators, problem.devices
         self.operators, self.devices = len(operators), len(devices)
-        self.rounds = problem.micro_batches
+        self.micro_batches = problem.micro_batches
         self.parents = indexed([x.name for x in operators], [x.inputs for x in operators])
         self.users = users_of(self.parents)
         self.order = topological(self.parents)
@@ -40,7 +42,7 @@ class Instance:
         self.memory_bytes = np.array([operator_bytes(problem, i) for i in range(self.operators)])
         self.speed = np.array([x.flops_per_s for x in devices])
         self.budget_bytes = np.array([x.memory_bytes for x in devices], np.float64)
-        self.alpha, self.beta = _matrix(problem.alpha_s), _matrix(problem.beta_s_per_byte)
+        self.alpha, self.beta = link_matrix(problem.alpha_s), link_matrix(problem.beta_s_per_byte)
         self.codec = Codec(
             ratio=problem.compression_ratio or 0.0,
             kept_bytes=problem.codec_bytes_per_kept_element or problem.element_bytes,
@@ -70,8 +72,8 @@ class Instance:
         seconds: Floats = self.alpha[at] * traffic.transfers + self.beta[at] * traffic.dense_bytes
         return seconds
 
-    def seconds(self, placement: Placement) -> tuple[Floats, Floats]:
-        """Return C_p and R_p of eq. (2), [device]."""
+    def busy_s(self, placement: Placement) -> tuple[Floats, Floats]:
+        """Return the compute and receive times of eq. (2), C_p and R_p, both [device]."""
         compute_s: Floats = sum_by_group(self.flops, placement, self.devices) / self.speed
         traffic = self.traffic(placement)
         at, dense_s = (traffic.sender, traffic.receiver), self.dense_s(traffic)
@@ -81,9 +83,9 @@ class Instance:
 
     def cost_s(self, placement: Placement) -> float:
         """Return the time by eq. (3), without regard to memory."""
-        compute_s, receive_s = self.seconds(placement)
+        compute_s, receive_s = self.busy_s(placement)
         slowest = max(float(compute_s.max()), float(receive_s.max()))
-        return float(compute_s.sum() + receive_s.sum()) + (self.rounds - 1) * slowest
+        return float(compute_s.sum() + receive_s.sum()) + (self.micro_batches - 1) * slowest
 
     def peak_bytes(self, placement: Placement) -> list[int | float]:
         """Return [device] the bytes it keeps; integers unless the optimizer's are not."""
@@ -91,7 +93,7 @@ class Instance:
         for operator, device in zip(self.problem.operators, placement.tolist(), strict=True):
             params[device] += operator.param_bytes
             outputs[device] += operator.output_bytes
-        return [kept_bytes(self.problem, one, other) for one, other in zip(params, outputs, strict=True)]
+        return [required_bytes(self.problem, one, other) for one, other in zip(params, outputs, strict=True)]
 
     def missing_bytes(self, placement: Placement) -> list[int | float]:
         """Return [device] the bytes it lacks; 0 or less if everything fits."""
@@ -107,7 +109,7 @@ def sum_by_group(values: Floats, group: Ints, groups: int) -> Floats:
     return np.bincount(group, values, minlength=groups).astype(np.float64, copy=False)
 
 
-def kept_bytes(problem: Problem, param_bytes: int, output_bytes: int) -> int | float:
+def required_bytes(problem: Problem, param_bytes: int, output_bytes: int) -> int | float:
     """Return the memory of parameters with gradients and optimizer state, and of every micro-batch's outputs."""
     factor = 2 + problem.optimizer_bytes_per_param_byte
     state = param_bytes * int(factor) if factor == int(factor) else param_bytes * factor
@@ -118,11 +120,4 @@ def kept_bytes(problem: Problem, param_bytes: int, output_bytes: int) -> int | f
 def operator_bytes(problem: Problem, operator: int) -> float:
     """Return the memory of one operator."""
     one = problem.operators[operator]
-    return float(kept_bytes(problem, one.param_bytes, one.output_bytes))
-
-
-def _matrix(rows: tuple[tuple[float | None, ...], ...]) -> Floats:
-    """Return [from, to] with a diagonal of 0."""
-    array = np.array([[0.0 if x is None else x for x in row] for row in rows], np.float64).reshape(len(rows), -1)
-    np.fill_diagonal(array, 0.0)
-    return array
+    return float(required_bytes(problem, one.param_bytes, one.output_bytes))

@@ -14,7 +14,7 @@ class LinearOrder(NamedTuple):
 
     order: Ints
     at: Ints
-    """[cut], operators before it; ascending from 0 to all."""
+    """[cut], number of operators before it; ascending from 0 to all."""
     flops: Floats
     """[cut], of all operators before it."""
     memory_bytes: Floats
@@ -55,9 +55,9 @@ def linear_orders(instance: Instance) -> list[LinearOrder]:
     Short range omits skip connections that pass over several devices, which cuts between them should not pay for.
     """
     found: dict[bytes, LinearOrder] = {}
-    soon = max(2, 2 * instance.operators // max(instance.devices, 1))
+    short_range = max(2, 2 * instance.operators // max(instance.devices, 1))
     for order in (instance.order, depth_first(instance.parents)):
-        for reach in (instance.operators, soon):
+        for reach in (instance.operators, short_range):
             line = linear_order(instance, order, reach)
             found.setdefault(b"".join(np.ascontiguousarray(column).tobytes() for column in line), line)
     return list(found.values())
@@ -82,12 +82,12 @@ def linear_order(instance: Instance, order: list[int], reach: int) -> LinearOrde
     return LinearOrder(
         order=np.array(order, np.int64),
         at=np.arange(count + 1),
-        flops=_running(instance.flops[order]),
-        memory_bytes=_running(instance.memory_bytes[order]),
+        flops=_prefix_sums(instance.flops[order]),
+        memory_bytes=_prefix_sums(instance.memory_bytes[order]),
         crossing_bytes=np.maximum(np.cumsum(outputs)[: count + 1], 0.0),
         crossing=np.cumsum(crossing)[: count + 1],
     )
 
 
-def _running(values: Floats) -> Floats:
+def _prefix_sums(values: Floats) -> Floats:
     return np.concatenate([[0.0], np.cumsum(values)])

@@ -16,12 +16,10 @@ import numpy as np
 
 from fleetune.solving.limits import NO_DEADLINE, Deadline
 from fleetune.solving.opfence.graph import Edges
-from fleetune.solving.opfence.instance import Instance, Placement, sum_by_group
+from fleetune.solving.opfence.instance import MIN_GAIN, Instance, Placement, sum_by_group
 
-LONGEST = 24
+MAX_CHAIN_MOVES = 24
 """Moves per chain."""
-BETTER = 1e-12
-"""Relative gain that counts as an improvement."""
 
 
 class IncrementalPlacement:
@@ -85,11 +83,11 @@ class IncrementalPlacement:
             (alpha[sender][to] * count, beta[sender][to], size) for (sender, to), (count, size) in self.links.items()
         ]
         receive = [0.0] * self.instance.devices
-        for (_, to), seconds in zip(self.links, self.instance.codec.seconds(carried), strict=True):
+        for (_, to), seconds in zip(self.links, self.instance.codec.link_seconds(carried), strict=True):
             receive[to] += seconds
         compute: list[float] = [flops / speed for flops, speed in zip(self.flops, self._speed, strict=True)]
         slowest: float = max(max(compute), max(receive))
-        return sum(compute) + sum(receive) + (self.instance.rounds - 1) * slowest
+        return sum(compute) + sum(receive) + (self.instance.micro_batches - 1) * slowest
 
     def _add_transfer(self, maker: int, sender: int, to: int, times: int) -> None:
         """Add (1) or remove (-1) the transfer of an output over a link."""
@@ -118,7 +116,7 @@ def chain_moves(
                     current_s = _move_chain(
                         state, (operator, to), instance.parents if up else instance.users, current_s
                     )
-        if not current_s < before_s * (1 - BETTER):
+        if not current_s < before_s * (1 - MIN_GAIN):
             break
     return np.array(state.placement, np.int64)
 
@@ -140,7 +138,7 @@ def _move_chain(state: IncrementalPlacement, start: tuple[int, int], follow: Edg
     away = state.placement[first]
     best_s, best, done = current_s, 0, list[int]()
     waiting = [first]
-    while waiting and len(done) < LONGEST:
+    while waiting and len(done) < MAX_CHAIN_MOVES:
         operator = waiting.pop(0)
         if state.placement[operator] != away or not state.has_room(operator, to):
             continue
@@ -148,16 +146,16 @@ def _move_chain(state: IncrementalPlacement, start: tuple[int, int], follow: Edg
         done.append(operator)
         waiting += [other for other in follow[operator] if state.placement[other] == away]
         cost_s = state.cost_s()
-        if cost_s < best_s * (1 - BETTER):
+        if cost_s < best_s * (1 - MIN_GAIN):
             best_s, best = cost_s, len(done)
     for operator in reversed(done[best:]):
         state.move(operator, away)
     return best_s
 
 
-HOT, COLD = 0.1, 0.0005
+START_TEMPERATURE, END_TEMPERATURE = 0.1, 0.0005
 """Start and end temperature, relative to the first cost: a step of that loss is accepted every third time."""
-PRICE = 4.0
+MEMORY_PENALTY = 4.0
 """Penalty for lacking all memory that operators need, relative to the first cost."""
 
 
@@ -173,19 +171,19 @@ def anneal(
     best_s, best = (cost_s if state.missing_bytes() <= 0 else math.inf), None
     if cost_s == 0:
         return None
-    price = PRICE * cost_s / (float(instance.memory_bytes.sum()) or 1.0)
-    scale, cooling = cost_s, math.log(COLD / HOT) / steps
-    cost_s += price * state.missing_bytes()
+    penalty = MEMORY_PENALTY * cost_s / (float(instance.memory_bytes.sum()) or 1.0)
+    scale, cooling = cost_s, math.log(END_TEMPERATURE / START_TEMPERATURE) / steps
+    cost_s += penalty * state.missing_bytes()
     for step in range(steps):
         if deadline.expired:
             break
-        heat = HOT * math.exp(cooling * step) * scale
+        temperature = START_TEMPERATURE * math.exp(cooling * step) * scale
         undo = _random_step(state, random)
         lack, plain_s = state.missing_bytes(), state.cost_s()
-        new_s = plain_s + price * lack
-        if new_s <= cost_s or random.random() < math.exp((cost_s - new_s) / heat):
+        new_s = plain_s + penalty * lack
+        if new_s <= cost_s or random.random() < math.exp((cost_s - new_s) / temperature):
             cost_s = new_s
-            if lack <= 0 and plain_s < best_s * (1 - 1e-12):
+            if lack <= 0 and plain_s < best_s * (1 - MIN_GAIN):
                 best_s, best = plain_s, np.array(state.placement, np.int64)
         else:
             for operator, device in reversed(undo):

@@ -4,8 +4,8 @@
 from the device before it what crosses its cut. `best_cuts` takes the order of devices as given: f[k, i] is the least
 sum of compute and receive times if device k ends a run at cut i.
 
-Many limits on the slowest device (and guesses of the slowest link, if links are thinned relative to it) are solved side
-by side, because the maximum in eq. (3) is not additive along the order, but is a constraint under a limit.
+Many limits on the slowest device (and guesses of the slowest link, if links are compressed relative to it) are solved
+side by side, because the maximum in eq. (3) is not additive along the order, but is a constraint under a limit.
 """
 
 from typing import NamedTuple
@@ -23,10 +23,10 @@ SLACK = 1e-9
 MIN_GRID_SHARE = 1e-5
 """Least limit relative to the highest; lower ones exclude everything."""
 Bools = NDArray[np.bool_]
-Places = NDArray[np.int32]
+Indices = NDArray[np.int32]
 
 
-class Limits(NamedTuple):
+class TrialLimits(NamedTuple):
     """Limits of the trials that are solved side by side: arrays [trial]."""
 
     compute_s: Floats
@@ -34,7 +34,7 @@ class Limits(NamedTuple):
     receive_s: Floats
     """Largest receive time of a run."""
     link_s: Floats
-    """Largest dense time of a link; links are thinned as if the slowest took this."""
+    """Largest dense time of a link; links are compressed as if the slowest took this."""
 
 
 class DevicePath(NamedTuple):
@@ -56,8 +56,8 @@ class PathProgram:
     """Dynamic program over one linear order.
 
     simple: each device has at most one run; a state remembers its cheapest path only, so that the result is good, but
-    not always optimal. Otherwise devices may repeat: the result is no plan but, on a chain, a lower bound. weight: cost
-    of a byte in place of compression, for bounds. deadline: nothing is found once it expires.
+    not always optimal. Otherwise devices may repeat: the result is no plan but, on a chain, a lower bound.
+    byte_weight: cost of a byte in place of compression, for bounds. deadline: nothing is found once it expires.
     """
 
     def __init__(
@@ -66,33 +66,33 @@ class PathProgram:
         line: LinearOrder,
         *,
         simple: bool = True,
-        weight: float | None = None,
+        byte_weight: float | None = None,
         deadline: Deadline = NO_DEADLINE,
     ) -> None:
-        self.line, self.simple, self.codec, self.weight = line, simple, instance.codec, weight
+        self.line, self.simple, self.codec, self.byte_weight = line, simple, instance.codec, byte_weight
         self.deadline = deadline
         self.alpha, self.beta = instance.alpha.T.copy(), instance.beta.T.copy()
         self.speed, self.budget_bytes = instance.speed, instance.budget_bytes
         self.same = np.eye(instance.devices, dtype=bool)
 
-    def costs(self, limits: Limits) -> Floats:
+    def costs(self, limits: TrialLimits) -> Floats:
         """Return [trial] the cost of the cheapest path; infinite if there is none, 0 (a valid bound) if time ran
         out."""
         found = self._run(limits)
         return np.zeros(len(limits.compute_s)) if found is None else np.asarray(found[0].min(axis=1))
 
-    def trials(self, limits: Limits) -> list[DevicePath]:
+    def paths(self, limits: TrialLimits) -> list[DevicePath]:
         """Return the cheapest path of every feasible trial, without duplicates."""
-        walked = self._run(limits)
-        if walked is None:
+        run = self._run(limits)
+        if run is None:
             return []
-        last, start, before = walked
+        last, start, before = run
         found: dict[tuple[tuple[int, ...], tuple[int, ...]], None] = {}
         for trial in np.flatnonzero(np.isfinite(last.min(axis=1))).tolist():
-            found[self._back(start[:, trial], before[:, trial], int(np.argmin(last[trial])))] = None
+            found[self._trace_back(start[:, trial], before[:, trial], int(np.argmin(last[trial])))] = None
         return [DevicePath(list(devices), list(ends)) for devices, ends in found]
 
-    def _run(self, limits: Limits) -> tuple[Floats, Places, Places] | None:
+    def _run(self, limits: TrialLimits) -> tuple[Floats, Indices, Indices] | None:
         """Return [trial, device] the final cost, and [cut, trial, device] the start of the run that ends there and
         the device before the run that begins there. None if time ran out."""
         if self.deadline.expired:
@@ -111,21 +111,21 @@ class PathProgram:
         for cut in range(1, cuts):
             if self.deadline.expired:
                 return None
-            _expire(begun, best, best_s, first[cut], cut)
+            _replace_expired_starts(begun, best, best_s, first[cut], cut)
             start[cut] = best
             entered = (best_s + work_s[cut])[:, None, :] + self._entering(cut, limits)
             if self.simple:
-                behind = used[best, across, device]
-                entered[behind.transpose(0, 2, 1)] = np.inf
+                visited = used[best, across, device]
+                entered[visited.transpose(0, 2, 1)] = np.inf
             before = entered.argmin(axis=2)
             previous[cut] = before
             begun[cut] = entered[across, device, before] - work_s[cut]
             if self.simple:
-                used[cut] = behind[across, before] | self.same
+                used[cut] = visited[across, before] | self.same
             better = begun[cut] < best_s
             best_s[better] = begun[cut][better]
             best[better] = cut
-        _expire(begun, best, best_s, first[cuts], cuts)
+        _replace_expired_starts(begun, best, best_s, first[cuts], cuts)
         start[cuts] = best
         return best_s + work_s[cuts], start, previous
 
@@ -138,14 +138,14 @@ class PathProgram:
         found: Ints = np.maximum(by_work, by_memory[:, None, :])
         return found
 
-    def _entering(self, cut: int, limits: Limits) -> Floats:
+    def _entering(self, cut: int, limits: TrialLimits) -> Floats:
         """Return [trial, to, from] the seconds of receiving what crosses the cut; infinite if a limit excludes it."""
         crossing_bytes = self.line.crossing_bytes[cut]
         alpha_s = self.alpha * self.line.crossing[cut]
         dense_s = alpha_s + self.beta * crossing_bytes
         closed = self.same[None]
-        if self.weight is not None:
-            seconds = (alpha_s + self.beta * (crossing_bytes * self.weight))[None]
+        if self.byte_weight is not None:
+            seconds = (alpha_s + self.beta * (crossing_bytes * self.byte_weight))[None]
         elif not self.codec.ratio:
             seconds = dense_s[None]
         else:
@@ -156,7 +156,7 @@ class PathProgram:
         found: Floats = np.where(closed | (seconds > allowed), np.inf, seconds)
         return found
 
-    def _back(self, start: Places, before: Places, place: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _trace_back(self, start: Indices, before: Indices, place: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         devices, ends, cut = list[int](), list[int](), self.line.cuts
         while True:
             devices.append(place)
@@ -167,7 +167,7 @@ class PathProgram:
             place = int(before[cut, place])
 
 
-def _expire(begun: Floats, best: Ints, best_s: Floats, first: Ints, cut: int) -> None:
+def _replace_expired_starts(begun: Floats, best: Ints, best_s: Floats, first: Ints, cut: int) -> None:
     """Choose the best start before `cut` anew where the current one lies before `first`, the earliest allowed."""
     late = np.nonzero(best < first)
     if not len(late[0]):
@@ -180,7 +180,7 @@ def _expire(begun: Floats, best: Ints, best_s: Floats, first: Ints, cut: int) ->
     best[late] = np.where(np.isfinite(best_s[late]), chosen + low, np.minimum(first[late], cut - 1))
 
 
-class _Reached(NamedTuple):
+class _DeviceTable(NamedTuple):
     """Table of one device of the order: arrays [trial, cut]."""
 
     cost_s: Floats
@@ -193,8 +193,8 @@ class _Reached(NamedTuple):
 def best_cuts(
     instance: Instance,
     line: LinearOrder,
-    row: list[int],
-    limits: Limits,
+    device_order: list[int],
+    limits: TrialLimits,
     *,
     use_all: bool,
     deadline: Deadline = NO_DEADLINE,
@@ -203,37 +203,39 @@ def best_cuts(
 
     use_all: every device of the order has at least one operator; else some may be left out. Empty if time ran out.
     """
-    reached: list[_Reached] = []
-    for place, device in enumerate(row):
+    reached: list[_DeviceTable] = []
+    for place, device in enumerate(device_order):
         if deadline.expired:
             return []
-        entered, before = _entered(instance, line, (row, place), limits, reached[-1:] if use_all else reached)
+        entered, before = _entered(instance, line, (device_order, place), limits, reached[-1:] if use_all else reached)
         if place == 0 or not use_all:
             entered[:, 0], before[:, 0] = 0.0, -1
         work_s = line.flops / instance.speed[device]
-        begin = _lowest(entered - work_s, _first_starts(instance, line, device, limits.compute_s))
+        begin = _argmin_from(entered - work_s, _first_starts(instance, line, device, limits.compute_s))
         cost_s = np.take_along_axis(entered - work_s, begin, axis=1) + work_s
         cost_s[begin >= np.arange(line.cuts + 1)] = np.inf  # a run has at least one operator
-        reached.append(_Reached(cost_s, begin, before))
-    return _trials(row, reached, line.cuts, use_all)
+        reached.append(_DeviceTable(cost_s, begin, before))
+    return _distinct_paths(device_order, reached, line.cuts, use_all)
 
 
 def _entered(
-    instance: Instance, line: LinearOrder, at: tuple[list[int], int], limits: Limits, reached: list[_Reached]
+    instance: Instance, line: LinearOrder, at: tuple[list[int], int], limits: TrialLimits, reached: list[_DeviceTable]
 ) -> tuple[Floats, Ints]:
     """Return [trial, cut] the least cost up to a run that begins there, and the position of the sender."""
-    row, place = at
+    device_order, place = at
     shape = (len(limits.compute_s), line.cuts + 1)
     best, sender = np.full(shape, np.inf), np.full(shape, -1)
     for other in range(place - len(reached), place):
-        cost_s = reached[other - place].cost_s + _hop_s(instance, line, (row[other], row[place]), limits)
+        cost_s = reached[other - place].cost_s + _hop_s(
+            instance, line, (device_order[other], device_order[place]), limits
+        )
         better = cost_s < best
         best[better] = cost_s[better]
         sender[better] = other
     return best, sender
 
 
-def _hop_s(instance: Instance, line: LinearOrder, link: tuple[int, int], limits: Limits) -> Floats:
+def _hop_s(instance: Instance, line: LinearOrder, link: tuple[int, int], limits: TrialLimits) -> Floats:
     """Return [trial, cut] the seconds of sending what crosses; infinite if a limit excludes it."""
     alpha_s, beta = instance.alpha[link] * line.crossing, instance.beta[link]
     dense_s = (alpha_s + beta * line.crossing_bytes)[None]
@@ -255,7 +257,7 @@ def _first_starts(instance: Instance, line: LinearOrder, device: int, compute_s:
     return found
 
 
-def _lowest(values: Floats, first: Ints) -> Ints:
+def _argmin_from(values: Floats, first: Ints) -> Ints:
     """Return [row, i] the index of the least of values[row, first[row, i]:i], or i if that is empty.
 
     Uses sparse tables: any range is the union of two overlapping ranges of length 1, 2, 4, ...
@@ -282,7 +284,7 @@ def _lowest(values: Floats, first: Ints) -> Ints:
     return np.where(first < at, found, at)
 
 
-def _trials(row: list[int], reached: list[_Reached], cuts: int, use_all: bool) -> list[DevicePath]:
+def _distinct_paths(device_order: list[int], reached: list[_DeviceTable], cuts: int, use_all: bool) -> list[DevicePath]:
     last = np.array([one.cost_s[:, cuts] for one in reached])
     if use_all:
         last[:-1] = np.inf
@@ -291,7 +293,7 @@ def _trials(row: list[int], reached: list[_Reached], cuts: int, use_all: bool) -
         place, at = int(last[:, trial].argmin()), cuts
         devices, ends = list[int](), list[int]()
         while place >= 0:
-            devices.append(row[place])
+            devices.append(device_order[place])
             ends.append(at)
             at = int(reached[place].begin[trial, at])
             place = int(reached[place].before[trial, at])

@@ -11,13 +11,22 @@ from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 from fleetune.contracts.record import finite, record
 from fleetune.errors import Refused
 from fleetune.solving.opfence.graph import validate_graph
-from fleetune.solving.validation import Floats, Real, Whole, validate_links, validate_names, validate_range
+from fleetune.solving.validation import (
+    MAX_VALUE,
+    MAX_WHOLE,
+    MIN_VALUE,
+    Floats,
+    Real,
+    Whole,
+    validate_links,
+    validate_names,
+    validate_positive,
+    validate_range,
+)
 
 MAX_RATIO = 1e15
 """Limit of elements per kept element; more leaves one element of anything that fits a memory."""
 MIN_ELEMENT_BYTES, MAX_ELEMENT_BYTES = 1e-6, 1e6
-MIN_VALUE, MAX_VALUE = 1e-60, 1e60
-"""Limits of flops per second, seconds, and seconds per byte; no product or quotient overflows between these."""
 
 
 @record
@@ -46,7 +55,7 @@ class Device:
     memory_bytes: Whole
 
     def __post_init__(self) -> None:
-        validate_positive(f"flops_per_s of device {self.name}", self.flops_per_s, MIN_VALUE, MAX_VALUE)
+        validate_positive(f"flops_per_s of device {self.name}", self.flops_per_s)
         validate_range(f"memory_bytes of device {self.name}", self.memory_bytes, 0)
 
 
@@ -102,14 +111,6 @@ class Problem:
                 )
 
 
-def validate_positive(field: str, value: float, least: float, most: float) -> None:
-    """Refuse NaN, infinities, 0, negative numbers, and numbers outside [least, most]."""
-    validate_range(field, value, 0)
-    if value == 0:
-        raise Refused(f"{field}: it is 0; give a number above 0")
-    validate_range(field, value, least, most)
-
-
 def validate_link_range(field: str, array: Floats, devices: Sequence[str]) -> None:
     """Refuse numbers outside [MIN_VALUE, MAX_VALUE] other than 0; array: [from][to]."""
     wrong = (array > MAX_VALUE) | ((array < MIN_VALUE) & (array != 0))
@@ -157,10 +158,8 @@ class Solution:
 
 MAX_S = 1e18
 """Limit of all work and traffic in sequence over the slowest link; more is a wrong unit."""
-MAX_BYTES = 2**62
-"""Limit of all memory."""
 MAX_MICRO_BATCHES = 1_000_000_000
-MAX_PLACES = 4_000_000
+MAX_PAIRS = 4_000_000
 """Limit of operators times devices."""
 
 
@@ -169,16 +168,16 @@ def validate_limits(problem: Problem, alpha_s: float, beta_s_per_byte: float) ->
     operators, devices = problem.operators, problem.devices
     if problem.micro_batches > MAX_MICRO_BATCHES:
         raise Refused(f"micro_batches: {problem.micro_batches} is above {MAX_MICRO_BATCHES}; give fewer, larger ones")
-    if len(operators) * len(devices) > MAX_PLACES:
+    if len(operators) * len(devices) > MAX_PAIRS:
         raise Refused(
-            f"operators: {len(operators)} on {len(devices)} devices are more than {MAX_PLACES} places; join operators"
+            f"operators: {len(operators)} on {len(devices)} devices are more than {MAX_PAIRS} pairs; join operators"
         )
     outputs = sum(operator.output_bytes for operator in operators)
-    kept = {
+    needed = {
         "param_bytes": (2 + problem.optimizer_bytes_per_param_byte) * sum(x.param_bytes for x in operators),
         "output_bytes": 1.0 * problem.micro_batches * outputs,
     }
-    _validate_sum(MAX_BYTES, "bytes", kept)
+    _validate_sum(MAX_WHOLE, "bytes", needed)
     rounds = problem.micro_batches * len(devices)
     taken = {
         "flops_per_s": sum(x.flops for x in operators) / min(x.flops_per_s for x in devices) * rounds,

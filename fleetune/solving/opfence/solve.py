@@ -8,11 +8,11 @@ from fleetune.solving.opfence.clusters import communities
 from fleetune.solving.opfence.infeasibility import memory_violation
 from fleetune.solving.opfence.instance import Instance, Placement
 from fleetune.solving.opfence.methods import SUMMARIES, opfence, search
-from fleetune.solving.opfence.methods.baselines import equal_compute, equal_modules
+from fleetune.solving.opfence.methods.opfence import equal_compute, equal_modules
 from fleetune.solving.opfence.problem import Link, Problem, Solution
 from fleetune.solving.validation import Floats, validate_choice
 
-CLUSTERED = ("search", "opfence")
+CLUSTER_METHODS = ("search", "opfence")
 """Methods that heed links, memory and the time limit."""
 
 
@@ -25,7 +25,7 @@ def solve(problem: Problem, *, method: str = "search", time_limit_s: float | Non
     finds nothing.
     """
     validate_choice("method", method, SUMMARIES)
-    deadline = Deadline(time_limit_s if method in CLUSTERED else None)
+    deadline = Deadline(time_limit_s if method in CLUSTER_METHODS else None)
     instance = Instance(problem)
     if method == "search":
         placement, bound_s = search.plan(instance, seed, deadline)
@@ -36,7 +36,7 @@ def solve(problem: Problem, *, method: str = "search", time_limit_s: float | Non
         bound_s = lower_bound_s(instance, cost_s, deadline)
     reason = memory_violation(instance, placement)
     names = [device.name for device in problem.devices]
-    clusters = communities(instance, seed) if method in CLUSTERED else [list(range(instance.devices))]
+    clusters = communities(instance, seed) if method in CLUSTER_METHODS else [list(range(instance.devices))]
     return Solution(
         method=method,
         feasible=not reason,
@@ -63,9 +63,9 @@ def links(instance: Instance, placement: Placement) -> tuple[Link, ...]:
     sent, ratios = traffic.dense_bytes, np.ones(len(traffic.dense_bytes))
     if instance.codec.ratio:
         dense_s = instance.dense_s(traffic)
-        asked = instance.codec.ratios(dense_s, float(dense_s.max(initial=0.0)))
-        sent, thin = instance.codec.sent(traffic.dense_bytes, asked)
-        ratios = np.where(thin, asked, 1.0)
+        wanted = instance.codec.ratios(dense_s, float(dense_s.max(initial=0.0)))
+        sent, compressed = instance.codec.sent(traffic.dense_bytes, wanted)
+        ratios = np.where(compressed, wanted, 1.0)
     return tuple(
         _link(instance, ends, numbers)
         for ends, numbers in zip(

@@ -19,7 +19,7 @@ from fleetune.solving.opfence.instance import Instance
 from fleetune.solving.opfence.linear_order import linear_orders
 from fleetune.solving.opfence.local_search import anneal, chain_moves
 from fleetune.solving.opfence.methods import search
-from fleetune.solving.opfence.path_dp import Limits, PathProgram, best_cuts
+from fleetune.solving.opfence.path_dp import PathProgram, TrialLimits, best_cuts
 from fleetune.solving.opfence.problem import Problem
 from tests.solving.opfence.contract import check
 from tests.solving.opfence.instances import Plain, branches, chain, clustered, solved, tiny, transformer
@@ -112,7 +112,7 @@ def test_parts_end_at_once() -> None:
     """Every part returns its input, or nothing, if the deadline has expired."""
     instance = instance_of(clustered(1, branches(3, 6), (3, 2), 20.0))
     placement, expired = np.random.default_rng(0).integers(0, instance.devices, instance.operators), After(0)
-    line, limits = linear_orders(instance)[0], Limits(np.full(3, np.inf), np.full(3, np.inf), np.full(3, np.inf))
+    line, limits = linear_orders(instance)[0], TrialLimits(np.full(3, np.inf), np.full(3, np.inf), np.full(3, np.inf))
     clusters = communities(instance, 0)
     for found in (
         chain_moves(instance, placement, deadline=expired),
@@ -122,7 +122,7 @@ def test_parts_end_at_once() -> None:
         assert found.tolist() == placement.tolist()
     assert anneal(instance, placement, Random(0), 1000, expired) is None
     assert best_cuts(instance, line, list(range(5)), limits, use_all=False, deadline=expired) == []
-    assert PathProgram(instance, line, deadline=expired).trials(limits) == []
+    assert PathProgram(instance, line, deadline=expired).paths(limits) == []
     assert PathProgram(instance, line, deadline=expired).costs(limits).tolist() == [0.0] * 3
     for row in device_orders(median_hop_s(instance, line), clusters, 6, expired):
         assert sorted(row) == list(range(5))

@@ -17,7 +17,7 @@ from fleetune.solving.opfence.instance import Instance
 from fleetune.solving.opfence.linear_order import linear_order, linear_orders
 from fleetune.solving.opfence.local_search import IncrementalPlacement, anneal, chain_moves
 from fleetune.solving.opfence.methods import search
-from fleetune.solving.opfence.path_dp import Limits, PathProgram, best_cuts
+from fleetune.solving.opfence.path_dp import PathProgram, TrialLimits, best_cuts
 from fleetune.solving.opfence.problem import Problem
 from tests.solving.opfence.contract import best
 from tests.solving.opfence.instances import Plain, branches, chain, clustered, drawn, resnet, solved, tiny, transformer
@@ -71,7 +71,7 @@ def test_cut(seed: int, ratio: float | None) -> None:
     instance = instance_of(clustered(seed, chain(7, seed), (2, 2), ratio))
     line, row = linear_order(instance, instance.order, instance.operators), [2, 0, 3, 1]
     for use_all, limit in itertools.product((True, False), (1.5, 2.5, 4.0, np.inf)):
-        limits = Limits(np.array([limit]), np.array([limit]), np.array([np.inf]))
+        limits = TrialLimits(np.array([limit]), np.array([limit]), np.array([np.inf]))
         found = best_cuts(instance, line, row, limits, use_all=use_all)
         least = np.inf
         for count in range(4 if use_all else 1, 5):
@@ -101,14 +101,14 @@ def test_walk(seed: int) -> None:
     instance = instance_of(clustered(seed, chain(6, seed), (2, 1)))
     line = linear_order(instance, instance.order, instance.operators)
     for limit in (2.0, 4.0, np.inf):
-        limits = Limits(np.array([limit]), np.array([limit]), np.array([np.inf]))
+        limits = TrialLimits(np.array([limit]), np.array([limit]), np.array([np.inf]))
         free = float(PathProgram(instance, line, simple=False).costs(limits)[0])
         least = min(
             _dense_sum_s(instance, np.array(placement), limit)
             for placement in itertools.product(range(3), repeat=instance.operators)
         )
         assert free <= least * (1 + 1e-9)
-        for trial in PathProgram(instance, line).trials(limits):
+        for trial in PathProgram(instance, line).paths(limits):
             assert len(set(trial.devices)) == len(trial.devices)
             placement = line.to_placement(*trial)
             assert free * (1 - 1e-9) <= _dense_sum_s(instance, placement, limit * (1 + 1e-6)) < np.inf
@@ -116,8 +116,8 @@ def test_walk(seed: int) -> None:
 
 @pytest.mark.parametrize("ratio", [None, 30.0])
 def test_exchanged(ratio: float | None) -> None:
-    """Exchanging devices never makes it slower, keeps what fits, stays inside the fence, and ends where no exchange of
-    two helps."""
+    """Exchanging devices never makes a plan slower, keeps it within memory, stays inside each cluster, and ends where
+    no exchange of two helps."""
     for seed in range(5):
         instance = instance_of(clustered(seed, resnet((1, 2)), (3, 2), ratio))
         placement = linear_order(instance, instance.order, instance.operators).to_placement(
@@ -130,8 +130,8 @@ def test_exchanged(ratio: float | None) -> None:
         for one, other in itertools.combinations(range(instance.devices), 2):
             swapped = np.where(found == one, other, np.where(found == other, one, found))
             assert not instance.fits(swapped) or instance.cost_s(found) <= instance.cost_s(swapped) * (1 + 1e-9)
-        fence = np.array([0, 0, 1, 1, 1])
-        assert (fence[exchange_devices(instance, placement, fence)] == fence[placement]).all()
+        cluster_of = np.array([0, 0, 1, 1, 1])
+        assert (cluster_of[exchange_devices(instance, placement, cluster_of)] == cluster_of[placement]).all()
 
 
 @pytest.mark.parametrize("ratio", [None, 30.0])

@@ -33,7 +33,7 @@ from fleetune.solving.deft.problem import Iteration
 from fleetune.solving.validation import Floats
 
 ITERATIONS = 200
-STEP = 0.05
+FIRST_STEP = 0.05
 """Step size of the first iteration."""
 ROUNDING = 1 + 1e-9
 """Relative slack of a latency, which keeps the known allocation in the table."""
@@ -86,16 +86,16 @@ class Ascent:
         """Yield the value of the dual function and the devices [block]."""
         at = self._start()
         for number in range(ITERATIONS):
-            step = STEP / np.sqrt(number + 1)
+            step = FIRST_STEP / np.sqrt(number + 1)
             end = 0.0 if np.sum(at.latency) < 1 else 1.0  # the Lagrangian's part in T, eq. (15)
             table = np.where(np.isfinite(self.compute), at.latency * self.compute - at.involved, np.inf)
             devices = self._blocks(table)
             whole = min_cost_assignment(table)
             chosen, parts, price = self._bandwidth(at)
             assert whole is not None
-            dual = (1 - np.sum(at.latency)) * end + self._sum(table, whole) + price
+            dual = (1 - np.sum(at.latency)) * end + self._total(table, whole) + price
             yield float(dual), devices
-            at = self._moved(at, step, (end, devices, chosen, parts))
+            at = self._step(at, step, (end, devices, chosen, parts))
 
     def _start(self) -> Multipliers:
         """Return multipliers that weigh all devices equally and use up the band."""
@@ -118,7 +118,7 @@ class Ascent:
         parts = np.sqrt(at.latency * self.upload / at.band)[chosen]
         return chosen, parts, float(np.sum(worth[chosen])) - at.band
 
-    def _moved(self, at: Multipliers, step: float, found: tuple[float, Ints, Ints, Floats]) -> Multipliers:
+    def _step(self, at: Multipliers, step: float, found: tuple[float, Ints, Ints, Floats]) -> Multipliers:
         """Return the multipliers after a step, eq. (16)."""
         end, devices, chosen, parts = found
         lasts = np.full(self.devices, -end)
@@ -134,5 +134,5 @@ class Ascent:
             at.involved + step * involved / self.blocks,
         )
 
-    def _sum(self, table: Floats, devices: Ints) -> float:
+    def _total(self, table: Floats, devices: Ints) -> float:
         return float(np.sum(table[np.arange(self.blocks), devices]))

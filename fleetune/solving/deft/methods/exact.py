@@ -33,9 +33,9 @@ def crunch(instance: Instance) -> Allocation:
     return instance.with_equal_bandwidth(found.devices, bound_s, found.solved_by)
 
 
-CLOSE = 1e-12
+TOLERANCE = 1e-12
 """Final relative distance of the ends: far above the rounding of the Hungarian method, far below 1e-9."""
-HALVING = 3
+BISECT_EVERY = 3
 """Every third step bisects."""
 
 
@@ -46,7 +46,7 @@ class Optimum(NamedTuple):
     bound_s: float
     """Proven lower bound: infeasible, or the optimum itself."""
     assignments: int
-    """Assignment problems solved to get within CLOSE."""
+    """Assignment problems solved to get within TOLERANCE."""
 
 
 def bisection(instance: Instance) -> Allocation:
@@ -69,10 +69,10 @@ def joint_optimum(instance: Instance) -> Optimum:
     high_s = min_latency_s(instance, devices)
     alone_s = np.where(instance.fits, instance.compute_s + instance.upload_s, np.inf)
     bound_s, solved = bottleneck_allocation(alone_s).threshold, 0
-    while bound_s < high_s * (1 - CLOSE):
+    while bound_s < high_s * (1 - TOLERANCE):
         solved += 1
-        halves = solved % HALVING == 0
-        at_s = max(bound_s, min((bound_s + high_s) / 2 if halves else np.inf, high_s * (1 - CLOSE)))
+        halves = solved % BISECT_EVERY == 0
+        at_s = max(bound_s, min((bound_s + high_s) / 2 if halves else np.inf, high_s * (1 - TOLERANCE)))
         found = cheapest_allocation(instance, at_s)
         found_s = np.inf if found is None else min_latency_s(instance, found)
         if found is not None and found_s < high_s:

@@ -1,4 +1,4 @@
-"""The planners: `search` starts from the plans of the others, `opfence` from the baselines'."""
+"""The planners: `search` starts from the plans of the others; `opfence` considers the baselines'."""
 
 SUMMARIES = {
     "search": "ours: orders of devices, which to use at all and cuts together, then moves of devices and operators",

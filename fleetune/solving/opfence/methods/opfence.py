@@ -8,6 +8,8 @@ hold an operator takes part.
 
 If one of the paper's baselines (section 7.2) fits the memories and is faster than the fastest plan that keeps the
 fence, its plan is returned, so that this method is never slower than they are.
+
+The baselines ignore speeds, memory and links: devices take runs of the topological order as they are listed.
 """
 
 import numpy as np
@@ -26,46 +28,45 @@ from fleetune.solving.opfence.graph import depth_first
 from fleetune.solving.opfence.infeasibility import greedy_packing, infeasibility_reason, pack, packing_failure
 from fleetune.solving.opfence.instance import Instance, Ints, Placement
 from fleetune.solving.opfence.linear_order import LinearOrder, linear_order
-from fleetune.solving.opfence.methods.baselines import equal_compute, equal_modules
-from fleetune.solving.opfence.path_dp import Limits, best_cuts, geometric_grid
+from fleetune.solving.opfence.path_dp import TrialLimits, best_cuts, geometric_grid
 
 DEVICE_ORDERS = 6
 """Orders of clusters."""
 BALANCE_LIMITS = 12
 """Limits on the busiest device, from even to twice the fastest device alone."""
-CUTS = 160
-BASELINES = (equal_modules, equal_compute)
+MAX_CUTS = 160
+"""Cuts of a linear order, unless there are more devices."""
 FIRST_PLACEMENT_S = 1.0
 """Minimum seconds for finding a first placement that fits, however short the time limit."""
-KEPT = 4
+EXCHANGED = 4
 """Placements whose devices are exchanged within their clusters."""
 
 
 def plan(instance: Instance, seed: int, deadline: Deadline = NO_DEADLINE) -> Placement:
     """Return the fastest placement within the fence, or a faster baseline's that fits; Infeasible if none fits."""
-    options = [fenced(instance, seed, deadline), *(baseline(instance, seed) for baseline in BASELINES)]
+    options = [fenced_placement(instance, seed, deadline), *(baseline(instance, seed) for baseline in BASELINES)]
     return min(filter(instance.fits, options), key=instance.cost_s)
 
 
-def fenced(instance: Instance, seed: int, deadline: Deadline = NO_DEADLINE) -> Placement:
+def fenced_placement(instance: Instance, seed: int, deadline: Deadline = NO_DEADLINE) -> Placement:
     """Return the fastest placement among those with the fewest disconnected clusters; Infeasible if none fits."""
     missing = infeasibility_reason(instance)
     if missing is not None:
         raise Infeasible(missing)
     clusters = communities(instance, seed)
-    fence = np.empty(instance.devices, np.int64)
+    cluster_of = np.empty(instance.devices, np.int64)
     for number, cluster in enumerate(clusters):
-        fence[cluster] = number
-    found = _FencedPlacements(instance, fence, deadline)
-    for baseline in BASELINES:  # may keep the fence, directly or once reconnected
+        cluster_of[cluster] = number
+    found = _RankedPlacements(instance, cluster_of, deadline)
+    for baseline in BASELINES:  # may keep to the clusters, directly or once reconnected
         found.offer(baseline(instance, seed))
     if deadline.limited and not found.ranked:
         first = greedy_packing(instance)
         if first is not None:
             found.offer(first)
     _offer_partitions(instance, found, clusters)
-    for placement in found.best(KEPT):
-        found.offer(exchange_devices(instance, placement, fence, deadline))
+    for placement in found.best(EXCHANGED):
+        found.offer(exchange_devices(instance, placement, cluster_of, deadline))
     if not found.ranked:
         fitting, proven = pack(instance, deadline.extended(1.0, FIRST_PLACEMENT_S))
         if fitting is None:
@@ -74,25 +75,23 @@ def fenced(instance: Instance, seed: int, deadline: Deadline = NO_DEADLINE) -> P
     return found.best(1)[0]
 
 
-def _offer_partitions(instance: Instance, found: "_FencedPlacements", clusters: list[list[int]]) -> None:
+def _offer_partitions(instance: Instance, found: "_RankedPlacements", clusters: list[list[int]]) -> None:
     """Offer the partitions of several linear orders over several device orders."""
-    for line in _lines(instance):
-        for row in device_orders(median_hop_s(instance, line), clusters, DEVICE_ORDERS, found.deadline):
+    for line in _linear_orders(instance):
+        for device_order in device_orders(median_hop_s(instance, line), clusters, DEVICE_ORDERS, found.deadline):
             if found.deadline.expired:
                 return
-            for placement in _partitions(instance, line, row, found.deadline):
+            for placement in _partitions(instance, line, device_order, found.deadline):
                 found.offer(placement)
 
 
-class _FencedPlacements:
+class _RankedPlacements:
     """Placements that fit, ranked by surplus components, then by time."""
 
-    def __init__(self, instance: Instance, fence: Ints, deadline: Deadline) -> None:
-        self._case, self._fence = instance, fence
-        self._deadline, self._first_deadline = (
-            deadline,
-            deadline.extended(0.5, FIRST_PLACEMENT_S),
-        )  # leaves time for a packing
+    def __init__(self, instance: Instance, cluster_of: Ints, deadline: Deadline) -> None:
+        self._instance, self._cluster_of = instance, cluster_of
+        self._deadline = deadline
+        self._first_deadline = deadline.extended(0.5, FIRST_PLACEMENT_S)  # leaves time for a packing
         self.ranked: dict[bytes, tuple[int, float, Placement]] = {}
 
     @property
@@ -102,10 +101,10 @@ class _FencedPlacements:
 
     def offer(self, placement: Placement) -> None:
         """Add a placement, and the same with its clusters reconnected."""
-        for option in (placement, reconnect_clusters(self._case, placement, self._fence, self._deadline)):
-            if option.tobytes() not in self.ranked and self._case.fits(option):
-                torn = excess_components(self._case, option, self._fence)
-                self.ranked[option.tobytes()] = torn, self._case.cost_s(option), option
+        for option in (placement, reconnect_clusters(self._instance, placement, self._cluster_of, self._deadline)):
+            if option.tobytes() not in self.ranked and self._instance.fits(option):
+                surplus = excess_components(self._instance, option, self._cluster_of)
+                self.ranked[option.tobytes()] = surplus, self._instance.cost_s(option), option
 
     def best(self, most: int) -> list[Placement]:
         """Return the `most` best placements."""
@@ -113,7 +112,7 @@ class _FencedPlacements:
         return [placement for _, (_, _, placement) in ranked[:most]]
 
 
-def _lines(instance: Instance) -> list[LinearOrder]:
+def _linear_orders(instance: Instance) -> list[LinearOrder]:
     """Return the order as listed and the depth-first order, without duplicates."""
     orders = [instance.order, depth_first(instance.parents)]
     return [
@@ -122,47 +121,74 @@ def _lines(instance: Instance) -> list[LinearOrder]:
     ]
 
 
-def _partitions(instance: Instance, line: LinearOrder, row: list[int], deadline: Deadline) -> list[Placement]:
+def _partitions(instance: Instance, line: LinearOrder, device_order: list[int], deadline: Deadline) -> list[Placement]:
     """Return partitions over a device order: under each balance limit, and as the paper's baselines cut."""
-    able = [device for device in row if instance.memory_bytes.min() <= instance.budget_bytes[device]]
-    while len(able) > line.cuts:
-        able.remove(min(able, key=lambda device: instance.speed[device]))
-    coarse = line.coarse(max(CUTS, 3 * len(able)))
+    candidates = [device for device in device_order if instance.memory_bytes.min() <= instance.budget_bytes[device]]
+    while len(candidates) > line.cuts:
+        candidates.remove(min(candidates, key=lambda device: instance.speed[device]))
+    coarse = line.coarse(max(MAX_CUTS, 3 * len(candidates)))
     for use_all in (True, False):
         for cuts in (coarse, line):
-            found = _partitions_within(instance, cuts, able, use_all, deadline)
+            found = _partitions_within(instance, cuts, candidates, use_all, deadline)
             if found:
-                return found + _baselines(line, able)
+                return found + _baselines(line, candidates)
     return []
 
 
 def _partitions_within(
-    instance: Instance, line: LinearOrder, row: list[int], use_all: bool, deadline: Deadline
+    instance: Instance, line: LinearOrder, device_order: list[int], use_all: bool, deadline: Deadline
 ) -> list[Placement]:
     """Return the partitions of least traffic under each limit on the busiest device."""
-    speed, flops = instance.speed[row], line.flops[-1]
-    busiest = np.append(geometric_grid(flops / speed.sum(), 2 * flops / speed.min(), BALANCE_LIMITS - 1), np.inf)
+    speed, flops = instance.speed[device_order], line.flops[-1]
+    max_compute_s = np.append(geometric_grid(flops / speed.sum(), 2 * flops / speed.min(), BALANCE_LIMITS - 1), np.inf)
     slowest = [np.inf]
-    if instance.codec.ratio and len(row) > 1:
-        slowest.append(float(median_hop_s(instance, line)[row[:-1], row[1:]].max()))
-    limits = Limits(
-        np.tile(busiest, len(slowest)),
+    if instance.codec.ratio and len(device_order) > 1:
+        slowest.append(float(median_hop_s(instance, line)[device_order[:-1], device_order[1:]].max()))
+    limits = TrialLimits(
+        np.tile(max_compute_s, len(slowest)),
         np.full(len(slowest) * BALANCE_LIMITS, np.inf),
         np.repeat(slowest, BALANCE_LIMITS),
     )
     return [
         line.to_placement(*trial)
-        for trial in best_cuts(instance, line, row, limits, use_all=use_all, deadline=deadline)
+        for trial in best_cuts(instance, line, device_order, limits, use_all=use_all, deadline=deadline)
     ]
 
 
-def _baselines(line: LinearOrder, row: list[int]) -> list[Placement]:
+def _baselines(line: LinearOrder, device_order: list[int]) -> list[Placement]:
     """Return the partitions with equal numbers of operators and with equal flops."""
     cuts, flops = np.arange(line.cuts + 1), line.flops
     found = []
     for before in (cuts.astype(np.float64), flops):
-        shares = before[-1] * np.arange(1, len(row) + 1) / len(row)
+        shares = before[-1] * np.arange(1, len(device_order) + 1) / len(device_order)
         ends = np.clip(np.searchsorted(before, shares), 1, line.cuts)
         ends[-1] = line.cuts
-        found.append(line.to_placement(row, ends.tolist()))
+        found.append(line.to_placement(device_order, ends.tolist()))
     return found
+
+
+def equal_modules(instance: Instance, seed: int) -> Placement:
+    """Return equally long runs of the topological order; the first ones are longer by one if the division has a
+    rest."""
+    found = np.empty(instance.operators, np.int64)
+    for device, run in enumerate(np.array_split(np.array(instance.order), instance.devices)):
+        found[run] = device
+    return found
+
+
+def equal_compute(instance: Instance, seed: int) -> Placement:
+    """Return runs of the topological order, cut where the prefix sum of flops is nearest to its equal share."""
+    order = np.array(instance.order)
+    before = np.concatenate([[0.0], np.cumsum(instance.flops[order])])
+    if before[-1] == 0:
+        return equal_modules(instance, seed)
+    shares = before[-1] * np.arange(1, instance.devices) / instance.devices
+    cuts = np.clip(np.searchsorted(before, shares), 1, instance.operators)
+    cuts -= shares - before[cuts - 1] < before[cuts] - shares
+    found = np.empty(instance.operators, np.int64)
+    for device, run in enumerate(np.split(order, cuts)):
+        found[run] = device
+    return found
+
+
+BASELINES = (equal_modules, equal_compute)

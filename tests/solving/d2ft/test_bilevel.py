@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from fleetune.errors import Refused
 from fleetune.solving.d2ft.instance import FORWARD_ONLY, FULL, Budget, Instance, to_integers
-from fleetune.solving.d2ft.knapsack import solve_knapsack
 from fleetune.solving.d2ft.methods.baselines import random
-from fleetune.solving.d2ft.methods.bilevel import bilevel, bilevel_disjoint
+from fleetune.solving.d2ft.methods.bilevel import bilevel, bilevel_disjoint, solve_knapsack
 from fleetune.solving.d2ft.solve import workload_variance
 
 
