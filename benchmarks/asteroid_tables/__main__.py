@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 from benchmarks.asteroid_tables import ablations, comparisons, speedups
-from benchmarks.asteroid_tables.environments import EFFICIENTNET, MOBILENET, MODELS
+from benchmarks.asteroid_tables.paper import EFFICIENTNET, MOBILENET, MODELS
 from benchmarks.asteroid_tables.plans import SEARCH_ALL_DEVICES
 from benchmarks.report import Report, Sheet, progress_printer, wide_console
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from benchmarks.asteroid_tables.environments import (
+from benchmarks.asteroid_tables.paper import (
     EFFICIENTNET,
     Model,
     default_problem,

@@ -2,15 +2,19 @@
 
 from collections.abc import Sequence
 
-from benchmarks.asteroid_tables.environments import (
+from benchmarks.asteroid_tables.paper import (
     EFFICIENTNET,
+    LINKS,
     MOBILENET,
+    OVER_SYSTEMS,
+    PLANNING_S,
+    VOLUME_RATIOS,
+    VOLUMES,
     Model,
     default_problem,
     environment,
     hpp_problem,
 )
-from benchmarks.asteroid_tables.paper import LINKS, OVER_SYSTEMS, PLANNING_S, VOLUME_RATIOS, VOLUMES
 from benchmarks.asteroid_tables.plans import SEARCH_ALL_DEVICES, plan_costs, require_plan
 from benchmarks.report import Figure, Sheet, agreement
 

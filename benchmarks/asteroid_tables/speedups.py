@@ -3,16 +3,19 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from benchmarks.asteroid_tables.environments import (
+from benchmarks.asteroid_tables.paper import (
     EFFICIENTNET,
+    LINKS,
     MOBILENET,
+    SCALING_OVER_DP,
+    SPEED_UPS,
+    Link,
     Model,
     default_problem,
     environment,
     hpp_problem,
     identical_devices,
 )
-from benchmarks.asteroid_tables.paper import LINKS, SCALING_OVER_DP, SPEED_UPS, Link
 from benchmarks.asteroid_tables.plans import SEARCH_ALL_DEVICES, PlanCosts, plan_costs, require_plan
 from benchmarks.report import Figure, Sheet, agreement, near, with_paper
 

@@ -11,8 +11,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.profiling_time.models import CORES, MODELS, QUICK_CORES, QUICK_MODELS, Model, fleet
-from benchmarks.profiling_time.table import table8, time_profiling
+from benchmarks.profiling_time.table8 import (
+    CORES,
+    MODELS,
+    QUICK_CORES,
+    QUICK_MODELS,
+    Model,
+    fleet,
+    table8,
+    time_profiling,
+)
 from benchmarks.report import Report, Sheet, progress_printer, wide_console
 from fleetune.contracts.fleet import IMAGE, LAUNCHERS, PROCESS, Fleet
 from fleetune.launching import Sites, open_sites

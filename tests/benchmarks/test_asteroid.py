@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.asteroid_tables import paper
 from benchmarks.asteroid_tables.ablations import _divided_evenly, _mean_over_devices
-from benchmarks.asteroid_tables.environments import (
+from benchmarks.asteroid_tables.paper import (
     BERT,
     MODELS,
     default_problem,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.profiling_time.models import (
+from benchmarks.profiling_time.table8 import (
     CORES,
     LARGEST_BATCH,
     MODELS,
@@ -13,9 +13,11 @@ from benchmarks.profiling_time.models import (
     QUICK_MODELS,
     SMALL_IMAGES,
     Model,
+    ProfilingTimes,
     fleet,
+    table8,
+    time_profiling,
 )
-from benchmarks.profiling_time.table import ProfilingTimes, table8, time_profiling
 from fleetune.contracts.fleet import DOCKER
 from fleetune.launching import LocalSites
 

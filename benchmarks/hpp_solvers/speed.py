@@ -8,8 +8,8 @@ import sys
 import tempfile
 import time
 
-from benchmarks.planning.problems import Shape, random_problem
-from benchmarks.planning.quality import BaselineTally
+from benchmarks.hpp_solvers.problems import Shape, random_problem
+from benchmarks.hpp_solvers.quality import BaselineTally
 from benchmarks.report import Figure
 from fleetune.contracts import json_io
 from fleetune.solving.hpp.solve import solve

@@ -9,7 +9,7 @@ from itertools import combinations, permutations, product
 
 import numpy as np
 
-from benchmarks.planning.problems import Shape, random_problem
+from benchmarks.hpp_solvers.problems import Shape, random_problem
 from benchmarks.report import Figure
 from fleetune.errors import Infeasible
 from fleetune.solving.hpp.annealing import Cooling, ScoredDraft, anneal

@@ -3,8 +3,7 @@
 import statistics
 from collections.abc import Sequence
 
-from benchmarks.fleet.fleets import FleetCase
-from benchmarks.fleet.runs import CompletedRun, FailedRun
+from benchmarks.forecast_error.runs import CompletedRun, FailedRun, FleetCase
 from benchmarks.report import Figure, Sheet
 
 MEDIAN_ERROR, WORST_ERROR, READY_S = 0.10, 0.20, 5.0

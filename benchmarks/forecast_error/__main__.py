@@ -1,7 +1,7 @@
-"""`python -m benchmarks.fleet [--quick] [--image NAME]`: forecasts against rounds measured on fleets of containers.
+"""`python -m benchmarks.forecast_error [--quick] [--image NAME]`: forecast rounds against measured ones.
 
-Needs an engine and the image fleetune-mounted: `make engine`, `make images`. Containers are limited to shares of this
-machine's cores and their links to rates; every run is the pipeline of `fleetune run`, up to training.
+Needs an engine and the image fleetune-mounted: `make engine`, `make images`. Devices are containers, limited to shares
+of this machine's cores, their links to rates; every run is the pipeline of `fleetune run`, up to training.
 """
 
 import argparse
@@ -10,20 +10,19 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.fleet.fleets import ALL, QUICK
-from benchmarks.fleet.runs import run_all
-from benchmarks.fleet.table import table
+from benchmarks.forecast_error.runs import ALL, QUICK, run_all
+from benchmarks.forecast_error.table import table
 from benchmarks.report import Report, progress_printer, wide_console
 
 
 def main() -> int:
     """Print the list of runs, run all of it and print the table; returns 1 if a figure has no value."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.forecast_error", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="two runs on one small fleet, within 60 s")
     parser.add_argument("--image", default="fleetune-mounted", help="image of the containers")
     arguments = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
-    report = Report("fleet", arguments.quick)
+    report = Report("forecast_error", arguments.quick)
     report_progress = progress_printer()
     cases = (QUICK,) if arguments.quick else ALL
     listed = [f"{case.name}/{strategy}" for case in cases for strategy in case.strategies]

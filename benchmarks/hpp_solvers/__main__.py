@@ -1,4 +1,4 @@
-"""`python -m benchmarks.planning [--quick]`: speed and quality of the planners of kind "hpp".
+"""`python -m benchmarks.hpp_solvers [--quick]`: speed and quality of the solvers of kind "hpp".
 
 Measures planning time on large problems. Compares `search` with the optimum of tiny problems (by enumeration of all
 plans), with random-restart local search of a minute per problem on larger ones, and with every baseline on all of them.
@@ -9,8 +9,8 @@ import os
 import sys
 from collections.abc import Callable
 
-from benchmarks.planning.quality import BaselineTally, compare_with_enumeration, compare_with_restarts
-from benchmarks.planning.speed import cold_start, speed
+from benchmarks.hpp_solvers.quality import BaselineTally, compare_with_enumeration, compare_with_restarts
+from benchmarks.hpp_solvers.speed import cold_start, speed
 from benchmarks.report import Figure, Report, progress_printer
 
 
@@ -30,11 +30,11 @@ def run(quick: bool, report_progress: Callable[[str], None]) -> list[Figure]:
 
 def main() -> int:
     """Measure and print; returns the exit code."""
-    arguments = argparse.ArgumentParser(prog="python -m benchmarks.planning", description=__doc__)
+    arguments = argparse.ArgumentParser(prog="python -m benchmarks.hpp_solvers", description=__doc__)
     arguments.add_argument("--quick", action="store_true", help="fewer and smaller, within 60 s")
     quick = arguments.parse_args().quick
     os.environ["OMP_NUM_THREADS"] = "1"
-    report = Report("planning", quick)
+    report = Report("hpp_solvers", quick)
     report.add(run(quick, progress_printer()))
     report.print()
     return 0

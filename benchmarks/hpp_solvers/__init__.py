@@ -1,0 +1,1 @@
+"""Measures speed and quality of the solvers of kind "hpp"."""

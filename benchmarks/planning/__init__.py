@@ -1,1 +1,0 @@
-"""Measures speed and quality of the planners of kind "hpp"."""

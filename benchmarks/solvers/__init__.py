@@ -1,1 +1,0 @@
-"""Measures speed and quality of the planners of kinds deft, split, d2ft and opfence, one file per kind."""
