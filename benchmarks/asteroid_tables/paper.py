@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from benchmarks import CONFIGS
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.fleet_request import FleetRequest
 from fleetune.contracts.profile import Profile
@@ -127,7 +127,7 @@ def fleet_of(request: FleetRequest, mbit_per_s: float) -> Fleet:
 def recorded(model: Model) -> tuple[str, Graph, nn.Module, list[Work]]:
     """model_type, graph, module and the work of every unit, recorded on tensors without data."""
     path = CONFIGS / "models" / f"{model.file}.yaml"
-    request = wire.load(ModelRequest, yaml_file.read(path), str(path))
+    request = json_io.load(ModelRequest, yaml_file.read(path), str(path))
     config = configuration(request, tuple(map(str, range(model.classes))))
     module = skeleton(config, request)
     graph = merge_uncuttable(

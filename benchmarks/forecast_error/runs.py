@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from benchmarks import CONFIGS
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.metrics import Forecast, TrainingMetrics
 from fleetune.errors import FleetuneError
 from fleetune.store import RunRecord, Store

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.report import Figure, median_and_spread
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.solving.d2ft.instance import Instance
 from fleetune.solving.d2ft.methods import SUMMARIES
 from fleetune.solving.d2ft.problem import Numbers, Problem, Solution

@@ -26,7 +26,7 @@ from typing import NamedTuple
 from numpy import log2
 
 from benchmarks.report import Figure, median_and_spread
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.errors import Infeasible
 from fleetune.solving.deft.methods import SUMMARIES
 from fleetune.solving.deft.problem import Problem, Solution

@@ -19,7 +19,7 @@ from random import Random
 from typing import NamedTuple
 
 from benchmarks.report import Figure, median_and_spread
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.solving.opfence.problem import Device, Operator, Problem, Solution
 from fleetune.solving.opfence.solve import solve
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks import CONFIGS
 from benchmarks.report import Figure, Sheet
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.fleet import IMAGE, PROCESS, Device, Fleet, Link
 from fleetune.contracts.run_config import DataRequest, ModelRequest, TrainingRequest
 from fleetune.contracts.task import quiet
@@ -42,7 +42,7 @@ class Model:
     def request(self) -> ModelRequest:
         """The model section of a run file."""
         path = CONFIGS / "models" / f"{self.file}.yaml"
-        return wire.load(ModelRequest, yaml_file.read(path), str(path))
+        return json_io.load(ModelRequest, yaml_file.read(path), str(path))
 
 
 SMALL_IMAGES = DataRequest(source="digits", train_samples=256, test_samples=10)

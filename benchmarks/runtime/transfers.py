@@ -22,7 +22,7 @@ import zmq
 
 from benchmarks.report import Figure, median_and_spread
 from benchmarks.runtime.metering import UsageMeter
-from fleetune.contracts import wire
+from fleetune.contracts import json_io
 from fleetune.contracts.record import record
 from fleetune.launching import Command, Job, ProcessLauncher
 from fleetune.links.authentication import KeyPair, new_key_pair
@@ -87,7 +87,7 @@ def _transfers(folder: Path, repeats: int) -> list[dict[str, Any]]:
             size_bytes=SIZE_BYTES,
             repeats=repeats,
         )
-        line = wire.text(config).replace("\n", " ").encode()
+        line = json_io.text(config).replace("\n", " ").encode()
         command = Command(module="benchmarks.runtime.transfers", first_line=line, log=folder / f"{side}.log")
         jobs.append(ProcessLauncher().start(command))
         return jobs[-1]
@@ -254,7 +254,7 @@ def _print_note(sentence: str) -> None:
 def main() -> None:
     """Read the configuration from stdin and send or receive."""
     torch.set_num_threads(1)
-    config = wire.parse(PeerConfig, sys.stdin.buffer.readline(), "end")
+    config = json_io.parse(PeerConfig, sys.stdin.buffer.readline(), "end")
     (send if config.sends else receive)(config)
 
 
