@@ -22,7 +22,7 @@ from fleetune.models.recorder import record_model
 from fleetune.models.skeleton import skeleton
 from fleetune.models.source import configuration
 from fleetune.models.units import fold_into_units, leaf_modules, merge_uncuttable
-from fleetune.planning.parts.hpp_problem import problem_of
+from fleetune.planning.hpp_problem import problem_of
 from fleetune.planning.problem import Problem
 from fleetune.preparation.step_comparison import RECORDED_SAMPLES
 from fleetune.profiling.simulated import Work, simulated_times, works
