@@ -22,8 +22,8 @@ from fleetune.models.recorder import record_model
 from fleetune.models.skeleton import skeleton
 from fleetune.models.source import configuration
 from fleetune.models.units import fold_into_units, leaf_modules, merge_uncuttable
-from fleetune.planning.hpp_problem import problem_of
-from fleetune.planning.problem import Problem
+from fleetune.planning.hpp_problem import to_hpp_problem
+from fleetune.planning.strategy import Problem
 from fleetune.preparation.step_comparison import RECORDED_SAMPLES
 from fleetune.profiling.simulated import Work, simulated_times, works
 from fleetune.profiling.units import unit_sizes
@@ -182,7 +182,7 @@ def hpp_problem(
         micro_batch_samples=micro_batch,
         micro_batches=micro_batches,
     )
-    return problem_of(problem, [device.name for device in fleet.devices], warmup=warmup).problem
+    return to_hpp_problem(problem, [device.name for device in fleet.devices], warmup=warmup).problem
 
 
 def default_problem(model: Model, fleet: Fleet) -> Hpp:
