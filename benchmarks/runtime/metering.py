@@ -11,6 +11,8 @@ from pathlib import Path
 
 import psutil
 
+from fleetune.procfs import PEAK_RESIDENT, RESIDENT, status_bytes
+
 
 @dataclass(frozen=True)
 class Turn:
@@ -75,16 +77,9 @@ class UsageMeter:
     def __init__(self) -> None:
         ctypes.CDLL(None).malloc_trim(0)  # memory cached by the allocator would hide new allocations
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets the recorded peak
-        self._before_bytes = _status_bytes("VmRSS:")
+        self._before_bytes = status_bytes(RESIDENT)
         self._before_s = time.process_time()
 
     def read(self) -> ResourceUsage:
         """CPU time and peak memory since the meter was created."""
-        return ResourceUsage(time.process_time() - self._before_s, _status_bytes("VmHWM:") - self._before_bytes)
-
-
-def _status_bytes(key: str) -> int:
-    for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
-        if line.startswith(key):
-            return int(line.split()[1]) * 1024
-    raise KeyError(key)
+        return ResourceUsage(time.process_time() - self._before_s, status_bytes(PEAK_RESIDENT) - self._before_bytes)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from fleetune.cgroup import cgroup_limits
+from fleetune.cgroup import cgroup_limits, read_text
 from fleetune.contracts.record import positive, record
 from fleetune.launching.placement import gpu_device_files
 
@@ -59,7 +59,7 @@ def inspect_machine(wanted: str) -> MachineFacts:
     cores = float(len(os.sched_getaffinity(0)))
     memory_bytes = int(psutil.virtual_memory().total)
     return MachineFacts(
-        machine=_read_text(Path("/proc/sys/kernel/random/boot_id")) or platform.node(),
+        machine=read_text(Path("/proc/sys/kernel/random/boot_id")).strip() or platform.node(),
         cpu=_cpu_name(),
         architecture=platform.machine(),
         cores=min(cores, limits.cores or cores),
@@ -93,16 +93,6 @@ def _torch_version() -> str:
 
 
 def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
+    lines = read_text(Path("/proc/cpuinfo")).splitlines()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "Model"))]
     return names[0] if names else platform.processor() or "unknown"
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""

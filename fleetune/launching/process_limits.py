@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleetune.cgroup import MEMBERSHIP, MOUNT, own_cgroups, read_text
+from fleetune.procfs import PEAK_RESIDENT, status_bytes
 
 OUT_OF_MEMORY_EXIT_CODE = 128 + signal.SIGKILL
 """Exit code of a process that was refused memory: the one that an engine gives a container without any left."""
@@ -86,7 +87,7 @@ class MemoryWatchdog:
 
     def _run(self) -> None:
         while not self._ended.wait(POLL_S):
-            self.used_bytes = max(self.used_bytes, _peak_bytes(self._pid))
+            self.used_bytes = max(self.used_bytes, status_bytes(PEAK_RESIDENT, self._pid))
             if self.used_bytes > self._limit_bytes:
                 self.exceeded = True
                 with suppress(ProcessLookupError):
@@ -97,17 +98,6 @@ class MemoryWatchdog:
 def is_out_of_memory(error: BaseException) -> bool:
     """True for errors by which Python, NumPy or torch report that the kernel refused more memory."""
     return isinstance(error, MemoryError) or any(words in str(error) for words in ALLOCATION_ERRORS)
-
-
-def _peak_bytes(pid: int) -> int:
-    """Peak resident memory of a process (VmHWM); 0 once it has ended."""
-    try:
-        for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import torch
 
+from fleetune.procfs import PEAK_RESIDENT, status_bytes
+
 
 def peak_memory_bytes(device: torch.device) -> int:
     """Return the peak of the process in the device's own memory (VmHWM, or CUDA's allocator)."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
-    for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    return 0
+    return status_bytes(PEAK_RESIDENT)
 
 
 def resident_bytes() -> int:

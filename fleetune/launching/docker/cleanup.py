@@ -21,6 +21,7 @@ from fleetune.contracts.record import record
 from fleetune.errors import FleetuneError
 from fleetune.launching.docker.engine_client import ENGINE_ERRORS, connect
 from fleetune.launching.process import child_command, inherited_environment
+from fleetune.procfs import start_ticks
 
 RUN_LABEL, OWNER_LABEL, ENGINE_LABEL = "fleetune.run", "fleetune.owner", "fleetune.engine"
 """Labels: the token of the session, the process that made it (`machine:boot:namespace/pid/start`), and the address by
@@ -70,7 +71,7 @@ def session_labels(token: str) -> dict[str, str]:
 def owner_label(pid: int) -> str:
     """A process by machine, boot, namespace, id and start time, because process ids are reused."""
     here = this_machine()
-    return f"{here.id}:{here.boot}:{here.namespace}/{pid}/{_start_ticks(pid)}"
+    return f"{here.id}:{here.boot}:{here.namespace}/{pid}/{start_ticks(pid)}"
 
 
 def remove(client: Any, token: str) -> None:
@@ -116,7 +117,7 @@ def remove_orphans(client: Any, *, own: bool, here: MachineIdentity | None = Non
         if parts is None:
             return False
         if parts[2] == machine.boot:
-            return parts[3] == machine.namespace and bool(_start_ticks(1)) and _start_ticks(int(parts[4])) != parts[5]
+            return parts[3] == machine.namespace and bool(start_ticks(1)) and start_ticks(int(parts[4])) != parts[5]
         of_this = own and parts[1] == machine.id != UNKNOWN
         return of_this and found.get(RUN_LABEL, "") not in running and _created_s(thing) < machine.booted_s
 
@@ -165,14 +166,6 @@ def _created_s(thing: Any) -> float:
     except ValueError:
         return float("inf")
     return time.timestamp() if time.tzinfo else float("inf")
-
-
-def _start_ticks(pid: int) -> str:
-    """Start time of a process in clock ticks since boot; empty where there is no such process."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
-        return ""
 
 
 @record
