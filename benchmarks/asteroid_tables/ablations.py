@@ -15,8 +15,7 @@ from benchmarks.asteroid_tables.plans import PlanCosts, costs_of, require_plan
 from benchmarks.report import Figure, Sheet, agreement
 from fleetune.solving.hpp.draft import Draft, peak_bytes
 from fleetune.solving.hpp.instance import Instance
-from fleetune.solving.hpp.problem import Problem
-from fleetune.solving.hpp.warmup import POLICIES, warmups
+from fleetune.solving.hpp.problem import WARMUP_POLICIES, Problem, warmups
 
 AMPLE_BYTES = 1 << 50
 AMPLE_BYTES_PER_S = 1e15
@@ -109,7 +108,7 @@ def fig15b(mini_batch: int = EFFICIENTNET.mini_batch, micro_batch: int = 64) -> 
         require_plan(hpp_problem(EFFICIENTNET, fleet, micro_batch, micro_batches), "dp"),
     )
     instance = Instance(problem)
-    warmup_counts = {name: tuple(warmups(name, STAGES, micro_batches)) for name in POLICIES}
+    warmup_counts = {name: tuple(warmups(name, STAGES, micro_batches)) for name in WARMUP_POLICIES}
     warmup_counts["backward after forward"] = (micro_batches,) * STAGES
     rows = {name: costs_of(instance, base.draft._replace(warmups=k)) for name, k in warmup_counts.items()}
     columns = ("schedule", "K", "peak MB", "samples/s", "fits 6500 MB", "")

@@ -15,10 +15,9 @@ from fleetune.errors import Infeasible
 from fleetune.solving.hpp.annealing import Cooling, ScoredDraft, anneal
 from fleetune.solving.hpp.candidate import OUT_OF_MEMORY, WORST_SCORE, candidate_of, new_evaluator, score
 from fleetune.solving.hpp.draft import Draft, DraftStage
-from fleetune.solving.hpp.initial_drafts import random_draft
 from fleetune.solving.hpp.instance import Instance
 from fleetune.solving.hpp.methods import SUMMARIES
-from fleetune.solving.hpp.methods.search import Search, SearchOptions
+from fleetune.solving.hpp.methods.search import Search, SearchOptions, random_draft
 from fleetune.solving.hpp.problem import Problem, Solution
 from fleetune.solving.hpp.solve import solve
 

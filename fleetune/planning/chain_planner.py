@@ -15,7 +15,7 @@ from fleetune.planning.plan_result import segment, single_lane_plan
 from fleetune.planning.run_costs import Group, GroupCosts, Matrix, RunCosts
 from fleetune.planning.strategy import Problem, memory_shortage
 from fleetune.solving.hpp.chain_cuts import best_cuts
-from fleetune.solving.hpp.warmup import warmups
+from fleetune.solving.hpp.problem import warmups
 
 ALL_ORDERS_UP_TO = 6
 """Number of groups up to which all orders are tried."""

@@ -9,7 +9,7 @@ from fleetune.clock import Clock
 from fleetune.contracts.profile import Unit
 from fleetune.errors import Refused
 from fleetune.planning.strategy import Problem
-from fleetune.solving.hpp.chain_cuts import edges_near
+from fleetune.solving.hpp.chain_cuts import edges_at
 
 UNITS, BLOCKS = "units", "blocks"
 NUMBERED = re.compile(r"\d+(@\d+)?")
@@ -70,13 +70,11 @@ def _of_equal_work(problem: Problem, count: int, clock: Clock) -> list[int]:
         seconds = np.sum(clock.unit_times(device.name, problem.micro_batch_samples), axis=0)
         work += seconds / (seconds.sum() or 1.0)
     done = np.concatenate([[0.0], np.cumsum(work)])
-    each = done[-1] / count
-    targets, position = np.arange(1, count) * each, done[places]
+    if done[-1] == 0:
+        return [0, len(units)]
+    each, position = done[-1] / count, done[places]
     crossing = np.array([_crosses(units, k) for k in places], np.float64)
-    near = edges_near(position, crossing, targets, each / 4, nearest=True)
-    nearest = np.argmin(np.abs(position[None, :] - targets[:, None]), axis=1).tolist()
-    chosen = (n if k is None else k for k, n in zip(near, nearest, strict=True))
-    return sorted({0, len(units), *(places[k] for k in chosen)})
+    return [places[k] for k in edges_at(position, crossing, np.arange(1, count) * each, each / 4, nearest=True)]
 
 
 def _crosses(units: Sequence[Unit], place: int) -> int:

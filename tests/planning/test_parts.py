@@ -11,8 +11,8 @@ from fleetune.errors import Refused
 from fleetune.planning import Problem
 from fleetune.planning.run_costs import GroupCosts, RunCosts
 from fleetune.solving.hpp.chain_cuts import best_cuts
+from fleetune.solving.hpp.problem import warmups
 from fleetune.solving.hpp.sample_allocation import allocate
-from fleetune.solving.hpp.warmup import warmups
 from tests.planning.instances import tiny
 
 TIMES = st.integers(0, 12).map(float)

@@ -11,7 +11,7 @@ from fleetune.contracts.plan import Segment
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning import Problem, solve
 from fleetune.planning.plan_result import segment, single_lane_plan
-from fleetune.solving.hpp.warmup import warmups
+from fleetune.solving.hpp.problem import warmups
 from tests.clock import fleets
 from tests.planning.instances import small, tiny
 

@@ -31,7 +31,7 @@ from fleetune.planning.layers import layer_edges
 from fleetune.planning.plan_result import plan_result, segment, single_lane_plan
 from fleetune.planning.strategy import Problem, format_bytes, not_profiled, taking_part
 from fleetune.planning.top_k import check_ratio, with_top_k
-from fleetune.solving.hpp.warmup import warmups
+from fleetune.solving.hpp.problem import warmups
 from fleetune.solving.opfence.problem import Device, Operator, Solution
 from fleetune.solving.opfence.problem import Problem as PlacementProblem
 from fleetune.solving.opfence.solve import solve
@@ -53,7 +53,7 @@ class Options:
     layers: str | int = "units"
     """Granularity of cuts: `units`, the model's own `blocks`, or a number of layers of about equal work."""
     warmup: str | tuple[int, ...] = "2(P-p)-1"
-    """A policy of `solving.hpp.warmup`, or K of every segment, first to last."""
+    """A warm-up policy of kind "hpp", or K of every segment, first to last."""
     compression_ratio: float | None = None
     """Compression of the slowest link, which sends about one byte in so many (lossy); None: dense."""
     time_limit_s: float | None = None

@@ -31,7 +31,7 @@ class Options:
     order: str = "auto"
     """`given` keeps the order of devices or groups, `best` searches it, `auto` is `given` for groups, else `best`."""
     warmup: str | tuple[int, ...] = "2(P-p)-1"
-    """A policy of `solving.hpp.warmup`, or K of every segment, first to last."""
+    """A warm-up policy of kind "hpp", or K of every segment, first to last."""
 
     def __post_init__(self) -> None:
         one_of("pp", "order", self.order, ("auto", "given", "best"))

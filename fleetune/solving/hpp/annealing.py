@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fleetune.compiled import compiled, inner
 from fleetune.solving.hpp.candidate import (
@@ -39,7 +40,6 @@ from fleetune.solving.hpp.moves import (
     tune,
 )
 from fleetune.solving.hpp.refine_cuts import balance_cuts, refine_cuts
-from fleetune.solving.hpp.score_cache import ScoreCache, groups_key, look_up, new_score_cache, plan_key, store
 
 COMBINED_MOVE_ODDS = 4
 """One change in this many is combined with another before the candidate is scored."""
@@ -49,6 +49,22 @@ NOTHING, READY, REGROUPED = range(3)
 """Outcomes of a random change."""
 STEPS = 8
 """Number of times that a walk checks whether to stop."""
+
+
+CACHE_SLOTS = 1 << 18
+KEY, SCORE, EXACT = range(3)
+"""Columns of a ScoreCache: the key, a lower bound of the score, whether the bound is the score."""
+
+ScoreCache = NDArray[np.int64]
+"""Scores of candidates, since walks return to the same few again and again, [slot, column]. A direct-mapped hash table:
+a new entry replaces the old one in its slot. Two candidates with the same 64-bit key, once in some 1e8 searches, are
+taken for one; a search evaluates its answer anew."""
+
+_STAGE = 1 << 40
+"""Marks the start of a stage; larger than any device index."""
+_ODD = -0x61C8864680B583EB
+"""2^64 over the golden ratio, signed: one bit of a key changes half of the next one."""
+_BASIS = 0x4BF29CE484222325
 
 
 class Cooling(NamedTuple):
@@ -177,6 +193,56 @@ def _settle(arrays: InstanceArrays, evaluator: Evaluator, rules: PlanRules, walk
         allocate_stage(arrays, candidate, p)
     refine_cuts(arrays, candidate, evaluator, walk.spare)
     return True
+
+
+def new_score_cache() -> ScoreCache:
+    """An empty cache."""
+    return np.zeros((CACHE_SLOTS, 3), np.int64)
+
+
+@inner
+def groups_key(candidate: Candidate, anew: bool) -> int:
+    """Key of the groups and their order, and of the cuts unless these are to be made `anew`."""
+    key = int(_BASIS + candidate.size[0])
+    for p in range(candidate.size[0]):
+        key = _mixed(key, _STAGE if anew else _STAGE + candidate.edge[p + 1])
+        for g in range(candidate.first[p], candidate.first[p + 1]):
+            key = _mixed(key, candidate.device[g] + 1)
+    return key
+
+
+@inner
+def plan_key(candidate: Candidate) -> int:
+    """Key of the whole plan."""
+    key = _BASIS - 1
+    for p in range(candidate.size[0]):
+        key = _mixed(_mixed(key, candidate.edge[p + 1]), candidate.warmup[p])
+        for g in range(candidate.first[p], candidate.first[p + 1]):
+            key = _mixed(key, (candidate.samples[g] << 20) + candidate.device[g] + 1)
+    return key
+
+
+@inner
+def _mixed(key: int, value: int) -> int:
+    """Extend a key by a value."""
+    key = (key ^ value) * _ODD
+    return key ^ (key >> 32)
+
+
+@inner
+def look_up(cache: ScoreCache, key: int) -> tuple[int, bool]:
+    """Return a lower bound of the score (0 where nothing is known), and whether it is the score itself."""
+    row = cache[(key ^ (key >> 17)) & (CACHE_SLOTS - 1)]
+    if row[KEY] != key:
+        return 0, False
+    return row[SCORE], row[EXACT] > 0
+
+
+@inner
+def store(cache: ScoreCache, key: int, score: int, exact: bool) -> None:
+    """Write an entry to its slot, replacing what was there."""
+    row = cache[(key ^ (key >> 17)) & (CACHE_SLOTS - 1)]
+    row[KEY], row[SCORE], row[EXACT] = key, score, exact
 
 
 class ScoredDraft(NamedTuple):

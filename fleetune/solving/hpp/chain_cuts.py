@@ -9,21 +9,22 @@ from fleetune.solving.hpp.instance import Floats, Instance, Ints
 Cost = Callable[[int], Floats]
 
 
-def edges_near(
-    position: Floats, crossing: Floats, targets: Floats, reach: float, *, nearest: bool = False
-) -> list[int | None]:
-    """Return for each target the edge within `reach` with the fewest crossing bytes; None if there is none.
+def edges_at(position: Floats, crossing: Floats, targets: Floats, reach: float, *, nearest: bool = False) -> list[int]:
+    """Both ends of a chain, and for each target the inner edge within `reach` of it that the fewest bytes cross.
 
-    position, crossing: [edge], ascending positions and bytes across a cut there. Ties go to the first edge, or with
-    `nearest` to the one nearest to the target.
+    position, crossing: [edge], ascending positions and bytes across a cut there. Of edges with equal bytes the first is
+    taken; if none is within reach, the first at or behind the target. With `nearest`, both times the nearest.
     """
-    found: list[int | None] = []
+    found = {0, len(position) - 1}
     for target in targets:
         distance = np.abs(position - target)
-        near = np.flatnonzero(distance <= reach)
-        order = np.lexsort((distance[near] if nearest else near, crossing[near]))
-        found.append(int(near[order[0]]) if len(near) else None)
-    return found
+        near = 1 + np.flatnonzero(distance[1:-1] <= reach)
+        if len(near):
+            order = np.lexsort((distance[near] if nearest else near, crossing[near]))
+            found.add(int(near[order[0]]))
+        else:
+            found.add(int(np.argmin(distance)) if nearest else int(np.searchsorted(position[:-1], target)))
+    return sorted(found)
 
 
 def run_edges(instance: Instance, most: int) -> Ints:
@@ -43,6 +44,15 @@ def run_edges(instance: Instance, most: int) -> Ints:
         high = min(max(int(high), low + 1), instance.layers - (most - k) + 1)
         edges.append(low + int(np.argmin(crossing[low:high])))
     return np.array([*edges, instance.layers])
+
+
+def coarse_edges(instance: Instance, most: int) -> Ints:
+    """Edges of about `most` runs of layers of equal work, cut where least crosses within half a run."""
+    if instance.layers <= most:
+        return np.arange(instance.layers + 1)
+    work = np.mean(instance.best_s, axis=0)
+    crossing = (instance.output_bytes + instance.gradient_bytes).astype(np.float64)
+    return np.array(edges_at(work, crossing, work[-1] * np.arange(1, most) / most, work[-1] / most / 2), np.int64)
 
 
 def best_cuts(parts: int, cost: Cost, crossing: Cost | None = None) -> list[int] | None:

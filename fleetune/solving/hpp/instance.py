@@ -5,8 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fleetune.solving.hpp.problem import Problem
-from fleetune.solving.hpp.warmup import warmups
+from fleetune.solving.hpp.problem import Problem, warmups
 from fleetune.solving.validation import link_matrix
 
 Floats = NDArray[np.float64]

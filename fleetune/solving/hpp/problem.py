@@ -3,6 +3,7 @@
 Times and sizes beyond the limits below are errors of units. Refusing them here keeps every method free of overflow.
 """
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -11,7 +12,6 @@ from pydantic import BeforeValidator
 
 from fleetune.contracts.record import finite, one_of, record
 from fleetune.errors import Refused
-from fleetune.solving.hpp.warmup import FREE, POLICIES, warmups
 from fleetune.solving.validation import (
     MAX_WHOLE,
     Axis,
@@ -26,6 +26,16 @@ from fleetune.solving.validation import (
     validate_table,
 )
 
+WARMUP_POLICIES: dict[str, Callable[[int, int], int]] = {
+    "2(P-p)-1": lambda parts, p: 2 * (parts - p) - 1,
+    "2(P-p)": lambda parts, p: 2 * (parts - p),
+    "P-p": lambda parts, p: parts - p,
+    "2(P-p)+1": lambda parts, p: 2 * (parts - p) + 1,
+}
+"""Warm-up policy -> K_p, the number of forwards of stage p of P before its first backward. The first is Asteroid's
+default, which counts every transfer as a pipeline step."""
+FREE = "free"
+"""The planner chooses K within memory."""
 ROUNDING = 1e-12
 """Tolerance of extrapolated times below 0, as a share of the two measured times."""
 MAX_ROUND_S = 4e9
@@ -35,6 +45,29 @@ MAX_BYTES = 2**62
 MAX_TIMES = 50_000_000
 """Limit of layers x devices x samples: 0.4 GB per table of times."""
 MAX_MICRO_BATCHES = 1_000_000
+
+
+def warmups(policy: str | tuple[int, ...], parts: int, micro_batches: int) -> list[int]:
+    """K of every segment, first to last, by a policy's name or as listed.
+
+    Refused: an unknown policy, a list of another length, a K below 1, and a list that, capped at `micro_batches`,
+    increases from a segment to the next, which would deadlock: the earlier segment waits for a gradient that the later
+    one computes only after further forwards of the earlier one.
+    """
+    if isinstance(policy, str):
+        if policy not in WARMUP_POLICIES:
+            raise Refused(
+                f"warmup: {policy!r} is not known; allowed are {', '.join(WARMUP_POLICIES)} and a list of integers"
+            )
+        return [WARMUP_POLICIES[policy](parts, p) for p in range(parts)]
+    if len(policy) != parts:
+        raise Refused(f"warmup: {list(policy)} has {len(policy)} entries for {parts} segments; give one for each")
+    if min(policy) < 1:
+        raise Refused(f"warmup: {list(policy)} has an entry below 1; every segment starts with a forward")
+    capped = [min(k, micro_batches) for k in policy]
+    if capped != sorted(capped, reverse=True):
+        raise Refused(f"warmup: {list(policy)} increases towards the last segment, which deadlocks; let it fall")
+    return list(policy)
 
 
 def _warmup(value: Any) -> Any:
@@ -48,7 +81,7 @@ def _warmup(value: Any) -> Any:
 
 
 def _allowed() -> str:
-    return f"allowed are {', '.join(POLICIES)}, {FREE} and a list of one integer per stage"
+    return f"allowed are {', '.join(WARMUP_POLICIES)}, {FREE} and a list of one integer per stage"
 
 
 @record
@@ -138,7 +171,7 @@ class Problem:
 
     def _check_warmup(self) -> None:
         if isinstance(self.warmup, str):
-            if self.warmup not in (*POLICIES, FREE):
+            if self.warmup not in (*WARMUP_POLICIES, FREE):
                 raise Refused(f"warmup: {self.warmup!r} is not known; {_allowed()}")
             return
         most = min(len(self.layers), len(self.devices))

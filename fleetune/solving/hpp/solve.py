@@ -12,7 +12,6 @@ from fleetune.solving.hpp.instance import Instance
 from fleetune.solving.hpp.methods import SUMMARIES, asteroid, dapple, hetpipe, pipedream
 from fleetune.solving.hpp.methods.baselines import dp, eddl, pp, single
 from fleetune.solving.hpp.methods.search import Search, SearchOptions
-from fleetune.solving.hpp.pipeline_program import needed_bytes
 from fleetune.solving.hpp.problem import Problem, Share, Solution, Stage, VirtualWorker
 from fleetune.solving.limits import Deadline, require_memory
 from fleetune.solving.validation import plural, validate_choice
@@ -46,7 +45,7 @@ def solve(
     validate_choice("method", method, SUMMARIES)
     layers, devices = len(problem.layers), len(problem.devices)
     if method == "asteroid":
-        require_memory(needed_bytes(layers, devices), f"{layers} layers on {devices} devices")
+        require_memory(asteroid.needed_bytes(layers, devices), f"{layers} layers on {devices} devices")
     clock = Deadline()
     instance = Instance(problem, lost_s_per_byte)
     if method == "hetpipe":

@@ -9,7 +9,7 @@ from fleetune.errors import Infeasible
 from fleetune.solving.hpp.draft import evaluate, formula_round_s
 from fleetune.solving.hpp.instance import Instance
 from fleetune.solving.hpp.methods import asteroid
-from fleetune.solving.hpp.pipeline_program import PipelineProgram
+from fleetune.solving.hpp.methods.asteroid import PipelineDP
 from fleetune.solving.hpp.problem import Device, Layer, Problem
 from fleetune.solving.hpp.sample_allocation import IMPOSSIBLE, MEMORY_AMPLE, MEMORY_BOUND, allocate_by_capacity
 from tests.solving.hpp import contract, paper_planner
@@ -123,7 +123,7 @@ def test_algorithm_2_as_transcribed(seed: int) -> None:
     )
     instance = Instance(problem)
     least = float("inf")
-    found = PipelineProgram(
+    found = PipelineDP(
         instance, np.argsort(-instance.memory_bytes, kind="stable"), np.arange(instance.layers + 1)
     ).totals()
     for stages in range(1, min(len(problem.layers), devices) + 1):
@@ -176,7 +176,7 @@ def test_pruning_changes_no_answer(seed: int) -> None:
     """Above 24 layers a coarse pass bounds the second one: the plan is the one found without a bound."""
     problem = tiny(seed, layers=27 + seed, devices=4, link=(0.3, 3.0)[seed % 2], memory=(1.0, 0.5)[seed // 3])
     instance = Instance(problem)
-    whole = PipelineProgram(instance, np.argsort(-instance.memory_bytes, kind="stable"), np.arange(instance.layers + 1))
+    whole = PipelineDP(instance, np.argsort(-instance.memory_bytes, kind="stable"), np.arange(instance.layers + 1))
     stages = int(np.argmin(whole.totals()))
     assert asteroid.plan(instance) == whole.draft(stages)
 

@@ -7,7 +7,7 @@ import pytest
 
 from fleetune.errors import Infeasible, Refused
 from fleetune.solving import limits
-from fleetune.solving.hpp import HPP, bound, pipeline_program
+from fleetune.solving.hpp import HPP, bound
 from fleetune.solving.hpp.bound import lower_bound_s
 from fleetune.solving.hpp.draft import Draft
 from fleetune.solving.hpp.instance import Instance, Ints
@@ -21,7 +21,7 @@ from tests.solving.hpp.instances import tiny
 def test_what_does_not_fit_is_refused_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """100,000 layers ended in a MemoryError: the published planner's tables grow with the square of the layers."""
     problem = tiny(1, layers=40, devices=3)
-    needed = pipeline_program.needed_bytes(40, 3)
+    needed = asteroid.needed_bytes(40, 3)
     monkeypatch.setattr(limits, "available_bytes", lambda: needed)
     assert solve(problem, method="asteroid").feasible
     monkeypatch.setattr(limits, "available_bytes", lambda: needed - 1)
@@ -33,9 +33,9 @@ def test_what_does_not_fit_is_refused_before_it_is_taken(monkeypatch: pytest.Mon
 def test_tables_are_as_large_as_promised() -> None:
     """The bytes that are checked are those of the allocated tables."""
     instance = Instance(tiny(1, layers=40, devices=3))
-    table = pipeline_program.PipelineProgram(instance, np.arange(3), np.arange(41)).table
+    table = asteroid.PipelineDP(instance, np.arange(3), np.arange(41)).table
     large = (table.span_s, table.tail_s, table.cut, table.head, table.between, table.speed)
-    assert sum(part.nbytes for part in large) == pipeline_program.needed_bytes(40, 3)
+    assert sum(part.nbytes for part in large) == asteroid.needed_bytes(40, 3)
 
 
 def test_the_room_of_a_container_counts(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -19,13 +20,14 @@ import numpy as np
 from fleetune.errors import Infeasible, Refused
 from fleetune.solving.hpp.annealing import AnnealingPhase, AnnealingWorker, ScoredDraft
 from fleetune.solving.hpp.candidate import OUT_OF_MEMORY, WORST_SCORE, candidate_of, score
-from fleetune.solving.hpp.draft import Draft
-from fleetune.solving.hpp.initial_drafts import even_drafts, random_draft
+from fleetune.solving.hpp.chain_cuts import coarse_edges
+from fleetune.solving.hpp.draft import Draft, DraftStage
 from fleetune.solving.hpp.instance import Instance, Ints
 from fleetune.solving.hpp.methods import asteroid, dapple, pipedream
+from fleetune.solving.hpp.methods.asteroid import PipelineDP
 from fleetune.solving.hpp.methods.baselines import dp, eddl, pp, single
 from fleetune.solving.hpp.moves import STAGE_COUNT, PlanRules
-from fleetune.solving.hpp.pipeline_program import PipelineProgram, coarse_edges
+from fleetune.solving.hpp.sample_allocation import even_shares
 
 WORKERS = 2
 """Number of threads. A fixed number, so that a seed gives the same plan on any machine; most laptops have two cores."""
@@ -199,7 +201,7 @@ class Search:
                 return
             known = min(self.found.values(), default=WORST_SCORE)
             bound_s = START_SLACK * known / 1e9 if known < OUT_OF_MEMORY else np.inf
-            ranked = sorted(PipelineProgram(self.instance, order, edges, bound_s).drafts(), key=lambda pair: pair[0])
+            ranked = sorted(PipelineDP(self.instance, order, edges, bound_s).drafts(), key=lambda pair: pair[0])
             for _, draft in ranked[:DRAFTS_PER_ORDER]:
                 yield draft
 
@@ -220,3 +222,41 @@ def _orders(instance: Instance, seed: int) -> list[Ints]:
     speed = np.argsort(instance.best_s[:, -1], kind="stable")
     rng = np.random.default_rng(seed % 2**63)
     return [memory, speed, memory[::-1].copy(), speed[::-1].copy(), *(rng.permutation(instance.devices) for _ in "ab")]
+
+
+def even_drafts(instance: Instance) -> Iterator[Draft]:
+    """One draft per number of stages: equally many layers each, devices dealt out in order of speed, even shares."""
+    speed = np.argsort(instance.best_s[:, -1], kind="stable").tolist()
+    for stages in range(1, instance.max_stages + 1):
+        policy = instance.problem.warmup
+        if isinstance(policy, tuple) and len(policy) != stages:
+            continue
+        used = speed[: stages * instance.samples]
+        edges = [instance.layers * p // stages for p in range(stages + 1)]
+        groups = [used[p::stages] for p in range(stages)]
+        shares = [even_shares(instance.samples, len(group)) for group in groups]
+        yield Draft(
+            tuple(DraftStage(edges[p], edges[p + 1], tuple(groups[p]), shares[p]) for p in range(stages)),
+            tuple(instance.warmups(stages)),
+        )
+
+
+def random_draft(instance: Instance, random: np.random.Generator, *, everybody: bool = False) -> Draft:
+    """Random cuts and groups with even shares, in the listed or a random number of stages.
+
+    With `everybody` all devices take part, as far as there are samples for them.
+    """
+    listed = instance.problem.warmup
+    stages = len(listed) if isinstance(listed, tuple) else int(random.integers(1, instance.max_stages + 1))
+    used = instance.devices if everybody else int(random.integers(stages, instance.devices + 1))
+    sizes = [1] * stages
+    for _ in range(min(used, stages * instance.samples) - stages):
+        open_to = [p for p in range(stages) if sizes[p] < instance.samples]
+        sizes[int(random.choice(open_to))] += 1
+    devices = iter(random.permutation(instance.devices).tolist())
+    groups = [tuple(islice(devices, size)) for size in sizes]
+    inner_cuts = np.sort(random.choice(np.arange(1, instance.layers), stages - 1, replace=False))
+    cuts = [0, *inner_cuts.tolist(), instance.layers]
+    shares = [even_shares(instance.samples, len(group)) for group in groups]
+    parts = tuple(DraftStage(cuts[p], cuts[p + 1], groups[p], shares[p]) for p in range(stages))
+    return Draft(parts, tuple(instance.warmups(stages)))
