@@ -1,6 +1,7 @@
-"""Readable errors for full disks, and detection of symbolic links that leave a folder."""
+"""Durable writes, digests of files, readable errors for full disks, and symbolic links that leave a folder."""
 
 import errno
+import hashlib
 import os
 import re
 import stat
@@ -59,6 +60,35 @@ def find_full_disk(used: Mapping[str, Path]) -> TryAgain | None:
         if _is_full(errno.ENOSPC, folder):
             return disk_error(OSError(errno.ENOSPC, "", str(folder)), {purpose: folder})
     return None
+
+
+def sync(path: Path) -> None:
+    """Wait until the content of a file, or the entries of a folder, are on disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if not (path.is_dir() and error.errno in (errno.EINVAL, errno.ENOTSUP)):  # not every file system syncs folders
+            raise
+    finally:
+        os.close(handle)
+
+
+def write_durably(content: bytes, part: Path, whole: Path) -> None:
+    """Write `content` to `part`, then rename it to `whole`, which lies in the same folder; it is on disk afterwards.
+
+    No reader sees half a file. After an error the caller deletes `part`.
+    """
+    part.write_bytes(content)
+    sync(part)
+    part.replace(whole)
+    sync(whole.parent)
+
+
+def file_digest(path: Path) -> str:
+    """Return the sha256 of a file as 64 hex digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -36,7 +36,7 @@ def evaluate(context: StageContext) -> None:
                 **context.task.facts.listed(context.task.run),
                 "training ended": events.ended,
                 "failures": "; ".join(events.failures) or "none",
-                **_plans(training),
+                **_earlier_rounds(training),
                 **note,
             },
             settings=context.task.facts.settings,
@@ -45,10 +45,13 @@ def evaluate(context: StageContext) -> None:
     )
 
 
-def _plans(training: TrainingMetrics) -> dict[str, str]:
-    """A note for the report when another plan trained the first rounds."""
+def _earlier_rounds(training: TrainingMetrics) -> dict[str, str]:
+    """Return a note for the report if the first rounds were trained by another plan or on other measurements."""
     first = training.plan_from_round
-    said = f"rounds before {first} were trained by another plan; times and bytes are of those from {first} on"
+    said = (
+        f"rounds before {first} were trained by another plan, or before devices and links were measured again; "
+        f"times and bytes are of those from {first} on"
+    )
     return {"plans": said} if first else {}
 
 

@@ -14,7 +14,7 @@ from fleetune.checks.structure import (
     wrong_units,
 )
 from fleetune.clock import Clock
-from fleetune.clock.memory import kept_micro_batches
+from fleetune.clock.costs import kept_micro_batches
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import Plan, Segment
 from fleetune.contracts.profile import Profile

@@ -7,9 +7,8 @@ Asteroid's closed formula (eq. (4)-(6)) was rejected as the judge: it is off by 
 May import: fleetune.contracts, fleetune.compiled, fleetune.errors.
 """
 
-from fleetune.clock.costs import interpolate
+from fleetune.clock.costs import device_bytes, interpolate
 from fleetune.clock.forecast import Clock, forecast
-from fleetune.clock.memory import device_bytes
 from fleetune.clock.pipeline_simulation import Member, Pipeline, PipelineStage, PipelineTrace, simulate
 
 __all__ = [

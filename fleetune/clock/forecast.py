@@ -4,10 +4,9 @@ Chains of segments, which planners simulate by the million, run compiled (`pipel
 lowered to a task graph (`lowering`) and run in plain Python (`event_simulation`), by the same rules.
 """
 
-from fleetune.clock.costs import interpolate, lost_s_per_byte, nanoseconds, remaining_shares
+from fleetune.clock.costs import device_bytes, interpolate, lost_s_per_byte, nanoseconds, remaining_shares
 from fleetune.clock.event_simulation import Trace, simulate_graph
 from fleetune.clock.lowering import LoweredPlan, PassTimes, PlanLowering
-from fleetune.clock.memory import device_bytes
 from fleetune.clock.pipeline_simulation import Member, Order, Pipeline, PipelineStage, PipelineTrace, simulate
 from fleetune.clock.timeline import AllReduce, chain_rows, graph_rows, link_bytes
 from fleetune.contracts.fleet import Fleet

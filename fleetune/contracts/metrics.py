@@ -88,13 +88,13 @@ class TrainingMetrics:
     link_bytes: tuple[LinkBytes, ...]
     """Bytes per round."""
     median_round_s: float
-    """Median over the rounds trained by this plan; over all rounds if another plan trained all of them."""
+    """Median over the rounds from `plan_from_round` on; over all rounds if there are none."""
     wall_s: float
     """Seconds from the first worker's start to the last commit of this attempt."""
     resumed_from_round: int = 0
     """First round of this attempt; timeline, bytes, busy times and peaks cover only its own rounds."""
     plan_from_round: int = 0
-    """First round trained by this plan; the `round_s` of earlier rounds belongs to other plans."""
+    """First round trained by this plan on this fleet and profile; the `round_s` of earlier rounds belongs to others."""
 
 
 @record

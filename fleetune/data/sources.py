@@ -22,7 +22,7 @@ from fleetune.data.images import image_folder_source
 from fleetune.data.splits import check_test_rows, held_out_count
 from fleetune.data.tables import SUFFIXES, DataSource, InMemoryTable, Table, open_table
 from fleetune.errors import Refused
-from fleetune.filesystem import check_symlinks
+from fleetune.filesystem import check_symlinks, file_digest
 
 TEST_NAMES = ("test", "validation", "valid", "dev", "eval")
 """Names of test splits; the first that a source has is used."""
@@ -209,7 +209,6 @@ def _digest_of(*texts: str) -> str:
 
 def _file_digest(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return file_digest(path)
     except OSError as error:
         raise Refused(f"{path}: cannot be read ({error.strerror}); give a readable file") from None

@@ -7,7 +7,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from fleetune.clock.memory import memory_warnings
+from fleetune.clock.costs import memory_warnings
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.metrics import DeviceAmount, EvaluationMetrics, Forecast, LinkBytes, TrainingMetrics
 from fleetune.contracts.plan import PlanResult

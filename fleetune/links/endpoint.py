@@ -20,8 +20,7 @@ import zmq
 from fleetune.contracts.record import not_negative
 from fleetune.errors import Refused, TryAgain
 from fleetune.links.authentication import KeyPair, is_curve_key
-from fleetune.links.delay_queue import DelayQueue
-from fleetune.links.inbox import Admission, InboundMessage, Inbox
+from fleetune.links.inbox import Admission, DelayQueue, InboundMessage, Inbox
 from fleetune.links.message import Message, Received, join_parts
 from fleetune.links.peer import MessageOrigin, Peer
 

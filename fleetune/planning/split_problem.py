@@ -5,7 +5,7 @@ from math import ceil, floor
 from typing import NamedTuple
 
 from fleetune.clock import Clock
-from fleetune.clock.memory import segment_bytes
+from fleetune.clock.costs import segment_bytes
 from fleetune.contracts.profile import Unit
 from fleetune.planning.strategy import Problem
 from fleetune.solving.split.problem import Problem as SplitProblem

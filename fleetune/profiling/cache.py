@@ -18,8 +18,8 @@ from typing import Any
 from fleetune.contracts import json_io
 from fleetune.contracts.record import record
 from fleetune.errors import Refused
+from fleetune.filesystem import file_digest
 from fleetune.profiling.messages import DeviceMeasurement, fastest
-from fleetune.store.manifest import file_digest
 from fleetune.store.stage_key import SourceDigests
 from fleetune.store.storage import LocalStorage
 

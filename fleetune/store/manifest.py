@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fleetune.contracts.record import check_digest, check_file_name, check_name, distinct, not_negative, record
 from fleetune.errors import Refused
+from fleetune.filesystem import file_digest
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
@@ -82,12 +83,6 @@ def _check_paths(owner: str, paths: Iterable[str]) -> None:
         for count in range(1, len(parts)):
             if (above := "/".join(parts[:count])) in known:
                 raise Refused(f"{owner}: file {path!r} would lie inside of file {above!r}; names must differ")
-
-
-def file_digest(path: Path) -> str:
-    """Return the sha256 of a file in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def list_files(folder: Path) -> tuple[FileEntry, ...]:

@@ -4,7 +4,6 @@ The process that writes a part holds flock(2) on it, so a part without a lock wa
 collected. On file systems without folder locks, parts are never collected.
 """
 
-import errno
 import fcntl
 import os
 import shutil
@@ -12,6 +11,8 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from fleetune.filesystem import sync
 
 PATTERN = ".*.part"
 
@@ -76,18 +77,6 @@ def collect(folder: Path) -> None:
                 _delete(part)
         finally:
             os.close(handle)
-
-
-def sync(path: Path) -> None:
-    """Flush a file's content, or a folder's entries, to disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        if not (path.is_dir() and error.errno in (errno.EINVAL, errno.ENOTSUP)):  # not every file system syncs folders
-            raise
-    finally:
-        os.close(handle)
 
 
 @contextmanager

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fleetune.errors import Refused, TryAgain
+from fleetune.filesystem import file_digest, sync, write_durably
 from fleetune.store import staging
-from fleetune.store.manifest import FileEntry, file_digest
+from fleetune.store.manifest import FileEntry
 
 
 class Storage(Protocol):
@@ -59,12 +60,7 @@ class LocalStorage:
         whole = self.root / path
         _make(whole.parent)
         with staging.new_file(whole) as part:
-            with part.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(whole)
-        staging.sync(whole.parent)
+            write_durably(content, part, whole)
 
     def names(self, path: str) -> list[str]:
         """See Storage."""
@@ -93,7 +89,7 @@ class LocalStorage:
                 if staged.exists():
                     staged.rename(folder)
                 raise
-        staging.sync(whole.parent)
+        sync(whole.parent)
 
     def _adopt_copy(self, folder: Path, path: str, last: str) -> None:
         """Adopt a folder from another disk: it is deleted after its copy has the final name."""
@@ -102,7 +98,7 @@ class LocalStorage:
             shutil.copytree(folder, staged, dirs_exist_ok=True)
             _flush(staged)
             self._name(staged, path, last)
-        staging.sync(whole.parent)
+        sync(whole.parent)
         shutil.rmtree(folder)
 
     def _name(self, staged: Path, path: str, last: str) -> None:
@@ -242,10 +238,10 @@ def _make(folder: Path) -> None:
     if not folder.is_dir():
         _make(folder.parent)
         folder.mkdir(exist_ok=True)
-        staging.sync(folder.parent)
+        sync(folder.parent)
 
 
 def _flush(folder: Path) -> None:
     """Flush every file and folder of a folder to disk."""
     for path in (*folder.rglob("*"), folder):
-        staging.sync(path)
+        sync(path)

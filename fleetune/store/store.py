@@ -18,6 +18,7 @@ from pathlib import Path
 
 from fleetune.contracts import json_io
 from fleetune.errors import Refused
+from fleetune.filesystem import file_digest
 from fleetune.store.lock import Lock
 from fleetune.store.manifest import (
     MANIFEST,
@@ -26,7 +27,6 @@ from fleetune.store.manifest import (
     Manifest,
     check_artifacts,
     content_digest,
-    file_digest,
     list_files,
 )
 from fleetune.store.runs import RunRegistry

@@ -8,7 +8,6 @@ A checkpoint is complete when round.json exists and every file has the recorded 
 the newest is damaged, training resumes from the one before.
 """
 
-import hashlib
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,12 +24,12 @@ from fleetune.contracts import json_io
 from fleetune.contracts.record import record
 from fleetune.contracts.run_config import TrainingRequest
 from fleetune.errors import Refused, TryAgain
+from fleetune.filesystem import file_digest, sync, write_durably
 from fleetune.models.segment import Segment
-from fleetune.training.commit_log import COMMITS, flush, write_durably
 from fleetune.training.optimizer import NamedOptimizer
 
 CHECKPOINTS = "checkpoints"
-MARK = "round.json"
+MARK, COMMITS = "round.json", "commits.jsonl"
 MODEL, OPTIMIZER = "model|", "optimizer|"  # '|' appears in no parameter name
 SAVING_S = 600.0
 MAX_INTERVAL_ROUNDS, MIN_CHECKPOINTS, INTERVAL_S = 50, 4, 60.0
@@ -44,6 +43,11 @@ class FileDigest:
 
     bytes: int
     sha256: str
+
+    @staticmethod
+    def of(path: Path) -> "FileDigest":
+        """Return the current size and digest of a file."""
+        return FileDigest(bytes=path.stat().st_size, sha256=file_digest(path))
 
 
 @record
@@ -68,6 +72,16 @@ class StoredCheckpoint(NamedTuple):
 
     folder: Path
     mark: CheckpointMark
+
+
+def write_text(text: str, path: Path) -> None:
+    """Write a text file atomically and durably; creates its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    try:
+        write_durably(text.encode(), part, path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def checkpoint_folder(work: Path, round: int) -> Path:
@@ -99,19 +113,12 @@ def first_damaged(folder: Path, mark: CheckpointMark, names: Iterable[str]) -> s
         if name not in mark.digests:
             return f"{folder / MARK} has no digest of {name}, so damage cannot be detected"
         try:
-            found = file_digest(path)
+            found = FileDigest.of(path)
         except OSError as error:
             return f"{path} cannot be read: {error.strerror}"
         if found != mark.digests[name]:
             return f"{path} is damaged: its content differs from what was written"
     return ""
-
-
-def file_digest(path: Path) -> FileDigest:
-    """Return the current size and digest of a file."""
-    with path.open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        return FileDigest(bytes=file.tell(), sha256=sha256)
 
 
 def write_shard(folder: Path, name: str, segment: Segment, optimizer: NamedOptimizer) -> tuple[str, FileDigest]:
@@ -124,10 +131,10 @@ def write_shard(folder: Path, name: str, segment: Segment, optimizer: NamedOptim
     try:
         folder.mkdir(parents=True, exist_ok=True)
         save_file({n: t.cpu().contiguous() for n, t in tensors.items()}, part)
-        flush(part)
-        digest = file_digest(part)
+        sync(part)
+        digest = FileDigest.of(part)
         part.replace(folder / file)
-        flush(folder)
+        sync(folder)
     except (OSError, SafetensorError) as error:
         part.unlink(missing_ok=True)  # its space may be what the disk lacks
         raise write_error(folder, error) from None
@@ -145,17 +152,17 @@ def mark_complete(
     """
     folder = checkpoint_folder(work, round)
     try:
-        write_durably(commits, folder / COMMITS)
-        digests = {**shards, COMMITS: file_digest(folder / COMMITS)}
+        write_text(commits, folder / COMMITS)
+        digests = {**shards, COMMITS: FileDigest.of(folder / COMMITS)}
         mark = CheckpointMark(round=round, files=tuple(shards), digests=digests)
         bad = first_damaged(folder, mark, digests)
         if bad:
             raise TryAgain(f"{bad}; run again to go on from the checkpoint before")
         for name in shards:  # shards fetched from another machine may not be on disk yet
-            flush(folder / name)
-        write_durably(json_io.text(mark), folder / MARK)
+            sync(folder / name)
+        write_text(json_io.text(mark), folder / MARK)
         for each in (work / CHECKPOINTS, work):
-            flush(each)
+            sync(each)
     except OSError as error:
         raise write_error(folder, error) from None
     for _, other in _rounds(work):

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from fleetune.clock import Clock
-from fleetune.clock.memory import memory_warnings
+from fleetune.clock.costs import memory_warnings
 from fleetune.contracts import json_io
 from fleetune.contracts.metrics import DeviceAmount, LinkBytes, RoundMetrics, TimelineRow, TrainingMetrics
 from fleetune.data import PreparedData
@@ -23,12 +23,11 @@ from fleetune.models.init_weights import INIT_WEIGHTS
 from fleetune.models.skeleton import saved_configuration
 from fleetune.monitoring import EventLog
 from fleetune.training.assignment import validate_supported
-from fleetune.training.checkpoints import CheckpointSaver, StoredCheckpoint, copy_state, trained_tensors
-from fleetune.training.commit_log import COMMITS, CommitLog
+from fleetune.training.checkpoints import COMMITS, CheckpointSaver, StoredCheckpoint, copy_state, trained_tensors
 from fleetune.training.gradients import clip_scale, total_norm
 from fleetune.training.measurements import RoundMeasurements
 from fleetune.training.optimizer import learning_rate
-from fleetune.training.resume import EVENTS, adopt_newest, committed_rounds, first_round_of_plan
+from fleetune.training.recovery import EVENTS, CommitLog, adopt_newest, plan_start, resume
 from fleetune.training.task import TrainingTask
 from fleetune.training.worker_group import WorkerGroup
 
@@ -57,7 +56,7 @@ def train(task: TrainingTask) -> TrainingMetrics:
 def _train(task: TrainingTask) -> TrainingMetrics:
     started_s = time.monotonic()
     found = adopt_newest(task.work, task.earlier, task.note)
-    rounds = committed_rounds(task, found)
+    rounds = resume(task, found)
     first_round = len(rounds)
     measured = RoundMeasurements()
     with EventLog(task.work / EVENTS) as events:  # without an `ended` line the next attempt continues the log
@@ -147,7 +146,7 @@ def _training_metrics(
     task: TrainingTask, first_round: int, rounds: tuple[RoundMetrics, ...], measured: RoundMeasurements, wall_s: float
 ) -> TrainingMetrics:
     """Return the metrics of the whole training; without a new round they hold the earlier attempts' rounds only."""
-    by_plan = first_round_of_plan(task.work)
+    by_plan = plan_start(task.work).from_round
     median_s = statistics.median(r.round_s for r in rounds[by_plan:] or rounds)
     rows, sent = measured.median_round(median_s)
     timeline = sorted(rows, key=lambda r: (r.start_s, r.device))

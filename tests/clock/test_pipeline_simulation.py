@@ -6,8 +6,7 @@ from hypothesis import given, settings
 
 from fleetune.clock import Pipeline, PipelineTrace, simulate
 from tests.clock import reference
-from tests.clock.instances import pipelines, uniform
-from tests.clock.pictures import picture
+from tests.clock.pipelines import picture, pipelines, uniform
 
 HAND_DRAWN = """
     0.0 01234....a.b.c.d.e

@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fleetune.contracts import json_io
-from fleetune.contracts.metrics import EvaluationMetrics
+from fleetune.contracts.metrics import EvaluationMetrics, Forecast
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.data import PreparedData
 from fleetune.errors import Refused
-from fleetune.evaluation import EvaluationTask, Summary, evaluate
+from fleetune.evaluation import EvaluationTask, Summary, evaluate, measured_forecast
 from fleetune.evaluation.scores import ScoringOptions, score
 from tests.evaluation.instances import BERT, LORA, finished, moved, started
 
@@ -200,3 +200,17 @@ def test_data_of_another_task_are_refused(tmp_path: Path) -> None:
     """A classifier is not scored on text without labels."""
     task = finished(tmp_path, CAUSAL)
     refused(replace(task, model=WHOLE), "prepared for causal-lm, but the model's task is sequence-classification")
+
+
+def test_a_reused_training_keeps_its_forecast(tmp_path: Path) -> None:
+    """A training reused on another fleet was once compared with the new fleet's forecast: an error of nobody's."""
+    plan, metrics = tmp_path / "plan", tmp_path / "metrics"
+    planned = Forecast(round_s=2.0, rows=(), busy_s=(), memory_bytes=(), link_bytes=())
+    json_io.write(planned, plan / "forecast.json")
+    assert measured_forecast(plan, metrics) == (planned, {}), "metrics of an earlier version hold none"
+    json_io.write(planned, metrics / "forecast.json")
+    assert measured_forecast(plan, metrics) == (planned, {})
+    trained = replace(planned, round_s=4.0)
+    json_io.write(trained, metrics / "forecast.json")
+    found, note = measured_forecast(plan, metrics)
+    assert found == trained and "by the run that trained" in note["times"]

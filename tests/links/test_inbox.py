@@ -1,14 +1,20 @@
-"""Listed peers with invalid frames and unlisted clients disturb nobody else."""
+"""The inbox: invalid frames and unlisted clients disturb nobody else, and the delay queue emulates latency."""
 
 import json
+import queue
+import threading
+import time
 from typing import Any
 
 import pytest
 import zmq
 
+from fleetune.errors import Refused
 from fleetune.links.authentication import KeyPair, new_key_pair
-from fleetune.links.message import MAX_HEADER_BYTES, Message, header_frame
-from tests.links.ends import KEYS, PATIENCE_S, Ends, raw_client, two_ends
+from fleetune.links.endpoint import Endpoint, Listen
+from fleetune.links.inbox import DelayQueue, InboundMessage
+from fleetune.links.message import MAX_HEADER_BYTES, Envelope, Message, header_frame
+from tests.links.ends import KEYS, LISTED, PATIENCE_S, Ends, raw_client, two_ends
 
 LIMIT_BYTES = 1000
 
@@ -106,3 +112,135 @@ def exchange(ends: Ends, index: int) -> None:
     ends.bob.send("ann", Message("answer", {"index": index}))
     answer = ends.ann.receive(PATIENCE_S)
     assert answer is not None and (answer.sender, answer.message.header) == ("bob", {"index": index})
+
+
+DELAYS_S = {"far": 10.0, "near": 1.0}
+
+
+def at(sender: str, at_s: float, kind: str = "k") -> InboundMessage:
+    """A message that arrived at `at_s`."""
+    return InboundMessage(sender, Envelope("run", "session", 0, kind, {}, ()), [], at_s)
+
+
+class Day:
+    """Fake queue and clock: arrivals at known times; the clock moves only while the queue is read."""
+
+    def __init__(self, *arrivals: InboundMessage) -> None:
+        self.now_s = 0.0
+        self.waits: list[float | None] = []
+        self._to_come = list(arrivals)
+
+    def get(self, *, timeout: float | None) -> InboundMessage | None:
+        """Return the next arrival within the timeout; None after the last one, if there is no timeout."""
+        self.waits.append(timeout)
+        until_s = None if timeout is None else self.now_s + timeout
+        if self._to_come and (until_s is None or self._to_come[0].at_s <= until_s):
+            self.now_s = max(self.now_s, self._to_come[0].at_s)
+            return self._to_come.pop(0)
+        if until_s is None:
+            return None
+        self.now_s = until_s
+        raise queue.Empty
+
+    def held(self) -> DelayQueue:
+        """Delay queue over these arrivals."""
+        return DelayQueue(self, DELAYS_S, lambda: self.now_s)  # type: ignore[arg-type]
+
+
+def test_each_sender_keeps_its_order_and_others_pass() -> None:
+    """Messages arrive at their due times in the order of each sender; undelayed ones overtake delayed ones."""
+    day = Day(at("far", 0, "f1"), at("near", 1, "n1"), at("far", 1, "f2"), at("here", 1.5, "h"), at("near", 2, "n2"))
+    held = day.held()
+    got = [held.get(None) for _ in range(5)]
+    assert [(each.envelope.kind, each.at_s) for each in got if each] == [
+        ("h", 1.5),
+        ("n1", 2.0),
+        ("n2", 3.0),
+        ("f1", 10.0),
+        ("f2", 11.0),
+    ]
+    assert day.now_s == 11.0, "nothing came before its time or after it"
+    assert held.get(None) is None
+
+
+def test_two_that_fall_due_together_come_as_they_arrived() -> None:
+    """Messages due at the same time keep their order of arrival."""
+    held = Day(*(at("near", 3.0, kind) for kind in "zaza")).held()
+    assert [got.envelope.kind for got in (held.get(None) for _ in range(4)) if got] == list("zaza")
+
+
+def test_a_time_limit_counts_from_the_call() -> None:
+    """A message due after the timeout is not returned, and a later call returns it."""
+    day = Day(at("far", 1.0))
+    held = day.held()
+    for limit_s, ends_s in ((0, 0.0), (4.0, 4.0), (0, 4.0), (6.9, 10.9)):
+        with pytest.raises(queue.Empty):
+            held.get(limit_s)
+        assert day.now_s == pytest.approx(ends_s)
+    got = held.get(0.2)
+    assert got is not None and got.at_s == day.now_s == pytest.approx(11.0)
+
+
+def test_nobody_polls() -> None:
+    """A wait reads the queue once per arrival and once per due message."""
+    day = Day(at("near", 5.0))
+    assert day.held().get(None)
+    assert day.waits == [None, 1.0]
+
+
+def test_what_is_due_goes_before_what_arrives() -> None:
+    """Due messages are returned even while an undelayed sender floods the queue."""
+    day = Day(at("near", 0.0, "n"), *(at("here", 1.0, "h") for _ in range(3)))
+    held = day.held()
+    got = [held.get(None) for _ in range(4)]
+    assert [each.envelope.kind for each in got if each] == ["h", "n", "h", "h"]
+
+
+def test_threads_that_wait_each_get_one() -> None:
+    """Each of several receiving threads gets one message."""
+    arrived: queue.SimpleQueue[InboundMessage | None] = queue.SimpleQueue()
+    held = DelayQueue(arrived, {"near": 0.01})
+    got: queue.SimpleQueue[InboundMessage | None] = queue.SimpleQueue()
+    threads = [threading.Thread(target=lambda: got.put(held.get(PATIENCE_S))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in threads:
+        arrived.put(at("near", time.monotonic()))
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert all(got.get(timeout=0) is not None for _ in threads)
+
+
+def test_an_endpoint_holds_back_only_whom_it_is_told_to() -> None:
+    """Ann receives bob's messages 0.1 s late with their due time; bob receives ann's at once."""
+    listen = Listen(delays_s={"bob": 0.1})
+    with (
+        Endpoint("ann", KEYS["ann"], LISTED, run="run-1", listen=listen, note=lambda _: None) as ann,
+        Endpoint("bob", KEYS["bob"], LISTED, run="run-1", note=lambda _: None) as bob,
+    ):
+        ann.connect("bob", bob.address, KEYS["bob"].public)
+        bob.connect("ann", ann.address, KEYS["ann"].public)
+        sent_s = time.monotonic()
+        bob.send("ann", Message("slow", {}, (b"parts",)))
+        received = ann.receive(PATIENCE_S)
+        assert received is not None and received.at_s >= sent_s + 0.1
+        assert received.at_s <= time.monotonic() and bytes(received.message.parts[0]) == b"parts"
+        assert ann.receive(0) is None
+        ann.send("bob", Message("k", {}))
+        assert bob.receive(PATIENCE_S)
+        ann.close()
+        assert ann.receive(None) is None
+
+
+def test_another_address_can_be_told() -> None:
+    """An endpoint publishes the configured address instead of the bound one."""
+    listen = Listen(address="tcp://192.0.2.1:7")
+    with Endpoint("ann", KEYS["ann"], LISTED, run="r", listen=listen, note=lambda _: None) as ann:
+        assert ann.address == "tcp://192.0.2.1:7"
+
+
+@pytest.mark.parametrize("delay_s", [-1.0, float("nan"), float("inf")])
+def test_a_delay_is_a_number_of_at_least_0(delay_s: float) -> None:
+    """A negative or non-finite delay is refused with the sender's name."""
+    with pytest.raises(Refused, match="link from bob: delay_s"):
+        Listen(delays_s={"bob": delay_s})

@@ -58,15 +58,15 @@ def plan(units: tuple[str, ...], cuts: list[int], shares: list[list[int]]) -> Pl
 
 
 def run_plan(ready: Prepared, made: Plan, training: TrainingRequest, folder: Path, **changes: Any) -> TrainingMetrics:
-    """Train with one process per device, each with `threads` threads (default 1)."""
-    devices, threads = made.devices, changes.pop("threads", 1)
+    """Train with one process per device, each with `threads` threads (default 1), over links of `latency_s`."""
+    devices, threads, latency_s = made.devices, changes.pop("threads", 1), changes.pop("latency_s", 1e-4)
     fleet = Fleet(
         devices=tuple(
             Device(name=d, memory_bytes=8 << 30, cores=float(threads), threads=threads, fingerprint="test")
             for d in devices
         ),
         links=tuple(
-            Link(source=a, target=b, latency_s=1e-4, bytes_per_s=1e8) for a in devices for b in devices if a != b
+            Link(source=a, target=b, latency_s=latency_s, bytes_per_s=1e8) for a in devices for b in devices if a != b
         ),
     )
     rows = ((0.01,),) * len(ready.units)

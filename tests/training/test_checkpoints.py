@@ -10,11 +10,12 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
+from fleetune import filesystem
 from fleetune.contracts.metrics import RoundMetrics
 from fleetune.contracts.run_config import TrainingRequest
 from fleetune.errors import Refused, TryAgain
 from fleetune.models.segment import Segment
-from fleetune.training import checkpoints, commit_log
+from fleetune.training import checkpoints
 from fleetune.training.checkpoints import (
     CheckpointSaver,
     StoredCheckpoint,
@@ -25,8 +26,8 @@ from fleetune.training.checkpoints import (
     trained_tensors,
     write_shard,
 )
-from fleetune.training.commit_log import CommitLog, read_commits
 from fleetune.training.optimizer import NamedOptimizer
+from fleetune.training.recovery import CommitLog, read_commits
 from tests.models.instances import Recorded, recorded
 from tests.training.model_families import BY_NAME
 
@@ -298,16 +299,16 @@ def test_everything_is_on_disk_before_an_older_checkpoint_is_dropped(
     saved(ready, tmp_path, [2], round=2, before=checkpoint_folder(tmp_path, 1))
     done: list[str] = []
 
-    def flush(path: Path) -> None:
+    def recorded_sync(path: Path) -> None:
         done.append(path.name)
-        durable_flush(path)
+        sync(path)
 
     def drop(folder: Path) -> None:
         done.append(f"drop {folder.name}")
 
-    durable_flush = commit_log.flush
-    monkeypatch.setattr(commit_log, "flush", flush)
-    monkeypatch.setattr(checkpoints, "flush", flush)
+    sync = filesystem.sync
+    monkeypatch.setattr(filesystem, "sync", recorded_sync)
+    monkeypatch.setattr(checkpoints, "sync", recorded_sync)
     monkeypatch.setattr(checkpoints, "delete_checkpoint", drop)
     saved(ready, tmp_path, [2], round=3, before=checkpoint_folder(tmp_path, 2))
     mark = done.index("round.json.part")

@@ -2,16 +2,22 @@
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from fleetune.contracts.metrics import RoundMetrics
+from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.run_config import TrainingRequest
 from fleetune.errors import FleetuneError, TryAgain
 from fleetune.launching import Command, Job, ProcessLauncher
-from fleetune.training.checkpoints import newest_complete
-from fleetune.training.commit_log import read_commits
+from fleetune.training.checkpoints import FileDigest, checkpoint_folder, mark_complete, newest_complete
+from fleetune.training.recovery import CommitLog, adopt_newest, plan_start, read_commits, resume, start_plan
+from fleetune.training.task import TrainingTask
+from tests.clock import fleets
 from tests.training.model_families import BY_NAME, data_request, model_request
 from tests.training.runs import MICRO_BATCH, MICRO_BATCHES, Prepared, final_state, plan, prepared, run_plan
 
@@ -127,6 +133,27 @@ def test_what_another_plan_has_trained_is_taken_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_rounds_before_a_new_measurement_of_the_links_stay_out_of_the_median(tmp_path: Path) -> None:
+    """Bug: a training that was killed, and resumed under the same stage key after the links had been measured anew,
+    compared the new forecast with the median over the rounds of both fleets, without a note.
+    """
+    ready = bert(tmp_path)
+    single = plan(ready.units, [], [[8]])
+    two = plan(ready.units, [2], [[8], [8]])
+    run_plan(ready, single, TRAINING, tmp_path / "whole")
+    launcher = Recording()
+    with pytest.raises(TryAgain):
+        run_plan(ready, two, TRAINING, tmp_path / "cut", launcher=launcher, progress=killing(launcher, 0, 7))
+    said: list[str] = []
+    metrics = run_plan(ready, two, TRAINING, tmp_path / "cut", latency_s=2e-4, note=said.append)
+    assert said == ["goes on from round 6 of 9, by an earlier attempt's checkpoint"], "the plan is the same"
+    assert (metrics.resumed_from_round, metrics.plan_from_round) == (6, 6)
+    assert metrics.median_round_s == sorted(r.round_s for r in metrics.rounds[6:])[1]
+    whole, again = final_state(tmp_path / "whole"), final_state(tmp_path / "cut")
+    assert all(torch.equal(whole[k], again[k]) for k in whole)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("log", [None, b"", bytes(300), b"\n"], ids=["missing", "emptied", "zeroed", "a line"])
 def test_a_lost_log_and_a_damaged_shard_cost_neither_weights_nor_metrics(log: bytes | None, tmp_path: Path) -> None:
     """Bug: training went on with one flipped bit, and a lost commit log ended in an IndexError after all training.
@@ -221,3 +248,111 @@ def test_no_key_is_left_in_any_file_or_argument(tmp_path: Path) -> None:
     assert len(secrets) == 8  # of two workers: own pair, the coordinator's and the peer's public key
     files = [p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()]
     assert files and not any(key in text for key in secrets for text in (*files, *seen))
+
+
+def attempt(work: Path, *rounds: int, content: bytes = b"weights") -> Path:
+    """Return a work folder with checkpoints after these rounds."""
+    for done in rounds:
+        checkpoint_folder(work, done).mkdir(parents=True)
+        (checkpoint_folder(work, done) / "segment-0.safetensors").write_bytes(content)
+        digest = FileDigest.of(checkpoint_folder(work, done) / "segment-0.safetensors")
+        log = CommitLog(
+            work / "commits.jsonl",
+            [RoundMetrics(round=r, loss=1.0, gradient_norm=None, learning_rate=0.1, round_s=1.0) for r in range(done)],
+        )
+        log.close()
+        mark_complete(work, done, {"segment-0.safetensors": digest}, log.text, None)
+    return work
+
+
+def test_the_newest_of_all_attempts_is_taken_up(tmp_path: Path) -> None:
+    """The newest checkpoint becomes this attempt's own, with its commit log and the first round of the plan."""
+    own, first, second = (attempt(tmp_path / name, n) for name, n in (("own", 2), ("first", 3), ("second", 5)))
+    found = adopt_newest(own, (first, second), lambda text: None)
+    assert found is not None and found[1].round == 5 and found[0] == checkpoint_folder(own, 5)
+    assert (found[0] / "commits.jsonl").read_text().count("\n") == 5
+    assert plan_start(own).from_round == 5
+    again = adopt_newest(own, (first, second), lambda text: None)
+    assert again == found
+    newer = attempt(tmp_path / "newer", 7)
+    assert adopt_newest(newer, (second,), lambda text: None) is not None and plan_start(newer).from_round == 0
+
+
+def test_a_damaged_checkpoint_is_passed_over_in_words(tmp_path: Path) -> None:
+    """The next best is used; without any checkpoint there is no result."""
+    sound, damaged = attempt(tmp_path / "sound", 3), attempt(tmp_path / "damaged", 6)
+    (checkpoint_folder(damaged, 6) / "segment-0.safetensors").write_bytes(b"wEights")
+    said: list[str] = []
+    found = adopt_newest(tmp_path / "own", (damaged, sound, tmp_path / "none"), said.append)
+    assert found is not None and found[1].round == 3
+    assert len(said) == 1 and said[0].startswith("the checkpoint of round 6 is not used")
+    assert adopt_newest(tmp_path / "fresh", (tmp_path / "none",), said.append) is None
+
+
+def test_the_log_of_events_is_continued_but_not_its_end(tmp_path: Path) -> None:
+    """Readers would take the end of the earlier attempt for this one's."""
+    earlier = attempt(tmp_path / "earlier", 3)
+    (earlier / "events.jsonl").write_text('{"at_s": 1, "event": "started"}\n{"at_s": 2, "event": "ended"}\n{"at')
+    adopt_newest(tmp_path / "own", (earlier,), lambda text: None)
+    assert (tmp_path / "own" / "events.jsonl").read_text() == '{"at_s": 1, "event": "started"}\n{"at\n'
+
+
+def task(work: Path, **changes: Any) -> TrainingTask:
+    """Return a task of nine rounds; only its plan, fleet, profile, work and messages matter."""
+    result = PlanResult(
+        plan=changes.pop("plan", fleets.PLAN),
+        objective=1.0,
+        lower_bound=None,
+        status="feasible",
+        solve_s=0.0,
+        method="m",
+    )
+    unused = dict.fromkeys(("model_folder", "data_folder", "model", "output", "sites"))
+    known = {"fleet": fleets.FLEET, "profile": fleets.PROFILE, "training": TRAINING, "seed": 0, **changes}
+    return TrainingTask(plan=result, work=work, **known, **unused)  # type: ignore[arg-type]
+
+
+SLOWER = replace(fleets.FLEET, links=tuple(replace(link, bytes_per_s=1.0) for link in fleets.FLEET.links))
+THREADS = replace(fleets.FLEET, devices=tuple(replace(device, threads=2) for device in fleets.FLEET.devices))
+
+
+def test_a_plan_starts_anew_where_plan_fleet_or_profile_differ(tmp_path: Path) -> None:
+    """The start moves to the resumed round with each change, stays without one, and says if the plan itself changed."""
+    assert start_plan(task(tmp_path), 0).from_round == 0
+    assert start_plan(task(tmp_path), 3).from_round == 0, "nothing differs"
+    slower = start_plan(task(tmp_path, fleet=SLOWER), 3)
+    assert (slower.from_round, slower.replanned) == (3, False)
+    assert start_plan(task(tmp_path, fleet=SLOWER), 6) == slower == plan_start(tmp_path)
+    other = fleets.plan(("u0 u1 u2 u3", {"a": 4}, 1))
+    replanned = start_plan(task(tmp_path, fleet=SLOWER, plan=other), 6)
+    assert (replanned.from_round, replanned.replanned) == (6, True)
+    assert start_plan(task(tmp_path, fleet=SLOWER, plan=other), 5).from_round == 5, "the newest checkpoint was damaged"
+
+
+def test_the_start_of_an_earlier_version_is_kept(tmp_path: Path) -> None:
+    """Earlier versions recorded no digests, so nothing shows a difference."""
+    (tmp_path / "plan.json").write_text('{"from_round": 2}')
+    assert start_plan(task(tmp_path), 3).from_round == 2
+    assert start_plan(task(tmp_path, fleet=SLOWER), 3).from_round == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "whose"),
+    [
+        ({"fleet": THREADS}, "an earlier attempt's"),
+        ({"plan": fleets.plan(("u0 u1 u2 u3", {"a": 4}, 1))}, "another plan's"),
+    ],
+)
+def test_a_resume_names_another_plan_only_where_the_plan_differs(
+    changes: dict[str, Any], whose: str, tmp_path: Path
+) -> None:
+    """Bug: other threads give another stage key and the same plan, and its checkpoint was called another plan's."""
+    earlier = attempt(tmp_path / "earlier", 3)
+    start_plan(task(earlier), 0)
+    own = tmp_path / "own"
+    for _ in range(2):  # the second time it is interrupted before its first checkpoint
+        said: list[str] = []
+        found = adopt_newest(own, (earlier,), said.append)
+        assert len(resume(task(own, note=said.append, **changes), found)) == 3
+        assert said == [f"goes on from round 3 of 9, by {whose} checkpoint"]
+        assert plan_start(own).from_round == 3
