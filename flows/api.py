@@ -15,11 +15,11 @@ from fleetune.contracts import json_io
 from fleetune.contracts.run_config import RunConfig
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.store import RunRecord, Store
-from flows import preflight, server
+from flows import prefect_server, preflight
 from flows.context import RunContext, StageSelection
-from flows.dry_run import predict_run
-from flows.events import EventListener, StageEvent, ignore_event
+from flows.preflight import predict_run
 from flows.runner import Runner
+from flows.tracking import EventListener, StageEvent, ignore_event
 
 
 def run(
@@ -45,12 +45,12 @@ def run_with(context: RunContext, config: RunConfig, selection: StageSelection, 
     preflight.validate(planned)
     if dry_run:
         return planned
-    server.check_configured_server()
+    prefect_server.check_configured_server()
     used = filesystem.folders(context.store.local)
     try:
         _check_writable(context.store.local)
         context.listen(StageEvent(stage="run", kind="note", text="starting the pipeline engine"))
-        server.ensure(context.store.local / "prefect")
+        prefect_server.ensure(context.store.local / "prefect")
         with runner:
             context.listen(StageEvent(stage="run", kind="started", text=runner.record.id))
             _through_prefect(runner)

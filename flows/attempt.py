@@ -19,7 +19,7 @@ from fleetune.contracts.task import StageTask
 from fleetune.errors import Refused, TryAgain, by_exit_code
 from fleetune.launching import Command, Job, Launcher, describe_exit
 from fleetune.store import Ingredients, Store
-from flows.events import EventListener, StageEvent
+from flows.tracking import EventListener, StageEvent
 from stages.catalog import StageSpec
 
 INGREDIENTS = "ingredients.json"

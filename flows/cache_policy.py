@@ -1,7 +1,11 @@
-"""Decides from stage keys which stages run and which are reused, and states the reason; dry runs decide alike."""
+"""Which stages of a run are executed and which are reused from the store, decided by stage keys, and the reasons.
+
+Dry runs decide by the same code. A stage that measures always runs; its stored measurement stays within tolerance.
+"""
 
 from collections.abc import Mapping
 from dataclasses import field, replace
+from pathlib import Path
 
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet import DOCKER
@@ -12,7 +16,7 @@ from fleetune.store import Ingredients, RunRecord, Store, changes, stage_key
 from fleetune.store.stage_key import CODE_PREFIX, flatten_config
 from flows.attempt import read_ingredients
 from flows.context import RunContext, StageSelection
-from stages.catalog import StageSpec, config_slice, find_stage, producer_of, waves
+from stages.catalog import StageSpec, config_slice
 
 
 @record
@@ -32,7 +36,7 @@ class Decision:
 
 
 class CachePolicy:
-    """Computes keys and reasons for the stages of one run."""
+    """Decisions about the stages of one run, and the checks of artifacts that it reuses."""
 
     def __init__(self, context: RunContext, config: RunConfig, selection: StageSelection) -> None:
         """Read every external digest once; Refused when an input is missing or a stage does not exist."""
@@ -40,29 +44,15 @@ class CachePolicy:
         self._config = config
         self._plain = json_io.dump(config)
         self._selection = selection
-        self._validate_selection()
-        wanted = {name for spec in self.specs() for name in spec.content}
+        self._verified: set[tuple[str, str]] = set()
+        selection.validate(context.catalog, config)
+        self.specs = selection.stages(context.catalog)
+        wanted = {name for spec in self.specs for name in spec.content}
         self._contents = {name: context.contents[name](config) for name in sorted(wanted)}
-
-    def specs(self) -> tuple[StageSpec, ...]:
-        """The stages of this run, in order: all, or the last one selected and those that it needs."""
-        order = [spec for wave in waves(self._context.catalog) for spec in wave]
-        last = self._selection.only or self._selection.until
-        if last is None:
-            return tuple(order)
-        needed, todo = set(), [find_stage(self._context.catalog, last)]
-        while todo:
-            spec = todo.pop()
-            needed.add(spec.name)
-            todo += [producer_of(self._context.catalog, kind) for kind in spec.inputs]
-        return tuple(spec for spec in order if spec.name in needed)
 
     def must_be_stored(self, spec: StageSpec) -> bool:
         """True when the selection starts from stored outputs of this stage."""
-        names = [other.name for other in self.specs()]
-        if self._selection.only is not None and spec.name != self._selection.only:
-            return self._selection.from_stage is None or names.index(spec.name) < self._first(names)
-        return self._selection.from_stage is not None and names.index(spec.name) < self._first(names)
+        return self._selection.must_be_stored(self._context.catalog, spec.name)
 
     def decide(self, spec: StageSpec, inputs: Mapping[str, str], run: str = "", leader_key: str = "") -> Decision:
         """Decide about a stage whose input digests are known; `leader_key` is the key of the stage that it follows."""
@@ -77,14 +67,52 @@ class CachePolicy:
             return replace(found, runs=False, why=_same_key(store, key))
         reason = self._reason(spec, key, ingredients, run)
         if self.must_be_stored(spec):
-            raise Refused(
-                f"stage {spec.name} has to run first ({reason}); run without --only, or with --from {spec.name}"
-            )
+            advice = self._selection.way_to_run(spec.name)
+            raise Refused(f"stage {spec.name} has to run first ({reason}); {advice}")
         if spec.measures:
             found = self._unfinished(spec, found, run)
         if spec.always_runs and (spec.follows or found.stored is not None):
             reason = f"beside {spec.follows}" if spec.follows else "measured in every run"
         return replace(found, why=f"ran: {reason}")
+
+    def verify(self, kind: str, digest: str) -> None:
+        """Hash an artifact before its first use in this run; Refused when a file is damaged."""
+        if (kind, digest) not in self._verified:
+            self._context.store.verify(kind, digest)
+            self._verified.add((kind, digest))
+
+    def damage(self, spec: StageSpec, decision: Decision) -> str:
+        """Describe damage of the artifacts that would be reused, empty for none; Refused when the stage may not run."""
+        for kind, digest in (decision.stored or {}).items():
+            try:
+                self.verify(kind, digest)
+            except Refused as error:
+                if self.must_be_stored(spec):
+                    raise
+                return self._context.store.first_bad(kind, digest) or str(error)
+        return ""
+
+    def stored_measurement(self, spec: StageSpec, decision: Decision) -> dict[str, Path]:
+        """kind -> folder of the earlier measurement of a stage that measures; empty if none is usable."""
+        if not spec.measures or decision.stored is None:
+            return {}
+        try:
+            self.verify(spec.measures, decision.stored[spec.measures])
+        except Refused:
+            return {}
+        return {spec.measures: self._context.store.folder(spec.measures, decision.stored[spec.measures])}
+
+    def reason_to_keep(self, spec: StageSpec, measured: Path, decision: Decision) -> str:
+        """The reason to keep the stored measurement instead of `measured`; empty when it is replaced or corrupt."""
+        kind = spec.measures
+        stored = self.stored_measurement(spec, decision).get(kind)
+        if stored is None:
+            return ""
+        if self._context.within_tolerance[kind](stored, measured, self._config):
+            return f"the stored {kind} is kept, within tolerance"
+        if decision.unfinished and self._context.same_members[kind](stored, measured, self._config):
+            return f"the unfinished run {decision.unfinished} keeps its {kind}"
+        return ""
 
     def _unfinished(self, spec: StageSpec, found: Decision, this_run: str) -> Decision:
         """Add the measurement of the newest unfinished run of this config, unless a newer run of it is done."""
@@ -93,40 +121,12 @@ class CachePolicy:
             if run.id == this_run or json_io.dump(run.config) != self._plain:
                 continue
             past = {stage.stage: stage for stage in run.stages}
-            if run.state == "done" and self.specs()[-1].name in past:
+            if run.state == "done" and self.specs[-1].name in past:
                 break
             made = past[spec.name].outputs if spec.name in past else {}
             if run.state != "done" and made and all(store.has(kind, digest) for kind, digest in made.items()):
                 return replace(found, stored=dict(made), unfinished=run.id)
         return found
-
-    def _validate_selection(self) -> None:
-        """Refuse unknown stages, contradicting options, and stages that would run on simulated devices."""
-        selection = self._selection
-        for name in (selection.from_stage, selection.only, selection.until):
-            if name is not None:
-                find_stage(self._context.catalog, name)
-        if selection.only is not None and selection.until is not None:
-            raise Refused(
-                f"--only {selection.only} and --until {selection.until} both say where to stop; give one of them"
-            )
-        specs = self.specs()
-        names = [spec.name for spec in specs]
-        if selection.until is not None and selection.from_stage is not None and selection.from_stage not in names:
-            order = [spec.name for spec in self._context.catalog]
-            late = order.index(selection.from_stage) > order.index(selection.until)
-            why = "comes after" if late else "is not needed for"
-            raise Refused(f"--from {selection.from_stage} {why} --until {selection.until}; give an earlier stage")
-        for spec, before in zip(specs[1:], names, strict=False):
-            if spec.needs_machines and self._config.fleet.simulated:
-                raise Refused(
-                    f"device {self._config.fleet.simulated[0]} is simulated: a run with it ends after {before}; "
-                    f"use --until {before}"
-                )
-
-    def _first(self, names: list[str]) -> int:
-        """Index of the stage that `--from` names; the number of stages when it is not part of this run."""
-        return names.index(self._selection.from_stage) if self._selection.from_stage in names else len(names)
 
     def _ingredients(self, spec: StageSpec, inputs: Mapping[str, str], leader_key: str) -> Ingredients:
         named: Ingredients = {"stage": spec.name, "stage version": str(spec.version)}
@@ -154,7 +154,7 @@ class CachePolicy:
         """The text of a fact about unkeyed inputs; the digests of those inputs when one of them cannot be read."""
         store = self._context.store
         try:
-            return self._context.facts[name](lambda kind: store.folder(kind, inputs[kind]))
+            return self._context.input_facts[name](lambda kind: store.folder(kind, inputs[kind]))
         except Refused:
             return " ".join(inputs[kind] for kind in spec.unkeyed_inputs)
 

@@ -1,16 +1,16 @@
-"""The surroundings of a run (store, catalog, launcher, listener) and the selection of its stages."""
+"""The arguments of a run beside its config: its surroundings (RunContext) and the selection of its stages."""
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 
 from fleetune.contracts.record import record
 from fleetune.contracts.run_config import RunConfig
+from fleetune.errors import Refused
 from fleetune.launching import Launcher, ProcessLauncher
 from fleetune.store import Store
 from fleetune.store.stage_key import SourceDigests
-from flows.events import EventListener, ignore_event
-from flows.external import (
+from flows.provenance import (
     Commit,
     InputFact,
     MeasurementTest,
@@ -24,12 +24,13 @@ from flows.external import (
     plan_decisions,
     version_of,
 )
-from stages.catalog import DEVICE_ARITHMETIC, PLAN_DECISIONS, STAGES, StageSpec
+from flows.tracking import EventListener, ignore_event
+from stages.catalog import DEVICE_ARITHMETIC, PLAN_DECISIONS, STAGES, StageSpec, find_stage, producer_of, waves
 
 
 @record
 class RunContext:
-    """Everything that a run needs besides its config."""
+    """Dependencies of a run, which tests replace: store, listener, catalog, launcher, and state outside the store."""
 
     store: Store
     listen: EventListener = ignore_event
@@ -39,7 +40,7 @@ class RunContext:
         default_factory=lambda: {"data": data_content, "model weights": model_content}
     )
     """name of external content, as in the catalog -> its digest"""
-    facts: Mapping[str, InputFact] = field(
+    input_facts: Mapping[str, InputFact] = field(
         default_factory=lambda: {PLAN_DECISIONS: plan_decisions, DEVICE_ARITHMETIC: device_arithmetic}
     )
     """name of a key fact, as in the catalog -> its text, computed from input folders"""
@@ -53,7 +54,7 @@ class RunContext:
     """kind -> test that a new measurement is close enough to the stored one, which is then kept"""
     same_members: Mapping[str, MeasurementTest] = field(default_factory=lambda: {"fleet": fleet_has_same_devices})
     """kind -> test that an unfinished run's measurement names the same devices; it is then kept, however far off"""
-    chance: Callable[[int], str] = secrets.token_hex
+    token_hex: Callable[[int], str] = secrets.token_hex
 
 
 @record
@@ -68,3 +69,52 @@ class StageSelection:
     """Id of the run that is rerun: reasons are differences from it."""
     until: str | None = None
     """The last stage; stages that it does not need are left out."""
+
+    def stages(self, catalog: Sequence[StageSpec]) -> tuple[StageSpec, ...]:
+        """The stages of the run, in order: all, or the last one selected and those that it needs."""
+        order = [spec for wave in waves(catalog) for spec in wave]
+        last = self.only or self.until
+        if last is None:
+            return tuple(order)
+        needed, todo = set(), [find_stage(catalog, last)]
+        while todo:
+            spec = todo.pop()
+            needed.add(spec.name)
+            todo += [producer_of(catalog, kind) for kind in spec.inputs]
+        return tuple(spec for spec in order if spec.name in needed)
+
+    def must_be_stored(self, catalog: Sequence[StageSpec], stage: str) -> bool:
+        """True when the run starts from stored outputs of this stage."""
+        names = [spec.name for spec in self.stages(catalog)]
+        first = names.index(self.from_stage) if self.from_stage in names else len(names)
+        if self.only is not None and stage != self.only:
+            return self.from_stage is None or names.index(stage) < first
+        return self.from_stage is not None and names.index(stage) < first
+
+    def way_to_run(self, stage: str) -> str:
+        """Advice on how to change the options so that a stage runs that `must_be_stored`."""
+        if self.from_stage is None:
+            return f"leave out --only, or add --from {stage}"
+        given = "--from and --only" if self.only is not None else "--from"
+        return f"give --from {stage} instead of --from {self.from_stage}, or leave out {given}"
+
+    def validate(self, catalog: Sequence[StageSpec], config: RunConfig) -> None:
+        """Refuse unknown stages, contradicting options, and stages that would run on simulated devices."""
+        for name in (self.from_stage, self.only, self.until):
+            if name is not None:
+                find_stage(catalog, name)
+        if self.only is not None and self.until is not None:
+            raise Refused(f"--only {self.only} and --until {self.until} both say where to stop; give one of them")
+        specs = self.stages(catalog)
+        names = [spec.name for spec in specs]
+        if self.until is not None and self.from_stage is not None and self.from_stage not in names:
+            order = [spec.name for spec in catalog]
+            late = order.index(self.from_stage) > order.index(self.until)
+            why = "comes after" if late else "is not needed for"
+            raise Refused(f"--from {self.from_stage} {why} --until {self.until}; give an earlier stage")
+        for spec, before in zip(specs[1:], names, strict=False):
+            if spec.needs_machines and config.fleet.simulated:
+                raise Refused(
+                    f"device {config.fleet.simulated[0]} is simulated: a run with it ends after {before}; "
+                    f"use --until {before}"
+                )

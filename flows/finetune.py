@@ -19,7 +19,7 @@ from fleetune.errors import FleetuneError
 from fleetune.store import Store
 from flows import preflight
 from flows.context import RunContext, StageSelection
-from flows.dry_run import predict_run
+from flows.preflight import predict_run
 from flows.runner import Runner
 from stages.catalog import waves
 

@@ -1,14 +1,67 @@
-"""Early checks of a run that need no device; done before the first stage starts and in dry runs.
+"""Before a run: the prediction of what it will do (dry runs end here), and checks that need no device.
 
 Only stages that will run are checked. Each check is a pure function of the package that owns the subject.
 """
 
+import dataclasses
+
 from fleetune.contracts.run_config import ModelRequest, RunConfig, TrainingRequest
 from fleetune.errors import Refused
-from fleetune.store import RunRecord
+from fleetune.store import RunRecord, StageRecord
+from flows.runner import Runner
+from stages.catalog import StageSpec
 
 MOST_SEED = 2**63 - 2
 """Largest seed of a run: torch accepts it and the seed after it. (`fleetune solve` uses numpy, which accepts less.)"""
+
+
+def predict_run(runner: Runner) -> RunRecord:
+    """Return the record of a dry run: `how` and `why` of every stage, keys and digests as far as they are known.
+
+    Measurements are assumed to be unchanged. Refused when a stage that must be stored is not.
+    """
+    past = {stage.stage for run in runner.context.store.runs.all() for stage in run.stages if stage.state == "done"}
+    made: dict[str, str] = {}
+    stages: dict[str, StageRecord] = {}
+    for spec in runner.specs:
+        missing = [kind for kind in spec.inputs if kind not in made]
+        if missing:
+            known = {kind: digest for kind, digest in made.items() if kind in spec.inputs}
+            why = _reason_with_unknown_inputs(spec, missing, spec.name in past)
+            stages[spec.name] = StageRecord(stage=spec.name, inputs=known, how="ran", why=why)
+        else:
+            stages[spec.name] = _predict_stage(runner, spec, made, stages)
+        made.update(stages[spec.name].outputs)
+    return dataclasses.replace(runner.record, state="planned", stages=tuple(stages.values()))
+
+
+def _reason_with_unknown_inputs(spec: StageSpec, missing: list[str], ran_before: bool) -> str:
+    """Why a stage runs whose `missing` inputs are made by this run, and the condition on which it is reused instead."""
+    if spec.follows:
+        return f"ran: beside {spec.follows}"
+    why = f"ran: input {missing[0]} is made anew"
+    if not ran_before:
+        return why
+    same = [kind for kind in missing if kind not in spec.unkeyed_inputs] or spec.key_facts
+    return f"{why}; with the same {' and '.join(same)} as in an earlier run it is reused"
+
+
+def _predict_stage(
+    runner: Runner, spec: StageSpec, made: dict[str, str], stages: dict[str, StageRecord]
+) -> StageRecord:
+    """Predict a stage whose inputs are all known."""
+    inputs = {kind: made[kind] for kind in spec.inputs}
+    leader = stages[spec.follows].key if spec.follows else ""
+    decision = runner.cache_policy.decide(spec, {} if leader else inputs, leader_key=leader)
+    expected = decision.stored if decision.stored and (spec.always_runs or not decision.runs) else {}
+    return StageRecord(
+        stage=spec.name,
+        key=decision.key,
+        inputs=inputs,
+        outputs=expected,
+        how="ran" if decision.runs else "reused",
+        why=decision.why,
+    )
 
 
 def validate(planned: RunRecord) -> None:

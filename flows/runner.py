@@ -1,11 +1,13 @@
-"""Runs the stages of one run: reuses by key or runs, stores outputs, and keeps run.json up to date.
+"""Execution of the stages of one run: each is reused by its key, or run and its outputs stored.
 
 Does not depend on Prefect. `stage(name)` may be called from several threads, for stages that run concurrently.
 """
 
 import dataclasses
+import functools
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
@@ -17,7 +19,7 @@ from fleetune.contracts.fleet import DOCKER
 from fleetune.contracts.record import record
 from fleetune.contracts.run_config import RunConfig
 from fleetune.contracts.task import RunFacts, StageTask
-from fleetune.errors import FleetuneError, Refused, TryAgain
+from fleetune.errors import FleetuneError, TryAgain
 from fleetune.launching import Job, open_stage_launchers
 from fleetune.store import KeyRecord, RunRecord, StageRecord
 from fleetune.store.runs import new_run_id
@@ -25,9 +27,8 @@ from flows import attempt, yaml_file
 from flows.attempt import resumable_attempts, write_ingredients
 from flows.cache_policy import CachePolicy, Decision
 from flows.context import RunContext, StageSelection
-from flows.events import StageEvent
-from flows.external import version_of
-from flows.followers import FollowedStages
+from flows.provenance import version_of
+from flows.tracking import FollowedStages, RunTracker
 from stages.catalog import StageSpec, config_slice, find_stage, waves
 
 GRACE_S = 5.0
@@ -52,43 +53,41 @@ class Runner:
         self.context = context
         self.config = config = context.pin(config)
         self.cache_policy = CachePolicy(context, config, selection)
-        self.specs = self.cache_policy.specs()
-        moment, commit = context.store.clock(), context.commit()
-        self.record = RunRecord(
-            id=new_run_id(config.name, moment, context.chance),
-            config=config,
-            seed=config.seed,
-            code_version=version_of("fleetune"),
-            commit=commit.id,
-            dirty=commit.dirty,
-            started=moment.isoformat(),
-            stages=tuple(StageRecord(stage=spec.name) for spec in self.specs),
-        )
-        self.error: FleetuneError | None = None
-        self._leaders = FollowedStages(self.specs)
+        self.specs = self.cache_policy.specs
+        run = _new_record(context, config, self.specs)
+        self._tracker = RunTracker(context.store, context.listen, run)
+        self._followed = FollowedStages(self.specs)
         self._plain = json_io.dump(config)
         self._facts = RunFacts(
             name=config.name,
-            started=self.record.started,
-            code_version=self.record.code_version,
-            commit=self.record.commit,
-            dirty=self.record.dirty,
+            started=run.started,
+            code_version=run.code_version,
+            commit=run.commit,
+            dirty=run.dirty,
             settings=yaml_file.text(self._plain),
         )
         self._from_stage = selection.from_stage
-        self._change = threading.Lock()
         self._stop = threading.Event()
         self._jobs: dict[str, Job] = {}
-        self._verified: set[tuple[str, str]] = set()
         self._open = ExitStack()
         self._folders = filesystem.folders(context.store.local)
         self._containers = open_stage_launchers(lambda text: None)
+
+    @property
+    def record(self) -> RunRecord:
+        """The run's record, as far as the run has come."""
+        return self._tracker.record
+
+    @property
+    def error(self) -> FleetuneError | None:
+        """The first error of a stage; None while there is none."""
+        return self._tracker.error
 
     def __enter__(self) -> "Runner":
         self._open.enter_context(self.context.store.runs.alive(self.record.id))
         self._open.enter_context(self._containers)
         self.context.store.tidy()
-        self.context.store.runs.save(self.record)
+        self._tracker.save()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
@@ -98,9 +97,9 @@ class Runner:
         failure = error if isinstance(error, FleetuneError) else self.error
         state = "interrupted" if interrupted else "failed" if error or failure else "done"
         with self._open, suppress(OSError) if error or failure else nullcontext():  # a full disk takes no record
-            self._update(
+            self._tracker.update(
                 state=state,
-                ended=self._now(),
+                ended=self._tracker.now(),
                 error=str(failure or ""),
                 exit_code=failure.exit_code if failure else 0,
             )
@@ -121,15 +120,15 @@ class Runner:
             error = (
                 raised if isinstance(raised, FleetuneError) else filesystem.disk_error(raised, self._folders) or raised
             )
-            self._leaders.ended(name, ok=False)
-            self._fail(spec, error, time.monotonic() - begun)
+            self._followed.end(name, ok=False)
+            self._tracker.fail_stage(spec, error, time.monotonic() - begun)
             raise error from raised.__cause__
-        self._leaders.ended(name, ok=True)
-        self._tell(name, "done" if outcome.how == "ran" else outcome.how, outcome.why, time.monotonic() - begun)
+        self._followed.end(name, ok=True)
+        self._tracker.emit(name, "done" if outcome.how == "ran" else outcome.how, outcome.why, time.monotonic() - begun)
         return outcome
 
     def _stage(self, spec: StageSpec) -> Outcome:
-        live = bool(spec.follows) and self._leaders.wait_begun(spec.follows)
+        live = bool(spec.follows) and self._followed.wait_begun(spec.follows)
         leader = self.record.stage(spec.follows) if spec.follows else None
         if leader and not live and leader.state != "done":
             return self._stopped(spec)
@@ -139,37 +138,30 @@ class Runner:
         def decide() -> Decision:
             return self.cache_policy.decide(spec, {} if leader else known, self.record.id, leader.key if leader else "")
 
-        with store.lock(decide().key, self._stop.wait, lambda: self._tell(spec.name, "note", "waits for another run")):
+        with store.lock(
+            decide().key, self._stop.wait, lambda: self._tracker.emit(spec.name, "note", "waits for another run")
+        ):
             decision = dataclasses.replace(decide(), inputs=known)  # again: the other run may have stored it meanwhile
-            self._note(spec, key=decision.key, inputs=known, why=decision.why, started=self._now())
+            self._tracker.update_stage(
+                spec.name, key=decision.key, inputs=known, why=decision.why, started=self._tracker.now()
+            )
             if not decision.runs:
-                damage = self._damage(spec, decision)
+                damage = self.cache_policy.damage(spec, decision)
                 if not damage:
                     return self._reused(spec, decision)
                 decision = dataclasses.replace(decision, runs=True, why=f"ran: {damage}")
-                self._note(spec, why=decision.why)
+                self._tracker.update_stage(spec.name, why=decision.why)
             return self._follow(spec, decision) if live else self._run(spec, decision)
-
-    def _damage(self, spec: StageSpec, decision: Decision) -> str:
-        """Describe damage of the artifacts that would be reused, empty for none; Refused when the stage may not run."""
-        for kind, digest in (decision.stored or {}).items():
-            try:
-                self._verify(kind, digest)
-            except Refused as error:
-                if self.cache_policy.must_be_stored(spec):
-                    raise
-                return self.context.store.first_bad(kind, digest) or str(error)
-        return ""
 
     def _reused(self, spec: StageSpec, decision: Decision) -> Outcome:
         assert decision.stored is not None
-        self._note(spec, state="done", how="reused", outputs=decision.stored, ended=self._now())
-        self._leaders.begun(spec.name, live=False)
+        self._tracker.end_stage(spec.name, state="done", how="reused", outputs=decision.stored)
+        self._followed.begin(spec.name, live=False)
         return Outcome(stage=spec.name, how="reused", why=decision.why, outputs=decision.stored)
 
     def _stopped(self, spec: StageSpec) -> Outcome:
         why = f"stopped: {spec.follows} did not end well"
-        self._note(spec, state="stopped", why=why, ended=self._now())
+        self._tracker.end_stage(spec.name, state="stopped", why=why)
         return Outcome(stage=spec.name, how="stopped", why=why, outputs={})
 
     def _follow(self, spec: StageSpec, decision: Decision) -> Outcome:
@@ -181,16 +173,16 @@ class Runner:
         try:
             self._attempt(spec, decision, {kind: work for kind in spec.inputs})
         except FleetuneError as error:
-            self._tell(spec.name, "note", f"could not follow {spec.follows} to its end ({error})")
-        if not self._leaders.wait_ended(spec.follows):
+            self._tracker.emit(spec.name, "note", f"could not follow {spec.follows} to its end ({error})")
+        if not self._followed.wait_ended(spec.follows):
             return self._stopped(spec)
         whole = dataclasses.replace(decision, inputs=self._known(spec))
-        self._note(spec, inputs=whole.inputs)
+        self._tracker.update_stage(spec.name, inputs=whole.inputs)
         return self._run(spec, whole)
 
     def _run(self, spec: StageSpec, decision: Decision) -> Outcome:
         for kind, digest in decision.inputs.items():
-            self._verify(kind, digest)
+            self.cache_policy.verify(kind, digest)
         store = self.context.store
         folders = {kind: store.folder(kind, digest) for kind, digest in decision.inputs.items()}
         with resumable_attempts(store, spec, decision.key, decision.ingredients) as earlier:
@@ -203,6 +195,7 @@ class Runner:
         self, spec: StageSpec, decision: Decision, folders: dict[str, Path], earlier: tuple[str, ...] = ()
     ) -> StageTask:
         work = self.context.store.work(decision.key)
+        measured = self.cache_policy.stored_measurement(spec, decision)
         write_ingredients(work, decision.ingredients)
         task = StageTask(
             stage=spec.name,
@@ -214,22 +207,24 @@ class Runner:
             work=str(work.resolve()),
             earlier=tuple(str(self.context.store.work(key).resolve()) for key in earlier),
             cache=str(self.context.store.cache(spec.name).resolve()),
-            stored=self._stored(spec, decision),
+            stored={kind: str(folder.resolve()) for kind, folder in measured.items()},
             anew=spec.name == self._from_stage,
             facts=self._facts,
         )
         if self.record.stage(spec.name).state != "running":  # a follower is attempted twice
-            self._note(spec, state="running", how="ran")
-            self._tell(spec.name, "started", decision.why)
+            self._tracker.update_stage(spec.name, state="running", how="ran")
+            self._tracker.emit(spec.name, "started", decision.why)
         job = self._start(spec, task)
         self._jobs[spec.name] = job
         try:
             if self._stop.is_set():
                 raise TryAgain(f"stage {spec.name} was stopped with its run; run it again to go on")
-            self._leaders.begun(spec.name, live=True)
+            self._followed.begin(spec.name, live=True)
             if spec.follows:
-                self._leaders.end_with(spec.follows, job)
-            attempt.listen_to_end(spec, job, self.context.listen, lambda text: self._resumed(spec, text))
+                self._followed.stop_after(spec.follows, job)
+            attempt.listen_to_end(
+                spec, job, self.context.listen, functools.partial(self._tracker.append_reason, spec.name)
+            )
         finally:
             job.stop(GRACE_S)
         return task
@@ -248,16 +243,16 @@ class Runner:
         store, why, outputs = self.context.store, self.record.stage(spec.name).why, {}
         for kind, folder in attempt.outputs_of(spec, task).items():
             if kind == spec.measures and decision.stored is not None:
-                settled = self._settled(kind, folder, decision)
-                why += f"; {settled}" if settled else f"; the {kind} has changed"
-                if settled:
+                kept = self.cache_policy.reason_to_keep(spec, folder, decision)
+                why += f"; {kept}" if kept else f"; the {kind} has changed"
+                if kept:
                     outputs[kind] = decision.stored[kind]
                     continue
             outputs[kind] = store.put(kind, folder, stage_key=decision.key, inputs=decision.inputs)
         made = KeyRecord(stage=spec.name, run=self.record.id, outputs=outputs, ingredients=decision.ingredients)
         store.keep_key(decision.key, made)
-        self._note(spec, state="done", outputs=outputs, why=why, ended=self._now())
-        if not self._leaders.leads(spec.name):
+        self._tracker.end_stage(spec.name, state="done", outputs=outputs, why=why)
+        if spec.name not in self._followed:
             store.drop_work(decision.key)
         if spec.follows:
             self._tidy(self.record.stage(spec.follows).key)
@@ -270,77 +265,24 @@ class Runner:
             self.context.store.drop_work(key)
             lock.release()
 
-    def _stored(self, spec: StageSpec, decision: Decision) -> dict[str, str]:
-        """kind -> folder of the earlier measurement of a stage that measures; empty if none is usable."""
-        if not spec.measures or decision.stored is None:
-            return {}
-        try:
-            self._verify(spec.measures, decision.stored[spec.measures])
-        except Refused:
-            return {}
-        folder = self.context.store.folder(spec.measures, decision.stored[spec.measures])
-        return {spec.measures: str(folder.resolve())}
-
-    def _resumed(self, spec: StageSpec, text: str) -> None:
-        """Append to the reason of the stage what it resumes from."""
-        self._note(spec, why=f"{self.record.stage(spec.name).why}; {text}")
-
-    def _settled(self, kind: str, measured: Path, decision: Decision) -> str:
-        """The reason to keep the stored measurement; empty when it is replaced or corrupt."""
-        assert decision.stored is not None
-        try:
-            self._verify(kind, decision.stored[kind])
-        except Refused:
-            return ""
-        stored = self.context.store.folder(kind, decision.stored[kind])
-        if self.context.within_tolerance[kind](stored, measured, self.config):
-            return f"the stored {kind} is kept, within tolerance"
-        if decision.unfinished and self.context.same_members[kind](stored, measured, self.config):
-            return f"the unfinished run {decision.unfinished} keeps its {kind}"
-        return ""
-
     def _known(self, spec: StageSpec) -> dict[str, str]:
         """kind -> digest of the stage's inputs that exist already."""
         return {kind: digest for kind, digest in self.record.outputs.items() if kind in spec.inputs}
 
-    def _verify(self, kind: str, digest: str) -> None:
-        """Hash an artifact before its first use in this run; Refused when a file is damaged."""
-        if (kind, digest) not in self._verified:
-            self.context.store.verify(kind, digest)
-            self._verified.add((kind, digest))
 
-    def _fail(self, spec: StageSpec, error: BaseException, seconds: float) -> None:
-        said = str(error) if isinstance(error, FleetuneError) else f"{type(error).__name__}: {error}"
-        if isinstance(error, FleetuneError) and self.error is None:
-            self.error = error
-        with suppress(OSError):  # a full disk takes no record
-            self._note(spec, state="failed", error=said, ended=self._now())
-        if isinstance(error, Refused) and "plan" in spec.inputs:  # a plan that cannot be trained still has a report
-            report = self.context.store.folder("plan", self.record.outputs["plan"]) / "report.html"
-            if report.is_file():
-                self._tell(spec.name, "note", f"the report of its plan is {report}")
-        self._tell(spec.name, "failed", said, seconds)
-
-    def _note(self, spec: StageSpec, **fields: Any) -> None:
-        """Change fields of a stage's record and write run.json."""
-        with self._change:
-            stages = tuple(
-                dataclasses.replace(stage, **fields) if stage.stage == spec.name else stage
-                for stage in self.record.stages
-            )
-            self.record = dataclasses.replace(self.record, stages=stages)
-            self.context.store.runs.save(self.record)
-
-    def _update(self, **fields: Any) -> None:
-        with self._change:
-            self.record = dataclasses.replace(self.record, **fields)
-            self.context.store.runs.save(self.record)
-
-    def _tell(self, stage: str, kind: str, text: str, seconds: float = 0.0) -> None:
-        self.context.listen(StageEvent(stage=stage, kind=kind, text=text, seconds=seconds))
-
-    def _now(self) -> str:
-        return self.context.store.clock().isoformat()
+def _new_record(context: RunContext, config: RunConfig, specs: Sequence[StageSpec]) -> RunRecord:
+    """The record of a run that begins now, with all its stages waiting."""
+    moment, commit = context.store.clock(), context.commit()
+    return RunRecord(
+        id=new_run_id(config.name, moment, context.token_hex),
+        config=config,
+        seed=config.seed,
+        code_version=version_of("fleetune"),
+        commit=commit.id,
+        dirty=commit.dirty,
+        started=moment.isoformat(),
+        stages=tuple(StageRecord(stage=spec.name) for spec in specs),
+    )
 
 
 def run_without_prefect(runner: Runner) -> RunRecord:

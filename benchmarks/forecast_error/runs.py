@@ -19,8 +19,8 @@ from fleetune.errors import FleetuneError
 from fleetune.store import RunRecord, Store
 from flows import configs
 from flows.context import RunContext, StageSelection
-from flows.events import StageEvent
 from flows.runner import Runner, run_without_prefect
+from flows.tracking import StageEvent
 
 STRATEGIES = ("search", "dp", "pp", "single")
 """Strategies by the names in the table; `search` is strategy asteroid with its default method."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fleetune.errors import TryAgain
-from flows.cli.cite import cite
 from flows.cli.exit_codes import CommandGroup, Interrupted
 from flows.cli.join import join
 from flows.cli.options import CommonOptions, with_common_options
@@ -103,11 +102,11 @@ def runs(options: CommonOptions) -> None:
 
     found = options.store().runs.all()
     if options.as_json:
-        options.answer({"root": options.root, "runs": [tables.in_short(record) for record in found]})
+        options.print_json({"root": options.root, "runs": [tables.in_short(record) for record in found]})
     elif found:
-        tables.print_runs(options.out(), found)
+        tables.print_runs(options.console(), found)
     else:
-        options.out().print(f"no runs in {options.root}; start one with: fleetune run configs/runs/demo.yaml")
+        options.console().print(f"no runs in {options.root}; start one with: fleetune run configs/runs/demo.yaml")
 
 
 @app.command()
@@ -115,18 +114,18 @@ def runs(options: CommonOptions) -> None:
 def show(options: CommonOptions, run: Run, stage: Stage = None) -> None:
     """Show a run and what came of it, or one stage with its artifacts."""
     from flows.cli import tables
-    from flows.results import answer, load_results, stage_document
+    from flows.results import load_results, run_document, stage_document
 
     store = options.store()
     found = store.runs.load(run)
     if stage is not None:
         one = found.stage(stage)
         artifacts = stage_document(store, one)
-        options.answer(artifacts) if options.as_json else tables.print_stage(options.out(), one, artifacts)
+        options.print_json(artifacts) if options.as_json else tables.print_stage(options.console(), one, artifacts)
     elif options.as_json:
-        options.answer(answer(found, load_results(store, found)))
+        options.print_json(run_document(found, load_results(store, found)))
     else:
-        tables.print_run(options.out(), found, load_results(store, found))
+        tables.print_run(options.console(), found, load_results(store, found))
 
 
 @app.command()
@@ -144,9 +143,9 @@ def verify(options: CommonOptions, run: Run) -> None:
             store.verify(kind, digest)
             checked += 1
     if options.as_json:
-        options.answer({"run": found.id, "artifacts": checked, "ok": True})
+        options.print_json({"run": found.id, "artifacts": checked, "ok": True})
     else:
-        options.out().print(f"{found.id}: every file of its {checked} artifacts is what was stored")
+        options.console().print(f"{found.id}: every file of its {checked} artifacts is what was stored")
 
 
 @app.command()
@@ -155,14 +154,14 @@ def diff(options: CommonOptions, run: Run, other: Run) -> None:
     """Tell how two runs differ: config, stages, scores."""
     from fleetune.contracts import json_io
     from flows.cli import tables
-    from flows.cli.run_diff import diff_runs
+    from flows.results import diff_runs
 
     store = options.store()
     difference = diff_runs(store, store.runs.load(run), store.runs.load(other))
     if options.as_json:
-        options.answer(json_io.dump(difference))
+        options.print_json(json_io.dump(difference))
     else:
-        tables.print_difference(options.out(), difference)
+        tables.print_difference(options.console(), difference)
 
 
 @app.command()
@@ -176,18 +175,26 @@ def doctor(options: CommonOptions) -> None:
     findings = check_machine(options.folder())
     missing = [finding.topic for finding in findings if finding.state == MISSING]
     if options.as_json:
-        options.answer({"ok": not missing, "findings": [json_io.dump(finding) for finding in findings]})
+        options.print_json({"ok": not missing, "findings": [json_io.dump(finding) for finding in findings]})
     else:
-        options.out().print(tables.of_findings(findings))
+        options.console().print(tables.of_findings(findings))
         if not missing:
-            options.out().print("this machine can run fleetune")
+            options.console().print("this machine can run fleetune")
     if missing:
         raise TryAgain(f"no run can work here until these are put right: {', '.join(missing)}")
 
 
+@app.command()
+def cite(config: Config, sets: Sets = None) -> None:
+    """Print BibTeX entries of the papers that a run file uses: its strategy's, and those of its options."""
+    from fleetune.planning import citations
+    from flows import configs
+
+    typer.echo("\n\n".join(citations(configs.load(config, sets or ()).strategy)))
+
+
 app.command()(solve)
 app.command()(join)
-app.command()(cite)
 
 
 def _run_pipeline(
@@ -201,7 +208,7 @@ def _run_pipeline(
     from flows.cli import tables
     from flows.cli.progress_display import show_progress
     from flows.context import RunContext
-    from flows.results import answer, load_plan, load_results, plan_report_path
+    from flows.results import load_plan, load_results, plan_report_path, run_document
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends everything as Ctrl-C does
     store = options.store()
@@ -217,11 +224,13 @@ def _run_pipeline(
             raise
     results = None if dry_run else load_results(store, record)
     if options.as_json:
-        options.answer(answer(record, results))
+        options.print_json(run_document(record, results))
     elif dry_run:
-        options.out().print(tables.of_stages(record))
+        options.console().print(tables.of_stages(record))
     else:
-        tables.print_end(options.out(), record, results or load_plan(store, record), plan_report_path(store, record))
+        tables.print_end(
+            options.console(), record, results or load_plan(store, record), plan_report_path(store, record)
+        )
 
 
 def _how_to_go_on(run: str, again: str) -> str:

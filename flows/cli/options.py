@@ -57,7 +57,7 @@ class CommonOptions:
         """The `--root` option of a command that is printed for the user; empty for the default root."""
         return "" if self.root == "runs" else f" --root {shlex.quote(self.root)}"
 
-    def out(self) -> "Console":
+    def console(self) -> "Console":
         """stdout for people; prints text verbatim, and only a terminal wraps it: files and pipes have no width."""
         from rich.console import Console
 
@@ -66,7 +66,7 @@ class CommonOptions:
             console.width = NO_WIDTH
         return console
 
-    def answer(self, document: Any) -> None:
+    def print_json(self, document: Any) -> None:
         """Print the one JSON document of the call."""
         typer.echo(json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False))
 

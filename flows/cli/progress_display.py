@@ -23,7 +23,7 @@ from rich.progress import (
 from rich.text import Text
 
 from flows.cli.options import CommonOptions
-from flows.events import StageEvent
+from flows.tracking import StageEvent
 
 RUN = "run"
 """Stage name in events of the run as a whole."""

@@ -16,9 +16,8 @@ from fleetune.errors import Refused
 from fleetune.store import RunRecord, StageRecord, Store
 
 if TYPE_CHECKING:
-    from flows.cli.run_diff import RunDifference
     from flows.doctor import Finding
-    from flows.results import Results
+    from flows.results import Results, RunDifference
 
 STYLES = {
     **{"done": "green", "failed": "red", "interrupted": "yellow", "stopped": "yellow", "running": "cyan"},

@@ -15,7 +15,7 @@ from flows.cli.progress_display import (
     progress_line,
     show_progress,
 )
-from flows.events import StageEvent
+from flows.tracking import StageEvent
 
 
 class Screen:

@@ -11,7 +11,7 @@ from fleetune.errors import Infeasible, TryAgain
 from fleetune.store import RunRecord
 from flows import api
 from flows.context import RunContext, StageSelection
-from flows.events import StageEvent
+from flows.tracking import StageEvent
 from tests.cli.conftest import Call, add_run, document
 
 DEMO = Path(__file__).parents[2] / "configs" / "runs" / "demo.yaml"

@@ -191,7 +191,8 @@ def test_a_run_without_prepare_is_refused_by_name(call: Call, root: Path) -> Non
     refused = call("rerun", "old-1", "--from", "train", "--dry-run")
     assert refused.exit_code == 64
     assert re.fullmatch(
-        r"stage discover has to run first \(.*\); run without --only, or with --from discover\n", refused.stderr
+        r"stage discover has to run first \(.*\); give --from discover instead of --from train, or leave out --from\n",
+        refused.stderr,
     )
     planned = document(call("rerun", "old-1", "--dry-run", "--json"))["run"]
     assert [stage["stage"] for stage in planned["stages"]][:2] == ["discover", "prepare"]

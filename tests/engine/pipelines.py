@@ -9,8 +9,8 @@ import yaml
 from fleetune.store import RunRecord, Store
 from flows import configs
 from flows.context import RunContext, StageSelection
-from flows.events import StageEvent
 from flows.runner import Runner, run_without_prefect
+from flows.tracking import StageEvent
 
 MODEL = {
     "task": "image-classification",

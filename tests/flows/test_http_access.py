@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fleetune.errors import Refused, TryAgain
-from flows import http_access, server
+from flows import http_access, prefect_server
 from flows.api import run_with
 from flows.context import StageSelection
 from tests.flows.toy_pipeline import World, toy_context
@@ -154,7 +154,9 @@ def test_a_dead_address_is_told_before_anything_is_written(
         pass
     checked: list[str] = []
     monkeypatch.setattr(
-        server, "check_configured_server", lambda: checked.append(address) or http_access.check_api(address, "X")
+        prefect_server,
+        "check_configured_server",
+        lambda: checked.append(address) or http_access.check_api(address, "X"),
     )
     with pytest.raises(TryAgain, match="where nothing answers"):
         run_with(toy_context(root), world.config(), StageSelection())

@@ -9,9 +9,9 @@ from fleetune.contracts import json_io
 from fleetune.contracts.run_config import RunConfig
 from fleetune.errors import Refused
 from fleetune.store import Store
-from flows import api, preflight, server
+from flows import api, prefect_server, preflight
 from flows.context import RunContext, StageSelection
-from flows.dry_run import predict_run
+from flows.preflight import predict_run
 from flows.runner import Runner
 
 PLAIN: dict[str, Any] = {
@@ -60,7 +60,7 @@ def test_nothing_is_started_for_it(case: str, dry: bool, tmp_path: Path, monkeyp
     def started(*_: Any) -> None:
         raise AssertionError("the pipeline's engine was started")
 
-    monkeypatch.setattr(server, "ensure", started)
+    monkeypatch.setattr(prefect_server, "ensure", started)
     with pytest.raises(Refused, match=says):
         api.run(config(tmp_path, **sections), root=tmp_path / "kept", dry_run=dry)
     assert not (tmp_path / "kept").exists()

@@ -11,9 +11,9 @@ from fleetune.contracts.run_config import ModelRequest, RunConfig
 from fleetune.errors import Refused
 from fleetune.store import RunRecord
 from flows.context import StageSelection
-from flows.dry_run import predict_run
-from flows.events import StageEvent
+from flows.preflight import predict_run
 from flows.runner import Runner, run_without_prefect
+from flows.tracking import StageEvent
 from stages.catalog import STAGES, find_stage
 from tests.flows.toy_pipeline import World, toy_context
 
@@ -210,7 +210,14 @@ def test_ends_that_contradict_each_other_are_refused(
 def test_what_must_be_in_the_store_is_asked_for_at_once(world: World, root: Path) -> None:
     """--from and --only without their inputs are refused with the stage that has to run, and nothing is started."""
     for selection, said in (
-        ({"only": "learn"}, "stage measure has to run first \\(never run before\\)"),
+        (
+            {"only": "learn"},
+            "stage measure has to run first .never run before.; leave out --only, or add --from measure",
+        ),
+        (
+            {"only": "learn", "from_stage": "shape"},
+            "first .*; give --from measure instead of --from shape, or leave out --from and --only",
+        ),
         ({"from_stage": "nonsense"}, "stages are measure, shape, learn, watch, score"),
     ):
         with pytest.raises(Refused, match=said):
@@ -236,6 +243,9 @@ def test_a_dry_run_says_what_would_happen_and_writes_nothing(world: World, root:
     planned = predict_run(Runner(toy_context(root), world.config(learning_rate=0.5), StageSelection()))
     assert [stage.how for stage in planned.stages] == ["ran", "reused", "ran", "ran", "ran"]
     assert planned.stage("learn").why == "ran: training.learning_rate changed"
+    assert planned.stage("score").why == (
+        "ran: input weights is made anew; with the same weights and events as in an earlier run it is reused"
+    )
     assert world.started() == [] and len(toy_context(root).store.runs.all()) == 1
 
 

@@ -10,15 +10,15 @@ import psutil
 import pytest
 
 from fleetune.errors import TryAgain
-from flows import server
+from flows import prefect_server
 
 PROGRAM = """
 import base64, http.client, json, os, sys
 from pathlib import Path
 from urllib.parse import urlsplit
-from flows import server
+from flows import prefect_server
 
-server.ensure(Path("home"))
+prefect_server.ensure(Path("home"))
 secret = os.environ["PREFECT_API_AUTH_STRING"]
 
 def status(headers):
@@ -77,9 +77,9 @@ def test_the_server_answers_nobody_else(tmp_path: Path) -> None:
 
 def test_a_server_that_ends_before_it_has_a_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its last word is told; nothing is waited for."""
-    monkeypatch.setattr(server, "SERVER_ONLY", {"PYTHONWARNINGS": "error", "PYTHONPATH": str(tmp_path)})
+    monkeypatch.setattr(prefect_server, "SERVER_ONLY", {"PYTHONWARNINGS": "error", "PYTHONPATH": str(tmp_path)})
     (tmp_path / "flows").mkdir()
     (tmp_path / "flows" / "__init__.py").touch()
     (tmp_path / "flows" / "prefect_server.py").write_text("raise SystemExit('no room here')")
     with pytest.raises(TryAgain, match="Prefect's server did not start \\(no room here\\)"):
-        server.start(tmp_path, lambda _: False)
+        prefect_server.start(tmp_path, lambda _: False)

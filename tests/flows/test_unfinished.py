@@ -9,7 +9,7 @@ from fleetune.contracts.run_config import RunConfig
 from fleetune.errors import TryAgain
 from fleetune.store import RunRecord
 from flows.context import StageSelection
-from flows.dry_run import predict_run
+from flows.preflight import predict_run
 from flows.runner import Runner, run_without_prefect
 from tests.flows.toy_pipeline import World, toy_context
 

@@ -18,9 +18,9 @@ from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig, 
 from fleetune.errors import Infeasible, Refused, TryAgain
 from fleetune.store import Store
 from flows.context import RunContext, StageSelection
-from flows.events import EventListener, ignore_event
-from flows.external import Commit
+from flows.provenance import Commit
 from flows.runner import Runner, run_without_prefect
+from flows.tracking import EventListener, ignore_event
 from stages.catalog import StageSpec
 from stages.entry_point import StageContext, main
 

@@ -9,7 +9,7 @@ import pytest
 from fleetune.errors import Refused
 from fleetune.store import changes, stage_key
 from fleetune.store.stage_key import MODULE_TEXT, ROOT, SourceDigests, flatten_config
-from flows.external import Commit, current_commit
+from flows.provenance import Commit, current_commit
 
 OLD = {
     "stage": "train",
