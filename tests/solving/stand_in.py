@@ -1,4 +1,4 @@
-"""A kind of problem whose solver is the test's: what the door and the command line do around any solver."""
+"""A kind of problem with a stand-in solver, for tests of the common interface and of the command line."""
 
 import dataclasses
 from typing import Any
@@ -30,7 +30,7 @@ def solution(**changes: Any) -> Solution:
 
 
 def _solve(problem: Problem, *, method: str, time_limit_s: float | None, seed: int) -> Solution:
-    """By method: a plan whose bound and time tell the options, one that lacks memory, or none."""
+    """Return a plan whose bound and time echo the options (best), or one that lacks memory (blind)."""
     if method == "never":
         raise Infeasible("device nano-0 lacks 500 bytes for layer embed alone; add memory or take fewer samples")
     if method == "blind":

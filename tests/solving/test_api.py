@@ -38,15 +38,15 @@ def test_a_problem_is_read_by_its_kind() -> None:
         (b'{"kind": "hpp", "batch": 1}', "p.json: batch: unknown key; allowed are kind, micro_batch, micro_batches"),
     ],
 )
-def test_what_is_no_problem_is_refused(source: bytes, said: str) -> None:
-    """In one sentence that opens with the file's name and lists what is allowed."""
+def test_malformed_problems_are_refused(source: bytes, said: str) -> None:
+    """The message is one sentence that opens with the file's name and lists what is allowed."""
     with pytest.raises(Refused) as caught:
         solving.read(source, "p.json", KNOWN)
     assert str(caught.value).startswith(said)
 
 
 def test_the_first_method_is_the_default() -> None:
-    """Where no method is named, the kind's first one solves; options reach it as given."""
+    """Without a method the kind's first one solves, and options reach it unchanged."""
     plan = solving.solve(KIND, drawn(), time_limit_s=2.5, seed=7)
     assert plan == solution(method=next(iter(METHODS)), solve_s=2.5, lower_bound=7.0)
 
@@ -63,21 +63,21 @@ def test_the_first_method_is_the_default() -> None:
         ({"seed": 2**32}, "seed: 4294967296 is above 4294967295"),
     ],
 )
-def test_options_that_cannot_be_are_refused(options: dict[str, Any], said: str) -> None:
-    """Before the solver is asked."""
+def test_invalid_options_are_refused(options: dict[str, Any], said: str) -> None:
+    """Invalid options are refused before the solver is called."""
     with pytest.raises(Refused) as caught:
         solving.solve(KIND, drawn(), **options)
     assert str(caught.value).startswith(said)
 
 
 def test_infeasible_problems_stay_infeasible() -> None:
-    """What the solver says about an infeasible problem is what the caller hears."""
+    """The solver's Infeasible reaches the caller unchanged."""
     with pytest.raises(Infeasible, match="device nano-0 lacks 500 bytes"):
         solving.solve(KIND, drawn(), method="never")
 
 
 def test_a_plan_is_the_contracts_json() -> None:
-    """Keys in the contract's order; those with nothing to say are absent, an unknown bound is null."""
+    """A plan's keys are in the contract's order; optional keys without a value are absent, an unknown bound is null."""
     assert list(solving.document(solution(lower_bound=None)).items()) == [
         ("kind", "hpp"),
         ("method", "best"),
@@ -102,8 +102,8 @@ def test_a_plan_is_the_contracts_json() -> None:
     ]
 
 
-def test_what_is_said_is_in_the_plan() -> None:
-    """A reason and virtual workers are written where there are any, and every plan can be read back."""
+def test_optional_keys_are_written_and_read_back() -> None:
+    """A reason and virtual workers are written if there are any, and every plan can be read back."""
     stages = (Stage(layers=(0, 3), devices=(Share(name="tx2", samples=2),), warmup=1),)
     worker = VirtualWorker(devices=("tx2",), stages=stages, micro_batches=5)
     plan = solution(feasible=False, reason="device tx2 lacks 1 byte", stages=(), virtual_workers=(worker,))
@@ -116,6 +116,6 @@ def test_what_is_said_is_in_the_plan() -> None:
 
 @pytest.mark.parametrize("field", ["objective", "lower_bound", "solve_s", "formula_round_s"])
 def test_a_plan_has_finite_numbers(field: str) -> None:
-    """An infinite figure is a mistake of the solver and no plan."""
+    """A plan with an infinite number is refused."""
     with pytest.raises(Refused, match=f"{field} must be a finite number"):
         solution(**{field: float("inf")})

@@ -34,7 +34,7 @@ def in_short(plan: Solution) -> str:
 
 D2FT = Kind(
     name="d2ft",
-    summary="dynamic operation selection (D2FT): what each subnet trains, runs forward only, or lets pass",
+    summary="dynamic operation selection (D2FT): what each subnet trains, runs forward only, or skips",
     objective="score",
     unit="",
     parse=partial(json_io.load, Problem),

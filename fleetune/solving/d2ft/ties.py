@@ -59,7 +59,7 @@ def cover_micro_batches(choices: OptimalChoices) -> Bools:
     """Choose what every subnet trains, [subnet, micro-batch]."""
     if not choices.open.any():
         return choices.must.copy()
-    chosen = _in_turn(choices)
+    chosen = _choose_in_turn(choices)
     times = chosen.sum(axis=0)
     if (times == 0).any():
         _Exchange(choices, chosen, times).run()
@@ -73,46 +73,46 @@ def spread_forwards(choices: OptimalChoices, busy: Ints, later: Bools) -> Bools:
     for k in np.flatnonzero(choices.open):
         ties = np.flatnonzero(choices.may[k] & ~choices.must[k])
         need = int(choices.wanted[k] - choices.must[k].sum())
-        picked = _first(ties, (later[k][ties] * (len(chosen) + 1) + busy[ties]), start, size)[:need]
+        picked = _least_used_first(ties, (later[k][ties] * (len(chosen) + 1) + busy[ties]), start, size)[:need]
         chosen[k, picked] = True
         busy[picked] += 1
         start = (start + need) % size
     return chosen
 
 
-def _in_turn(choices: OptimalChoices) -> Bools:
+def _choose_in_turn(choices: OptimalChoices) -> Bools:
     chosen = choices.must.copy()
     times = chosen.sum(axis=0)
     start, size = 0, chosen.shape[1]
     for k in np.flatnonzero(choices.open):
         ties = np.flatnonzero(choices.may[k] & ~choices.must[k])
         need = int(choices.wanted[k] - choices.must[k].sum())
-        order = _first(ties, times[ties], start, size)
-        picked = order[:need] if choices.least is None else _allowed(choices, int(k), order, need)
+        order = _least_used_first(ties, times[ties], start, size)
+        picked = order[:need] if choices.least is None else _first_within_limits(choices, int(k), order, need)
         chosen[k, picked] = True
         times[picked] += 1
         start = (start + need) % size
     return chosen
 
 
-def _first(ties: Ints, times: Ints, start: int, size: int) -> Ints:
+def _least_used_first(ties: Ints, times: Ints, start: int, size: int) -> Ints:
     """Sort micro-batches by how often they were taken, cyclically from `start`."""
     return ties[np.argsort(times * size + (ties - start) % size, kind="stable")]
 
 
-def _kind(choices: OptimalChoices, k: int, i: int) -> int:
+def _tie_kind(choices: OptimalChoices, k: int, i: int) -> int:
     """Classify a tie: 0 full or nothing, 1 full or forward, 2 full or forward or nothing."""
     assert choices.or_forward is not None and choices.or_any is not None
     return 1 if choices.or_forward[k, i] else 2 if choices.or_any[k, i] else 0
 
 
-def _allowed(choices: OptimalChoices, k: int, order: Ints, need: int) -> list[int]:
+def _first_within_limits(choices: OptimalChoices, k: int, order: Ints, need: int) -> list[int]:
     """Return the first `need` of the order that satisfy the limits of a joint capacity together."""
     assert choices.least is not None and choices.most is not None
     least, most = int(choices.least[k]), int(choices.most[k])
     if least <= 0 and most >= need:
         return [int(i) for i in order[:need]]
-    kinds = [_kind(choices, k, i) for i in order]
+    kinds = [_tie_kind(choices, k, i) for i in order]
     left = [kinds.count(kind) for kind in range(3)]
     picked: list[int] = []
     for i, kind in zip(order, kinds, strict=True):
@@ -131,7 +131,7 @@ class _Exchange:
 
     def __init__(self, choices: OptimalChoices, chosen: Bools, times: Ints) -> None:
         self.choices, self.chosen, self.times = choices, chosen, times
-        self.dead = np.zeros(len(times), bool)
+        self.unreachable = np.zeros(len(times), bool)
         """[micro-batch], True where no path can start or pass."""
 
     def run(self) -> None:
@@ -139,29 +139,29 @@ class _Exchange:
         for out in np.flatnonzero(self.times == 0):
             if not ((self.times > 1) & (self.chosen & ~self.choices.must).any(axis=0)).any():
                 return
-            self._bring_in(int(out))
+            self._train(int(out))
 
-    def _bring_in(self, out: int) -> None:
-        came: dict[int, tuple[int, int]] = {}
+    def _train(self, out: int) -> None:
+        exchanges: dict[int, tuple[int, int]] = {}
         """Micro-batch that leaves -> (its subnet, micro-batch that enters there)."""
-        leaving = self.chosen & ~self.choices.must & ~self.dead
+        leaving = self.chosen & ~self.choices.must & ~self.unreachable
         queue = deque([out])
         reached = [out]
         while queue:
             enters = queue.popleft()
-            passed = _passed(came, enters)
+            passed = _subnets_on_path(exchanges, enters)
             for k in np.flatnonzero(self.choices.may[:, enters] & ~self.chosen[:, enters] & leaving.any(axis=1)):
                 if k in passed:
                     continue
                 swaps = np.flatnonzero(leaving[k] & self._may_leave(int(k), enters))
-                came.update((int(leaves), (int(k), enters)) for leaves in swaps)
-                twice = swaps[self.times[swaps] > 1]
-                if len(twice):
-                    return self._follow(came, int(twice[0]))
+                exchanges.update((int(leaves), (int(k), enters)) for leaves in swaps)
+                trained_twice = swaps[self.times[swaps] > 1]
+                if len(trained_twice):
+                    return self._follow(exchanges, int(trained_twice[0]))
                 leaving[:, swaps] = False
                 queue.extend(swaps.tolist())
                 reached += swaps.tolist()
-        self.dead[reached] = True
+        self.unreachable[reached] = True
 
     def _may_leave(self, k: int, enters: int) -> Bools:
         """Return [micro-batch] True where its exchange keeps the limits of a joint capacity."""
@@ -175,19 +175,19 @@ class _Exchange:
         found: Bools = (least >= limits.least[k]) & (most <= limits.most[k])
         return found
 
-    def _follow(self, came: dict[int, tuple[int, int]], leaves: int) -> None:
+    def _follow(self, exchanges: dict[int, tuple[int, int]], leaves: int) -> None:
         self.times[leaves] -= 1
-        while leaves in came:
-            k, enters = came[leaves]
+        while leaves in exchanges:
+            k, enters = exchanges[leaves]
             self.chosen[k, leaves], self.chosen[k, enters] = False, True
             leaves = enters
         self.times[leaves] += 1
 
 
-def _passed(came: dict[int, tuple[int, int]], at: int) -> set[int]:
+def _subnets_on_path(exchanges: dict[int, tuple[int, int]], at: int) -> set[int]:
     """Return the subnets on the path so far."""
     passed = set()
-    while at in came:
-        k, at = came[at]
+    while at in exchanges:
+        k, at = exchanges[at]
         passed.add(k)
     return passed

@@ -39,7 +39,7 @@ def in_short(plan: Solution) -> str:
 
 DEFT = Kind(
     name="deft",
-    summary="cooperative fine-tuning (LoLa-DEFT): a device for each block of adapters, and its part of the band",
+    summary="cooperative fine-tuning (LoLa-DEFT): a device for each block of adapters, and a part of the band",
     objective="latency",
     unit="s",
     parse=partial(json_io.load, Problem),

@@ -13,7 +13,7 @@ from fleetune.solving.opfence.problem import Link, Problem, Solution
 from fleetune.solving.validation import Floats, validate_choice
 
 CLUSTER_METHODS = ("search", "opfence")
-"""Methods that heed links, memory and the time limit."""
+"""Methods that respect links, memory and the time limit."""
 
 
 def solve(problem: Problem, *, method: str = "search", time_limit_s: float | None = None, seed: int = 0) -> Solution:
@@ -21,7 +21,7 @@ def solve(problem: Problem, *, method: str = "search", time_limit_s: float | Non
 
     time_limit_s: None does a fixed amount of work; else `search` continues until then, and `opfence` ends by then. If
     nothing that fits is found yet, the search for it takes up to a second, however short the limit. Raises Refused for
-    an unknown method; Infeasible, with the operator or device and the bytes it lacks, if a method that heeds memory
+    an unknown method; Infeasible, with the operator or device and the bytes it lacks, if a method that respects memory
     finds nothing.
     """
     validate_choice("method", method, SUMMARIES)

@@ -1,4 +1,4 @@
-"""Problems of kind d2ft: one to look at, and random ones full of ties, zeros and decimals that no binary number is."""
+"""Problems of kind d2ft: a small one, and random ones full of ties, zeros and decimals without a binary fraction."""
 
 from random import Random
 from typing import Any

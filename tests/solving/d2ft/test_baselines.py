@@ -18,7 +18,7 @@ def kept(plan: Solution) -> list[int]:
 
 
 def test_the_strongest_subnets_are_kept_whole() -> None:
-    """As many subnets are kept as the total compute allows, by weights or by weights x gradients."""
+    """Pruning keeps as many subnets as the total compute allows, by weights or by weights x gradients."""
     problem = alike(
         5, 5, 3, 0, weight_magnitude=(3.0, 1.0, 4.0, 1.0, 5.0), gradient_magnitude=(1.0, 9.0, 0.0, 9.0, 1.0)
     )
@@ -89,7 +89,7 @@ def test_unknown_methods_are_refused() -> None:
 
 
 def test_workload_variance() -> None:
-    """0 for disjoint knapsacks with equal budgets, about 0.25 for pruned subnets: the paper's Table I."""
+    """The variance is 0 for disjoint knapsacks with equal budgets, and about 0.25 for pruned subnets (Table I)."""
     problem = alike(72, 5, 3, 1)
     variance = {
         name: solve(problem, method=name).workload_variance

@@ -1,4 +1,4 @@
-"""The general knapsack is exact for any integer costs, small or huge."""
+"""The knapsacks of `bilevel` are exact for any integer costs, small or huge."""
 
 from random import Random
 
@@ -31,7 +31,7 @@ def most(values: list[int], costs: list[int], capacity: int) -> int:
     st.sampled_from([1, 7, 10**17]),
 )
 def test_no_subset_is_worth_more(items: list[tuple[int, int]], capacity: int, unit: int) -> None:
-    """Every subset tried; a common unit of the costs, however large, changes nothing."""
+    """The value is that of the best subset; a common factor of the costs, however large, changes nothing."""
     values, costs = [value for value, _ in items], [cost * unit for _, cost in items]
     chosen = solve_knapsack([float(value) for value in values], costs, capacity * unit)
     taken = np.flatnonzero(chosen)
@@ -40,7 +40,7 @@ def test_no_subset_is_worth_more(items: list[tuple[int, int]], capacity: int, un
 
 
 def test_costs_without_a_common_unit() -> None:
-    """Costs of many digits are as exact: one that lacks the last digit does not fit."""
+    """Costs of many digits are exact: a capacity that is short by the last digit does not suffice."""
     costs = to_integers([0.1234567890123, 0.3, 0.1765432109877, 0.5999999999999])
     assert list(solve_knapsack([1.0, 1.0, 1.0, 2.5], costs, to_integers([0.6, 1e-13])[0])) == [True, True, True, False]
     assert list(solve_knapsack([1.0, 1.0, 1.0, 3.5], costs, to_integers([0.6, 1e-13])[0])) == [
@@ -68,7 +68,7 @@ def test_large() -> None:
 
 
 def test_micro_batches_of_different_length() -> None:
-    """Costs that differ inside a subnet: both knapsacks are exact there too, beside a subnet where they do not."""
+    """Both knapsacks are exact for a subnet whose costs differ, beside one whose costs are equal."""
     draw = Random("lengths")
     for _ in range(60):
         size = 6
@@ -90,7 +90,7 @@ def test_micro_batches_of_different_length() -> None:
 
 
 def test_budgets_are_exact() -> None:
-    """Whole numbers on one scale, whatever the decimals; equal costs of each micro-batch count as one."""
+    """Budgets are integers on one scale for any decimals; equal costs of all micro-batches become one cost."""
     assert Budget.from_costs(0.1, 0.0, 0.3, 1e-3) == (100, 100, 300, 1, None)
     assert Budget.from_costs((0.1, 0.1), (0.2, 0.2), 0.3, 0.3, 1.0) == (3, 1, 3, 3, 10)
     assert Budget.from_costs((1.0, 2.0), 1.0, 5.0, 5.0).full_cost == (20, 30)

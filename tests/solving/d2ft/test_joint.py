@@ -34,10 +34,10 @@ def test_tables_and_cuts_agree(monkeypatch: pytest.MonkeyPatch) -> None:
         scores = random_scores(seed, 2, int(draw.integers(1, 50)))
         size = scores.full.shape[1]
         forward, backward, room = (int(draw.integers(0, most)) for most in (20, 20, 20 * size))
-        rows = [joint.feasible_counts(forward + backward, forward, room, size)[1]] * 2
+        rows = [joint.feasible_counts(joint.JointBudget(forward + backward, forward, room), size)] * 2
         sums = []
         for small in (64, 0):
-            monkeypatch.setattr(joint, "SMALL", small)
+            monkeypatch.setattr(joint, "MAX_TABLE_SIZE", small)
             fulls, others, splits = joint.best_counts(scores, rows)
             full, only = sets_at_split(scores, splits, fulls, others)
             assert not (full & only).any()
@@ -52,7 +52,9 @@ def test_1024_micro_batches(style: int) -> None:
     """1024 micro-batches: the sum equals that of a table over capacities."""
     scores = random_scores(style, 1, 1024)
     room, full_cost, forward_cost = 5600, 10, 4
-    fulls, others, splits = joint.best_counts(scores, [joint.feasible_counts(full_cost, forward_cost, room, 1024)[1]])
+    fulls, others, splits = joint.best_counts(
+        scores, [joint.feasible_counts(joint.JointBudget(full_cost, forward_cost, room), 1024)]
+    )
     full, only = sets_at_split(scores, splits, fulls, others)
     table = np.zeros(room + 1)
     for a, w in zip(scores.full[0], scores.forward[0], strict=True):

@@ -28,7 +28,7 @@ from tests.solving.d2ft.instances import tiny
 
 @pytest.mark.parametrize("part", range(8))
 def test_joint_is_exact(part: int) -> None:
-    """No row of 3^N that fits is better, exactly for lexicographic and up to rounding for weighted objectives."""
+    """No row of all 3^N is better: exactly for lexicographic, up to rounding for weighted objectives."""
     for seed in range(part * 60, part * 60 + 60):
         problem = tiny(seed, 2, 1 + seed % 6)
         plan = solve(problem, method="joint")
@@ -41,7 +41,7 @@ def test_joint_is_exact(part: int) -> None:
 
 @pytest.mark.parametrize("method", ["bilevel", "bilevel-disjoint"])
 def test_both_knapsacks_are_exact(method: str) -> None:
-    """The outer takes the best subset that fits, the inner too: of all (its rest counts), or of what is left."""
+    """Both knapsacks take the best subset that fits; the disjoint inner one among what the outer one left."""
     for seed in range(250):
         problem = tiny(seed, 2, 1 + seed % 6)
         plan = solve(problem, method=method)
@@ -61,7 +61,7 @@ def test_both_knapsacks_are_exact(method: str) -> None:
 
 @pytest.mark.parametrize("method", SUMMARIES)
 def test_every_plan_is_what_it_says(method: str) -> None:
-    """Budgets are kept or the violation is named, every figure is right, and the seed reproduces the plan."""
+    """Budgets are kept or the violation is named, every number is right, and the seed reproduces the plan."""
     for seed in range(200):
         problem = tiny(seed, 1 + seed % 4, 1 + seed % 7)
         plan = solve(problem, method=method, seed=seed)
@@ -82,7 +82,7 @@ def test_disjoint_never_runs_fewer_forward() -> None:
 
 
 def test_huge_backward_scores_hide_no_forward_scores() -> None:
-    """Where nothing can be trained, the larger of two forward scores is taken, however small beside what is not."""
+    """If nothing can be trained, the larger forward score is taken, however small beside scores out of reach."""
     problem = Problem(
         backward_scores=((9e11, 9e11),),
         forward_scores=((2e-10, 8e-10),),

@@ -19,7 +19,7 @@ METHODS = ("bilevel", "bilevel-disjoint", "joint")
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(("subnets", "fulls"), [(72, 3), (5, 1), (3, 2), (2, 3), (1, 5), (7, 4)])
 def test_all_are_trained_evenly(method: str, subnets: int, fulls: int) -> None:
-    """Where scores do not depend on the sample, no micro-batch is left out, and none trained twice more than another.
+    """If scores do not depend on the sample, none is left out, and numbers of trainings differ by one at most.
 
     Under a joint capacity forward scores decide which are trained, so evenness is for equal ones.
     """
@@ -32,7 +32,7 @@ def test_all_are_trained_evenly(method: str, subnets: int, fulls: int) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_capacities_with_a_pattern(method: str) -> None:
-    """Budgets that differ by any pattern change nothing: who trained least is next."""
+    """Budgets that differ in any pattern leave no micro-batch untrained without need."""
     random = Random("patterns")
     for _ in range(60):
         size, subnets = random.randint(2, 12), random.randint(1, 9)
@@ -52,7 +52,7 @@ def test_capacities_with_a_pattern(method: str) -> None:
 
 
 def test_partial_ties_are_used_up() -> None:
-    """As many are trained as a maximum flow from subnets through their ties says can be."""
+    """The number of trained micro-batches equals the maximum flow from subnets through their ties."""
     random = Random("flow")
     for _ in range(400):
         subnets, size = random.randint(1, 5), random.randint(1, 7)
@@ -70,7 +70,7 @@ def test_partial_ties_are_used_up() -> None:
 
 
 def most_trained(scores: tuple[tuple[float, ...], ...], fulls: tuple[float, ...]) -> int:
-    """How many micro-batches optimal outer knapsacks can train between them."""
+    """Return how many micro-batches the optimal outer knapsacks can train together."""
     flow, always = nx.DiGraph(), set()
     flow.add_nodes_from(("source", "sink"))
     for k, (row, count) in enumerate(zip(scores, map(int, fulls), strict=True)):
@@ -106,7 +106,7 @@ def test_forward_ties_are_spread() -> None:
 
 
 def test_a_full_that_scores_0_takes_no_room() -> None:
-    """Joint trains nothing for nothing: the capacity goes to forward-onlys."""
+    """`joint` does not train micro-batches whose backward score is 0; the capacity goes to forward-only ones."""
     problem = tiny(
         0, 1, 3, backward_scores=((0.0, 0.0, 1.0),), forward_scores=((1.0, 1.0, 1.0),), forward_cost=(1.0,),
         backward_cost=(1.0,), capacity=(4.0,), forward_weight=None,

@@ -6,7 +6,7 @@ from tests.solving.deft.instances import drawn, plain, solved
 
 
 @pytest.mark.parametrize("bandwidth", ["joint", "equal"])
-def test_what_each_knows(bandwidth: str) -> None:
+def test_deepest_block_goes_to_the_best_device(bandwidth: str) -> None:
     """The deeper block goes to the faster device, or to the better channel; the third device is unused."""
     problem = plain(bandwidth=bandwidth, memory_bytes=[9999] * 3)
     by_speed, by_channel = solved(problem, "compute-aware"), solved(problem, "channel-aware")
@@ -33,7 +33,7 @@ def test_the_memory_wall() -> None:
 
 
 def test_the_worst_lack_is_named() -> None:
-    """Of several blocks that do not fit, the one that lacks most is named."""
+    """The message names the block that lacks most memory."""
     problem = plain(memory_bytes=[4000, 500, 2000], block_memory_bytes=[1000, 1500])
     plan = solved(problem | {"spectral_efficiency": [0.1, 2.0, 1.0]}, "channel-aware")
     assert plan["reason"] == "device 1 lacks 1000 bytes for block 1, which needs 1500 bytes; it has 500 bytes"

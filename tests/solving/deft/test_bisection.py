@@ -1,4 +1,4 @@
-"""bisection: blocks and bandwidth together, beside brute force and beside every other method, at any scale."""
+"""bisection is optimal: compared with brute force and with every other method, at any scale."""
 
 from random import Random
 from typing import Any
@@ -16,13 +16,13 @@ from tests.solving.deft.contract import best_s
 from tests.solving.deft.instances import drawn, plain, solved
 
 SAME = 1e-12
-"""Relative: what rounding may make of two divisions that are equally good."""
+"""Relative rounding difference of two equally good divisions."""
 
 
 @pytest.mark.parametrize("rows", ["deepen", "any", "even"])
 @pytest.mark.parametrize("seed", range(20))
 def test_optimal_beside_brute_force(seed: int, rows: str) -> None:
-    """To 1e-9 of the best of all injections, each with the band divided exactly; the bound is as close below."""
+    """The plan is within 1e-9 of the best injection with the band divided exactly; the bound is as close below."""
     problem = drawn(seed, 3 + seed % 4, 1 + seed % 3, rows=rows)
     best, plan = best_s(problem), solved(problem)
     assert plan["objective"] == pytest.approx(best, rel=1e-9)
@@ -43,7 +43,7 @@ def test_never_worse_than_any_method(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_order_does_not_matter(seed: int) -> None:
-    """Devices and blocks listed in another order have the same latency, which is nobody's property."""
+    """Listing devices and blocks in another order does not change the latency."""
     problem, random = drawn(seed, 7, 4, rows=("deepen", "any")[seed % 2]), Random(seed)
     devices, blocks = list(range(7)), list(range(4))
     random.shuffle(devices)
@@ -117,7 +117,7 @@ def test_extremes_stay_finite(method: str, bandwidth: str, changes: dict[str, An
 
 
 def test_one_block_gets_the_whole_band() -> None:
-    """With one block there is nothing to share: the fastest pair of computing and sending."""
+    """A single block goes to the device with the shortest computing and sending."""
     problem = plain(compute_s=[[1.0], [4.0], [2.0]], block_memory_bytes=[1])
     plan = solved(problem)
     assert plan["devices"] == [2]
@@ -157,7 +157,7 @@ def test_large_problems(devices: int, blocks: int, rows: str) -> None:
 
 
 def test_the_band_is_used_up() -> None:
-    """Where something is sent, all blocks end at once, on all of the band."""
+    """If there are bits to send, all blocks finish together and use the whole band."""
     problem = drawn(5)
     plan = solved(problem)
     instance = Instance(json_io.load(Problem, problem, "p"))

@@ -1,4 +1,4 @@
-"""CRUNCH: Proposition 1, Algorithm 2 and the paper's example; equal parts of the band beside brute force."""
+"""CRUNCH: Proposition 1, Algorithm 2 and the paper's example; equal parts of the band compared with brute force."""
 
 import itertools
 from collections.abc import Iterator
@@ -125,7 +125,7 @@ def test_any_table_by_matching(rows: list[list[float]]) -> None:
 @pytest.mark.parametrize("rows", ["deepen", "any", "even"])
 @pytest.mark.parametrize("seed", range(12))
 def test_equal_parts_beside_brute_force(seed: int, rows: str) -> None:
-    """`crunch` and `bisection` are optimal among all allocations, memory kept; the plan says by what."""
+    """`crunch` and `bisection` are optimal among all allocations within memory; the plan names the algorithm."""
     problem = drawn(seed, 3 + seed % 4, 1 + seed % 3, bandwidth="equal", rows=rows)
     best = best_s(problem)
     for method in ("crunch", "bisection"):
@@ -163,7 +163,7 @@ def test_crunch_on_a_joint_problem_is_one_division() -> None:
 @settings(deadline=None, max_examples=500)
 @given(st.floats(1e-60, 1e60), st.integers(1, 400))
 def test_equal_parts_stay_within_the_band(band_hz: float, parts: int) -> None:
-    """They are the band over their number, to the last bits, and never add up to more than the band."""
+    """Equal parts are the band divided by their number, to the last bits, and never add up to more than the band."""
     kept = rounded_into_band([band_hz / parts] * parts, band_hz)
     assert sum(kept) <= band_hz
     assert len(set(kept)) == 1

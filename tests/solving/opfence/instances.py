@@ -50,7 +50,7 @@ def drawn(**changes: Any) -> Plain:
 
 
 def tiny(seed: int, operators: int = 5, devices: int = 3, memory: float | None = None) -> Plain:
-    """A random graph, listed in random order, on devices with random links; every third one thinned.
+    """A random graph, listed in random order, on devices with random links; every third one compressed.
 
     memory: budgets are about so many times an even share; None: ample.
     """

@@ -28,21 +28,21 @@ SOON_S = 1.0
 """CPU seconds; a tenth of that suffices on an idle machine."""
 
 
-class After(Deadline):
-    """A deadline that expires after a number of looks, and notes when that was."""
+class ExpiresAfter(Deadline):
+    """Deadline that expires after a number of checks, and records the time of expiry."""
 
-    def __init__(self, looks: int) -> None:
+    def __init__(self, checks: int) -> None:
         super().__init__(1e9)
-        self.looks = looks
+        self.checks = checks
         self.ended_s: float | None = None
 
     @property
     def expired(self) -> bool:
-        """Count a look."""
-        self.looks -= 1
-        if self.looks < 0 and self.ended_s is None:
+        """Count a check."""
+        self.checks -= 1
+        if self.checks < 0 and self.ended_s is None:
             self.ended_s = time.process_time()
-        return self.looks < 0
+        return self.checks < 0
 
     def extended(self, share: float, least_s: float) -> Deadline:
         """Return itself: there is no extra time for a first placement."""
@@ -76,10 +76,10 @@ def large() -> Instance:
     return instance_of(clustered(3, transformer(59), (8,) * 6, 100.0))
 
 
-@pytest.mark.parametrize("looks", [0, 300, 1500, 4500, 5500])
-def test_large(large: Instance, looks: int) -> None:
-    """Wherever the limit strikes, the plan comes soon, fits, and is no worse than a baseline."""
-    deadline = After(looks)
+@pytest.mark.parametrize("checks", [0, 300, 1500, 4500, 5500])
+def test_large(large: Instance, checks: int) -> None:
+    """At whichever check the limit expires, the plan comes soon, fits, and is no worse than a baseline."""
+    deadline = ExpiresAfter(checks)
     placement, bound_s = search.plan(large, 0, deadline)
     assert deadline.ended_s is not None
     assert time.process_time() - deadline.ended_s < SOON_S
@@ -91,12 +91,12 @@ def test_large(large: Instance, looks: int) -> None:
         assert not large.fits(other) or cost_s <= large.cost_s(other)
 
 
-@pytest.mark.parametrize("looks", [*range(0, 40, 7), 60, 150, 400, 1000, 3000])
-def test_small(looks: int) -> None:
+@pytest.mark.parametrize("checks", [*range(0, 40, 7), 60, 150, 400, 1000, 3000])
+def test_small(checks: int) -> None:
     """The same holds for small problems of every shape, some of which need a packing."""
     for seed, nodes in enumerate([chain(20), branches(4, 5), transformer(2)]):
         instance = instance_of(clustered(seed, nodes, (3, 2, 2), [None, 20.0][seed % 2]))
-        placement, bound_s = search.plan(instance, 0, After(looks))
+        placement, bound_s = search.plan(instance, 0, ExpiresAfter(checks))
         assert instance.fits(placement)
         assert bound_s <= instance.cost_s(placement)
 
@@ -111,7 +111,7 @@ def test_real_clock(large: Instance) -> None:
 def test_parts_end_at_once() -> None:
     """Every part returns its input, or nothing, if the deadline has expired."""
     instance = instance_of(clustered(1, branches(3, 6), (3, 2), 20.0))
-    placement, expired = np.random.default_rng(0).integers(0, instance.devices, instance.operators), After(0)
+    placement, expired = np.random.default_rng(0).integers(0, instance.devices, instance.operators), ExpiresAfter(0)
     line, limits = linear_orders(instance)[0], TrialLimits(np.full(3, np.inf), np.full(3, np.inf), np.full(3, np.inf))
     clusters = communities(instance, 0)
     for found in (
@@ -132,7 +132,10 @@ def test_moves_keep_what_they_gained() -> None:
     """Moves that are cut short return a placement no worse than the start."""
     instance = instance_of(clustered(1, branches(3, 6), (3, 2), 20.0))
     placement = np.random.default_rng(0).integers(0, instance.devices, instance.operators)
-    costs = [instance.cost_s(chain_moves(instance, placement, deadline=After(looks))) for looks in (0, 20, 100, 10**6)]
+    costs = [
+        instance.cost_s(chain_moves(instance, placement, deadline=ExpiresAfter(checks)))
+        for checks in (0, 20, 100, 10**6)
+    ]
     assert costs == sorted(costs, reverse=True)
     assert costs[0] == instance.cost_s(placement)
     assert costs[1] < costs[0]
@@ -141,18 +144,18 @@ def test_moves_keep_what_they_gained() -> None:
 
 def test_bound_that_was_cut_short() -> None:
     """A bound that is cut short is weaker, never wrong."""
-    for seed, looks in itertools.product(range(0, 40, 3), (0, 3, 15, 40)):
+    for seed, checks in itertools.product(range(0, 40, 3), (0, 3, 15, 40)):
         instance = instance_of(tiny(seed, operators=5))
         placement = best_placement(instance)
         assert placement is not None
         least_s = instance.cost_s(placement)
-        bound_s = lower_bound_s(instance, 2 * least_s, After(looks))
+        bound_s = lower_bound_s(instance, 2 * least_s, ExpiresAfter(checks))
         assert bound_s <= lower_bound_s(instance, 2 * least_s) * (1 + 1e-9)
         assert bound_s <= least_s * (1 + 1e-12)
 
 
 def test_packing_ends() -> None:
-    """The constraint solver keeps the limit, and what it did not find is not called infeasible."""
+    """The constraint solver keeps the limit, and a packing that it did not find is not called infeasible."""
     started = time.process_time()
     assert pack(instance_of(tight()), Deadline(0.3)) == (None, False)
     assert time.process_time() - started < 0.3 + SOON_S
@@ -172,8 +175,10 @@ def test_nothing_found_in_time(method: str) -> None:
 @pytest.mark.parametrize("sizes", [[2, 8, 10, 4, 7, 9], [10, 9, 8, 7, 4, 2]])
 @pytest.mark.parametrize("method", ["search", "opfence"])
 def test_found_after_the_limit(method: str, sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """However short the limit, there is time for a first plan, be it of runs of the line or of the constraint solver
-    alone: 10 + 8 + 2 and 9 + 7 + 4 are two devices of 20, which largest first does not find."""
+    """Even the shortest limit leaves time for a first plan, from a linear order or from the constraint solver alone.
+
+    10 + 8 + 2 and 9 + 7 + 4 fill two devices of 20, which largest-first does not find.
+    """
     monkeypatch.setattr(search, "is_tiny", lambda instance: False)
     plain = tight() | {"alpha_s": [[1.0] * 2] * 2, "beta_s_per_byte": [[1.0] * 2] * 2}
     plain["operators"] = [
@@ -186,9 +191,8 @@ def test_found_after_the_limit(method: str, sizes: list[int], monkeypatch: pytes
     assert plan["feasible"]
 
 
-def test_who_is_deterministic() -> None:
-    """Only methods that a clock could have ended are non-deterministic; an unused limit does not change OP-Fence's
-    plan."""
+def test_deterministic_methods() -> None:
+    """Only methods that a time limit can end are non-deterministic; an unused limit does not change OP-Fence's plan."""
     plain = clustered(6, chain(20), (2, 2))
     for method in ("search", "opfence", "equal-modules", "equal-compute"):
         assert solved(plain, method)["deterministic"]

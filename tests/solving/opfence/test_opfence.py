@@ -80,8 +80,8 @@ def test_never_above_the_baselines(seed: int) -> None:
 
 @pytest.mark.parametrize(("seed", "operators", "devices"), [(1292, 8, 4), (349, 12, 5), (249, 8, 4)])
 def test_baseline_that_fits_and_is_faster(seed: int, operators: int, devices: int) -> None:
-    """Where the fence costs more than a baseline takes, by up to two thirds here, the baseline's plan is returned, with
-    the clusters of the links; the search is not above it."""
+    """If a baseline is faster than every plan that keeps to the clusters, by up to two thirds here, its plan is
+    returned with the clusters of the links; the search is not slower."""
     plain = tiny(seed, operators=operators, devices=devices)
     instance = Instance(json_io.load(Problem, plain, "p.json"))
     plans = all_methods(plain)

@@ -34,7 +34,7 @@ def somewhere(instance: Instance, seed: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("memory", [None, 1.7])
-def test_search_without_trying_everything(memory: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_without_brute_force(memory: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """30 problems of 6 operators on 3 devices: the search proper finds the best of all 729 placements in all but
     two at most, and is never more than 10 % above it."""
     monkeypatch.setattr(search, "is_tiny", lambda instance: False)
@@ -66,7 +66,7 @@ def test_every_placement(seed: int) -> None:
 
 @pytest.mark.parametrize("ratio", [None, 5.0])
 @pytest.mark.parametrize("seed", range(6))
-def test_cut(seed: int, ratio: float | None) -> None:
+def test_best_cuts(seed: int, ratio: float | None) -> None:
     """The cuts found are the cheapest within the limits, for all devices of an order or with some left out."""
     instance = instance_of(clustered(seed, chain(7, seed), (2, 2), ratio))
     line, row = linear_order(instance, instance.order, instance.operators), [2, 0, 3, 1]
@@ -96,7 +96,7 @@ def _dense_sum_s(instance: Instance, placement: np.ndarray, limit: float) -> flo
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_walk(seed: int) -> None:
+def test_path_program(seed: int) -> None:
     """With devices free to repeat, the cost is a lower bound on a chain; with each used once, placements fit."""
     instance = instance_of(clustered(seed, chain(6, seed), (2, 1)))
     line = linear_order(instance, instance.order, instance.operators)
@@ -115,7 +115,7 @@ def test_walk(seed: int) -> None:
 
 
 @pytest.mark.parametrize("ratio", [None, 30.0])
-def test_exchanged(ratio: float | None) -> None:
+def test_device_exchange(ratio: float | None) -> None:
     """Exchanging devices never makes a plan slower, keeps it within memory, stays inside each cluster, and ends where
     no exchange of two helps."""
     for seed in range(5):
@@ -135,8 +135,8 @@ def test_exchanged(ratio: float | None) -> None:
 
 
 @pytest.mark.parametrize("ratio", [None, 30.0])
-def test_moving_keeps_count(ratio: float | None) -> None:
-    """After any moves, cost and memory equal those computed from the resulting placement."""
+def test_incremental_costs(ratio: float | None) -> None:
+    """Incremental cost and memory equal those computed from the resulting placement after any moves."""
     instance = instance_of(clustered(3, transformer(3), (2, 3), ratio))
     placement, random = somewhere(instance, 3), Random(3)
     state = IncrementalPlacement(instance, placement)
@@ -196,7 +196,7 @@ def test_orders() -> None:
 
 
 def test_crossing() -> None:
-    """What crosses each cut of the drawn graph: the output of `in` waits for `add` beside the others."""
+    """The output of `in` crosses every cut of the drawn graph up to `add`, beside the other outputs."""
     instance = instance_of(drawn())
     line = linear_order(instance, instance.order, instance.operators)
     assert line.crossing_bytes.tolist() == [0, 100, 140, 140, 40, 0]
@@ -229,7 +229,7 @@ def test_heaviest_path() -> None:
     assert names == ["fork", "b2.0", "b2.1", "b2.2", "b2.3", "join"]
 
 
-def test_packed() -> None:
+def test_packing() -> None:
     """Bins that largest-first misses are filled by the constraint solver: 10, 9, 6, 6, 5, 4 into 20 and 20."""
     plain = drawn(alpha_s=[[0, 1], [1, 0]], beta_s_per_byte=[[0, 1], [1, 0]], optimizer_bytes_per_param_byte=0.0)
     sizes = [10, 9, 6, 6, 5, 4]

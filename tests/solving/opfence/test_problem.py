@@ -134,7 +134,7 @@ def test_through_the_interface() -> None:
 
 @pytest.mark.parametrize("method", ["search", "opfence"])
 def test_operator_that_fits_nowhere(method: str) -> None:
-    """The operator is named with what it needs, the roomiest device with what it lacks; one byte more would do."""
+    """The message names the operator with its need and the roomiest device with what it lacks; one byte more fits."""
     plain = changed(("operators", 2, "param_bytes"), 461)
     with pytest.raises(Infeasible) as caught:
         solved(plain, method)
@@ -147,7 +147,7 @@ def test_operator_that_fits_nowhere(method: str) -> None:
 
 @pytest.mark.parametrize("method", ["search", "opfence"])
 def test_all_together_fit_nowhere(method: str) -> None:
-    """Where only the sum says it, the roomiest device and the largest operator are named all the same."""
+    """If only the total exceeds memory, the message still names the roomiest device and the largest operator."""
     plain = changed(("operators", 0, "param_bytes"), 110)
     plain["operators"][4]["param_bytes"] = 110
     plain["devices"] = [device | {"memory_bytes": 900} for device in plain["devices"]]
@@ -166,7 +166,7 @@ FAR = [1e-60, 1e-30, 1e-6, 1.0, 1e6]
 
 @pytest.mark.parametrize("seed", range(40))
 def test_far_ends(seed: int) -> None:
-    """Numbers at the ends of what is allowed are computed with, without a warning, or refused."""
+    """Numbers at the limits are either computed without a warning or refused."""
     random = Random(seed)
     plain = drawn(compression_ratio=random.choice([None, 1.0, 1e15]))
     plain["element_bytes"], plain["codec_bytes_per_kept_element"] = random.choices([1e-6, 4.0, 1e6], k=2)
@@ -182,7 +182,7 @@ def test_far_ends(seed: int) -> None:
 
 @pytest.mark.parametrize("method", ["search", "opfence"])
 def test_no_packing(method: str) -> None:
-    """Room enough in all, but not for three operators that are each larger than half a device."""
+    """Total memory suffices, but not for three operators that are each larger than half a device."""
     plain = drawn(alpha_s=[[0, 1], [1, 0]], beta_s_per_byte=[[0, 1], [1, 0]])
     plain["operators"] = [
         {"name": name, "flops": 1, "param_bytes": 60, "output_bytes": 0, "inputs": []} for name in ("x", "y", "z")

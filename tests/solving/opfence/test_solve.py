@@ -133,7 +133,7 @@ def test_large(graph: str, devices: int) -> None:
 
 def test_memory_that_runs_do_not_fit() -> None:
     """Three operators of 8, 8 and 4 in a row and two devices of 12 and 8: only 8 + 4 and 8 fit, which the order of a
-    chain does not offer; both methods that heed memory find it."""
+    chain does not offer; both methods that respect memory find it."""
     nodes = chain(3)
     sizes = [8, 4, 8]
     plain = drawn(micro_batches=1, optimizer_bytes_per_param_byte=0.0)

@@ -12,6 +12,8 @@ by f m + o n + the gain of all micro-batches at these prices; the next f is wher
 until it is reached. The bounds hold at the integers o(f), so that unused capacity is no gap between bound and plan.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from fleetune.errors import Refused
@@ -28,18 +30,27 @@ from fleetune.solving.d2ft.transportation import (
 )
 from fleetune.solving.validation import Floats
 
-SMALL = 64
+MAX_TABLE_SIZE = 64
 """Micro-batches up to which tables are faster."""
-CELLS = 2**21
-"""Cells of such tables at a time, over all subnets."""
+MAX_TABLE_CELLS = 2**21
+"""Limit of the cells of such tables, over all subnets solved at a time."""
 ROUNDING = 2.0**-46
 """Relative to the best sum: bounds this close count as reached."""
 
 
-def feasible_counts(full_cost: int, forward_cost: int, capacity: int, micro_batches: int) -> tuple[int, list[int]]:
-    """Return the largest number that can be trained, and for each number from 0 on the most forward-only beside it."""
+class JointBudget(NamedTuple):
+    """Costs and capacity of one subnet in one integer unit, equal for all its micro-batches."""
+
+    full_cost: int
+    forward_cost: int
+    capacity: int
+
+
+def feasible_counts(budget: JointBudget, micro_batches: int) -> list[int]:
+    """Return [trained] the most micro-batches that can run forward only beside each feasible number of trained ones."""
+    full_cost, forward_cost, capacity = budget
     most = max_count(full_cost, capacity, micro_batches)
-    return most, [max_count(forward_cost, capacity - f * full_cost, micro_batches - f) for f in range(most + 1)]
+    return [max_count(forward_cost, capacity - f * full_cost, micro_batches - f) for f in range(most + 1)]
 
 
 def best_counts(scores: Scores, forwards: list[list[int]]) -> tuple[Ints, Ints, Ints]:
@@ -50,10 +61,10 @@ def best_counts(scores: Scores, forwards: list[list[int]]) -> tuple[Ints, Ints, 
     subnets, size = scores.full.shape
     order = by_advantage(scores)
     a, w = (np.take_along_axis(one, order, axis=1) for one in scores)
-    if size > SMALL:
+    if size > MAX_TABLE_SIZE:
         found = [_counts_by_cutting_planes(a[k], w[k], np.array(forwards[k])) for k in range(subnets)]
     else:
-        step = max(1, CELLS // (size + 1) ** 2)
+        step = max(1, MAX_TABLE_CELLS // (size + 1) ** 2)
         parts = [slice(k, k + step) for k in range(0, subnets, step)]
         found = [row for part in parts for row in _counts_by_tables(a[part], w[part], forwards[part])]
     fulls, splits = (np.array(column) for column in zip(*found, strict=True))
@@ -119,15 +130,15 @@ def plan(instance: Instance, weight: float | None) -> Table:
 
     Raises Refused for a subnet without a joint capacity, or whose micro-batches cost differently.
     """
-    rooms = [_room(instance, k) for k in range(instance.subnets)]
+    budgets = [_joint_budget(instance, k) for k in range(instance.subnets)]
     if weight is None:
-        scores, full, forward = _lexicographic(instance, rooms)
+        scores, full, forward = _lexicographic(instance, budgets)
     else:
-        forwards = {room: feasible_counts(*room, instance.micro_batches)[1] for room in set(rooms)}
-        trains = np.array([len(forwards[room]) > 1 for room in rooms])
+        forwards = {budget: feasible_counts(budget, instance.micro_batches) for budget in set(budgets)}
+        trains = np.array([len(forwards[budget]) > 1 for budget in budgets])
         # huge backward scores of subnets that cannot train would absorb their forward scores
         scores = Scores(np.where(trains[:, None], instance.backward, 0.0), weight * instance.forward)
-        fulls, others, splits = best_counts(scores, [forwards[room] for room in rooms])
+        fulls, others, splits = best_counts(scores, [forwards[budget] for budget in budgets])
         full, forward = sets_at_split(scores, splits, fulls, others)
     choices, must, may = all_optima(scores, full, forward)
     full = cover_micro_batches(choices)
@@ -135,29 +146,29 @@ def plan(instance: Instance, weight: float | None) -> Table:
     return to_table(full, spread_forwards(inner, full.sum(axis=0), full))
 
 
-def _room(instance: Instance, k: int) -> tuple[int, int, int]:
-    """Return the cost of full, the cost of forward-only, and the joint capacity."""
+def _joint_budget(instance: Instance, k: int) -> JointBudget:
+    """Return the budget of one subnet; raises Refused if it has no joint capacity or its costs differ."""
     budget = instance.budgets[k]
     if budget.capacity is None:
         raise Refused("capacity: method joint needs this key; give one number for each subnet")
     if not isinstance(budget.full_cost, int) or not isinstance(budget.forward_cost, int):
         raise Refused(f"costs of subnet {k} differ between micro-batches; method joint takes one for all of them")
-    return budget.full_cost, budget.forward_cost, budget.capacity
+    return JointBudget(budget.full_cost, budget.forward_cost, budget.capacity)
 
 
-def _lexicographic(instance: Instance, rooms: list[tuple[int, int, int]]) -> tuple[Scores, Bools, Bools]:
+def _lexicographic(instance: Instance, budgets: list[JointBudget]) -> tuple[Scores, Bools, Bools]:
     """Return one optimal plan and scores that describe it: inf for what must be trained, -inf for what must not, 0 for
     ties.
 
     A full that scores 0 is never made: it could only take capacity from forward-only ones.
     """
     size = instance.micro_batches
-    most = np.array([max_count(cost, capacity, size) for cost, _, capacity in rooms])
+    most = np.array([max_count(budget.full_cost, budget.capacity, size) for budget in budgets])
     fulls = np.minimum(most, (instance.backward > 0).sum(axis=1))
     others = np.array(
         [
-            max_count(cost, room - f * full, size - f)
-            for (full, cost, room), f in zip(rooms, fulls.tolist(), strict=True)
+            max_count(budget.forward_cost, budget.capacity - f * budget.full_cost, size - f)
+            for budget, f in zip(budgets, fulls.tolist(), strict=True)
         ]
     )
     outer = top_choices(instance.backward, fulls)

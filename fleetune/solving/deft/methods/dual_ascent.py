@@ -70,6 +70,19 @@ class Multipliers(NamedTuple):
     """[device], sigma of (C4.3)."""
 
 
+class LagrangianMinimum(NamedTuple):
+    """Minimiser of the Lagrangian, part by part; latency relative to the known plan's, bandwidth to the band."""
+
+    latency: float
+    """T of eq. (15)."""
+    devices: Ints
+    """[block], of the assignment."""
+    chosen: Ints
+    """[block], devices that participate."""
+    bandwidth: Floats
+    """[block], of the chosen devices."""
+
+
 class Ascent:
     """Ascent on one problem; times relative to `unit_s`, the latency of a known plan, bandwidth relative to the
     band."""
@@ -86,16 +99,16 @@ class Ascent:
         """Yield the value of the dual function and the devices [block]."""
         at = self._start()
         for number in range(ITERATIONS):
-            step = FIRST_STEP / np.sqrt(number + 1)
-            end = 0.0 if np.sum(at.latency) < 1 else 1.0  # the Lagrangian's part in T, eq. (15)
+            latency = 0.0 if np.sum(at.latency) < 1 else 1.0
             table = np.where(np.isfinite(self.compute), at.latency * self.compute - at.involved, np.inf)
             devices = self._blocks(table)
-            whole = min_cost_assignment(table)
-            chosen, parts, price = self._bandwidth(at)
-            assert whole is not None
-            dual = (1 - np.sum(at.latency)) * end + self._total(table, whole) + price
+            cheapest = min_cost_assignment(table)
+            chosen, bandwidth, cost = self._bandwidth(at)
+            assert cheapest is not None
+            dual = (1 - np.sum(at.latency)) * latency + self._total(table, cheapest) + cost
             yield float(dual), devices
-            at = self._step(at, step, (end, devices, chosen, parts))
+            found = LagrangianMinimum(latency, devices, chosen, bandwidth)
+            at = self._step(at, FIRST_STEP / np.sqrt(number + 1), found)
 
     def _start(self) -> Multipliers:
         """Return multipliers that weigh all devices equally and use up the band."""
@@ -111,26 +124,26 @@ class Ascent:
         return devices
 
     def _bandwidth(self, at: Multipliers) -> tuple[Ints, Floats, float]:
-        """Return participating devices, their shares of the band, eq. (17), and their part of the Lagrangian, eq.
-        (18)."""
+        """Return participating devices, their shares of the band (eq. (17)) and their part of the Lagrangian (eq.
+        (18))."""
         worth = 2 * np.sqrt(at.latency * self.upload * at.band) + at.involved
         chosen = np.argsort(worth, kind="stable")[: self.blocks]
         parts = np.sqrt(at.latency * self.upload / at.band)[chosen]
         return chosen, parts, float(np.sum(worth[chosen])) - at.band
 
-    def _step(self, at: Multipliers, step: float, found: tuple[float, Ints, Ints, Floats]) -> Multipliers:
-        """Return the multipliers after a step, eq. (16)."""
-        end, devices, chosen, parts = found
-        lasts = np.full(self.devices, -end)
-        lasts[devices] += self.compute[np.arange(self.blocks), devices]
-        sent = np.divide(self.upload[chosen], parts, out=np.zeros(self.blocks), where=parts > 0)
-        lasts[chosen] += np.minimum(sent, 1.0)
+    def _step(self, at: Multipliers, step: float, found: LagrangianMinimum) -> Multipliers:
+        """Return the multipliers after a step along the violated constraints, eq. (16)."""
+        late = np.full(self.devices, -found.latency)
+        late[found.devices] += self.compute[np.arange(self.blocks), found.devices]
+        sending = found.bandwidth > 0
+        sent = np.divide(self.upload[found.chosen], found.bandwidth, out=np.zeros(self.blocks), where=sending)
+        late[found.chosen] += np.minimum(sent, 1.0)
         involved = np.zeros(self.devices)
-        involved[chosen] += 1
-        involved[devices] -= 1
+        involved[found.chosen] += 1
+        involved[found.devices] -= 1
         return Multipliers(
-            np.maximum(MIN_MULTIPLIER, at.latency + step * lasts / self.blocks),
-            max(MIN_MULTIPLIER, at.band + step * float(np.clip(np.sum(parts) - 1, -1, 1))),
+            np.maximum(MIN_MULTIPLIER, at.latency + step * late / self.blocks),
+            max(MIN_MULTIPLIER, at.band + step * float(np.clip(np.sum(found.bandwidth) - 1, -1, 1))),
             at.involved + step * involved / self.blocks,
         )
 
