@@ -10,7 +10,7 @@ Messages are one sentence that says what was given, what is allowed and what to 
 
 from typing import ClassVar
 
-__all__ = ["FleetuneError", "Infeasible", "Refused", "TryAgain", "by_exit_code"]
+__all__ = ["FleetuneError", "Infeasible", "Refused", "TryAgain", "by_exit_code", "first_line"]
 
 
 class FleetuneError(Exception):
@@ -41,3 +41,8 @@ def by_exit_code(code: int, message: str) -> FleetuneError:
     """Return the error that a process's exit code stands for; unknown codes become TryAgain."""
     kinds = {kind.exit_code: kind for kind in (Refused, Infeasible)}
     return kinds.get(code, TryAgain)(message)
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's text, at most 200 characters, for use inside another message."""
+    return str(error).strip().split("\n", 1)[0][:200]

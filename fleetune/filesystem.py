@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from fleetune.errors import Refused, TryAgain
+from fleetune.formatting import size
 
 STORE, TEMPORARY, CACHE, OUTPUT = "runs and artifacts", "temporary files", "caches", "output"
 _ADVICE = {
@@ -146,9 +147,9 @@ def _files_gone(facts: os.statvfs_result) -> bool:
 
 
 def _state(number: int, path: Path) -> str:
-    free, size = _room(path)
+    free, total = _room(path)
     path = path if path.is_dir() else _there(path.parent)
-    disk = f"the disk of {path} (mounted at {_mount(path)}, {_bytes(free)} free of {_bytes(size)})"
+    disk = f"the disk of {path} (mounted at {_mount(path)}, {size(free)} free of {size(total)})"
     if number == errno.EROFS:
         return f"{disk} is read-only"
     if number == errno.EDQUOT:
@@ -171,13 +172,6 @@ def _there(path: Path) -> Path:
 def _mount(path: Path) -> Path:
     place = _there(path).resolve()
     return next(folder for folder in (place, *place.parents) if os.path.ismount(folder))
-
-
-def _bytes(amount: int) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if amount >= size:
-            return f"{amount / size:.3g} {unit}"
-    return f"{amount} B"
 
 
 REPOSITORY = re.compile(r"(models|datasets|spaces)--.+")

@@ -15,7 +15,7 @@ from fleetune.contracts import json_io
 from fleetune.contracts.fleet import IMAGE, PROCESS, Device, Fleet, Link
 from fleetune.contracts.run_config import DataRequest, ModelRequest, TrainingRequest
 from fleetune.contracts.task import quiet
-from fleetune.drawing.formatting import seconds
+from fleetune.formatting import seconds
 from fleetune.launching import Sites
 from fleetune.preparation import PreparationTask, prepare
 from fleetune.profiling import ProfilingTask, profile

@@ -19,6 +19,7 @@ from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import Plan, Segment
 from fleetune.contracts.profile import Profile
 from fleetune.errors import Infeasible, Refused
+from fleetune.formatting import exact_size
 
 
 def findings(plan: Plan, fleet: Fleet, profile: Profile) -> tuple[str, ...]:
@@ -72,8 +73,8 @@ def over_memory(plan: Plan, fleet: Fleet, profile: Profile) -> Iterator[str]:
         if missing > 0:
             segments = _segments_on(plan, device)
             yield (
-                f"device {device} lacks {_amount(missing)} for {_what(plan, device, segments)}: it needs "
-                f"{_amount(needed)}; {_advice(plan, device, segments)}"
+                f"device {device} lacks {exact_size(missing)} for {_what(plan, device, segments)}: it needs "
+                f"{exact_size(needed)}; {_advice(plan, device, segments)}"
             )
 
 
@@ -113,7 +114,3 @@ def _advice(plan: Plan, device: str, segments: list[PlacedSegment]) -> str:
     earlier = "an order with fewer forwards ahead" if ordered else "a lower warm-up"
     fewer = "fewer units or samples" if len(segments) == 1 else "fewer segments, units or samples"
     return f"give it {fewer}, or {earlier}" + (", or let another device collect" if device == plan.collector else "")
-
-
-def _amount(size: int) -> str:
-    return f"{size} bytes" if size < 10**6 else f"{size / 1e6:.0f} MB ({size} bytes)"

@@ -10,7 +10,7 @@ from typing import Any
 
 from fleetune.contracts.run_config import DataRequest
 from fleetune.data.tables import DataSource
-from fleetune.errors import Refused, TryAgain
+from fleetune.errors import Refused, TryAgain, first_line
 
 HUB_NAME = re.compile(r"(?P<name>\w[\w.-]*(/\w[\w.-]*)?)(:(?P<config>[\w.-]+))?(@(?P<revision>[\w./-]+))?")
 """OWNER/NAME, optionally with :CONFIG and @REVISION."""
@@ -107,12 +107,8 @@ def _load(source: str) -> Mapping[str, Any]:
             found["name"], found["config"], revision=found["revision"], trust_remote_code=False
         )
     except (FileNotFoundError, ValueError) as error:
-        raise Refused(f"data: {source!r} cannot be loaded from the hub ({_first_line(error)})") from None
+        raise Refused(f"data: {source!r} cannot be loaded from the hub ({first_line(error)})") from None
     except (ConnectionError, OSError) as error:
-        raise TryAgain(f"data: the hub did not give {source!r} ({_first_line(error)}); try again") from None
+        raise TryAgain(f"data: the hub did not give {source!r} ({first_line(error)}); try again") from None
     assert isinstance(splits, Mapping)
     return splits
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n", 1)[0][:200]

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fleetune.errors import Refused
+from fleetune.errors import Refused, first_line
 
 
 class Table(Protocol):
@@ -86,7 +86,7 @@ def open_table(path: Path) -> Table:
     except OSError as error:
         raise Refused(f"{path}: cannot be read ({error.strerror or error}); give a readable file") from None
     except (pa.ArrowException, UnicodeDecodeError, csv.Error) as error:
-        raise Refused(f"{path}: not a whole {path.suffix[1:]} file ({_first_line(error)})") from None
+        raise Refused(f"{path}: not a whole {path.suffix[1:]} file ({first_line(error)})") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +186,7 @@ class ArrowTable:
                     number += 1
                     yield number, values
         except (pa.ArrowException, OSError) as error:
-            raise Refused(f"{self.path}: cannot be read after row {number} ({_first_line(error)})") from None
+            raise Refused(f"{self.path}: cannot be read after row {number} ({first_line(error)})") from None
 
 
 def _open_json_lines(path: Path) -> Table:
@@ -236,10 +236,6 @@ def _arrow_batches(path: Path) -> Iterator[pa.RecordBatch]:
         for batch in stream:
             for first in range(0, batch.num_rows, BATCH_ROWS):
                 yield batch.slice(first, BATCH_ROWS)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n", 1)[0][:200]
 
 
 SUFFIXES: dict[str, Callable[[Path], Table]] = {

@@ -7,8 +7,9 @@ from typing import NamedTuple
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.metrics import RoundMetrics
 from fleetune.contracts.plan import Plan
-from fleetune.drawing.formatting import number, rate, seconds, size, steps
+from fleetune.drawing.labels import steps
 from fleetune.drawing.svg import SEVERAL, WIDTH, bar, canvas, colours_of_devices, element, label, line, tooltip
+from fleetune.formatting import number, rate, seconds, size
 
 LABELLED_LINKS_UP_TO = 5
 RING_WIDTH = 560.0

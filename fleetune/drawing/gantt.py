@@ -4,18 +4,17 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fleetune.contracts.metrics import TimelineRow
-from fleetune.drawing.formatting import (
+from fleetune.drawing.labels import (
     LETTER_NAMES,
     RowLabel,
     lane_names,
     parse_label,
-    seconds,
     short_names,
-    size,
     steps,
     track_names,
 )
 from fleetune.drawing.svg import SEGMENT_COLOURS, WIDTH, bar, canvas, colour, label, line, standalone
+from fleetune.formatting import seconds, size
 
 TRACK, BAR, TOP, BOTTOM = 24, 17, 30, 24
 LETTER_WIDTH = 6.6

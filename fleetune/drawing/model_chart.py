@@ -8,9 +8,9 @@ from fleetune.clock.costs import remaining_shares
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import FORWARD_ONLY, FULL, SKIP, Gate, Lane, Plan, Segment
 from fleetune.contracts.profile import Profile
-from fleetune.drawing.formatting import seconds
 from fleetune.drawing.svg import WIDTH, bar, canvas, colour_of_segment, element, label, line, tooltip
 from fleetune.drawing.text import OPERATIONS, operations_text, trained_text
+from fleetune.formatting import seconds
 
 CAPTIONED_LANES = 8
 """Plans with more lanes get lower bars, with devices in tooltips only."""

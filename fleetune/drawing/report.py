@@ -7,16 +7,16 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from fleetune import formatting
 from fleetune.clock.costs import memory_warnings
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.metrics import DeviceAmount, EvaluationMetrics, Forecast, LinkBytes, TrainingMetrics
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.profile import Profile
 from fleetune.contracts.record import record
-from fleetune.drawing import formatting
 from fleetune.drawing.charts import Amounts, amounts_chart, fleet_chart, loss_chart
-from fleetune.drawing.formatting import track_names
 from fleetune.drawing.gantt import gantt_chart
+from fleetune.drawing.labels import track_names
 from fleetune.drawing.model_chart import gates_chart, model_chart
 from fleetune.drawing.svg import STYLE, colour_of_segment
 from fleetune.drawing.text import link_text, plan_text, span_text, trained_text

@@ -16,7 +16,8 @@ from fleetune.contracts.plan import (
     Segment,
     parse_action,
 )
-from fleetune.drawing.formatting import lane_names, number, parse_label, seconds, track_names
+from fleetune.drawing.labels import lane_names, parse_label, track_names
+from fleetune.formatting import number, seconds
 
 OPERATIONS = {FULL: "full", FORWARD_ONLY: "forward-only", SKIP: "skip"}
 _RUNS, _DIGITS = 3, 5

@@ -10,7 +10,7 @@ from torch import nn
 from transformers import PretrainedConfig
 
 from fleetune.contracts.run_config import ModelRequest
-from fleetune.errors import Refused
+from fleetune.errors import Refused, first_line
 from fleetune.models.skeleton import AUTO, DTYPES
 from fleetune.models.source import source_folder
 
@@ -35,7 +35,7 @@ def load_trained_model(folder: Path, task: str) -> nn.Module:
             folder, local_files_only=True, trust_remote_code=False, output_loading_info=True
         )
     except (OSError, ValueError, KeyError) as error:
-        raise Refused(f"{folder / 'config.json'}: the model cannot be loaded ({_first_line(error)})") from None
+        raise Refused(f"{folder / 'config.json'}: the model cannot be loaded ({first_line(error)})") from None
     lacking = sorted(found["missing_keys"])
     if lacking:
         raise Refused(f"{stored[0]}: {lacking[0]} is missing ({len(lacking)} tensor(s) in all); verify the run")
@@ -83,7 +83,7 @@ def load_adapter(base: nn.Module, folder: Path) -> nn.Module:
         except KeyError as error:  # a head that adapter_config.json names
             raise Refused(f"{folder / ADAPTER_WEIGHTS}: {error.args[0]} is missing; verify the run") from None
         except (OSError, ValueError, TypeError, RuntimeError) as error:
-            raise Refused(f"{folder}: the adapter cannot be loaded ({_first_line(error)})") from None
+            raise Refused(f"{folder}: the adapter cannot be loaded ({first_line(error)})") from None
         wanted = set(get_peft_model_state_dict(model, save_embedding_layers=False))
     odd = sorted(wanted ^ stored)
     if odd:
@@ -113,8 +113,4 @@ def _tensor_names(file: Path) -> set[str]:
         with safe_open(file, framework="pt") as opened:
             return set(opened.keys())
     except (OSError, SafetensorError) as error:
-        raise Refused(f"{file}: cannot be read ({_first_line(error)}); verify the run or train again") from None
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n", 1)[0][:200]
+        raise Refused(f"{file}: cannot be read ({first_line(error)}); verify the run or train again") from None

@@ -10,9 +10,10 @@ from fleetune.clock.costs import lost_s_per_byte
 from fleetune.contracts.plan import Plan
 from fleetune.contracts.profile import Unit
 from fleetune.errors import Infeasible
+from fleetune.formatting import exact_size
 from fleetune.planning import plan_result
 from fleetune.planning.layers import layer_edges
-from fleetune.planning.strategy import Problem, format_bytes
+from fleetune.planning.strategy import Problem
 from fleetune.solving.hpp import problem as hpp
 from fleetune.solving.hpp.problem import Solution
 
@@ -47,7 +48,7 @@ def to_hpp_problem(
     able = [name for name in names if room[name] >= 0]
     if not able:
         best = max(names, key=lambda name: room[name])
-        raise Infeasible(f"device {best} lacks {format_bytes(-room[best])} for an idle worker; give it more memory")
+        raise Infeasible(f"device {best} lacks {exact_size(-room[best])} for an idle worker; give it more memory")
     edges = layer_edges(problem, layers, clock)
     forward_s, backward_s = zip(*(_times(problem, clock, name, edges) for name in able), strict=True)
     ways = [[None if a == b else fleet.link(a, b) for b in able] for a in able]

@@ -9,6 +9,7 @@ from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.profile import Profile, Unit
 from fleetune.contracts.record import distinct, not_negative, positive, record
 from fleetune.errors import Infeasible
+from fleetune.formatting import exact_size
 
 
 @record
@@ -97,12 +98,6 @@ def memory_shortage(device: str, missing_bytes: float, units: Sequence[Unit], sa
     """The error for a device whose memory is too small for a segment."""
     span = units[0].name if len(units) == 1 else f"{units[0].name} .. {units[-1].name}"
     return Infeasible(
-        f"device {device} lacks {format_bytes(missing_bytes)} for the cheapest segment it could run ({span}, {samples} "
+        f"device {device} lacks {exact_size(missing_bytes)} for the cheapest segment it could run ({span}, {samples} "
         f"samples, {kept} micro-batches kept); give it more memory, leave it out or lower training.micro_batch_samples"
     )
-
-
-def format_bytes(size: float) -> str:
-    """Format bytes for a message: exactly, and in MB from a million on."""
-    exact = f"{int(size)} bytes"
-    return exact if size < 1e6 else f"{size / 1e6:.1f} MB ({exact})"

@@ -96,7 +96,7 @@ def _interruptible(work: Callable[[], T]) -> T:
 
 def in_short(kind: Kind, plan: Solved) -> str:
     """One line with the objective, its gap to the bound, the method and the time."""
-    from fleetune.drawing.formatting import number, seconds
+    from fleetune.formatting import number, seconds
 
     value = seconds(plan.objective) if kind.unit == "s" else f"{number(plan.objective)} {kind.unit}".rstrip()
     reached = f"{kind.objective} {value}{_gap(plan)}, {kind.in_short(plan)}, solved in {seconds(plan.solve_s)}"
@@ -107,7 +107,7 @@ def in_short(kind: Kind, plan: Solved) -> str:
 
 def _gap(plan: Solved) -> str:
     """The distance of the objective from its bound, in words; empty without a bound."""
-    from fleetune.drawing.formatting import percent
+    from fleetune.formatting import percent
 
     for name, side in (("lower_bound", "above"), ("upper_bound", "below")):
         bound = getattr(plan, name, None)

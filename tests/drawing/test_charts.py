@@ -14,10 +14,11 @@ from fleetune.contracts.metrics import TimelineRow
 from fleetune.contracts.plan import DeviceOrder
 from fleetune.drawing import ReportContent, gantt, report
 from fleetune.drawing.charts import fleet_chart
-from fleetune.drawing.formatting import percent, rate, seconds, short_names, size, steps
+from fleetune.drawing.labels import short_names, steps
 from fleetune.drawing.model_chart import gates_chart, model_chart
 from fleetune.drawing.svg import colours_of_devices
 from fleetune.errors import Refused
+from fleetune.formatting import percent, rate, seconds, size
 from fleetune.planning import solve
 from tests.clock import fleets
 from tests.drawing import hand_made

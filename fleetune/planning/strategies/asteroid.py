@@ -16,10 +16,11 @@ from fleetune.contracts import json_io
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.record import one_of, positive, record
 from fleetune.errors import Infeasible, Refused
+from fleetune.formatting import exact_size
 from fleetune.planning import papers
 from fleetune.planning.hpp_problem import PosedProblem, to_hpp_problem, to_plan, with_reserves
 from fleetune.planning.plan_result import plan_result
-from fleetune.planning.strategy import Problem, format_bytes, not_profiled, taking_part
+from fleetune.planning.strategy import Problem, not_profiled, taking_part
 from fleetune.planning.top_k import check_ratio, with_top_k
 from fleetune.solving.hpp.problem import Solution
 from fleetune.solving.hpp.solve import solve
@@ -139,7 +140,7 @@ def _solve_with_backups(posed: PosedProblem, options: Options, seed: int) -> Sol
 
 
 def _reserves_in_words(reserved_bytes: dict[str, int]) -> str:
-    reserves = ", ".join(f"{format_bytes(size)} on {name}" for name, size in reserved_bytes.items())
+    reserves = ", ".join(f"{exact_size(size)} on {name}" for name, size in reserved_bytes.items())
     return f"; memory reserved for backups: {reserves}" if reserves else ""
 
 

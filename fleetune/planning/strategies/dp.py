@@ -11,13 +11,13 @@ from fleetune.contracts import json_io
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.record import record
 from fleetune.errors import Infeasible
+from fleetune.formatting import exact_size
 from fleetune.planning import papers
 from fleetune.planning.plan_result import plan_result, segment, single_lane_plan
 from fleetune.planning.run_costs import RunCosts, max_samples
 from fleetune.planning.strategy import (
     Problem,
     enough_samples,
-    format_bytes,
     memory_shortage,
     not_profiled,
     taking_part,
@@ -65,7 +65,7 @@ class DataParallel:
             short = (batch - held) * float(costs.activation_bytes()[whole])
             raise Infeasible(
                 f"micro_batch_samples is {batch}, but {', '.join(names)} together hold {held} samples of the "
-                f"whole model: they lack {format_bytes(short)}; lower training.micro_batch_samples or use strategy pp"
+                f"whole model: they lack {exact_size(short)}; lower training.micro_batch_samples or use strategy pp"
             )
         shares = list(zip(names, allocation, strict=True))
         plan = single_lane_plan(self.name, problem, [segment(problem.profile.units, shares, warmup=1)])

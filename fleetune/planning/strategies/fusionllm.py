@@ -25,11 +25,12 @@ from fleetune.contracts import json_io
 from fleetune.contracts.plan import BYTES_PER_KEPT_ELEMENT, TOP_K, Plan, PlanResult, Segment
 from fleetune.contracts.record import positive, record
 from fleetune.errors import Infeasible
+from fleetune.formatting import exact_size
 from fleetune.planning import papers
 from fleetune.planning.chain_planner import ChainPlanner
 from fleetune.planning.layers import layer_edges
 from fleetune.planning.plan_result import plan_result, segment, single_lane_plan
-from fleetune.planning.strategy import Problem, format_bytes, not_profiled, taking_part
+from fleetune.planning.strategy import Problem, not_profiled, taking_part
 from fleetune.planning.top_k import check_ratio, with_top_k
 from fleetune.solving.hpp.problem import warmups
 from fleetune.solving.opfence.problem import Device, Operator, Solution
@@ -126,7 +127,7 @@ def placement_problem(
     able = [name for name in names if room[name] >= 0]
     if not able:
         best = max(names, key=lambda name: room[name])
-        raise Infeasible(f"device {best} lacks {format_bytes(-room[best])} for an idle worker; give it more memory")
+        raise Infeasible(f"device {best} lacks {exact_size(-room[best])} for an idle worker; give it more memory")
     seconds = np.array([np.sum(clock.unit_times(name, samples), axis=0) for name in able])
     layers = np.add.reduceat(seconds, edges[:-1], axis=1)
     whole = np.maximum(layers.sum(axis=1), 1e-12)

@@ -10,10 +10,11 @@ from fleetune.contracts import json_io
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.record import record
 from fleetune.errors import Infeasible
+from fleetune.formatting import exact_size
 from fleetune.planning import papers
 from fleetune.planning.plan_result import plan_result, segment, single_lane_plan
 from fleetune.planning.run_costs import RunCosts
-from fleetune.planning.strategy import Problem, format_bytes, not_profiled, taking_part
+from fleetune.planning.strategy import Problem, not_profiled, taking_part
 
 
 @record
@@ -47,7 +48,7 @@ class Single:
         if not fitting:
             nearest = min(names, key=lambda d: missing[d])
             raise Infeasible(
-                f"device {nearest} lacks {format_bytes(missing[nearest])} for the whole model with "
+                f"device {nearest} lacks {exact_size(missing[nearest])} for the whole model with "
                 f"{problem.micro_batch_samples} samples"
                 + (", and no other device lacks less" if len(names) > 1 else "")
                 + "; lower training.micro_batch_samples or cut the model with strategy pp"

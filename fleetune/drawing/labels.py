@@ -1,4 +1,4 @@
-"""Numbers with units, and labels of timeline rows, as text and charts show them."""
+"""Labels of axes and of timeline rows."""
 
 import math
 from collections.abc import Sequence
@@ -7,37 +7,6 @@ from typing import NamedTuple
 
 from fleetune.contracts.metrics import TimelineRow
 from fleetune.contracts.plan import SPELLING
-
-SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
-BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
-
-
-def seconds(value: float) -> str:
-    """Format seconds: `1.23 ms`, or `2 min 5 s` from 120 s on."""
-    if value >= 120:
-        minutes, rest = divmod(round(value), 60)
-        return f"{minutes} min {rest} s"
-    return _scaled(value, SECONDS)
-
-
-def size(value: float) -> str:
-    """Format bytes in powers of ten: `4.56 MB`."""
-    return _scaled(value, BYTES)
-
-
-def rate(value: float) -> str:
-    """Format bytes per second: `12.5 MB/s`."""
-    return size(value) + "/s"
-
-
-def number(value: float) -> str:
-    """Format a number with at most four significant digits; whole numbers in full."""
-    return str(int(value)) if value == int(value) and abs(value) < 1e15 else f"{value:.4g}"
-
-
-def percent(value: float) -> str:
-    """Format a share as a signed percentage: `+12.3 %`."""
-    return f"{value * 100:+.1f} %"
 
 
 def steps(until: float, most: int = 8) -> list[float]:
@@ -48,16 +17,6 @@ def steps(until: float, most: int = 8) -> list[float]:
     steps_of_ten = (factor * 10.0**power for power in (exponent, exponent + 1) for factor in (1, 2, 5))
     step = next(step for step in steps_of_ten if until / step <= most)
     return [k * step for k in range(int(until / step + 1e-9) + 1)]
-
-
-def _scaled(value: float, scale: tuple[tuple[float, str], ...]) -> str:
-    if value == 0:
-        return f"0 {'s' if scale is SECONDS else 'B'}"
-    for factor, name in scale:
-        if abs(value) >= factor * 0.9995:
-            return f"{value / factor:.3g} {name}" if abs(value) < 999.5 * factor else f"{value / factor:.0f} {name}"
-    factor, name = scale[-1]
-    return f"{value / factor:.3g} {name}"
 
 
 LETTER_NAMES = {"F": "forward", "B": "backward", "R": "all-reduce", "U": "update", "O": "other"}

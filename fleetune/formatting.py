@@ -1,0 +1,48 @@
+"""Numbers with units, as messages, tables and charts show them."""
+
+SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+
+
+def seconds(value: float) -> str:
+    """Format seconds: `1.23 ms`, or `2 min 5 s` from 120 s on."""
+    if value >= 120:
+        minutes, rest = divmod(round(value), 60)
+        return f"{minutes} min {rest} s"
+    return _scaled(value, SECONDS)
+
+
+def size(value: float) -> str:
+    """Format bytes in powers of ten: `4.56 MB`."""
+    return _scaled(value, BYTES)
+
+
+def exact_size(value: float) -> str:
+    """Format bytes for an error: in whole bytes, with a rounded unit before them from a million on."""
+    exact = f"{int(value)} bytes"
+    return exact if value < 1e6 else f"{size(value)} ({exact})"
+
+
+def rate(value: float) -> str:
+    """Format bytes per second: `12.5 MB/s`."""
+    return size(value) + "/s"
+
+
+def number(value: float) -> str:
+    """Format a number with at most four significant digits; whole numbers in full."""
+    return str(int(value)) if value == int(value) and abs(value) < 1e15 else f"{value:.4g}"
+
+
+def percent(value: float) -> str:
+    """Format a share as a signed percentage: `+12.3 %`."""
+    return f"{value * 100:+.1f} %"
+
+
+def _scaled(value: float, scale: tuple[tuple[float, str], ...]) -> str:
+    if value == 0:
+        return f"0 {'s' if scale is SECONDS else 'B'}"
+    for factor, name in scale:
+        if abs(value) >= factor * 0.9995:
+            return f"{value / factor:.3g} {name}" if abs(value) < 999.5 * factor else f"{value / factor:.0f} {name}"
+    factor, name = scale[-1]
+    return f"{value / factor:.3g} {name}"
