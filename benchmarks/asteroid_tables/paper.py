@@ -25,8 +25,8 @@ from fleetune.models.units import fold_into_units, leaf_modules, merge_uncuttabl
 from fleetune.planning.hpp_problem import to_hpp_problem
 from fleetune.planning.strategy import Problem
 from fleetune.preparation.step_comparison import RECORDED_SAMPLES
-from fleetune.profiling.simulated import Work, simulated_times, works
-from fleetune.profiling.units import unit_sizes
+from fleetune.profiling.profile import unit_sizes
+from fleetune.profiling.simulated import UnitWork, simulated_times, unit_work
 from fleetune.solving.hpp.problem import Problem as Hpp
 from flows import configs, yaml_file
 
@@ -124,7 +124,7 @@ def fleet_of(request: FleetRequest, mbit_per_s: float) -> Fleet:
 
 
 @cache
-def recorded(model: Model) -> tuple[str, Graph, nn.Module, list[Work]]:
+def recorded(model: Model) -> tuple[str, Graph, nn.Module, list[UnitWork]]:
     """model_type, graph, module and the work of every unit, recorded on tensors without data."""
     path = CONFIGS / "models" / f"{model.file}.yaml"
     request = json_io.load(ModelRequest, yaml_file.read(path), str(path))
@@ -133,7 +133,7 @@ def recorded(model: Model) -> tuple[str, Graph, nn.Module, list[Work]]:
     graph = merge_uncuttable(
         fold_into_units(record_model(module, _samples(model.shape), leaf_modules(module, request.granularity)))
     )
-    return str(config.model_type), graph, module, works(graph, module)
+    return str(config.model_type), graph, module, unit_work(graph, module)
 
 
 def profile_of(model: Model, fleet: Fleet, micro_batch: int, by_bytes: bool = False) -> Profile:
@@ -153,7 +153,7 @@ def profile_of(model: Model, fleet: Fleet, micro_batch: int, by_bytes: bool = Fa
     )
 
 
-def _by_bytes(unit_works: list[Work]) -> list[Work]:
+def _by_bytes(unit_works: list[UnitWork]) -> list[UnitWork]:
     kept = sum(work.activation_bytes for work in unit_works)
     forward, backward = sum(w.forward_flops for w in unit_works), sum(w.backward_flops for w in unit_works)
     return [

@@ -19,13 +19,13 @@ from fleetune.contracts import json_io
 from fleetune.contracts.record import record
 from fleetune.errors import Refused
 from fleetune.filesystem import file_digest
-from fleetune.profiling.messages import DeviceMeasurement, fastest
+from fleetune.profiling.messages import DeviceMeasurement, minimum_times
 from fleetune.store.stage_key import SourceDigests
 from fleetune.store.storage import LocalStorage
 
 METHOD = 3
 """Version of the measuring method; a change invalidates all entries."""
-MEASURES = "fleetune.profiling.worker"
+MEASURING_MODULE = "fleetune.profiling.worker"
 """Module that a device runs to measure; its code is part of the key."""
 PACKAGES = ("torch", "transformers")
 """Packages that compute the units; their versions are part of the key."""
@@ -56,7 +56,7 @@ class MeasurementCache:
     def __init__(self, folder: Path, run: str, *, anew: bool = False, clock: Callable[[], datetime] = utc_now) -> None:
         """`run` is this run's id; with `anew` nothing is loaded, so that everything is measured and replaced."""
         self.folder = folder
-        self._place = LocalStorage(folder)
+        self._storage = LocalStorage(folder)
         self._run = run
         self._anew = anew
         self._clock = clock
@@ -74,35 +74,35 @@ class MeasurementCache:
             except Refused:  # damaged: replaced
                 held = None
             if held is not None and held.run == self._run:
-                answer = fastest(answer, held.answer)
+                answer = minimum_times(answer, held.answer)
             entry = CacheEntry(key=key, run=self._run, moment=self._clock().isoformat(), answer=answer)
-            self._place.write(_name(key), json_io.text(_sealed(entry)).encode())
+            self._storage.write(_file_name(key), json_io.text(_with_checksum(entry)).encode())
 
     def _read(self, key: str) -> CacheEntry | None:
-        owner = str(self.folder / _name(key))
+        owner = str(self.folder / _file_name(key))
         try:
-            content = self._place.read(_name(key))
+            content = self._storage.read(_file_name(key))
         except OSError as error:
             raise Refused(f"{owner}: cannot be read ({error.strerror})") from None
         if content is None:
             return None
         entry = json_io.parse(CacheEntry, content, owner)
-        if entry.key != key or _sealed(entry) != entry:
+        if entry.key != key or _with_checksum(entry) != entry:
             raise Refused(f"{owner}: its content is not what was written")
         return entry
 
 
-def key_of(asked: Mapping[str, Any], fingerprint: str, model_folder: Path) -> str:
+def cache_key(settings: Mapping[str, Any], fingerprint: str, model_folder: Path) -> str:
     """Cache key: sha256 over everything that can change a measurement (device, task, recorded model, measuring code).
 
-    `asked` are plain values: the model, batch sizes, passes and limits. The folder holds graph.json and
+    `settings` are plain values: the model, batch sizes, passes and limits. The folder holds graph.json and
     model/config.json.
     """
     named = {
         "method": METHOD,
-        "code": SourceDigests().of(MEASURES),
+        "code": SourceDigests().of(MEASURING_MODULE),
         "fingerprint": fingerprint,
-        "asked": asked,
+        "asked": settings,
         "graph": file_digest(model_folder / "graph.json"),
         "config": file_digest(model_folder / "model" / "config.json"),
         **{f"package {name}": version(name) for name in PACKAGES},
@@ -110,10 +110,10 @@ def key_of(asked: Mapping[str, Any], fingerprint: str, model_folder: Path) -> st
     return hashlib.sha256(json.dumps(named, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
-def _sealed(entry: CacheEntry) -> CacheEntry:
+def _with_checksum(entry: CacheEntry) -> CacheEntry:
     plain = json_io.text(dataclasses.replace(entry, sha256=""))
     return dataclasses.replace(entry, sha256=hashlib.sha256(plain.encode()).hexdigest())
 
 
-def _name(key: str) -> str:
+def _file_name(key: str) -> str:
     return f"{key}.json"

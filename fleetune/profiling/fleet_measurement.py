@@ -9,54 +9,56 @@ from fleetune.contracts.fleet import Device
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import Refused
 from fleetune.models.source import with_local_source
-from fleetune.profiling.cache import key_of
-from fleetune.profiling.measuring_process import Errand, Started, conduct
-from fleetune.profiling.messages import DeviceMeasurement, measurement_of
+from fleetune.profiling.cache import cache_key
+from fleetune.profiling.measuring_process import ProcessSpec, RunningProcesses, run_process
+from fleetune.profiling.messages import DeviceMeasurement, parse_measurement
 from fleetune.profiling.task import MeasureTask, ProfilingTask
 
 PASSES = 5
-WITHOUT_EFFECT = ("device", "model_folder", "data_folder", "memory_bytes")
+FIELDS_WITHOUT_EFFECT = ("device", "model_folder", "data_folder", "memory_bytes")
 """Fields of a MeasureTask that do not affect times. A memory limit is part of a device's fingerprint, whereas its share
 of a machine's memory shrinks with every device on that machine."""
 
 
-def answers(task: ProfilingTask, sizes: tuple[int, ...]) -> dict[str, DeviceMeasurement]:
+def measure_fleet(task: ProfilingTask, sizes: tuple[int, ...]) -> dict[str, DeviceMeasurement]:
     """Measurements of all devices by name; the first failure stops the others."""
     model = with_local_source(task.model)
-    asked = [_asked(task, device, model, sizes) for device in task.fleet.devices]
-    found = {one.device.name: answer for one in asked if (answer := _known(task, one)) is not None}
-    new = [one for one in asked if one.device.name not in found]
-    done = {one.device.name: float(one.device.name in found) for one in asked}
+    requests = [_device_request(task, device, model, sizes) for device in task.fleet.devices]
+    found = {
+        request.device.name: measurement for request in requests if (measurement := _cached(task, request)) is not None
+    }
+    unmeasured = [request for request in requests if request.device.name not in found]
+    done = {request.device.name: float(request.device.name in found) for request in requests}
 
     def progress(device: str, share: float) -> None:
         done[device] = share
         task.progress("profiling", sum(done.values()) / len(done) * 100, 100, "%")
 
-    if not new:
+    if not unmeasured:
         task.progress("profiling", 100, 100, "%")
         return found
-    started = Started()
-    with ThreadPoolExecutor(max_workers=len(new)) as pool:
-        jobs = [pool.submit(_measure_one, task, one, progress, started) for one in new]
+    running = RunningProcesses()
+    with ThreadPoolExecutor(max_workers=len(unmeasured)) as pool:
+        jobs = [pool.submit(_measure_one, task, request, progress, running) for request in unmeasured]
         try:
             return {**found, **dict(job.result() for job in as_completed(jobs))}
         except BaseException:
-            started.stop()
+            running.stop()
             raise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _DeviceRequest:
     """A device, its task, and the cache key of its measurement (empty without a cache)."""
 
     device: Device
-    given: MeasureTask
+    task: MeasureTask
     key: str
 
 
-def _asked(task: ProfilingTask, device: Device, model: ModelRequest, sizes: tuple[int, ...]) -> _Asked:
+def _device_request(task: ProfilingTask, device: Device, model: ModelRequest, sizes: tuple[int, ...]) -> _DeviceRequest:
     """Build the device's task and its cache key. The task names the local model folder, the key the requested model."""
-    given = MeasureTask(
+    measure_task = MeasureTask(
         device=device.name,
         model=model,
         model_folder=str(task.model_folder),
@@ -69,17 +71,17 @@ def _asked(task: ProfilingTask, device: Device, model: ModelRequest, sizes: tupl
         passes=PASSES,
     )
     if task.cache is None:
-        return _Asked(device=device, given=given, key="")
-    plain = {name: value for name, value in json_io.dump(given).items() if name not in WITHOUT_EFFECT}
+        return _DeviceRequest(device=device, task=measure_task, key="")
+    plain = {name: value for name, value in json_io.dump(measure_task).items() if name not in FIELDS_WITHOUT_EFFECT}
     plain["model"] = json_io.dump(replace(task.model, revision=None))  # weights of another revision take the same time
-    return _Asked(device=device, given=given, key=key_of(plain, device.fingerprint, task.model_folder))
+    return _DeviceRequest(device=device, task=measure_task, key=cache_key(plain, device.fingerprint, task.model_folder))
 
 
-def _known(task: ProfilingTask, asked: _Asked) -> DeviceMeasurement | None:
+def _cached(task: ProfilingTask, request: _DeviceRequest) -> DeviceMeasurement | None:
     """The cached measurement of an earlier run, if any."""
-    name = asked.device.name
+    name = request.device.name
     try:
-        entry = task.cache.load(asked.key) if task.cache else None
+        entry = task.cache.load(request.key) if task.cache else None
     except Refused as error:
         task.note(f"{name}: measured anew, its kept times are damaged ({error})")
         return None
@@ -90,20 +92,20 @@ def _known(task: ProfilingTask, asked: _Asked) -> DeviceMeasurement | None:
 
 
 def _measure_one(
-    task: ProfilingTask, asked: _Asked, progress: Callable[[str, float], None], started: Started
+    task: ProfilingTask, request: _DeviceRequest, progress: Callable[[str, float], None], running: RunningProcesses
 ) -> tuple[str, DeviceMeasurement]:
-    name = asked.device.name
-    errand = Errand(device=asked.device, given=asked.given)
-    line = conduct(task, errand, task.sites.launcher(name), started, lambda share: progress(name, share))
-    answer = measurement_of(line, f"answer of {name}")
-    _keep(task, asked, answer)
-    return name, answer
+    name = request.device.name
+    spec = ProcessSpec(device=request.device, task=request.task)
+    message = run_process(task, spec, task.sites.launcher(name), running, lambda share: progress(name, share))
+    measurement = parse_measurement(message, f"answer of {name}")
+    _store(task, request, measurement)
+    return name, measurement
 
 
-def _keep(task: ProfilingTask, asked: _Asked, answer: DeviceMeasurement) -> None:
+def _store(task: ProfilingTask, request: _DeviceRequest, measurement: DeviceMeasurement) -> None:
     if task.cache is None:
         return
     try:
-        task.cache.store(asked.key, answer)
+        task.cache.store(request.key, measurement)
     except OSError as error:  # the measurement is valid without the cache
-        task.note(f"{asked.device.name}: its times cannot be kept for later runs ({error})")
+        task.note(f"{request.device.name}: its times cannot be kept for later runs ({error})")

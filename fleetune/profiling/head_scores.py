@@ -30,41 +30,41 @@ from fleetune.models.weights import WeightReader
 from fleetune.profiling.messages import LOADING, MEASURING, PROGRESS, HeadScores, Scores
 from fleetune.profiling.task import MeasureTask, ScoringTask
 
-Say = Callable[[dict[str, Any]], None]
+Send = Callable[[dict[str, Any]], None]
 
 
-def score(task: MeasureTask, scoring: ScoringTask, runtime_bytes: int, say: Say) -> Scores:
+def score_heads(task: MeasureTask, scoring: ScoringTask, runtime_bytes: int, send: Send) -> Scores:
     """Scores of every head over the first round's micro-batches; prints its memory needs, its start and progress."""
-    folder, place = Path(task.model_folder), torch.device(task.accelerator)
-    if place.type == "cuda":  # the same sums every time; to be set before its libraries are used
+    folder, device = Path(task.model_folder), torch.device(task.accelerator)
+    if device.type == "cuda":  # the same sums every time; to be set before its libraries are used
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)
     graph = parse_graph((folder / "graph.json").read_bytes(), "graph.json")
     config = saved_configuration(folder / "model")
     module = skeleton(config, task.model)
-    found = attention_heads(find_blocks(graph, module, config))
-    held_bytes = _held_bytes(module, found)
-    say({"event": LOADING, "runtime_bytes": runtime_bytes, "unit_bytes": held_bytes})
+    heads = attention_heads(find_blocks(graph, module, config))
+    held_bytes = _held_bytes(module, heads)
+    send({"event": LOADING, "runtime_bytes": runtime_bytes, "unit_bytes": held_bytes})
     if runtime_bytes + held_bytes > task.memory_bytes:
         raise Infeasible(
             f"scores need the whole model at once, {held_bytes / 1e9:.2f} GB with its gradients beside "
             f"{runtime_bytes / 1e9:.2f} GB of a worker, and it has {task.memory_bytes / 1e9:.2f} GB; give one device "
             "of the fleet more memory or leave profile.scores out"
         )
-    segment = Segment(graph, tuple(unit.name for unit in graph.units), skeleton(config, task.model), place)
+    segment = Segment(graph, tuple(unit.name for unit in graph.units), skeleton(config, task.model), device)
     segment.load(WeightReader(base_skeleton(config, task.model), source_folder(task.model), folder / INIT_WEIGHTS))
     segment.train()
-    say({"event": MEASURING})
-    tally, pace = Tally(found, segment.parameters), CpuThrottle(task.cores)
-    losses = first_round(segment, PreparedData(Path(task.data_folder)), scoring)
+    send({"event": MEASURING})
+    accumulator, throttle = ScoreAccumulator(heads, segment.parameters), CpuThrottle(task.cores)
+    losses = first_round_losses(segment, PreparedData(Path(task.data_folder)), scoring)
     for number in range(scoring.micro_batches):
-        with pace.throttled():
-            tally.add(next(losses))
-        say({"event": PROGRESS, "done": number + 1, "total": scoring.micro_batches})
-    return tally.scores()
+        with throttle.throttled():
+            accumulator.add(next(losses))
+        send({"event": PROGRESS, "done": number + 1, "total": scoring.micro_batches})
+    return accumulator.scores()
 
 
-def first_round(segment: Segment, data: PreparedData, scoring: ScoringTask) -> Iterator[torch.Tensor]:
+def first_round_losses(segment: Segment, data: PreparedData, scoring: ScoringTask) -> Iterator[torch.Tensor]:
     """Yields the loss contribution of each micro-batch of the first round, with the samples and dropout of training.
     `segment` is the whole model."""
     samples, graph = scoring.micro_batch_samples, segment.graph
@@ -83,25 +83,25 @@ def first_round(segment: Segment, data: PreparedData, scoring: ScoringTask) -> I
         yield loss
 
 
-class Tally:
+class ScoreAccumulator:
     """Accumulates scores over micro-batches."""
 
-    def __init__(self, scored: tuple[AttentionHead, ...], parameters: dict[str, nn.Parameter]) -> None:
+    def __init__(self, heads: tuple[AttentionHead, ...], parameters: dict[str, nn.Parameter]) -> None:
         """`parameters`: those of the whole model by canonical name."""
-        self._heads = scored
-        self._trained = {name: parameters[name] for name in trained(scored, parameters)}
+        self._heads = heads
+        self._trained = {name: parameters[name] for name in trained_parameters(heads, parameters)}
         with torch.no_grad():
-            self._magnitudes = [_total(head, parameters, torch.abs) for head in scored]
-        self._gradients = [0.0] * len(scored)
-        self._fisher: list[list[float]] = [[] for _ in scored]
+            self._magnitudes = [_total(head, parameters, torch.abs) for head in heads]
+        self._gradients = [0.0] * len(heads)
+        self._fisher: list[list[float]] = [[] for _ in heads]
 
     def add(self, loss: torch.Tensor) -> None:
         """Add the gradients of one micro-batch."""
         made = torch.autograd.grad(loss, list(self._trained.values()), materialize_grads=True)
         gradients = dict(zip(self._trained, made, strict=True))
-        for place, head in enumerate(self._heads):
-            self._gradients[place] += _total(head, gradients, torch.abs)
-            self._fisher[place].append(_total(head, gradients, torch.square))
+        for index, head in enumerate(self._heads):
+            self._gradients[index] += _total(head, gradients, torch.abs)
+            self._fisher[index].append(_total(head, gradients, torch.square))
 
     def scores(self) -> Scores:
         """Scores over all micro-batches so far."""
@@ -115,9 +115,9 @@ class Tally:
         )
 
 
-def trained(scored: tuple[AttentionHead, ...], parameters: dict[str, nn.Parameter]) -> tuple[str, ...]:
+def trained_parameters(heads: tuple[AttentionHead, ...], parameters: dict[str, nn.Parameter]) -> tuple[str, ...]:
     """Names of trained parameters that belong to some head, at least in part."""
-    names = dict.fromkeys(piece.parameter for head in scored for piece in head.slices)
+    names = dict.fromkeys(piece.parameter for head in heads for piece in head.slices)
     return tuple(name for name in names if parameters[name].requires_grad)
 
 
@@ -127,8 +127,8 @@ def _total(head: AttentionHead, tensors: dict[str, Any], term: Callable[[torch.T
     return float(torch.stack([term(part.double()).sum() for part in held]).sum()) if held else 0.0
 
 
-def _held_bytes(module: nn.Module, scored: tuple[AttentionHead, ...]) -> int:
+def _held_bytes(module: nn.Module, heads: tuple[AttentionHead, ...]) -> int:
     """Bytes of weights, buffers and gradients of the scored parameters."""
     parameters = dict(module.named_parameters())
-    gradients = [parameters[name] for name in trained(scored, parameters)]
+    gradients = [parameters[name] for name in trained_parameters(heads, parameters)]
     return sum(int(t.numel() * t.element_size()) for t in (*parameters.values(), *module.buffers(), *gradients))

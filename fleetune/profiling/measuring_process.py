@@ -29,22 +29,22 @@ WORKER_BYTES = 400_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Errand:
-    """A task for the measuring process of a device."""
+class ProcessSpec:
+    """The measuring process of a device: its task, and the words of its error messages."""
 
     device: Device
-    given: MeasureTask
-    answer: str = COSTS
+    task: MeasureTask
+    result_event: str = COSTS
     """Event of the last message, which carries the result."""
-    doing: str = "profiling"
-    done: str = "profiled"
-    holds: str = "for the largest"
+    activity: str = "profiling"
+    activity_past: str = "profiled"
+    held_units: str = "for the largest"
     """Description of the units that it must hold in memory."""
     advice: str = "give it more memory, lower training.micro_batch_samples or leave it out"
     """Advice for a device with too little memory."""
 
 
-class Started:
+class RunningProcesses:
     """The running measuring processes; after `stop`, a process that starts late is stopped too."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Started:
         self._lock = threading.Lock()
 
     def add(self, job: Job) -> None:
-        """Register a started process."""
+        """Register a process that was just started."""
         with self._lock:
             self._jobs.append(job)
             late = self._stopped
@@ -69,7 +69,7 @@ class Started:
 
 
 @dataclass(slots=True)
-class _Heard:
+class _Messages:
     """Messages of a measuring process so far."""
 
     worker_bytes: int = WORKER_BYTES
@@ -78,75 +78,80 @@ class _Heard:
     last: dict[str, Any] = field(default_factory=dict)
 
 
-def conduct(
-    task: ProfilingTask, errand: Errand, launcher: Launcher, started: Started, progress: Callable[[float], None]
+def run_process(
+    task: ProfilingTask,
+    spec: ProcessSpec,
+    launcher: Launcher,
+    running: RunningProcesses,
+    progress: Callable[[float], None],
 ) -> dict[str, Any]:
     """Run a measuring process to its end; returns its last message. `progress` receives the share of work done."""
-    folder = task.work / errand.doing / errand.device.name
-    json_io.write(errand.given, folder / TASK)
+    folder = task.work / spec.activity / spec.device.name
+    json_io.write(spec.task, folder / TASK)
     command = Command(
         module="fleetune.profiling.worker",
         arguments=("--task", str(folder / TASK)),
-        environment={**MALLOC_ENVIRONMENT, **thread_environment(errand.given.threads)},
+        environment={**MALLOC_ENVIRONMENT, **thread_environment(spec.task.threads)},
         log=folder / LOG,
-        reads=(folder, task.model_folder, task.data_folder, *local_folders(errand.given.model)),
+        reads=(folder, task.model_folder, task.data_folder, *local_folders(spec.task.model)),
     )
     job = launcher.start(command)
-    started.add(job)
-    heard = _listen(job, progress)
+    running.add(job)
+    messages = _listen(job, progress)
     code = job.wait()
-    if code != 0 or heard.last.get("event") != errand.answer:
-        raise _failure(task, errand, job, heard)
-    return heard.last
+    if code != 0 or messages.last.get("event") != spec.result_event:
+        raise _failure(task, spec, job, messages)
+    return messages.last
 
 
-def _listen(job: Job, progress: Callable[[float], None]) -> _Heard:
+def _listen(job: Job, progress: Callable[[float], None]) -> _Messages:
     """Read all messages; the CPU quota applies from the start of the measurement."""
-    heard = _Heard()
+    messages = _Messages()
     for line in job.lines():
         try:
-            heard.last = json.loads(line)
+            messages.last = json.loads(line)
         except ValueError:  # it was killed in the middle of a line
             continue
-        event = heard.last["event"]
+        event = messages.last["event"]
         if event == LOADING:
-            heard.worker_bytes, heard.unit_bytes = heard.last["runtime_bytes"], heard.last["unit_bytes"]
+            messages.worker_bytes, messages.unit_bytes = messages.last["runtime_bytes"], messages.last["unit_bytes"]
         elif event == MEASURING:
             job.limit_cpu()
         elif event == PROGRESS:
-            progress(heard.last["done"] / heard.last["total"])
-    return heard
+            progress(messages.last["done"] / messages.last["total"])
+    return messages
 
 
-def _failure(task: ProfilingTask, errand: Errand, job: Job, heard: _Heard) -> FleetuneError:
+def _failure(task: ProfilingTask, spec: ProcessSpec, job: Job, messages: _Messages) -> FleetuneError:
     """The error for a measuring process that ended without a result."""
-    code, device = job.wait() or 0, errand.device
-    log = task.work / errand.doing / device.name / LOG
+    code, device = job.wait() or 0, spec.device
+    log = task.work / spec.activity / device.name / LOG
     if job.out_of_memory:
         return Infeasible(
-            f"device {device.name} ran out of {_too_small(task, errand, heard, describe_used_memory(job))}; log: {log}"
+            f"device {device.name} ran out of "
+            f"{_memory_sentence(task, spec, messages, describe_used_memory(job))}; log: {log}"
         )
-    if heard.last.get("event") == ERROR:
-        said = heard.last["message"]
-        why = f"device {device.name} could not be {errand.done}: {said}"
+    if messages.last.get("event") == ERROR:
+        said = messages.last["message"]
+        why = f"device {device.name} could not be {spec.activity_past}: {said}"
         return by_exit_code(code or TryAgain.exit_code, why)
     if code in OUT_OF_MEMORY_CODES:
         return TryAgain(
-            f"device {device.name}: {errand.doing} was {describe_exit(code)}; it may have run out of "
-            f"{_too_small(task, errand, heard)}; log: {log}"
+            f"device {device.name}: {spec.activity} was {describe_exit(code)}; it may have run out of "
+            f"{_memory_sentence(task, spec, messages)}; log: {log}"
         )
-    return TryAgain(f"device {device.name}: {errand.doing} {describe_exit(code)}; log: {log}")
+    return TryAgain(f"device {device.name}: {spec.activity} {describe_exit(code)}; log: {log}")
 
 
-def _too_small(task: ProfilingTask, errand: Errand, heard: _Heard, used: str = "") -> str:
+def _memory_sentence(task: ProfilingTask, spec: ProcessSpec, messages: _Messages, used: str = "") -> str:
     """Sentence with the available, used and needed memory."""
     model = task.model.source or (task.model.config or {}).get("model_type")
-    more = f" and {_in_words(heard.unit_bytes)} {errand.holds}" if heard.unit_bytes is not None else ""
+    more = f" and {_gigabytes(messages.unit_bytes)} {spec.held_units}" if messages.unit_bytes is not None else ""
     return (
-        f"its {_in_words(errand.device.memory_bytes)}{used} while {errand.doing} {model}: a worker needs about "
-        f"{_in_words(heard.worker_bytes)} before it holds any unit{more}, activations aside; {errand.advice}"
+        f"its {_gigabytes(spec.device.memory_bytes)}{used} while {spec.activity} {model}: a worker needs about "
+        f"{_gigabytes(messages.worker_bytes)} before it holds any unit{more}, activations aside; {spec.advice}"
     )
 
 
-def _in_words(amount_bytes: float) -> str:
+def _gigabytes(amount_bytes: float) -> str:
     return f"{amount_bytes / 1e9:.2f} GB"

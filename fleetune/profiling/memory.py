@@ -14,7 +14,7 @@ from fleetune.models.graph import Graph
 from fleetune.models.process_memory import peak_memory_bytes, reset_peak, resident_bytes, trim_heap
 from fleetune.models.segment import META, META_SAMPLES, Segment, empty_input
 from fleetune.models.units import state_by_unit
-from fleetune.profiling.unit_timing import kept_bytes, leaves_of, run_watched
+from fleetune.profiling.unit_timing import detached_inputs, kept_bytes, run_tracking_saved
 
 TRAINING_WORKER = ("fleetune", "training", "worker")
 """The training worker, imported only to measure the memory of its imports. Split into parts: a whole module name
@@ -24,7 +24,7 @@ CARRIED = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnitNeed:
+class UnitMemory:
     """Memory that measuring one unit needs."""
 
     state_bytes: int
@@ -41,7 +41,7 @@ class UnitNeed:
         return self.kept_bytes + samples * self.sample_bytes
 
 
-def unit_needs(graph: Graph, skeleton: nn.Module) -> dict[str, UnitNeed]:
+def unit_memory(graph: Graph, skeleton: nn.Module) -> dict[str, UnitMemory]:
     """unit -> need, in order: counted on tensors without data. `skeleton` is the whole model on the meta device."""
     sizes = {n: t.numel() * t.element_size() for n, t in (*skeleton.named_parameters(), *skeleton.named_buffers())}
     state = {unit: 2 * sum(sizes[n] for n in names) for unit, names in state_by_unit(graph, skeleton).items()}
@@ -51,7 +51,7 @@ def unit_needs(graph: Graph, skeleton: nn.Module) -> dict[str, UnitNeed]:
     for unit in state:
         per_sample = max(0, many[unit] - few[unit]) // (MANY - META_SAMPLES)
         fixed = max(0, few[unit] - META_SAMPLES * per_sample)
-        made[unit] = UnitNeed(
+        made[unit] = UnitMemory(
             state_bytes=state[unit],
             kept_bytes=fixed,
             sample_bytes=per_sample,
@@ -67,13 +67,13 @@ def _activations(graph: Graph, skeleton: nn.Module, samples: int) -> tuple[dict[
     for unit in graph.units:
         segment = Segment(graph, (unit.name,), skeleton, META)
         segment.train()
-        inputs = leaves_of(graph, segment, held)
-        held, kept = run_watched(segment, inputs, samples)
+        inputs = detached_inputs(graph, segment, held)
+        held, kept = run_tracking_saved(segment, inputs, samples)
         found[unit.name], given[unit.name] = kept_bytes(inputs, held, kept), kept_bytes(inputs, {}, [])
     return found, given
 
 
-def fitting_sizes(needs: Mapping[str, UnitNeed], sizes: tuple[int, ...], budget_bytes: int) -> tuple[int, ...]:
+def fitting_sizes(needs: Mapping[str, UnitMemory], sizes: tuple[int, ...], budget_bytes: int) -> tuple[int, ...]:
     """Batch sizes at which every unit alone fits the budget. Raises Infeasible if there is none."""
     fitting = tuple(size for size in sizes if all(_window_bytes([n], size) <= budget_bytes for n in needs.values()))
     if not fitting:
@@ -86,7 +86,7 @@ def fitting_sizes(needs: Mapping[str, UnitNeed], sizes: tuple[int, ...], budget_
     return fitting
 
 
-def windows(needs: Mapping[str, UnitNeed], most_samples: int, budget_bytes: int) -> list[list[str]]:
+def windows(needs: Mapping[str, UnitMemory], most_samples: int, budget_bytes: int) -> list[list[str]]:
     """Windows of consecutive units measured together within the budget; a unit that does not fit is its own window."""
     found: list[list[str]] = [[]]
     for unit in needs:
@@ -97,7 +97,7 @@ def windows(needs: Mapping[str, UnitNeed], most_samples: int, budget_bytes: int)
     return found
 
 
-def _window_bytes(needs: list[UnitNeed], samples: int) -> int:
+def _window_bytes(needs: list[UnitMemory], samples: int) -> int:
     """Bytes to measure these units together: their weights and gradients; all activations, the largest twice (for
     gradients and kernel buffers); and the values that enter and leave, for this and all smaller batch sizes."""
     kept = [need.activations(samples) for need in needs]
@@ -105,7 +105,7 @@ def _window_bytes(needs: list[UnitNeed], samples: int) -> int:
     return sum(need.state_bytes for need in needs) + sum(kept) + max(kept) + carried
 
 
-def floor_bytes() -> int:
+def idle_worker_bytes() -> int:
     """Resident bytes after loading all that a training worker has before its first unit: its imports, an endpoint and
     an optimizer that has stepped."""
     importlib.import_module(".".join(TRAINING_WORKER))

@@ -55,22 +55,22 @@ class Scores:
 T = TypeVar("T", DeviceMeasurement, Scores)
 
 
-def event_of(answer: DeviceMeasurement | Scores) -> dict[str, Any]:
+def to_message(answer: DeviceMeasurement | Scores) -> dict[str, Any]:
     """The message that carries a measurement or scores."""
     return {"event": COSTS if isinstance(answer, DeviceMeasurement) else SCORES, **json_io.dump(answer)}
 
 
-def measurement_of(event: dict[str, Any], owner: str) -> DeviceMeasurement:
+def parse_measurement(event: dict[str, Any], owner: str) -> DeviceMeasurement:
     """The measurement in a message. Raises Refused for malformed messages."""
     return _of(DeviceMeasurement, event, owner)
 
 
-def scores_of(event: dict[str, Any], owner: str) -> Scores:
+def parse_scores(event: dict[str, Any], owner: str) -> Scores:
     """The scores in a message. Raises Refused for malformed messages."""
     return _of(Scores, event, owner)
 
 
-def fastest(one: DeviceMeasurement, other: DeviceMeasurement) -> DeviceMeasurement:
+def minimum_times(one: DeviceMeasurement, other: DeviceMeasurement) -> DeviceMeasurement:
     """`one` with the shorter of both times of every unit, since noise only adds time."""
     units = (
         UnitMeasurement(

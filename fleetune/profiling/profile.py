@@ -1,30 +1,34 @@
 """The profile of a prepared model on a fleet: measures on all devices at once, computes the times of simulated devices,
 and scores attention heads where the run asks for it."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fleetune.contracts import json_io
-from fleetune.contracts.profile import DeviceTimes, Profile
+from fleetune.contracts.profile import DeviceTimes, Profile, Unit
 from fleetune.errors import Refused
 from fleetune.models.graph import Graph, parse_graph
+from fleetune.models.segment import run_on_meta
 from fleetune.models.skeleton import saved_configuration, skeleton
-from fleetune.profiling.fleet_measurement import answers
+from fleetune.models.units import crossing_values, is_cuttable, state_by_unit, tied_parameters_by_unit
+from fleetune.profiling.fleet_measurement import measure_fleet
 from fleetune.profiling.messages import DeviceMeasurement
-from fleetune.profiling.min_batch import min_samples
-from fleetune.profiling.simulated import simulated_times, works
-from fleetune.profiling.subnets import subnets, to_score
+from fleetune.profiling.simulated import simulated_times, unit_work
+from fleetune.profiling.subnets import heads_to_score, scored_subnets
 from fleetune.profiling.task import ProfilingTask
-from fleetune.profiling.units import unit_sizes
 
 
 def profile(task: ProfilingTask) -> Profile:
     """Measure every unit of a prepared model on every device; the profile is written and returned."""
     graph = parse_graph((task.model_folder / "graph.json").read_bytes(), "graph.json")
     module = skeleton(saved_configuration(task.model_folder / "model"), task.model)
-    scored = to_score(task, graph, module) if task.scores else ()
+    scored = heads_to_score(task, graph, module) if task.scores else ()
     found = (_simulate if task.fleet.simulated else _measure)(task, graph, module)
     made = Profile(
         model=task.model.source or str((task.model.config or {}).get("model_type")),
@@ -32,7 +36,7 @@ def profile(task: ProfilingTask) -> Profile:
         batch_sizes=found.sizes,
         times=found.times,
         optimizer_bytes_per_param_byte=task.training.optimizer_bytes_per_param_byte,
-        subnets=subnets(task, graph, module, scored) if scored else (),
+        subnets=scored_subnets(task, graph, module, scored) if scored else (),
     )
     json_io.write(made, task.output / "profile.json")
     return made
@@ -60,7 +64,7 @@ def _simulate(task: ProfilingTask, graph: Graph, module: nn.Module) -> _Found:
     """Compute the costs on simulated devices without starting a process."""
     sizes = batch_sizes(task.training.micro_batch_samples)
     model_type = str(saved_configuration(task.model_folder / "model").model_type)
-    of_units = works(graph, module)
+    of_units = unit_work(graph, module)
     task.progress("profiling", 100, 100, "%")
     return _Found(
         sizes=sizes,
@@ -79,7 +83,7 @@ def _measure(task: ProfilingTask, graph: Graph, module: nn.Module) -> _Found:
             f"a sample and needs at least {least} samples; raise it"
         )
     sizes = batch_sizes(most, least)
-    found = answers(task, sizes)
+    found = measure_fleet(task, sizes)
     first = found[task.fleet.devices[0].name].units
     return _Found(
         sizes=sizes,
@@ -106,3 +110,65 @@ def _per_sample(amounts: Sequence[int], sizes: tuple[int, ...]) -> int:
     if len(sizes) == 1:
         return int(amounts[0] / sizes[0])
     return max(0, round((amounts[-1] - amounts[0]) / (sizes[-1] - sizes[0])))
+
+
+def min_samples(recorded: Graph, skeleton: nn.Module) -> int:
+    """2 if a batch norm sees one value per channel and sample, which has no variance in a batch of one; else 1.
+
+    `skeleton` is the whole model on the meta device and runs there without data.
+    """
+    if not any(isinstance(module, _BatchNorm) for module in skeleton.modules()):
+        return 1
+    found = [1]
+
+    def seen(module: nn.Module, inputs: Any) -> None:
+        if isinstance(module, _BatchNorm) and math.prod(inputs[0].shape[2:]) == 1:
+            found.append(2)
+
+    run_on_meta(recorded, skeleton, seen)
+    return max(found)
+
+
+def unit_sizes(
+    graph: Graph, skeleton: nn.Module, activation_bytes: list[int], flops: list[int], micro_batch_samples: int
+) -> tuple[Unit, ...]:
+    """The profile's units. activation_bytes, flops: per sample, in the order of units.
+
+    A value without a batch dimension (such as rotary angles) crosses a cut once per micro-batch; per sample it counts
+    1 / micro_batch_samples of its size.
+    """
+    parameters, buffers = dict(skeleton.named_parameters()), dict(skeleton.named_buffers())
+    state, tied = state_by_unit(graph, skeleton), tied_parameters_by_unit(graph, skeleton)
+    made = []
+    for place, unit in enumerate(graph.units):
+        held = [parameters[n] for n in state[unit.name] if n in parameters]
+        crossing_now = crossing_values(graph, unit.nodes[-1]) if unit is not graph.units[-1] else ()
+        made.append(
+            Unit(
+                name=unit.name,
+                param_bytes=sum(_bytes(p) for p in held),
+                trainable_bytes=sum(_bytes(p) for p in held if p.requires_grad),
+                buffer_bytes=sum(_bytes(buffers[n]) for n in state[unit.name] if n in buffers),
+                activation_bytes=activation_bytes[place],
+                output_bytes=sum(_value_bytes(graph, n, micro_batch_samples) for n in crossing_now),
+                gradient_bytes=sum(
+                    _value_bytes(graph, n, micro_batch_samples) for n in crossing_now if graph.value(n).gradient
+                ),
+                flops=flops[place],
+                cut_after=unit is not graph.units[-1] and is_cuttable(graph, unit.nodes[-1]),
+                tied=tied[unit.name],
+            )
+        )
+    return tuple(made)
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return int(tensor.numel() * tensor.element_size())
+
+
+def _value_bytes(graph: Graph, number: int, micro_batch_samples: int) -> int:
+    """Bytes of a value per sample."""
+    value = graph.value(number)
+    sizes = [int(s) for s in value.shape if s != graph.batch]
+    size_bytes = math.prod(sizes) * int(torch.empty(0, dtype=getattr(torch, value.dtype)).element_size())
+    return size_bytes if graph.batched(number) else math.ceil(size_bytes / micro_batch_samples)

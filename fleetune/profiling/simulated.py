@@ -16,14 +16,14 @@ from fleetune.contracts.fleet import Device
 from fleetune.contracts.profile import DeviceTimes
 from fleetune.models.graph import Graph
 from fleetune.models.segment import META, META_SAMPLES, Segment, empty_input, without_device
-from fleetune.profiling.unit_timing import leaves_of, run_watched
+from fleetune.profiling.unit_timing import detached_inputs, run_tracking_saved
 
 MANY = 2 * META_SAMPLES
 """Two batch sizes; the cost of a sample is the difference of their costs over the difference of the sizes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class UnitWork:
     """Work of a unit for one sample (or several)."""
 
     activation_bytes: int
@@ -36,15 +36,18 @@ class Work:
     """True if the backward pass reaches the unit."""
 
 
-def works(recorded: Graph, skeleton: nn.Module) -> list[Work]:
+def unit_work(recorded: Graph, skeleton: nn.Module) -> list[UnitWork]:
     """Work of one sample in every unit; `skeleton` is the whole model on the meta device."""
     graph = without_device(recorded)
     return [
-        _difference(*both) for both in zip(*(_counted(graph, skeleton, n) for n in (META_SAMPLES, MANY)), strict=True)
+        _difference(*both)
+        for both in zip(*(_count_work(graph, skeleton, n) for n in (META_SAMPLES, MANY)), strict=True)
     ]
 
 
-def simulated_times(device: Device, model_type: str, of_units: list[Work], batch_sizes: tuple[int, ...]) -> DeviceTimes:
+def simulated_times(
+    device: Device, model_type: str, of_units: list[UnitWork], batch_sizes: tuple[int, ...]
+) -> DeviceTimes:
     """Times of a simulated device (see contracts.fleet.ModelSpeed). Raises Refused if it has no speed for the model."""
     assert device.simulated is not None, "only simulated devices have speeds"
     speed = device.simulated.speed(device.name, model_type)
@@ -61,8 +64,8 @@ def simulated_times(device: Device, model_type: str, of_units: list[Work], batch
     )
 
 
-def _difference(few: Work, many: Work) -> Work:
-    return Work(
+def _difference(few: UnitWork, many: UnitWork) -> UnitWork:
+    return UnitWork(
         activation_bytes=(many.activation_bytes - few.activation_bytes) // (MANY - META_SAMPLES),
         forward_flops=(many.forward_flops - few.forward_flops) // (MANY - META_SAMPLES),
         backward_flops=(many.backward_flops - few.backward_flops) // (MANY - META_SAMPLES),
@@ -71,21 +74,21 @@ def _difference(few: Work, many: Work) -> Work:
     )
 
 
-def _counted(graph: Graph, skeleton: nn.Module, samples: int) -> Iterator[Work]:
+def _count_work(graph: Graph, skeleton: nn.Module, samples: int) -> Iterator[UnitWork]:
     """Work of every unit for `samples` samples, forward and backward."""
     held = {number: empty_input(graph, number, samples) for number in graph.inputs.values()}
     kept: dict[int, torch.UntypedStorage] = {}  # none is let go, so that none is taken for another
     for unit in graph.units:
         segment = Segment(graph, (unit.name,), skeleton, META)
         with _counter() as forward, _layer_calls() as layers:
-            held, keeps = run_watched(segment, leaves_of(graph, segment, held), samples)
+            held, keeps = run_tracking_saved(segment, detached_inputs(graph, segment, held), samples)
         new = {storage._cdata: storage for storage in keeps if storage._cdata not in kept}
         kept.update(new)
         reached = [value for value in held.values() if value.requires_grad]
         with _counter() as backward:
             if reached:
                 torch.autograd.backward(reached, [torch.ones_like(value) for value in reached])
-        yield Work(
+        yield UnitWork(
             activation_bytes=sum(storage.nbytes() for storage in new.values()),
             forward_flops=int(forward.get_total_flops()),
             backward_flops=int(backward.get_total_flops()),

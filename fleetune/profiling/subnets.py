@@ -1,31 +1,38 @@
-"""Scores of a model's attention heads, as listed in a profile.
+"""Subnets of a profile: a model's attention heads with their scores and their shares of units.
 
 Scores do not depend on the device, so only the device with the most memory computes them, after all timing; for
 simulated devices this machine does. They depend on data and seed and are never cached.
+
+Shares go by parameters of dense layers. A unit that is a dense layer is divided among heads. If a unit is a whole
+block, its norms belong to no head. Units between the layers of one half of a block (the attention itself unless it is
+folded into the output projection, and the activation of the feed-forward layer) hold no weights and are divided like
+the layers around them.
 """
+
+from fractions import Fraction
 
 import psutil
 from torch import nn
 
 from fleetune.contracts.fleet import Device
-from fleetune.contracts.profile import Subnet
+from fleetune.contracts.profile import Subnet, SubnetPart
 from fleetune.errors import Refused
 from fleetune.launching import LocalSites
-from fleetune.models.attention_heads import AttentionHead, attention_heads, find_blocks
-from fleetune.models.graph import Graph
+from fleetune.models import graph as g
+from fleetune.models.attention_heads import AttentionHead, DenseLayer, HalfBlock, attention_heads, find_blocks
 from fleetune.models.skeleton import saved_configuration
 from fleetune.models.source import with_local_source
-from fleetune.profiling.head_scores import trained
-from fleetune.profiling.measuring_process import Errand, Started, conduct
-from fleetune.profiling.messages import SCORES, Scores, scores_of
-from fleetune.profiling.parts import Parts
+from fleetune.models.units import state_by_unit
+from fleetune.profiling.head_scores import trained_parameters
+from fleetune.profiling.measuring_process import ProcessSpec, RunningProcesses, run_process
+from fleetune.profiling.messages import SCORES, Scores, parse_scores
 from fleetune.profiling.task import MeasureTask, ProfilingTask, ScoringTask
 
 
-def to_score(task: ProfilingTask, graph: Graph, module: nn.Module) -> tuple[AttentionHead, ...]:
+def heads_to_score(task: ProfilingTask, graph: g.Graph, module: nn.Module) -> tuple[AttentionHead, ...]:
     """The model's heads. Raises Refused if there are none or none of their weights is trained."""
     found = attention_heads(find_blocks(graph, module, saved_configuration(task.model_folder / "model")))
-    if not trained(found, dict(module.named_parameters())):
+    if not trained_parameters(found, dict(module.named_parameters())):
         raise Refused(
             "profile.scores: no weight of any head is trained, so none has a score; let model.freeze leave some of "
             "them, give model.lora targets among them, or leave profile.scores out"
@@ -33,11 +40,11 @@ def to_score(task: ProfilingTask, graph: Graph, module: nn.Module) -> tuple[Atte
     return found
 
 
-def subnets(
-    task: ProfilingTask, graph: Graph, module: nn.Module, found: tuple[AttentionHead, ...]
+def scored_subnets(
+    task: ProfilingTask, graph: g.Graph, module: nn.Module, found: tuple[AttentionHead, ...]
 ) -> tuple[Subnet, ...]:
     """Subnets of the profile: every head with its parts of units and its scores."""
-    parts = Parts(graph, module)
+    parts = SubnetParts(graph, module)
     scored = zip(found, _scores(task).heads, strict=True)
     return tuple(
         Subnet(
@@ -55,23 +62,23 @@ def _scores(task: ProfilingTask) -> Scores:
     here = bool(task.fleet.simulated)
     device = _this_machine() if here else max(task.fleet.devices, key=lambda each: each.memory_bytes)
     launcher = (LocalSites() if here else task.sites).launcher(device.name)
-    started, count = Started(), task.training.micro_batches
+    running, count = RunningProcesses(), task.training.micro_batches
 
     def progress(share: float) -> None:
         task.progress("scoring", share * count, count, "micro-batches")
 
     try:
-        line = conduct(task, _errand(task, device), launcher, started, progress)
+        message = run_process(task, _process_spec(task, device), launcher, running, progress)
     except BaseException:
-        started.stop()
+        running.stop()
         raise
-    found = scores_of(line, f"answer of {device.name}")
+    found = parse_scores(message, f"answer of {device.name}")
     task.note(f"{device.name}: scored {len(found.heads)} heads on the {count} micro-batches of the first round")
     return found
 
 
-def _errand(task: ProfilingTask, device: Device) -> Errand:
-    given = MeasureTask(
+def _process_spec(task: ProfilingTask, device: Device) -> ProcessSpec:
+    measure_task = MeasureTask(
         device=device.name,
         model=with_local_source(task.model),
         model_folder=str(task.model_folder),
@@ -88,13 +95,13 @@ def _errand(task: ProfilingTask, device: Device) -> Errand:
             micro_batch_samples=task.training.micro_batch_samples,
         ),
     )
-    return Errand(
+    return ProcessSpec(
         device=device,
-        given=given,
-        answer=SCORES,
-        doing="scoring",
-        done="scored",
-        holds="for the whole model",
+        task=measure_task,
+        result_event=SCORES,
+        activity="scoring",
+        activity_past="scored",
+        held_units="for the whole model",
         advice="give it more memory or lower training.micro_batch_samples",
     )
 
@@ -103,3 +110,47 @@ def _this_machine() -> Device:
     return Device(
         name="this-machine", memory_bytes=psutil.virtual_memory().total, cores=psutil.cpu_count() or 1, fingerprint=""
     )
+
+
+class SubnetParts:
+    """Divides the units of a model among its heads."""
+
+    def __init__(self, graph: g.Graph, skeleton: nn.Module) -> None:
+        sizes = {name: parameter.numel() for name, parameter in skeleton.named_parameters()}
+        self._sizes = sizes
+        self._of_unit = {
+            unit: sum(sizes.get(name, 0) for name in names) for unit, names in state_by_unit(graph, skeleton).items()
+        }
+        self._modules = {
+            unit.name: tuple(graph.node(n).target for n in unit.nodes if graph.node(n).kind == g.MODULE)
+            for unit in graph.units
+        }
+
+    def of(self, head: AttentionHead) -> tuple[SubnetPart, ...]:
+        """Parts of a head, in the order of units."""
+        shares = dict.fromkeys(self._modules, Fraction(0))
+        for layer, fraction in head.layers:
+            size = sum(self._sizes[name] for name in layer.parameters)
+            shares[self._unit(layer)] += fraction * size / self._of_unit[self._unit(layer)]
+        for half, fraction in head.fractions:
+            shares.update(dict.fromkeys(self._between(head, half), fraction))
+        return tuple(SubnetPart(unit=unit, share=float(share)) for unit, share in shares.items() if share)
+
+    def _unit(self, layer: DenseLayer) -> str:
+        """Name of the unit that runs a layer."""
+        return next(unit for unit, modules in self._modules.items() if any(_holds(m, layer.name) for m in modules))
+
+    def _between(self, head: AttentionHead, half: HalfBlock) -> list[str]:
+        """Units of the block that run after the first layer of a half and before its last, without any layer."""
+        order = list(self._modules)
+        places = sorted(order.index(self._unit(layer)) for layer in half.layers)
+        taken = {self._unit(layer) for layer, _ in head.layers}
+        return [
+            unit
+            for unit in order[places[0] : places[-1]]
+            if unit not in taken and all(_holds(head.block.name, module) for module in self._modules[unit])
+        ]
+
+
+def _holds(outer: str, inner: str) -> bool:
+    return inner == outer or inner.startswith(f"{outer}.")

@@ -15,7 +15,7 @@ from fleetune.launching import Sites
 from fleetune.profiling.cache import MeasurementCache
 
 
-def unheard(sentence: str) -> None:
+def ignore_note(sentence: str) -> None:
     """Ignore a note."""
 
 
@@ -37,7 +37,7 @@ class ProfilingTask:
     sites: Sites
     """Sites of the measuring processes, already open."""
     progress: Progress
-    note: Callable[[str], None] = unheard
+    note: Callable[[str], None] = ignore_note
     cache: MeasurementCache | None = None
     """Measurements of earlier runs; None: measure every device and store nothing."""
     scores: bool = False

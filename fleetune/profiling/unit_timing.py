@@ -26,15 +26,15 @@ class UnitCost:
 
     forward_s: list[float] = field(default_factory=list)
     backward_s: list[float] = field(default_factory=list)
-    forward_usual_s: list[float] = field(default_factory=list)
+    forward_median_s: list[float] = field(default_factory=list)
     """Medians over the passes; the times above are minimums."""
-    backward_usual_s: list[float] = field(default_factory=list)
+    backward_median_s: list[float] = field(default_factory=list)
     activation_bytes: list[int] = field(default_factory=list)
     flops: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
+class TimingSettings:
     """Settings of the measurement."""
 
     batch_sizes: tuple[int, ...]
@@ -47,37 +47,42 @@ class Effort:
         return DrawContext(seed=0, round=0, micro_batch=0, first=0, samples=max(*self.batch_sizes, size))
 
 
-def measure(
+def measure_units(
     graph: Graph,
     windows: list[list[str]],
     load: Callable[[list[str]], dict[str, Segment]],
     inputs: Callable[[int], Values],
-    effort: Effort,
+    settings: TimingSettings,
 ) -> Iterator[tuple[str, UnitCost]]:
     """Cost of every unit, window by window; only one window's weights are held at a time.
 
     `inputs(batch size)` returns the graph's inputs. Values that cross to the next window are kept for every batch size.
     """
-    carried = {size: inputs(size) for size in effort.batch_sizes}
+    carried = {size: inputs(size) for size in settings.batch_sizes}
     for window in windows:
         segments = load(window)
         costs = {unit: UnitCost() for unit in window}
-        for size in effort.batch_sizes:
+        for size in settings.batch_sizes:
             trim_heap()  # what smaller batches left does not fit larger ones
-            carried[size] = _measure_window(graph, [segments[u] for u in window], carried[size], size, effort, costs)
+            carried[size] = _measure_window(graph, [segments[u] for u in window], carried[size], size, settings, costs)
         yield from costs.items()
         segments.clear()
 
 
 def _measure_window(
-    graph: Graph, segments: list[Segment], given: Values, size: int, effort: Effort, costs: Mapping[str, UnitCost]
+    graph: Graph,
+    segments: list[Segment],
+    given: Values,
+    size: int,
+    settings: TimingSettings,
+    costs: Mapping[str, UnitCost],
 ) -> Values:
     forward = [[] for _ in segments]  # type: list[list[float]]
     backward = [[] for _ in segments]  # type: list[list[float]]
     outputs: Values = given
-    for turn in range(effort.passes + 1):  # the first warms caches up and is not counted
-        outputs, done = _forwards(graph, segments, given, size, effort, forward)
-        _backwards(segments, done, effort, backward)
+    for turn in range(settings.passes + 1):  # the first warms caches up and is not counted
+        outputs, done = _forwards(graph, segments, given, size, settings, forward)
+        _backwards(segments, done, settings, backward)
         outputs = {number: value.detach() for number, value in outputs.items()}
         if turn == 0:
             for times in (*forward, *backward):
@@ -86,28 +91,28 @@ def _measure_window(
         cost = costs[segment.units[0].name]
         cost.forward_s.append(min(forward[place]))
         cost.backward_s.append(min(backward[place]))
-        cost.forward_usual_s.append(statistics.median(forward[place]))
-        cost.backward_usual_s.append(statistics.median(backward[place]))
+        cost.forward_median_s.append(statistics.median(forward[place]))
+        cost.backward_median_s.append(statistics.median(backward[place]))
     _sizes(graph, segments, given, size, costs)
     return outputs
 
 
 def _forwards(
-    graph: Graph, segments: list[Segment], given: Values, size: int, effort: Effort, times: list[list[float]]
+    graph: Graph, segments: list[Segment], given: Values, size: int, settings: TimingSettings, times: list[list[float]]
 ) -> tuple[Values, list[tuple[Values, Values]]]:
     held, done = dict(given), []
     for place, segment in enumerate(segments):
-        inputs = leaves_of(graph, segment, held)
-        start = now(effort)
-        outputs = segment.run(inputs, size, effort.draws(size))
-        times[place].append(since(start, effort))
+        inputs = detached_inputs(graph, segment, held)
+        start = read_clock(settings)
+        outputs = segment.run(inputs, size, settings.draws(size))
+        times[place].append(elapsed_s(start, settings))
         held = dict(outputs)
         done.append((inputs, outputs))
     return held, done
 
 
 def _backwards(
-    segments: list[Segment], done: list[tuple[Values, Values]], effort: Effort, times: list[list[float]]
+    segments: list[Segment], done: list[tuple[Values, Values]], settings: TimingSettings, times: list[list[float]]
 ) -> None:
     """Backward through every unit, starting with gradients of ones at the end of the window.
 
@@ -118,10 +123,10 @@ def _backwards(
         inputs, outputs = done.pop()
         reached = [n for n, v in outputs.items() if v.requires_grad]
         grads = [gradients.get(n, torch.ones_like(outputs[n])) for n in reached]
-        start = now(effort)
+        start = read_clock(settings)
         if reached:
             torch.autograd.backward([outputs[n] for n in reached], grads)
-        times[place].append(since(start, effort) if reached else 0.0)
+        times[place].append(elapsed_s(start, settings) if reached else 0.0)
         gradients = {n: v.grad for n, v in inputs.items() if v.grad is not None}
     # Gradients of weights stay and are added to, as those of most micro-batches are.
 
@@ -130,9 +135,9 @@ def _sizes(graph: Graph, segments: list[Segment], given: Values, size: int, cost
     """Bytes kept for backward (by storage, weights apart) and forward FLOPs of every unit at this batch size."""
     held = dict(given)
     for segment in segments:
-        inputs = leaves_of(graph, segment, held)
+        inputs = detached_inputs(graph, segment, held)
         with FlopCounterMode(display=False) as counter:
-            held, kept = run_watched(segment, inputs, size)
+            held, kept = run_tracking_saved(segment, inputs, size)
         cost = costs[segment.units[0].name]
         cost.activation_bytes.append(kept_bytes(inputs, held, kept))
         cost.flops.append(int(counter.get_total_flops()))
@@ -146,7 +151,7 @@ def kept_bytes(inputs: Values, outputs: Values, kept: list[torch.UntypedStorage]
     return sum(storage.nbytes() for storage in storages.values())
 
 
-def run_watched(segment: Segment, inputs: Values, size: int) -> tuple[Values, list[torch.UntypedStorage]]:
+def run_tracking_saved(segment: Segment, inputs: Values, size: int) -> tuple[Values, list[torch.UntypedStorage]]:
     """Run one forward; return its outputs and the storages, weights excluded, that backward will read.
 
     Works on meta tensors, too.
@@ -165,7 +170,7 @@ def run_watched(segment: Segment, inputs: Values, size: int) -> tuple[Values, li
     return outputs, list(kept.values())
 
 
-def leaves_of(graph: Graph, segment: Segment, held: Values) -> Values:
+def detached_inputs(graph: Graph, segment: Segment, held: Values) -> Values:
     """The inputs of a segment among `held`, detached."""
     return {
         n: held[n].detach().requires_grad_(True) if graph.value(n).gradient else held[n].detach()
@@ -173,17 +178,17 @@ def leaves_of(graph: Graph, segment: Segment, held: Values) -> Values:
     }
 
 
-def now(effort: Effort) -> float:
+def read_clock(settings: TimingSettings) -> float:
     """Seconds of the measuring clock: CPU time of this thread on an emulated device, else wall time.
 
     This thread takes part in all shared work and does the rest alone, so its time stands for all threads.
     """
     if torch.cuda.is_available():  # kernels run on after the call: wait for them
         torch.cuda.synchronize()
-    return time.thread_time() if effort.cores is not None else time.perf_counter()
+    return time.thread_time() if settings.cores is not None else time.perf_counter()
 
 
-def since(start: float, effort: Effort) -> float:
+def elapsed_s(start: float, settings: TimingSettings) -> float:
     """Seconds since `start` at the device's speed."""
-    spent = now(effort) - start
-    return spent / min(1.0, effort.cores) if effort.cores is not None else spent
+    spent = read_clock(settings) - start
+    return spent / min(1.0, settings.cores) if settings.cores is not None else spent

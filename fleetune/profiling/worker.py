@@ -25,8 +25,8 @@ from fleetune.models.skeleton import base_skeleton, saved_configuration, skeleto
 from fleetune.models.source import source_folder
 from fleetune.models.units import state_by_unit
 from fleetune.models.weights import WeightReader
-from fleetune.profiling.head_scores import score
-from fleetune.profiling.memory import Workspace, fitting_sizes, floor_bytes, unit_needs, windows
+from fleetune.profiling.head_scores import score_heads
+from fleetune.profiling.memory import Workspace, fitting_sizes, idle_worker_bytes, unit_memory, windows
 from fleetune.profiling.messages import (
     ERROR,
     LOADING,
@@ -34,12 +34,12 @@ from fleetune.profiling.messages import (
     PROGRESS,
     DeviceMeasurement,
     UnitMeasurement,
-    event_of,
+    to_message,
 )
 from fleetune.profiling.task import MeasureTask
-from fleetune.profiling.unit_timing import Effort, UnitCost, measure, now, since
+from fleetune.profiling.unit_timing import TimingSettings, UnitCost, elapsed_s, measure_units, read_clock
 
-OF_WHAT_IS_LEFT = 0.6
+UNIT_MEMORY_SHARE = 0.6
 """Share of free memory used for units; the rest is for buffers of kernels and the allocator's slack."""
 
 
@@ -53,14 +53,14 @@ def main() -> int:
         if task.scoring is None:
             _measure(task)
         else:
-            _say(event_of(score(task, task.scoring, resident_bytes(), _say)))
+            _send(to_message(score_heads(task, task.scoring, resident_bytes(), _send)))
     except Exception as error:
         if is_out_of_memory(error):
             sys.stderr.write(traceback.format_exc())
             return OUT_OF_MEMORY_EXIT_CODE  # whoever started it says what there was
         known = error if isinstance(error, FleetuneError) else filesystem.disk_error(error, filesystem.folders())
         said = str(known) if known is not None else f"{type(error).__name__}: {error}"
-        _say({"event": ERROR, "message": said[:2000]})
+        _send({"event": ERROR, "message": said[:2000]})
         with suppress(OSError):  # the log may lie on a full disk
             sys.stderr.write(traceback.format_exc())
         return known.exit_code if known is not None else TryAgain.exit_code
@@ -71,13 +71,13 @@ def _measure(task: MeasureTask) -> None:
     folder = Path(task.model_folder)
     graph = parse_graph((folder / "graph.json").read_bytes(), "graph.json")
     config = saved_configuration(folder / "model")
-    place = torch.device(task.accelerator)
+    device = torch.device(task.accelerator)
     data = PreparedData(Path(task.data_folder))
     module = skeleton(config, task.model)
-    runtime_bytes = floor_bytes()
-    needs = unit_needs(graph, module)
-    _say({"event": LOADING, "runtime_bytes": runtime_bytes, "unit_bytes": max(n.state_bytes for n in needs.values())})
-    budget_bytes = int(max(0, task.memory_bytes - resident_bytes()) * OF_WHAT_IS_LEFT)
+    runtime_bytes = idle_worker_bytes()
+    needs = unit_memory(graph, module)
+    _send({"event": LOADING, "runtime_bytes": runtime_bytes, "unit_bytes": max(n.state_bytes for n in needs.values())})
+    budget_bytes = int(max(0, task.memory_bytes - resident_bytes()) * UNIT_MEMORY_SHARE)
     sizes = fitting_sizes(needs, task.batch_sizes, budget_bytes)
     shares = windows(needs, sizes[-1], budget_bytes)
     workspace = Workspace()
@@ -86,7 +86,7 @@ def _measure(task: MeasureTask) -> None:
         workspace.begin()
         weights = WeightReader(base_skeleton(config, task.model), source_folder(task.model), folder / INIT_WEIGHTS)
         whole = skeleton(config, task.model)  # every unit takes its own modules out of it
-        made = {unit: Segment(graph, (unit,), whole, place) for unit in units}
+        made = {unit: Segment(graph, (unit,), whole, device) for unit in units}
         for segment in made.values():
             segment.load(weights)
             segment.train()
@@ -94,45 +94,45 @@ def _measure(task: MeasureTask) -> None:
 
     def inputs(size: int) -> Values:
         rows = data.rows("train", np.arange(size) % data.size("train"))
-        return {n: torch.from_numpy(rows[name]).to(place) for name, n in graph.inputs.items() if name in rows}
+        return {n: torch.from_numpy(rows[name]).to(device) for name, n in graph.inputs.items() if name in rows}
 
-    effort = Effort(batch_sizes=sizes, passes=task.passes, cores=task.cores)
+    settings = TimingSettings(batch_sizes=sizes, passes=task.passes, cores=task.cores)
     held = _held_bytes(graph, module)
     first = load(shares[0])
-    _say({"event": MEASURING})
-    start = now(effort)
+    _send({"event": MEASURING})
+    start = read_clock(settings)
     costs: dict[str, UnitCost] = {}
     ends = {share[-1]: share for share in shares}
-    for unit, cost in measure(graph, shares, lambda w: first if w is shares[0] else load(w), inputs, effort):
+    for unit, cost in measure_units(graph, shares, lambda w: first if w is shares[0] else load(w), inputs, settings):
         costs[unit] = cost
         if unit in ends:
             workspace.end(sum(held[name] + costs[name].activation_bytes[-1] for name in ends[unit]))
-        _say({"event": PROGRESS, "done": len(costs), "total": len(graph.units)})
-    profiling_s = since(start, effort)
-    if place.type == "cpu":
+        _send({"event": PROGRESS, "done": len(costs), "total": len(graph.units)})
+    profiling_s = elapsed_s(start, settings)
+    if device.type == "cpu":
         runtime_bytes += workspace.bytes
-    answers = tuple(_answer(unit.name, costs[unit.name], sizes, task.batch_sizes) for unit in graph.units)
-    _say(event_of(DeviceMeasurement(runtime_bytes=runtime_bytes, profiling_s=profiling_s, units=answers)))
+    units = tuple(_unit_measurement(unit.name, costs[unit.name], sizes, task.batch_sizes) for unit in graph.units)
+    _send(to_message(DeviceMeasurement(runtime_bytes=runtime_bytes, profiling_s=profiling_s, units=units)))
 
 
-def _answer(unit: str, cost: UnitCost, measured: tuple[int, ...], asked: tuple[int, ...]) -> UnitMeasurement:
+def _unit_measurement(unit: str, cost: UnitCost, measured: tuple[int, ...], asked: tuple[int, ...]) -> UnitMeasurement:
     """Costs at every requested batch size; those that do not fit in memory are extrapolated."""
 
     def whole(amounts: list[int]) -> tuple[int, ...]:
-        return tuple(round(amount) for amount in prolonged(amounts, measured, asked))
+        return tuple(round(amount) for amount in extrapolated(amounts, measured, asked))
 
     return UnitMeasurement(
         name=unit,
-        forward_s=prolonged(cost.forward_s, measured, asked),
-        backward_s=prolonged(cost.backward_s, measured, asked),
-        forward_usual=ratio(cost.forward_usual_s, cost.forward_s),
-        backward_usual=ratio(cost.backward_usual_s, cost.backward_s),
+        forward_s=extrapolated(cost.forward_s, measured, asked),
+        backward_s=extrapolated(cost.backward_s, measured, asked),
+        forward_usual=median_ratio(cost.forward_median_s, cost.forward_s),
+        backward_usual=median_ratio(cost.backward_median_s, cost.backward_s),
         activation_bytes=whole(cost.activation_bytes),
         flops=whole(cost.flops),
     )
 
 
-def prolonged(amounts: Sequence[float], measured: tuple[int, ...], asked: tuple[int, ...]) -> tuple[float, ...]:
+def extrapolated(amounts: Sequence[float], measured: tuple[int, ...], asked: tuple[int, ...]) -> tuple[float, ...]:
     """Return the amounts at all sizes of `asked`, which begin with the `measured` ones.
 
     Larger sizes are extrapolated along the line through the last two (never decreasing), or in proportion if one size
@@ -143,9 +143,9 @@ def prolonged(amounts: Sequence[float], measured: tuple[int, ...], asked: tuple[
     return (*amounts, *(last + slope * (more - size) for more in asked[len(measured) :]))
 
 
-def ratio(usual_s: list[float], least_s: list[float]) -> float:
+def median_ratio(median_s: list[float], minimum_s: list[float]) -> float:
     """Median pass time over minimum pass time, over all batch sizes; 1 for units that take no time."""
-    return max(1.0, sum(usual_s) / sum(least_s)) if sum(least_s) > 0 else 1.0
+    return max(1.0, sum(median_s) / sum(minimum_s)) if sum(minimum_s) > 0 else 1.0
 
 
 def _held_bytes(graph: Graph, module: nn.Module) -> dict[str, int]:
@@ -155,7 +155,7 @@ def _held_bytes(graph: Graph, module: nn.Module) -> dict[str, int]:
     return {unit: sum(sizes[name] for name in names) for unit, names in state_by_unit(graph, module).items()}
 
 
-def _say(event: dict[str, object]) -> None:
+def _send(event: dict[str, object]) -> None:
     sys.stdout.write(json.dumps(event) + "\n")
     sys.stdout.flush()
 

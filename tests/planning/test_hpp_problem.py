@@ -18,7 +18,7 @@ from fleetune.models.recorder import record_model
 from fleetune.models.units import fold_into_units, merge_uncuttable
 from fleetune.planning import Problem
 from fleetune.planning.hpp_problem import PosedProblem, to_hpp_problem, to_plan, with_reserves
-from fleetune.profiling.units import unit_sizes
+from fleetune.profiling.profile import unit_sizes
 from fleetune.solving.hpp.draft import Draft, DraftStage, evaluate
 from fleetune.solving.hpp.instance import Instance
 from fleetune.solving.hpp.problem import Share, Solution

@@ -18,8 +18,8 @@ from fleetune.errors import Refused, TryAgain
 from fleetune.launching import LocalSites
 from fleetune.models.graph import Graph
 from fleetune.profiling import MeasurementCache, ProfilingTask, cache, profile
-from fleetune.profiling.fleet_measurement import answers
-from fleetune.profiling.messages import DeviceMeasurement, fastest, measurement_of
+from fleetune.profiling.fleet_measurement import measure_fleet
+from fleetune.profiling.messages import DeviceMeasurement, minimum_times, parse_measurement
 from fleetune.profiling.profile import batch_sizes
 from tests.profiling.instances import Scripted, ScriptedJob, costs, prepared, profiling_task
 
@@ -49,7 +49,7 @@ class Runs:
         task, launcher = self.task(paces)
         own = MeasurementCache(self.kept, name, anew=anew, clock=lambda: NOON)
         task = change(replace(task, cache=own, note=self.notes.append))
-        return answers(task, batch_sizes(task.training.micro_batch_samples)), list(launcher.given)
+        return measure_fleet(task, batch_sizes(task.training.micro_batch_samples)), list(launcher.given)
 
     @property
     def files(self) -> list[Path]:
@@ -241,7 +241,7 @@ def test_the_shorter_times_are_chosen_unit_by_unit() -> None:
     """Bytes and all else are those of the newer answer."""
     newer, older = answer(2, 2.0), answer(2, 3.0)
     mixed = replace(older, units=(replace(older.units[0], forward_s=(1.0,) * 4), older.units[1]))
-    best = fastest(newer, mixed)
+    best = minimum_times(newer, mixed)
     assert [unit.forward_s[0] for unit in best.units] == [1.0, 4.0]
     assert [unit.backward_s for unit in best.units] == [unit.backward_s for unit in newer.units]
     assert best.profiling_s == newer.profiling_s
@@ -316,4 +316,4 @@ def test_writers_at_once_leave_one_whole_entry(tmp_path: Path) -> None:
 
 def answer(units: int, pace: float) -> DeviceMeasurement:
     """What a device of that pace answers."""
-    return measurement_of(costs(units, pace), "test")
+    return parse_measurement(costs(units, pace), "test")

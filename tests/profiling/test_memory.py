@@ -18,19 +18,19 @@ from fleetune.models.skeleton import skeleton
 from fleetune.models.source import configuration
 from fleetune.planning import solve
 from fleetune.planning.strategy import Problem
-from fleetune.profiling.memory import TRAINING_WORKER, UnitNeed, fitting_sizes, unit_needs, windows
+from fleetune.profiling.memory import TRAINING_WORKER, UnitMemory, fitting_sizes, unit_memory, windows
 from fleetune.profiling.profile import profile
 from fleetune.profiling.task import ProfilingTask
-from fleetune.profiling.worker import prolonged
+from fleetune.profiling.worker import extrapolated
 from fleetune.training import TrainingTask, train
 from fleetune.training.worker_group import WORKER
 from tests.models.instances import recorded
 from tests.profiling.instances import MODEL, measure_task, prepared
-from tests.profiling.test_measure import costs
+from tests.profiling.test_unit_timing import costs
 from tests.training.model_families import BY_NAME
 
 FAMILY = BY_NAME["bert"]
-NEEDS = {name: UnitNeed(state_bytes=100, kept_bytes=10, sample_bytes=5, input_bytes=0) for name in "abcd"}
+NEEDS = {name: UnitMemory(state_bytes=100, kept_bytes=10, sample_bytes=5, input_bytes=0) for name in "abcd"}
 """Of one unit at 2 samples: 100 + 20, and 20 for gradients."""
 MARGIN = 0.06
 """Between the forecast and the peak of a training, as it was seen: 3 % at most, twice."""
@@ -39,7 +39,7 @@ MARGIN = 0.06
 def test_what_units_need_is_counted_without_data_as_it_is_measured(tmp_path: Path) -> None:
     """On tensors without data activations are those of real ones, but for what the kernels of both keep."""
     ready = recorded(FAMILY, tmp_path)
-    needs = unit_needs(ready.graph, skeleton(configuration(ready.request, ready.labels), ready.request))
+    needs = unit_memory(ready.graph, skeleton(configuration(ready.request, ready.labels), ready.request))
     measured = costs(ready, [list(ready.units)])
     assert tuple(needs) == tuple(measured)
     for name, cost in measured.items():
@@ -61,7 +61,7 @@ def test_windows_hold_what_fits_with_its_activations() -> None:
 
 def test_batch_sizes_that_no_window_holds_are_left_out() -> None:
     """The larger ones, by the largest unit; where none fits the unit is named with what it takes."""
-    needs = {**NEEDS, "big": UnitNeed(state_bytes=0, kept_bytes=0, sample_bytes=90, input_bytes=5)}
+    needs = {**NEEDS, "big": UnitMemory(state_bytes=0, kept_bytes=0, sample_bytes=90, input_bytes=5)}
     assert fitting_sizes(needs, (1, 2, 4, 8), 10**6) == (1, 2, 4, 8)
     assert fitting_sizes(needs, (1, 2, 4, 8), 2 * 400) == (1, 2, 4)
     with pytest.raises(Infeasible, match=r"unit big alone takes 0.00 GB at 1 samples, and a worker leaves 0.00 GB"):
@@ -70,10 +70,10 @@ def test_batch_sizes_that_no_window_holds_are_left_out() -> None:
 
 def test_what_was_not_measured_goes_on_as_the_measured_ends() -> None:
     """A line through the last two, one in proportion, and none that falls."""
-    assert prolonged([1.0, 3.0, 5.0], (1, 2, 4), (1, 2, 4)) == (1.0, 3.0, 5.0)
-    assert prolonged([1.0, 3.0, 5.0], (1, 2, 4), (1, 2, 4, 8, 16)) == (1.0, 3.0, 5.0, 9.0, 17.0)
-    assert prolonged([2.0], (2,), (2, 4)) == (2.0, 4.0)
-    assert prolonged([3.0, 2.0], (1, 2), (1, 2, 4)) == (3.0, 2.0, 2.0)
+    assert extrapolated([1.0, 3.0, 5.0], (1, 2, 4), (1, 2, 4)) == (1.0, 3.0, 5.0)
+    assert extrapolated([1.0, 3.0, 5.0], (1, 2, 4), (1, 2, 4, 8, 16)) == (1.0, 3.0, 5.0, 9.0, 17.0)
+    assert extrapolated([2.0], (2,), (2, 4)) == (2.0, 4.0)
+    assert extrapolated([3.0, 2.0], (1, 2), (1, 2, 4)) == (3.0, 2.0, 2.0)
 
 
 def measuring(folder: Path, **changes: Any) -> tuple[int | None, list[dict[str, Any]], Any]:
@@ -97,11 +97,11 @@ def test_profiling_stays_within_the_memory_of_its_device(tmp_path: Path) -> None
     """A profile with 0.6 GB used 20.9 GB. Of batches that would take gigabytes at once, only those are measured that
     fit, a few units at a time; every size has its times all the same."""
     code, lines, job = measuring(tmp_path / "free", batch_sizes=(1,))
-    floor_bytes = next(line["runtime_bytes"] for line in lines if line["event"] == "loading")
+    idle_worker_bytes = next(line["runtime_bytes"] for line in lines if line["event"] == "loading")
     sizes = tuple(4**power for power in range(8))
-    code, lines, job = measuring(tmp_path / "bound", batch_sizes=sizes, memory_bytes=floor_bytes + 200_000_000)
-    assert code == 0, (lines[-1], job.used_bytes, floor_bytes)
-    assert job.used_bytes <= floor_bytes + 200_000_000
+    code, lines, job = measuring(tmp_path / "bound", batch_sizes=sizes, memory_bytes=idle_worker_bytes + 200_000_000)
+    assert code == 0, (lines[-1], job.used_bytes, idle_worker_bytes)
+    assert job.used_bytes <= idle_worker_bytes + 200_000_000
     for unit in lines[-1]["units"]:
         assert len(unit["forward_s"]) == len(unit["activation_bytes"]) == len(sizes)
     assert sum(unit["forward_s"][-1] for unit in lines[-1]["units"]) > 0.1, "thousands of samples take their time"

@@ -17,7 +17,7 @@ from fleetune.models.skeleton import skeleton
 from fleetune.models.source import configuration
 from fleetune.models.units import fold_into_units, leaf_modules, merge_uncuttable
 from fleetune.profiling.profile import batch_sizes, profile
-from fleetune.profiling.simulated import Work, simulated_times, works
+from fleetune.profiling.simulated import UnitWork, simulated_times, unit_work
 from flows import configs, yaml_file
 from tests.profiling.instances import Scripted, profiling_task
 
@@ -45,8 +45,8 @@ def recorded(request: ModelRequest, side: int) -> tuple[Graph, torch.nn.Module]:
 def test_times_are_fixed_per_layer_and_grow_with_flops() -> None:
     """layers · layer_s + y · FLOPs / flops_per_s in each pass; nothing where no gradient passes."""
     both = [
-        Work(layers=2, activation_bytes=0, forward_flops=100, backward_flops=200, backward=True),
-        Work(layers=1, activation_bytes=0, forward_flops=50, backward_flops=0, backward=False),
+        UnitWork(layers=2, activation_bytes=0, forward_flops=100, backward_flops=200, backward=True),
+        UnitWork(layers=1, activation_bytes=0, forward_flops=50, backward_flops=0, backward=False),
     ]
     times = simulated_times(board(flops_per_s=1000, layer_s=0.5), "bert", both, (1, 4))
     assert times.forward_s == ((1.1, 1.4), (0.55, 0.7))
@@ -68,8 +68,8 @@ def test_work_does_not_depend_on_how_fine_the_units_are() -> None:
     totals = []
     for granularity in ("layer", "block"):
         request = ModelRequest(task="image-classification", config=config, granularity=granularity)
-        found = works(*recorded(request, 32))
-        totals.append([sum(getattr(work, name) for work in found) for name in Work.__slots__ if name != "backward"])
+        found = unit_work(*recorded(request, 32))
+        totals.append([sum(getattr(work, name) for work in found) for name in UnitWork.__slots__ if name != "backward"])
     assert totals[0] == totals[1]
     kept, forward, backward, layers = totals[0]
     stem = 2 * 16 * 3 * 9 * 16 * 16  # 16 channels from 3, filters of 3 x 3, 16 x 16 outputs
@@ -81,7 +81,7 @@ def test_frozen_layers_cost_no_weight_gradients() -> None:
     """Below the first trained parameter there is no backward at all."""
     config = {"model_type": "mobilenet_v2", "image_size": 32, "depth_multiplier": 0.5}
     request = ModelRequest(task="image-classification", config=config, freeze=("mobilenet_v2",))
-    found = works(*recorded(request, 32))
+    found = unit_work(*recorded(request, 32))
     assert [work.backward for work in found] == [False] * (len(found) - 1) + [True]
     assert found[-1].backward_flops == found[-1].forward_flops
 
@@ -113,7 +113,7 @@ def test_simulated_jetsons_take_the_epochs_of_the_paper(
     """Asteroid, Table 1, within half a per cent; an NX is inferred to be 2.04 times as fast as a TX2 (Table 8)."""
     request = json_io.load(ModelRequest, yaml_file.read(CONFIGS / "models" / f"{model}.yaml"), model)
     graph, module = recorded(replace(request, granularity="block"), side)  # the same work, counted sooner
-    found = works(graph, module)
+    found = unit_work(graph, module)
     model_type = str((request.config or {})["model_type"])
     by_kind = {}
     for device in configs.fleet(CONFIGS / "fleets" / "asteroid-c.yaml").devices:

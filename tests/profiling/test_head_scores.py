@@ -25,10 +25,10 @@ from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
 from fleetune.models.randomness import DrawContext
 from fleetune.models.skeleton import saved_configuration, skeleton
 from fleetune.profiling import MeasurementCache, worker
-from fleetune.profiling.head_scores import first_round
-from fleetune.profiling.messages import Scores, scores_of
-from fleetune.profiling.parts import Parts
+from fleetune.profiling.head_scores import first_round_losses
+from fleetune.profiling.messages import Scores, parse_scores
 from fleetune.profiling.profile import profile
+from fleetune.profiling.subnets import SubnetParts
 from fleetune.profiling.task import ProfilingTask, ScoringTask
 from fleetune.training.rounds import Batches
 from tests.preparation.instances import prepared_below
@@ -89,7 +89,7 @@ def scores(answered: Answered) -> Scores:
     """What a process that did its work found."""
     code, lines = answered
     assert code == 0
-    return scores_of(lines[-1], "test")
+    return parse_scores(lines[-1], "test")
 
 
 def by_hand(ready: Ready) -> tuple[dict[str, torch.Tensor], list[dict[str, torch.Tensor]]]:
@@ -151,7 +151,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_other_samples(
     first, again = ask(vit)[1][-1], ask(vit)[1][-1]
     assert json.dumps(first) == json.dumps(again)
     other = scores(ask(vit, scoring=replace(SCORING, seed=4)))
-    for one, two in zip(scores_of(first, "test").heads, other.heads, strict=True):
+    for one, two in zip(parse_scores(first, "test").heads, other.heads, strict=True):
         assert one.fisher != two.fisher and one.weight_magnitude == two.weight_magnitude
 
 
@@ -170,7 +170,7 @@ def test_micro_batches_are_those_of_training(vit: Ready) -> None:
             return {vit.graph.output: torch.zeros(samples, 10, requires_grad=True)}
 
     data = PreparedData(vit.folders.data)
-    losses = [loss.item() for loss in first_round(Watched(), data, SCORING)]  # type: ignore[arg-type]
+    losses = [loss.item() for loss in first_round_losses(Watched(), data, SCORING)]  # type: ignore[arg-type]
     assert losses == pytest.approx([np.log(10) / 3] * 3)
     plan = SimpleNamespace(batch_samples=BATCH, micro_batch_samples=MICRO_BATCH)
     batches = Batches(vit.folders.data, plan, SEED, torch.device("cpu"))  # type: ignore[arg-type]
@@ -210,10 +210,10 @@ def test_parts_are_of_every_unit_that_holds_weights_of_heads(tmp_path: Path, vit
     """Of layers as many as there are heads, what is computed between them included; of a whole block what is not in
     its norms."""
     norms, block = 4 * 32, 4 * 32 * 33 + 64 * 33 + 32 * 65 + 4 * 32
-    of_block = Parts(vit.graph, vit.skeleton()).of(vit.heads[2])
+    of_block = SubnetParts(vit.graph, vit.skeleton()).of(vit.heads[2])
     assert [(part.unit, part.share) for part in of_block] == [("vit.layers.1", pytest.approx((1 - norms / block) / 2))]
     fine = Ready(tmp_path, granularity="layer")
-    parts = Parts(fine.graph, fine.skeleton()).of(fine.heads[3])
+    parts = SubnetParts(fine.graph, fine.skeleton()).of(fine.heads[3])
     assert [(part.unit, part.share) for part in parts] == [(f"vit.layers.1.{leaf}", 0.5) for leaf in LEAVES]
 
 
@@ -221,7 +221,7 @@ def test_hidden_units_that_are_left_over_make_a_part_larger(tmp_path: Path) -> N
     """33 of them for two heads: 17 and 16; adapters are part of their layer."""
     odd = Family("odd", VIT.task, {**VIT.config, "intermediate_size": 33})
     ready = Ready(tmp_path, odd, granularity="layer", lora=LORA)
-    parts = Parts(ready.graph, ready.skeleton())
+    parts = SubnetParts(ready.graph, ready.skeleton())
     for head, fraction in zip(ready.heads, (17 / 33, 16 / 33) * 2, strict=True):
         shares = {part.unit.rpartition(".")[2]: part.share for part in parts.of(head)}
         assert shares == {

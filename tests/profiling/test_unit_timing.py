@@ -14,7 +14,7 @@ from fleetune.contracts import json_io
 from fleetune.models.segment import Segment
 from fleetune.profiling import unit_timing as module
 from fleetune.profiling import worker
-from fleetune.profiling.unit_timing import Effort, UnitCost, measure
+from fleetune.profiling.unit_timing import TimingSettings, UnitCost, measure_units
 from tests.models.instances import Recorded, batch, recorded
 from tests.preparation.instances import PreparedFolders
 from tests.profiling.instances import measure_task, prepared
@@ -43,7 +43,11 @@ def costs(ready: Recorded, windows: list[list[str]], **effort: Any) -> dict[str,
         rows = batch(FAMILY, size)
         return {number: rows[name] for name, number in ready.graph.inputs.items()}
 
-    return dict(measure(ready.graph, windows, loader(ready), inputs, Effort(batch_sizes=SIZES, passes=2, **effort)))
+    return dict(
+        measure_units(
+            ready.graph, windows, loader(ready), inputs, TimingSettings(batch_sizes=SIZES, passes=2, **effort)
+        )
+    )
 
 
 @pytest.mark.parametrize("name", ["bert", "llama", "resnet"])
@@ -55,8 +59,8 @@ def test_every_unit_has_a_cost_for_every_batch_size(name: str, tmp_path: Path) -
         rows = batch(BY_NAME[name], size + 1)  # batch norms need two samples
         return {number: rows[n] for n, number in ready.graph.inputs.items()}
 
-    effort = Effort(batch_sizes=(2, 4), passes=1)
-    got = dict(measure(ready.graph, [list(ready.units)], loader(ready), lambda s: inputs(s - 1), effort))
+    effort = TimingSettings(batch_sizes=(2, 4), passes=1)
+    got = dict(measure_units(ready.graph, [list(ready.units)], loader(ready), lambda s: inputs(s - 1), effort))
     assert tuple(got) == ready.units
     for cost in got.values():
         assert len(cost.forward_s) == len(cost.backward_s) == len(cost.activation_bytes) == len(cost.flops) == 2
@@ -105,8 +109,8 @@ def test_the_quickest_of_several_passes_counts(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=clock))
     rows = batch(FAMILY, 2)
     given = {number: rows[name] for name, number in ready.graph.inputs.items()}
-    effort = Effort(batch_sizes=(2,), passes=2)
-    for cost in dict(measure(ready.graph, [list(ready.units)], loader(ready), lambda _: given, effort)).values():
+    effort = TimingSettings(batch_sizes=(2,), passes=2)
+    for cost in dict(measure_units(ready.graph, [list(ready.units)], loader(ready), lambda _: given, effort)).values():
         assert cost.forward_s == cost.backward_s == [5.0]
 
 
@@ -151,7 +155,7 @@ def test_a_measuring_process_answers_in_lines_of_json(
     in windows."""
     graph, _ = prepared(tmp_path)
     monkeypatch.setattr(worker, "resident_bytes", lambda: 0)
-    monkeypatch.setattr(worker, "OF_WHAT_IS_LEFT", 1.0)
+    monkeypatch.setattr(worker, "UNIT_MEMORY_SHARE", 1.0)
     code, lines = answer(tmp_path, capsys, monkeypatch, memory_bytes=300_000)
     loading, measuring, *progress, last = lines
     assert code == 0
