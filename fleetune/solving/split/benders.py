@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fleetune.solving.limits import Deadline
+from fleetune.solving.split.assignment import add_assignment, new_solver
 from fleetune.solving.split.energetic import EnergeticBound
 from fleetune.solving.split.instance import Bools
 from fleetune.solving.split.schedule_cache import ScheduleCache, clients_of, helper_of
 
-CHOICE = 0.02
+BUILD_COST = 0.02
 """Approximate cost of building one master problem, in deterministic seconds."""
 PROOF_NODES = 4000
 """Branch-and-bound nodes for a proof that a set of clients misses a horizon."""
@@ -29,8 +30,8 @@ class Verdict(NamedTuple):
     """Result for one horizon."""
 
     masks: list[int] | None
-    """Clients of each helper in the last assignment that no cut excludes; it meets the horizon if `kept`."""
-    kept: bool
+    """Clients of each helper in the last assignment that no cut excludes; it meets the horizon if `meets_horizon`."""
+    meets_horizon: bool
     impossible: bool
     """True if it is proven that no plan has this makespan."""
 
@@ -69,9 +70,9 @@ class BendersMaster:
         for _ in range(rounds):
             if work <= 0 or deadline.left_s() <= 0:
                 break
-            status, found, spent = self._choose(horizon, within, hint, (work, deadline.left_s()))
+            status, found, spent = self._solve_master(horizon, within, hint, (work, deadline.left_s()))
             work -= spent
-            self.spent += spent + CHOICE
+            self.spent += spent + BUILD_COST
             if status == "impossible":
                 return Verdict(None, False, True)
             if found is None:
@@ -84,7 +85,7 @@ class BendersMaster:
             late = [i for i, mask in enumerate(masks) if self._late(i, mask, horizon)]
             if not late:
                 return Verdict(masks, True, False)
-            if not sum(self._forbid(i, masks[i], horizon) for i in late):
+            if not sum(self._add_nogoods(i, masks[i], horizon) for i in late):
                 break
         return Verdict(masks, False, False)
 
@@ -105,7 +106,7 @@ class BendersMaster:
             return True
         return self.cache.decide(helper, mask, horizon, PROOF_NODES).bound > horizon
 
-    def _forbid(self, helper: int, mask: int, horizon: int) -> int:
+    def _add_nogoods(self, helper: int, mask: int, horizon: int) -> int:
         """Add no-goods that exclude the set, each reduced by dropping clients one by one; return how many are new."""
         if not self._impossible(helper, mask, horizon):
             return 0
@@ -120,16 +121,16 @@ class BendersMaster:
                 if self.cache.representative[i] == i and (
                     i == self.cache.representative[helper] or self._impossible(i, kept, horizon)
                 ):
-                    added += self._add((i, kept), horizon + 1)
+                    added += self._add_nogood((i, kept), horizon + 1)
         return added
 
-    def _add(self, cut: tuple[int, int], least: int) -> int:
+    def _add_nogood(self, cut: tuple[int, int], least: int) -> int:
         if self.nogoods.get(cut, 0) >= least:
             return 0
         self.nogoods[cut] = least
         return 1
 
-    def _choose(
+    def _solve_master(
         self, horizon: int, opened: Bools, hint: Sequence[int] | None, limits: tuple[float, float]
     ) -> tuple[str, list[int] | None, float]:
         """Choose an assignment that no cut excludes; limits: deterministic seconds and wall-clock seconds."""
@@ -137,31 +138,20 @@ class BendersMaster:
 
         model = cp_model.CpModel()
         work, left_s = limits
-        on: dict[tuple[int, int], Any] = {(i, j): model.new_bool_var("") for i, j in np.argwhere(opened).tolist()}
-        helpers = opened.shape[0]
-        for j in np.flatnonzero(opened.any(axis=0)).tolist():
-            model.add_exactly_one(on[i, j] for i in range(helpers) if opened[i, j])
-        for i in np.flatnonzero(opened.any(axis=1)).tolist():
-            held = np.flatnonzero(opened[i]).tolist()
-            model.add(sum(self.cache.memory[j] * on[i, j] for j in held) <= self.cache.capacity[i])
+        on = add_assignment(model, opened, self.instance.helper_memory, self.instance.client_memory)
         self.add_cuts(model, on, horizon)
         if hint is not None:
             helper = helper_of(self.instance, hint)
             for (i, j), here in on.items():
                 model.add_hint(here, helper[j] == i)
-        solver = cp_model.CpSolver()
-        solver.parameters.num_workers = 1
-        solver.parameters.random_seed = self.seed % 2**31
-        solver.parameters.max_deterministic_time = work
-        if left_s < 1e9:
-            solver.parameters.max_time_in_seconds = max(0.01, left_s)
+        solver = new_solver(work, left_s, seed=self.seed)
         status = solver.solve(model)
         spent = max(1e-3, float(solver.response_proto.deterministic_time))
         if status == cp_model.INFEASIBLE:
             return "impossible", None, spent
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return "unknown", None, spent
-        masks = [0] * helpers
+        masks = [0] * self.instance.helpers
         for (i, j), here in on.items():
             if solver.boolean_value(here):
                 masks[i] |= 1 << j

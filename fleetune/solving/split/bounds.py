@@ -38,7 +38,7 @@ def energetic_bound(energetic: EnergeticBound, high: int, most_pairs: int, deadl
     """
     instance = energetic.instance
     low = min(high, max(energetic.path_bound(), volume_bound(instance)))
-    return energetic.least(low, high, deadline) if instance.linked.size <= most_pairs else low
+    return energetic.least_horizon(low, high, deadline) if instance.linked.size <= most_pairs else low
 
 
 def volume_bound(instance: Instance) -> int:
@@ -59,7 +59,7 @@ def volume_bound(instance: Instance) -> int:
 
 def makespan_limit(instance: Instance) -> int:
     """Return a makespan that no plan without needless idle time exceeds."""
-    alone = instance.release.max() + instance.between.max() + instance.tail.max() + 2 * instance.switch_cost.max()
+    alone = instance.release.max() + instance.turnaround.max() + instance.tail.max() + 2 * instance.switch_cost.max()
     work = (instance.forward + instance.backward).max(axis=0).sum()
     return int(alone + work)
 

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fleetune.solving.split.assignment import add_assignment, new_solver
 from fleetune.solving.split.benders import BendersMaster
 from fleetune.solving.split.instance import Bools, Instance
-from fleetune.solving.split.schedule import BACKWARD, FORWARD, Row, merged
+from fleetune.solving.split.schedule import BACKWARD, FORWARD, TaskRow, merged
 from fleetune.solving.split.schedule_cache import helper_of
 
 MAX_SLOTS = 60_000
@@ -30,12 +31,16 @@ class CpResult(NamedTuple):
 
     helper: list[int] | None
     """[client], or None if no better plan was found."""
-    rows: list[Row]
+    rows: list[TaskRow]
     bound: int
 
 
 def improve_plan(
-    master: BendersMaster, masks: Sequence[int], rows: Sequence[Row], span: tuple[int, int], limits: tuple[float, float]
+    master: BendersMaster,
+    masks: Sequence[int],
+    rows: Sequence[TaskRow],
+    span: tuple[int, int],
+    limits: tuple[float, float],
 ) -> CpResult:
     """Search for a plan better than `masks` and `rows`.
 
@@ -67,18 +72,13 @@ class _CpModel(ABC):
         self.makespan = self.model.new_int_var(span[0], span[1] - 1, "makespan")
         opened = master.energetic.open_at(span[1] - 1)
         self.pairs: list[tuple[int, int]] = [(int(i), int(j)) for i, j in np.argwhere(opened)]
-        self.on: dict[tuple[int, int], Any] = {pair: self.model.new_bool_var("") for pair in self.pairs}
+        self.on = add_assignment(self.model, opened, self.instance.helper_memory, self.instance.client_memory)
         self.possible = bool(opened.any(axis=0).all())
         self.exact = True
         self.reached: list[list[int]] = [[] for _ in range(self.instance.clients)]
         """[client], the helpers it may be on."""
         for i, j in self.pairs:
             self.reached[j].append(i)
-        for j, helpers in enumerate(self.reached):
-            self.model.add_exactly_one(self.on[i, j] for i in helpers)
-        for i in range(self.instance.helpers):
-            held = [j for k, j in self.pairs if k == i]
-            self.model.add(sum(master.cache.memory[j] * self.on[i, j] for j in held) <= master.cache.capacity[i])
         master.add_cuts(self.model, self.on, span[1] - 1)
         for row in master.energetic.cuts:
             if row.edge <= span[0]:
@@ -87,7 +87,7 @@ class _CpModel(ABC):
                 self.model.add(need + row.edge <= self.makespan)
         self.model.minimize(self.makespan)
 
-    def of(self, client: int, *tables: Any) -> Any:
+    def at_helper(self, client: int, *tables: Any) -> Any:
         """Return the sum of the tables' entries at the client's helper."""
         return sum(sum(int(t[i, client]) for t in tables) * self.on[i, client] for i in self.reached[client])
 
@@ -101,11 +101,7 @@ class _CpModel(ABC):
 
         if not self.possible:
             return CpResult(None, [], self.span[1])
-        solver = cp_model.CpSolver()
-        solver.parameters.num_workers = 1
-        solver.parameters.max_deterministic_time = work
-        if left_s < 1e9:
-            solver.parameters.max_time_in_seconds = max(0.01, left_s)
+        solver = new_solver(work, left_s)
         status = solver.solve(self.model)
         if status == cp_model.INFEASIBLE:
             return CpResult(None, [], self.span[1])
@@ -119,11 +115,11 @@ class _CpModel(ABC):
         return CpResult(helper, self.rows(solver, helper), bound)
 
     @abstractmethod
-    def hint(self, masks: Sequence[int], rows: Sequence[Row]) -> None:
+    def hint(self, masks: Sequence[int], rows: Sequence[TaskRow]) -> None:
         """Add a plan as a hint."""
 
     @abstractmethod
-    def rows(self, solver: Any, helper: Sequence[int]) -> list[Row]:
+    def rows(self, solver: Any, helper: Sequence[int]) -> list[TaskRow]:
         """Return the schedule that was found."""
 
 
@@ -140,9 +136,9 @@ class _IntervalModel(_CpModel):
         switches = np.repeat(2 * instance.switch_cost[:, None], instance.clients, axis=1)
         for j in range(instance.clients):
             ahead, back = self.start[FORWARD][j], self.start[BACKWARD][j]
-            model.add(ahead >= self.of(j, instance.release))
-            model.add(back >= ahead + self.of(j, instance.forward, instance.between))
-            model.add(self.makespan >= back + self.of(j, instance.backward, instance.tail, switches))
+            model.add(ahead >= self.at_helper(j, instance.release))
+            model.add(back >= ahead + self.at_helper(j, instance.forward, instance.turnaround))
+            model.add(self.makespan >= back + self.at_helper(j, instance.backward, instance.tail, switches))
         for i in range(instance.helpers):
             model.add_no_overlap(
                 model.new_optional_fixed_size_interval_var(self.start[way][j], int(times[i, j]), self.on[i, j], "")
@@ -151,18 +147,18 @@ class _IntervalModel(_CpModel):
                 for way, times in ((FORWARD, instance.forward), (BACKWARD, instance.backward))
             )
 
-    def hint(self, masks: Sequence[int], rows: Sequence[Row]) -> None:
+    def hint(self, masks: Sequence[int], rows: Sequence[TaskRow]) -> None:
         if self.possible:
             self.hint_helper(masks)
             for row in rows:
                 self.model.add_hint(self.start[row.direction][row.client], row.start)
 
-    def rows(self, solver: Any, helper: Sequence[int]) -> list[Row]:
+    def rows(self, solver: Any, helper: Sequence[int]) -> list[TaskRow]:
         found = []
         for way, times in ((FORWARD, self.instance.forward), (BACKWARD, self.instance.backward)):
             for j, i in enumerate(helper):
                 start = int(solver.value(self.start[way][j]))
-                found.append(Row(j, way, start, start + int(times[i, j])))
+                found.append(TaskRow(j, way, start, start + int(times[i, j])))
         return merged(found)
 
 
@@ -184,7 +180,7 @@ class _TimeIndexedModel(_CpModel):
         for i, j in self.pairs:
             pieces[j] += self._pair(i, j)
         for j in range(instance.clients):
-            model.add(self.makespan >= self.backward_end[j] + self.of(j, instance.tail) + sum(pieces[j]))
+            model.add(self.makespan >= self.backward_end[j] + self.at_helper(j, instance.tail) + sum(pieces[j]))
         slots: dict[tuple[int, int], list[Any]] = {}
         for (i, _, _, at), runs in self.runs.items():
             slots.setdefault((i, at), []).append(runs)
@@ -205,7 +201,7 @@ class _TimeIndexedModel(_CpModel):
                 if way == FORWARD:
                     model.add(self.forward_end[j] >= at + 1).only_enforce_if(run)
                 else:
-                    model.add(self.forward_end[j] + int(instance.between[i, j]) <= at).only_enforce_if(run)
+                    model.add(self.forward_end[j] + int(instance.turnaround[i, j]) <= at).only_enforce_if(run)
                     model.add(self.backward_end[j] >= at + 1).only_enforce_if(run)
             if cost:
                 for before, run in zip([None, *runs], runs, strict=False):
@@ -215,7 +211,7 @@ class _TimeIndexedModel(_CpModel):
                     switches.append(cost * begins)
         return switches
 
-    def hint(self, masks: Sequence[int], rows: Sequence[Row]) -> None:
+    def hint(self, masks: Sequence[int], rows: Sequence[TaskRow]) -> None:
         if not self.possible:
             return
         self.hint_helper(masks)
@@ -224,24 +220,24 @@ class _TimeIndexedModel(_CpModel):
         for key, run in self.runs.items():
             self.model.add_hint(run, key in busy)
 
-    def rows(self, solver: Any, helper: Sequence[int]) -> list[Row]:
+    def rows(self, solver: Any, helper: Sequence[int]) -> list[TaskRow]:
         return merged(
-            Row(j, way, at, at + 1) for (i, j, way, at), run in self.runs.items() if solver.boolean_value(run)
+            TaskRow(j, way, at, at + 1) for (i, j, way, at), run in self.runs.items() if solver.boolean_value(run)
         )
 
 
 def _slots(instance: Instance, opened: Bools, horizon: int) -> int:
     """Return the number of slot variables."""
-    alone = instance.release + instance.forward + instance.between + instance.backward + instance.tail
+    alone = instance.release + instance.forward + instance.turnaround + instance.backward + instance.tail
     slack = horizon - alone - 2 * instance.switch_cost[:, None]
     return int((2 * slack + instance.forward + instance.backward)[opened].sum())
 
 
 def _windows(instance: Instance, i: int, j: int, horizon: int) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return [start, end) of a client's forward and backward task within the horizon."""
-    release, forward, between, backward, tail = (
+    release, forward, turnaround, backward, tail = (
         int(table[i, j])
-        for table in (instance.release, instance.forward, instance.between, instance.backward, instance.tail)
+        for table in (instance.release, instance.forward, instance.turnaround, instance.backward, instance.tail)
     )
     last = horizon - tail - 2 * int(instance.switch_cost[i])
-    return (release, last - backward - between), (release + forward + between, last)
+    return (release, last - backward - turnaround), (release + forward + turnaround, last)

@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 
 MAX_LEVELS = 256
 """Starts a and tails b per helper; more are thinned evenly."""
-A_ROUND = 4
+CUTS_PER_HELPER = 4
 """Cuts added per helper and round."""
 
 
@@ -39,12 +39,12 @@ class Tasks(NamedTuple):
 
 def tasks_on(instance: Instance, helper: int) -> Tasks:
     """Return heads, lengths and tails of the tasks on a helper."""
-    release, forward, between = instance.release[helper], instance.forward[helper], instance.between[helper]
+    release, forward, turnaround = instance.release[helper], instance.forward[helper], instance.turnaround[helper]
     backward, after = instance.backward[helper], instance.tail[helper] + 2 * instance.switch_cost[helper]
     return Tasks(
-        np.concatenate([release, release + forward + between]),
+        np.concatenate([release, release + forward + turnaround]),
         np.concatenate([forward, backward]),
-        np.concatenate([between + backward + after, after]),
+        np.concatenate([turnaround + backward + after, after]),
     )
 
 
@@ -62,7 +62,7 @@ class TaskGrid(NamedTuple):
     tasks: Tasks
 
     @classmethod
-    def of(cls, tasks: Tasks, linked: Bools) -> TaskGrid:
+    def from_tasks(cls, tasks: Tasks, linked: Bools) -> TaskGrid:
         """Return the candidates and the grid position of every task of a linked client."""
         keep = np.concatenate([linked, linked])
         owner = np.tile(np.arange(len(linked)), 2)[keep]
@@ -81,7 +81,7 @@ class TaskGrid(NamedTuple):
         over = np.where(edge <= horizon, load + edge - horizon, -1.0)
         best = over.argmax(axis=1)
         worst = over[np.arange(len(best)), best]
-        order = np.argsort(-worst, kind="stable")[:A_ROUND]
+        order = np.argsort(-worst, kind="stable")[:CUTS_PER_HELPER]
         return [(int(self.starts[k]), int(self.remainders[best[k]])) for k in order if worst[k] > tolerance]
 
     def weight(self, a: int, b: int, clients: int) -> Ints:
@@ -116,7 +116,7 @@ class EnergeticCut(NamedTuple):
 
 def path_lengths(instance: Instance) -> Ints:
     """Return [helper, client] the completion time of a client that has the helper to itself."""
-    alone = instance.release + instance.forward + instance.between + instance.backward + instance.tail
+    alone = instance.release + instance.forward + instance.turnaround + instance.backward + instance.tail
     return np.asarray(alone + 2 * instance.switch_cost[:, None], np.int64)
 
 
@@ -128,11 +128,11 @@ class EnergeticBound:
         self.path_lengths = np.where(instance.linked, path_lengths(instance), np.iinfo(np.int64).max)
         self.cuts: list[EnergeticCut] = []
         self.share: Floats | None = None
-        """[helper, client], the fractional assignment at the shortest feasible horizon that `least` found."""
-        self.price: Floats | None = None
+        """[helper, client], the fractional assignment at the shortest feasible horizon that `least_horizon` found."""
+        self.reduced_cost: Floats | None = None
         """[helper, client], reduced cost of each pair at the last infeasible horizon; infinite for excluded pairs."""
         self._known: set[tuple[int, int, int]] = set()
-        self._grids = [TaskGrid.of(tasks_on(instance, i), instance.linked[i]) for i in range(instance.helpers)]
+        self._grids = [TaskGrid.from_tasks(tasks_on(instance, i), instance.linked[i]) for i in range(instance.helpers)]
 
     def path_bound(self) -> int:
         """Return the largest, over clients, of the shortest path."""
@@ -163,12 +163,12 @@ class EnergeticBound:
         for _ in range(MAX_ROUNDS):
             if self.deadline.expired:
                 return 0.0, None
-            beyond, share = self._linear(horizon)
+            beyond, share = self._solve_linear_program(horizon)
             if share is None or not self.separate(share, horizon + beyond):
                 break
         return beyond, share
 
-    def least(self, low: int, high: int, deadline: Deadline | None = None) -> int:
+    def least_horizon(self, low: int, high: int, deadline: Deadline | None = None) -> int:
         """Return the least horizon within [low, high] that a fractional assignment meets: a lower bound on every plan.
 
         low: a known bound; high: a plan's makespan. If time runs out, returns the bound reached so far.
@@ -180,20 +180,20 @@ class EnergeticBound:
             if beyond <= SLACK * max(1, aim):
                 high, self.share = aim, share
             else:
-                low = self._next(aim, beyond)
+                low = self._next_horizon(aim, beyond)
                 if math.isfinite(beyond):
                     high = max(low, min(high, math.ceil(aim + beyond)))
             aim = (low + high) // 2
         return min(low, high)
 
-    def _next(self, horizon: int, beyond: float) -> int:
+    def _next_horizon(self, horizon: int, beyond: float) -> int:
         """Return the next horizon worth testing after `horizon` failed by `beyond`, or where the next pair opens."""
         later = self.path_lengths[self.instance.linked & (self.path_lengths > horizon)]
         least = math.ceil(horizon + beyond * (1 - SLACK) - SLACK * horizon) if math.isfinite(beyond) else None
         options = [x for x in (least, int(later.min()) if later.size else None) if x is not None]
         return max(horizon + 1, min(options)) if options else horizon + 1
 
-    def _linear(self, horizon: int) -> tuple[float, Floats | None]:
+    def _solve_linear_program(self, horizon: int) -> tuple[float, Floats | None]:
         from scipy.optimize import linprog
         from scipy.sparse import csr_matrix
 
@@ -203,7 +203,7 @@ class EnergeticBound:
             return math.inf, None
         helper, client = np.nonzero(opened)
         count = len(helper)
-        matrix, limit = self._upper(horizon, opened)
+        matrix, limit = self._constraints(horizon, opened)
         equal = csr_matrix((np.ones(count), (client, np.arange(count))), (instance.clients, count + 1))
         cost = np.zeros(count + 1)
         cost[-1] = 1.0
@@ -216,12 +216,12 @@ class EnergeticBound:
         if solved.status == 0:
             share[helper, client] = solved.x[:-1]
             if solved.x[-1] > SLACK:
-                self.price = np.full(opened.shape, np.inf)
-                self.price[helper, client] = solved.lower.marginals[:-1]
+                self.reduced_cost = np.full(opened.shape, np.inf)
+                self.reduced_cost[helper, client] = solved.lower.marginals[:-1]
             return float(solved.x[-1]) * horizon, share
         return 0.0, None
 
-    def _upper(self, horizon: int, opened: Bools):  # type: ignore[no-untyped-def]
+    def _constraints(self, horizon: int, opened: Bools):  # type: ignore[no-untyped-def]
         """Return matrix and limits: cuts over the open pairs and the excess relative to the horizon, then relative
         memory."""
         from scipy.sparse import csr_matrix

@@ -29,7 +29,7 @@ class Instance(NamedTuple):
     """r"""
     forward: Ints
     """p, at least 1."""
-    between: Ints
+    turnaround: Ints
     """l + l': from the end of a client's forward to the earliest start of its backward."""
     backward: Ints
     """p', at least 1."""
@@ -68,7 +68,7 @@ class Instance(NamedTuple):
         return cls(
             release=times["release"],
             forward=times["forward"],
-            between=times["turnaround_forward"] + times["turnaround_backward"],
+            turnaround=times["turnaround_forward"] + times["turnaround_backward"],
             backward=times["backward"],
             tail=times["tail"],
             linked=linked,

@@ -29,7 +29,7 @@ TENURE = 7
 """Minimum number of steps before a client may return."""
 STALE = 400
 """Steps without improvement before the search restarts from the best assignment."""
-NEAREST, NEAR = 3, 0.8
+PREFERRED, PREFERRED_SHARE = 3, 0.8
 """A client moves to one of its NEAREST preferred helpers with probability NEAR, else to any."""
 RESTARTS = 4
 """Restarts per target."""
@@ -47,10 +47,12 @@ class Move(NamedTuple):
 class TabuSearch:
     """Tabu search from one assignment; `masks` is the best one found, `value` its makespan."""
 
-    def __init__(self, cache: ScheduleCache, masks: Sequence[int], seed: str, near: Sequence[Sequence[int]]) -> None:
+    def __init__(
+        self, cache: ScheduleCache, masks: Sequence[int], seed: str, preferred: Sequence[Sequence[int]]
+    ) -> None:
         """near: [client], helpers by preference."""
         self.cache, self.random = cache, Random(seed)
-        self.near = [list(helpers[:NEAREST]) for helpers in near]
+        self.preferred = [list(helpers[:PREFERRED]) for helpers in preferred]
         self.masks, self.value = list(masks), max(cache.makespans(masks))
 
     def run(self, *, effort: float, enough: int, deadline: Deadline) -> None:
@@ -87,7 +89,7 @@ class _TabuState:
     """Current assignment of the search."""
 
     def __init__(self, search: TabuSearch, target: int) -> None:
-        self.cache, self.target, self.random, self.near = search.cache, target, search.random, search.near
+        self.cache, self.target, self.random, self.preferred = search.cache, target, search.random, search.preferred
         self.steps = 0
         self.tabu_until: dict[tuple[int, int], int] = {}
         """(client, helper) -> first step at which the move is allowed again."""
@@ -101,7 +103,7 @@ class _TabuState:
         for _ in range(shake):
             moves = self._moves(10)
             if moves:
-                self._take(moves[0])
+                self._apply(moves[0])
 
     @property
     def late(self) -> int:
@@ -119,17 +121,17 @@ class _TabuState:
         now = self.cost()
         moves = self._moves(SAMPLE)
         # best bounds first, so that most other moves need no schedule
-        for promise, _, move in sorted((self._promise(move), k, move) for k, move in enumerate(moves)):
+        for promise, _, move in sorted((self._change_bound(move), k, move) for k, move in enumerate(moves)):
             if now + promise >= best:
                 break
-            cost = now + self._change(move, best - now)
+            cost = now + self._cost_change(move, best - now)
             if cost < best and (cost < least or not self._is_tabu(move)):
                 best, chosen = cost, move
         if chosen is None:
             chosen = moves[0] if moves else None
         if chosen is None:
             return False
-        self._take(chosen)
+        self._apply(chosen)
         return True
 
     def _moves(self, count: int) -> list[Move]:
@@ -145,12 +147,12 @@ class _TabuState:
                 break
             a = random.choice(late)
             out = random.choice(members[a])
-            b = random.choice(self.near[out]) if random.random() < NEAR else random.randrange(others)
+            b = random.choice(self.preferred[out]) if random.random() < PREFERRED_SHARE else random.randrange(others)
             if b == a:
                 continue
             back = -1
             if members[b] and random.random() < 0.7:
-                suited = [j for j in members[b] if a in self.near[j]] if random.random() < NEAR else []
+                suited = [j for j in members[b] if a in self.preferred[j]] if random.random() < PREFERRED_SHARE else []
                 back = random.choice(suited or members[b])
                 if not cache.allowed[a] >> back & 1:
                     continue
@@ -161,26 +163,30 @@ class _TabuState:
                 found.append(Move(a, b, out, back))
         return found
 
-    def _after(self, move: Move) -> tuple[int, int]:
+    def _masks_after(self, move: Move) -> tuple[int, int]:
         bits = 1 << move.out | (1 << move.back if move.back >= 0 else 0)
         return self.masks[move.a] ^ bits, self.masks[move.b] ^ bits
 
-    def _promise(self, move: Move) -> float:
+    def _change_bound(self, move: Move) -> float:
         """Return a lower bound on the change of cost."""
-        mask_a, mask_b = self._after(move)
-        before = self._part(self.values[move.a]) + self._part(self.values[move.b])
-        return self._part(self.cache.least(move.a, mask_a)) + self._part(self.cache.least(move.b, mask_b)) - before
+        mask_a, mask_b = self._masks_after(move)
+        before = self._helper_cost(self.values[move.a]) + self._helper_cost(self.values[move.b])
+        return (
+            self._helper_cost(self.cache.lower_bound(move.a, mask_a))
+            + self._helper_cost(self.cache.lower_bound(move.b, mask_b))
+            - before
+        )
 
-    def _change(self, move: Move, limit: float) -> float:
+    def _cost_change(self, move: Move, limit: float) -> float:
         """Return the change of cost, or a lower bound of at least `limit`."""
-        mask_a, mask_b = self._after(move)
-        before = self._part(self.values[move.a]) + self._part(self.values[move.b])
-        part = self._part(self.cache.find(move.b, mask_b).value) - before
+        mask_a, mask_b = self._masks_after(move)
+        before = self._helper_cost(self.values[move.a]) + self._helper_cost(self.values[move.b])
+        part = self._helper_cost(self.cache.find(move.b, mask_b).value) - before
         if part >= limit:
             return part
-        return part + self._part(self.cache.find(move.a, mask_a).value)
+        return part + self._helper_cost(self.cache.find(move.a, mask_a).value)
 
-    def _part(self, value: int) -> float:
+    def _helper_cost(self, value: int) -> float:
         return max(0, value - self.target) + value / (1e3 * len(self.values))
 
     def _is_tabu(self, move: Move) -> bool:
@@ -188,9 +194,9 @@ class _TabuState:
             move.back >= 0 and self.tabu_until.get((move.back, move.a), 0) > self.steps
         )
 
-    def _take(self, move: Move) -> None:
+    def _apply(self, move: Move) -> None:
         a, b, out, back = move
-        self.masks[a], self.masks[b] = self._after(move)
+        self.masks[a], self.masks[b] = self._masks_after(move)
         shift = self.cache.memory[out] - (self.cache.memory[back] if back >= 0 else 0)
         self.used[a] -= shift
         self.used[b] += shift
@@ -231,7 +237,7 @@ class LargeNeighbourhoodSearch:
             group = self._group()
             if group is None:
                 return
-            self._deal(group, deadline)
+            self._reassign(group, deadline)
 
     def _spent(self) -> float:
         return self.master.spent + EFFORT_S * self.cache.effort
@@ -253,7 +259,7 @@ class LargeNeighbourhoodSearch:
     def _key(self, group: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
         return tuple((i, self.masks[i]) for i in group)
 
-    def _deal(self, group: tuple[int, ...], deadline: Deadline) -> None:
+    def _reassign(self, group: tuple[int, ...], deadline: Deadline) -> None:
         self._tried.add(self._key(group))
         among = np.zeros(self.master.instance.linked.shape, bool)
         clients = [j for i in group for j in clients_of(self.masks[i])]
@@ -261,7 +267,7 @@ class LargeNeighbourhoodSearch:
         verdict = self.master.decide(
             self.value - 1, work=WORK[len(group)], rounds=ROUNDS, hint=self.masks, deadline=deadline, among=among
         )
-        if verdict.masks is not None and verdict.kept:
+        if verdict.masks is not None and verdict.meets_horizon:
             for i in group:
                 self.masks[i] = verdict.masks[i]
             self.values = self.cache.makespans(self.masks)

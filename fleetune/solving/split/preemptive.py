@@ -18,17 +18,17 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from fleetune.solving.split.instance import Instance
-from fleetune.solving.split.schedule import BACKWARD, FORWARD, Row
+from fleetune.solving.split.schedule import BACKWARD, FORWARD, TaskRow
 
 
-class Relaxed(NamedTuple):
+class RelaxedSchedule(NamedTuple):
     start: list[int]
     end: list[int]
     interrupted: list[tuple[int, int]]
     """Pairs of an interrupted task and the task that ran instead."""
 
 
-def earliest_due_date(head: Sequence[int], length: Sequence[int], due: Sequence[int]) -> Relaxed | None:
+def earliest_due_date(head: Sequence[int], length: Sequence[int], due: Sequence[int]) -> RelaxedSchedule | None:
     """Return the preemptive schedule that meets all due dates, or None if none does."""
     count = len(head)
     order = sorted(range(count), key=head.__getitem__)
@@ -57,7 +57,7 @@ def earliest_due_date(head: Sequence[int], length: Sequence[int], due: Sequence[
         else:
             left[task] -= upto - now
             now, running = upto, task
-    return Relaxed(start, end_of, interrupted)
+    return RelaxedSchedule(start, end_of, interrupted)
 
 
 def jackson_bound(head: Sequence[int], length: Sequence[int], tail: Sequence[int]) -> int:
@@ -103,7 +103,7 @@ def minimise_max_cost(jobs: Sequence[Job], busy: Iterable[Span] = ()) -> list[li
 
     busy: spans in any order, which may touch but not overlap. Switch costs are not part of the cost.
     """
-    clock = _Clock(busy)
+    clock = _FreeClock(busy)
     released = [clock.free_before(job.release) for job in jobs]
     order = sorted(range(len(jobs)), key=lambda k: (released[k], jobs[k].release, k))
     spans: list[list[Span]] = [[] for _ in jobs]
@@ -115,10 +115,10 @@ def minimise_max_cost(jobs: Sequence[Job], busy: Iterable[Span] = ()) -> list[li
         within = _blocks([k for k in block.jobs if k != last], released, jobs)
         spans[last] = _gaps(block, within)
         waiting += within
-    return [clock.real(one) for one in spans]
+    return [clock.to_real(one) for one in spans]
 
 
-def schedule_backwards(instance: Instance, helper: int, forwards: Iterable[Row]) -> list[Row]:
+def schedule_backwards(instance: Instance, helper: int, forwards: Iterable[TaskRow]) -> list[TaskRow]:
     """Return the forwards of one helper and, in the slots they leave free, their backwards with the least makespan.
 
     Optimal for these forwards without switch costs. It interrupts tasks, so it is for preemptive problems only.
@@ -131,12 +131,14 @@ def schedule_backwards(instance: Instance, helper: int, forwards: Iterable[Row])
     clients = sorted(ends)
     jobs = [
         Job(
-            ends[j] + int(instance.between[helper, j]), int(instance.backward[helper, j]), int(instance.tail[helper, j])
+            ends[j] + int(instance.turnaround[helper, j]),
+            int(instance.backward[helper, j]),
+            int(instance.tail[helper, j]),
         )
         for j in clients
     ]
     spans = minimise_max_cost(jobs, ((row.start, row.end) for row in rows))
-    return rows + [Row(j, BACKWARD, *span) for j, ran in zip(clients, spans, strict=True) for span in ran]
+    return rows + [TaskRow(j, BACKWARD, *span) for j, ran in zip(clients, spans, strict=True) for span in ran]
 
 
 class _Block(NamedTuple):
@@ -170,7 +172,7 @@ def _gaps(block: _Block, within: Iterable[_Block]) -> list[Span]:
     return gaps
 
 
-class _Clock:
+class _FreeClock:
     """Conversion between real time and free time, which skips the busy spans."""
 
     def __init__(self, busy: Iterable[Span]) -> None:
@@ -195,7 +197,7 @@ class _Clock:
             return time
         return self.free[index - 1] + max(0, time - self.ends[index - 1])
 
-    def real(self, spans: Iterable[Span]) -> list[Span]:
+    def to_real(self, spans: Iterable[Span]) -> list[Span]:
         """Convert spans of free time to real time."""
         found = []
         for start, end in spans:

@@ -12,7 +12,7 @@ from fleetune.solving.split.instance import Instance
 FORWARD, BACKWARD = 0, 1
 
 
-class Row(NamedTuple):
+class TaskRow(NamedTuple):
     """A client's task, or a piece of it, on its helper during [start, end)."""
 
     client: int
@@ -22,9 +22,9 @@ class Row(NamedTuple):
     end: int
 
 
-def merged(rows: Iterable[Row]) -> list[Row]:
+def merged(rows: Iterable[TaskRow]) -> list[TaskRow]:
     """Sort rows by client, direction and start, and join adjacent pieces of a task, which need no switch."""
-    joined: list[Row] = []
+    joined: list[TaskRow] = []
     for row in sorted(rows):
         if joined and joined[-1][:2] == row[:2] and joined[-1].end == row.start:
             joined[-1] = joined[-1]._replace(end=row.end)
@@ -33,7 +33,7 @@ def merged(rows: Iterable[Row]) -> list[Row]:
     return joined
 
 
-def completion(instance: Instance, helper: Sequence[int], rows: Iterable[Row]) -> list[int]:
+def completion(instance: Instance, helper: Sequence[int], rows: Iterable[TaskRow]) -> list[int]:
     """Return [client] the end of its last backward + tail + the helper's switch cost for each of its pieces.
 
     A piece is a start or a resume: 2 if nothing was interrupted.
@@ -49,12 +49,12 @@ def completion(instance: Instance, helper: Sequence[int], rows: Iterable[Row]) -
     ]
 
 
-def makespan(instance: Instance, helper: Sequence[int], rows: Iterable[Row]) -> int:
+def makespan(instance: Instance, helper: Sequence[int], rows: Iterable[TaskRow]) -> int:
     """Return the largest completion time."""
     return max(completion(instance, helper, rows))
 
 
-def verify(instance: Instance, helper: Sequence[int], rows: Iterable[Row]) -> None:
+def verify(instance: Instance, helper: Sequence[int], rows: Iterable[TaskRow]) -> None:
     """Raise AssertionError with the reason if the schedule is invalid; the last check before a plan is returned."""
     assert len(helper) == instance.clients, f"{len(helper)} helpers are named for {instance.clients} clients"
     for j, i in enumerate(helper):
@@ -62,7 +62,7 @@ def verify(instance: Instance, helper: Sequence[int], rows: Iterable[Row]) -> No
         assert instance.linked[i, j], f"client {j} has no link to helper {i}, or does not fit it"
     for i in range(instance.helpers):
         assert instance.fits(i, [j for j in range(instance.clients) if helper[j] == i]), f"helper {i} lacks memory"
-    tasks: dict[tuple[int, int], list[Row]] = {
+    tasks: dict[tuple[int, int], list[TaskRow]] = {
         (j, way): [] for j in range(instance.clients) for way in (FORWARD, BACKWARD)
     }
     for row in sorted(rows, key=lambda row: row.start):
@@ -75,71 +75,53 @@ def verify(instance: Instance, helper: Sequence[int], rows: Iterable[Row]) -> No
         _verify_helper([row for (j, _), pieces in tasks.items() if helper[j] == i for row in pieces], i)
 
 
-def _verify_client(instance: Instance, helper: int, forward: list[Row], backward: list[Row], client: int) -> None:
+def _verify_client(
+    instance: Instance, helper: int, forward: list[TaskRow], backward: list[TaskRow], client: int
+) -> None:
     for pieces, times, name in ((forward, instance.forward, "forward"), (backward, instance.backward, "backward")):
         lasts, wanted = sum(row.end - row.start for row in pieces), int(times[helper, client])
         assert lasts == wanted, f"{name} of client {client} lasts {lasts}, not {wanted}"
         assert instance.preemptive or len(merged(pieces)) == 1, f"{name} of client {client} is interrupted"
-    released, ready = int(instance.release[helper, client]), forward[-1].end + int(instance.between[helper, client])
+    released, ready = int(instance.release[helper, client]), forward[-1].end + int(instance.turnaround[helper, client])
     assert forward[0].start >= released, f"forward of client {client} starts before its release at {released}"
     assert backward[0].start >= ready, f"backward of client {client} starts before its gradients are there at {ready}"
 
 
-def _verify_helper(rows: list[Row], helper: int) -> None:
+def _verify_helper(rows: list[TaskRow], helper: int) -> None:
     rows = sorted(rows, key=lambda row: row.start)
     for one, other in zip(rows, rows[1:], strict=False):
         assert one.end <= other.start, f"helper {helper} runs {one} and {other} at once"
 
 
-Rank = Callable[[int, int, int], tuple[int, ...]]
-"""(client, direction, ready time) -> priority, smallest first."""
-
-
-def first_come_first_served(instance: Instance, helper: int, clients: Iterable[int]) -> list[Row]:
+def first_come_first_served(instance: Instance, helper: int, clients: Iterable[int]) -> list[TaskRow]:
     """Schedule one helper first come, first served, without preemption (Tirana et al., section VI, step 2).
 
     A forward is ready at its release, a backward l + l' after its forward ended; ties go to the lower client.
     """
-    return _run(instance, helper, clients, lambda client, direction, ready: (ready, client, direction))
+    lengths = (instance.forward[helper].tolist(), instance.backward[helper].tolist())
+    release, turnaround = instance.release[helper].tolist(), instance.turnaround[helper].tolist()
+    waiting = [(release[client], client, FORWARD) for client in clients]
+    heapq.heapify(waiting)
+    rows: list[TaskRow] = []
+    now = 0
+    while waiting:
+        ready, client, direction = heapq.heappop(waiting)
+        start = max(now, ready)
+        now = start + lengths[direction][client]
+        rows.append(TaskRow(client, direction, start, now))
+        if direction == FORWARD:
+            heapq.heappush(waiting, (now + turnaround[client], client, BACKWARD))
+    return rows
 
 
 def schedule_helpers(
-    instance: Instance, helper: Sequence[int], rule: Callable[[Instance, int, list[int]], list[Row]]
-) -> list[Row]:
+    instance: Instance, helper: Sequence[int], rule: Callable[[Instance, int, list[int]], list[TaskRow]]
+) -> list[TaskRow]:
     """Schedule all helpers by one rule. helper: [client]."""
     groups: list[list[int]] = [[] for _ in range(instance.helpers)]
     for client, i in enumerate(helper):
         groups[i].append(client)
     return [row for i, clients in enumerate(groups) for row in rule(instance, i, clients)]
-
-
-def _run(instance: Instance, helper: int, clients: Iterable[int], rank: Rank) -> list[Row]:
-    lengths = (instance.forward[helper].tolist(), instance.backward[helper].tolist())
-    between, coming = instance.between[helper].tolist(), _releases(instance, helper, clients)
-    waiting: list[tuple[tuple[int, ...], int, int]] = []
-    rows: list[Row] = []
-    now = 0
-    while coming or waiting:
-        if not waiting:
-            now = max(now, coming[0][0])
-        while coming and coming[0][0] <= now:
-            ready, client, direction = heapq.heappop(coming)
-            heapq.heappush(waiting, (rank(client, direction, ready), client, direction))
-        _, client, direction = heapq.heappop(waiting)
-        end = now + lengths[direction][client]
-        rows.append(Row(client, direction, now, end))
-        if direction == FORWARD:
-            heapq.heappush(coming, (end + between[client], client, BACKWARD))
-        now = end
-    return rows
-
-
-def _releases(instance: Instance, helper: int, clients: Iterable[int]) -> list[tuple[int, int, int]]:
-    """Return a heap of (release, client, FORWARD)."""
-    release = instance.release[helper].tolist()
-    coming = [(release[client], client, FORWARD) for client in clients]
-    heapq.heapify(coming)
-    return coming
 
 
 class SearchOptions(NamedTuple):
@@ -148,7 +130,7 @@ class SearchOptions(NamedTuple):
     seed: int = 0
     time_limit_s: float | None = None
     """None: a fixed amount of work."""
-    placed: Sequence[int] | None = None
+    feasible: Sequence[int] | None = None
     """[client], a known assignment that fits; finding one can be hard."""
 
 
@@ -157,7 +139,7 @@ class Candidate(NamedTuple):
 
     helper: Sequence[int]
     """[client]"""
-    rows: list[Row]
+    rows: list[TaskRow]
     lower_bound: int | None = None
     """Proven bound on the makespan of every plan; None if the method proves none."""
     deterministic: bool = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from fleetune.solving.split.instance import Instance
-from fleetune.solving.split.schedule import Row
+from fleetune.solving.split.schedule import TaskRow
 from fleetune.solving.split.single_machine import INFINITE_TIME, MachineSchedule, SingleMachine
 
 NODES = 40
@@ -35,7 +35,7 @@ class ScheduleCache:
 
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
-        self.representative = _first_alike(instance)
+        self.representative = _representatives(instance)
         """[helper], the first helper with the same times and links."""
         self.machines = [SingleMachine(instance, i) for i in range(instance.helpers)]
         self.allowed = [mask_of(instance.linked[i].nonzero()[0].tolist()) for i in range(instance.helpers)]
@@ -72,7 +72,7 @@ class ScheduleCache:
         self._found[key], self._nodes[key] = found, nodes
         return found
 
-    def least(self, helper: int, mask: int) -> int:
+    def lower_bound(self, helper: int, mask: int) -> int:
         """Return a lower bound on a set's makespan: its schedule if one was searched for, else Jackson's bound."""
         key = (self.representative[helper], mask)
         known = self._found.get(key)
@@ -88,10 +88,10 @@ class ScheduleCache:
         if found.value <= horizon or found.bound > horizon:
             return found
         clients, machine = clients_of(mask), self.machines[helper]
-        self.learn(helper, mask, machine.solve(clients, nodes=nodes, below=horizon + 1, enough=horizon))
+        self.store(helper, mask, machine.solve(clients, nodes=nodes, below=horizon + 1, enough=horizon))
         return self._found[self.representative[helper], mask]
 
-    def learn(self, helper: int, mask: int, found: MachineSchedule) -> None:
+    def store(self, helper: int, mask: int, found: MachineSchedule) -> None:
         """Store a schedule or bound that another search found."""
         key = (self.representative[helper], mask)
         known = self._found.get(key)
@@ -113,7 +113,7 @@ class ScheduleCache:
             for i, mask in enumerate(masks)
         )
 
-    def rows(self, masks: Sequence[int]) -> list[Row]:
+    def rows(self, masks: Sequence[int]) -> list[TaskRow]:
         """Return the schedules of all helpers."""
         return [row for i, mask in enumerate(masks) for row in self.find(i, mask).rows]
 
@@ -135,14 +135,14 @@ def helper_of(instance: Instance, masks: Sequence[int]) -> list[int]:
     return helper
 
 
-def _first_alike(instance: Instance) -> list[int]:
+def _representatives(instance: Instance) -> list[int]:
     first: dict[bytes, int] = {}
     alike = []
     for i in range(instance.helpers):
         parts = (
             instance.release,
             instance.forward,
-            instance.between,
+            instance.turnaround,
             instance.backward,
             instance.tail,
             instance.linked,

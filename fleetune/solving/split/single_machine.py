@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fleetune.solving.split.instance import Instance
-from fleetune.solving.split.preemptive import Relaxed, earliest_due_date, jackson_bound
-from fleetune.solving.split.schedule import BACKWARD, FORWARD, Row, merged
+from fleetune.solving.split.preemptive import RelaxedSchedule, earliest_due_date, jackson_bound
+from fleetune.solving.split.schedule import BACKWARD, FORWARD, TaskRow, merged
 
 INFINITE_TIME = 2**62
 """Later than every time."""
@@ -30,19 +30,19 @@ class MachineTimes(NamedTuple):
     release: list[int]
     lengths: tuple[list[int], list[int]]
     """Forward, backward."""
-    between: list[int]
+    turnaround: list[int]
     tail: list[int]
     """Two switches included."""
     switch_cost: int
     preemptive: bool
 
     @classmethod
-    def of(cls, instance: Instance, helper: int) -> MachineTimes:
+    def from_instance(cls, instance: Instance, helper: int) -> MachineTimes:
         """Convert a helper's times to lists, for plain loops."""
         return cls(
             instance.release[helper].tolist(),
             (instance.forward[helper].tolist(), instance.backward[helper].tolist()),
-            instance.between[helper].tolist(),
+            instance.turnaround[helper].tolist(),
             (instance.tail[helper] + 2 * instance.switch_cost[helper]).tolist(),
             int(instance.switch_cost[helper]),
             instance.preemptive,
@@ -56,9 +56,9 @@ class TaskWindows(NamedTuple):
     length: list[int]
     tail: list[int]
     """Least time from the task's end to the client's completion."""
-    cap: list[int]
+    latest_end: list[int]
     """Latest end for any makespan."""
-    unsplit: list[bool]
+    uninterruptible: list[bool]
     """True for tasks that may not be interrupted."""
     charged: list[int]
     """Interruptions that the tail already pays for."""
@@ -71,12 +71,12 @@ class TaskWindows(NamedTuple):
         forward, backward = ([lengths[j] for j in clients] for lengths in times.lengths)
         head = [times.release[j] for j in clients]
         tail = [times.tail[j] for j in clients]
-        between = [times.between[j] for j in clients]
+        turnaround = [times.turnaround[j] for j in clients]
         count = len(clients)
         return cls(
-            head + [h + p + d for h, p, d in zip(head, forward, between, strict=True)],
+            head + [h + p + d for h, p, d in zip(head, forward, turnaround, strict=True)],
             forward + backward,
-            [d + q + t for d, q, t in zip(between, backward, tail, strict=True)] + tail,
+            [d + q + t for d, q, t in zip(turnaround, backward, tail, strict=True)] + tail,
             [INFINITE_TIME] * (2 * count),
             [not times.preemptive] * (2 * count),
             [0] * (2 * count),
@@ -85,23 +85,29 @@ class TaskWindows(NamedTuple):
 
     def copy(self) -> TaskWindows:
         """Copy everything but the lengths, which never change."""
-        head, tail, cap, unsplit, charged = self.head[:], self.tail[:], self.cap[:], self.unsplit[:], self.charged[:]
-        return TaskWindows(head, self.length, tail, cap, unsplit, charged, self.orders)
+        head, tail, latest_end, uninterruptible, charged = (
+            self.head[:],
+            self.tail[:],
+            self.latest_end[:],
+            self.uninterruptible[:],
+            self.charged[:],
+        )
+        return TaskWindows(head, self.length, tail, latest_end, uninterruptible, charged, self.orders)
 
-    def shrink(self, between: Sequence[int], horizon: int) -> bool:
+    def propagate(self, turnaround: Sequence[int], horizon: int) -> bool:
         """Propagate orders and delays until nothing changes; return False if a task no longer fits its window."""
-        count = len(between)
-        ties = [(k, k + count, gap) for k, gap in enumerate(between)] + [(a, b, 0) for a, b in self.orders]
-        head, length, tail, cap = self.head, self.length, self.tail, self.cap
+        count = len(turnaround)
+        ties = [(k, k + count, gap) for k, gap in enumerate(turnaround)] + [(a, b, 0) for a, b in self.orders]
+        head, length, tail, latest_end = self.head, self.length, self.tail, self.latest_end
         for _ in range(len(ties) + 1):
-            before = sum(head) - sum(cap) + sum(tail)
+            before = sum(head) - sum(latest_end) + sum(tail)
             for a, b, gap in ties:
                 head[b] = max(head[b], head[a] + length[a] + gap)
                 tail[a] = max(tail[a], tail[b] + length[b] + gap)
-                cap[a] = min(cap[a], cap[b] - length[b] - gap)
-            if before == sum(head) - sum(cap) + sum(tail):
+                latest_end[a] = min(latest_end[a], latest_end[b] - length[b] - gap)
+            if before == sum(head) - sum(latest_end) + sum(tail):
                 break
-        return all(h + p <= min(c, horizon - q) for h, p, c, q in zip(head, length, cap, tail, strict=True))
+        return all(h + p <= min(c, horizon - q) for h, p, c, q in zip(head, length, latest_end, tail, strict=True))
 
 
 TaskSpan = tuple[int, int, int]
@@ -113,7 +119,7 @@ class MachineSchedule(NamedTuple):
 
     value: int
     """Makespan of `rows`; INFINITE_TIME if none below the limit was found."""
-    rows: list[Row]
+    rows: list[TaskRow]
     bound: int
     """No schedule has a shorter makespan."""
 
@@ -128,7 +134,7 @@ class SingleMachine:
 
     def __init__(self, instance: Instance, helper: int, *, preemptive: bool | None = None) -> None:
         """preemptive: None takes the instance's."""
-        times = MachineTimes.of(instance, helper)
+        times = MachineTimes.from_instance(instance, helper)
         self.times = times if preemptive is None else times._replace(preemptive=preemptive)
         self.effort = 0
         """Tasks sequenced so far, a measure of work."""
@@ -151,7 +157,7 @@ class SingleMachine:
             return MachineSchedule(0, [], 0)
         search = _Search(self.times, clients, below)
         found = search.run(nodes, enough)
-        self.effort += len(clients) * (4 + 3 * search.looked_at)
+        self.effort += len(clients) * (4 + 3 * search.node_count)
         if nodes and not found.proven and self.times.preemptive and self.times.switch_cost:
             return self._with_free_switches(clients, nodes, below, found)
         return found
@@ -167,7 +173,7 @@ class SingleMachine:
             below = min(below, known.value)
         search = _Search(self.times._replace(switch_cost=0), clients, below)
         free = search.run(nodes, 0)
-        self.effort += len(clients) * (4 + 3 * search.looked_at)
+        self.effort += len(clients) * (4 + 3 * search.node_count)
         bound = max(known.bound, free.bound)
         if free.rows:
             pieces = Counter(row.client for row in free.rows)
@@ -182,9 +188,9 @@ class SingleMachine:
 class _Search:
     def __init__(self, times: MachineTimes, clients: Sequence[int], below: int) -> None:
         self.times, self.clients, self.count = times, list(clients), len(clients)
-        self.between = [times.between[j] for j in clients]
+        self.turnaround = [times.turnaround[j] for j in clients]
         self.best, self.spans = below, list[TaskSpan]()
-        self.looked_at = 0
+        self.node_count = 0
         """Nodes."""
         self.undecided_bound = INFINITE_TIME
         """Lower bound of the leaves that were neither a plan nor ruled out."""
@@ -196,7 +202,7 @@ class _Search:
         stack = [root]
         while stack and self.best > max(least, enough) and nodes > 0:
             nodes -= 1
-            self.looked_at += 1
+            self.node_count += 1
             self._expand(stack.pop(), stack)
         value = self.best if self.spans else INFINITE_TIME
         if self.best <= least or not stack:
@@ -209,16 +215,16 @@ class _Search:
         self._dispatch(root, longest_tail, whole)
         self._dispatch(root, None, whole)
         if self.times.preemptive:
-            self._dispatch(root, longest_tail, root.unsplit)
+            self._dispatch(root, longest_tail, root.uninterruptible)
 
     def _expand(self, node: TaskWindows, stack: list[TaskWindows]) -> None:
         """Rule the node out, find a plan, or push its children, the more promising one last."""
         horizon = self.best - 1
-        due = [min(cap, horizon - tail) for cap, tail in zip(node.cap, node.tail, strict=True)]
+        due = [min(latest_end, horizon - tail) for latest_end, tail in zip(node.latest_end, node.tail, strict=True)]
         relaxed = earliest_due_date(node.head, node.length, due)
         if relaxed is None:
             return
-        self._dispatch(node, due, node.unsplit)
+        self._dispatch(node, due, node.uninterruptible)
         if self.best <= horizon:
             # a better plan was found: expand the node again under the shorter horizon
             stack.append(node)
@@ -227,21 +233,21 @@ class _Search:
         if children is None:
             self.undecided_bound = min(self.undecided_bound, jackson_bound(node.head, node.length, node.tail))
             return
-        stack += [child for child in children if child.shrink(self.between, self.best - 1)]
+        stack += [child for child in children if child.propagate(self.turnaround, self.best - 1)]
 
-    def _branch(self, node: TaskWindows, relaxed: Relaxed) -> list[TaskWindows] | None:
+    def _branch(self, node: TaskWindows, relaxed: RelaxedSchedule) -> list[TaskWindows] | None:
         """Return two nodes that cover every plan of this one, the second to be explored first, or None."""
         late, worst = 0, -1
         for k in range(self.count):
-            gap = relaxed.end[k] + self.between[k] - relaxed.start[k + self.count]
+            gap = relaxed.end[k] + self.turnaround[k] - relaxed.start[k + self.count]
             if gap > late:
                 late, worst = gap, k
         if worst >= 0:
             # branching at the backward's start would advance by single units
             return self._branch_on_delay(node, worst, relaxed.end[worst] - 1)
         for k, other in relaxed.interrupted:
-            if node.unsplit[k]:
-                if node.unsplit[other]:
+            if node.uninterruptible[k]:
+                if node.uninterruptible[other]:
                     return [self._ordered(node, k, other), self._ordered(node, other, k)]
                 return self._branch_on_interruption(node, other)
         if self.times.switch_cost:
@@ -253,9 +259,9 @@ class _Search:
     def _branch_on_delay(self, node: TaskWindows, k: int, end: int) -> list[TaskWindows]:
         """Branch: the forward ends by `end`, or later."""
         by, later = node.copy(), node.copy()
-        by.cap[k] = min(by.cap[k], end)
+        by.latest_end[k] = min(by.latest_end[k], end)
         at = k + self.count
-        later.head[at] = max(later.head[at], end + 1 + self.between[k])
+        later.head[at] = max(later.head[at], end + 1 + self.turnaround[k])
         return [later, by]
 
     def _ordered(self, node: TaskWindows, first: int, second: int) -> TaskWindows:
@@ -266,22 +272,22 @@ class _Search:
         if node.charged[k]:
             return None
         whole, pays = node.copy(), node.copy()
-        whole.unsplit[k] = True
+        whole.uninterruptible[k] = True
         pays.charged[k] = 1
         for task in (k % self.count, k % self.count + self.count):
             pays.tail[task] += self.times.switch_cost
         return [pays, whole]
 
-    def _dispatch(self, node: TaskWindows, rank: Sequence[int] | None, unsplit: Sequence[bool]) -> None:
+    def _dispatch(self, node: TaskWindows, rank: Sequence[int] | None, uninterruptible: Sequence[bool]) -> None:
         """Dispatch the ready task of least rank (None: first come, first served); keep the plan if it is better."""
-        spans, value = self._serve(node, rank, unsplit)
+        spans, value = self._simulate(node, rank, uninterruptible)
         if value < self.best:
             self.best, self.spans = value, spans
 
-    def _serve(
-        self, node: TaskWindows, rank: Sequence[int] | None, unsplit: Sequence[bool]
+    def _simulate(
+        self, node: TaskWindows, rank: Sequence[int] | None, uninterruptible: Sequence[bool]
     ) -> tuple[list[TaskSpan], int]:
-        count, times, between = self.count, self.times, self.between
+        count, times, turnaround = self.count, self.times, self.turnaround
         coming = [(node.head[k], k) for k in range(count)]
         heapq.heapify(coming)
         waiting: list[tuple[int, int, int]] = []
@@ -297,7 +303,7 @@ class _Search:
                 heapq.heappush(waiting, (ready if rank is None else rank[task], order, task))
             task = waiting[0][2]
             end = now + left[task]
-            if coming and not unsplit[task]:
+            if coming and not uninterruptible[task]:
                 end = min(end, coming[0][0])
             left[task] -= end - now
             if spans and spans[-1][0] == task and spans[-1][2] == now:
@@ -308,16 +314,16 @@ class _Search:
             if not left[task]:
                 heapq.heappop(waiting)
                 if task < count:
-                    heapq.heappush(coming, (max(node.head[task + count], end + between[task]), task + count))
+                    heapq.heappush(coming, (max(node.head[task + count], end + turnaround[task]), task + count))
                 else:
                     k = task - count
                     value = max(value, end + times.tail[self.clients[k]] + (pieces[k] - 2) * times.switch_cost)
             now = end
         return spans, value
 
-    def _rows(self) -> list[Row]:
+    def _rows(self) -> list[TaskRow]:
         count = self.count
         return merged(
-            Row(self.clients[k % count], BACKWARD if k >= count else FORWARD, start, end)
+            TaskRow(self.clients[k % count], BACKWARD if k >= count else FORWARD, start, end)
             for k, start, end in self.spans
         )

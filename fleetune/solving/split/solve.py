@@ -4,17 +4,17 @@ from collections.abc import Callable, Iterable, Sequence
 
 from fleetune.errors import Refused
 from fleetune.solving.limits import Deadline
+from fleetune.solving.split.assignment import require_assignment
 from fleetune.solving.split.bounds import quick_bound
-from fleetune.solving.split.infeasibility import require_assignment
 from fleetune.solving.split.instance import Instance
 from fleetune.solving.split.methods import SUMMARIES, admm
-from fleetune.solving.split.methods.auto import auto, exact
 from fleetune.solving.split.methods.baselines import balanced_greedy, random_fcfs
+from fleetune.solving.split.methods.search import auto, exact
 from fleetune.solving.split.problem import DIRECTIONS, Direction, Piece, Problem, Solution
-from fleetune.solving.split.schedule import Candidate, Row, SearchOptions, makespan, merged, verify
+from fleetune.solving.split.schedule import Candidate, SearchOptions, TaskRow, makespan, merged, verify
 from fleetune.solving.validation import validate_choice
 
-PLANNERS: dict[str, Callable[[Instance, SearchOptions], Candidate]] = {
+METHODS: dict[str, Callable[[Instance, SearchOptions], Candidate]] = {
     "auto": auto,
     "exact": exact,
     "admm": admm.plan,
@@ -38,8 +38,10 @@ def solve(problem: Problem, *, method: str = "auto", time_limit_s: float | None 
         )
     deadline = Deadline(time_limit_s)
     instance = Instance.from_problem(problem)
-    placed = require_assignment(instance, problem, deadline)
-    candidate = PLANNERS[method](instance, SearchOptions(seed, deadline.left_s() if deadline.limited else None, placed))
+    feasible = require_assignment(instance, problem, deadline)
+    candidate = METHODS[method](
+        instance, SearchOptions(seed, deadline.left_s() if deadline.limited else None, feasible)
+    )
     helper, rows = tuple(map(int, candidate.helper)), in_order(candidate.helper, candidate.rows)
     verify(instance, helper, rows)
     bound = candidate.lower_bound if candidate.lower_bound is not None else quick_bound(instance, deadline)
@@ -57,13 +59,15 @@ def solve(problem: Problem, *, method: str = "auto", time_limit_s: float | None 
     )
 
 
-def in_order(helper: Sequence[int], rows: Iterable[Row]) -> list[Row]:
+def in_order(helper: Sequence[int], rows: Iterable[TaskRow]) -> list[TaskRow]:
     """Return rows of plain integers by start, helper and client, with adjacent pieces of a task joined."""
-    plain = [Row(*map(int, row)) for row in rows]
+    plain = [TaskRow(*map(int, row)) for row in rows]
     return sorted(merged(plain), key=lambda row: (row.start, helper[row.client], row))
 
 
-def order(helpers: int, helper: Sequence[int], rows: Iterable[Row]) -> tuple[tuple[tuple[int, Direction], ...], ...]:
+def order(
+    helpers: int, helper: Sequence[int], rows: Iterable[TaskRow]
+) -> tuple[tuple[tuple[int, Direction], ...], ...]:
     """Return [helper] its tasks by first start; rows: as `in_order` returns them.
 
     Without a clock, a helper runs its tasks in this order, each as soon as its input is there and the one before it is

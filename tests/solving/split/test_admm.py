@@ -7,7 +7,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from fleetune.solving.split.admm_subproblems import (
+from fleetune.solving.split.instance import Instance, Ints
+from fleetune.solving.split.methods import admm
+from fleetune.solving.split.methods.admm import (
     ForwardProblem,
     Multipliers,
     forward_makespan,
@@ -15,15 +17,13 @@ from fleetune.solving.split.admm_subproblems import (
     solve_schedule,
     windows,
 )
-from fleetune.solving.split.instance import Instance, Ints
-from fleetune.solving.split.methods import admm
 from fleetune.solving.split.methods.baselines import balanced_greedy
 from fleetune.solving.split.schedule import SearchOptions, makespan, verify
-from tests.solving.split import brute_force
-from tests.solving.split.instances import drawn, scenario, tiny
+from tests.solving.split import reference
+from tests.solving.split.problems import random_problem, scenario_problem, tiny_problem
 
 
-def made(instance: Instance, seed: int = 0) -> int:
+def verified_makespan(instance: Instance, seed: int = 0) -> int:
     """Return the makespan of a verified schedule."""
     plan = admm.plan(instance, SearchOptions(seed))
     verify(instance, plan.helper, plan.rows)
@@ -35,10 +35,10 @@ def test_near_the_optimum() -> None:
     """100 tiny problems: never below brute force, optimal in most, and near it on average as the paper reports."""
     gaps = []
     for seed in range(100):
-        problem = tiny(seed, preemptive=True, longest=3, delay=4, link=0.1)
-        optimum = brute_force.best(problem)
+        problem = tiny_problem(seed, preemptive=True, longest=3, delay=4, link=0.1)
+        optimum = reference.best(problem)
         if optimum is not None:
-            gaps.append(made(Instance.from_problem(problem)) / optimum - 1)
+            gaps.append(verified_makespan(Instance.from_problem(problem)) / optimum - 1)
     assert min(gaps) == 0
     assert sum(gap == 0 for gap in gaps) > 0.5 * len(gaps)
     assert sum(gaps) / len(gaps) < 0.1
@@ -46,51 +46,51 @@ def test_near_the_optimum() -> None:
 
 def test_switch_costs() -> None:
     """An interruption that costs more than it gains is not made."""
-    instance = Instance.from_problem(drawn(8, 8, 2, preemptive=True, longest=9, delay=20))
+    instance = Instance.from_problem(random_problem(8, 8, 2, preemptive=True, longest=9, delay=20))
     assert len(admm.plan(instance).rows) > 16
     dear = instance._replace(switch_cost=np.array([1000, 1000]))
     assert len(admm.plan(dear).rows) == 16
     for seed in range(60):
-        problem = tiny(seed, preemptive=True, switch=5)
-        optimum = brute_force.best(problem)
-        assert optimum is None or made(Instance.from_problem(problem)) >= optimum
+        problem = tiny_problem(seed, preemptive=True, switch=5)
+        optimum = reference.best(problem)
+        assert optimum is None or verified_makespan(Instance.from_problem(problem)) >= optimum
 
 
 @pytest.mark.parametrize(("clients", "helpers"), [(10, 2), (15, 5), (40, 5), (70, 10)])
 def test_scale(clients: int, helpers: int) -> None:
     """At the paper's sizes, plans are valid and better than the heuristic's."""
-    instance = Instance.from_problem(scenario(1, clients, helpers))
+    instance = Instance.from_problem(scenario_problem(1, clients, helpers))
     greedy = balanced_greedy(instance)
-    assert made(instance) < makespan(instance, greedy.helper, greedy.rows)
+    assert verified_makespan(instance) < makespan(instance, greedy.helper, greedy.rows)
 
 
 def test_the_unit_of_time_does_not_matter() -> None:
     """Units ten million times finer give the same plan up to the rounding to slots."""
-    problem = scenario(3, 12, 3)
+    problem = scenario_problem(3, 12, 3)
     fine = Instance.from_problem(problem)
-    for field in ("release", "forward", "between", "backward", "tail", "turnaround_forward"):
+    for field in ("release", "forward", "turnaround", "backward", "tail", "turnaround_forward"):
         fine = fine._replace(**{field: getattr(fine, field) * 10**7})
-    assert made(fine) <= 1.02 * 10**7 * made(Instance.from_problem(problem))
+    assert verified_makespan(fine) <= 1.02 * 10**7 * verified_makespan(Instance.from_problem(problem))
 
 
 def test_huge_problems_have_fewer_windows() -> None:
     """300 clients on 30 helpers with times in ms: the number of windows stays solvable, work is not rounded away."""
-    instance = Instance.from_problem(scenario(1, 300, 30, slot_ms=1))
-    forward = admm.in_slots(instance)
-    assert admm.terms(forward) <= admm.MAX_TERMS < admm.terms(forward._replace(grid=1))
+    instance = Instance.from_problem(scenario_problem(1, 300, 30, slot_ms=1))
+    forward = admm.to_slots(instance)
+    assert admm.window_terms(forward) <= admm.MAX_TERMS < admm.window_terms(forward._replace(grid=1))
     assert forward.length[instance.linked].min() > 4
-    assert admm.in_slots(Instance.from_problem(scenario(1, 40, 5))).grid == 1
+    assert admm.to_slots(Instance.from_problem(scenario_problem(1, 40, 5))).grid == 1
 
 
 def test_same_seed_same_plan() -> None:
     """The same seed gives the same plan, also with little memory."""
-    instance = Instance.from_problem(drawn(5, 12, 3, preemptive=True, longest=9, delay=9, room=1.2))
+    instance = Instance.from_problem(random_problem(5, 12, 3, preemptive=True, longest=9, delay=9, room=1.2))
     assert admm.plan(instance, SearchOptions(3)) == admm.plan(instance, SearchOptions(3))
 
 
 def test_a_time_limit_is_told_of() -> None:
     """A tiny time limit still gives a plan, which is not called deterministic."""
-    instance = Instance.from_problem(scenario(1, 40, 5))
+    instance = Instance.from_problem(scenario_problem(1, 40, 5))
     plan = admm.plan(instance, SearchOptions(0, time_limit_s=0.01))
     verify(instance, plan.helper, plan.rows)
     assert not plan.deterministic

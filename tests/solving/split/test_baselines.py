@@ -12,9 +12,9 @@ from fleetune.solving.split.methods.baselines import (
     random_fcfs,
 )
 from fleetune.solving.split.schedule import SearchOptions, first_come_first_served, schedule_helpers, verify
-from tests.solving.split import brute_force
-from tests.solving.split.instances import drawn, scenario
-from tests.solving.split.test_infeasibility import with_memory
+from tests.solving.split import reference
+from tests.solving.split.problems import random_problem, scenario_problem
+from tests.solving.split.test_assignment import with_memory
 
 
 def test_balanced_by_hand() -> None:
@@ -43,8 +43,8 @@ def test_balanced_where_the_greedy_way_is_a_dead_end() -> None:
 def test_valid_wherever_anything_is(preemptive: bool) -> None:
     """200 problems with hardly any room: both methods find a schedule, first come first served, nothing interrupted."""
     for seed in range(200):
-        problem = drawn(seed, 1 + seed % 6, 1 + seed % 3, preemptive=preemptive, link=0.3, room=1.2, switch=2)
-        if not brute_force.assignments(problem):
+        problem = random_problem(seed, 1 + seed % 6, 1 + seed % 3, preemptive=preemptive, link=0.3, room=1.2, switch=2)
+        if not reference.assignments(problem):
             continue
         instance = Instance.from_problem(problem)
         for plan in (balanced_greedy(instance), random_fcfs(instance, SearchOptions(seed))):
@@ -55,8 +55,8 @@ def test_valid_wherever_anything_is(preemptive: bool) -> None:
 
 def test_random_is_random_by_seed() -> None:
     """The same seed gives the same assignment; over many seeds every feasible one occurs."""
-    problem = drawn(2, 4, 2, preemptive=False, room=2.0)
-    instance, all_of_them = Instance.from_problem(problem), set(brute_force.assignments(problem))
+    problem = random_problem(2, 4, 2, preemptive=False, room=2.0)
+    instance, all_of_them = Instance.from_problem(problem), set(reference.assignments(problem))
     met = {tuple(random_fcfs(instance, SearchOptions(seed)).helper) for seed in range(300)}
     assert met == all_of_them
     assert random_fcfs(instance, SearchOptions(7)) == random_fcfs(instance, SearchOptions(7))
@@ -74,6 +74,6 @@ def test_random_where_room_is_scarce() -> None:
 
 def test_large() -> None:
     """1000 clients on 100 helpers give valid schedules."""
-    instance = Instance.from_problem(scenario(1, 1000, 100, preemptive=False))
+    instance = Instance.from_problem(scenario_problem(1, 1000, 100, preemptive=False))
     for plan in (balanced_greedy(instance), random_fcfs(instance, SearchOptions(1))):
         verify(instance, plan.helper, plan.rows)

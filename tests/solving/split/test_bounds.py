@@ -9,8 +9,8 @@ from fleetune.solving.split.bounds import branch_and_cut_bound, energetic_bound,
 from fleetune.solving.split.energetic import EnergeticBound
 from fleetune.solving.split.instance import Instance
 from fleetune.solving.split.schedule_cache import ScheduleCache
-from tests.solving.split.brute_force import best
-from tests.solving.split.instances import drawn, scenario, tiny
+from tests.solving.split.problems import random_problem, scenario_problem, tiny_problem
+from tests.solving.split.reference import best
 
 HOW = {"switch": 2, "link": 0.15, "room": 1.5}
 
@@ -20,7 +20,7 @@ def test_never_above_the_best(preemptive: bool) -> None:
     """No plan of a tiny problem, with missing links, little memory and switch costs, is below any bound."""
     met = 0
     for seed in range(120):
-        problem = tiny(seed, preemptive=preemptive, **(HOW if seed % 2 else {}))
+        problem = tiny_problem(seed, preemptive=preemptive, **(HOW if seed % 2 else {}))
         least = best(problem)
         if least is None:
             continue
@@ -38,7 +38,7 @@ def test_never_above_the_best(preemptive: bool) -> None:
 def test_horizons(preemptive: bool) -> None:
     """The Benders search rules out no horizon that has a plan, and every horizon below it."""
     for seed in range(40):
-        problem = tiny(seed, preemptive=preemptive, link=0.1)
+        problem = tiny_problem(seed, preemptive=preemptive, link=0.1)
         least = best(problem)
         if least is None:
             continue
@@ -47,18 +47,18 @@ def test_horizons(preemptive: bool) -> None:
         for horizon in (least, least - 1):
             verdict = master.decide(horizon, work=5.0, rounds=100, hint=None, deadline=NO_DEADLINE)
             assert verdict.impossible == (horizon < least)
-            assert verdict.kept == (horizon == least)
+            assert verdict.meets_horizon == (horizon == least)
 
 
 def test_alike_helpers() -> None:
     """With identical helpers the bound equals the work per helper."""
-    problem = drawn(0, 40, 4, preemptive=False, longest=1, delay=0, room=4)
+    problem = random_problem(0, 40, 4, preemptive=False, longest=1, delay=0, room=4)
     assert quick_bound(Instance.from_problem(problem)) == 20
 
 
 def test_rows_hold() -> None:
     """Every cut holds for any assignment at the makespan of its schedules."""
-    instance = Instance.from_problem(scenario(3, 24, 3))
+    instance = Instance.from_problem(scenario_problem(3, 24, 3))
     energetic, cache = EnergeticBound(instance), ScheduleCache(instance)
     random = np.random.default_rng(0)
     for _ in range(20):
@@ -78,7 +78,7 @@ def test_rows_hold() -> None:
 
 def test_time_scale() -> None:
     """The same problem in units a million times finer has, within rounding, a bound a million times larger."""
-    small, large = scenario(1, 20, 4), scenario(1, 20, 4)
+    small, large = scenario_problem(1, 20, 4), scenario_problem(1, 20, 4)
     fields = ("release", "forward", "turnaround_forward", "turnaround_backward", "backward", "tail")
     times = {name: tuple(tuple(x * 10**6 for x in row) for row in getattr(small, name)) for name in fields}
     large = type(small)(

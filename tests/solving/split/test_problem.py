@@ -13,9 +13,9 @@ from fleetune.contracts import json_io
 from fleetune.errors import Refused
 from fleetune.solving.split.instance import Instance
 from fleetune.solving.split.problem import MATRICES, MAX_TIME, Problem
-from tests.solving.split.instances import drawn, scenario, tiny
+from tests.solving.split.problems import random_problem, scenario_problem, tiny_problem
 
-GOOD = json_io.dump(drawn(1, 3, 2, preemptive=True))
+GOOD = json_io.dump(random_problem(1, 3, 2, preemptive=True))
 NAN, INFINITE = float("nan"), float("inf")
 Path = tuple[str | int, ...]
 
@@ -132,7 +132,7 @@ def test_required_keys(missing: str) -> None:
 
 def test_a_problem_is_its_json() -> None:
     """A problem that is written and read again is equal, missing links included."""
-    for problem in (tiny(3, preemptive=True, link=0.4), scenario(1, 6, 2)):
+    for problem in (tiny_problem(3, preemptive=True, link=0.4), scenario_problem(1, 6, 2)):
         assert json_io.parse(Problem, json_io.text(problem), "p.json") == problem
         assert json_io.parse(Problem, json.dumps(json_io.dump(problem)), "p.json") == problem
 

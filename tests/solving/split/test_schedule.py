@@ -1,8 +1,8 @@
 """Schedules: cost and validation by hand, and dispatching of one helper by simple rules."""
 
-import heapq
+import itertools
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 
@@ -11,10 +11,7 @@ from fleetune.solving.split.problem import Problem
 from fleetune.solving.split.schedule import (
     BACKWARD,
     FORWARD,
-    Rank,
-    Row,
-    _releases,
-    _run,
+    TaskRow,
     completion,
     first_come_first_served,
     makespan,
@@ -22,11 +19,11 @@ from fleetune.solving.split.schedule import (
     schedule_helpers,
     verify,
 )
-from tests.solving.split import brute_force
-from tests.solving.split.instances import drawn
+from tests.solving.split import reference
+from tests.solving.split.problems import random_problem
 
 
-def made(*, preemptive: bool = True, switch: int = 0) -> Instance:
+def two_clients(*, preemptive: bool = True, switch: int = 0) -> Instance:
     """Two clients of forward 2, backward 3, between 1 + 1, tail 4; client 1 is released at 5 on helper 0 of two."""
     problem = Problem(
         release=((0, 5), (0, None)),
@@ -43,37 +40,40 @@ def made(*, preemptive: bool = True, switch: int = 0) -> Instance:
     return Instance.from_problem(problem)
 
 
-WHOLE = [Row(0, FORWARD, 0, 2), Row(0, BACKWARD, 4, 7), Row(1, FORWARD, 7, 9), Row(1, BACKWARD, 11, 14)]
+WHOLE = [TaskRow(0, FORWARD, 0, 2), TaskRow(0, BACKWARD, 4, 7), TaskRow(1, FORWARD, 7, 9), TaskRow(1, BACKWARD, 11, 14)]
 PIECES = [
-    Row(0, FORWARD, 0, 2), Row(0, BACKWARD, 4, 5), Row(1, FORWARD, 5, 7), Row(0, BACKWARD, 7, 9),
-    Row(1, BACKWARD, 9, 12),
+    TaskRow(0, FORWARD, 0, 2), TaskRow(0, BACKWARD, 4, 5), TaskRow(1, FORWARD, 5, 7), TaskRow(0, BACKWARD, 7, 9),
+    TaskRow(1, BACKWARD, 9, 12),
 ]  # fmt: skip
 
 
 def test_completion_by_hand() -> None:
     """Completion is the end of the last backward + tail + the switch cost of every start and resume."""
-    assert completion(made(), [0, 0], WHOLE) == [11, 18]
-    assert completion(made(), [0, 0], PIECES) == [13, 16]
-    assert completion(made(switch=10), [0, 0], WHOLE) == [31, 38]
-    assert completion(made(switch=10), [0, 0], PIECES) == [43, 36]
-    assert makespan(made(switch=10), [0, 0], PIECES) == 43
+    assert completion(two_clients(), [0, 0], WHOLE) == [11, 18]
+    assert completion(two_clients(), [0, 0], PIECES) == [13, 16]
+    assert completion(two_clients(switch=10), [0, 0], WHOLE) == [31, 38]
+    assert completion(two_clients(switch=10), [0, 0], PIECES) == [43, 36]
+    assert makespan(two_clients(switch=10), [0, 0], PIECES) == 43
 
 
 def test_pieces_that_abut_are_one() -> None:
     """Adjacent pieces of one task are joined in any input order; other tasks and gaps keep them apart."""
-    cut = [Row(0, BACKWARD, 5, 7), Row(0, FORWARD, 0, 2), Row(0, BACKWARD, 4, 5), *WHOLE[2:]]
+    cut = [TaskRow(0, BACKWARD, 5, 7), TaskRow(0, FORWARD, 0, 2), TaskRow(0, BACKWARD, 4, 5), *WHOLE[2:]]
     assert merged(cut) == sorted(WHOLE)
     assert merged(PIECES) == sorted(PIECES)
-    assert completion(made(switch=10), [0, 0], cut) == [31, 38]
-    assert merged([Row(0, FORWARD, 0, 2), Row(0, BACKWARD, 2, 3)]) == [Row(0, FORWARD, 0, 2), Row(0, BACKWARD, 2, 3)]
+    assert completion(two_clients(switch=10), [0, 0], cut) == [31, 38]
+    assert merged([TaskRow(0, FORWARD, 0, 2), TaskRow(0, BACKWARD, 2, 3)]) == [
+        TaskRow(0, FORWARD, 0, 2),
+        TaskRow(0, BACKWARD, 2, 3),
+    ]
 
 
 def test_what_keeps_to_the_contract() -> None:
     """Two valid schedules pass."""
-    verify(made(), [0, 0], WHOLE)
-    verify(made(preemptive=False), [0, 0], WHOLE)
-    verify(made(), [0, 0], PIECES)
-    verify(made(), [0, 0], merged(PIECES))
+    verify(two_clients(), [0, 0], WHOLE)
+    verify(two_clients(preemptive=False), [0, 0], WHOLE)
+    verify(two_clients(), [0, 0], PIECES)
+    verify(two_clients(), [0, 0], merged(PIECES))
 
 
 @pytest.mark.parametrize(
@@ -84,37 +84,65 @@ def test_what_keeps_to_the_contract() -> None:
         ([0, -1], WHOLE, "client 1 is on helper -1"),
         ([0, 1], WHOLE, "client 1 has no link to helper 1"),
         ([0, 0], WHOLE[:3], "backward of client 1 lasts 0, not 3"),
-        ([0, 0], [*WHOLE, Row(2, FORWARD, 20, 21)], "is no client's task"),
-        ([0, 0], [*WHOLE, Row(1, BACKWARD, 14, 14)], "takes no time"),
-        ([0, 0], [*WHOLE[:3], Row(1, BACKWARD, 11, 15)], "backward of client 1 lasts 4, not 3"),
-        ([0, 0], [*WHOLE[:3], Row(1, BACKWARD, 10, 13)], "backward of client 1 starts before its gradients are there"),
-        ([0, 0], [*WHOLE[:2], Row(1, FORWARD, 6, 8), WHOLE[3]], "helper 0 runs"),
-        ([0, 0], [Row(0, FORWARD, 0, 2), Row(0, BACKWARD, 9, 12), Row(1, FORWARD, 4, 6), Row(1, BACKWARD, 12, 15)],
+        ([0, 0], [*WHOLE, TaskRow(2, FORWARD, 20, 21)], "is no client's task"),
+        ([0, 0], [*WHOLE, TaskRow(1, BACKWARD, 14, 14)], "takes no time"),
+        ([0, 0], [*WHOLE[:3], TaskRow(1, BACKWARD, 11, 15)], "backward of client 1 lasts 4, not 3"),
+        ([0, 0], [*WHOLE[:3], TaskRow(1, BACKWARD, 10, 13)],
+         "backward of client 1 starts before its gradients are there"),
+        ([0, 0], [*WHOLE[:2], TaskRow(1, FORWARD, 6, 8), WHOLE[3]], "helper 0 runs"),
+        ([0, 0], [WHOLE[0], TaskRow(0, BACKWARD, 9, 12), TaskRow(1, FORWARD, 4, 6), TaskRow(1, BACKWARD, 12, 15)],
          "forward of client 1 starts before its release at 5"),
     ],
 )  # fmt: skip
-def test_what_breaks_it(helper: list[int], rows: list[Row], said: str) -> None:
+def test_what_breaks_it(helper: list[int], rows: list[TaskRow], said: str) -> None:
     """Each violation is described in words."""
     with pytest.raises(AssertionError, match=said):
-        verify(made(), helper, rows)
+        verify(two_clients(), helper, rows)
 
 
 def test_interruptions_need_leave() -> None:
     """A problem without preemption has tasks in one piece."""
     with pytest.raises(AssertionError, match="backward of client 0 is interrupted"):
-        verify(made(preemptive=False), [0, 0], PIECES)
+        verify(two_clients(preemptive=False), [0, 0], PIECES)
 
 
 def test_memory() -> None:
     """Clients that fit one by one may not fit together."""
-    instance = made()._replace(helper_memory=made().helper_memory - 1)
+    instance = two_clients()._replace(helper_memory=two_clients().helper_memory - 1)
     with pytest.raises(AssertionError, match="helper 0 lacks memory"):
         verify(instance, [0, 0], WHOLE)
 
 
+Rank = Callable[[int, int, int], tuple[int, ...]]
+"""(client, direction, ready time) -> priority, smallest first."""
+
+
+def dispatched(
+    instance: Instance, helper: int, clients: Iterable[int], rank: Rank, *, preempt: bool = False
+) -> list[TaskRow]:
+    """Give each unit of time to the ready task of least rank, unless a task that may not be interrupted runs."""
+    ready = {(j, FORWARD): int(instance.release[helper, j]) for j in clients}
+    lengths = (instance.forward, instance.backward)
+    left = {(j, way): int(lengths[way][helper, j]) for j, _ in ready for way in (FORWARD, BACKWARD)}
+    running: tuple[int, int] | None = None
+    units: list[TaskRow] = []
+    for now in itertools.count():
+        waiting = [task for task in ready if left[task] and ready[task] <= now]
+        if running is None or not left[running] or preempt:
+            running = min(waiting, key=lambda task: rank(*task, ready[task]), default=None)
+        if running is not None:
+            units.append(TaskRow(*running, now, now + 1))
+            left[running] -= 1
+            if running[1] == FORWARD and not left[running]:
+                ready[running[0], BACKWARD] = now + 1 + int(instance.turnaround[helper, running[0]])
+        if not any(left.values()):
+            return sorted(merged(units), key=lambda row: row.start)
+    raise AssertionError("unreachable")
+
+
 def by_priority(
     instance: Instance, helper: int, clients: Iterable[int], priority: Sequence[Sequence[int]], *, preempt: bool = False
-) -> list[Row]:
+) -> list[TaskRow]:
     """Dispatch the ready task with the smallest priority[direction][client] whenever free; ties to the lower client.
 
     preempt: a task that becomes ready with a smaller priority interrupts the one that runs.
@@ -123,45 +151,16 @@ def by_priority(
     def rank(client: int, direction: int, _ready: int) -> tuple[int, ...]:
         return int(priority[direction][client]), client, direction
 
-    return _run_preemptive(instance, helper, clients, rank) if preempt else _run(instance, helper, clients, rank)
+    return dispatched(instance, helper, clients, rank, preempt=preempt)
 
 
-def _run_preemptive(instance: Instance, helper: int, clients: Iterable[int], rank: Rank) -> list[Row]:
-    left = [instance.forward[helper].tolist(), instance.backward[helper].tolist()]
-    between, coming = instance.between[helper].tolist(), _releases(instance, helper, clients)
-    waiting: list[tuple[tuple[int, ...], int, int]] = []
-    rows: list[Row] = []
-    now = 0
-    while coming or waiting:
-        if not waiting:
-            now = max(now, coming[0][0])
-        while coming and coming[0][0] <= now:
-            ready, client, direction = heapq.heappop(coming)
-            heapq.heappush(waiting, (rank(client, direction, ready), client, direction))
-        _, client, direction = waiting[0]
-        end = now + left[direction][client]
-        if coming:
-            end = min(end, coming[0][0])
-        left[direction][client] -= end - now
-        if rows and rows[-1][:2] == (client, direction) and rows[-1].end == now:
-            rows[-1] = rows[-1]._replace(end=end)
-        else:
-            rows.append(Row(client, direction, now, end))
-        if left[direction][client] == 0:
-            heapq.heappop(waiting)
-            if direction == FORWARD:
-                heapq.heappush(coming, (end + between[client], client, BACKWARD))
-        now = end
-    return rows
-
-
-def lone(release: list[int], forward: list[int], between: list[int], backward: list[int]) -> Instance:
+def single_helper(release: list[int], forward: list[int], turnaround: list[int], backward: list[int]) -> Instance:
     """Return an instance of one helper with memory for all, without tails."""
     count = len(release)
     problem = Problem(
         release=(tuple(release),),
         forward=(tuple(forward),),
-        turnaround_forward=(tuple(between),),
+        turnaround_forward=(tuple(turnaround),),
         turnaround_backward=((0,) * count,),
         backward=(tuple(backward),),
         tail=((0,) * count,),
@@ -175,20 +174,20 @@ def lone(release: list[int], forward: list[int], between: list[int], backward: l
 
 def test_first_come_by_hand() -> None:
     """Client 1 came at 1 and waits for client 0; its backward, ready at 7, comes before the forward released at 8."""
-    instance = lone([0, 1, 8], [4, 2, 1], [10, 1, 0], [1, 3, 1])
+    instance = single_helper([0, 1, 8], [4, 2, 1], [10, 1, 0], [1, 3, 1])
     assert first_come_first_served(instance, 0, [0, 1, 2]) == [
-        Row(0, FORWARD, 0, 4),
-        Row(1, FORWARD, 4, 6),
-        Row(1, BACKWARD, 7, 10),
-        Row(2, FORWARD, 10, 11),
-        Row(2, BACKWARD, 11, 12),
-        Row(0, BACKWARD, 14, 15),
+        TaskRow(0, FORWARD, 0, 4),
+        TaskRow(1, FORWARD, 4, 6),
+        TaskRow(1, BACKWARD, 7, 10),
+        TaskRow(2, FORWARD, 10, 11),
+        TaskRow(2, BACKWARD, 11, 12),
+        TaskRow(0, BACKWARD, 14, 15),
     ]
 
 
 def test_ties_go_to_the_lower_client() -> None:
     """Ties go to the lower client in whatever order the clients are named."""
-    instance = lone([0, 0, 0], [1, 1, 1], [0, 0, 0], [1, 1, 1])
+    instance = single_helper([0, 0, 0], [1, 1, 1], [0, 0, 0], [1, 1, 1])
     by_order = [first_come_first_served(instance, 0, order) for order in ([0, 1, 2], [2, 1, 0])]
     assert by_order[0] == by_order[1]
     assert [row.client for row in by_order[0]] == [0, 1, 2, 0, 1, 2]
@@ -196,21 +195,26 @@ def test_ties_go_to_the_lower_client() -> None:
 
 def test_priorities_by_hand() -> None:
     """The urgent client waits for the one that runs, or interrupts it at once."""
-    instance = lone([0, 2], [6, 2], [20, 0], [1, 2])
+    instance = single_helper([0, 2], [6, 2], [20, 0], [1, 2])
     priority = [[1, 0], [1, 0]]
     assert by_priority(instance, 0, [0, 1], priority)[:3] == [
-        Row(0, FORWARD, 0, 6), Row(1, FORWARD, 6, 8), Row(1, BACKWARD, 8, 10)
+        TaskRow(0, FORWARD, 0, 6), TaskRow(1, FORWARD, 6, 8), TaskRow(1, BACKWARD, 8, 10)
     ]  # fmt: skip
     assert by_priority(instance, 0, [0, 1], priority, preempt=True)[:4] == [
-        Row(0, FORWARD, 0, 2), Row(1, FORWARD, 2, 4), Row(1, BACKWARD, 4, 6), Row(0, FORWARD, 6, 10)
+        TaskRow(0, FORWARD, 0, 2), TaskRow(1, FORWARD, 2, 4), TaskRow(1, BACKWARD, 4, 6), TaskRow(0, FORWARD, 6, 10)
     ]  # fmt: skip
 
 
 def test_an_equal_priority_interrupts_nobody() -> None:
     """Ties go to the lower client, and equal tasks of one client follow each other."""
-    instance = lone([0, 2], [6, 2], [0, 0], [1, 2])
+    instance = single_helper([0, 2], [6, 2], [0, 0], [1, 2])
     rows = by_priority(instance, 0, [0, 1], [[0, 0], [0, 0]], preempt=True)
-    assert rows == [Row(0, FORWARD, 0, 6), Row(0, BACKWARD, 6, 7), Row(1, FORWARD, 7, 9), Row(1, BACKWARD, 9, 11)]
+    assert rows == [
+        TaskRow(0, FORWARD, 0, 6),
+        TaskRow(0, BACKWARD, 6, 7),
+        TaskRow(1, FORWARD, 7, 9),
+        TaskRow(1, BACKWARD, 9, 11),
+    ]
 
 
 @pytest.mark.parametrize("preemptive", [False, True])
@@ -218,12 +222,14 @@ def test_every_rule_keeps_to_the_contract(preemptive: bool) -> None:
     """60 random problems with random priorities: schedules are valid, never idle while a task waits, never below the
     optimum."""
     for seed in range(60):
-        problem = drawn(seed, 2 + seed % 2, 1, preemptive=preemptive, room=9.0)
+        problem = random_problem(seed, 2 + seed % 2, 1, preemptive=preemptive, room=9.0)
         instance, rng = Instance.from_problem(problem), random.Random(seed)
         clients = range(instance.clients)
         priority = [[rng.randrange(3) for _ in clients] for _ in range(2)]
-        optimum = brute_force.best(problem)
+        optimum = reference.best(problem)
         assert optimum is not None
+        in_turn = dispatched(instance, 0, clients, lambda client, direction, ready: (ready, client, direction))
+        assert first_come_first_served(instance, 0, clients) == in_turn
         for rows in (
             first_come_first_served(instance, 0, clients),
             by_priority(instance, 0, clients, priority, preempt=preemptive),
@@ -234,13 +240,13 @@ def test_every_rule_keeps_to_the_contract(preemptive: bool) -> None:
             assert busy(instance, rows)
 
 
-def busy(instance: Instance, rows: list[Row]) -> bool:
+def busy(instance: Instance, rows: list[TaskRow]) -> bool:
     """Return True if some task of `rows` runs in every unit of time in which one was ready and not done."""
     occupied = {t for row in rows for t in range(row.start, row.end)}
     for j in range(instance.clients):
         ahead = [row for row in rows if row[:2] == (j, FORWARD)]
         back = [row for row in rows if row[:2] == (j, BACKWARD)]
-        for ready, pieces in ((instance.release[0, j], ahead), (ahead[-1].end + instance.between[0, j], back)):
+        for ready, pieces in ((instance.release[0, j], ahead), (ahead[-1].end + instance.turnaround[0, j], back)):
             if any(t not in occupied for t in range(int(ready), pieces[-1].end)):
                 return False
     return True
@@ -248,7 +254,7 @@ def busy(instance: Instance, rows: list[Row]) -> bool:
 
 def test_everywhere_serves_each_helper_its_own() -> None:
     """One rule schedules each helper with the clients assigned to it."""
-    instance = Instance.from_problem(drawn(4, 6, 3, preemptive=False, room=9.0))
+    instance = Instance.from_problem(random_problem(4, 6, 3, preemptive=False, room=9.0))
     helper = [2, 0, 0, 2, 2, 0]
     rows = schedule_helpers(instance, helper, first_come_first_served)
     verify(instance, helper, rows)

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from fleetune.solving.split.instance import Instance
 from fleetune.solving.split.preemptive import Job, Span, minimise_max_cost, schedule_backwards
-from fleetune.solving.split.schedule import BACKWARD, FORWARD, Row, first_come_first_served, makespan, verify
+from fleetune.solving.split.schedule import BACKWARD, FORWARD, TaskRow, first_come_first_served, makespan, verify
 from fleetune.solving.split.single_machine import INFINITE_TIME, SingleMachine
-from tests.solving.split.brute_force import on_one_helper
-from tests.solving.split.instances import drawn, scenario
+from tests.solving.split.problems import random_problem, scenario_problem
+from tests.solving.split.reference import on_one_helper
 
 JOBS = st.lists(st.builds(Job, st.integers(0, 6), st.integers(1, 3), st.integers(0, 6)), min_size=1, max_size=4)
 BUSY = st.lists(st.booleans(), max_size=8).map(lambda slots: [(t, t + 1) for t, busy in enumerate(slots) if busy])
@@ -125,17 +125,17 @@ def test_large_times_and_many_jobs() -> None:
 def test_with_backwards(seed: int) -> None:
     """Backwards after forwards in any order are valid, released l + l' after their forward, and optimal."""
     rng = random.Random(seed)
-    instance = Instance.from_problem(drawn(seed, 4, 1, preemptive=True, room=9.0))
+    instance = Instance.from_problem(random_problem(seed, 4, 1, preemptive=True, room=9.0))
     forwards, now = [], 0
     for j in rng.sample(range(4), 4):
         start = max(now, int(instance.release[0, j])) + rng.randrange(2)
         now = start + int(instance.forward[0, j])
-        forwards.append(Row(j, FORWARD, start, now))
+        forwards.append(TaskRow(j, FORWARD, start, now))
     rows = schedule_backwards(instance, 0, forwards)
     verify(instance, [0] * 4, rows)
     ends = {row.client: row.end for row in forwards}
     jobs = [
-        Job(ends[j] + int(instance.between[0, j]), int(instance.backward[0, j]), int(instance.tail[0, j]))
+        Job(ends[j] + int(instance.turnaround[0, j]), int(instance.backward[0, j]), int(instance.tail[0, j]))
         for j in range(4)
     ]
     assert makespan(instance, [0] * 4, rows) == least_cost(jobs, [(row.start, row.end) for row in forwards])
@@ -154,7 +154,7 @@ def test_least(preemptive: bool, switch: int) -> None:
     for seed in range(40):
         clients = 2 + seed % 2 if preemptive else 2 + seed % 3
         longest = 2 if preemptive and clients == 3 else 3
-        problem = drawn(seed, clients, 1, preemptive=preemptive, longest=longest, switch=switch, room=9)
+        problem = random_problem(seed, clients, 1, preemptive=preemptive, longest=longest, switch=switch, room=9)
         instance, everyone = Instance.from_problem(problem), list(range(clients))
         found = SingleMachine(instance, 0).solve(everyone, nodes=5000)
         verify(instance, [0] * clients, found.rows)
@@ -170,7 +170,7 @@ def test_least(preemptive: bool, switch: int) -> None:
 def test_decision(preemptive: bool) -> None:
     """A search below the optimum finds nothing, and its bound proves that there is nothing."""
     for seed in range(20):
-        problem = scenario(seed, 5, 1, preemptive=preemptive)
+        problem = scenario_problem(seed, 5, 1, preemptive=preemptive)
         machine = SingleMachine(Instance.from_problem(problem), 0)
         best = machine.solve(range(5), nodes=5000)
         assert best.proven
@@ -184,5 +184,5 @@ def test_decision(preemptive: bool) -> None:
 
 def test_nothing() -> None:
     """A helper without clients has makespan 0."""
-    machine = SingleMachine(Instance.from_problem(scenario(0, 3, 2)), 1)
+    machine = SingleMachine(Instance.from_problem(scenario_problem(0, 3, 2)), 1)
     assert machine.solve([], nodes=10).value == 0

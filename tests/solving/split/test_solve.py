@@ -13,16 +13,16 @@ from fleetune.solving.split.methods import SUMMARIES
 from fleetune.solving.split.problem import Problem, Solution
 from fleetune.solving.split.solve import solve
 from tests.golden import same_as_golden
-from tests.solving.split import brute_force
-from tests.solving.split.contract import check
-from tests.solving.split.instances import drawn, scenario, tiny
+from tests.solving.split import reference
+from tests.solving.split.problems import random_problem, scenario_problem, tiny_problem
+from tests.solving.split.reference import check
 
 METHODS = list(SUMMARIES)
 
 
 def solvable(problem: Problem, method: str) -> bool:
     """Return True if the method accepts the problem and an assignment exists."""
-    return (problem.preemptive or method != "admm") and bool(brute_force.assignments(problem))
+    return (problem.preemptive or method != "admm") and bool(reference.assignments(problem))
 
 
 @pytest.mark.parametrize("preemptive", [False, True])
@@ -30,11 +30,11 @@ def solvable(problem: Problem, method: str) -> bool:
 def test_every_plan_keeps_to_the_contract(method: str, preemptive: bool) -> None:
     """24 tiny problems: constraints, objective and order by the contract; the optimum lies between bound and plan."""
     for seed in range(24):
-        problem = tiny(seed, preemptive=preemptive, link=0.15, room=1.5, switch=seed % 3)
+        problem = tiny_problem(seed, preemptive=preemptive, link=0.15, room=1.5, switch=seed % 3)
         if solvable(problem, method):
             plan = solve(problem, method=method, seed=seed)
             check(problem, plan)
-            optimum = brute_force.best(problem)
+            optimum = reference.best(problem)
             assert optimum is not None and plan.lower_bound is not None
             assert plan.lower_bound <= optimum <= plan.objective
             assert plan.deterministic
@@ -44,7 +44,7 @@ def test_every_plan_keeps_to_the_contract(method: str, preemptive: bool) -> None
 @pytest.mark.parametrize("method", METHODS)
 def test_the_same_again(method: str, preemptive: bool) -> None:
     """The same problem and seed give the same JSON up to the seconds."""
-    problem = drawn(6, 7, 3, preemptive=preemptive, longest=9, delay=9, link=0.1, room=1.5)
+    problem = random_problem(6, 7, 3, preemptive=preemptive, longest=9, delay=9, link=0.1, room=1.5)
     if not solvable(problem, method):
         return
     once, again = (solving.document(solve(problem, method=method, seed=3)) for _ in range(2))
@@ -54,7 +54,7 @@ def test_the_same_again(method: str, preemptive: bool) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_large_times(method: str) -> None:
     """Times of 10^9 units and a missing link cause no overflow and no slot-by-slot counting."""
-    problem = scenario(2, 8, 3)
+    problem = scenario_problem(2, 8, 3)
     large = {
         field: tuple(
             tuple(None if (i, j) == (1, 2) else value * 10**9 for j, value in enumerate(row))
@@ -68,7 +68,9 @@ def test_large_times(method: str) -> None:
 
 def test_an_infeasible_problem_is_told_by_every_method() -> None:
     """Every method raises Infeasible and names who lacks what."""
-    short = dataclasses.replace(tiny(3, preemptive=True), helper_memory=(1.0,) * 2, client_memory=(1.0, 1.0, 1.5))
+    short = dataclasses.replace(
+        tiny_problem(3, preemptive=True), helper_memory=(1.0,) * 2, client_memory=(1.0, 1.0, 1.5)
+    )
     for method in METHODS:
         with pytest.raises(Infeasible, match=r"client 2 lacks 0.5 of memory on helper 0"):
             solve(short, method=method)
@@ -79,20 +81,20 @@ def test_admm_is_for_preemptive_problems() -> None:
     with pytest.raises(
         Refused, match="method admm: its schedules interrupt tasks.*take auto.*or set preemptive to true"
     ):
-        solve(tiny(3, preemptive=False), method="admm")
+        solve(tiny_problem(3, preemptive=False), method="admm")
 
 
 def test_an_unknown_method() -> None:
     """An unknown method is refused with the known ones, also through the common interface."""
     with pytest.raises(Refused, match="'magic' is not known; allowed are auto, exact, admm, balanced-greedy, random-"):
-        solve(tiny(3, preemptive=True), method="magic")
+        solve(tiny_problem(3, preemptive=True), method="magic")
     with pytest.raises(Refused, match="method 'magic' is not known for kind split"):
-        solving.solve(SPLIT, tiny(3, preemptive=True), method="magic")
+        solving.solve(SPLIT, tiny_problem(3, preemptive=True), method="magic")
 
 
 def test_through_the_interface() -> None:
     """The kind is registered, reads its JSON, and its first method is the default."""
-    problem = tiny(2, preemptive=True)
+    problem = tiny_problem(2, preemptive=True)
     kind, read = solving.read(json_io.text(problem), "p.json", solving.kinds())
     assert (kind, read) == (SPLIT, problem)
     plan = solving.solve(kind, read)
@@ -103,17 +105,17 @@ def test_through_the_interface() -> None:
 
 def test_a_plan_is_its_json() -> None:
     """A plan that is written and read again is equal."""
-    plan = solve(tiny(2, preemptive=True), method="balanced-greedy")
+    plan = solve(tiny_problem(2, preemptive=True), method="balanced-greedy")
     assert json_io.parse(Solution, json_io.text(plan), "plan.json") == plan
 
 
 def test_in_short() -> None:
     """The summary shows clients per helper, and interruptions if any."""
-    plan = solve(drawn(1, 5, 2, preemptive=False, room=4.0), method="balanced-greedy")
+    plan = solve(random_problem(1, 5, 2, preemptive=False, room=4.0), method="balanced-greedy")
     assert in_short(plan) == "5 clients on 2 helpers (3 + 2)"
     piece = plan.schedule[0]
     assert in_short(dataclasses.replace(plan, schedule=(*plan.schedule, piece))).endswith("(3 + 2), 1 interruption")
-    many = solve(scenario(1, 30, 14, preemptive=False), method="random-fcfs")
+    many = solve(scenario_problem(1, 30, 14, preemptive=False), method="random-fcfs")
     assert in_short(many).endswith(" + ...)")
 
 
@@ -133,7 +135,7 @@ def text(plan: Solution) -> str:
 @pytest.mark.parametrize("method", ["admm", "balanced-greedy", "random-fcfs"])
 def test_plan(method: str) -> None:
     """8 clients on 3 helpers with little memory and switch costs: the plan equals the golden file."""
-    problem = drawn(4, 8, 3, preemptive=True, longest=9, delay=12, link=0.1, room=1.4, switch=2)
+    problem = random_problem(4, 8, 3, preemptive=True, longest=9, delay=12, link=0.1, room=1.4, switch=2)
     plan = solve(problem, method=method)
     check(problem, plan)
     same_as_golden(f"solve-split-{method}.txt", text(plan))
@@ -141,7 +143,7 @@ def test_plan(method: str) -> None:
 
 def test_plan_without_interruptions() -> None:
     """The same problem without preemption: the plan equals the golden file."""
-    problem = drawn(4, 8, 3, preemptive=False, longest=9, delay=12, link=0.1, room=1.4, switch=2)
+    problem = random_problem(4, 8, 3, preemptive=False, longest=9, delay=12, link=0.1, room=1.4, switch=2)
     plan = solve(problem, method="balanced-greedy")
     check(problem, plan)
     same_as_golden("solve-split-whole-balanced-greedy.txt", text(plan))

@@ -26,8 +26,8 @@ def balanced_greedy(instance: Instance, options: SearchOptions = SearchOptions()
     helper = balanced_assignment(instance)
     deterministic = helper is not None or not deadline.limited
     if helper is None:
-        placed = even_assignment(instance, deadline.left_s()) or options.placed or find_assignment(instance)
-        helper = None if placed is None else list(placed)
+        feasible = even_assignment(instance, deadline.left_s()) or options.feasible or find_assignment(instance)
+        helper = None if feasible is None else list(feasible)
     assert helper is not None, "only asked where everyone fits"
     return Candidate(helper, schedule_helpers(instance, helper, first_come_first_served), deterministic=deterministic)
 
@@ -53,22 +53,22 @@ STEPS_PER_CLIENT = 50
 
 def random_fcfs(instance: Instance, options: SearchOptions = SearchOptions()) -> Candidate:  # noqa: B008 - immutable
     """Return a random assignment, scheduled first come first served."""
-    helper = random_assignment(instance, random.Random(options.seed), options.placed)
+    helper = random_assignment(instance, random.Random(options.seed), options.feasible)
     return Candidate(helper, schedule_helpers(instance, helper, first_come_first_served))
 
 
-def random_assignment(instance: Instance, rng: random.Random, placed: Sequence[int] | None = None) -> list[int]:
+def random_assignment(instance: Instance, rng: random.Random, feasible: Sequence[int] | None = None) -> list[int]:
     """Draw an assignment within memory, for problems that have one. placed: an assignment that fits, if known."""
     for _ in range(TRIES):
-        helper = _dealt(instance, rng)
+        helper = _random_greedy(instance, rng)
         if helper is not None:
             return helper
-    found = placed or find_assignment(instance)
+    found = feasible or find_assignment(instance)
     assert found is not None, "only asked where everyone fits"
-    return _shaken(instance, list(found), rng)
+    return _perturbed(instance, list(found), rng)
 
 
-def _dealt(instance: Instance, rng: random.Random) -> list[int] | None:
+def _random_greedy(instance: Instance, rng: random.Random) -> list[int] | None:
     left = instance.helper_memory.copy()
     helper = [-1] * instance.clients
     for j in rng.sample(range(instance.clients), instance.clients):
@@ -80,7 +80,7 @@ def _dealt(instance: Instance, rng: random.Random) -> list[int] | None:
     return helper
 
 
-def _shaken(instance: Instance, helper: list[int], rng: random.Random) -> list[int]:
+def _perturbed(instance: Instance, helper: list[int], rng: random.Random) -> list[int]:
     """Apply random moves and swaps within memory and links."""
     left = instance.helper_memory.copy()
     np.subtract.at(left, helper, instance.client_memory)

@@ -7,12 +7,11 @@ import pytest
 
 from fleetune.errors import Infeasible, TryAgain
 from fleetune.solving.limits import Deadline
-from fleetune.solving.split.assignment import even_assignment, find_assignment, largest_assignment
-from fleetune.solving.split.infeasibility import require_assignment
+from fleetune.solving.split.assignment import even_assignment, find_assignment, largest_assignment, require_assignment
 from fleetune.solving.split.instance import Instance
 from fleetune.solving.split.problem import Problem
-from tests.solving.split import brute_force
-from tests.solving.split.instances import drawn
+from tests.solving.split import reference
+from tests.solving.split.problems import random_problem
 
 
 def with_memory(
@@ -82,8 +81,8 @@ def test_infeasible_just_when_no_assignment_fits() -> None:
     """300 problems with little memory and few links agree with brute force; assignments keep memory and links."""
     outcomes = set()
     for seed in range(300):
-        problem = drawn(seed, 1 + seed % 6, 1 + seed % 3, preemptive=False, link=0.3, room=1.1)
-        instance, all_of_them = Instance.from_problem(problem), brute_force.assignments(problem)
+        problem = random_problem(seed, 1 + seed % 6, 1 + seed % 3, preemptive=False, link=0.3, room=1.1)
+        instance, all_of_them = Instance.from_problem(problem), reference.assignments(problem)
         outcomes.add(bool(all_of_them))
         for found in (find_assignment(instance), even_assignment(instance)):
             assert (found is not None) == bool(all_of_them)
@@ -102,7 +101,7 @@ def test_infeasible_just_when_no_assignment_fits() -> None:
 def test_as_many_as_fit() -> None:
     """The largest number of clients that fit at once equals the enumerated one."""
     for seed in range(30):
-        problem = drawn(seed, 4, 2, preemptive=False, link=0.2, room=0.6)
+        problem = random_problem(seed, 4, 2, preemptive=False, link=0.2, room=0.6)
         instance = Instance.from_problem(problem)
         most = 0
         for helper in itertools.product([-1, 0, 1], repeat=4):

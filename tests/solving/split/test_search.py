@@ -19,9 +19,8 @@ from fleetune.solving.split.schedule_cache import ScheduleCache, masks_of
 from fleetune.solving.split.single_machine import SingleMachine
 from fleetune.solving.split.solve import solve
 from tests.golden import same_as_golden
-from tests.solving.split.brute_force import best
-from tests.solving.split.contract import check
-from tests.solving.split.instances import drawn, scenario, tiny
+from tests.solving.split.problems import random_problem, scenario_problem, tiny_problem
+from tests.solving.split.reference import best, check
 
 
 @pytest.mark.parametrize("method", ["exact", "auto"])
@@ -30,7 +29,7 @@ from tests.solving.split.instances import drawn, scenario, tiny
 def test_best_of_all(preemptive: bool, switch: int, method: str) -> None:
     """The plan satisfies the contract, is optimal and proven; a problem without a plan is Infeasible."""
     for seed in range(24):
-        problem = tiny(seed, preemptive=preemptive, switch=switch, link=0.15, room=1.2 + seed % 2)
+        problem = tiny_problem(seed, preemptive=preemptive, switch=switch, link=0.15, room=1.2 + seed % 2)
         least = best(problem)
         if least is None:
             with pytest.raises(Infeasible):
@@ -49,7 +48,7 @@ def test_cp_model(preemptive: bool, switch: int) -> None:
     """The CP-SAT model alone finds the optimum from a poor plan, and proves that there is none better."""
     improvements = 0
     for seed in range(30):
-        problem = tiny(seed, preemptive=preemptive, switch=switch, link=0.1)
+        problem = tiny_problem(seed, preemptive=preemptive, switch=switch, link=0.1)
         least = best(problem)
         if least is None:
             continue
@@ -73,7 +72,7 @@ def test_cp_model(preemptive: bool, switch: int) -> None:
 @pytest.mark.parametrize("preemptive", [False, True])
 def test_golden_exact(preemptive: bool) -> None:
     """The plan equals the golden file."""
-    problem = drawn(3, 7, 2, preemptive=preemptive, longest=6, delay=12, switch=2)
+    problem = random_problem(3, 7, 2, preemptive=preemptive, longest=6, delay=12, switch=2)
     name = f"solve-split-exact-{'preemptive' if preemptive else 'whole'}.txt"
     same_as_golden(name, drawing(solve(problem, method="exact")))
 
@@ -88,7 +87,7 @@ def drawing(plan) -> str:  # type: ignore[no-untyped-def]
     return "\n".join(lines) + "\n"
 
 
-def shown(plan: Solution) -> dict[str, Any]:
+def without_time(plan: Solution) -> dict[str, Any]:
     """Return the plan's JSON without the seconds."""
     return {key: value for key, value in document(plan).items() if key != "solve_s"}
 
@@ -97,7 +96,7 @@ def shown(plan: Solution) -> dict[str, Any]:
 def test_never_worse(preemptive: bool) -> None:
     """Neither of the paper's heuristics has a shorter makespan, with switch costs, little memory and missing links."""
     for seed in range(12):
-        problem = drawn(
+        problem = random_problem(
             seed, 4 + seed % 9, 1 + seed % 4, preemptive=preemptive, longest=9, delay=20, link=0.1, room=1.4,
             switch=seed % 3,
         )  # fmt: skip
@@ -116,16 +115,22 @@ def test_never_worse(preemptive: bool) -> None:
 @pytest.mark.parametrize("preemptive", [False, True])
 def test_same_again(preemptive: bool) -> None:
     """Two runs differ only in the seconds."""
-    for problem in (scenario(4, 14, 3, preemptive=preemptive), drawn(5, 16, 4, preemptive=preemptive, longest=9)):
-        assert shown(solve(problem, seed=3)) == shown(solve(problem, seed=3))
-    short = scenario(4, 8, 2, preemptive=preemptive)
-    assert shown(solve(short, method="exact")) == shown(solve(short, method="exact"))
+    for problem in (
+        scenario_problem(4, 14, 3, preemptive=preemptive),
+        random_problem(5, 16, 4, preemptive=preemptive, longest=9),
+    ):
+        assert without_time(solve(problem, seed=3)) == without_time(solve(problem, seed=3))
+    short = scenario_problem(4, 8, 2, preemptive=preemptive)
+    assert without_time(solve(short, method="exact")) == without_time(solve(short, method="exact"))
 
 
 @pytest.mark.parametrize("preemptive", [False, True])
 def test_scale(preemptive: bool) -> None:
     """70 clients on 10 helpers: a valid plan within 3 % of its own bound."""
-    for problem in (scenario(0, 70, 10, preemptive=preemptive), drawn(1, 70, 10, preemptive=preemptive, delay=60)):
+    for problem in (
+        scenario_problem(0, 70, 10, preemptive=preemptive),
+        random_problem(1, 70, 10, preemptive=preemptive, delay=60),
+    ):
         plan = solve(problem)
         check(problem, plan)
         assert plan.lower_bound is not None
@@ -135,7 +140,7 @@ def test_scale(preemptive: bool) -> None:
 @pytest.mark.parametrize("preemptive", [False, True])
 def test_alike_helpers(preemptive: bool) -> None:
     """Identical helpers, the worst case of constraint solvers alone, are solved to optimality or nearly."""
-    one = scenario(7, 16, 1, preemptive=preemptive)
+    one = scenario_problem(7, 16, 1, preemptive=preemptive)
     matrices = {name: getattr(one, name) * 4 for name in MATRICES}
     problem = replace(one, **matrices, helper_memory=one.helper_memory * 4, switch_cost=one.switch_cost * 4)
     plan = solve(problem)
@@ -148,7 +153,7 @@ def test_alike_helpers(preemptive: bool) -> None:
 @pytest.mark.parametrize("preemptive", [False, True])
 def test_fine_units(preemptive: bool, method: str) -> None:
     """Times in a unit a million times finer are planned as well as coarse ones."""
-    problem = finer(scenario(1, 9, 3, preemptive=preemptive), 10**6)
+    problem = finer(scenario_problem(1, 9, 3, preemptive=preemptive), 10**6)
     plan = solve(problem, method=method)
     check(problem, plan)
     assert plan.lower_bound is not None
@@ -157,7 +162,7 @@ def test_fine_units(preemptive: bool, method: str) -> None:
 
 def test_largest_units() -> None:
     """The largest permitted numbers give a valid plan with a bound and no overflow."""
-    problem = finer(scenario(1, 6, 2), 10**11)
+    problem = finer(scenario_problem(1, 6, 2), 10**11)
     check(problem, solve(problem))
 
 
@@ -174,7 +179,7 @@ def finer(problem: Problem, factor: int) -> Problem:
 @pytest.mark.parametrize("method", ["auto", "exact"])
 def test_time_limit(method: str) -> None:
     """A time limit is kept, gives a valid plan, and makes the plan non-deterministic."""
-    problem = drawn(3, 40, 6, preemptive=False, longest=30, delay=60, room=1.3)
+    problem = random_problem(3, 40, 6, preemptive=False, longest=30, delay=60, room=1.3)
     plan = solve(problem, method=method, time_limit_s=1.0)
     check(problem, plan)
     assert not plan.deterministic
@@ -184,7 +189,7 @@ def test_time_limit(method: str) -> None:
 def test_calm() -> None:
     """No helper interrupts a task if "longest tail first" meets the makespan without interruptions."""
     for seed in range(6):
-        problem = scenario(seed, 10, 3)
+        problem = scenario_problem(seed, 10, 3)
         plan = solve(problem)
         check(problem, plan)
         for i in range(3):
@@ -196,7 +201,7 @@ def test_calm() -> None:
 
 def test_memory_binds() -> None:
     """Each helper has memory for just two of the clients, and gets two."""
-    base = scenario(5, 6, 3)
+    base = scenario_problem(5, 6, 3)
     problem = replace(base, helper_memory=(2.0,) * 3, client_memory=(1.0,) * 6)
     plan = solve(problem)
     check(problem, plan)
@@ -206,5 +211,5 @@ def test_memory_binds() -> None:
 @pytest.mark.parametrize("preemptive", [False, True])
 def test_golden(preemptive: bool) -> None:
     """The plan equals the golden file."""
-    problem = drawn(6, 9, 3, preemptive=preemptive, longest=9, delay=12)
+    problem = random_problem(6, 9, 3, preemptive=preemptive, longest=9, delay=12)
     same_as_golden(f"solve-split-auto-{'preemptive' if preemptive else 'whole'}.txt", drawing(solve(problem)))

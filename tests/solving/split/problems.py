@@ -7,7 +7,7 @@ from fleetune.solving.split.problem import Problem
 Matrix = tuple[tuple[int | None, ...], ...]
 
 
-def drawn(seed: int, clients: int, helpers: int, *, preemptive: bool, **how: float) -> Problem:
+def random_problem(seed: int, clients: int, helpers: int, *, preemptive: bool, **how: float) -> Problem:
     """A random problem that need not be feasible.
 
     how: `longest` task (default 3) and `delay` (default 3), chance of a missing `link` (default 0), `room` of all
@@ -36,15 +36,15 @@ def drawn(seed: int, clients: int, helpers: int, *, preemptive: bool, **how: flo
     )
 
 
-def tiny(seed: int, *, preemptive: bool, **how: float) -> Problem:
+def tiny_problem(seed: int, *, preemptive: bool, **how: float) -> Problem:
     """2 or 3 clients on 1 or 2 helpers, for brute force."""
     clients, helpers = 2 + seed % 2, 1 + seed // 2 % 2
     if preemptive:
         how = {"longest": 2, "delay": 2} | how
-    return drawn(seed, clients, helpers, preemptive=preemptive, **how)
+    return random_problem(seed, clients, helpers, preemptive=preemptive, **how)
 
 
-def scenario(seed: int, clients: int, helpers: int, *, preemptive: bool = True, slot_ms: int = 180) -> Problem:
+def scenario_problem(seed: int, clients: int, helpers: int, *, preemptive: bool = True, slot_ms: int = 180) -> Problem:
     """In the style of the paper's scenario 2: uneven devices, links and cut layers; feasible by construction."""
     r = random.Random(f"scenario {seed} {clients} {helpers}")
     speed = [r.uniform(0.8, 3.0) for _ in range(helpers)]
