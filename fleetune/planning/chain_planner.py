@@ -5,30 +5,19 @@ Strategy pp consists of this; others fall back to it where memory allows no cont
 
 from collections.abc import Iterator
 from itertools import permutations
-from typing import NamedTuple
 
 import numpy as np
 
 from fleetune.contracts.plan import Plan
 from fleetune.errors import Infeasible
 from fleetune.planning.plan_result import segment, single_lane_plan
-from fleetune.planning.run_costs import Group, GroupCosts, Matrix, RunCosts
+from fleetune.planning.run_costs import Group, GroupCosts, Matrix, RunCosts, Shortfall
 from fleetune.planning.strategy import Problem, memory_shortage
 from fleetune.solving.hpp.chain_cuts import best_cuts
 from fleetune.solving.hpp.problem import warmups
 
 ALL_ORDERS_UP_TO = 6
 """Number of groups up to which all orders are tried."""
-
-
-class _Shortfall(NamedTuple):
-    """Missing bytes of a device for a run with so many samples of so many kept micro-batches."""
-
-    missing_bytes: float
-    device: str
-    samples: int
-    run: tuple[int, int]
-    kept: int
 
 
 class ChainPlanner:
@@ -120,33 +109,35 @@ class ChainPlanner:
     def _plan(self, order: tuple[Group, ...], edges: list[int]) -> Plan:
         segments = []
         for p, group in enumerate(order):
-            dealt = self.runs.dealt(group, self.kept[p], edges[p], edges[p + 1])
-            assert dealt is not None, "cuts only take runs that fit"
+            shares = self.runs.shares(group, self.kept[p], edges[p], edges[p + 1])
+            assert shares is not None, "cuts only take runs that fit"
             units = self.costs.units(edges[p], edges[p + 1])
-            segments.append(segment(units, list(zip(group, dealt, strict=True)), self.warmups[p]))
+            segments.append(segment(units, list(zip(group, shares, strict=True)), self.warmups[p]))
         return single_lane_plan(self.strategy, self.problem, segments)
 
     def _infeasible(self, orders: list[tuple[Group, ...]]) -> Infeasible:
         """The error for a device too small for every block, or else for the worst one of the nearest candidate."""
+        blocks = [(k, k + 1) for k in range(self.costs.blocks)]
         for group in self.groups:
-            kept = min(self.kept)
-            blocks = [(k, k + 1) for k in range(self.costs.blocks)]
-            run = min(blocks, key=lambda run: self.runs.neediest(group, kept, *run)[2])
-            device, samples, missing = self.runs.neediest(group, kept, *run)
-            if missing > 0:
-                return memory_shortage(device, missing, self.costs.units(*run), samples, kept)
-        missing, device, samples, run, kept = min(self._worst_shortfall(order) for order in orders)
-        return memory_shortage(device, missing, self.costs.units(*run), samples, kept)
+            each = (self.runs.worst_shortfall(group, min(self.kept), block) for block in blocks)
+            cheapest = min(each, key=lambda shortfall: shortfall.missing_bytes)
+            if cheapest.missing_bytes > 0:
+                return self._memory_shortage(cheapest)
+        return self._memory_shortage(min(self._worst_shortfall(order) for order in orders))
 
-    def _worst_shortfall(self, order: tuple[Group, ...]) -> "_Shortfall":
+    def _worst_shortfall(self, order: tuple[Group, ...]) -> Shortfall:
         """The worst shortfall of this order, at the cuts that minimise it."""
         needs = [self.runs.missing(group, kept) for group, kept in zip(order, self.kept, strict=True)]
         edges = best_cuts(len(needs), needs.__getitem__)
         assert edges is not None, "there are enough pieces"
         runs = list(zip(edges, edges[1:], strict=False))
         p = max(range(len(order)), key=lambda p: needs[p][runs[p]])
-        device, samples, missing = self.runs.neediest(order[p], self.kept[p], *runs[p])
-        return _Shortfall(missing, device, samples, runs[p], self.kept[p])
+        return self.runs.worst_shortfall(order[p], self.kept[p], runs[p])
+
+    def _memory_shortage(self, short: Shortfall) -> Infeasible:
+        return memory_shortage(
+            short.device, short.missing_bytes, self.costs.units(*short.run), short.samples, short.kept
+        )
 
     def _whole_model_s(self, group: Group) -> float:
         """Seconds of the whole model on a group, with fluid shares."""

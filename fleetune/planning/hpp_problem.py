@@ -9,11 +9,9 @@ from fleetune.clock import Clock
 from fleetune.clock.costs import lost_s_per_byte
 from fleetune.contracts.plan import Plan
 from fleetune.contracts.profile import Unit
-from fleetune.errors import Infeasible
-from fleetune.formatting import exact_size
 from fleetune.planning import plan_result
 from fleetune.planning.layers import layer_edges
-from fleetune.planning.strategy import Problem
+from fleetune.planning.strategy import Problem, with_room
 from fleetune.solving.hpp import problem as hpp
 from fleetune.solving.hpp.problem import Solution
 
@@ -39,24 +37,19 @@ def to_hpp_problem(
     """Pose the planning problem on the devices `names`.
 
     A device's budget is its memory less that of an idle worker; devices without room for one are left out. Layers are
-    units, joined where no cut is allowed and as `layers` says. param_bytes includes frozen weights and
-    buffers, which a device keeps but neither trains nor reduces. Times are given for every number of samples as the
+    units, joined where no cut is allowed and as `layers` says. Times are given for every number of samples as the
     clock has them, so that both agree to the nanosecond. Infeasible where no device has room for an idle worker.
     """
     clock, profile, fleet = Clock(problem.fleet, problem.profile), problem.profile, problem.fleet
-    room = {name: fleet.device(name).memory_bytes - profile.times_of(name).runtime_bytes for name in names}
-    able = [name for name in names if room[name] >= 0]
-    if not able:
-        best = max(names, key=lambda name: room[name])
-        raise Infeasible(f"device {best} lacks {exact_size(-room[best])} for an idle worker; give it more memory")
+    room = with_room(problem, names)
     edges = layer_edges(problem, layers, clock)
-    forward_s, backward_s = zip(*(_times(problem, clock, name, edges) for name in able), strict=True)
-    ways = [[None if a == b else fleet.link(a, b) for b in able] for a in able]
+    forward_s, backward_s = zip(*(_times(problem, clock, name, edges) for name in room), strict=True)
+    ways = [[None if a == b else fleet.link(a, b) for b in room] for a in room]
     posed = hpp.Problem(
         micro_batch=problem.micro_batch_samples,
         micro_batches=problem.micro_batches,
-        layers=tuple(_layer(profile.units[i:j]) for i, j in pairwise(edges)),
-        devices=tuple(hpp.Device(name=name, memory_bytes=room[name]) for name in able),
+        layers=tuple(join_units(profile.units[i:j]) for i, j in pairwise(edges)),
+        devices=tuple(hpp.Device(name=name, memory_bytes=room[name]) for name in room),
         batch_sizes=tuple(range(1, problem.micro_batch_samples + 1)),
         forward_s=forward_s,
         backward_s=backward_s,
@@ -66,7 +59,7 @@ def to_hpp_problem(
         snapshots=snapshots,
         warmup=warmup,
     )
-    return PosedProblem(posed, edges, tuple(lost_s_per_byte(fleet.device(name)) for name in able))
+    return PosedProblem(posed, edges, tuple(lost_s_per_byte(fleet.device(name)) for name in room))
 
 
 def to_plan(strategy: str, problem: Problem, posed: PosedProblem, solution: Solution) -> Plan:
@@ -89,8 +82,11 @@ def with_reserves(posed: PosedProblem, held_bytes: Mapping[str, int]) -> PosedPr
     return posed._replace(problem=replace(posed.problem, devices=devices))
 
 
-def _layer(units: Sequence[Unit]) -> hpp.Layer:
-    """Join units to a layer; a cut after it carries what a cut after its last unit carries."""
+def join_units(units: Sequence[Unit]) -> hpp.Layer:
+    """Join units to a layer; a cut after it carries what a cut after its last unit carries.
+
+    param_bytes includes frozen weights and buffers, which a device keeps but neither trains nor reduces.
+    """
     first, last = units[0], units[-1]
     return hpp.Layer(
         name=first.name if len(units) == 1 else f"{first.name} .. {last.name}",

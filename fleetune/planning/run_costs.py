@@ -1,43 +1,56 @@
-"""Costs of runs of neighbouring units: seconds and bytes on a device, and on a group of devices that share samples.
+"""Costs of runs of neighbouring units by the clock's times: on a device, and on a group of devices that share samples.
 
 Units that may not be cut apart form a block; a run is a pair of edges (i, j), the blocks i..j-1. Costs are computed
-for all runs at once, as a matrix [i, j] that is valid only where i < j.
+for all runs at once, as a matrix [i, j] that is valid only where i < j. Bytes are those of kind "hpp" (`LayerBytes`)
+and shares those of its `sample_allocation`; what is kept here are the matrices, each computed once.
 """
 
 from collections.abc import Callable
 from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fleetune.clock import Clock
 from fleetune.contracts.profile import Unit
+from fleetune.planning.hpp_problem import join_units
 from fleetune.planning.layers import cut_places
-from fleetune.planning.strategy import Problem
+from fleetune.planning.strategy import Problem, free_bytes
 from fleetune.solving.hpp.instance import LayerBytes
-from fleetune.solving.hpp.sample_allocation import allocate
+from fleetune.solving.hpp.sample_allocation import allocate, allocate_runs
 
 Matrix = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Group = tuple[str, ...]
 
 
+class Shortfall(NamedTuple):
+    """Bytes that a device lacks for a run with `samples` samples of each of `kept` micro-batches; 0 or less: none."""
+
+    missing_bytes: float
+    device: str
+    samples: int
+    run: tuple[int, int]
+    kept: int
+
+
 class RunCosts:
-    """Costs of runs on single devices, with each matrix computed once."""
+    """Costs of runs on single devices."""
 
     def __init__(self, problem: Problem, edges: list[int] | None = None) -> None:
+        """edges: positions in the list of units where a segment may begin or end; None: `cut_places`."""
         self.problem = problem
         self.clock = Clock(problem.fleet, problem.profile)
         units = problem.profile.units
         self.edges = cut_places(units) if edges is None else edges
-        """Positions in the list of units where a segment may begin or end."""
         self._seconds: dict[tuple[str, int], Matrix] = {}
-        self._bytes = LayerBytes(
-            param=self._running(unit.param_bytes + unit.buffer_bytes for unit in units),
-            trainable=self._running(unit.trainable_bytes for unit in units),
-            activation=self._running(unit.activation_bytes for unit in units),
-            state_per_byte=1 + problem.profile.optimizer_bytes_per_param_byte,
+        self.bytes = LayerBytes.of(
+            [join_units(units[i:j]) for i, j in pairwise(self.edges)], problem.profile.optimizer_bytes_per_param_byte
         )
+        all_edges = np.arange(len(self.edges))
+        self._runs = all_edges[:, None], all_edges[None, :]
 
     @property
     def blocks(self) -> int:
@@ -64,45 +77,21 @@ class RunCosts:
 
     def missing(self, device: str, kept_samples: int) -> Matrix:
         """[i, j]: bytes that the device lacks with `kept_samples` samples kept; negative where there is room."""
-        return self.idle_missing(device) + kept_samples * self.activation_bytes()
+        return np.asarray(self.bytes.peak(*self._runs, kept_samples) - free_bytes(self.problem, device), np.float64)
 
-    def idle_missing(self, device: str) -> Matrix:
-        """[i, j]: the same with no samples kept: runtime, weights and their state alone."""
-        budget = self.problem.fleet.device(device).memory_bytes
-        runtime = self.problem.profile.times_of(device).runtime_bytes
-        return self._weights + float(runtime - budget)
-
-    def activation_bytes(self) -> Matrix:
-        """[i, j]: bytes kept per sample between forward and backward."""
-        return np.asarray(self._bytes.activation[None, :] - self._bytes.activation[:, None], dtype=np.float64)
+    def max_samples(self, device: str, kept: int) -> Integers:
+        """[i, j]: largest share that fits the device with `kept` micro-batches between forward and backward."""
+        batch = self.problem.micro_batch_samples
+        return self.bytes.max_samples(*self._runs, free_bytes(self.problem, device), kept, batch)
 
     @cached_property
     def forwards(self) -> NDArray[np.bool_]:
         """[i, j]: whether i < j."""
         return np.triu(np.ones((self.blocks + 1, self.blocks + 1), dtype=bool), k=1)
 
-    @cached_property
-    def _weights(self) -> Matrix:
-        edges = np.arange(self.blocks + 1)
-        return np.asarray(self._bytes.state(edges[:, None], edges[None, :]), dtype=np.float64)
-
-    def _running(self, values: object) -> Integers:
-        total = np.concatenate([[0], np.cumsum(np.fromiter(values, dtype=np.int64))])  # type: ignore[call-overload]
-        return np.asarray(total[self.edges], dtype=np.int64)
-
-
-def max_samples(costs: RunCosts, device: str, kept: int) -> Integers:
-    """[i, j]: largest share of the run that fits the device's memory with `kept` micro-batches between forward and
-    backward; a whole micro-batch at most, 0 where not even the weights fit."""
-    batch = costs.problem.micro_batch_samples
-    room = -costs.idle_missing(device)
-    per_sample = kept * costs.activation_bytes()
-    many = np.where(per_sample > 0, room // np.maximum(per_sample, 1), batch)
-    return np.asarray(np.clip(np.where(room < 0, 0, many), 0, batch), dtype=np.int64)
-
 
 class GroupCosts:
-    """Costs of runs on groups of devices, with each matrix computed once."""
+    """Costs of runs on groups of devices."""
 
     def __init__(self, costs: RunCosts) -> None:
         self.costs = costs
@@ -131,61 +120,54 @@ class GroupCosts:
                 short = np.maximum(self.costs.missing(group[0], kept * self.batch), 0.0)
                 self._missing[key] = np.where(self.costs.forwards, short, np.inf)
             else:
-                self._missing[key] = self._each_run(lambda i, j: max(0.0, *self._needs(group, kept, i, j)[1]))
+                self._missing[key] = self._each_run(
+                    lambda i, j: max(0.0, self.worst_shortfall(group, kept, (i, j)).missing_bytes)
+                )
         return self._missing[key]
 
-    def neediest(self, group: Group, kept: int, i: int, j: int) -> tuple[str, int, float]:
-        """(device, samples, missing bytes) of the worst member behind `missing`."""
-        dealt, missing = self._needs(group, kept, i, j)
-        worst = max(range(len(group)), key=lambda d: missing[d])
-        return group[worst], dealt[worst], missing[worst]
+    def worst_shortfall(self, group: Group, kept: int, run: tuple[int, int]) -> Shortfall:
+        """The shortfall of the worst member behind `missing`."""
+        peaks = self.costs.bytes.peak(*run, kept * np.arange(1, self.batch + 1))
+        needs = [(peaks - free_bytes(self.costs.problem, device)).astype(np.float64).tolist() for device in group]
+        shares = [self.batch] if len(group) == 1 else allocate(needs, [self.batch] * len(group), self.batch)
+        assert shares is not None, "a group is never larger than a micro-batch here"
+        missing = [need[y - 1] for need, y in zip(needs, shares, strict=True)]
+        worst = max(range(len(group)), key=missing.__getitem__)
+        return Shortfall(missing[worst], group[worst], shares[worst], run, kept)
 
-    def dealt(self, group: Group, kept: int, i: int, j: int) -> list[int] | None:
+    def shares(self, group: Group, kept: int, i: int, j: int) -> list[int] | None:
         """Samples of each member for run (i, j), by measured speed within memory; None where they do not fit."""
         if len(group) == 1:
             return [self.batch]
-        most = [int(max_samples(self.costs, device, kept)[i, j]) for device in group]
+        most = [int(self.costs.max_samples(device, kept)[i, j]) for device in group]
         times = [self._running(device) for device in group]
         return allocate([(total[:, j] - total[:, i]).tolist() for total in times], most, self.batch)
 
     def _slowest(self, group: Group, kept: int) -> Matrix:
-        """Allocate samples for all runs at once, one by one as `allocate` does where times grow with samples; the few
-        runs where a measured time falls with more samples are allocated one after another."""
+        """Allocate samples for all runs at once; the few runs where a measured time falls with more samples are
+        allocated one after another."""
         count = self.costs.blocks + 1
-        most = np.stack([max_samples(self.costs, device, kept) for device in group])
+        most = np.stack([self.costs.max_samples(device, kept) for device in group])
         times = [self._running(device) for device in group]
-        dealt = np.ones((len(group), count, count), dtype=np.int64)
         rows, columns = np.indices((count, count))
 
         def seconds(d: int, samples: Integers) -> Matrix:
             table, y = times[d], np.minimum(samples, self.batch) - 1
             return np.asarray(table[y, columns] - table[y, rows])
 
-        for _ in range(self.batch - len(group)):
-            after = [np.where(dealt[d] < most[d], seconds(d, dealt[d] + 1), np.inf) for d in range(len(group))]
-            dealt[np.argmin(after, axis=0), rows, columns] += 1
-        slowest = np.max([seconds(d, dealt[d]) for d in range(len(group))], axis=0)
+        shares = allocate_runs(seconds, most, self.batch)
+        slowest = np.max([seconds(d, shares[d]) for d in range(len(group))], axis=0)
         fits = (most >= 1).all(axis=0) & (most.sum(axis=0) >= self.batch) & self.costs.forwards
         result = np.where(fits, slowest, np.inf)
         for i, j in np.argwhere(fits & ~_growing(times)):
-            shares = self.dealt(group, kept, i, j)
-            assert shares is not None, "it fits"
-            result[i, j] = max(float(t[y - 1, j] - t[y - 1, i]) for t, y in zip(times, shares, strict=True))
+            own = self.shares(group, kept, i, j)
+            assert own is not None, "it fits"
+            result[i, j] = max(float(t[y - 1, j] - t[y - 1, i]) for t, y in zip(times, own, strict=True))
         return result
 
     def _running(self, device: str) -> Matrix:
         """[samples - 1, edge]: forward plus backward seconds of all units before the edge."""
         return np.stack([self.costs.running_seconds(device, y) for y in range(1, self.batch + 1)])
-
-    def _needs(self, group: Group, kept: int, i: int, j: int) -> tuple[list[int], list[float]]:
-        per_sample = kept * float(self.costs.activation_bytes()[i, j])
-        idle = [float(self.costs.idle_missing(device)[i, j]) for device in group]
-        if len(group) == 1:
-            return [self.batch], [idle[0] + self.batch * per_sample]
-        tables = [[base + y * per_sample for y in range(1, self.batch + 1)] for base in idle]
-        dealt = allocate(tables, [self.batch] * len(group), self.batch)
-        assert dealt is not None, "a group is never larger than a micro-batch here"
-        return dealt, [table[y - 1] for table, y in zip(tables, dealt, strict=True)]
 
     def _each_run(self, value: Callable[[int, int], float]) -> Matrix:
         count = self.costs.blocks + 1

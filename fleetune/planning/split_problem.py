@@ -7,7 +7,7 @@ from typing import NamedTuple
 from fleetune.clock import Clock
 from fleetune.clock.costs import segment_bytes
 from fleetune.contracts.profile import Unit
-from fleetune.planning.strategy import Problem
+from fleetune.planning.strategy import Problem, free_bytes
 from fleetune.solving.split.problem import Problem as SplitProblem
 
 
@@ -83,7 +83,6 @@ class SplitProblemBuilder:
                 tuple(max(low, rounded(getattr(chain, field) * times / slot_s)) for chain in row) for row in rows
             )
 
-        fleet, profile = self.problem.fleet, self.problem.profile
         return SplitProblem(
             release=slots("release_s", outside),
             forward=slots("forward_s", many, 1),
@@ -91,10 +90,7 @@ class SplitProblemBuilder:
             turnaround_backward=slots("turnaround_backward_s", between),
             backward=slots("backward_s", many, 1),
             tail=slots("tail_s", outside),
-            helper_memory=tuple(
-                float(max(0, fleet.device(name).memory_bytes - profile.times_of(name).runtime_bytes))
-                for name in self.roles.helpers
-            ),
+            helper_memory=tuple(float(max(0, free_bytes(self.problem, name))) for name in self.roles.helpers),
             client_memory=(float(self._copy_bytes(cuts)),) * len(self.roles.clients),
             preemptive=False,
             switch_cost=(0,) * len(self.roles.helpers),

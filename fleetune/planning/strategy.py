@@ -84,6 +84,21 @@ def not_profiled(problem: Problem) -> str:
     return ""
 
 
+def free_bytes(problem: Problem, device: str) -> int:
+    """Memory of a device beside an idle worker; negative if it is too small for one."""
+    return problem.fleet.device(device).memory_bytes - problem.profile.times_of(device).runtime_bytes
+
+
+def with_room(problem: Problem, names: Sequence[str]) -> dict[str, int]:
+    """Device -> bytes beside an idle worker, without devices too small for one. Infeasible: all are too small."""
+    free = {name: free_bytes(problem, name) for name in names}
+    roomy = {name: size for name, size in free.items() if size >= 0}
+    if not roomy:
+        best = max(names, key=lambda name: free[name])
+        raise Infeasible(f"device {best} lacks {exact_size(-free[best])} for an idle worker; give it more memory")
+    return roomy
+
+
 def enough_samples(problem: Problem, group: Sequence[str]) -> None:
     """Infeasible where a group has more devices than a micro-batch has samples."""
     if len(group) > problem.micro_batch_samples:

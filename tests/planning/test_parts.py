@@ -127,7 +127,7 @@ def test_warmups_beyond_the_micro_batches_may_differ() -> None:
 @settings(max_examples=60, deadline=None)
 @given(tiny(monotone=False), st.integers(1, 2))
 def test_a_group_is_dealt_the_same_for_all_runs_at_once_as_for_each_alone(problem: Problem, kept: int) -> None:
-    """The matrix of slowest members holds, run by run, what `dealt` gives, and infinity where it gives nothing."""
+    """The matrix of slowest members holds, run by run, what `shares` gives, and infinity where it gives nothing."""
     group = tuple(times.device for times in problem.profile.times)
     if len(group) > problem.micro_batch_samples:
         return
@@ -135,9 +135,9 @@ def test_a_group_is_dealt_the_same_for_all_runs_at_once_as_for_each_alone(proble
     runs = GroupCosts(costs)
     matrix = runs.seconds(group, kept)
     for i, j in combinations(range(costs.blocks + 1), 2):
-        dealt = runs.dealt(group, kept, i, j)
-        if dealt is None or matrix[i, j] == np.inf:
-            assert len(group) == 1 or dealt is None and matrix[i, j] == np.inf
+        shares = runs.shares(group, kept, i, j)
+        if shares is None or matrix[i, j] == np.inf:
+            assert len(group) == 1 or shares is None and matrix[i, j] == np.inf
             continue
-        each = [costs.seconds(device, y)[i, j] for device, y in zip(group, dealt, strict=True)]
+        each = [costs.seconds(device, y)[i, j] for device, y in zip(group, shares, strict=True)]
         assert matrix[i, j] == pytest.approx(max(each), rel=1e-9)

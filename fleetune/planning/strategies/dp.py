@@ -14,7 +14,7 @@ from fleetune.errors import Infeasible
 from fleetune.formatting import exact_size
 from fleetune.planning import papers
 from fleetune.planning.plan_result import plan_result, segment, single_lane_plan
-from fleetune.planning.run_costs import RunCosts, max_samples
+from fleetune.planning.run_costs import RunCosts
 from fleetune.planning.strategy import (
     Problem,
     enough_samples,
@@ -57,12 +57,12 @@ class DataParallel:
             missing = float(costs.missing(device, 1)[whole])
             if missing > 0:
                 raise memory_shortage(device, missing, problem.profile.units, samples=1, kept=1)
-        capacities = [int(max_samples(costs, device, 1)[whole]) for device in names]
+        capacities = [int(costs.max_samples(device, 1)[whole]) for device in names]
         seconds = [[float(costs.running_seconds(d, y)[-1]) for y in range(1, batch + 1)] for d in names]
         allocation = allocate(seconds, capacities, batch)
         if allocation is None:
             held = sum(capacities)
-            short = (batch - held) * float(costs.activation_bytes()[whole])
+            short = (batch - held) * float(costs.bytes.activations(*whole))
             raise Infeasible(
                 f"micro_batch_samples is {batch}, but {', '.join(names)} together hold {held} samples of the "
                 f"whole model: they lack {exact_size(short)}; lower training.micro_batch_samples or use strategy pp"

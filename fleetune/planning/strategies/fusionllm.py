@@ -20,17 +20,16 @@ import numpy as np
 
 from fleetune.checks.findings import over_memory
 from fleetune.clock import Clock
-from fleetune.clock.costs import segment_bytes
+from fleetune.clock.memory import segment_bytes
 from fleetune.contracts import json_io
 from fleetune.contracts.plan import BYTES_PER_KEPT_ELEMENT, TOP_K, Plan, PlanResult, Segment
 from fleetune.contracts.record import positive, record
 from fleetune.errors import Infeasible
-from fleetune.formatting import exact_size
 from fleetune.planning import papers
 from fleetune.planning.chain_planner import ChainPlanner
 from fleetune.planning.layers import layer_edges
 from fleetune.planning.plan_result import plan_result, segment, single_lane_plan
-from fleetune.planning.strategy import Problem, not_profiled, taking_part
+from fleetune.planning.strategy import Problem, not_profiled, taking_part, with_room
 from fleetune.planning.top_k import check_ratio, with_top_k
 from fleetune.solving.hpp.problem import warmups
 from fleetune.solving.opfence.problem import Device, Operator, Solution
@@ -123,16 +122,12 @@ def placement_problem(
     memory for an idle worker.
     """
     fleet, samples, clock = problem.fleet, problem.micro_batch_samples, Clock(problem.fleet, problem.profile)
-    room = {name: fleet.device(name).memory_bytes - problem.profile.times_of(name).runtime_bytes for name in names}
-    able = [name for name in names if room[name] >= 0]
-    if not able:
-        best = max(names, key=lambda name: room[name])
-        raise Infeasible(f"device {best} lacks {exact_size(-room[best])} for an idle worker; give it more memory")
-    seconds = np.array([np.sum(clock.unit_times(name, samples), axis=0) for name in able])
+    room = with_room(problem, names)
+    seconds = np.array([np.sum(clock.unit_times(name, samples), axis=0) for name in room])
     layers = np.add.reduceat(seconds, edges[:-1], axis=1)
     whole = np.maximum(layers.sum(axis=1), 1e-12)
     shares = (layers / whole[:, None]).mean(axis=0)
-    both = [[None if a == b else (fleet.link(a, b), fleet.link(b, a)) for b in able] for a in able]
+    both = [[None if a == b else (fleet.link(a, b), fleet.link(b, a)) for b in room] for a in room]
     needed, sent = zip(*(_layer_bytes(problem, first, end, kept) for first, end in pairwise(edges)), strict=True)
     scale = _memory_scale(needed, sent, problem.micro_batches)
     return PlacementProblem(
@@ -148,7 +143,7 @@ def placement_problem(
         ),
         devices=tuple(
             Device(name=name, flops_per_s=WORK / whole_s, memory_bytes=scale * room[name])
-            for name, whole_s in zip(able, whole.tolist(), strict=True)
+            for name, whole_s in zip(room, whole.tolist(), strict=True)
         ),
         alpha_s=tuple(tuple(sum(x.latency_s for x in pair) if pair else None for pair in row) for row in both),
         beta_s_per_byte=tuple(

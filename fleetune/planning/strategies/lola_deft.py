@@ -26,7 +26,7 @@ from fleetune.errors import Infeasible, Refused
 from fleetune.planning import papers
 from fleetune.planning.layers import block_of
 from fleetune.planning.plan_result import plan_result, segment
-from fleetune.planning.strategy import Problem, not_profiled, taking_part
+from fleetune.planning.strategy import Problem, free_bytes, not_profiled, taking_part
 from fleetune.solving.deft import DEFT
 from fleetune.solving.deft.problem import Problem as DeftProblem
 from fleetune.solving.deft.problem import Solution
@@ -143,8 +143,7 @@ def _free_server_bytes(problem: Problem, server: str) -> float:
     """Memory of the server less the parameters that it collects; negative if it is too small."""
     profile = problem.profile
     trained = sum(unit.trainable_bytes for unit in profile.units)
-    held = profile.times_of(server).runtime_bytes + trained * (2 + profile.optimizer_bytes_per_param_byte)
-    return problem.fleet.device(server).memory_bytes - held
+    return free_bytes(problem, server) - trained * (2 + profile.optimizer_bytes_per_param_byte)
 
 
 def _slowest_in(problem: Problem, server: str, names: Sequence[str]) -> float:
@@ -189,13 +188,10 @@ def _instance(problem: Problem, clock: Clock, roles: Roles, blocks: list[Block],
             tuple(problem.micro_batches * (sum(forward) + sum(backward[first:])) + latency_s for first, _ in blocks)
         )
     weights = sum(unit.param_bytes + unit.buffer_bytes for unit in units)
-    free_bytes = [
-        fleet.device(name).memory_bytes - problem.profile.times_of(name).runtime_bytes for name in roles.devices
-    ]
     return DeftProblem(
         bandwidth="joint" if bandwidth == "joint" else "equal",
         compute_s=tuple(compute_s),
-        memory_bytes=tuple(float(max(0, size)) for size in free_bytes),
+        memory_bytes=tuple(float(max(0, free_bytes(problem, name))) for name in roles.devices),
         block_memory_bytes=tuple(
             float(weights + _bytes(problem, block) + samples * _activation_bytes(units[_first_trained(units, block) :]))
             for block in blocks

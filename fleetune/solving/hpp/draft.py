@@ -89,9 +89,7 @@ def evaluate(instance: Instance, draft: Draft) -> DraftCost:
 
 def peak_bytes(instance: Instance, stage: DraftStage, warmup: int, samples: int) -> int:
     """Peak bytes of a member with `samples` samples: Asteroid eq. (3) plus optimizer state and snapshots."""
-    kept = min(warmup, instance.micro_batches) * samples
-    activations = int(instance.activation_bytes[stage.end] - instance.activation_bytes[stage.first])
-    return instance.state_bytes(stage.first, stage.end) + kept * activations
+    return int(instance.bytes.peak(stage.first, stage.end, min(warmup, instance.micro_batches) * samples))
 
 
 def pipeline_of(instance: Instance, draft: Draft) -> Pipeline:

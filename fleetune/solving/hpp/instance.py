@@ -1,11 +1,12 @@
 """A problem's numbers as arrays of running sums, so that the cost of any run of layers is one subtraction."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fleetune.solving.hpp.problem import Problem, warmups
+from fleetune.solving.hpp.problem import Layer, Problem, warmups
 from fleetune.solving.validation import link_matrix
 
 Floats = NDArray[np.float64]
@@ -26,7 +27,11 @@ class Span(NamedTuple):
 
 
 class LayerBytes(NamedTuple):
-    """Running sums of bytes over the layers before each edge, [edge]."""
+    """The memory model of kind "hpp" and of the planners that use it: running sums over the layers before each edge.
+
+    Edges and samples may be integers, or arrays that broadcast. `sample_allocation` has compiled copies of `state` and
+    `max_samples`, which a test compares with these.
+    """
 
     param: Ints
     trainable: Ints
@@ -35,10 +40,38 @@ class LayerBytes(NamedTuple):
     state_per_byte: float
     """Bytes of gradients, optimizer state and snapshots per trainable byte."""
 
+    @classmethod
+    def of(cls, layers: Sequence[Layer], optimizer_bytes_per_param_byte: float, snapshots: int = 0) -> "LayerBytes":
+        """Sums over `layers`; snapshots: number of rollback copies of trained parameters and their optimizer state."""
+        return cls(
+            param=_sums([layer.param_bytes for layer in layers]),
+            trainable=_sums([x.param_bytes if x.trainable_bytes is None else x.trainable_bytes for x in layers]),
+            activation=_sums([layer.activation_bytes for layer in layers]),
+            state_per_byte=(1 + optimizer_bytes_per_param_byte) * (1 + snapshots),
+        )
+
     def state(self, first: int | Ints, end: int | Ints) -> Ints:
         """Bytes of weights, gradients, optimizer state and snapshots of layers [first, end), rounded up once."""
         own = np.ceil((self.trainable[end] - self.trainable[first]) * self.state_per_byte)
         return np.asarray(self.param[end] - self.param[first] + own.astype(np.int64))
+
+    def activations(self, first: int | Ints, end: int | Ints) -> Ints:
+        """Bytes per sample that layers [first, end) keep between forward and backward."""
+        return np.asarray(self.activation[end] - self.activation[first])
+
+    def peak(self, first: int | Ints, end: int | Ints, kept_samples: int | Ints) -> Ints:
+        """Peak bytes of layers [first, end): Asteroid eq. (3) plus optimizer state and snapshots.
+
+        kept_samples: samples between forward and backward, min(K, M) times a device's share of a micro-batch.
+        """
+        return np.asarray(self.state(first, end) + kept_samples * self.activations(first, end))
+
+    def max_samples(self, first: Ints, end: Ints, memory_bytes: int, kept: int, batch: int) -> Ints:
+        """Largest share of a micro-batch whose peak fits `memory_bytes` with `kept` micro-batches between forward and
+        backward; `batch` at most, 0 where not even the state fits."""
+        room, per_sample = memory_bytes - self.state(first, end), kept * self.activations(first, end)
+        share = np.where(per_sample > 0, room // np.maximum(per_sample, 1), batch)
+        return np.asarray(np.clip(np.where(room < 0, 0, share), 0, batch))
 
 
 class InstanceArrays(NamedTuple):
@@ -84,13 +117,7 @@ class Instance:
         self.forward_s, self.backward_s = seconds[..., 0], seconds[..., 1]
         self.best_s = _best(self.forward_s + self.backward_s)
         layers = problem.layers
-        trainable = [layer.param_bytes if layer.trainable_bytes is None else layer.trainable_bytes for layer in layers]
-        self.bytes = LayerBytes(
-            param=_sums([layer.param_bytes for layer in layers]),
-            trainable=_sums(trainable),
-            activation=_sums([layer.activation_bytes for layer in layers]),
-            state_per_byte=(1 + problem.optimizer_bytes_per_param_byte) * (1 + problem.snapshots),
-        )
+        self.bytes = LayerBytes.of(layers, problem.optimizer_bytes_per_param_byte, problem.snapshots)
         self.trainable_bytes, self.activation_bytes = self.bytes.trainable, self.bytes.activation
         self.output_bytes = np.array([0, *(layer.output_bytes for layer in layers)], np.int64)
         self.gradient_bytes = np.array(
@@ -138,10 +165,6 @@ class Instance:
             there + lost_s * float(self.output_bytes[first] + self.output_bytes[end]),
             back + lost_s * float(self.gradient_bytes[first] + self.gradient_bytes[end]),
         )
-
-    def state_bytes(self, first: int, end: int) -> int:
-        """Bytes of weights, gradients, optimizer state and snapshots of layers [first, end), rounded up once."""
-        return int(self.bytes.state(first, end))
 
 
 def whole_model_s(instance: Instance) -> Floats:

@@ -1,12 +1,22 @@
 """Allocation of a micro-batch's samples to a group of devices; compiled where planners call it millions of times."""
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from fleetune.compiled import compiled, inner
-from fleetune.solving.hpp.instance import ACTIVATION, GRADIENT, OUTPUT, PARAM, TRAINABLE, InstanceArrays, Ints, Span
+from fleetune.solving.hpp.instance import (
+    ACTIVATION,
+    GRADIENT,
+    OUTPUT,
+    PARAM,
+    TRAINABLE,
+    Floats,
+    InstanceArrays,
+    Ints,
+    Span,
+)
 
 IMPOSSIBLE, MEMORY_AMPLE, MEMORY_BOUND = 0, 1, 2
 """Outcomes: no allocation exists; memory limited no share; memory limited some share."""
@@ -32,7 +42,7 @@ def both_s(arrays: InstanceArrays, device: int, samples: int, first: int, end: i
 
 @inner
 def state_bytes(arrays: InstanceArrays, first: int, end: int) -> int:
-    """Bytes of weights, gradients, optimizer state and snapshots of layers [first, end), rounded up once."""
+    """`LayerBytes.state`, compiled."""
     low, high = arrays.edge[first], arrays.edge[end]
     own = np.int64(np.ceil((high[TRAINABLE] - low[TRAINABLE]) * arrays.state_per_byte))
     return int(high[PARAM] - low[PARAM] + own)
@@ -40,8 +50,7 @@ def state_bytes(arrays: InstanceArrays, first: int, end: int) -> int:
 
 @inner
 def max_samples(arrays: InstanceArrays, device: int, first: int, end: int, warmup: int) -> int:
-    """Largest share of layers [first, end) that fits the device's memory with `warmup` micro-batches between forward
-    and backward; a whole micro-batch at most."""
+    """`LayerBytes.max_samples` of a device with min(warmup, M) micro-batches between forward and backward, compiled."""
     room = arrays.memory_bytes[device] - state_bytes(arrays, first, end)
     batch = arrays.seconds.shape[1] - 1
     if room < 0:
@@ -221,6 +230,20 @@ def allocate(seconds: Sequence[Sequence[float]], most: Sequence[int], samples: i
         return None
     grows = all(a <= b for row in seconds for a, b in zip(row, row[1:], strict=False))
     return _allocate_greedily(seconds, most, samples) if grows else _allocate_by_sums(seconds, most, samples)
+
+
+def allocate_runs(seconds: Callable[[int, Ints], Floats], most: Ints, samples: int) -> Ints:
+    """Allocations of `samples` for many runs of layers at once, each as by `allocate` where times grow with samples.
+
+    most: [device, ...], at least 1 and `samples` in sum where the result counts; seconds(d, y): times [...] of device d
+    for y [...] samples. Returns samples, [device, ...].
+    """
+    shares = np.ones_like(most)
+    devices = np.arange(len(most)).reshape(-1, *(1,) * (most.ndim - 1))
+    for _ in range(samples - len(most)):
+        after = [np.where(shares[d] < most[d], seconds(d, shares[d] + 1), np.inf) for d in range(len(most))]
+        shares += devices == np.argmin(after, axis=0)
+    return shares
 
 
 def _allocate_greedily(seconds: Sequence[Sequence[float]], most: Sequence[int], samples: int) -> list[int]:

@@ -153,8 +153,8 @@ def explain_infeasible(instance: Instance, nearest: Draft) -> str:
     memories; in `nearest`, the draft with the smallest shortfall of those tried, the device with the largest one.
     """
     names = [layer.name for layer in instance.problem.layers]
-    state = np.array([instance.state_bytes(i, i + 1) for i in range(instance.layers)])
-    alone = state + np.diff(instance.activation_bytes)
+    first = np.arange(instance.layers)
+    alone = instance.bytes.peak(first, first + 1, 1)
     largest, roomiest = int(np.argmax(alone)), int(np.argmax(instance.memory_bytes))
     room = int(instance.memory_bytes[roomiest])
     if alone[largest] > room:
@@ -163,7 +163,7 @@ def explain_infeasible(instance: Instance, nearest: Draft) -> str:
             f"bytes for layer {names[largest]} alone with one sample ({int(alone[largest])} of {room}); split the "
             "layer, train fewer of its parameters or add a device with more memory"
         )
-    total, have = instance.state_bytes(0, instance.layers), int(np.sum(instance.memory_bytes))
+    total, have = int(instance.bytes.state(0, instance.layers)), int(np.sum(instance.memory_bytes))
     if total > have:
         return (
             f"all layers with gradients, optimizer state and snapshots need {total} bytes, all devices together have "

@@ -2,18 +2,22 @@
 
 import dataclasses
 import math
+from itertools import combinations
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fleetune.clock import simulate
+from fleetune.compiled import compiled
 from fleetune.errors import Infeasible
 from fleetune.solving.hpp.candidate import OUT_OF_MEMORY, WORST_SCORE, candidate_of, new_evaluator, score, to_draft
 from fleetune.solving.hpp.draft import Draft, DraftStage, evaluate, hetpipe_bytes, pipeline_of, synchronous_bytes
-from fleetune.solving.hpp.instance import Instance
+from fleetune.solving.hpp.instance import Instance, InstanceArrays, Span
 from fleetune.solving.hpp.methods import SUMMARIES
 from fleetune.solving.hpp.problem import Problem
+from fleetune.solving.hpp.sample_allocation import max_samples, state_bytes
 from fleetune.solving.hpp.solve import solve
 from tests.solving.hpp import contract
 from tests.solving.hpp.instances import drawn, tiny
@@ -158,3 +162,30 @@ def test_one_virtual_worker_needs_no_server() -> None:
 def test_virtual_workers_exchange_the_model() -> None:
     """Eq. (1), G = 2: both push and pull 3000 B; the pipeline of two sends 3 micro-batches across its cut."""
     assert hetpipe_bytes(INSTANCE, [(pipeline(0, 1), 3), (pipeline(2), 2)]) == 2 * 2 * 3000 + 3 * 2 * 200
+
+
+@compiled
+def compiled_bytes(arrays: InstanceArrays, device: int, layers: Span, kept: int) -> tuple[int, int]:
+    """Call the compiled copies."""
+    first, end = layers
+    return state_bytes(arrays, first, end), max_samples(arrays, device, first, end, kept)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_compiled_memory_model_is_the_one_of_the_planners(seed: int) -> None:
+    """For every run, device and K the compiled copies give what `LayerBytes` gives for all runs at once, and a share
+    one larger than the largest does not fit."""
+    problem = tiny(seed, samples=1 + seed % 5, memory=(1.0, 0.5, 0.2)[seed % 3], snapshots=seed % 2)
+    instance = Instance(problem)
+    edges = np.arange(instance.layers + 1)
+    low, high = edges[:, None], edges[None, :]
+    for device, memory in enumerate(instance.memory_bytes.tolist()):
+        for kept in (1, 2, 4):
+            most = instance.bytes.max_samples(low, high, memory, kept, instance.samples)
+            for first, end in combinations(edges.tolist(), 2):
+                state, samples = compiled_bytes(instance.arrays, device, Span(first, end), kept)
+                assert (state, samples) == (instance.bytes.state(first, end), most[first, end])
+                if samples < instance.samples:
+                    assert instance.bytes.peak(first, end, kept * (samples + 1)) > memory
+                if samples > 0:
+                    assert instance.bytes.peak(first, end, kept * samples) <= memory
