@@ -20,7 +20,7 @@ import numpy as np
 
 from fleetune.checks.findings import over_memory
 from fleetune.clock import Clock
-from fleetune.clock.memory import segment_bytes
+from fleetune.clock.costs import segment_bytes
 from fleetune.contracts import json_io
 from fleetune.contracts.plan import BYTES_PER_KEPT_ELEMENT, TOP_K, Plan, PlanResult, Segment
 from fleetune.contracts.record import positive, record
