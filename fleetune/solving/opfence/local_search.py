@@ -113,9 +113,8 @@ def chain_moves(
                 break
             for to, up in _adjacent_moves(state, operator):
                 if to != state.placement[operator] and not deadline.expired:
-                    current_s = _move_chain(
-                        state, (operator, to), instance.parents if up else instance.users, current_s
-                    )
+                    follow = instance.parents if up else instance.users
+                    current_s = _move_chain(state, operator, to, follow, current_s)
         if not current_s < before_s * (1 - MIN_GAIN):
             break
     return np.array(state.placement, np.int64)
@@ -129,12 +128,11 @@ def _adjacent_moves(state: IncrementalPlacement, operator: int) -> list[tuple[in
     return sorted(pair for pair in found if pair[0] != own)
 
 
-def _move_chain(state: IncrementalPlacement, start: tuple[int, int], follow: Edges, current_s: float) -> float:
-    """Move an operator, then its neighbours on the same device, to another device; keep the best prefix.
+def _move_chain(state: IncrementalPlacement, first: int, to: int, follow: Edges, current_s: float) -> float:
+    """Move an operator, then its neighbours on the same device, to device `to`; keep the best prefix of these moves.
 
-    start: operator and device. Returns the cost after that.
+    follow: [operator], the neighbours that may move next. Returns the cost after the moves that are kept.
     """
-    first, to = start
     away = state.placement[first]
     best_s, best, done = current_s, 0, list[int]()
     waiting = [first]

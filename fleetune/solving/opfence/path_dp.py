@@ -203,58 +203,85 @@ def best_cuts(
 
     use_all: every device of the order has at least one operator; else some may be left out. Empty if time ran out.
     """
-    reached: list[_DeviceTable] = []
-    for place, device in enumerate(device_order):
-        if deadline.expired:
-            return []
-        entered, before = _entered(instance, line, (device_order, place), limits, reached[-1:] if use_all else reached)
-        if place == 0 or not use_all:
-            entered[:, 0], before[:, 0] = 0.0, -1
-        work_s = line.flops / instance.speed[device]
-        begin = _argmin_from(entered - work_s, _first_starts(instance, line, device, limits.compute_s))
-        cost_s = np.take_along_axis(entered - work_s, begin, axis=1) + work_s
-        cost_s[begin >= np.arange(line.cuts + 1)] = np.inf  # a run has at least one operator
-        reached.append(_DeviceTable(cost_s, begin, before))
-    return _distinct_paths(device_order, reached, line.cuts, use_all)
+    return _CutProgram(instance, line, device_order, limits).paths(use_all, deadline)
 
 
-def _entered(
-    instance: Instance, line: LinearOrder, at: tuple[list[int], int], limits: TrialLimits, reached: list[_DeviceTable]
-) -> tuple[Floats, Ints]:
-    """Return [trial, cut] the least cost up to a run that begins there, and the position of the sender."""
-    device_order, place = at
-    shape = (len(limits.compute_s), line.cuts + 1)
-    best, sender = np.full(shape, np.inf), np.full(shape, -1)
-    for other in range(place - len(reached), place):
-        cost_s = reached[other - place].cost_s + _hop_s(
-            instance, line, (device_order[other], device_order[place]), limits
-        )
-        better = cost_s < best
-        best[better] = cost_s[better]
-        sender[better] = other
-    return best, sender
+class _CutProgram:
+    """Dynamic program over the cuts of one linear order for a given order of devices."""
 
+    def __init__(self, instance: Instance, line: LinearOrder, device_order: list[int], limits: TrialLimits) -> None:
+        self.instance, self.line, self.device_order, self.limits = instance, line, device_order, limits
 
-def _hop_s(instance: Instance, line: LinearOrder, link: tuple[int, int], limits: TrialLimits) -> Floats:
-    """Return [trial, cut] the seconds of sending what crosses; infinite if a limit excludes it."""
-    alpha_s, beta = instance.alpha[link] * line.crossing, instance.beta[link]
-    dense_s = (alpha_s + beta * line.crossing_bytes)[None]
-    seconds, closed = dense_s, np.zeros((1, 1), bool)
-    if instance.codec.ratio:
-        slowest_s = limits.link_s[:, None]
-        seconds = alpha_s + beta * instance.codec.wire_bytes(line.crossing_bytes, dense_s, slowest_s)
-        closed = dense_s > slowest_s * (1 + SLACK)
-    found: Floats = np.where(closed | (seconds > limits.receive_s[:, None] * (1 + SLACK)), np.inf, seconds)
-    return found
+    def paths(self, use_all: bool, deadline: Deadline) -> list[DevicePath]:
+        """Return the cheapest path of every feasible trial, without duplicates; as `best_cuts` describes."""
+        line, tables = self.line, list[_DeviceTable]()
+        for position, device in enumerate(self.device_order):
+            if deadline.expired:
+                return []
+            entered, before = self._entered(position, tables[-1:] if use_all else tables)
+            if position == 0 or not use_all:
+                entered[:, 0], before[:, 0] = 0.0, -1
+            work_s = line.flops / self.instance.speed[device]
+            begin = _argmin_from(entered - work_s, self._first_starts(device))
+            cost_s = np.take_along_axis(entered - work_s, begin, axis=1) + work_s
+            cost_s[begin >= np.arange(line.cuts + 1)] = np.inf  # a run has at least one operator
+            tables.append(_DeviceTable(cost_s, begin, before))
+        return self._distinct_paths(tables, use_all)
 
+    def _entered(self, position: int, tables: list[_DeviceTable]) -> tuple[Floats, Ints]:
+        """Return [trial, cut] the least cost up to a run that begins there, and the position of the sender.
 
-def _first_starts(instance: Instance, line: LinearOrder, device: int, compute_s: Floats) -> Ints:
-    """Return [trial, cut] the earliest start of the device's run that ends at the cut."""
-    room = np.minimum(compute_s * instance.speed[device] * (1 + SLACK), line.flops[-1])
-    by_work = np.searchsorted(line.flops, line.flops - room[:, None])
-    by_memory = np.searchsorted(line.memory_bytes, line.memory_bytes - instance.budget_bytes[device])
-    found: Ints = np.maximum(by_work, by_memory)
-    return found
+        tables: of the possible senders, the last of which precedes `position`.
+        """
+        shape = (len(self.limits.compute_s), self.line.cuts + 1)
+        best, sender = np.full(shape, np.inf), np.full(shape, -1)
+        for other in range(position - len(tables), position):
+            hop_s = self._hop_s(self.device_order[other], self.device_order[position])
+            cost_s = tables[other - position].cost_s + hop_s
+            better = cost_s < best
+            best[better] = cost_s[better]
+            sender[better] = other
+        return best, sender
+
+    def _hop_s(self, sender: int, receiver: int) -> Floats:
+        """Return [trial, cut] the seconds of sending what crosses the cut; infinite if a limit excludes it."""
+        instance, line = self.instance, self.line
+        alpha_s, beta = instance.alpha[sender, receiver] * line.crossing, instance.beta[sender, receiver]
+        dense_s = (alpha_s + beta * line.crossing_bytes)[None]
+        seconds, closed = dense_s, np.zeros((1, 1), bool)
+        if instance.codec.ratio:
+            slowest_s = self.limits.link_s[:, None]
+            seconds = alpha_s + beta * instance.codec.wire_bytes(line.crossing_bytes, dense_s, slowest_s)
+            closed = dense_s > slowest_s * (1 + SLACK)
+        excluded = closed | (seconds > self.limits.receive_s[:, None] * (1 + SLACK))
+        found: Floats = np.where(excluded, np.inf, seconds)
+        return found
+
+    def _first_starts(self, device: int) -> Ints:
+        """Return [trial, cut] the earliest start of the device's run that ends at the cut."""
+        line, instance = self.line, self.instance
+        room = np.minimum(self.limits.compute_s * instance.speed[device] * (1 + SLACK), line.flops[-1])
+        by_work = np.searchsorted(line.flops, line.flops - room[:, None])
+        by_memory = np.searchsorted(line.memory_bytes, line.memory_bytes - instance.budget_bytes[device])
+        found: Ints = np.maximum(by_work, by_memory)
+        return found
+
+    def _distinct_paths(self, tables: list[_DeviceTable], use_all: bool) -> list[DevicePath]:
+        """Trace the cheapest path of each feasible trial back from the end of the order."""
+        last = np.array([table.cost_s[:, self.line.cuts] for table in tables])
+        if use_all:
+            last[:-1] = np.inf
+        found: dict[tuple[tuple[int, ...], tuple[int, ...]], None] = {}
+        for trial in np.flatnonzero(np.isfinite(last.min(axis=0))).tolist():
+            position, cut = int(last[:, trial].argmin()), self.line.cuts
+            devices, ends = list[int](), list[int]()
+            while position >= 0:
+                devices.append(self.device_order[position])
+                ends.append(cut)
+                cut = int(tables[position].begin[trial, cut])
+                position = int(tables[position].before[trial, cut])
+            found[tuple(devices[::-1]), tuple(ends[::-1])] = None
+        return [DevicePath(list(devices), list(ends)) for devices, ends in found]
 
 
 def _argmin_from(values: Floats, first: Ints) -> Ints:
@@ -282,20 +309,3 @@ def _argmin_from(values: Floats, first: Ints) -> Ints:
     right = stacked[level, across, np.maximum(at - (1 << level), 0)]
     found = np.where(values[across, left] <= values[across, right], left, right)
     return np.where(first < at, found, at)
-
-
-def _distinct_paths(device_order: list[int], reached: list[_DeviceTable], cuts: int, use_all: bool) -> list[DevicePath]:
-    last = np.array([one.cost_s[:, cuts] for one in reached])
-    if use_all:
-        last[:-1] = np.inf
-    found: dict[tuple[tuple[int, ...], tuple[int, ...]], None] = {}
-    for trial in np.flatnonzero(np.isfinite(last.min(axis=0))).tolist():
-        place, at = int(last[:, trial].argmin()), cuts
-        devices, ends = list[int](), list[int]()
-        while place >= 0:
-            devices.append(device_order[place])
-            ends.append(at)
-            at = int(reached[place].begin[trial, at])
-            place = int(reached[place].before[trial, at])
-        found[tuple(devices[::-1]), tuple(ends[::-1])] = None
-    return [DevicePath(list(devices), list(ends)) for devices, ends in found]
