@@ -5,7 +5,15 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
-from fleetune.contracts.record import check_device_name, check_name, distinct, not_negative, positive, record
+from fleetune.contracts.record import (
+    check_device_name,
+    check_link_ends,
+    check_name,
+    distinct,
+    not_negative,
+    positive,
+    record,
+)
 from fleetune.errors import Refused
 
 LOCAL = "local"
@@ -29,8 +37,7 @@ class LinkSpec:
         owner = f"links: pair {self.source} -> {self.target}"
         positive(owner, mbit_per_s=self.mbit_per_s)
         not_negative(owner, latency_s=self.latency_s)
-        if self.source == self.target:
-            raise Refused(f"{owner}: a link joins two different devices")
+        check_link_ends(owner, self.source, self.target)
 
     @property
     def bytes_per_s(self) -> float:
@@ -202,8 +209,7 @@ class Link:
         owner = f"link {self.source} -> {self.target}"
         positive(owner, bytes_per_s=self.bytes_per_s)
         not_negative(owner, latency_s=self.latency_s, fit_error=self.fit_error)
-        if self.source == self.target:
-            raise Refused(f"{owner}: a link joins two different devices")
+        check_link_ends(owner, self.source, self.target)
 
 
 @record

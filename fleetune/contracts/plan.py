@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from fleetune.contracts.record import check_name, distinct, not_negative, one_of, positive, record
+from fleetune.contracts.record import check_link_ends, check_name, distinct, not_negative, one_of, positive, record
 from fleetune.errors import Refused
 
 FORWARD, BACKWARD, REDUCE, UPDATE = "F", "B", "R", "U"
@@ -179,8 +179,7 @@ class LinkUse:
         owner = f"link {self.source}>{self.target}"
         check_name(owner, self.source)
         check_name(owner, self.target)
-        if self.source == self.target:
-            raise Refused(f"{owner}: a link joins two different devices")
+        check_link_ends(owner, self.source, self.target)
         one_of(owner, "codec", self.codec, CODECS)
         positive(owner, ratio=self.ratio, share=self.share)
         if self.ratio < 1 or self.share > 1:

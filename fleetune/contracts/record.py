@@ -70,6 +70,12 @@ def check_device_name(value: str) -> None:
         )
 
 
+def check_link_ends(owner: str, source: str, target: str) -> None:
+    """Refuse a link from a device to itself."""
+    if source == target:
+        raise Refused(f"{owner}: a link joins two different devices")
+
+
 def check_digest(owner: str, value: str, digits: int) -> None:
     """Refuse text that is not exactly `digits` lower-case hexadecimal digits."""
     if not re.fullmatch(rf"[0-9a-f]{{{digits}}}", value):
