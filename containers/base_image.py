@@ -63,7 +63,7 @@ def write(output: IO[bytes]) -> None:
         for alias in ("python3", "python"):
             _add_link(archive, f"usr/local/bin/{alias}", version)
         _add_tree(archive, standard, library)
-        _add_tree(archive, _pip(), f"{library}/pip")  # importable whatever a distribution calls its folder of packages
+        _add_tree(archive, _pip(), f"{library}/pip")  # found whatever the distribution names its package folder
         for file in _shared_libraries([python, *sorted(standard.glob("lib-dynload/*.so"))]):
             inside = f"usr/local/lib/{file.name}" if Path(sys.base_prefix) in file.parents else _linker_path(file)
             _add(archive, _entry(inside, mode=0o755), file.read_bytes())

@@ -67,9 +67,9 @@ def start(machine: Machine, paths: EnginePaths) -> Iterator[str]:
         yield f"{engine.summary}; nothing was done"
         return
     if not machine.is_root():
-        raise Refused("no engine answers, and to start one needs root: run sudo make engine, or start one of yours")
+        raise Refused("no engine answers, and starting one needs root: run sudo make engine, or start your own")
     if not machine.has("dockerd"):
-        yield "no engine is installed: installing Debian's docker.io (apt-get remove docker.io takes it away again)"
+        yield "no engine is installed: installing Debian's docker.io (apt-get remove docker.io removes it)"
         _install(machine)
         if engine := machine.find_engine():
             yield f"{engine.summary}: its package started it as a system service, which make engine-stop leaves alone"
@@ -115,7 +115,7 @@ def stop(machine: Machine, paths: EnginePaths) -> Iterator[str]:
         yield "no engine that make engine started runs here; nothing was done"
         return
     if not machine.is_root():
-        raise Refused("to end the engine needs root: run sudo make engine-stop")
+        raise Refused("ending the engine needs root: run sudo make engine-stop")
     if not machine.terminate(pid, START_TIMEOUT_S):
         raise TryAgain(f"the engine (process {pid}) was asked to end, and still runs after {START_TIMEOUT_S:g} s")
     yield f"the engine (process {pid}) has ended, with its containers; its images stay in {paths.data}"

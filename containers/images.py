@@ -202,7 +202,7 @@ def build(docker: DockerCommand, targets: Sequence[str], requested_base: str, pr
     for target in targets:
         labels = {RECIPE_LABEL: recipe_digest(project, target), BASE_LABEL: base_id}
         if all(docker.label(tag(target), key) == value for key, value in labels.items()):
-            yield f"{tag(target)}: as it should be; nothing was done"
+            yield f"{tag(target)}: up to date; nothing was done"
             continue
         start_s = time.monotonic()
         if target != "mounted":

@@ -115,17 +115,17 @@ def _path(environment: Mapping[str, str] = os.environ) -> str:
 
 REQUIRED_OPTIONS = {"NET_SCH_HTB": "sch_htb", "NET_CLS_U32": "cls_u32"}
 """Option of the kernel's configuration -> the module that it makes."""
-HOW_DELAYS_WORK = "delays are added by whoever receives"
+DELAYS = "delays are added by the receiver"
 
 
 def describe_link_shaping(root: Path = Path("/")) -> tuple[bool, str]:
-    """(False only where rates certainly cannot be shaped, a sentence for people)."""
+    """Support for limited link rates: False only where it is certainly missing, and a sentence for people."""
     missing = missing_modules(root, os.uname().release)
     if missing is None:
-        return True, f"whether this kernel can hold links to rates cannot be seen; {HOW_DELAYS_WORK}"
+        return True, f"the kernel's support for limited link rates cannot be seen; {DELAYS}"
     if missing:
-        return False, f"this kernel lacks {' and '.join(missing)}, so links cannot be held to rates; {HOW_DELAYS_WORK}"
-    return True, f"this kernel can hold links to rates; {HOW_DELAYS_WORK}"
+        return False, f"this kernel lacks {' and '.join(missing)}, so link rates cannot be limited; {DELAYS}"
+    return True, f"this kernel can limit link rates; {DELAYS}"
 
 
 def missing_modules(root: Path, release: str) -> tuple[str, ...] | None:

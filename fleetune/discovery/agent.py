@@ -32,8 +32,8 @@ class Agent:
     def run(self) -> None:
         """Introduce this device, then serve requests until the stage sends `end`; TryAgain if it falls silent."""
         self._endpoint.connect(STAGE, self._task.stage_address, self._task.allowed[STAGE])
-        here = AgentHello(address=self._endpoint.address, facts=inspect_machine(self._task.accelerator))
-        self._endpoint.send(STAGE, Message("here", json_io.dump(here)))
+        hello = AgentHello(address=self._endpoint.address, facts=inspect_machine(self._task.accelerator))
+        self._endpoint.send(STAGE, Message("here", json_io.dump(hello)))
         while True:
             received = self._endpoint.receive(self._task.idle_s)
             if received is None:
@@ -81,8 +81,8 @@ class Agent:
                 round_trip_s, spent_s = time.monotonic() - started_s, time.process_time() - cpu_s
                 before_s, self._peer_cpu_s = self._peer_cpu_s, float(header["cpu_s"])
                 back_s = round_trip_s - (float(header["at_s"]) - started_s)
-                told = probe.one_clock and 0 <= back_s <= round_trip_s  # otherwise the clocks differ after all
-                return RoundTrip(round_trip_s, spent_s, self._peer_cpu_s - before_s, back_s if told else None)
+                same_clock = probe.one_clock and 0 <= back_s <= round_trip_s  # False where the clocks differ after all
+                return RoundTrip(round_trip_s, spent_s, self._peer_cpu_s - before_s, back_s if same_clock else None)
         raise TryAgain(f"{peer} did not answer {size_bytes} bytes within {self._task.idle_s:g} s")
 
 

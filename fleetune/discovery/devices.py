@@ -74,8 +74,8 @@ def build_devices(request: FleetRequest, facts: Mapping[str, MachineFacts]) -> t
 
 def fingerprint(found: MachineFacts, accelerator: str, cores: float, threads: int, memory_bytes: int) -> str:
     """Hash of hardware, software and limits, 16 hex digits; equal for identical devices."""
-    lasting = {key: value for key, value in json_io.dump(found).items() if key != "machine"}
-    text = json.dumps([lasting, accelerator, cores, threads, memory_bytes], sort_keys=True)
+    stable = {key: value for key, value in json_io.dump(found).items() if key != "machine"}
+    text = json.dumps([stable, accelerator, cores, threads, memory_bytes], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -84,13 +84,13 @@ def oversubscription_notes(request: FleetRequest, facts: Mapping[str, MachineFac
     facts = _available(request, facts)
     sentences = []
     for machine in sorted({facts[asked.name].machine for asked in request.devices}):
-        here = [asked for asked in request.devices if facts[asked.name].machine == machine]
-        has = facts[here[0].name].cores
-        promised = sum(asked.emulate.cores or 0.0 for asked in here)
-        if promised > has:
-            names = ", ".join(asked.name for asked in here)
+        sharing = [asked for asked in request.devices if facts[asked.name].machine == machine]
+        cores = facts[sharing[0].name].cores
+        promised = sum(asked.emulate.cores or 0.0 for asked in sharing)
+        if promised > cores:
+            names = ", ".join(asked.name for asked in sharing)
             sentences.append(
-                f"devices {names} share a machine of {has:g} cores but are promised {promised:g} in all: "
+                f"devices {names} share a machine of {cores:g} cores but are promised {promised:g} in all: "
                 "they will run slower than forecast; lower emulate.cores"
             )
     return sentences
@@ -109,15 +109,15 @@ def _available(request: FleetRequest, facts: Mapping[str, MachineFacts]) -> dict
 
 def _compute_targets(request: FleetRequest, facts: Mapping[str, MachineFacts]) -> dict[str, ComputeTarget]:
     """Compute target of each device; devices with accelerator `auto` take their machine's GPUs in turn."""
-    dealt: dict[str, int] = {}
+    assigned_gpus: dict[str, int] = {}
     targets = {}
     for asked in request.devices:
         found = facts[asked.name]
         accelerator = asked.accelerator
         if accelerator == AUTO:
             count = len(found.accelerators)
-            accelerator = f"cuda:{dealt.get(found.machine, 0) % count}" if count else CPU
-            dealt[found.machine] = dealt.get(found.machine, 0) + 1
+            accelerator = f"cuda:{assigned_gpus.get(found.machine, 0) % count}" if count else CPU
+            assigned_gpus[found.machine] = assigned_gpus.get(found.machine, 0) + 1
         targets[asked.name] = ComputeTarget(
             accelerator=accelerator, machine=found.machine, memory_bytes=_memory_bytes(asked, accelerator, found)
         )
@@ -127,18 +127,21 @@ def _compute_targets(request: FleetRequest, facts: Mapping[str, MachineFacts]) -
 def _memory_bytes(asked: DeviceRequest, accelerator: str, found: MachineFacts) -> int:
     if accelerator == CPU:
         return found.memory_bytes
-    there = {f"cuda:{index}": each.memory_bytes for index, each in enumerate(found.accelerators)}
-    if accelerator not in there:
+    available = {f"cuda:{index}": each.memory_bytes for index, each in enumerate(found.accelerators)}
+    if accelerator not in available:
         raise Refused(
             f"device {asked.name}: accelerator {accelerator} was asked for, its machine has "
-            f"{', '.join(there) or 'none'}; choose one of these, auto or cpu"
+            f"{', '.join(available) or 'none'}; choose one of these, auto or cpu"
         )
-    return there[accelerator]
+    return available[accelerator]
 
 
-def _check_quota(device: str, what: str, asked: float | None, has: float) -> None:
-    if asked is not None and asked > has:
-        raise Refused(f"device {device}: {what} is {asked:.16g} but its machine has {has:.16g}; ask for at most that")
+def _check_quota(device: str, key: str, quota: float | None, available: float) -> None:
+    """Raise Refused for a quota above what the device's machine has."""
+    if quota is not None and quota > available:
+        raise Refused(
+            f"device {device}: {key} is {quota:.16g} but its machine has {available:.16g}; ask for at most that"
+        )
 
 
 def thread_counts(
@@ -177,9 +180,10 @@ def _default_threads(
     if asked.emulate.cores is not None:
         return max(1, math.floor(asked.emulate.cores))
     machine = facts[asked.name].machine
-    beside = [o for o in request.devices if facts[o.name].machine == machine and accelerators[o.name] == CPU]
-    quotas = sum(other.emulate.cores or 0.0 for other in beside)
-    sharing = sum(other.emulate.cores is None for other in beside)
+    on_cpu = [other for other in request.devices if accelerators[other.name] == CPU]
+    neighbours = [other for other in on_cpu if facts[other.name].machine == machine]
+    quotas = sum(other.emulate.cores or 0.0 for other in neighbours)
+    sharing = sum(other.emulate.cores is None for other in neighbours)
     return max(1, math.floor((facts[asked.name].cores - quotas) / sharing))
 
 
@@ -188,13 +192,13 @@ def simulated_fleet(request: FleetRequest) -> Fleet:
     assert request.links is not None, "a request of simulated devices has links"
     names = [device.name for device in request.devices]
     return Fleet(
-        devices=tuple(_device(asked.name, asked.simulated) for asked in request.devices if asked.simulated),
+        devices=tuple(_simulated_device(asked.name, asked.simulated) for asked in request.devices if asked.simulated),
         links=tuple(_link(request.links, source, target) for source, target in permutations(names, 2)),
     )
 
 
-def _device(name: str, simulated: SimulatedDevice) -> Device:
-    """SimulatedDevice device with one core; its fingerprint is a hash of the stated properties."""
+def _simulated_device(name: str, simulated: SimulatedDevice) -> Device:
+    """Simulated device with one core; its fingerprint is a hash of the stated properties."""
     return Device(
         name=name,
         memory_bytes=simulated.memory_bytes,

@@ -88,7 +88,7 @@ def _measure_fleet(agents: AgentPool, request: FleetRequest, stored: Fleet | Non
     for job in agents.jobs.values():
         job.limit_cpu()
     prober = LinkProber(agents, Expectations(asked=request.links, stored=stored, tolerance=request.tolerance))
-    ends = tuple(_end(device, facts) for device in found)
+    ends = tuple(_probe_end(device, facts) for device in found)
     links = prober.measure_links(ends, progress)
     cpu_s_per_byte = prober.link_cpu_s_per_byte(ends)
     for sentence in link_deviations(request.links, links) if request.links else ():
@@ -102,24 +102,24 @@ def _measure_fleet(agents: AgentPool, request: FleetRequest, stored: Fleet | Non
     )
 
 
-def _end(device: Device, facts: dict[str, MachineFacts]) -> ProbeEnd:
+def _probe_end(device: Device, facts: dict[str, MachineFacts]) -> ProbeEnd:
     return ProbeEnd(name=device.name, machine=facts[device.name].machine, memory_bytes=device.memory_bytes)
 
 
 def _receive_facts(agents: AgentPool, names: list[str], progress: Progress) -> dict[str, MachineFacts]:
     """Receive the hello of every agent, then have all agents connect to each other; device -> facts."""
-    here: dict[str, AgentHello] = {}
-    while len(here) < len(names):
-        progress("finding devices", len(here), len(names), "devices")
-        received = agents.receive("here", set(names) - here.keys())
+    hellos: dict[str, AgentHello] = {}
+    while len(hellos) < len(names):
+        progress("finding devices", len(hellos), len(names), "devices")
+        received = agents.receive("here", set(names) - hellos.keys())
         name = received.sender
-        here[name] = json_io.load(AgentHello, received.message.header, f"facts of {name}")
+        hellos[name] = json_io.load(AgentHello, received.message.header, f"facts of {name}")
         endpoint = agents.endpoint
-        endpoint.connect(name, here[name].address, endpoint.allowed[name])
+        endpoint.connect(name, hellos[name].address, endpoint.allowed[name])
     for name in names:
-        agents.send(name, "peers", {peer: here[peer].address for peer in names if peer != name})
+        agents.send(name, "peers", {peer: hellos[peer].address for peer in names if peer != name})
     waiting = set(names)
     while waiting:
         waiting.remove(agents.receive("ready", waiting).sender)
     progress("finding devices", len(names), len(names), "devices")
-    return {name: here[name].facts for name in names}
+    return {name: hellos[name].facts for name in names}

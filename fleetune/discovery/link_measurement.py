@@ -191,13 +191,13 @@ class LinkProber:
         )
 
     def _probe(self, source: ProbeEnd, target: ProbeEnd) -> ProbeResult:
-        told = ProbeRequest(
+        request = ProbeRequest(
             peer=target.name,
             budget_s=self._agents.limits.probe_s,
             most_bytes=max_payload_bytes(source.memory_bytes, target.memory_bytes),
             one_clock=source.machine == target.machine,
         )
-        self._agents.send(source.name, "probe", json_io.dump(told))
+        self._agents.send(source.name, "probe", json_io.dump(request))
         received = self._agents.receive("probed", {source.name})
         probed = json_io.load(ProbeResult, received.message.header, f"probe of link {source.name} -> {target.name}")
         self._agents.probes.append(LinkProbe(source=source.name, target=target.name, probed=probed))

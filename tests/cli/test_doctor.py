@@ -132,7 +132,7 @@ def test_links(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "missing_modules", lambda root, release: ("cls_u32",))
     found = doctor._links()
     assert found.state == doctor.LIMITED and "lacks cls_u32" in found.words
-    assert "delays are added by whoever receives" in found.words
+    assert "delays are added by the receiver" in found.words
 
 
 @pytest.mark.usefixtures("no_torch")

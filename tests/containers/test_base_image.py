@@ -28,7 +28,7 @@ def test_base_is_whole(entries: list[tarfile.TarInfo]) -> None:
     assert not [name for name in names if {"site-packages", "test", "__pycache__"} & set(Path(name).parts)]
 
 
-def test_base_tells_nothing_of_this_machine(entries: list[tarfile.TarInfo]) -> None:
+def test_base_holds_no_traces_of_this_machine(entries: list[tarfile.TarInfo]) -> None:
     """The image holds no times or owners of this machine and no absolute links, and only /tmp is writable by anyone."""
     assert {(entry.mtime, entry.uid, entry.gid, entry.uname) for entry in entries} == {(0, 0, 0, "")}
     assert not [entry.name for entry in entries if entry.issym() and entry.linkname.startswith("/")]

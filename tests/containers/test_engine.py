@@ -117,7 +117,7 @@ def test_service_of_the_package() -> None:
     ],
     ids=["not root", "not Debian"],
 )
-def test_machines_that_cannot(machine: Fake, words: str) -> None:
+def test_machines_that_cannot_start_an_engine(machine: Fake, words: str) -> None:
     """Without root or Debian's packages `start` refuses, says what to do, and changes nothing."""
     with pytest.raises(Refused, match=words):
         list(start(machine, PATHS))
@@ -160,7 +160,7 @@ def test_a_slow_engine_is_waited_for() -> None:
     assert machine.done == []
 
 
-def test_numbers_of_processes_that_are_no_engine_are_forgotten(tmp_path: Path) -> None:
+def test_stale_pid_files_are_removed(tmp_path: Path) -> None:
     """`remove` tells whether a pid file was there; the id of another process is no running engine."""
     machine = Machine()
     place = tmp_path / "pid"
@@ -190,7 +190,7 @@ def test_stop() -> None:
     assert machine.done == [("terminate", "7")]
 
 
-def test_a_number_used_again_is_no_engine(tmp_path: Path) -> None:
+def test_a_reused_process_id_is_no_engine(tmp_path: Path) -> None:
     """A process counts as the engine only if its command line names the engine's folder."""
     (tmp_path / "pid").write_text(str(os.getpid()))
     assert Machine().running_process(tmp_path / "pid", "python") == os.getpid()

@@ -59,7 +59,7 @@ def test_images(tmp_path: Path) -> None:
     assert question().startswith(b"GET /images/json ")
 
 
-def test_nonsense(tmp_path: Path) -> None:
+def test_an_invalid_answer(tmp_path: Path) -> None:
     """An answer that is not an engine's raises EngineUnavailable."""
     for number, nonsense in enumerate((b"[1]", b"{", b'{"message": "no"}')):
         place = tmp_path / str(number)

@@ -30,13 +30,13 @@ def test_no_address_and_no_network() -> None:
     assert steps and all('"--no-index"' in step and '"--no-cache-dir"' in step for step in steps)
 
 
-def test_nobody_is_root() -> None:
+def test_no_image_runs_as_root() -> None:
     """All images derive from one stage, which sets a user other than root."""
     assert re.findall(r"^USER (.*)$", DOCKERFILE, re.M) == ["10001:10001"]
     assert dict(re.findall(r"^FROM thin AS (\S+)$()", DOCKERFILE, re.M)).keys() == set(images.TARGETS)
 
 
-def test_only_the_mounted_image_says_so() -> None:
+def test_only_the_mounted_image_has_its_label() -> None:
     """Only the image without code and packages has the label that makes a launcher mount them."""
     stage = re.search(r"^FROM thin AS mounted\n(.*?)\n\n", DOCKERFILE, re.M | re.S)
     assert stage is not None and stage[1] == "LABEL fleetune.mounted=1"

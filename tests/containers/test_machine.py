@@ -53,4 +53,4 @@ def test_a_module_in_use_is_there(tmp_path: Path) -> None:
 def test_describe(tmp_path: Path) -> None:
     """Delays need no kernel support, and unknown support counts as possible."""
     can, words = machine.describe_link_shaping(tmp_path)
-    assert can and "cannot be seen" in words and "delays are added by whoever receives" in words
+    assert can and "cannot be seen" in words and "delays are added by the receiver" in words

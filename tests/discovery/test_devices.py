@@ -59,7 +59,7 @@ def test_more_than_the_machine_has_is_refused_with_both_numbers(emulate: dict[st
         build_devices(fleet(asked("a", **emulate)), {"a": facts()})
 
 
-def test_devices_that_may_choose_are_dealt_over_the_gpus() -> None:
+def test_automatic_devices_take_the_gpus_in_turn() -> None:
     """Three devices take two GPUs in turn and share the memory of the shared one."""
     request = fleet(asked("a"), asked("b"), asked("c"), asked("d", "cpu"))
     found = build_devices(request, {name: facts(accelerators=(GPU, GPU)) for name in "abcd"})
@@ -116,7 +116,7 @@ def boxed(name: str, **emulate: Any) -> DeviceRequest:
     return DeviceRequest(name=name, launcher=DOCKER, emulate=Emulate(**emulate))
 
 
-def test_a_container_is_given_of_the_whole_machine() -> None:
+def test_a_container_is_compared_with_the_whole_machine() -> None:
     """The limits that a container sees affect neither its quota nor its fingerprint.
 
     The kernel rounds memory limits down to pages, so the exact quota would otherwise be refused.
@@ -132,7 +132,7 @@ def test_a_container_is_given_of_the_whole_machine() -> None:
             build_devices(fleet(boxed("a", **emulate)), {"a": facts(cores=9.0, memory_bytes=9000)})
 
 
-def test_a_device_says_whose_containers_it_is() -> None:
+def test_a_device_keeps_its_engine() -> None:
     """A device keeps the engine of its request."""
     shed = Engine(name="shed", address="ssh://me@shed")
     request = FleetRequest(devices=(DeviceRequest(name="a", launcher=DOCKER, engine="shed"),), engines=(shed,))
@@ -140,7 +140,7 @@ def test_a_device_says_whose_containers_it_is() -> None:
     assert found.engine == "shed"
 
 
-def test_promising_more_cores_than_there_are_is_said() -> None:
+def test_oversubscribed_cores_are_noted() -> None:
     """Quotas that exceed a machine's cores only in sum give a sentence per machine."""
     request = fleet(asked("a", cores=3), asked("b", cores=2), asked("c", cores=3))
     there = {"a": facts(), "b": facts(), "c": facts(machine="n")}
@@ -194,7 +194,7 @@ def test_a_device_on_a_gpu_takes_no_cores_from_others() -> None:
     assert counted(fleet(asked("a", "cuda:0"), asked("b", "cpu")), accelerators=(gpu,)) == [1, 4]
 
 
-def test_a_wish_is_granted_up_to_what_there_is() -> None:
+def test_requested_threads() -> None:
     """A requested number of threads is used, and refused above the quota or machine with both numbers."""
     assert counted(fleet(DeviceRequest(name="a", threads=3), asked("b"))) == [3, 2]
     assert counted(fleet(DeviceRequest(name="a", threads=1, emulate=Emulate(cores=2.0)))) == [1]
@@ -227,7 +227,7 @@ def found(asked: FleetRequest) -> Fleet:
     return discover(asked, LocalSites(Scripted({})), quiet, lambda sentence: None)
 
 
-def test_a_simulated_fleet_is_what_its_file_says() -> None:
+def test_a_simulated_fleet_is_built_from_its_request() -> None:
     """Memory, speeds and directed links come from the request, and no agent is started."""
     fleet = found(request())
     assert fleet.simulated == ("a", "b")

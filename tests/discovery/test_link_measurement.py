@@ -46,7 +46,7 @@ def test_stalls_do_not_move_the_line() -> None:
     assert line.error < 0.05
 
 
-def test_one_clock_tells_a_lopsided_latency() -> None:
+def test_one_clock_measures_an_asymmetric_latency() -> None:
     """With a common clock, an asymmetric latency is attributed to its direction."""
     times = tuple((0.05 + size / 1e6 + 0.002,) * 3 for size in SIZES_BYTES)
     lopsided = ProbeResult(sizes_bytes=SIZES_BYTES, round_trips_s=times, back_s=(0.002, 0.002, 0.009))
@@ -54,7 +54,7 @@ def test_one_clock_tells_a_lopsided_latency() -> None:
     assert fit_link(lopsided).bytes_per_s == pytest.approx(1e6, rel=1e-3)
 
 
-def test_what_is_no_line_says_so() -> None:
+def test_times_that_fit_no_line_have_a_large_error() -> None:
     """Times that do not grow with size give a large error and a usable latency and rate."""
     rng = np.random.default_rng(3)
     times = tuple((float(t),) for t in 10 ** rng.uniform(-4, 0, len(SIZES_BYTES)))
@@ -74,7 +74,7 @@ def test_a_poor_fit_is_measured_again() -> None:
     assert len(asked) == 3
 
 
-def test_a_line_that_is_not_as_expected_is_measured_again() -> None:
+def test_an_unexpected_line_is_measured_again() -> None:
     """Probing continues until a good fit is also as expected."""
     answers = iter([probed(1e-3, 1e6), probed(1e-3, 2e6, noise=0.01), probed(1e-3, 3e6)])
     assert measure_link(lambda: next(answers), lambda line: line.bytes_per_s > 1.5e6).bytes_per_s < 2.5e6
@@ -96,7 +96,7 @@ def test_a_probe_that_does_not_agree_with_itself_is_repeated() -> None:
     assert line.bytes_per_s == pytest.approx(1e7, rel=0.05) and line.latency_s == pytest.approx(1e-2, rel=0.05)
 
 
-def test_two_disturbed_looks_in_three_do_not_move_the_line() -> None:
+def test_two_disturbed_probes_in_three_do_not_move_the_line() -> None:
     """One undisturbed probe among three determines the pooled fit."""
     calm = probed(1e-2, 1e7, noise=0.01)
     answers = iter([slowed(calm, 1.6), calm, slowed(calm, 2.0)])
@@ -105,7 +105,7 @@ def test_two_disturbed_looks_in_three_do_not_move_the_line() -> None:
     assert line.bytes_per_s == pytest.approx(1e7, rel=0.05) and line.latency_s == pytest.approx(1e-2, rel=0.05)
 
 
-def test_a_sweep_goes_round_the_sizes() -> None:
+def test_a_sweep_repeats_all_sizes_in_turn() -> None:
     """After the warm-ups, every turn takes all sizes."""
     sent: list[int] = []
 
@@ -214,7 +214,7 @@ def measured(prober: LinkProber) -> Fleet:
     return Fleet(devices=tuple(devices), links=links)
 
 
-def test_a_disturbed_look_is_repeated_and_the_stored_fleet_stays() -> None:
+def test_a_disturbed_probe_is_repeated_and_the_stored_fleet_stays() -> None:
     """Regression: a busy machine gave another fleet on every run, which restarted training from round 0."""
     stored = measured(Scripted(None))
     busy = Scripted(stored, probe_result(slower=2.0), probe_result(slower=1.7))
@@ -222,7 +222,7 @@ def test_a_disturbed_look_is_repeated_and_the_stored_fleet_stays() -> None:
     assert busy.asked == ["ab", "ab", "ab", "ba"]
 
 
-def test_a_processor_that_was_disturbed_is_measured_again() -> None:
+def test_a_deviating_processor_time_is_measured_again() -> None:
     """A deviating processor time repeats the probes of all links of the device."""
     stored = measured(Scripted(None))
     busy = Scripted(stored, probe_result(dearer=3.0))
@@ -230,7 +230,7 @@ def test_a_processor_that_was_disturbed_is_measured_again() -> None:
     assert len(busy.asked) > 2 and set(busy.asked) == {"ab", "ba"}
 
 
-def test_a_link_that_has_changed_is_believed_after_three_looks() -> None:
+def test_a_changed_link_is_accepted_after_three_probes() -> None:
     """A changed link is accepted after three consistent probes."""
     stored = measured(Scripted(None))
     there = Scripted(stored, *(probe_result(slower=2.0) for _ in range(3)))
@@ -239,7 +239,7 @@ def test_a_link_that_has_changed_is_believed_after_three_looks() -> None:
     assert found.link("a", "b").bytes_per_s == pytest.approx(BYTES_PER_S / 2, rel=0.01)
 
 
-def test_a_fleet_that_is_new_is_looked_at_once() -> None:
+def test_a_new_fleet_is_probed_once() -> None:
     """Links and devices that the stored fleet lacks are probed once."""
     stored = measured(Scripted(None))
     renamed = Fleet(

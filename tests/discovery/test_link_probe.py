@@ -25,7 +25,7 @@ def test_both_sides_of_every_link_count() -> None:
     assert link_cpu_s_per_byte("b", probes) == pytest.approx((6e-9 + 2e-9) / 2)
 
 
-def test_only_large_messages_tell() -> None:
+def test_only_large_messages_count() -> None:
     """Links without large messages do not count, and a device without others costs 0."""
     slow = probe("a", "b", 1e-6, 1e-6, sizes=(0, 1 << 10, 1 << 13))
     assert link_cpu_s_per_byte("a", [slow]) == 0.0
@@ -33,12 +33,12 @@ def test_only_large_messages_tell() -> None:
     assert link_cpu_s_per_byte("alone", []) == 0.0
 
 
-def test_noise_never_makes_a_link_pay() -> None:
+def test_a_negative_cost_counts_as_zero() -> None:
     """A negative slope gives 0."""
     assert link_cpu_s_per_byte("a", [probe("a", "b", -1e-11, 0.0)]) == 0.0
 
 
-def test_a_probe_of_times_alone_is_no_measurement() -> None:
+def test_probes_without_processor_times_do_not_count() -> None:
     """Probes without processor times do not count."""
     probed = ProbeResult(sizes_bytes=SIZES_BYTES, round_trips_s=((1.0,),) * 4)
     assert link_cpu_s_per_byte("a", [LinkProbe(source="a", target="b", probed=probed)]) == 0.0

@@ -7,7 +7,7 @@ import pytest
 from fleetune.discovery.machine_facts import inspect_machine
 
 
-def test_a_machine_has_at_least_what_the_agent_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_never_exceed_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits never exceed the machine; only containers report an image."""
     monkeypatch.delenv("FLEETUNE_IMAGE", raising=False)
     found = inspect_machine("cpu")

@@ -45,7 +45,7 @@ def fleet(memory_bytes: int = 100, fingerprint: str = "f", link_cpu_s_per_byte: 
         (Fleet(devices=fleet().devices[:1]), False),
     ],
 )
-def test_what_counts_as_the_same_fleet(new: Fleet, same: bool) -> None:
+def test_within_tolerance(new: Fleet, same: bool) -> None:
     """At 10 %, changed devices make another fleet; links count by the times of two message sizes."""
     assert within_tolerance(fleet(), new, 0.1) is same
 
@@ -58,12 +58,12 @@ def test_fast_links_may_jitter() -> None:
 
 
 @pytest.mark.parametrize(("old", "new", "same"), [(1e-9, 1.9e-9, True), (2e-8, 2.2e-8, True), (1e-9, 3e-9, False)])
-def test_what_a_byte_costs_the_processor_may_jitter(old: float, new: float, same: bool) -> None:
+def test_processor_time_per_byte_may_jitter(old: float, new: float, same: bool) -> None:
     """A nanosecond per byte is jitter; a threefold cost is a change."""
     assert within_tolerance(fleet(link_cpu_s_per_byte=old), fleet(link_cpu_s_per_byte=new), 0.1) is same
 
 
-def test_what_was_stated_must_be_the_same() -> None:
+def test_stated_properties_must_be_equal() -> None:
     """Another image, engine or link request makes another fleet, regardless of the measurements."""
     old = fleet()
     changes: tuple[dict[str, Any], ...] = (
@@ -102,7 +102,7 @@ def test_a_tenth_and_a_millisecond_are_allowed(mbit_per_s: float, latency_s: flo
     assert link_matches(asked, link("nano", "desk", mbit_per_s, latency_s)) is good
 
 
-def test_each_direction_is_compared_with_its_own_wish() -> None:
+def test_each_direction_is_compared_with_its_own_request() -> None:
     """Only directions that deviate get a sentence, with the requested and measured values."""
     found = [link("nano", "desk", 17.1, 0.01), link("desk", "nano", 99.0, 0.0005)]
     (sentence,) = link_deviations(ASKED, found)

@@ -9,7 +9,7 @@ import pytest
 from docker.tls import TLSConfig
 
 from containers import engine_api
-from fleetune.discovery.joining.device_side import ADMISSION_S
+from fleetune.discovery.joining.device_side import ADMISSION_TIMEOUT_S
 from fleetune.launching.docker import cleanup
 from fleetune.launching.docker.engine_client import connect, find_image
 from tests.discovery.joining.both_sides import Devices, host, token_file
@@ -49,7 +49,10 @@ def test_a_device_with_a_bad_token_gets_nothing_of_this_engine(tmp_path: Path) -
     try:
         with host(token, tmp_path / "kept") as listening:
             stranger = devices.start(
-                name="eve", token=other, host_port=listening.port, clock=lambda: time.monotonic() * 2 * ADMISSION_S
+                name="eve",
+                token=other,
+                host_port=listening.port,
+                clock=lambda: time.monotonic() * 2 * ADMISSION_TIMEOUT_S,
             )
             listening.said.wait("may not join: turned away: its token is another")
             stranger.wait("does not admit this device: is its token another?")

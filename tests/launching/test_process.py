@@ -59,7 +59,7 @@ def test_the_tail_is_short(start: Start) -> None:
     assert job.tail(3) == "49997\n49998\n49999"
 
 
-def test_a_chatty_child_never_waits_for_its_reader(start: Start) -> None:
+def test_a_child_never_waits_for_its_reader(start: Start) -> None:
     """A child that prints more than a pipe holds ends although nobody has read a line."""
     job = start("print('x' * 1_000_000)")
     assert job.wait(PATIENCE_S) == 0
@@ -107,7 +107,7 @@ def test_children_find_the_code_of_their_parent_where_it_is_not_installed(tmp_pa
     assert "'tests.launching' is a package and cannot be directly executed" in run.stderr, "it was found"
 
 
-def test_secrets_travel_unseen(start: Start) -> None:
+def test_the_first_line_is_seen_nowhere_else(start: Start) -> None:
     """The first line reaches stdin, and is found neither in arguments, environment, log nor repr."""
     secret = "s3cret-" * 5
     job = start(
@@ -125,7 +125,7 @@ def test_a_child_that_reads_nothing_does_no_harm(start: Start) -> None:
     assert start("", first_line=b"x" * 1_000_000).wait(PATIENCE_S) == 0
 
 
-def test_stop_asks_first(start: Start) -> None:
+def test_stop_sends_sigterm_first(start: Start) -> None:
     """A child that handles SIGTERM decides its exit code, and stopping it again changes nothing."""
     job = start(
         "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\nprint('ready')\nsignal.pause()"
@@ -135,7 +135,7 @@ def test_stop_asks_first(start: Start) -> None:
     assert job.stop(PATIENCE_S) == 7 == job.stop()
 
 
-def test_stop_then_forces(start: Start) -> None:
+def test_stop_kills_after_the_grace_period(start: Start) -> None:
     """A child that ignores SIGTERM is killed after the grace period."""
     job = start("import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('ready')\nsignal.pause()")
     assert next(iter(job.lines())) == "ready"

@@ -45,7 +45,7 @@ def job(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch, memory_bytes
     return ProcessLauncher(memory_bytes).start(Command(module="script", log=folder / "log"))
 
 
-def test_a_process_that_takes_too_much_bit_by_bit_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_grows_beyond_its_limit_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that exceeds its limit in small steps is killed, and its peak memory is known.
 
     Bug: no limit was enforced, and a profile with 0.6 GB used 20.9 GB until the machine's OOM killer came.
@@ -60,7 +60,7 @@ def test_a_process_that_takes_too_much_bit_by_bit_is_stopped(tmp_path: Path, mon
         bound.stop(0)
 
 
-def test_what_would_take_far_too_much_at_once_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_huge_allocation_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel refuses an allocation of 20 GB, and the exit code of the process says so."""
     bound = job(AT_ONCE, tmp_path, monkeypatch)
     try:
@@ -70,7 +70,7 @@ def test_what_would_take_far_too_much_at_once_is_refused(tmp_path: Path, monkeyp
         bound.stop(0)
 
 
-def test_what_stays_within_ends_as_it_likes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_within_its_limit_keeps_its_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another failure does not count as out of memory, with or without a limit."""
     for memory_bytes in (LIMIT_BYTES, None):
         free = job("import sys; sys.exit(3)", tmp_path, monkeypatch, memory_bytes)
@@ -89,12 +89,12 @@ def test_what_stays_within_ends_as_it_likes(tmp_path: Path, monkeypatch: pytest.
         (RuntimeError("shapes differ"), False),
     ],
 )
-def test_a_lack_of_memory_is_told_by_its_words(error: Exception, lack: bool) -> None:
+def test_out_of_memory_errors_are_recognised(error: Exception, lack: bool) -> None:
     """Errors of Python, torch and the kernel for lack of memory are recognised."""
     assert is_out_of_memory(error) == lack
 
 
-def test_processes_of_emulated_devices_are_bound_and_no_others() -> None:
+def test_only_processes_of_emulated_devices_get_a_limit() -> None:
     """Only processes of devices with an emulated memory get a limit, in both kinds of placement."""
     names = ("own", "held")
     request = FleetRequest(

@@ -27,10 +27,10 @@ from zmq.utils import z85
 from fleetune.errors import Refused
 from fleetune.links.authentication import KeyPair
 
-MIN_CHARACTERS = 16
-MAX_BYTES = 4096
-TOKEN_BYTES = 32
-OTHERS = stat.S_IRWXG | stat.S_IRWXO
+MIN_TOKEN_CHARACTERS = 16
+MAX_TOKEN_BYTES = 4096
+NEW_TOKEN_BYTES = 32
+GROUP_OR_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,27 +46,27 @@ def read_token(path: Path) -> str:
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
-            raw = file.read(MAX_BYTES + 1)
+            raw = file.read(MAX_TOKEN_BYTES + 1)
     except OSError as error:
         raise Refused(
             f"{path}: cannot be read ({error.strerror}); give the file with the token: "
             f"fleetune join --new-token {path} writes one"
         ) from None
-    if mode & OTHERS:
+    if mode & GROUP_OR_OTHERS:
         raise Refused(f"{path}: others can read or change this token ({stat.filemode(mode)}); run: chmod 600 {path}")
     try:
         token = raw.decode().strip()
     except UnicodeDecodeError:
         raise Refused(f"{path}: a token is text; fleetune join --new-token FILE writes one") from None
-    if not MIN_CHARACTERS <= len(token) <= MAX_BYTES:
+    if not MIN_TOKEN_CHARACTERS <= len(token) <= MAX_TOKEN_BYTES:
         raise Refused(
-            f"{path}: a token has {MIN_CHARACTERS} to {MAX_BYTES} characters (got {len(token)}); "
+            f"{path}: a token has {MIN_TOKEN_CHARACTERS} to {MAX_TOKEN_BYTES} characters (got {len(token)}); "
             "fleetune join --new-token FILE writes one"
         )
     return token
 
 
-def new_token(path: Path, chance: Callable[[int], str] = secrets.token_urlsafe) -> None:
+def new_token(path: Path, random_text: Callable[[int], str] = secrets.token_urlsafe) -> None:
     """Write a random token to a new file with mode 600; Refused if the file exists."""
     try:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -75,22 +75,22 @@ def new_token(path: Path, chance: Callable[[int], str] = secrets.token_urlsafe) 
     except OSError as error:
         raise Refused(f"{path}: cannot be written ({error.strerror}); give another file") from None
     with os.fdopen(file, "w", encoding="utf-8") as text:
-        text.write(chance(TOKEN_BYTES) + "\n")
+        text.write(random_text(NEW_TOKEN_BYTES) + "\n")
 
 
 def derive_keys(token: str) -> TokenKeys:
     """Derive the key pairs of both sides from a token by HKDF; deterministic."""
-    return TokenKeys(host=_pair(token, b"fleetune host"), device=_pair(token, b"fleetune device"))
+    return TokenKeys(host=_derive_pair(token, b"fleetune host"), device=_derive_pair(token, b"fleetune device"))
 
 
-def _pair(token: str, label: bytes) -> KeyPair:
+def _derive_pair(token: str, label: bytes) -> KeyPair:
     raw = HKDF(algorithm=SHA256(), length=32, salt=None, info=label).derive(token.encode())
     secret = z85.encode(raw)
     return KeyPair(public=zmq.curve_public(secret), secret=secret)
 
 
-VALID = timedelta(days=30)
-SKEW = timedelta(days=1)
+VALIDITY = timedelta(days=30)
+MAX_CLOCK_SKEW = timedelta(days=1)
 """Maximum difference between the clocks of two machines."""
 
 
@@ -115,13 +115,21 @@ class TlsCredentials:
         return context
 
 
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """Key and self-signed certificate of a certificate authority."""
+
+    key: ec.EllipticCurvePrivateKey
+    certificate: x509.Certificate
+
+
 def issue_credentials(addresses: Sequence[str], now: datetime) -> tuple[TlsCredentials, TlsCredentials]:
-    """Issue credentials for a server at `addresses` and for its one client, valid for VALID from `now`."""
+    """Issue credentials for a server at `addresses` and for its one client, valid for VALIDITY from `now`."""
     key = ec.generate_private_key(ec.SECP256R1())
-    ca = _certificate("fleetune join", key, None, now)
-    names = x509.SubjectAlternativeName([_alternative(address) for address in addresses])
-    server = _signed("server", key, ca, ExtendedKeyUsageOID.SERVER_AUTH, now, names)
-    client = _signed("client", key, ca, ExtendedKeyUsageOID.CLIENT_AUTH, now)
+    authority = Authority(key, _certificate("fleetune join", key, None, now))
+    names = x509.SubjectAlternativeName([_alternative_name(address) for address in addresses])
+    server = _issue("server", authority, ExtendedKeyUsageOID.SERVER_AUTH, now, names)
+    client = _issue("client", authority, ExtendedKeyUsageOID.CLIENT_AUTH, now)
     return server, client
 
 
@@ -135,49 +143,46 @@ def client_context(credentials: TlsCredentials) -> ssl.SSLContext:
     return credentials.load(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
 
 
-def _signed(
-    name: str,
-    authority: ec.EllipticCurvePrivateKey,
-    ca: x509.Certificate,
-    usage: x509.ObjectIdentifier,
-    now: datetime,
-    *more: x509.ExtensionType,
+def _issue(
+    name: str, authority: Authority, usage: x509.ObjectIdentifier, now: datetime, *more: x509.ExtensionType
 ) -> TlsCredentials:
+    """Credentials with a new key, whose certificate the authority signs for `usage`."""
     key = ec.generate_private_key(ec.SECP256R1())
-    cert = _certificate(name, key, (authority, ca), now, x509.ExtendedKeyUsage([usage]), *more)
-    plain = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return TlsCredentials(ca=_pem(ca), cert=_pem(cert), key=plain.decode())
+    cert = _certificate(name, key, authority, now, x509.ExtendedKeyUsage([usage]), *more)
+    private_key = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return TlsCredentials(ca=_pem(authority.certificate), cert=_pem(cert), key=private_key.decode())
 
 
 def _certificate(
     name: str,
     key: ec.EllipticCurvePrivateKey,
-    signer: tuple[ec.EllipticCurvePrivateKey, x509.Certificate] | None,
+    authority: Authority | None,
     now: datetime,
     *more: x509.ExtensionType,
 ) -> x509.Certificate:
-    """Certificate of `key`; without a signer, a self-signed authority."""
+    """Certificate of `key`; without an authority, the self-signed one of an authority."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    by_key, issuer, is_ca = (key, subject, True) if signer is None else (signer[0], signer[1].subject, False)
+    is_ca = authority is None
+    signing_key, issuer = (key, subject) if authority is None else (authority.key, authority.certificate.subject)
     builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - SKEW)
-        .not_valid_after(now + VALID)
+        .not_valid_before(now - MAX_CLOCK_SKEW)
+        .not_valid_after(now + VALIDITY)
         .add_extension(x509.BasicConstraints(ca=is_ca, path_length=0 if is_ca else None), critical=True)
-        .add_extension(_usage(is_ca), critical=True)
+        .add_extension(_key_usage(is_ca), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(by_key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signing_key.public_key()), critical=False)
     )
     for extension in more:
         builder = builder.add_extension(extension, critical=False)
-    return builder.sign(by_key, SHA256())
+    return builder.sign(signing_key, SHA256())
 
 
-def _usage(is_ca: bool) -> x509.KeyUsage:
+def _key_usage(is_ca: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
         digital_signature=not is_ca,
         key_cert_sign=is_ca,
@@ -191,7 +196,7 @@ def _usage(is_ca: bool) -> x509.KeyUsage:
     )
 
 
-def _alternative(address: str) -> x509.GeneralName:
+def _alternative_name(address: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(address))
     except ValueError:

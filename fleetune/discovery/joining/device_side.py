@@ -27,10 +27,10 @@ from fleetune.errors import FleetuneError, Refused
 from fleetune.links.endpoint import Endpoint, Listen
 from fleetune.links.message import Message
 
-ADMISSION_S = 5.0
+ADMISSION_TIMEOUT_S = 5.0
 RETRY_S = 5.0
 """Wait before the next attempt at a host that has not admitted this device."""
-CONNECT_S = 1.0
+CONNECT_TIMEOUT_S = 1.0
 HostPort = tuple[str, int]
 
 
@@ -75,7 +75,7 @@ class HostSession:
     """
 
     def __init__(self, host: AnnouncedHost, device: DeviceIdentity) -> None:
-        self._host, self._device = host, device
+        self.host, self._device = host, device
         self._addresses: deque[HostPort] = deque(host.addresses)
         """Addresses left to try in this round."""
         self._probe_socket: socket.socket | None = None
@@ -124,7 +124,7 @@ class HostSession:
         _, answered, _ = select.select([], [self._probe_socket], [], 0)
         if answered and self._probe_socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
             self._request_admission(now_s)
-        elif answered or now_s - self._step_s >= CONNECT_S:
+        elif answered or now_s - self._step_s >= CONNECT_TIMEOUT_S:
             self._next_address(now_s)
 
     def _request_admission(self, now_s: float) -> None:
@@ -151,7 +151,7 @@ class HostSession:
             self._device.dial_queue.leave(self)
             self._introduce(self._endpoint)
             self._receive_answers(self._endpoint)
-        elif now_s - self._step_s >= ADMISSION_S:
+        elif now_s - self._step_s >= ADMISSION_TIMEOUT_S:
             self._next_address(now_s)
 
     def _check_connection(self, now_s: float) -> None:
@@ -160,21 +160,21 @@ class HostSession:
         if self._endpoint.connected(HOST):
             return self._receive_answers(self._endpoint)
         self.close()
-        self._addresses, self._step_s, self._listens = deque(self._host.addresses), now_s, False
+        self._addresses, self._step_s, self._listens = deque(self.host.addresses), now_s, False
 
     def _introduce(self, endpoint: Endpoint) -> None:
         address, port = self._addresses[0]
         own = self._device.network.source_address(address)
         endpoint.send(HOST, Message("here", json_io.dump(self._device.introduce(own, endpoint.address))))
         self._introduced = True
-        self._say_once(f"host {self._host.name} at {address}:{port} admits this device, which has introduced itself")
+        self._say_once(f"host {self.host.name} at {address}:{port} admits this device, which has introduced itself")
 
     def _receive_answers(self, endpoint: Endpoint) -> None:
         while (received := endpoint.receive(0)) is not None:
             if received.message.kind == "welcome":
-                self._say_once(f"host {self._host.name}: this device has joined its fleet")
+                self._say_once(f"host {self.host.name}: this device has joined its fleet")
             elif received.message.kind == "refused":
-                self._say_once(f"host {self._host.name} refuses this device: {received.message.header.get('why')}")
+                self._say_once(f"host {self.host.name} refuses this device: {received.message.header.get('why')}")
 
     def _next_address(self, now_s: float) -> None:
         """Give up on an address: queue for the next one, or schedule a retry after the last."""
@@ -187,13 +187,13 @@ class HostSession:
     def _schedule_retry(self, now_s: float) -> None:
         """Wait before trying all addresses again; silent after an introduction, because then the host simply ended."""
         self._step_s = now_s + RETRY_S
-        listens, self._listens, self._addresses = self._listens, False, deque(self._host.addresses)
+        listens, self._listens, self._addresses = self._listens, False, deque(self.host.addresses)
         if self._introduced:
             return
         if listens:
-            self._say_once(f"host {self._host.name} does not admit this device: is its token another?")
+            self._say_once(f"host {self.host.name} does not admit this device: is its token another?")
         else:
-            self._say_once(f"host {self._host.name} does not listen now; this device introduces itself when it does")
+            self._say_once(f"host {self.host.name} does not listen now; this device introduces itself when it does")
 
     def _say_once(self, sentence: str) -> None:
         if sentence != self._last_sentence:
@@ -238,13 +238,13 @@ def serve(
 
     `say` receives a sentence for every event. Raises Refused for an invalid name, token or listening address.
     """
-    here = network or LocalNetwork()
+    network = network or LocalNetwork()
     check_joining_name(options.name)
     keys = derive_keys(read_token(options.token_file))
     facts = introduction.query_engine_socket(options.engine)
-    server, client = credentials.issue_credentials(here.addresses, here.now())
+    server, client = credentials.issue_credentials(network.addresses, network.now())
     context = credentials.server_context(server)
-    with TlsProxy(listening_sockets(here), options.engine, context) as proxy, _hosts(options, here) as hosts:
+    with TlsProxy(listening_sockets(network), options.engine, context) as proxy, _host_queue(options, network) as hosts:
 
         def introduce(own: str, answer_to: str) -> Introduction:
             credentials = {"ca": client.ca, "cert": client.cert, "key": client.key}
@@ -253,12 +253,12 @@ def serve(
 
         say(f"device {options.name}: engine {facts.version}, {facts.cores} cores, {facts.memory_bytes / 1e9:.1f} GB")
         say(
-            f"its engine is open at port {proxy.port} of {', '.join(here.addresses)} until Ctrl-C, for at most "
-            f"{credentials.VALID.days} days, to hosts with the same token: whoever has the token can use this "
+            f"its engine is open at port {proxy.port} of {', '.join(network.addresses)} until Ctrl-C, for at most "
+            f"{credentials.VALIDITY.days} days, to hosts with the same token: whoever has the token can use this "
             "machine's engine, and by it the whole machine"
         )
-        _serve_hosts(hosts, DeviceIdentity(keys=keys, introduce=introduce, network=here, say=say), ended)
-    _remove_leftovers(options.engine, [f"tcp://{own}:{proxy.port}" for own in here.addresses], say)
+        _serve_hosts(hosts, DeviceIdentity(keys=keys, introduce=introduce, network=network, say=say), ended)
+    _remove_leftovers(options.engine, [f"tcp://{own}:{proxy.port}" for own in network.addresses], say)
     say("this device has left: its engine is closed to others again")
 
 
@@ -277,7 +277,7 @@ def _remove_leftovers(engine: str, addresses: Iterable[str], say: Callable[[str]
 
 def _serve_hosts(hosts: "queue.SimpleQueue[AnnouncedHost]", device: DeviceIdentity, ended: threading.Event) -> None:
     """Keep a session with every announced host until `ended` is set."""
-    sessions: dict[str, tuple[AnnouncedHost, HostSession]] = {}
+    sessions: dict[str, HostSession] = {}
     try:
         while not ended.is_set():
             try:
@@ -286,36 +286,34 @@ def _serve_hosts(hosts: "queue.SimpleQueue[AnnouncedHost]", device: DeviceIdenti
                 host = None
             if host is not None:
                 _update_sessions(sessions, host, device)
-            for _, session in sessions.values():
+            for session in sessions.values():
                 session.poll()
     finally:
-        for _, session in sessions.values():
+        for session in sessions.values():
             session.close()
 
 
-def _update_sessions(
-    sessions: dict[str, tuple[AnnouncedHost, HostSession]], host: AnnouncedHost, device: DeviceIdentity
-) -> None:
+def _update_sessions(sessions: dict[str, HostSession], host: AnnouncedHost, device: DeviceIdentity) -> None:
     if host.name in sessions:
-        if sessions[host.name][0] == host:
+        if sessions[host.name].host == host:
             return
-        sessions.pop(host.name)[1].close()
+        sessions.pop(host.name).close()
         if not host.addresses:
-            device.say(f"host {host.name} listens no more")
+            device.say(f"host {host.name} no longer listens")
     if not host.addresses:
         return
     if len(sessions) >= MAX_HOSTS:
-        not_admitted = [name for name, (_, session) in sessions.items() if not session.admitted]
+        not_admitted = [name for name, session in sessions.items() if not session.admitted]
         if not not_admitted:
             return
-        sessions.pop(not_admitted[0])[1].close()
-    sessions[host.name] = host, HostSession(host, device)
+        sessions.pop(not_admitted[0]).close()
+    sessions[host.name] = HostSession(host, device)
 
 
 @contextmanager
-def _hosts(options: JoinOptions, here: LocalNetwork) -> Iterator["queue.SimpleQueue[AnnouncedHost]"]:
+def _host_queue(options: JoinOptions, network: LocalNetwork) -> Iterator["queue.SimpleQueue[AnnouncedHost]"]:
     if options.host is None:
-        with browse_hosts(here.addresses) as hosts:
+        with browse_hosts(network.addresses) as hosts:
             yield hosts
     else:
         one: queue.SimpleQueue[AnnouncedHost] = queue.SimpleQueue()

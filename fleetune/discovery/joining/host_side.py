@@ -37,16 +37,16 @@ MAX_LOGGED = 200
 """Maximum number of refusals to log; later ones are only counted."""
 MAX_LOG_BYTES = 1 << 20
 """A longer log of an earlier run is rotated; one old log is kept."""
-MAX_CHARACTERS = 400
+MAX_LINE_CHARACTERS = 400
 """Maximum length of a log line."""
 POLL_S = 0.2
-FAREWELL_S = 1.0
+CLOSE_TIMEOUT_S = 1.0
 """Short, so that rejected clients free their connections soon."""
 MAX_PATH_CHARACTERS = 70
 """Maximum length of the folder for a unix socket, whose whole path is limited to 107 characters."""
 MAX_ANSWERED = 256
 """Maximum number of devices to answer, since each answer takes a connection; a restarted device counts again."""
-MAX_BULK_BYTES = 1 << 10
+MAX_MESSAGE_BYTES = 1 << 10
 """Maximum bytes of message parts; an introduction has only a header."""
 
 
@@ -55,38 +55,38 @@ class RefusalLog:
 
     def __init__(self, folder: Path, note: Callable[[str], None], now: Callable[[], datetime]) -> None:
         self._file, self._note, self._now = folder / REFUSAL_LOG, note, now
-        self._told: set[str] = set()
-        self._further = 0
+        self._logged: set[str] = set()
+        self._suppressed = 0
         self._lock = threading.Lock()
         if self._file.exists() and self._file.stat().st_size > MAX_LOG_BYTES:
             self._file.replace(folder / OLD_REFUSAL_LOG)
 
-    def ended(self, connection: ProxiedConnection) -> None:
+    def log_if_rejected(self, connection: ProxiedConnection) -> None:
         """Log a connection that ended if its client was rejected: it sent data but received only the greeting."""
-        if connection.inward_bytes and connection.outward_bytes < REJECTION_BYTES:
+        if connection.inbound_bytes and connection.outbound_bytes < REJECTION_BYTES:
             self.add(connection.remote, "turned away: its token is another, or it is no device of ours")
 
     def add(self, who: str, why: str) -> None:
         """Note and log a refusal, unless the same sentence was logged before."""
-        sentence = " ".join(f"{who} may not join: {why}".split())[:MAX_CHARACTERS]
+        sentence = " ".join(f"{who} may not join: {why}".split())[:MAX_LINE_CHARACTERS]
         with self._lock:
-            if sentence in self._told:
+            if sentence in self._logged:
                 return
-            if len(self._told) >= MAX_LOGGED:
-                self._further += 1
+            if len(self._logged) >= MAX_LOGGED:
+                self._suppressed += 1
                 return
-            self._told.add(sentence)
+            self._logged.add(sentence)
             self._write(sentence)
         self._note(sentence)
 
     def close(self) -> None:
         """Note and log the number of refusals beyond MAX_LOGGED; safe to repeat."""
         with self._lock:
-            further, self._further = self._further, 0
-            if further:
-                self._write(f"{further} further refusals are not written down")
-        if further:
-            self._note(f"{further} further refusals to join are only counted")
+            suppressed, self._suppressed = self._suppressed, 0
+            if suppressed:
+                self._write(f"{suppressed} further refusals are not listed")
+        if suppressed:
+            self._note(f"{suppressed} further refusals to join are only counted")
 
     def _write(self, sentence: str) -> None:
         file = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -102,23 +102,25 @@ def collect_devices(
     Stores their credentials in folder/NAME; notes refused clients and logs them in folder/refused.log. Raises Refused
     for an invalid token file, an unusable listening address, and two devices with one name.
     """
-    here = network or LocalNetwork()
+    network = network or LocalNetwork()
     keys = derive_keys(read_token(Path(join.token_file).expanduser()))
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    refusals = RefusalLog(folder, note, here.now)
-    with closing(refusals), _open_listener(keys, here, refusals) as (endpoint, proxy):
-        note(f"listening {join.wait_s:g} s for devices that join, at port {proxy.port} of {', '.join(here.addresses)}")
-        registry = _Registry(endpoint, keys, folder, note, refusals)
-        with announce_host(here.addresses, proxy.port):
-            deadline_s = here.clock() + join.wait_s
-            while here.clock() < deadline_s:
+    refusals = RefusalLog(folder, note, network.now)
+    with closing(refusals), _open_listener(keys, network, refusals) as (endpoint, proxy):
+        note(
+            f"listening {join.wait_s:g} s for devices that join, at port {proxy.port} of {', '.join(network.addresses)}"
+        )
+        registry = JoinRegistry(endpoint, keys, folder, note, refusals)
+        with announce_host(network.addresses, proxy.port):
+            deadline_s = network.clock() + join.wait_s
+            while network.clock() < deadline_s:
                 received = endpoint.receive(POLL_S)
                 if received is not None and received.message.kind == "here":
                     registry.handle(received.message)
     return tuple(registry.joined[name] for name in sorted(registry.joined))
 
 
-class _Registry:
+class JoinRegistry:
     """Registry of the devices that introduce themselves."""
 
     def __init__(
@@ -170,22 +172,22 @@ class _Registry:
 
 
 @contextmanager
-def _open_listener(keys: TokenKeys, here: LocalNetwork, refusals: RefusalLog) -> Iterator[tuple[Endpoint, TlsProxy]]:
+def _open_listener(keys: TokenKeys, network: LocalNetwork, refusals: RefusalLog) -> Iterator[tuple[Endpoint, TlsProxy]]:
     """Listen on the network by a proxy, which records remote addresses; the endpoint behind it is a unix socket."""
-    usual = tempfile.gettempdir()
-    folder = usual if len(usual) <= MAX_PATH_CHARACTERS else "/tmp"
+    default = tempfile.gettempdir()
+    folder = default if len(default) <= MAX_PATH_CHARACTERS else "/tmp"
     with tempfile.TemporaryDirectory(prefix="fleetune-join-", dir=folder) as private:
         socket = f"{private}/host"
-        listen = Listen(bind=f"ipc://{socket}", max_message_bytes=MAX_BULK_BYTES)
+        listen = Listen(bind=f"ipc://{socket}", max_message_bytes=MAX_MESSAGE_BYTES)
         known = {DEVICE: keys.device.public}
         with (
             Endpoint(HOST, keys.host, known, run=JOIN_RUN, listen=listen, note=lambda _: None) as endpoint,
             TlsProxy(
-                listening_sockets(here, usual=DEFAULT_HOST_PORT),
+                listening_sockets(network, default_port=DEFAULT_HOST_PORT),
                 socket,
-                ended=refusals.ended,
-                farewell_s=FAREWELL_S,
-                unproven_bytes=REJECTION_BYTES,
+                on_end=refusals.log_if_rejected,
+                close_timeout_s=CLOSE_TIMEOUT_S,
+                unauthenticated_bytes=REJECTION_BYTES,
             ) as proxy,
         ):
             yield endpoint, proxy
@@ -208,16 +210,16 @@ def joined_request(
 
 def add_joined(request: FleetRequest, joined: tuple[JoinedDevice, ...]) -> FleetRequest:
     """Add devices that joined to the request; errors as in joined_request."""
-    new = {device.name: device for device in joined}
+    by_name = {device.name: device for device in joined}
     for engine in request.engines:
-        if engine.name in new:
+        if engine.name in by_name:
             raise Refused(
                 f"engine {engine.name}: it is in the fleet file, and a device has joined by that name, from "
-                f"{new[engine.name].engine.address}; rename one of them: fleetune join --name NAME"
+                f"{by_name[engine.name].engine.address}; rename one of them: fleetune join --name NAME"
             )
-    devices = [_with_joined_engine(device) if device.name in new else device for device in request.devices]
+    devices = [_with_joined_engine(device) if device.name in by_name else device for device in request.devices]
     listed = {device.name for device in devices}
-    devices += [DeviceRequest(name=name, launcher=DOCKER, engine=name) for name in new if name not in listed]
+    devices += [DeviceRequest(name=name, launcher=DOCKER, engine=name) for name in by_name if name not in listed]
     if not devices:
         wait_s = request.join.wait_s if request.join else 0.0
         raise TryAgain(

@@ -21,14 +21,14 @@ from fleetune.contracts.record import check_device_name, positive, record
 from fleetune.discovery.joining.credentials import TlsCredentials, client_context
 from fleetune.errors import Refused, TryAgain
 
-TIMEOUT_S = 3.0
-LIMIT_S = 10.0
-MAX_BYTES = 1 << 20
+SOCKET_TIMEOUT_S = 3.0
+QUERY_TIMEOUT_S = 10.0
+MAX_ANSWER_BYTES = 1 << 20
 JOIN_RUN = "join"
 """Run id on the links of host and devices; authentication depends on the token alone."""
 HOST, DEVICE = "host", "device"
 REFUSAL_LOG, OLD_REFUSAL_LOG = "refused.log", "refused.log.1"
-MAX_CHARACTERS = 64
+MAX_NAME_CHARACTERS = 64
 """Maximum length of a device's name."""
 ADDRESS = re.compile(r"tcp://([0-9.]{7,15}):([0-9]{1,5})")
 MAX_PEM_CHARACTERS = 1 << 14
@@ -49,26 +49,26 @@ class EngineReport:
         positive("engine", cores=self.cores, memory_bytes=self.memory_bytes)
 
 
-def query_engine_socket(place: str) -> EngineReport:
+def query_engine_socket(path: str) -> EngineReport:
     """Query the engine behind a unix socket; TryAgain if it gives no valid answer."""
     with socket.socket(socket.AF_UNIX) as connected:
-        connected.settimeout(TIMEOUT_S)
+        connected.settimeout(SOCKET_TIMEOUT_S)
         try:
-            connected.connect(place)
+            connected.connect(path)
         except OSError as error:
-            raise TryAgain(f"the engine at {place} does not answer ({error.strerror}); is it running?") from None
-        return query_engine(connected, place)
+            raise TryAgain(f"the engine at {path} does not answer ({error.strerror}); is it running?") from None
+        return query_engine(connected, path)
 
 
-def query_engine(connected: socket.socket, place: str, limit_s: float = LIMIT_S) -> EngineReport:
-    """Query an engine over a connected socket, plain or TLS, within `limit_s` in all; TryAgain names `place`."""
+def query_engine(connected: socket.socket, address: str, limit_s: float = QUERY_TIMEOUT_S) -> EngineReport:
+    """Query an engine over a connected socket, plain or TLS, within `limit_s` in all; TryAgain names `address`."""
     try:
-        body = engine_api.get(connected, "/info", max_bytes=MAX_BYTES, limit_s=limit_s)
-        info = json_io.parse_plain(body, f"engine at {place}")
-        return json_io.load(EngineReport, _report_fields(info), f"engine at {place}")
+        body = engine_api.get(connected, "/info", max_bytes=MAX_ANSWER_BYTES, limit_s=limit_s)
+        info = json_io.parse_plain(body, f"engine at {address}")
+        return json_io.load(EngineReport, _report_fields(info), f"engine at {address}")
     except (OSError, HTTPException, ValueError, KeyError, TypeError, AttributeError) as error:
         why = str(error) if isinstance(error, Refused) else getattr(error, "strerror", None) or type(error).__name__
-        raise TryAgain(f"the engine at {place} gives no valid answer ({why})") from None
+        raise TryAgain(f"the engine at {address} gives no valid answer ({why})") from None
 
 
 def _report_fields(info: dict[str, Any]) -> dict[str, Any]:
@@ -105,23 +105,24 @@ class Introduction:
         _check_address(f"device {self.name}: answer_to", self.answer_to)
 
 
-def _check_address(owner: str, place: str) -> None:
-    """Raise Refused unless `place` is a numeric IPv4 address with a port: names would be looked up."""
-    found = ADDRESS.fullmatch(place)
+def _check_address(owner: str, address: str) -> None:
+    """Raise Refused unless `address` is a numeric IPv4 address with a port: names would be looked up."""
+    found = ADDRESS.fullmatch(address)
     try:
         usable = found is not None and bool(IPv4Address(found[1])) and 0 < int(found[2]) < 1 << 16
     except AddressValueError:
         usable = False
     if not usable:
-        raise Refused(f"{owner} is {place[:80]!r}; write tcp://ADDRESS:PORT, the address in numbers")
+        raise Refused(f"{owner} is {address[:80]!r}; write tcp://ADDRESS:PORT, the address in numbers")
 
 
 def check_joining_name(name: str) -> None:
     """Raise Refused for an invalid device name, and for names that collide with the refusal log."""
     check_device_name(name)
-    if len(name) > MAX_CHARACTERS or name in (REFUSAL_LOG, OLD_REFUSAL_LOG):
+    if len(name) > MAX_NAME_CHARACTERS or name in (REFUSAL_LOG, OLD_REFUSAL_LOG):
         raise Refused(
-            f"device {name[:MAX_CHARACTERS]}: a name has at most {MAX_CHARACTERS} characters; not {REFUSAL_LOG}"
+            f"device {name[:MAX_NAME_CHARACTERS]}: a name has at most {MAX_NAME_CHARACTERS} characters "
+            f"and is not {REFUSAL_LOG}"
         )
 
 
@@ -138,17 +139,17 @@ class JoinedDevice:
 def verify_engine(introduction: Introduction) -> EngineReport:
     """Query the engine at the introduced address with the introduced certificate; TryAgain if that fails."""
     credentials = TlsCredentials(ca=introduction.ca, cert=introduction.cert, key=introduction.key)
-    place = urlsplit(introduction.address)
+    address = urlsplit(introduction.address)
     try:
         context = client_context(credentials)
     except (OSError, ValueError):  # ssl.SSLError is an OSError
         raise TryAgain(f"device {introduction.name}: its certificates cannot be used; join again") from None
     try:
-        plain = socket.create_connection((str(place.hostname), place.port), TIMEOUT_S)
+        plain = socket.create_connection((str(address.hostname), address.port), SOCKET_TIMEOUT_S)
     except OSError as error:
         why = error.strerror or type(error).__name__
         raise TryAgain(f"the engine at {introduction.address} gives no valid answer ({why})") from None
-    with context.wrap_socket(plain, server_hostname=str(place.hostname), do_handshake_on_connect=False) as connected:
+    with context.wrap_socket(plain, server_hostname=str(address.hostname), do_handshake_on_connect=False) as connected:
         return query_engine(connected, introduction.address)
 
 

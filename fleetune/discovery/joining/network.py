@@ -1,6 +1,6 @@
 """Local network: a machine's addresses, clocks and listening sockets, and hosts announced by mDNS.
 
-mDNS is unauthenticated: anybody on the network can announce hosts, and a device uses only their addresses.
+mDNS is unauthenticated: anybody on the network can announce hosts, so a device uses only their addresses.
 """
 
 import ipaddress
@@ -30,13 +30,13 @@ def own_addresses() -> tuple[str, ...]:
     Excludes an engine's bridges, which reach no other machine and change with its containers.
     """
     running = {name for name, state in psutil.net_if_stats().items() if state.isup and not name.startswith(BRIDGES)}
-    found = [
+    addresses_found = [
         each.address
         for name, addresses in psutil.net_if_addrs().items()
         for each in addresses
         if each.family == socket.AF_INET and name in running and not ipaddress.ip_address(each.address).is_loopback
     ]
-    return tuple(found) or (LOOPBACK,)
+    return tuple(addresses_found) or (LOOPBACK,)
 
 
 def utc_now() -> datetime:
@@ -57,31 +57,31 @@ class LocalNetwork:
 
     def source_address(self, address: str) -> str:
         """Own address under which a machine at `address` reaches this one."""
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:  # connecting a UDP socket sends nothing
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # connecting a UDP socket sends nothing
             try:
-                way.connect((address, DEFAULT_HOST_PORT))
-                own = str(way.getsockname()[0])
+                probe.connect((address, DEFAULT_HOST_PORT))
+                own = str(probe.getsockname()[0])
             except OSError:
                 own = ""
         return own if own in self.addresses else self.addresses[0]
 
 
-def listening_sockets(network: LocalNetwork, usual: int = 0) -> list[socket.socket]:
-    """Open a listening socket per own address, all on one port: the requested one, else `usual`, else any.
+def listening_sockets(network: LocalNetwork, default_port: int = 0) -> list[socket.socket]:
+    """Open a listening socket per own address, all on one port: the requested one, else `default_port`, else any.
 
     Raises Refused if no socket can be bound.
     """
-    asked = network.port
+    requested_port = network.port
     try:
-        return _bound(network.addresses, usual if asked is None else asked)
+        return _bind_all(network.addresses, default_port if requested_port is None else requested_port)
     except OSError as error:
-        if asked is None and usual:
+        if requested_port is None and default_port:
             return listening_sockets(network)
-        where = ", ".join(f"{address}:{asked or 'any'}" for address in network.addresses)
+        where = ", ".join(f"{address}:{requested_port or 'any'}" for address in network.addresses)
         raise Refused(f"{where}: cannot be listened on ({error.strerror}); give another address or port") from None
 
 
-def _bound(addresses: tuple[str, ...], port: int) -> list[socket.socket]:
+def _bind_all(addresses: tuple[str, ...], port: int) -> list[socket.socket]:
     sockets: list[socket.socket] = []
     try:
         for address in addresses:
@@ -95,14 +95,14 @@ def _bound(addresses: tuple[str, ...], port: int) -> list[socket.socket]:
 
 
 SERVICE = "_fleetune._tcp.local."
-ASK_MS = 3000
+QUERY_TIMEOUT_MS = 3000
 MAX_ADDRESSES = 8
 """Maximum number of addresses to try per host; an announcement can list any number."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnnouncedHost:
-    """Announced host; `addresses` is empty if it has stopped listening."""
+    """Host that mDNS announces; `addresses` is empty if it has stopped listening."""
 
     name: str
     addresses: tuple[tuple[str, int], ...]
@@ -111,10 +111,10 @@ class AnnouncedHost:
 
 @contextmanager
 def announce_host(
-    addresses: Sequence[str], port: int, chance: Callable[[int], str] = secrets.token_hex
+    addresses: Sequence[str], port: int, random_hex: Callable[[int], str] = secrets.token_hex
 ) -> Iterator[None]:
     """Announce a host at `addresses` on their networks until the block ends; TryAgain if mDNS is unavailable."""
-    name = f"{_host_label()}-{chance(4)}"
+    name = f"{_host_label()}-{random_hex(4)}"
     info = ServiceInfo(
         SERVICE,
         f"{name}.{SERVICE}",
@@ -133,13 +133,15 @@ def browse_hosts(addresses: Sequence[str]) -> Iterator["queue.SimpleQueue[Announ
     hosts: queue.SimpleQueue[AnnouncedHost] = queue.SimpleQueue()
 
     def on_change(zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange) -> None:
-        places: tuple[tuple[str, int], ...] = ()
+        endpoints: tuple[tuple[str, int], ...] = ()
         if state_change is not ServiceStateChange.Removed:
-            info = zeroconf.get_service_info(service_type, name, timeout=ASK_MS)
+            info = zeroconf.get_service_info(service_type, name, timeout=QUERY_TIMEOUT_MS)
             if info is None or not info.port:
                 return
-            places = tuple((address, info.port) for address in info.parsed_addresses(IPVersion.V4Only)[:MAX_ADDRESSES])
-        hosts.put(AnnouncedHost(name.removesuffix(f".{SERVICE}"), places))
+            endpoints = tuple(
+                (address, info.port) for address in info.parsed_addresses(IPVersion.V4Only)[:MAX_ADDRESSES]
+            )
+        hosts.put(AnnouncedHost(name.removesuffix(f".{SERVICE}"), endpoints))
 
     with _mdns(addresses) as zeroconf:
         browser = ServiceBrowser(zeroconf, SERVICE, handlers=[on_change])

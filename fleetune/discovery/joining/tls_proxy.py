@@ -77,12 +77,12 @@ class TlsStream:
     def __init__(self, inner: PlainStream, context: ssl.SSLContext, server_name: str | None = None) -> None:
         """Server side; with `server_name`, client side."""
         self._inner = inner
-        self._arrived, self._leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(
-            self._arrived, self._leaving, server_side=server_name is None, server_hostname=server_name
+            self._incoming, self._outgoing, server_side=server_name is None, server_hostname=server_name
         )
-        self._held = bytearray()
-        self._read_all = False
+        self._decrypted = bytearray()
+        self._at_end = False
 
     async def open(self) -> None:
         """Perform the handshake, if there is one."""
@@ -101,12 +101,12 @@ class TlsStream:
     async def read(self) -> bytes:
         """Return received bytes; empty at the end of that direction."""
         self._decrypt()
-        while not self._held and not self._read_all:
+        while not self._decrypted and not self._at_end:
             await self._fill()
             self._decrypt()
             await self._flush()
-        data = bytes(self._held)
-        self._held.clear()
+        data = bytes(self._decrypted)
+        self._decrypted.clear()
         return data
 
     async def write(self, data: bytes) -> None:
@@ -133,32 +133,32 @@ class TlsStream:
     def _decrypt(self) -> None:
         """Decrypt and buffer all data that is available without waiting."""
         try:
-            while not self._read_all:
+            while not self._at_end:
                 data = self._tls.read(CHUNK_BYTES)
-                self._held += data
-                self._read_all = not data
+                self._decrypted += data
+                self._at_end = not data
         except ssl.SSLWantReadError:
             return
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
-            self._read_all = True
+            self._at_end = True
 
     async def _fill(self) -> None:
         data = await self._inner.read()
         if data:
-            self._arrived.write(data)
+            self._incoming.write(data)
         else:
-            self._arrived.write_eof()
+            self._incoming.write_eof()
 
     async def _flush(self) -> None:
-        if self._leaving.pending:
-            await self._inner.write(self._leaving.read())
+        if self._outgoing.pending:
+            await self._inner.write(self._outgoing.read())
 
 
 MAX_CONNECTIONS = 128
-MAX_UNPROVEN, MAX_UNPROVEN_PER_ADDRESS = 48, 24
+MAX_UNAUTHENTICATED, MAX_UNAUTHENTICATED_PER_ADDRESS = 48, 24
 """Maximum connections without authentication so far: in all, and per remote address."""
-HANDSHAKE_S = 5.0
-FAREWELL_S = 60.0
+HANDSHAKE_TIMEOUT_S = 5.0
+CLOSE_TIMEOUT_S = 60.0
 
 
 @dataclass(slots=True)
@@ -166,17 +166,17 @@ class ProxiedConnection:
     """Remote address of a connection and the bytes forwarded in each direction."""
 
     remote: str
-    inward_bytes: int = 0
-    outward_bytes: int = 0
+    inbound_bytes: int = 0
+    outbound_bytes: int = 0
 
 
 class TlsProxy:
     """Proxy that serves in its own thread until closed; owns the listening sockets.
 
     With a `context`, a client must authenticate by TLS before anything is forwarded. Without one, the target
-    authenticates clients, and a client that has received more than `unproven_bytes` counts as authenticated. The
-    proxy's thread calls `ended` with every connection that has ended. After the target has closed its direction, the
-    client has `farewell_s` seconds to close the other.
+    authenticates clients, and a client that has received more than `unauthenticated_bytes` counts as authenticated. The
+    proxy's thread calls `on_end` with every connection that has ended. After the target has closed its direction, the
+    client has `close_timeout_s` seconds to close the other.
     """
 
     def __init__(
@@ -184,13 +184,14 @@ class TlsProxy:
         sockets: Sequence[socket.socket],
         target: str,
         context: ssl.SSLContext | None = None,
-        ended: Callable[[ProxiedConnection], None] = lambda _: None,
-        farewell_s: float = FAREWELL_S,
-        unproven_bytes: int = 0,
+        on_end: Callable[[ProxiedConnection], None] = lambda _: None,
+        close_timeout_s: float = CLOSE_TIMEOUT_S,
+        unauthenticated_bytes: int = 0,
     ) -> None:
         self._sockets, self._target, self._context = sockets, target, context
-        self._ended, self._farewell_s, self._unproven_bytes = ended, farewell_s, unproven_bytes
-        self._unproven: list[ProxiedConnection] = []
+        self._on_end, self._close_timeout_s = on_end, close_timeout_s
+        self._unauthenticated_bytes = unauthenticated_bytes
+        self._unauthenticated: list[ProxiedConnection] = []
         self.port = int(sockets[0].getsockname()[1])
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
@@ -227,11 +228,11 @@ class TlsProxy:
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = ProxiedConnection(remote=str((writer.get_extra_info("peername") or ("unknown",))[0]))
-        of_one = sum(each.remote == connection.remote for each in self._unproven)
-        full = len(self._unproven) >= MAX_UNPROVEN or of_one >= MAX_UNPROVEN_PER_ADDRESS
+        from_address = sum(each.remote == connection.remote for each in self._unauthenticated)
+        full = len(self._unauthenticated) >= MAX_UNAUTHENTICATED or from_address >= MAX_UNAUTHENTICATED_PER_ADDRESS
         if full or len(self._tasks) >= MAX_CONNECTIONS:
             return writer.transport.abort()
-        self._unproven.append(connection)
+        self._unauthenticated.append(connection)
         task = self._loop.create_task(self._serve(reader, writer, connection))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -243,27 +244,27 @@ class TlsProxy:
         client: Stream = plain if self._context is None else TlsStream(plain, self._context)
         try:
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            async with asyncio.timeout(HANDSHAKE_S):
+            async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
                 await client.open()
             if self._context is not None:
-                self._mark_proven(connection)
+                self._mark_authenticated(connection)
             await self._forward_connection(client, connection)
         except* OSError:  # closed, timed out, or not authenticated; SSLError and TimeoutError are OSErrors
             pass
         finally:
             client.abort()
-            self._mark_proven(connection)
-            self._ended(connection)
+            self._mark_authenticated(connection)
+            self._on_end(connection)
 
-    def _mark_proven(self, connection: ProxiedConnection) -> None:
+    def _mark_authenticated(self, connection: ProxiedConnection) -> None:
         """Stop counting the connection as unauthenticated."""
-        self._unproven = [each for each in self._unproven if each is not connection]
+        self._unauthenticated = [each for each in self._unauthenticated if each is not connection]
 
     async def _forward_connection(self, client: Stream, connection: ProxiedConnection) -> None:
         target = PlainStream(*await asyncio.open_unix_connection(self._target))
         try:
             await self._forward(client, target, connection)
-            async with asyncio.timeout(self._farewell_s):
+            async with asyncio.timeout(self._close_timeout_s):
                 await client.finish()
         finally:
             target.abort()
@@ -271,19 +272,19 @@ class TlsProxy:
     async def _forward(self, client: Stream, target: Stream, connection: ProxiedConnection) -> None:
         """Forward both directions until both have ended."""
 
-        async def inward() -> None:
+        async def forward_inbound() -> None:
             while data := await client.read():
-                connection.inward_bytes += len(data)
+                connection.inbound_bytes += len(data)
                 await target.write(data)
             await target.end()
 
         async with asyncio.TaskGroup() as group:
-            there = group.create_task(inward())
+            inbound = group.create_task(forward_inbound())
             while data := await target.read():
-                connection.outward_bytes += len(data)
-                if connection.outward_bytes > self._unproven_bytes:
-                    self._mark_proven(connection)
+                connection.outbound_bytes += len(data)
+                if connection.outbound_bytes > self._unauthenticated_bytes:
+                    self._mark_authenticated(connection)
                 await client.write(data)
             await client.end()
-            async with asyncio.timeout(self._farewell_s):
-                await there
+            async with asyncio.timeout(self._close_timeout_s):
+                await inbound

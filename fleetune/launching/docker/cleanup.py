@@ -95,14 +95,14 @@ def _remove_all(client: Any, filters: dict[str, str]) -> None:
     _remove(_listed(lambda: client.volumes.list(filters=filters)))
 
 
-def remove_orphans(client: Any, *, own: bool, here: MachineIdentity | None = None) -> None:
+def remove_orphans(client: Any, *, own: bool, machine: MachineIdentity | None = None) -> None:
     """Remove what killed processes of this machine, whose reapers were killed too, left on an engine.
 
     Several machines may use one engine, and machines may be copies of each other. So an owner counts as gone only if it
     was a process that this one could see and that has ended, or if the thing was made on this machine's own engine
-    before this machine booted. `own`: the engine runs on this machine. `here`: this machine, for tests.
+    before this machine booted. `own`: the engine runs on this machine. `machine`: this machine, for tests.
     """
-    machine = here or this_machine()
+    machine = machine or this_machine()
     filters = {"label": OWNER_LABEL}
     try:
         containers = _containers(client, filters)

@@ -23,8 +23,8 @@ from fleetune.launching.process import ProcessLauncher
 
 PORT = 7700
 """Port at which a device's command listens; a device runs one such command at a time."""
-PAUSE = ["-PSEc", "import signal; signal.pause()"]
-MEMORY_BYTES = 64 << 20
+PAUSE_COMMAND = ["-PSEc", "import signal; signal.pause()"]
+PAUSE_MEMORY_BYTES = 64 << 20
 SHAPING_TIMEOUT_S = 60
 
 
@@ -37,10 +37,10 @@ class PauseContainer:
         ports = {f"{PORT}/tcp": None} if reach else {}  # on every interface, since reach may be that of a router
         try:
             self._container = engine.create_container(
-                PAUSE,
+                PAUSE_COMMAND,
                 network=network.id,
                 ports=ports,
-                mem_limit=MEMORY_BYTES,
+                mem_limit=PAUSE_MEMORY_BYTES,
                 environment={"FLEETUNE_DEVICE": device},
             )
             self._container.start()

@@ -35,7 +35,7 @@ def test_a_new_token(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="it exists, and may be a token in use"):
         new_token(tmp_path / "a")
     assert read_token(tmp_path / "a") == a
-    new_token(tmp_path / "c", chance=lambda count: "x" * count)
+    new_token(tmp_path / "c", random_text=lambda count: "x" * count)
     assert read_token(tmp_path / "c") == "x" * 32
 
 
@@ -57,7 +57,7 @@ def test_a_token_that_others_can_read(tmp_path: Path, mode: int) -> None:
         (b"\xff" * 20, "a token is text"),
     ],
 )
-def test_no_token(tmp_path: Path, content: bytes, said: str) -> None:
+def test_invalid_tokens(tmp_path: Path, content: bytes, said: str) -> None:
     """Tokens that are too short, too long or not text are refused with the command that writes a good one."""
     path = token_file(tmp_path)
     path.write_bytes(content)
@@ -65,7 +65,7 @@ def test_no_token(tmp_path: Path, content: bytes, said: str) -> None:
         read_token(path)
 
 
-def test_no_file(tmp_path: Path) -> None:
+def test_missing_token_files(tmp_path: Path) -> None:
     """A missing file and a folder are refused as token files; so is writing to a missing folder."""
     for path in (tmp_path / "none", tmp_path):
         with pytest.raises(Refused, match="cannot be read .*fleetune join --new-token"):

@@ -22,7 +22,7 @@ def joined(name: str, port: int = 2376) -> JoinedDevice:
     return JoinedDevice(name=name, engine=engine, facts=EngineReport(version="9.9", cores=4, memory_bytes=8))
 
 
-def test_who_joined_is_added() -> None:
+def test_joined_devices_are_added() -> None:
     """Devices that joined are added as containers on their engines; the file's own devices stay unchanged."""
     here = DeviceRequest(name="here")
     request = FleetRequest(devices=(here,), engines=(joined("box").engine,), join=ASKED)
@@ -67,13 +67,13 @@ def test_a_name_that_another_device_has(device: DeviceRequest, where: str) -> No
         add_joined(request, (joined("a"),))
 
 
-def test_nobody() -> None:
+def test_a_fleet_without_devices() -> None:
     """A fleet without devices raises TryAgain with the command to run on each device."""
     with pytest.raises(TryAgain, match="none has joined within 10 s; run fleetune join"):
         add_joined(FleetRequest(devices=(), join=ASKED), ())
 
 
-def test_nothing_is_listened_for(tmp_path: Path) -> None:
+def test_requests_for_which_nothing_listens(tmp_path: Path) -> None:
     """Nothing listens without `join`, and `join` for simulated devices is refused."""
     request = FleetRequest()
     assert joined_request(request, tmp_path / "kept", print) is request
@@ -86,7 +86,7 @@ def test_nothing_is_listened_for(tmp_path: Path) -> None:
     assert not (tmp_path / "kept").exists()
 
 
-def test_the_whole(devices: Devices, token: Path, tmp_path: Path) -> None:
+def test_a_device_joins_a_request(devices: Devices, token: Path, tmp_path: Path) -> None:
     """A request with `join` returns with the device that joined."""
     said = Said()
     request = FleetRequest(devices=(), join=Join(token_file=str(token), wait_s=1))

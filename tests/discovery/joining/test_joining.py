@@ -17,7 +17,7 @@ from fleetune.contracts import json_io
 from fleetune.contracts.fleet_request import Join
 from fleetune.discovery.joining import JoinedDevice, collect_devices
 from fleetune.discovery.joining.credentials import derive_keys, issue_credentials, read_token
-from fleetune.discovery.joining.device_side import ADMISSION_S, JoinOptions, serve
+from fleetune.discovery.joining.device_side import ADMISSION_TIMEOUT_S, JoinOptions, serve
 from fleetune.discovery.joining.introduction import DEVICE, HOST, JOIN_RUN, EngineReport, Introduction
 from fleetune.errors import Refused
 from fleetune.links.authentication import new_key_pair
@@ -59,7 +59,7 @@ def test_a_device_with_the_token_joins(first: str, devices: Devices, token: Path
     assert joined.facts.runtimes == ("nvidia", "runc")
     assert joined.engine.address.startswith("tcp://127.0.0.1:") and joined.engine.host == "127.0.0.1"
     assert asked_for_info(joined)["ServerVersion"] == "9.9"
-    said.wait("listens no more")
+    said.wait("no longer listens")
 
 
 def test_what_is_handed_out_is_kept_from_others(devices: Devices, token: Path, tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_device_with_another_token_is_refused(devices: Devices, token: Path, t
     other = token_file(tmp_path, "another horse, another battery")
     with host(token, tmp_path / "kept") as listening:
         stranger = devices.start(
-            name="eve", token=other, host_port=listening.port, clock=lambda: time.monotonic() * 2 * ADMISSION_S
+            name="eve", token=other, host_port=listening.port, clock=lambda: time.monotonic() * 2 * ADMISSION_TIMEOUT_S
         )
         assert "127.0.0.1 may not join: turned away: its token is another" in listening.said.wait("may not join")
         stranger.wait(f"host 127.0.0.1:{listening.port} does not admit this device: is its token another?")

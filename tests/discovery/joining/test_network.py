@@ -20,7 +20,7 @@ def test_own_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     assert own_addresses() == (LOOPBACK,)
 
 
-def test_the_address_on_the_way() -> None:
+def test_source_address() -> None:
     """The source address is the one that the system sends from if it is listened on, else the first."""
     here = LocalNetwork(addresses=("192.0.2.200", LOOPBACK))
     assert here.source_address(LOOPBACK) == LOOPBACK
@@ -28,7 +28,7 @@ def test_the_address_on_the_way() -> None:
     assert here.source_address("no address") == "192.0.2.200"
 
 
-def test_ports() -> None:
+def test_listening_ports() -> None:
     """A requested port is used or refused; the usual port falls back to any."""
     with socket.create_server((LOOPBACK, 0)) as other:
         taken = other.getsockname()[1]
@@ -36,7 +36,7 @@ def test_ports() -> None:
             Refused, match=f"{LOOPBACK}:{taken}: cannot be listened on .*; give another address or port"
         ):
             listening_sockets(LocalNetwork(addresses=(LOOPBACK,), port=taken))
-        (given,) = listening_sockets(LocalNetwork(addresses=(LOOPBACK,)), usual=taken)
+        (given,) = listening_sockets(LocalNetwork(addresses=(LOOPBACK,)), default_port=taken)
         with given:
             assert given.getsockname()[1] != taken
     with pytest.raises(Refused, match="192.0.2.200:any: cannot be listened on"):
@@ -47,7 +47,7 @@ def test_ports() -> None:
         each.close()
 
 
-def test_the_engine_of_this_machine(engine: str, tmp_path: Path) -> None:
+def test_find_local_engine(engine: str, tmp_path: Path) -> None:
     """The named engine is used, else that of the environment; engines of other machines are refused."""
     place = str(Path(engine).resolve())
     assert find_local_engine(f"unix://{place}", {"DOCKER_HOST": "unix:///nothing"}).version == "9.9"

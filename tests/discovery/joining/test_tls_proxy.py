@@ -27,7 +27,7 @@ def ended() -> "queue.SimpleQueue[ProxiedConnection]":
 
 
 @pytest.fixture(params=["plain", "tls"])
-def front(
+def proxy(
     request: pytest.FixtureRequest, engine: str, ended: "queue.SimpleQueue[ProxiedConnection]"
 ) -> Iterator[TlsProxy]:
     """Proxy in front of the engine, with and without TLS."""
@@ -37,15 +37,15 @@ def front(
 
 
 @pytest.fixture
-def tls_front(engine: str, ended: "queue.SimpleQueue[ProxiedConnection]") -> Iterator[TlsProxy]:
+def tls_proxied(engine: str, ended: "queue.SimpleQueue[ProxiedConnection]") -> Iterator[TlsProxy]:
     """Proxy with TLS."""
     with TlsProxy(listening_sockets(HERE), engine, server_context(SERVER), ended.put) as made:
         yield made
 
 
-async def connected(front: TlsProxy, is_tls: bool) -> Stream:
+async def connected(proxy: TlsProxy, is_tls: bool) -> Stream:
     """Open a stream to the proxy."""
-    stream: Stream = PlainStream(*await asyncio.open_connection(LOOPBACK, front.port))
+    stream: Stream = PlainStream(*await asyncio.open_connection(LOOPBACK, proxy.port))
     if is_tls:
         stream = TlsStream(stream, client_context(CLIENT), LOOPBACK)
     await stream.open()
@@ -60,14 +60,14 @@ async def until_end(stream: Stream) -> bytes:
     return bytes(data)
 
 
-def test_a_stream_that_was_taken_over(
-    front: TlsProxy, ended: "queue.SimpleQueue[ProxiedConnection]", request: pytest.FixtureRequest
+def test_an_upgraded_connection(
+    proxy: TlsProxy, ended: "queue.SimpleQueue[ProxiedConnection]", request: pytest.FixtureRequest
 ) -> None:
     """Bytes pass both ways unchanged; ending one direction leaves the other open."""
     payload = bytes(range(256)) * 20_000
 
     async def talk() -> bytes:
-        stream = await connected(front, "tls" in request.node.name)
+        stream = await connected(proxy, "tls" in request.node.name)
         answer = asyncio.ensure_future(until_end(stream))
         await stream.write(ECHO + payload)
         await stream.end()
@@ -78,8 +78,8 @@ def test_a_stream_that_was_taken_over(
 
     assert asyncio.run(talk()) == TAKEN_OVER + payload + LAST_WORDS
     passed = ended.get(timeout=PATIENCE_S)
-    assert (passed.remote, passed.inward_bytes) == (LOOPBACK, len(ECHO + payload))
-    assert passed.outward_bytes == len(TAKEN_OVER + payload + LAST_WORDS)
+    assert (passed.remote, passed.inbound_bytes) == (LOOPBACK, len(ECHO + payload))
+    assert passed.outbound_bytes == len(TAKEN_OVER + payload + LAST_WORDS)
 
 
 def test_an_end_by_the_engine_leaves_the_other_direction_open(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -111,10 +111,10 @@ def test_an_end_by_the_engine_leaves_the_other_direction_open(tmp_path_factory: 
     assert asyncio.run(talk()) == b"all heard"
 
 
-def test_a_farewell_of_another_tls(tls_front: TlsProxy) -> None:
+def test_close_notify_of_pythons_own_tls(tls_proxied: TlsProxy) -> None:
     """Python's own TLS client can end its direction and sees the end of the other."""
     context = client_context(CLIENT)
-    with socket.create_connection((LOOPBACK, tls_front.port), timeout=PATIENCE_S) as line:
+    with socket.create_connection((LOOPBACK, tls_proxied.port), timeout=PATIENCE_S) as line:
         tls = context.wrap_socket(line, server_hostname=LOOPBACK)
         tls.sendall(b"GET /info HTTP/1.1\r\nHost: engine\r\nConnection: close\r\n\r\n")
         assert tls.recv(1 << 16).startswith(b"HTTP/1.1 200")
@@ -124,40 +124,40 @@ def test_a_farewell_of_another_tls(tls_front: TlsProxy) -> None:
 
 
 @pytest.mark.parametrize("words", [b"", b"GET / HTTP/1.1\r\n\r\n"], ids=["silent", "plain"])
-def test_who_does_not_prove_itself_is_cut_off(
-    tls_front: TlsProxy, ended: "queue.SimpleQueue[ProxiedConnection]", words: bytes, monkeypatch: pytest.MonkeyPatch
+def test_unauthenticated_clients_are_cut_off(
+    tls_proxied: TlsProxy, ended: "queue.SimpleQueue[ProxiedConnection]", words: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that sends nothing in time, or no TLS, gets nothing from the engine."""
-    monkeypatch.setattr(tls_proxy, "HANDSHAKE_S", 0.2)
-    with socket.create_connection((LOOPBACK, tls_front.port), timeout=PATIENCE_S) as line:
+    monkeypatch.setattr(tls_proxy, "HANDSHAKE_TIMEOUT_S", 0.2)
+    with socket.create_connection((LOOPBACK, tls_proxied.port), timeout=PATIENCE_S) as line:
         line.sendall(words)
         try:
             assert b"HTTP" not in line.recv(1 << 16)
         except ConnectionResetError:
             pass
     passed = ended.get(timeout=PATIENCE_S)
-    assert (passed.inward_bytes, passed.outward_bytes) == (0, 0)
+    assert (passed.inbound_bytes, passed.outbound_bytes) == (0, 0)
 
 
-def test_older_tls_is_refused(tls_front: TlsProxy) -> None:
+def test_older_tls_is_refused(tls_proxied: TlsProxy) -> None:
     """TLS below 1.3, which sends certificates in clear text, is refused."""
     context = client_context(CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.maximum_version = ssl.TLSVersion.TLSv1_2
-    with socket.create_connection((LOOPBACK, tls_front.port), timeout=PATIENCE_S) as line:
+    with socket.create_connection((LOOPBACK, tls_proxied.port), timeout=PATIENCE_S) as line:
         with pytest.raises(ssl.SSLError):
             context.wrap_socket(line, server_hostname=LOOPBACK)
 
 
-def test_too_many_connections(front: TlsProxy, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+def test_too_many_connections(proxy: TlsProxy, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """A connection above the maximum is closed; the others continue."""
     monkeypatch.setattr(tls_proxy, "MAX_CONNECTIONS", 1)
 
     async def talk() -> bytes:
-        first = await connected(front, "tls" in request.node.name)
+        first = await connected(proxy, "tls" in request.node.name)
         await first.write(ECHO)
         begun = await first.read()
-        reader, writer = await asyncio.open_connection(LOOPBACK, front.port)
+        reader, writer = await asyncio.open_connection(LOOPBACK, proxy.port)
         try:
             refused = await asyncio.wait_for(reader.read(), PATIENCE_S)
         except ConnectionResetError:
@@ -176,12 +176,12 @@ def test_an_engine_that_has_gone(
 ) -> None:
     """Without an engine, clients are disconnected and the proxy continues."""
     place = str(tmp_path_factory.mktemp("s") / "none")
-    with TlsProxy(listening_sockets(HERE), place, ended=ended.put) as made:
+    with TlsProxy(listening_sockets(HERE), place, on_end=ended.put) as made:
         for _ in range(2):
             with socket.create_connection((LOOPBACK, made.port), timeout=PATIENCE_S) as line:
                 try:
                     assert line.recv(1) == b""
                 except ConnectionResetError:
                     pass
-            assert ended.get(timeout=PATIENCE_S).outward_bytes == 0
+            assert ended.get(timeout=PATIENCE_S).outbound_bytes == 0
         made.close()

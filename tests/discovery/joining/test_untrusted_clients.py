@@ -30,13 +30,13 @@ class Line:
     """Stand-in for an endpoint that is admitted at the honest host's port only; counts open instances."""
 
     open = 0
-    knocks = 0
+    attempts = 0
     honest = 0
 
     def __init__(self, *_: Any, **__: Any) -> None:
         Line.open += 1
-        Line.knocks += 1
-        assert Line.open == 1, "one knock at a time"
+        Line.attempts += 1
+        assert Line.open == 1, "one attempt at a time"
         self.address, self._port = "tcp://127.0.0.1:1", 0
 
     def connect(self, peer: str, address: str, key: bytes) -> None:
@@ -65,13 +65,13 @@ def silent() -> Iterator[int]:
         yield int(server.getsockname()[1])
 
 
-def test_announced_hosts_cost_one_knock_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_announced_hosts_cost_one_attempt_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Regression: ten announced hosts exhausted a device's file descriptors.
 
     Now one address is tried at a time, and an honest host is reached after one address of each.
     """
     monkeypatch.setattr(device_side, "Endpoint", Line)
-    monkeypatch.setattr(Line, "knocks", 0)
+    monkeypatch.setattr(Line, "attempts", 0)
     with silent() as bad, silent() as good, socket.create_server((LOOPBACK, 0)) as taken:
         closed = int(taken.getsockname()[1])
         taken.close()
@@ -83,33 +83,33 @@ def test_announced_hosts_cost_one_knock_at_a_time(monkeypatch: pytest.MonkeyPatc
             facts=introduction.EngineReport(version="1", cores=1, memory_bytes=1),
         )  # fmt: skip
         device = DeviceIdentity(keys=derive_keys("token"), introduce=lambda *_: words, network=here, say=lambda _: None)
-        known: dict[str, tuple[AnnouncedHost, HostSession]] = {}
+        known: dict[str, HostSession] = {}
         for number in range(HOSTS):
             places = ((LOOPBACK, closed), *([(LOOPBACK, bad)] * (MAX_ADDRESSES - 1)))
             _update_sessions(known, AnnouncedHost(f"bad-{number}", places), device)
         _update_sessions(known, AnnouncedHost("good", ((LOOPBACK, good),)), device)
         most = 0
-        while not known["good"][1].admitted:
+        while not known["good"].admitted:
             now_s[0] += 0.4
-            for _, each in known.values():
+            for each in known.values():
                 each.poll()
                 open_ones = sum(
-                    other._probe_socket is not None or other._endpoint is not None for _, other in known.values()
+                    other._probe_socket is not None or other._endpoint is not None for other in known.values()
                 )
                 most = max(most, open_ones)
-            assert Line.knocks <= HOSTS + 1
+            assert Line.attempts <= HOSTS + 1
         assert most == 1
-        for _, each in known.values():
+        for each in known.values():
             each.close()
     assert Line.open == 0
 
 
 @pytest.mark.parametrize("is_tls", [True, False], ids=["tls", "plain"])
-def test_unproven_connections_of_one_address_are_few(
+def test_unauthenticated_connections_per_address_are_limited(
     is_tls: bool, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: idle connections blocked devices; unauthenticated ones are limited per address."""
-    monkeypatch.setattr(tls_proxy, "MAX_UNPROVEN_PER_ADDRESS", 2)
+    monkeypatch.setattr(tls_proxy, "MAX_UNAUTHENTICATED_PER_ADDRESS", 2)
     server, client = issue_credentials([LOOPBACK], datetime.now(UTC))
     context = server_context(server) if is_tls else None
     here = LocalNetwork(addresses=(LOOPBACK,))
@@ -149,13 +149,15 @@ def test_the_log_of_refusals_is_bounded(tmp_path: Path, monkeypatch: pytest.Monk
     book = RefusalLog(tmp_path, told.append, lambda: datetime(2026, 1, 2, tzinfo=UTC))
     assert (tmp_path / OLD_REFUSAL_LOG).exists() and not (tmp_path / REFUSAL_LOG).exists()
     for number in range(100):
-        book.ended(ProxiedConnection(remote=f"10.0.0.{number}", inward_bytes=1, outward_bytes=REJECTION_BYTES - 1))
+        book.log_if_rejected(
+            ProxiedConnection(remote=f"10.0.0.{number}", inbound_bytes=1, outbound_bytes=REJECTION_BYTES - 1)
+        )
     book.add("a device", "one\nline" * 1000)
     book.close()
     book.close()
     lines = (tmp_path / REFUSAL_LOG).read_text().splitlines()
     assert len(lines) == 4 and "10.0.0.2 may not join" in lines[2]
-    assert lines[3].endswith("98 further refusals are not written down")
+    assert lines[3].endswith("98 further refusals are not listed")
     assert len(told) == 4 and told[3].startswith("98 further")
     again = RefusalLog(tmp_path, told.append, lambda: datetime(2026, 1, 2, tzinfo=UTC))
     again.add("a device", "one\nline" * 1000)
@@ -163,7 +165,7 @@ def test_the_log_of_refusals_is_bounded(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("is_tls", [True, False], ids=["tls", "plain"])
-def test_an_engine_that_answers_by_drops_is_left(is_tls: bool) -> None:
+def test_a_query_of_a_slow_engine_ends_in_time(is_tls: bool) -> None:
     """The time limit covers the whole query, even if the answer arrives byte by byte."""
     over = threading.Event()
     server, client = issue_credentials([LOOPBACK], datetime.now(UTC))
@@ -195,7 +197,7 @@ def test_an_engine_that_answers_by_drops_is_left(is_tls: bool) -> None:
             thread.join()
 
 
-def test_no_device_has_the_coordinators_name() -> None:
+def test_reserved_device_names_are_refused() -> None:
     """Regression: a device named coordinator broke every run; the name is refused."""
     for make in (
         lambda: DeviceRequest(name="coordinator"),

@@ -68,7 +68,7 @@ def owner(machine: MachineIdentity = HERE, process: int = DEAD, **changes: str) 
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_a_copy_of_this_machine_keeps_what_it_has(own: bool) -> None:
+def test_things_of_a_copied_machine_stay(own: bool) -> None:
     """Things that another boot made after this boot stay: copies of a machine share its machine-id.
 
     Bug: they counted as orphans, and one host removed the running containers of another.
@@ -78,7 +78,7 @@ def test_a_copy_of_this_machine_keeps_what_it_has(own: bool) -> None:
     assert not any(thing.removed for thing in theirs)
 
 
-def test_what_was_made_before_this_machine_began_is_removed_from_its_own_engine() -> None:
+def test_things_older_than_the_boot_are_removed_from_the_own_engine() -> None:
     """On this machine's own engine no owner from before the boot can live; on other engines their things stay."""
     left = owner(boot="b1")
     things = (container(left, EARLIER), container(left, EARLIER, "created"))
@@ -89,7 +89,7 @@ def test_what_was_made_before_this_machine_began_is_removed_from_its_own_engine(
     assert all(thing.removed for thing in (*things, *more))
 
 
-def test_a_session_of_which_something_runs_is_nobodys_to_remove() -> None:
+def test_a_session_with_a_running_container_stays() -> None:
     """A session with a running container belongs to a living machine, however old it looks."""
     theirs = owner(boot="b1")
     things = (container(theirs, EARLIER, "running"), container(theirs, EARLIER), network(theirs, EARLIER))
@@ -111,28 +111,28 @@ def test_a_session_of_which_something_runs_is_nobodys_to_remove() -> None:
         container(owner(boot="b1"), EARLIER, "paused"),
     ],
 )
-def test_what_is_not_known_stays(unknown: Thing) -> None:
+def test_things_of_unknown_owners_stay(unknown: Thing) -> None:
     """Things without a machine-id, of another machine, namespace or time, or in an unknown state stay."""
     for here in (HERE, dataclasses.replace(HERE, id=UNKNOWN)):
-        sweep(Engine(unknown), own=True, here=here)
+        sweep(Engine(unknown), own=True, machine=here)
     assert not unknown.removed
 
 
-def test_processes_that_are_gone_are_told_from_those_that_live() -> None:
+def test_within_one_boot_the_owners_process_decides() -> None:
     """Within one boot the owner's process decides, with or without a machine-id, wherever the engine runs."""
     gone, alive = container(owner(), LATER), container(cleanup.owner_label(os.getpid()), LATER)
-    sweep(Engine(gone, alive), own=False, here=dataclasses.replace(HERE, id=UNKNOWN))
+    sweep(Engine(gone, alive), own=False, machine=dataclasses.replace(HERE, id=UNKNOWN))
     assert gone.removed and not alive.removed
 
 
-def sweep(engine: Engine, *, own: bool, here: MachineIdentity = HERE) -> None:
-    cleanup.remove_orphans(engine, own=own, here=here)
+def sweep(engine: Engine, *, own: bool, machine: MachineIdentity = HERE) -> None:
+    cleanup.remove_orphans(engine, own=own, machine=machine)
 
 
 @pytest.mark.parametrize(
     ("address", "tls", "labelled"), [("unix:///nowhere", None, False), ("tcp://192.0.2.7:9", "papers", True)]
 )
-def test_what_is_made_elsewhere_says_by_which_way(
+def test_things_on_other_machines_carry_the_engines_address(
     monkeypatch: pytest.MonkeyPatch, address: str, tls: str | None, labelled: bool
 ) -> None:
     """Things on another machine's engine carry the address used, so that a device that leaves can remove them."""

@@ -55,7 +55,7 @@ def fake_ssh(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> Path
     return arguments
 
 
-def test_by_socket(tmp_path: Path) -> None:
+def test_connect_by_socket(tmp_path: Path) -> None:
     """`connect` speaks the version of the API that the engine reports."""
     with on_socket(tmp_path / "s") as address:
         with closing(engine_client.connect(Engine(name="pi", address=address))) as client:
@@ -63,7 +63,7 @@ def test_by_socket(tmp_path: Path) -> None:
             assert engine_client.describe_engine(client).cores == 4
 
 
-def test_the_local_one(tmp_path: Path) -> None:
+def test_the_local_engine_behind_a_socket(tmp_path: Path) -> None:
     """The engine of a DOCKER_HOST with a unix socket counts as one of this machine."""
     with on_socket(tmp_path / "s") as address:
         found = engine_client.local_engine({"DOCKER_HOST": address})
@@ -71,7 +71,7 @@ def test_the_local_one(tmp_path: Path) -> None:
         engine_client.connect(None, {"DOCKER_HOST": address}).close()
 
 
-def test_the_local_one_elsewhere(pki: dict[str, Path]) -> None:
+def test_docker_host_on_another_machine(pki: dict[str, Path]) -> None:
     """The engine of a DOCKER_HOST with TLS or ssh counts as one of another machine."""
     with on_port(context(pki["server"])) as address:
         environment = {"DOCKER_HOST": address, "DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": str(pki["client"])}
@@ -80,13 +80,13 @@ def test_the_local_one_elsewhere(pki: dict[str, Path]) -> None:
     assert engine_client.local_engine({"DOCKER_HOST": "ssh://me@pi"}).address == "ssh://me@pi"
 
 
-def test_the_local_one_open_to_anybody() -> None:
+def test_docker_host_without_tls_is_refused() -> None:
     """A DOCKER_HOST without TLS is refused, and the message names the missing settings."""
     with pytest.raises(Refused, match=r"DOCKER_TLS_VERIFY is not set.*DOCKER_CERT_PATH"):
         engine_client.connect(None, {"DOCKER_HOST": "tcp://192.0.2.1:2375"})
 
 
-def test_nobody_answers(tmp_path: Path) -> None:
+def test_a_socket_without_an_engine(tmp_path: Path) -> None:
     """A socket without an engine raises TryAgain, which names the socket and what to do."""
     with pytest.raises(TryAgain, match=rf"answers at {tmp_path}/none \(No such file.*\): run make engine.*doctor"):
         engine_client.connect(None, {"DOCKER_HOST": f"unix://{tmp_path}/none"})
@@ -94,7 +94,7 @@ def test_nobody_answers(tmp_path: Path) -> None:
         engine_client.connect(Engine(name="pi", address=f"unix://{tmp_path}/none"))
 
 
-def test_nobody_listens(pki: dict[str, Path]) -> None:
+def test_a_port_without_an_engine(pki: dict[str, Path]) -> None:
     """A port without an engine raises TryAgain, which names the address."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -103,7 +103,7 @@ def test_nobody_listens(pki: dict[str, Path]) -> None:
             engine_client.connect(tls_engine(address, pki["client"]))
 
 
-def test_silence(pki: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_machine(pki: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """`connect` gives up on a machine that accepts a connection but sends nothing."""
     monkeypatch.setattr(engine_client, "CONNECT_TIMEOUT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -113,28 +113,28 @@ def test_silence(pki: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("said", [b"<html>", {}, []])
-def test_no_engine(tmp_path: Path, said: Any) -> None:
+def test_a_server_that_is_no_engine(tmp_path: Path, said: Any) -> None:
     """A server that answers differently from an engine is reported as such."""
     with on_socket(tmp_path / "s", {**ANSWERS, "/version": said}) as address:
         with pytest.raises(TryAgain, match="is not a container engine"):
             engine_client.connect(Engine(name="pi", address=address))
 
 
-def test_too_old(tmp_path: Path) -> None:
+def test_an_api_that_is_too_old(tmp_path: Path) -> None:
     """An engine with an API that is too old is refused."""
     with on_socket(tmp_path / "s", {**ANSWERS, "/version": {"ApiVersion": "1.24"}}) as address:
         with pytest.raises(Refused, match=r"speaks version 1.24 of the API; from 1.40 on"):
             engine_client.connect(Engine(name="pi", address=address))
 
 
-def test_an_engine_in_trouble(tmp_path: Path) -> None:
+def test_an_engines_own_error_is_passed_on(tmp_path: Path) -> None:
     """An engine's own error message is passed on."""
     with on_socket(tmp_path / "s", {"/info": INFO}) as address:
         with pytest.raises(TryAgain, match=r"not as it should \(no such thing: /version\)"):
             engine_client.connect(Engine(name="pi", address=address))
 
 
-def test_by_tls_whatever_the_environment_says(pki: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tls_ignores_the_environment(pki: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """REQUESTS_CA_BUNDLE and HTTPS_PROXY have no effect on engines."""
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(pki["stranger"] / "ca.pem"))
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
@@ -172,7 +172,7 @@ def test_an_engine_without_tls(pki: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("name", ["ca.pem", "cert.pem", "key.pem"])
-def test_certificates_that_do_not_serve(pki: dict[str, Path], tmp_path: Path, name: str) -> None:
+def test_unusable_certificates(pki: dict[str, Path], tmp_path: Path, name: str) -> None:
     """A missing or malformed certificate file is named before any connection is made."""
     for each in ("ca.pem", "cert.pem", "key.pem"):
         (tmp_path / each).write_bytes((pki["client"] / each).read_bytes())
@@ -210,7 +210,7 @@ def test_no_ssh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         engine_client.connect(Engine(name="pi", address="ssh://pi"))
 
 
-def test_facts(tmp_path: Path) -> None:
+def test_describe_engine(tmp_path: Path) -> None:
     """Accelerators come from the engine's lists, or from its runtimes where it lists none."""
     listed = {
         "DiscoveredDevices": [{"Source": "cdi", "ID": "nvidia.com/gpu=0"}],
@@ -230,7 +230,7 @@ def test_facts(tmp_path: Path) -> None:
     assert known[1].summary == "20.10.24 on Debian (aarch64), 4 cores, 8.0 GB, nvidia; runtimes nvidia, runc"
 
 
-def test_images(tmp_path: Path) -> None:
+def test_find_image(tmp_path: Path) -> None:
     """A label marks mounted images, and a missing image is refused with those that exist, ours first."""
     plain = {"Id": "sha256:1", "RepoTags": ["zoo:latest"], "Architecture": "arm64", "Config": {"Labels": None}}
     ours = {"Id": "sha256:2", "RepoTags": ["fleetune-mounted:latest"], "Config": {"Labels": {"fleetune.mounted": "1"}}}

@@ -64,7 +64,7 @@ def folders(tmp_path: Path) -> list[Path]:
     return made
 
 
-def test_a_volume_for_each(folders: list[Path]) -> None:
+def test_each_folder_gets_a_volume(folders: list[Path]) -> None:
     """Each distinct folder gets one labelled volume, and the container that filled them is removed."""
     engine = FakeEngine()
     assert folder_transfer.upload_folders(engine, "image", [*folders, folders[0]], LABELS) == dict(
@@ -84,7 +84,9 @@ def test_a_volume_for_each(folders: list[Path]) -> None:
         (KeyboardInterrupt(), KeyboardInterrupt),
     ],
 )
-def test_nothing_left(folders: list[Path], step: str, error: BaseException, seen: type[BaseException]) -> None:
+def test_a_failure_leaves_nothing(
+    folders: list[Path], step: str, error: BaseException, seen: type[BaseException]
+) -> None:
     """A failure or an interrupt at any step leaves neither a volume nor a container."""
     engine = FakeEngine(step, error)
     with pytest.raises(seen) as caught:

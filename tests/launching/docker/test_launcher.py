@@ -24,7 +24,7 @@ def chowned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_all_that_is_in_it_is_its_containers(tmp_path: Path, chowned: list[str]) -> None:
+def test_everything_in_a_folder_changes_owner(tmp_path: Path, chowned: list[str]) -> None:
     """Files and folders at every depth change owner, and a link itself but not its target."""
     (tmp_path / "w" / "a" / "b").mkdir(parents=True)
     (tmp_path / "w" / "a" / "b" / "f").touch()

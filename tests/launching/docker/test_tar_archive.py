@@ -50,7 +50,7 @@ def tree(folder: Path) -> dict[str, bytes | None]:
     return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in folder.rglob("*")}
 
 
-def test_there_and_back(tmp_path: Path) -> None:
+def test_packing_and_unpacking_round_trip(tmp_path: Path) -> None:
     """Files, empty files and folders, and long and non-UTF-8 names survive packing and unpacking."""
     source = tmp_path / "source"
     (source / "a" / "b").mkdir(parents=True)
@@ -63,7 +63,7 @@ def test_there_and_back(tmp_path: Path) -> None:
     assert tree(tmp_path / "target") == tree(source)
 
 
-def test_the_same_whoever_owns_it(tmp_path: Path) -> None:
+def test_owners_and_modes_are_normalised(tmp_path: Path) -> None:
     """Packed members have modes 0644 and 0755 and the images' user, whatever they have here."""
     (tmp_path / "s" / "d").mkdir(parents=True)
     (tmp_path / "s" / "d" / "f").write_text("f")
@@ -111,7 +111,7 @@ def a_socket(folder: Path) -> None:
         (lambda folder: (folder / "it").symlink_to("/etc/passwd"), "leads out of"),
     ],
 )
-def test_what_cannot_be_carried(tmp_path: Path, make: Callable[[Path], object], why: str) -> None:
+def test_special_files_and_bad_links_are_refused(tmp_path: Path, make: Callable[[Path], object], why: str) -> None:
     """Sockets, pipes, dangling, looping and outward links are refused by name."""
     make(tmp_path)
     with pytest.raises(Refused, match=f"{tmp_path}/it cannot be copied.*{why}"):
@@ -147,7 +147,7 @@ def test_files_that_change(tmp_path: Path) -> None:
         list(pack(found, "x"))
 
 
-def test_large_files_pass_through(tmp_path: Path) -> None:
+def test_large_files_are_never_held_in_memory(tmp_path: Path) -> None:
     """Neither packing nor unpacking holds a whole file in memory."""
     size = 64 << 20
     (tmp_path / "s").mkdir()
@@ -176,7 +176,7 @@ def test_large_files_pass_through(tmp_path: Path) -> None:
     ],
     ids=lambda bad: f"{bad.name} {bad.type.decode()} {bad.linkname}",
 )
-def test_nothing_reaches_out(tmp_path: Path, bad: tarfile.TarInfo) -> None:
+def test_members_outside_the_folder_are_refused(tmp_path: Path, bad: tarfile.TarInfo) -> None:
     """Names and links that lead out, and devices, are refused; members before them stay."""
     target = tmp_path / "deep" / "t"
     with pytest.raises(Refused, match=f"{target}: its container holds .*it was not copied"):
@@ -219,7 +219,7 @@ def pax(key: bytes, value: bytes) -> bytes:
         (extended(pax(b"path", b"x"), tarfile.XGLTYPE), "x/f", tarfile.REGTYPE, "no file or folder"),
     ],
 )
-def test_what_no_engine_would_send_is_refused(tmp_path: Path, before: bytes, name: str, kind: bytes, says: str) -> None:
+def test_implausible_members_are_refused(tmp_path: Path, before: bytes, name: str, kind: bytes, says: str) -> None:
     """Members that are too large, or neither plain file nor folder, are refused by their header, before they are read.
 
     Bug: a hostile engine could fill memory by a header of 583 MiB, and the disk by the holes of a sparse file.
@@ -261,7 +261,7 @@ def test_no_link_here_is_followed(tmp_path: Path) -> None:
     assert not (tmp_path / "f").exists()
 
 
-def test_over_what_is_there(tmp_path: Path) -> None:
+def test_existing_files_are_replaced(tmp_path: Path) -> None:
     """A file is replaced, not rewritten in place, and files that the stream lacks stay."""
     (tmp_path / "f").write_text("old")
     (tmp_path / "mine").write_text("mine")

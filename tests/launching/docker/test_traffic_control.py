@@ -70,7 +70,7 @@ def test_a_class_lets_through_what_was_asked(mbit_per_s: float) -> None:
     ("mbit_per_s", "segments"),
     [((), 44), ((1,), 1), ((20,), 1), ((100,), 2), ((500, 100), 2), ((1000,), 21), ((9e4,), 44)],
 )
-def test_bundles_are_small_beside_the_slowest_link(mbit_per_s: tuple[float, ...], segments: int) -> None:
+def test_merged_segments_are_small_beside_the_slowest_link(mbit_per_s: tuple[float, ...], segments: int) -> None:
     """A merged segment has at most 0.25 ms of the slowest rate, and at least one TCP segment.
 
     Bug: 64 KiB crossed a link of 20 Mbit/s in 2 ms instead of 26, because htb let the first bundle pass whole.
@@ -78,7 +78,7 @@ def test_bundles_are_small_beside_the_slowest_link(mbit_per_s: tuple[float, ...]
     assert max_gso_segments(each * MBIT for each in mbit_per_s) == segments
 
 
-def test_a_filter_finds_a_destination() -> None:
+def test_filter_key() -> None:
     """A filter key is the address as a number at the offset of the destination in a header."""
     assert filter_key("172.30.0.3") == "0xac1e0003/0xffffffff+16"
     assert filter_key("10.0.0.1") == "0x0a000001/0xffffffff+16"
@@ -126,7 +126,7 @@ def test_no_queue_to_remove_is_no_failure() -> None:
         ("no object", "shape: "),
     ],
 )
-def test_what_cannot_be_done_is_one_sentence(
+def test_errors_are_one_sentence(
     line: Any, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every error ends the program with exit code 75 and one line."""
@@ -137,7 +137,7 @@ def test_what_cannot_be_done_is_one_sentence(
     assert words in said and said.count("\n") == 1
 
 
-def test_all_went_well_is_silent(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_success_is_silent(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Success ends with exit code 0 and no output."""
     monkeypatch.setattr(traffic_control, "IPRoute", Kernel)
     line = b'{"interface": "eth0", "rates": {"10.0.0.2": 1e6}}\n'
