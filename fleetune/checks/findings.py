@@ -14,9 +14,9 @@ from fleetune.checks.structure import (
     wrong_units,
 )
 from fleetune.clock import Clock
-from fleetune.clock.costs import kept_micro_batches
+from fleetune.clock.costs import PlacedSegment, kept_micro_batches, segments_on
 from fleetune.contracts.fleet import Fleet
-from fleetune.contracts.plan import Plan, Segment
+from fleetune.contracts.plan import Plan
 from fleetune.contracts.profile import Profile
 from fleetune.errors import Infeasible, Refused
 from fleetune.formatting import exact_size
@@ -60,10 +60,6 @@ def _infeasible(plan: Plan, fleet: Fleet, profile: Profile) -> Iterator[str]:
         yield from over_memory(plan, fleet, profile)
 
 
-PlacedSegment = tuple[tuple[str, int], Segment]
-"""(Name of the lane, index of the segment) and the segment."""
-
-
 def over_memory(plan: Plan, fleet: Fleet, profile: Profile) -> Iterator[str]:
     """Yield devices whose peak exceeds their budget; a peak equal to the budget fits."""
     clock = Clock(fleet, profile)
@@ -71,40 +67,31 @@ def over_memory(plan: Plan, fleet: Fleet, profile: Profile) -> Iterator[str]:
         needed = clock.memory_bytes(plan, device)
         missing = needed - fleet.device(device).memory_bytes
         if missing > 0:
-            segments = _segments_on(plan, device)
+            segments = segments_on(plan, device)
             yield (
-                f"device {device} lacks {exact_size(missing)} for {_what(plan, device, segments)}: it needs "
+                f"device {device} lacks {exact_size(missing)} for {_describe_load(plan, device, segments)}: it needs "
                 f"{exact_size(needed)}; {_advice(plan, device, segments)}"
             )
 
 
-def _segments_on(plan: Plan, device: str) -> list[PlacedSegment]:
-    return [
-        ((lane.name, index), segment)
-        for lane in plan.lanes
-        for index, segment in enumerate(lane.segments)
-        if device in segment.devices
-    ]
-
-
-def _what(plan: Plan, device: str, segments: list[PlacedSegment]) -> str:
+def _describe_load(plan: Plan, device: str, segments: list[PlacedSegment]) -> str:
     """Describe what the device has to hold."""
     held = []
     if len(segments) == 1:
-        held.append(_segment(plan, device, segments[0]))
+        held.append(_describe_segment(plan, device, segments[0]))
     elif segments:
-        held.append(f"segments {first_names([f'{lane}/{index}' for (lane, index), _ in segments])}")
+        held.append(f"segments {first_names([str(placed) for placed in segments])}")
     if device == plan.collector:
         held.append("the parameters and optimizer state that it collects")
     return " and ".join(held)
 
 
-def _segment(plan: Plan, device: str, placed: PlacedSegment) -> str:
-    place, segment = placed
+def _describe_segment(plan: Plan, device: str, placed: PlacedSegment) -> str:
+    segment = placed.segment
     first, end = segment.span(device)
-    kept = kept_micro_batches(plan, device, place, segment.warmup)
+    kept = kept_micro_batches(plan, device, placed)
     units = f"{segment.units[0]} .. {segment.units[-1]}"
-    return f"segment {place[0]}/{place[1]} ({units}, {end - first} samples, {kept} micro-batches kept)"
+    return f"segment {placed} ({units}, {end - first} samples, {kept} micro-batches kept)"
 
 
 def _advice(plan: Plan, device: str, segments: list[PlacedSegment]) -> str:

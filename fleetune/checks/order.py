@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from fleetune.checks.structure import first_names
 from fleetune.clock import Clock
+from fleetune.clock.costs import PlacedSegment, segments_on
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import BACKWARD, FORWARD, REDUCE, Action, Plan, actions_of, parse_action
 from fleetune.contracts.profile import Profile
@@ -19,11 +20,11 @@ def order_faults(plan: Plan) -> Iterator[str]:
         if times > 1:
             yield f"device {device} has {times} orders; give it one"
     for order in plan.order:
-        mine = _segments_of(plan, order.device)
-        if not mine:
+        own = segments_on(plan, order.device)
+        if not own:
             yield f"device {order.device} has an order but no segment"
             continue
-        yield from _faults(plan, order.device, [parse_action(spelling) for spelling in order.actions], mine)
+        yield from _faults(plan, order.device, [parse_action(spelling) for spelling in order.actions], own)
 
 
 def deadlocks(plan: Plan, fleet: Fleet, profile: Profile) -> Iterator[str]:
@@ -49,43 +50,34 @@ def draw_orders(plan: Plan, waiting: Mapping[str, int]) -> str:
 def _hint(plan: Plan, waiting: Mapping[str, int]) -> str:
     """Name devices with several segments of a lane and no order, for which 1F1B runs one segment after the other."""
     ordered = {order.device for order in plan.order}
-    lost = [d for d in waiting if d not in ordered and _comes_back(plan, d)]
+    lost = [d for d in waiting if d not in ordered and _recurs_in_lane(plan, d)]
     return f" ({first_names(lost)}: several segments of a lane need an explicit order)" if lost else ""
 
 
-def _comes_back(plan: Plan, device: str) -> bool:
-    lanes = [lane for lane, _ in _segments_of(plan, device)]
+def _recurs_in_lane(plan: Plan, device: str) -> bool:
+    lanes = [placed.lane for placed in segments_on(plan, device)]
     return len(set(lanes)) < len(lanes)
 
 
-def _segments_of(plan: Plan, device: str) -> list[tuple[str, int]]:
-    return [
-        (lane.name, index)
-        for lane in plan.lanes
-        for index, segment in enumerate(lane.segments)
-        if device in segment.devices
-    ]
-
-
-def _faults(plan: Plan, device: str, actions: list[Action], mine: list[tuple[str, int]]) -> Iterator[str]:
+def _faults(plan: Plan, device: str, actions: list[Action], own: list[PlacedSegment]) -> Iterator[str]:
     """Yield the first fault of each kind in one device's order."""
     given = Counter(str(action) for action in actions)
     wanted = [
-        str(Action(lane=lane, segment=index, letter=letter, micro_batch=m))
-        for lane, index in mine
+        str(Action(lane=placed.lane, segment=placed.index, letter=letter, micro_batch=m))
+        for placed in own
         for letter in (FORWARD, BACKWARD)
         for m in range(plan.micro_batches)
     ]
-    reduces = {str(Action(lane=lane, segment=index, letter=REDUCE, micro_batch=0)) for lane, index in mine}
+    reduces = {str(Action(lane=one.lane, segment=one.index, letter=REDUCE, micro_batch=0)) for one in own}
     missing = [spelling for spelling in wanted if spelling not in given]
     foreign = [spelling for spelling in given if spelling not in {*wanted, *reduces}]
     repeated = [spelling for spelling, times in given.items() if times > 1]
     if missing:
         yield f"the order of {device} misses {first_names(missing)}"
     if foreign:
-        places = ", ".join(f"{lane}/{index}" for lane, index in mine)
+        places = ", ".join(map(str, own))
         yield (
-            f"the order of {device} has {foreign[0]}, which is not of its segment{'s' * (len(mine) > 1)} {places} in "
+            f"the order of {device} has {foreign[0]}, which is not of its segment{'s' * (len(own) > 1)} {places} in "
             "this round"
         )
     if repeated:
@@ -96,13 +88,13 @@ def _faults(plan: Plan, device: str, actions: list[Action], mine: list[tuple[str
 
 def _too_early(device: str, actions: list[Action]) -> Iterator[str]:
     """Yield a backward before its own forward, or an all-reduce before its segment's last backward."""
-    place = {(a.lane, a.segment, a.letter, a.micro_batch): index for index, a in enumerate(actions)}
-    for action in actions:
-        seat = (action.lane, action.segment)
-        own = place[*seat, action.letter, action.micro_batch]
-        if action.letter == BACKWARD and own < place[*seat, FORWARD, action.micro_batch]:
+    positions = {(a.lane, a.segment, a.letter, a.micro_batch): index for index, a in enumerate(actions)}
+    for position, action in enumerate(actions):
+        segment = (action.lane, action.segment)
+        if action.letter == BACKWARD and position < positions[*segment, FORWARD, action.micro_batch]:
             yield f"the order of {device} has {action} before its forward"
             return
-        if action.letter == REDUCE and own < max(at for key, at in place.items() if key[:3] == (*seat, BACKWARD)):
+        backwards = [at for key, at in positions.items() if key[:3] == (*segment, BACKWARD)]
+        if action.letter == REDUCE and position < max(backwards):
             yield f"the order of {device} has {action} before its last backward"
             return

@@ -7,6 +7,7 @@ Asteroid's eq. (3).
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from fleetune.contracts.fleet import Device, Fleet
 from fleetune.contracts.plan import BACKWARD, FORWARD, FULL, SKIP, Gate, Plan, Segment, parse_action
@@ -18,7 +19,7 @@ FORECAST_MARGIN = 0.05
 
 
 def interpolate(batch_sizes: Sequence[int], seconds: Sequence[float], samples: int) -> float:
-    """Seconds for `samples`, from `seconds` measured at the ascending `batch_sizes`.
+    """Return seconds for `samples`, from `seconds` measured at the ascending `batch_sizes`.
 
     Linear between two sizes, extrapolated along the line through the two nearest sizes, proportional if there is only
     one size. Refused: an extrapolation to a negative time.
@@ -50,7 +51,7 @@ RemainingShares = Mapping[str, tuple[tuple[float, float], ...]]
 
 
 def remaining_shares(gates: Iterable[Gate], profile: Profile) -> dict[str, tuple[tuple[float, float], ...]]:
-    """Shares of the work that gates leave (D2FT §2), for every unit with a gated subnet.
+    """Return the shares of the work that gates leave (D2FT §2), for every unit with a gated subnet.
 
     A skipped subnet runs neither way, a forward-only one only forward; parts of a unit outside all subnets always run.
     Refused: a subnet that the profile does not have.
@@ -69,7 +70,7 @@ def remaining_shares(gates: Iterable[Gate], profile: Profile) -> dict[str, tuple
 
 
 def lost_s_per_byte(device: Device) -> float:
-    """Compute seconds that a device loses per byte sent or received.
+    """Return the compute seconds that a device loses per byte sent or received.
 
     A worker computes with t threads, and a thread of the link encrypts beside them, `c = link_cpu_s_per_byte` processor
     seconds a byte. Under `cores` for all of them (a container's quota, or a small machine) each thread gets
@@ -98,55 +99,72 @@ def memory_warnings(fleet: Fleet, forecast: Mapping[str, float], peaks: Mapping[
     `forecast` and `peaks` map device names to bytes.
     """
     for device, peak in peaks.items():
-        budget, promised = fleet.device(device).memory_bytes, forecast.get(device, math.inf)
-        foretold = "" if math.isinf(promised) else f", {promised / 1e6:.0f} MB forecast"
+        budget, forecast_bytes = fleet.device(device).memory_bytes, forecast.get(device, math.inf)
+        beside = "" if math.isinf(forecast_bytes) else f", {forecast_bytes / 1e6:.0f} MB forecast"
         if peak > budget:
             yield (
-                f"device {device} used {peak / 1e6:.0f} MB of its {budget / 1e6:.0f} MB{foretold}: give it more memory "
+                f"device {device} used {peak / 1e6:.0f} MB of its {budget / 1e6:.0f} MB{beside}: give it more memory "
                 "or lower training.micro_batch_samples"
             )
-        elif peak > promised * (1 + FORECAST_MARGIN):
+        elif peak > forecast_bytes * (1 + FORECAST_MARGIN):
             yield (
-                f"device {device} used {peak / 1e6:.0f} MB{foretold}: plans that need most of its "
+                f"device {device} used {peak / 1e6:.0f} MB{beside}: plans that need most of its "
                 f"{budget / 1e6:.0f} MB may not fit"
             )
 
 
 def device_bytes(plan: Plan, device: str, profile: Profile) -> int:
-    """Peak bytes of a device, after Asteroid eq. (3).
+    """Return the peak bytes of a device, after Asteroid eq. (3).
 
     The idle runtime, plus for every segment the device runs: weights, buffers, gradients, optimizer state, and the
     activations of the kept micro-batches of its share. With a collector, only the collector holds optimizer state.
     Gates and codecs save no memory, because what they leave out differs between micro-batches.
     """
-    seats = [
-        _seat_bytes(plan, device, (lane.name, index), segment, profile)
+    held = sum(_placed_bytes(plan, device, placed, profile) for placed in segments_on(plan, device))
+    collected = _collected_bytes(plan, profile) if device == plan.collector else 0
+    return profile.times_of(device).runtime_bytes + collected + held
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedSegment:
+    """A segment with its place in the plan."""
+
+    lane: str
+    index: int
+    segment: Segment
+
+    def __str__(self) -> str:
+        return f"{self.lane}/{self.index}"
+
+
+def segments_on(plan: Plan, device: str) -> list[PlacedSegment]:
+    """Return the segments that a device runs, in the order of the plan."""
+    return [
+        PlacedSegment(lane.name, index, segment)
         for lane in plan.lanes
         for index, segment in enumerate(lane.segments)
         if device in segment.devices
     ]
-    collected = _collected_bytes(plan, profile) if device == plan.collector else 0
-    return profile.times_of(device).runtime_bytes + collected + sum(seats)
 
 
-def kept_micro_batches(plan: Plan, device: str, seat: tuple[str, int], warmup: int) -> int:
-    """Maximum number of micro-batches between forward and backward at once on `seat`, a (lane, segment).
+def kept_micro_batches(plan: Plan, device: str, placed: PlacedSegment) -> int:
+    """Return the maximum number of micro-batches that a device keeps between forward and backward of one segment.
 
     min(K, M) in the default 1F1B order; counted from an explicit order otherwise.
     """
     given = next((order.actions for order in plan.order if order.device == device), ())
     kept = most = 0
     for action in map(parse_action, given):
-        if (action.lane, action.segment) == seat:
+        if (action.lane, action.segment) == (placed.lane, placed.index):
             kept += (action.letter == FORWARD) - (action.letter == BACKWARD)
             most = max(most, kept)
-    return most or min(warmup, plan.micro_batches)
+    return most or min(placed.segment.warmup, plan.micro_batches)
 
 
 def segment_bytes(
     units: Sequence[Unit], *, trained: Sequence[Unit], state_per_param_byte: float, kept_samples: int
 ) -> int:
-    """Bytes for running `units`, without the runtime.
+    """Return the bytes for running `units`, without the runtime.
 
     Weights and buffers, `state_per_param_byte` bytes (gradient, optimizer state) per trained byte, and the activations
     of `kept_samples` samples from the first trained unit on.
@@ -158,22 +176,23 @@ def segment_bytes(
 
 
 def trained_units(plan: Plan) -> Iterable[str]:
-    """Names of the units that any device trains, without repeats."""
+    """Return the names of the units that any device trains, without repeats."""
     return dict.fromkeys(name for lane in plan.lanes for segment in lane.segments for name in segment.trained)
 
 
-def _seat_bytes(plan: Plan, device: str, seat: tuple[str, int], segment: Segment, profile: Profile) -> int:
-    """Bytes of one segment on a device of its group, without the runtime."""
+def _placed_bytes(plan: Plan, device: str, placed: PlacedSegment, profile: Profile) -> int:
+    """Return the bytes of one segment on a device of its group, without the runtime."""
+    segment = placed.segment
     first, end = segment.span(device)
     return segment_bytes(
         [profile.unit(name) for name in segment.units],
         trained=[profile.unit(name) for name in segment.trained],
         state_per_param_byte=1 + (0.0 if plan.collector else profile.optimizer_bytes_per_param_byte),
-        kept_samples=kept_micro_batches(plan, device, seat, segment.warmup) * (end - first),
+        kept_samples=kept_micro_batches(plan, device, placed) * (end - first),
     )
 
 
 def _collected_bytes(plan: Plan, profile: Profile) -> int:
-    """Bytes of the collector's parameters, summed gradients and optimizer state."""
+    """Return the bytes of the collector's parameters, summed gradients and optimizer state."""
     trained = sum(profile.unit(name).trainable_bytes for name in trained_units(plan))
     return math.ceil(trained * (2 + profile.optimizer_bytes_per_param_byte))

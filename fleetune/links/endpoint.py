@@ -146,9 +146,9 @@ class Endpoint:
         """`lost` per sender; senders without losses are absent."""
         return self._inbox.lost_from
 
-    def heard_s(self, sender: str) -> float | None:
+    def last_arrival_s(self, sender: str) -> float | None:
         """Arrival of a sender's newest message in seconds of this machine's monotonic clock; None before the first."""
-        return self._inbox.heard_s.get(sender)
+        return self._inbox.last_arrival_s.get(sender)
 
     @property
     def down_s(self) -> dict[str, float]:

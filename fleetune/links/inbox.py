@@ -69,7 +69,7 @@ class Inbox:
         """Error that ended the IO thread; empty while it runs and after `close`."""
         self.lost_from: dict[str, int] = {}
         """sender -> number of its messages known to be lost."""
-        self.heard_s: dict[str, float] = {}
+        self.last_arrival_s: dict[str, float] = {}
         """sender -> arrival of its newest message, in seconds of this machine's monotonic clock."""
         self._admission, self._note = admission, note
         self._names = {key: name for name, key in admission.allowed.items()}
@@ -176,7 +176,7 @@ class Inbox:
             except Refused as error:
                 self._refuse(f"message from {sender} dropped: {error}")
                 continue
-            self.heard_s[sender] = arrived.at_s
+            self.last_arrival_s[sender] = arrived.at_s
             if arrived.envelope.kind != SEQUENCE:
                 self.arrived.put(arrived)
 

@@ -50,22 +50,22 @@ class FailureDetector:
         Devices with other activities are never stuck.
         """
         self._stuck_limits_s = dict(stuck_limits_s or {})
-        positive("watch", limit_s=limit_s, **self._stuck_limits_s)
+        positive("failure detector", limit_s=limit_s, **self._stuck_limits_s)
         self._limit_s, self._clock = limit_s, clock
         self._polled_s = clock()
         self._stalled_s = 0.0
         self.longest_stall_s = 0.0
         """Longest gap between two polls, in seconds."""
-        self._heard_s: dict[str, float] = {}
-        self._moved_s: dict[str, float] = {}
+        self._last_beat_s: dict[str, float] = {}
+        self._last_progress_s: dict[str, float] = {}
         self._state: dict[str, tuple[str, int]] = {}
         for device in devices:
             self.add(device)
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Names of the watched devices."""
-        return tuple(self._heard_s)
+        """Names of the monitored devices."""
+        return tuple(self._last_beat_s)
 
     def now_s(self) -> float:
         """Read the clock; returns its seconds without those that do not count as silence."""
@@ -79,39 +79,41 @@ class FailureDetector:
     def beat(self, device: str, progress: int, doing: str = "", at_s: float | None = None) -> float:
         """Record a beat that arrived at `at_s` of the clock (default: now); returns the seconds of silence it ended.
 
-        Refused for a device that is not watched.
+        Refused for a device that is not monitored.
         """
-        if device not in self._heard_s:
-            raise Refused(f"watch: {device!r} is not watched; watched are {', '.join(self._heard_s) or 'none'}")
+        if device not in self._last_beat_s:
+            raise Refused(
+                f"failure detector: {device!r} is not monitored; monitored are {', '.join(self._last_beat_s) or 'none'}"
+            )
         now_s = self.now_s()
         arrived_s = now_s if at_s is None else min(now_s, at_s - self._stalled_s)
-        silence_s = max(0.0, arrived_s - self._heard_s[device])
-        self._heard_s[device] += silence_s
+        silence_s = max(0.0, arrived_s - self._last_beat_s[device])
+        self._last_beat_s[device] += silence_s
         if doing not in self._stuck_limits_s or (doing, progress) != self._state.get(device):
-            self._moved_s[device] = self._heard_s[device]
+            self._last_progress_s[device] = self._last_beat_s[device]
         self._state[device] = (doing, progress)
         return silence_s
 
     def add(self, device: str) -> None:
-        """Watch a device, or watch it again; its silence counts from now."""
-        self._heard_s[device] = self._moved_s[device] = self.now_s()
+        """Monitor a device from now on; its silence counts from now."""
+        self._last_beat_s[device] = self._last_progress_s[device] = self.now_s()
         self._state.pop(device, None)
 
     def remove(self, device: str) -> None:
-        """Stop watching a device; does nothing for one that is not watched."""
+        """Stop monitoring a device; does nothing for one that is not monitored."""
         self._state.pop(device, None)
-        for table in (self._heard_s, self._moved_s):
+        for table in (self._last_beat_s, self._last_progress_s):
             table.pop(device, None)
 
     def suspicions(self) -> tuple[Suspicion, ...]:
-        """Devices over a limit now, in the order they were added; a silent device is not also stuck."""
+        """Return the devices over a limit now, in the order they were added; a silent device is not also stuck."""
         now_s = self.now_s()
         found = []
-        for device, heard_s in self._heard_s.items():
+        for device, last_beat_s in self._last_beat_s.items():
             doing = self._state.get(device, ("", 0))[0]
-            idle_s = now_s - self._moved_s[device]
-            if now_s - heard_s > self._limit_s:
-                found.append(Suspicion(device=device, kind=SILENT, since_s=now_s - heard_s, doing=doing))
+            idle_s = now_s - self._last_progress_s[device]
+            if now_s - last_beat_s > self._limit_s:
+                found.append(Suspicion(device=device, kind=SILENT, since_s=now_s - last_beat_s, doing=doing))
             elif idle_s > self._stuck_limits_s.get(doing, idle_s):
                 found.append(Suspicion(device=device, kind=STUCK, since_s=idle_s, doing=doing))
         return tuple(found)

@@ -72,7 +72,7 @@ class Heartbeat:
         self.doing = LOADING
         self._exchange, self._endpoint, self._clock = exchange, endpoint, clock
         self._coordinator, self._abandoned = coordinator, abandoned
-        self._watch = FailureDetector([coordinator], COORDINATOR_TIMEOUT_S, clock)
+        self._detector = FailureDetector([coordinator], COORDINATOR_TIMEOUT_S, clock)
         self._progress = self._beats = 0
         exchange.on_progress = self._count_progress
 
@@ -93,12 +93,12 @@ class Heartbeat:
             "down": self._endpoint.down_s,
         }
         self._exchange.send_control("beat", state)
-        heard_s = self._endpoint.heard_s(self._coordinator)
-        if heard_s is not None:
-            self._watch.beat(self._coordinator, 0, at_s=heard_s)
-        for concern in self._watch.suspicions():
+        last_arrival_s = self._endpoint.last_arrival_s(self._coordinator)
+        if last_arrival_s is not None:
+            self._detector.beat(self._coordinator, 0, at_s=last_arrival_s)
+        for suspicion in self._detector.suspicions():
             self._abandoned(
-                f"nothing was heard from the {self._coordinator} for {concern.since_s:.0f} s: "
+                f"nothing was heard from the {self._coordinator} for {suspicion.since_s:.0f} s: "
                 "it has ended or cannot reach this device, so the worker ends"
             )
 
@@ -133,26 +133,26 @@ class Liveness:
         """round_s: the forecast duration of a round."""
         computing_s = max(COMPUTING_S, STUCK_ROUNDS * round_s)
         limits_s = {LOADING: LOADING_S, SAVING: SAVING_S, COMPUTING: computing_s}
-        self._watch = FailureDetector((), SILENCE_S, clock, limits_s)
+        self._detector = FailureDetector((), SILENCE_S, clock, limits_s)
         self._coordinator = coordinator
         self._beats: dict[str, _BeatState] = {}
 
     def now_s(self) -> float:
         """Return the clock's time without the periods in which this process itself was suspended."""
-        return self._watch.now_s()
+        return self._detector.now_s()
 
     def add_device(self, device: str) -> None:
         """Monitor a device from now on."""
-        self._watch.add(device)
+        self._detector.add(device)
 
     def record_beat(self, device: str, header: Mapping[str, Any], at_s: float) -> float:
         """Record a beat that arrived at `at_s`; return its send time by the sender's clock. Refused if malformed."""
         try:
             beat = _parse_beat(header)
-            strangers = {beat.waits_for, *beat.lost, *beat.down} - {"", self._coordinator, *self._watch.devices}
+            strangers = {beat.waits_for, *beat.lost, *beat.down} - {"", self._coordinator, *self._detector.devices}
             if strangers:  # names in a beat reach error messages, so only known devices are accepted
                 raise ValueError(f"{len(strangers)} names that no device has")
-            self._watch.beat(device, beat.progress, beat.doing, at_s)
+            self._detector.beat(device, beat.progress, beat.doing, at_s)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise Refused(
                 f"device {device} sent a beat that cannot be read ({type(error).__name__}: {error}); "
@@ -163,8 +163,8 @@ class Liveness:
 
     def find_fault(self, lost_here: Mapping[str, int], down_here: Mapping[str, float]) -> Fault | None:
         """Return the current fault, judged by the beats and the coordinator's own links; None if there is none."""
-        concerns = self._watch.suspicions()
-        silent = [concern for concern in concerns if concern.kind == SILENT]
+        suspicions = self._detector.suspicions()
+        silent = [suspicion for suspicion in suspicions if suspicion.kind == SILENT]
         if silent:
             return self._silent([c.device for c in silent], silent[0].since_s)
         links = [(self._coordinator, lost_here, down_here), *((d, b.lost, b.down) for d, b in self._beats.items())]
@@ -176,9 +176,10 @@ class Liveness:
             for peer, seconds in down.items():
                 if seconds > DOWN_S:
                     return Fault("", f"link {device}>{peer}: there is no connection for {seconds:.0f} s")
-        for concern in concerns:
+        for suspicion in suspicions:
             return Fault(
-                concern.device, f"is stuck: it has made no progress in {concern.doing} for {concern.since_s:.0f} s"
+                suspicion.device,
+                f"is stuck: it has made no progress in {suspicion.doing} for {suspicion.since_s:.0f} s",
             )
         return None
 
@@ -200,14 +201,14 @@ class Liveness:
 
     def _silent(self, devices: Sequence[str], since_s: float) -> Fault:
         first, *more = devices
-        if more and len(devices) == len(self._watch.devices):
+        if more and len(devices) == len(self._detector.devices):
             names = ", ".join(devices)
             return Fault("", f"none of the devices {names} was heard for {since_s:.0f} s; check this machine's network")
         others = f"; so is {', '.join(more)}" if more else ""
         return Fault(first, f"is silent for {since_s:.0f} s{others}")
 
     def _own_stall(self) -> str:
-        stall_s = self._watch.longest_stall_s
+        stall_s = self._detector.longest_stall_s
         return f"; the {self._coordinator} itself stood still for {stall_s:.0f} s" if stall_s > STALL_S else ""
 
 

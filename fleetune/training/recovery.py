@@ -173,7 +173,7 @@ def _report(task: TrainingTask, start: PlanStart, done: int) -> None:
 def _copy_checkpoint(found: StoredCheckpoint, work: Path) -> Path:
     """Copy a checkpoint into another work folder, by hard links where the disk allows them, and return its folder."""
     folder, mark = found
-    target, part = checkpoint_folder(work, mark.round), work / CHECKPOINTS / "taken-up.part"
+    target, part = checkpoint_folder(work, mark.round), work / CHECKPOINTS / "adopted.part"
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     for name in dict.fromkeys((*mark.files, *mark.digests, MARK)):

@@ -86,7 +86,7 @@ class RoundContext:
     exchange: Exchange
     batches: Batches
     optimizer: NamedOptimizer
-    pace: CpuThrottle
+    throttle: CpuThrottle
     tied: dict[str, tuple[int, ...]]
     """Parameter shared with other segments -> the segments that hold it."""
 
@@ -145,7 +145,7 @@ class RoundRunner:
         first, _ = assignment.span
         draws = DrawContext(self._seed, context.exchange.round, micro_batch, first, self._plan.micro_batch_samples)
         start_s = context.exchange.now_s()
-        with context.pace.throttled():
+        with context.throttle.throttled():
             outputs = context.segment.run(values, assignment.samples, draws)
             loss = self._mean_loss_share(outputs, micro_batch) if assignment.is_last else None
         self._record_action(action, start_s, self._synchronized_now_s())
@@ -164,7 +164,7 @@ class RoundRunner:
         held = self._held.pop(micro_batch)
         gradients = {} if self._assignment.is_last else self._output_gradients(micro_batch)
         start_s = context.exchange.now_s()
-        with context.pace.throttled():
+        with context.throttle.throttled():
             if held.loss is not None:
                 if held.loss.requires_grad:
                     held.loss.backward()
@@ -239,7 +239,7 @@ class RoundRunner:
         group = assignment.segment.devices
         start_s = context.exchange.now_s()
         if self._bucket is not None:
-            with context.pace.throttled():
+            with context.throttle.throttled():
                 self._bucket.add_extras(assignment.samples / self._plan.micro_batch_samples)
             began_s = ring_all_reduce(context.exchange, group, assignment.device, assignment.index, self._bucket.flat)
             self._bucket.unpack()

@@ -113,7 +113,7 @@ class _Worker:
         )
         self._segment.train()
         self._optimizer = NamedOptimizer(self._segment.parameters, task.training)
-        self._pace = CpuThrottle(task.cores)
+        self._throttle = CpuThrottle(task.cores)
         if task.state is not None:
             restore_segment(Path(task.state), self._segment, self._optimizer)
         self._tied = tied_holders(tied, self._assignment.lane)
@@ -124,7 +124,7 @@ class _Worker:
             exchange=exchange,
             batches=Batches(Path(task.data_folder), task.plan, task.seed, self._device),
             optimizer=self._optimizer,
-            pace=self._pace,
+            throttle=self._throttle,
             tied=self._tied,
         )
         self._rounds = RoundRunner(task.plan, self._assignment, context, task.seed)
@@ -140,7 +140,7 @@ class _Worker:
                 raise Refused(
                     f"training: round {round} has a loss of {work.loss}; choose a smaller learning_rate, or clip_norm"
                 )
-            with self._pace.throttled():
+            with self._throttle.throttled():
                 norms = gradient_norms(self._optimizer.gradients(), round)
             self._exchange.send_control(
                 "ready",
@@ -156,7 +156,7 @@ class _Worker:
             commit = self._commit(round)
             while len(self._saved) > KEPT_CHECKPOINTS:  # the newest is complete: it was collected before this commit
                 delete_checkpoint(checkpoint_folder(Path(self._task.work), self._saved.pop(0)))
-            with self._pace.throttled():
+            with self._throttle.throttled():
                 self._rounds.commit(round, float(commit["scale"]))
             if commit["checkpoint"] and self._assignment.is_leader:
                 folder = checkpoint_folder(Path(self._task.work), round + 1)

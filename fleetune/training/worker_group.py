@@ -146,7 +146,7 @@ class WorkerGroup:
         self._connect_workers()
 
     def _worker_task(self, device: str, state: Path | None) -> WorkerTask:
-        task, facts, door = self._task, self._task.fleet.device(device), self._task.sites.listen_settings(device)
+        task, facts, listen = self._task, self._task.fleet.device(device), self._task.sites.listen_settings(device)
         return WorkerTask(
             device=device,
             run=self._run,
@@ -162,9 +162,9 @@ class WorkerGroup:
             threads=facts.threads,
             first_round=self._first_round,
             state=str(state) if state else None,
-            bind=door.bind,
-            address=door.address,
-            delays_s=dict(door.delays_s),
+            bind=listen.bind,
+            address=listen.address,
+            delays_s=dict(listen.delays_s),
         )
 
     def _connect_workers(self) -> None:

@@ -147,13 +147,13 @@ def test_knocking_in_vain_does_not_count_as_a_connection() -> None:
 
 
 def test_when_a_sender_was_last_heard_is_known_before_anybody_receives() -> None:
-    """heard_s is updated on arrival, before any thread receives the message."""
+    """last_arrival_s is updated on arrival, before any thread receives the message."""
     with two_ends() as ends:
-        assert ends.bob.heard_s("ann") is None
+        assert ends.bob.last_arrival_s("ann") is None
         ends.ann.send("bob", Message("first", {}))
-        until(lambda: ends.bob.heard_s("ann"))
+        until(lambda: ends.bob.last_arrival_s("ann"))
         received = ends.bob.receive(PATIENCE_S)
-        assert received is not None and received.at_s == ends.bob.heard_s("ann")
+        assert received is not None and received.at_s == ends.bob.last_arrival_s("ann")
 
 
 def test_a_reader_that_fails_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:

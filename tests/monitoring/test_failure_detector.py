@@ -7,45 +7,45 @@ from fleetune.monitoring import FailureDetector
 from tests.monitoring.hand_clock import HandClock
 
 
-def silent(watch: FailureDetector) -> list[str]:
+def silent(detector: FailureDetector) -> list[str]:
     """Names of the devices that are silent."""
-    return [concern.device for concern in watch.suspicions() if concern.kind == "silent"]
+    return [concern.device for concern in detector.suspicions() if concern.kind == "silent"]
 
 
-def look(watch: FailureDetector, clock: HandClock, seconds: int) -> None:
+def look(detector: FailureDetector, clock: HandClock, seconds: int) -> None:
     """Advance the clock and poll every second."""
     for _ in range(seconds):
         clock.sleep(1.0)
-        watch.suspicions()
+        detector.suspicions()
 
 
 def test_a_device_without_beats_falls_silent_after_the_limit() -> None:
     """A device is suspected only past the limit, with the length of its silence, and a beat clears it."""
     clock = HandClock()
-    watch = FailureDetector(["a", "b"], 8.0, clock)
+    detector = FailureDetector(["a", "b"], 8.0, clock)
     clock.sleep(1.5)
-    assert watch.beat("a", 1) == 1.5
+    assert detector.beat("a", 1) == 1.5
     for _ in range(4):
         clock.sleep(1.5)
-        watch.suspicions()
+        detector.suspicions()
     clock.sleep(0.5)
-    assert silent(watch) == []
+    assert silent(detector) == []
     clock.sleep(0.25)
-    assert [str(concern) for concern in watch.suspicions()] == ["device b: no beat for 8.2 s"]
-    watch.beat("b", 0)
-    assert silent(watch) == []
+    assert [str(concern) for concern in detector.suspicions()] == ["device b: no beat for 8.2 s"]
+    detector.beat("b", 0)
+    assert silent(detector) == []
 
 
 def test_a_stuck_computation_beats_on() -> None:
     """A device that beats without progress while computing is stuck, and one that waits is not."""
     clock = HandClock()
-    watch = FailureDetector(["hung", "moving", "waiting"], 4.0, clock, {"computing": 5.0})
+    detector = FailureDetector(["hung", "moving", "waiting"], 4.0, clock, {"computing": 5.0})
     for second in range(7):
-        watch.beat("hung", 3, "computing")
-        watch.beat("moving", second, "computing")
-        watch.beat("waiting", 3, "waiting")
+        detector.beat("hung", 3, "computing")
+        detector.beat("moving", second, "computing")
+        detector.beat("waiting", 3, "waiting")
         clock.sleep(1.0)
-    concerns = watch.suspicions()
+    concerns = detector.suspicions()
     assert [(each.device, each.kind, each.since_s) for each in concerns] == [("hung", "stuck", 7.0)]
     assert str(concerns[0]) == "device hung: beats, but makes no progress in computing for 7.0 s"
 
@@ -56,28 +56,28 @@ def test_each_kind_of_work_has_its_own_patience() -> None:
     The limit is that of the reported activity, and counts anew when the activity changes.
     """
     clock = HandClock()
-    watch = FailureDetector(["a"], 4.0, clock, {"loading": 900.0, "computing": 60.0})
+    detector = FailureDetector(["a"], 4.0, clock, {"loading": 900.0, "computing": 60.0})
     for _ in range(800):
-        watch.beat("a", 0, "loading")
-        look(watch, clock, 1)
-    assert watch.suspicions() == ()
+        detector.beat("a", 0, "loading")
+        look(detector, clock, 1)
+    assert detector.suspicions() == ()
     for _ in range(60):
-        watch.beat("a", 0, "computing")
-        assert watch.suspicions() == ()
+        detector.beat("a", 0, "computing")
+        assert detector.suspicions() == ()
         clock.sleep(1.0)
-    watch.beat("a", 0, "computing")
+    detector.beat("a", 0, "computing")
     clock.sleep(1.0)
-    assert [(each.kind, each.doing) for each in watch.suspicions()] == [("stuck", "computing")]
+    assert [(each.kind, each.doing) for each in detector.suspicions()] == [("stuck", "computing")]
 
 
 def test_progress_is_not_asked_for_without_a_limit() -> None:
     """A device without a limit for its activity is never stuck."""
     clock = HandClock()
-    watch = FailureDetector(["a"], 2.0, clock)
+    detector = FailureDetector(["a"], 2.0, clock)
     for _ in range(100):
         clock.sleep(1.0)
-        watch.beat("a", 0, "computing")
-    assert watch.suspicions() == ()
+        detector.beat("a", 0, "computing")
+    assert detector.suspicions() == ()
 
 
 def test_a_watcher_that_stood_still_blames_nobody() -> None:
@@ -86,61 +86,61 @@ def test_a_watcher_that_stood_still_blames_nobody() -> None:
     Time without polling does not count: a device that was silent before is still found, a little later.
     """
     clock = HandClock()
-    watch = FailureDetector(["dead", "alive"], 8.0, clock)
+    detector = FailureDetector(["dead", "alive"], 8.0, clock)
     for _ in range(6):
         clock.sleep(1.0)
-        watch.beat("alive", 0)
+        detector.beat("alive", 0)
     clock.sleep(100.0)
-    assert silent(watch) == []
-    watch.beat("alive", 0)
-    look(watch, clock, 1)
-    assert silent(watch) == ["dead"]
-    assert watch.longest_stall_s == 100.0
-    look(watch, clock, 8)
-    assert silent(watch) == ["dead", "alive"]
+    assert silent(detector) == []
+    detector.beat("alive", 0)
+    look(detector, clock, 1)
+    assert silent(detector) == ["dead"]
+    assert detector.longest_stall_s == 100.0
+    look(detector, clock, 8)
+    assert silent(detector) == ["dead", "alive"]
 
 
 def test_a_beat_counts_from_when_it_came() -> None:
     """A beat counts from its arrival, not from when it is read, and never moves time backwards."""
     clock = HandClock()
-    watch = FailureDetector(["a"], 8.0, clock)
-    look(watch, clock, 6)
-    assert watch.beat("a", 0, at_s=1.0) == 1.0
-    assert watch.beat("a", 0, at_s=0.5) == 0.0
-    look(watch, clock, 3)
-    assert silent(watch) == []
-    look(watch, clock, 1)
-    assert silent(watch) == ["a"]
-    assert watch.beat("a", 0, at_s=99.0) == 9.0, "a time to come is now"
-    look(watch, clock, 9)
-    assert silent(watch) == ["a"]
+    detector = FailureDetector(["a"], 8.0, clock)
+    look(detector, clock, 6)
+    assert detector.beat("a", 0, at_s=1.0) == 1.0
+    assert detector.beat("a", 0, at_s=0.5) == 0.0
+    look(detector, clock, 3)
+    assert silent(detector) == []
+    look(detector, clock, 1)
+    assert silent(detector) == ["a"]
+    assert detector.beat("a", 0, at_s=99.0) == 9.0, "a time to come is now"
+    look(detector, clock, 9)
+    assert silent(detector) == ["a"]
 
 
 def test_beats_after_a_stall_do_not_count_twice() -> None:
     """A beat that is read right after a stall does not extend the limit by the length of the stall."""
     clock = HandClock()
-    watch = FailureDetector(["a"], 8.0, clock)
+    detector = FailureDetector(["a"], 8.0, clock)
     clock.sleep(50.0)
-    watch.beat("a", 0, at_s=50.0)
-    look(watch, clock, 8)
-    assert silent(watch) == []
-    look(watch, clock, 1)
-    assert silent(watch) == ["a"]
+    detector.beat("a", 0, at_s=50.0)
+    look(detector, clock, 8)
+    assert silent(detector) == []
+    look(detector, clock, 1)
+    assert silent(detector) == ["a"]
 
 
 def test_devices_come_and_go() -> None:
     """A removed device is not suspected, an added one starts without silence, an unknown one's beat is refused."""
     clock = HandClock()
-    watch = FailureDetector(["a"], 8.0, clock)
-    look(watch, clock, 9)
-    watch.remove("a")
-    watch.remove("a")
-    assert (silent(watch), watch.devices) == ([], ())
-    with pytest.raises(Refused, match="'a' is not watched"):
-        watch.beat("a", 0)
-    watch.add("a")
-    look(watch, clock, 1)
-    assert (silent(watch), watch.devices) == ([], ("a",))
+    detector = FailureDetector(["a"], 8.0, clock)
+    look(detector, clock, 9)
+    detector.remove("a")
+    detector.remove("a")
+    assert (silent(detector), detector.devices) == ([], ())
+    with pytest.raises(Refused, match="'a' is not monitored"):
+        detector.beat("a", 0)
+    detector.add("a")
+    look(detector, clock, 1)
+    assert (silent(detector), detector.devices) == ([], ("a",))
 
 
 def test_limits_must_be_positive() -> None:

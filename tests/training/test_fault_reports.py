@@ -107,7 +107,8 @@ def test_beats_are_answered_and_workers_are_told_that_somebody_is_there(tmp_path
         while not worker.exchange._clock_offset._samples:
             worker.exchange._receive_next()
         worker.exchange.start_round(0)
-        why = f"offset {abs(worker.exchange.offset_s) < 60.0}, heard {worker.endpoint.heard_s(COORDINATOR) is not None}"
+        heard = worker.endpoint.last_arrival_s(COORDINATOR) is not None
+        why = f"offset {abs(worker.exchange.offset_s) < 60.0}, heard {heard}"
         worker.exchange.send_control("failed", {"why": why, "exit_code": Refused.exit_code})
         worker.wait_for_stop()
 

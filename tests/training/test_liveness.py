@@ -50,9 +50,9 @@ class ConnectedWorker:
 
     def receive_from_coordinator(self, kind: str) -> None:
         """Send a message from the coordinator and wait until it has arrived."""
-        before = self.endpoint.heard_s(COORDINATOR)
+        before = self.endpoint.last_arrival_s(COORDINATOR)
         self.coordinator.send("b", Message(kind, {}))
-        until(lambda: self.endpoint.heard_s(COORDINATOR) != before)
+        until(lambda: self.endpoint.last_arrival_s(COORDINATOR) != before)
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_a_worker_that_nobody_asks_for_ends(worker: ConnectedWorker) -> None:
         assert worker.abandoned == []
         worker.receive_from_coordinator(COORDINATOR_ALIVE)
         worker.now_s = max(worker.now_s, time.monotonic())
-        worker.beat._watch.beat(COORDINATOR, 0)  # as if it had come at this moment of the hand-driven clock
+        worker.beat._detector.beat(COORDINATOR, 0)  # as if it had come at this moment of the hand-driven clock
     for _ in range(int(COORDINATOR_TIMEOUT_S) + 1):
         worker.now_s += 1.0
         worker.beat.beat()

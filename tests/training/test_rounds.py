@@ -74,7 +74,7 @@ class Worker:
             exchange=cast(Any, Alone()),
             batches=cast(Any, self.pictures),
             optimizer=NamedOptimizer(self.segment.parameters, TRAINING),
-            pace=CpuThrottle(None),
+            throttle=CpuThrottle(None),
             tied={},
         )
         self.rounds = RoundRunner(plan, assignment_of(plan, "d0"), context, seed=1)
