@@ -80,7 +80,7 @@ def test_memory_that_is_missing_is_counted_to_the_byte(memory_bytes: int, missin
             validate(fleets.PLAN, fleet, fleets.PROFILE)
 
 
-def test_much_missing_memory_is_told_in_megabytes() -> None:
+def test_much_missing_memory_is_shown_in_megabytes() -> None:
     """Large amounts are shown in MB and in bytes."""
     units = [fleets.unit(f"u{k}", param_bytes=39_000_000 if k < 2 else 1000) for k in range(4)]
     fleet = fleets.fleet(fleets.device("a", 2450), fleets.device("b"), fleets.device("c"))
@@ -101,7 +101,7 @@ def test_much_missing_memory_is_told_in_megabytes() -> None:
         (replace(fleets.PLAN, order=with_order("a", *F3, *B3).order * 2), "device a has 2 orders"),
     ],
 )
-def test_orders_must_be_whole(plan: Plan, words: str) -> None:
+def test_orders_must_be_complete(plan: Plan, words: str) -> None:
     """An order must contain every forward and backward of the device once, in a possible sequence."""
     assert words in told(plan)
 

@@ -79,24 +79,24 @@ def test_sound_plans_have_no_findings(plan: Plan) -> None:
         ),
     ],
 )
-def test_links_gates_and_collectors_must_be_of_the_plan(plan: Plan, words: str) -> None:
+def test_links_gates_and_collectors_must_belong_to_the_plan(plan: Plan, words: str) -> None:
     """Unknown and unused links, overcommitted shares, and unknown gates and collectors are named."""
     assert told(plan) == words
 
 
-def test_a_link_that_is_used_as_it_is_is_no_fault() -> None:
+def test_neutral_link_uses_are_no_fault() -> None:
     """Neutral values are ignored wherever they stand."""
     assert told(replace(SPLIT, links=(LinkUse(source="x", target="y"),))) == ""
 
 
-def test_thirds_of_a_medium_are_one() -> None:
+def test_three_thirds_of_a_medium_fit() -> None:
     """Rounding errors of shares are tolerated."""
     lanes = {name: [segment("u0 u1 u2", name)] for name in "xyh"}
     thirds = tuple(LinkUse(source=name, target="s", share=1 / 3 + 1e-9) for name in "xyh")
     assert told(replace(ticks.plan(lanes), links=thirds, collector="s")) == ""
 
 
-def test_an_unknown_subnet_is_named_with_those_there_are() -> None:
+def test_an_unknown_subnet_is_named_with_the_known_ones() -> None:
     """Gates of another profile are named together with the known subnets."""
     known = Subnet(
         name="head#0",
@@ -120,7 +120,7 @@ def test_each_lane_must_run_every_unit() -> None:
     )
 
 
-def test_a_part_without_trainable_parameters_cannot_be_trained() -> None:
+def test_a_segment_without_trainable_parameters_cannot_be_trained() -> None:
     """A segment that trains only the frozen u1 is named."""
     frozen = replace(PROFILE, units=(UNITS[0], ticks.unit("u1"), UNITS[2]))
     lanes = {"a": [segment("u0 u1 u2", "x", trains="u1")], "b": [segment("u0 u1 u2", "y", trains="u0 u1")]}
@@ -130,7 +130,7 @@ def test_a_part_without_trainable_parameters_cannot_be_trained() -> None:
     )
 
 
-def test_gradients_must_reach_who_trains() -> None:
+def test_gradients_must_reach_every_trained_segment() -> None:
     """A segment whose backward ends early cuts off the gradients of a trained segment below, but not of a frozen
     one."""
     lanes = {"main": [segment("u0", "x"), segment("u1 u2", "y", trains="u2")]}
@@ -205,7 +205,7 @@ def test_an_order_that_keeps_more_than_its_warm_up_needs_the_memory() -> None:
         (ordered(x="x/0F0 x/2F0 x/0R0 x/2B0 x/0B0"), "the order of x has x/0R0 before its last backward"),
     ],
 )
-def test_orders_over_several_segments_must_be_whole(plan: Plan, words: str) -> None:
+def test_orders_over_several_segments_must_be_complete(plan: Plan, words: str) -> None:
     """An order must contain every forward and backward of all the device's segments once."""
     assert words in told(plan)
 
@@ -222,7 +222,7 @@ def test_a_collector_without_units_has_no_order() -> None:
     assert told(plan) == "device s has an order but no segment"
 
 
-def test_a_device_that_comes_back_without_an_order_is_drawn_with_a_hint() -> None:
+def test_a_recurring_device_without_an_order_is_drawn_with_a_hint() -> None:
     """Without an order a recurring device runs segment after segment, which deadlocks; the finding says so."""
     assert told(ordered(x="", y="")) == (
         "its order deadlocks, x, h, y wait for ever (x, y: several segments of a lane need an explicit order):\n"
@@ -242,7 +242,7 @@ def test_a_deadlock_over_lanes_is_drawn() -> None:
     )
 
 
-def test_later_proofs_rest_on_earlier_ones() -> None:
+def test_later_checks_are_skipped_after_unknown_names() -> None:
     """A plan with an unknown subnet is not checked for orders and memory."""
     plan = replace(ordered(x=""), gates=(Gate(subnet="head#0", operations="1"),))
     assert len(findings(plan, with_budget("x", 1), PROFILE)) == 1
@@ -250,7 +250,7 @@ def test_later_proofs_rest_on_earlier_ones() -> None:
         validate(plan, FLEET, PROFILE)
 
 
-def test_findings_of_a_chain_are_what_they_were() -> None:
+def test_findings_of_a_chain_name_its_segment() -> None:
     """A device that lacks memory in one segment is reported like before several segments were possible."""
     fleet = fleets.fleet(fleets.device("a", 10449), fleets.device("b"), fleets.device("c"))
     assert told(fleets.PLAN, fleet, fleets.PROFILE) == (

@@ -19,7 +19,7 @@ from tests.clock.ticks import picture, segment
     ("samples", "expected"),
     [(2, 10.0), (3, 12.0), (4, 14.0), (6, 24.0), (8, 34.0), (1, 8.0), (10, 44.0)],
 )
-def test_linear_between_and_along_the_nearest_line_beyond(samples: int, expected: float) -> None:
+def test_times_are_interpolated_and_extrapolated_linearly(samples: int, expected: float) -> None:
     """Sizes 2, 4, 8 took 10, 14, 34: halves lie halfway, 1 and 10 on the lines through their two nearest sizes."""
     assert interpolate((2, 4, 8), (10.0, 14.0, 34.0), samples) == expected
 
@@ -29,7 +29,7 @@ def test_one_size_is_proportional() -> None:
     assert interpolate((4,), (2.0,), 6) == 3.0
 
 
-def test_measured_sizes_come_back_bit_by_bit() -> None:
+def test_measured_sizes_are_returned_unchanged() -> None:
     """No arithmetic touches a size that was measured."""
     assert interpolate((1, 3, 7), (0.1, 0.3, 0.7), 3) == 0.3
 
@@ -130,7 +130,7 @@ b>a .......a.b..c.
 """)
 
 
-def test_a_subnet_that_nobody_scored_is_refused() -> None:
+def test_a_subnet_without_a_score_is_refused() -> None:
     """A gate of a subnet without a score is refused."""
     with pytest.raises(Refused, match="gate of head#7: the profile has no such subnet"):
         forecast(gated(1, head7="1"), FLEET, HEADS)
@@ -142,7 +142,7 @@ COST = 1e-9
 @pytest.mark.parametrize(
     ("cores", "times"), [(4.0, 0.0), (2.0, 0.0), (1.5, 1 / 3), (1.0, 1.0), (0.5, 2.0), (0.25, 4.0)]
 )
-def test_what_a_byte_takes_on_so_many_cores(cores: float, times: float) -> None:
+def test_compute_time_lost_per_byte_by_cores(cores: float, times: float) -> None:
     """Two cores lose nothing, one core loses the link's seconds, and a quota below one core loses them at its own
     pace."""
     device = replace(fleets.device("a"), cores=cores, link_cpu_s_per_byte=COST)
@@ -151,7 +151,7 @@ def test_what_a_byte_takes_on_so_many_cores(cores: float, times: float) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("cores", [0.3, 0.5, 1.0, 1.25, 1.5, 1.9, 2.0, 3.0, 3.5, 4.0])
-def test_the_rule_is_what_a_quota_dealt_in_small_slices_does(cores: float, threads: int) -> None:
+def test_the_formula_equals_a_quota_dealt_in_small_slices(cores: float, threads: int) -> None:
     """The formula equals a simulation that divides the quota evenly among active threads, at most one core each."""
     work = Fraction(1)  # a processor second of the link's thread, while the others compute without end
     quota, wall, computed, slice_s = Fraction(cores), Fraction(0), Fraction(0), Fraction(1, 1000)
@@ -167,13 +167,13 @@ def test_the_rule_is_what_a_quota_dealt_in_small_slices_does(cores: float, threa
 
 
 @pytest.mark.parametrize("change", [{"emulated": True}, {"accelerator": "cuda:0"}])
-def test_who_loses_nothing(change: dict[str, object]) -> None:
+def test_devices_that_lose_no_compute_time(change: dict[str, object]) -> None:
     """Emulated process devices and accelerators lose no compute time to links."""
     device = replace(fleets.device("a"), cores=0.5, link_cpu_s_per_byte=COST, **change)
     assert lost_s_per_byte(device) == 0.0
 
 
-def test_tasks_last_longer_by_what_they_send_and_receive() -> None:
+def test_tasks_last_longer_by_their_transfers() -> None:
     """b (one core) takes 3 of 4 samples, so it receives 600 bytes forward and sends 600 backward: 6 ms each at 10 us a
     byte. a pays for 800 bytes each way; c has two cores and pays nothing."""
     devices = [replace(fleets.device(name), link_cpu_s_per_byte=1e-5) for name in "abc"]
@@ -234,7 +234,7 @@ def whole(trains: str = "", *, warmup: int = 1, micro_batches: int = 1) -> Plan:
         ("u0", 100, 111),
     ],
 )
-def test_state_of_what_is_trained_and_activations_from_there_on(
+def test_memory_holds_state_of_trained_units_and_activations_from_the_first_on(
     trains: str, trained_bytes: int, activations: int
 ) -> None:
     """All weights; gradient and twice as much optimizer state of trained bytes; nothing is kept below the first one."""
@@ -259,7 +259,7 @@ def test_a_helper_holds_a_copy_for_every_client() -> None:
     assert needed(ticks.plan(lanes), "h") == 5 + 2 * (1000 + 3 * 200 + 10)
 
 
-def test_optimizer_state_is_the_collectors_alone() -> None:
+def test_only_the_collector_holds_optimizer_state() -> None:
     """Devices that train hold weights and gradients; the collector s holds parameters, gradient sums and Adam's two
     states, once per trained unit."""
     lanes = {name: [segment("u0 u1 u2", name, trains=units)] for name, units in {"a": "u2", "b": "u1 u2"}.items()}
@@ -292,14 +292,14 @@ def test_an_optimizer_with_little_state_is_rounded_up() -> None:
         ("main/0F0 main/0B0 main/0F1 main/0B1 main/0F2 main/0B2", 1),
     ],
 )
-def test_an_explicit_order_keeps_what_it_says(order: str, kept: int) -> None:
+def test_an_explicit_order_determines_the_kept_micro_batches(order: str, kept: int) -> None:
     """An explicit order, not the warm-up, determines how many micro-batches are kept."""
     plan = whole(warmup=2, micro_batches=3)
     plan = replace(plan, order=ticks.plan({"main": plan.lanes[0].segments}, orders={"a": order} if order else {}).order)
     assert needed(plan) == 5 + WEIGHTS + 3 * 700 + kept * 111
 
 
-def test_an_order_over_lanes_is_counted_seat_by_seat() -> None:
+def test_kept_micro_batches_are_counted_per_segment() -> None:
     """Kept micro-batches are counted per lane and segment: one in each copy."""
     lanes = {name: [segment("u0", name), segment("u1", "h"), segment("u2", name)] for name in "ab"}
     plan = ticks.plan(lanes, orders={"h": "a/1F0 b/1F0 a/1B0 b/1B0"})
@@ -312,7 +312,7 @@ def test_links_and_gates_save_no_memory() -> None:
     assert needed(thin) == needed(replace(whole(), gates=(Gate(subnet="any", operations="3"),))) == needed(whole())
 
 
-def test_a_peak_beyond_its_budget_or_forecast_is_said() -> None:
+def test_a_peak_beyond_its_budget_or_forecast_is_reported() -> None:
     """A peak of 538 MB with a budget of 500 MB once went unreported. An excess of a few percent over a forecast that
     fits is normal fragmentation."""
     fleet = Fleet(devices=(Device(name="a", memory_bytes=500_000_000, cores=1.0, fingerprint="f"),))

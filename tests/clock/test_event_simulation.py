@@ -15,7 +15,7 @@ def alone(*transfers: Transfer) -> Trace:
     return simulate_graph(TaskGraph(tasks=(), transfers=transfers, orders=(), ready=tuple(range(len(transfers)))))
 
 
-def test_a_device_does_one_task_after_the_other_in_its_order() -> None:
+def test_a_device_runs_one_task_at_a_time_in_order() -> None:
     """A device runs its tasks in order, one at a time; two devices run in parallel."""
     tasks = (Task(2, 0, ()), Task(3, 0, ()), Task(4, 0, ()))
     trace = simulate_graph(TaskGraph(tasks=tasks, transfers=(), orders=((1, 0), (2,))))
@@ -50,7 +50,7 @@ def test_a_device_sends_and_receives_at_once() -> None:
     assert alone(transfer(0, 1, 3), transfer(1, 0, 3)).transfers == {0: (0, 3), 1: (0, 3)}
 
 
-def test_what_became_ready_first_goes_first_and_equals_go_by_rank() -> None:
+def test_transfers_start_by_ready_time_then_rank() -> None:
     """Waiting transfers start in order of ready time, then of rank."""
     tasks = (Task(2, 0, (0,)), Task(1, 0, (1,)), Task(2, 0, (2,)))
     late, early, first = (Transfer(k, 9, 5, 0, (rank,), ()) for k, rank in enumerate((1, 2, 0)))
@@ -58,7 +58,7 @@ def test_what_became_ready_first_goes_first_and_equals_go_by_rank() -> None:
     assert trace.transfers == {1: (1, 6), 2: (6, 11), 0: (11, 16)}
 
 
-def test_what_takes_no_time_passes_through_one_instant() -> None:
+def test_tasks_and_transfers_of_zero_duration_end_at_their_start() -> None:
     """A chain of tasks and transfers of zero duration ends at its start time."""
     tasks = (Task(0, 0, (0,)), Task(0, 1, (1,)), Task(0, 1, ()))
     sent = (transfer(0, 1, 0, (1,)), transfer(1, 0, 0, (2,)))
@@ -78,7 +78,7 @@ def test_the_end_is_when_the_last_transfer_arrived() -> None:
     ("orders", "waiting"),
     [(((0, 1), (2,)), {}), (((1, 0), (2,)), {0: 0, 1: 0}), (((0, 1), ()), {0: 1})],
 )
-def test_who_waits_for_ever_is_told_with_the_position(
+def test_a_deadlock_is_reported_with_its_positions(
     orders: tuple[tuple[int, ...], ...], waiting: dict[int, int]
 ) -> None:
     """A cyclic wait is reported with each device's position in its order."""

@@ -37,13 +37,13 @@ def test_link_bytes_are_cut_and_ring() -> None:
     }
 
 
-def test_busy_is_the_time_of_the_tasks() -> None:
+def test_busy_time_is_the_sum_of_the_tasks() -> None:
     """a runs 2 units 3 times on 4 samples: 3·2·(1+2)·0.001·4.1 s."""
     busy = {b.device: b.amount for b in forecast(fleets.PLAN, fleets.FLEET, fleets.PROFILE).busy_s}
     assert busy["a"] == pytest.approx(3 * 2 * 3 * 0.001 * 4.1)
 
 
-def test_one_device_takes_its_work_and_nothing_else() -> None:
+def test_one_device_needs_only_its_compute_time() -> None:
     """Without links the round is the sum of the tasks, to the nanosecond."""
     plan = fleets.plan(("u0 u1 u2 u3", {"b": 2}, 1))
     assert forecast(plan, fleets.FLEET, fleets.PROFILE).round_s == pytest.approx(3 * 4 * 3 * 0.002 * 2.1, abs=1e-9)
@@ -61,7 +61,7 @@ def test_rows_carry_actions_links_and_bytes() -> None:
     assert list(rows) == sorted(rows, key=lambda r: r.start_s)
 
 
-def test_an_order_that_spells_out_the_usual_one_changes_nothing() -> None:
+def test_an_explicit_1f1b_order_changes_nothing() -> None:
     """An explicit 1F1B order, with or without the final all-reduce, gives the same forecast as no order."""
     spelled = tuple(
         DeviceOrder(device=d, actions=tuple(str(a) for a in actions_of(fleets.PLAN, d)) + ending)
@@ -71,7 +71,7 @@ def test_an_order_that_spells_out_the_usual_one_changes_nothing() -> None:
     assert forecast(replace(fleets.PLAN, order=spelled), fleets.FLEET, fleets.PROFILE) == usual
 
 
-def test_another_order_is_obeyed() -> None:
+def test_another_order_is_followed() -> None:
     """With all forwards first, b's last forward ends before its first backward starts; with 1F1B it does not."""
     plan = fleets.plan(("u0 u1", {"a": 4}, 4), ("u2 u3", {"b": 4}, 1), micro_batches=4)
     first = tuple(f"main/1F{m}" for m in range(4)) + tuple(f"main/1B{m}" for m in range(4))

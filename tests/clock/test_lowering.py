@@ -42,7 +42,7 @@ def assert_told_alike(plan: Plan, fleet: Fleet, profile: Profile) -> None:
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(chains())
-def test_a_chain_is_told_alike_by_both_simulations(drawn_chain: tuple[Plan, Fleet, Profile]) -> None:
+def test_both_simulations_agree_on_chains(drawn_chain: tuple[Plan, Fleet, Profile]) -> None:
     """Both simulations agree on random chains with groups, latencies, orders, ties and deadlocks."""
     assert_told_alike(*drawn_chain)
 
@@ -50,7 +50,7 @@ def test_a_chain_is_told_alike_by_both_simulations(drawn_chain: tuple[Plan, Flee
 @pytest.mark.parametrize("strategy", ["dp", "pp", "asteroid"])
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(problem=tiny())
-def test_what_strategies_plan_is_told_alike_by_both_simulations(strategy: str, problem: Problem) -> None:
+def test_both_simulations_agree_on_plans_of_strategies(strategy: str, problem: Problem) -> None:
     """Both simulations agree on plans of the strategies for uneven devices and links."""
     try:
         plan = solve(strategy, problem, now=lambda: 0.0).plan
@@ -59,7 +59,7 @@ def test_what_strategies_plan_is_told_alike_by_both_simulations(strategy: str, p
     assert_told_alike(plan, problem.fleet, problem.profile)
 
 
-def test_an_explicit_order_of_a_chain_may_spell_its_all_reduce_in_both() -> None:
+def test_both_simulations_accept_an_explicit_all_reduce() -> None:
     """The all-reduce follows the last backward wherever an order names it."""
     spelled = ("main/1F0", "main/1B0", "main/1F1", "main/1B1", "main/1F2", "main/1B2", "main/1R0")
     plan = replace(fleets.PLAN, order=(DeviceOrder(device="b", actions=spelled),))
@@ -80,7 +80,7 @@ y>h ..1.......b......
 """)
 
 
-def test_another_order_of_the_helper_is_obeyed() -> None:
+def test_another_order_of_the_helper_is_followed() -> None:
     """With y before x in the helper's order, x waits."""
     plan = ticks.plan(CLIENTS, orders={**OWN, "h": "y/1F0 x/1F0 y/1B0 x/1B0"})
     assert picture(plan, CLIENT_FLEET, CLIENT_PROFILE)[:3] == drawn("""
@@ -102,7 +102,7 @@ def test_rows_of_lanes_carry_their_names() -> None:
     }
 
 
-def test_devices_that_wait_for_ever_are_told_with_the_position() -> None:
+def test_a_deadlock_of_a_plan_is_reported_with_its_positions() -> None:
     """A deadlock through three devices is reported with each position."""
     plan = ticks.plan(CLIENTS, orders={**OWN, "x": "x/0F0 x/0B0 x/2F0 x/2B0", "h": "x/1F0 y/1F0 x/1B0 y/1B0"})
     assert Clock(CLIENT_FLEET, CLIENT_PROFILE).deadlocked(plan) == {"x": 1, "h": 2, "y": 3}
@@ -110,7 +110,7 @@ def test_devices_that_wait_for_ever_are_told_with_the_position() -> None:
         forecast(plan, CLIENT_FLEET, CLIENT_PROFILE)
 
 
-def test_a_device_that_comes_back_needs_an_order() -> None:
+def test_a_device_with_two_segments_of_a_lane_needs_an_order() -> None:
     """The default order would finish a client's first segment before its last, which deadlocks."""
     assert Clock(CLIENT_FLEET, CLIENT_PROFILE).deadlocked(ticks.plan(CLIENTS)) == {"x": 1, "y": 1, "h": 1}
 
@@ -162,7 +162,7 @@ COLLECTED = replace(
 )
 
 
-def test_a_collector_hands_out_before_and_collects_after() -> None:
+def test_a_collector_sends_parameters_first_and_receives_gradients_last() -> None:
     """s sends the 9 trainable bytes to a, then to b; a gives back 4 of u2 after its backward, b 3 of u1."""
     assert picture(COLLECTED, TRIO, TRIO_PROFILE) == drawn("""
   a .........0000aaa..............
@@ -193,7 +193,7 @@ def test_rows_and_bytes_of_a_collector() -> None:
     assert {one.device: ticks.ticks(one.amount) for one in said.busy_s} == {"a": 7, "b": 9, "s": 0}
 
 
-def test_a_collector_that_trains_too_sends_itself_nothing() -> None:
+def test_a_collector_that_trains_sends_itself_nothing() -> None:
     """A collector with a lane of its own starts at once and sends itself nothing."""
     plan = replace(COLLECTED, collector="a")
     assert picture(plan, TRIO, TRIO_PROFILE) == drawn("""
@@ -204,7 +204,7 @@ b>a ..................UUU
 """)
 
 
-def test_gradients_leave_after_the_last_backward_only() -> None:
+def test_gradients_are_sent_after_the_last_backward_only() -> None:
     """Two micro-batches cause one update each way."""
     plan = replace(ticks.plan({"a": [segment("u0 u1 u2", "a", trains="u2")]}, micro_batches=2), collector="s")
     assert picture(plan, TRIO, TRIO_PROFILE) == drawn("""
@@ -214,7 +214,7 @@ s>a UUUUUUUUU..................
 """)
 
 
-def test_a_collector_makes_all_reduces_needless() -> None:
+def test_a_collector_replaces_all_reduces() -> None:
     """With a collector every member sends its own gradients and no all-reduce runs."""
     plan = replace(ticks.plan({"main": [segment("u0 u1 u2", "a b", trains="u2")]}), collector="s")
     rows = forecast(plan, TRIO, TRIO_PROFILE).rows
@@ -222,7 +222,7 @@ def test_a_collector_makes_all_reduces_needless() -> None:
     assert not [row for row in rows if "R" in row.action]
 
 
-def test_nothing_trainable_means_no_update() -> None:
+def test_a_frozen_model_sends_no_update() -> None:
     """Without trainable parameters no update is sent."""
     frozen = ticks.profile([ticks.unit("u0")], {name: ([1], [1]) for name in "as"})
     plan = replace(ticks.plan({"a": [segment("u0", "a")]}), collector="s")
@@ -256,7 +256,9 @@ def use(ends: str, *, share: float = 1.0, ratio: float = 1.0) -> LinkUse:
         (("b>a",), {"a>b": ".0000", "c>b": ".....1111"}, 10),
     ],
 )
-def test_shares_run_side_by_side_at_part_of_the_rate(uses: Sequence[str], into_b: dict[str, str], a_ends: int) -> None:
+def test_shares_of_a_medium_run_in_parallel_at_part_of_its_rate(
+    uses: Sequence[str], into_b: dict[str, str], a_ends: int
+) -> None:
     """Whole links take turns at b's port. Half of the medium lasts twice as long, and waits for no port, nor does a
     port wait for it. Of one direction it is of that one only."""
     shown = thinned(*(use(ends, share=0.5) for ends in uses))
@@ -265,7 +267,7 @@ def test_shares_run_side_by_side_at_part_of_the_rate(uses: Sequence[str], into_b
     assert len(lines["a"]) == a_ends
 
 
-def test_what_is_ready_at_once_goes_by_micro_batch_then_by_lane() -> None:
+def test_transfers_ready_together_start_by_micro_batch_then_by_lane() -> None:
     """While b takes in a's first, a's second and c's first become ready, both at 2: c's goes before. Whatever is ready
     later comes after."""
     profile = ticks.profile(
@@ -302,7 +304,7 @@ b>s ...........................UUUUUUUUU
 @pytest.mark.parametrize(
     ("ratio", "wire"), [(1.0, 40), (1.5, 40), (1.99, 40), (2.0, 40), (2.5, 32), (4.0, 24), (10.0, 8), (1000.0, 8)]
 )
-def test_top_k_sends_values_and_indices_of_what_it_keeps(ratio: float, wire: int) -> None:
+def test_top_k_sends_values_and_indices_of_kept_elements(ratio: float, wire: int) -> None:
     """40 bytes are 10 elements: 8 bytes for each kept one, and dense where that would be more; rows say wire bytes."""
     units = [ticks.unit("u0", out=40, back=40), ticks.unit("u1")]
     profile = ticks.profile(units, {name: ([1, 1], [1, 1]) for name in "ab"})
@@ -315,7 +317,7 @@ def test_top_k_sends_values_and_indices_of_what_it_keeps(ratio: float, wire: int
     assert ticks.ticks(said.round_s) == 1 + wire + 2 + 40 + 1
 
 
-def test_top_k_keeps_of_each_message_rounded_up() -> None:
+def test_top_k_rounds_up_per_message() -> None:
     """A group of two gets a message each: of 5 elements one in 4 is 2, of which 16 bytes are sent."""
     profile = ticks.profile([ticks.unit("u0", out=20), ticks.unit("u1")], {name: ([1, 1], [1, 1]) for name in "abc"})
     lanes = {"main": [replace(segment("u0", "a"), shares=(Share(device="a", samples=2),)), segment("u1", "b c")]}
@@ -334,7 +336,7 @@ def test_updates_are_dense_on_thin_links() -> None:
 
 
 @pytest.mark.parametrize(("ratio", "moved"), [(1.0, 40), (4.0, 24)])
-def test_what_links_cost_a_core_is_counted_on_the_wire(ratio: float, moved: int) -> None:
+def test_cpu_costs_of_links_count_wire_bytes(ratio: float, moved: int) -> None:
     """On one core a byte costs what its encryption does, a tick: a's forward lasts 1 + what it sends, its backward
     1 + the 8 dense bytes it receives; b has two cores and loses nothing."""
     units = [ticks.unit("u0", out=40, back=8), ticks.unit("u1")]

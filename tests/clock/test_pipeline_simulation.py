@@ -32,7 +32,7 @@ def test_three_segments_five_micro_batches_as_drawn_by_hand() -> None:
     assert played.round_ns == 18
 
 
-def test_a_blocked_transfer_is_overtaken_and_holds_no_port() -> None:
+def test_a_blocked_transfer_is_overtaken_and_occupies_no_port() -> None:
     """0.1's part for 1.0 waits for 1.0's ingress; its part for 1.1 goes first, and only then the older one."""
     pipeline = uniform(
         [[(1, 1, 1), (3, 1, 1)], [(2, 1, 1), (2, 1, 1)]], warmups=[1, 1], cut_bytes=[(1, 0)], micro_batches=1
@@ -45,7 +45,7 @@ def test_a_blocked_transfer_is_overtaken_and_holds_no_port() -> None:
 """)
 
 
-def test_latency_holds_no_port() -> None:
+def test_latency_occupies_no_port() -> None:
     """With a latency of 3 ticks, transfers still follow each other tick by tick and arrive 3 ticks after."""
     pipeline = uniform([[(1, 1, 1)]] * 2, warmups=[3, 1], cut_bytes=[(1, 1)], micro_batches=3, latency=3)
     assert picture(simulate(pipeline), 16) == drawn("""
@@ -83,7 +83,7 @@ def test_a_group_sums_its_gradients_in_a_ring_after_its_slowest_member() -> None
     assert played.round_ns == 20
 
 
-def test_warmups_that_grow_towards_the_end_are_stuck_and_say_where() -> None:
+def test_warmups_that_grow_towards_the_end_deadlock_with_positions() -> None:
     """Warm-ups 1, 2 deadlock: the last stage wants two forwards before the first gradient, the first sends only one."""
     pipeline = uniform([[(1, 1, 1)]] * 2, warmups=[1, 2], cut_bytes=[(1, 1)], micro_batches=3)
     assert simulate(pipeline).deadlocked == ((0, 0, 1), (1, 0, 1))
@@ -91,7 +91,7 @@ def test_warmups_that_grow_towards_the_end_are_stuck_and_say_where() -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(pipelines())
-def test_the_slow_second_opinion_agrees_on_every_start_and_end(pipeline: Pipeline) -> None:
+def test_the_reference_implementation_agrees_on_every_start_and_end(pipeline: Pipeline) -> None:
     """The reference implementation gives the same tasks, transfers and round."""
     played = simulate(pipeline)
     round_ns, log = reference.play(pipeline)
@@ -101,7 +101,7 @@ def test_the_slow_second_opinion_agrees_on_every_start_and_end(pipeline: Pipelin
 
 @settings(max_examples=150, deadline=None)
 @given(pipelines())
-def test_every_round_keeps_the_laws(pipeline: Pipeline) -> None:
+def test_every_round_keeps_the_invariants(pipeline: Pipeline) -> None:
     """Devices and ports do one thing at a time, inputs precede tasks, and each micro-batch runs once each way."""
     played = simulate(pipeline)
     busy = defaultdict(list)

@@ -185,7 +185,7 @@ def test_damaged_adapter_settings_are_refused(tmp_path: Path) -> None:
     refused(task, "adapter: the adapter cannot be loaded")
 
 
-def test_adapter_that_is_not_enough_is_refused(tmp_path: Path) -> None:
+def test_adapter_without_all_tensors_is_refused(tmp_path: Path) -> None:
     """Tensors that neither the adapter nor its base holds are named, since they would be drawn at random."""
     request = pretrained(tmp_path / "pretrained")
     task = finished(tmp_path, request)

@@ -26,7 +26,7 @@ def test_macro_f1_by_hand() -> None:
     assert found["macro_f1"] == pytest.approx((1 / 2 + 4 / 5 + 0) / 3)
 
 
-def test_knowing_model_is_perfect(labelled: PreparedData) -> None:
+def test_scores_of_a_perfect_model(labelled: PreparedData) -> None:
     """Logits that favour the right class by ln 2 over each of two others: loss ln 2, everything right."""
     labels = torch.from_numpy(labelled.rows("test", range(labelled.size("test")))["labels"])
     logits = torch.nn.functional.one_hot(labels, 3) * math.log(2)
@@ -35,7 +35,7 @@ def test_knowing_model_is_perfect(labelled: PreparedData) -> None:
     assert list(found) == ["accuracy", "macro_f1", "loss"]
 
 
-def test_indifferent_model_answers_the_first_class(labelled: PreparedData) -> None:
+def test_scores_of_equal_logits(labelled: PreparedData) -> None:
     """Equal logits: loss ln 3; accuracy is the share of class 0 and its F1 the only one above zero."""
     samples = labelled.size("test")
     labels = labelled.rows("test", range(samples))["labels"]
@@ -95,7 +95,7 @@ def test_diverged_model_is_refused(labelled: PreparedData) -> None:
         score(Told(torch.full((labelled.size("test"), 3), math.nan)), labelled, ScoringOptions(), "fool")
 
 
-def test_hopeless_perplexity_stays_a_number(tmp_path: Path) -> None:
+def test_huge_perplexity_stays_finite(tmp_path: Path) -> None:
     """A loss of thousands gives a huge but finite perplexity."""
     data = text_data(tmp_path / "data", "causal-lm")
     logits = torch.zeros(data.size("test"), 16, 264)

@@ -9,7 +9,7 @@ from fleetune.links.authentication import KeyPair, ReplayGuard, is_curve_key, ne
 from tests.links.ends import KEYS
 
 
-def test_the_secret_never_shows() -> None:
+def test_the_secret_key_is_never_shown() -> None:
     """No repr, str or formatting of a pair contains its secret."""
     pair = new_key_pair()
     secret = pair.secret.decode()
@@ -22,7 +22,7 @@ def test_pairs_differ() -> None:
 
 
 @pytest.mark.parametrize("value", [b"", b"short", b"\xff" * 40, b"#" * 40, "x" * 40, b"0" * 41])
-def test_what_is_no_key_is_refused_without_showing_it(value: object) -> None:
+def test_a_malformed_key_is_refused_without_showing_it(value: object) -> None:
     """A malformed half is refused, and the message does not repeat it."""
     assert not is_curve_key(value)
     good = new_key_pair()
@@ -48,7 +48,7 @@ def request(**changes: bytes) -> list[bytes]:
     return list({**fields, **changes}.values())
 
 
-def test_the_key_makes_the_name() -> None:
+def test_the_public_key_determines_the_name() -> None:
     """A listed key is admitted under its listed name, regardless of the identity that the client claims."""
     assert zap_reply(request(), NAMES) == ([b"1.0", b"7", b"200", b"OK", b"ann", b""], "ann")
 
@@ -66,7 +66,7 @@ def test_the_key_makes_the_name() -> None:
         {"more": b"frame"},
     ],
 )
-def test_anything_else_is_turned_away(changes: dict[str, bytes]) -> None:
+def test_other_clients_are_rejected(changes: dict[str, bytes]) -> None:
     """An unlisted key, another mechanism, or a malformed request gets status 400 and no name."""
     reply, name = zap_reply(request(**changes), NAMES)
     assert (reply[2], reply[4], name) == (b"400", b"", None)

@@ -86,7 +86,7 @@ def cabled() -> Iterator[tuple[Endpoint, Endpoint, Cable]]:
             cable.close()
 
 
-def test_a_lost_message_is_known_once_the_connection_stands_again() -> None:
+def test_a_lost_message_is_detected_after_the_reconnect() -> None:
     """Regression: the loss of the last message before a silence stayed unnoticed, and its receiver waited forever.
 
     Now the sender's first message after a reconnect reveals the loss; the receiver gets no message for it.
@@ -108,7 +108,7 @@ def test_a_lost_message_is_known_once_the_connection_stands_again() -> None:
         assert third is not None and third.message.kind == "third" and bob.lost == 1
 
 
-def test_a_break_that_loses_nothing_is_no_loss() -> None:
+def test_a_break_between_messages_loses_none() -> None:
     """A connection that breaks between two messages reconnects, and messages queued meanwhile arrive."""
     with cabled() as (ann, bob, cable):
         ann.send("bob", Message("first", {}))
@@ -120,7 +120,7 @@ def test_a_break_that_loses_nothing_is_no_loss() -> None:
         assert bob.lost == 0 and ann.down_s == {}
 
 
-def test_a_connection_that_does_not_come_back_is_known() -> None:
+def test_a_lasting_disconnection_is_reported() -> None:
     """down_s counts from the break, or from the first connection attempt."""
     with cabled() as (ann, bob, cable):
         assert ann.down_s == {}
@@ -130,7 +130,7 @@ def test_a_connection_that_does_not_come_back_is_known() -> None:
         until(lambda: bob.down_s.get("ann", 0) > 0.05)
 
 
-def test_knocking_in_vain_does_not_count_as_a_connection() -> None:
+def test_a_failed_handshake_does_not_count_as_a_connection() -> None:
     """A stranger at a peer's address that hangs up on every attempt does not reset down_s."""
     with (
         socket.create_server(("127.0.0.1", 0)) as door,
@@ -146,7 +146,7 @@ def test_knocking_in_vain_does_not_count_as_a_connection() -> None:
         assert down_s >= asked_s - connected_s
 
 
-def test_when_a_sender_was_last_heard_is_known_before_anybody_receives() -> None:
+def test_the_last_arrival_of_a_sender_is_known_before_any_thread_receives() -> None:
     """last_arrival_s is updated on arrival, before any thread receives the message."""
     with two_ends() as ends:
         assert ends.bob.last_arrival_s("ann") is None
@@ -156,7 +156,7 @@ def test_when_a_sender_was_last_heard_is_known_before_anybody_receives() -> None
         assert received is not None and received.at_s == ends.bob.last_arrival_s("ann")
 
 
-def test_a_reader_that_fails_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_io_thread_is_raised_to_receivers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Regression: an error in the IO thread made all peers look silent; receivers now get TryAgain."""
     with two_ends() as ends:
         monkeypatch.setattr(ends.bob._inbox, "_read", lambda: 1 / 0)
@@ -166,7 +166,7 @@ def test_a_reader_that_fails_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> N
             ends.bob.receive(PATIENCE_S)
 
 
-def test_an_address_that_is_none_is_refused() -> None:
+def test_a_malformed_address_is_refused() -> None:
     """Regression: a bad address raised zmq's own error; it is Refused with the peer's name."""
     with Endpoint("ann", KEYS["ann"], LISTED, run="r", note=lambda _: None) as ann:
         for address in ("nonsense", "tcp://127.0.0.1:port", "", "inproc://bell", "ipc://x"):

@@ -37,7 +37,7 @@ def test_received_parts_can_be_written_to() -> None:
     assert [memoryview(part).readonly for part in received.message.parts] == [False, False]
 
 
-def test_order_holds_over_threads_and_directions() -> None:
+def test_messages_of_a_sender_keep_their_order() -> None:
     """Messages of one sender keep their order while the other direction is busy."""
     with two_ends() as ends:
 
@@ -56,7 +56,7 @@ def test_order_holds_over_threads_and_directions() -> None:
         assert (ends.ann.refused, ends.bob.refused) == (0, 0)
 
 
-def test_nothing_to_receive_is_none() -> None:
+def test_a_receive_without_a_message_returns_none() -> None:
     """A receive that times out returns None."""
     with two_ends() as ends:
         assert ends.bob.receive(0) is None
@@ -87,7 +87,7 @@ def test_a_message_sent_just_before_close_arrives() -> None:
         assert received is not None and received.message.kind == "last"
 
 
-def test_a_peer_that_comes_back_is_heard() -> None:
+def test_a_restarted_peer_is_received_again() -> None:
     """A peer restarted on the same address receives later messages, and its new session counts from zero."""
     with two_ends() as ends:
         ends.bob.send("ann", Message("before", {}))
@@ -120,7 +120,7 @@ def test_misuse_is_refused_by_name() -> None:
         Endpoint("bob", KEYS["bob"], {"ann": b"no key"}, run="r", note=lambda _: None)
 
 
-def test_nobody_there_is_said_in_time() -> None:
+def test_waiting_for_a_missing_peer_times_out() -> None:
     """Waiting for a peer that does not exist raises TryAgain."""
     with Endpoint("ann", KEYS["ann"], LISTED, run="r", note=lambda _: None) as ann:
         ann.connect("bob", "tcp://127.0.0.1:9", KEYS["bob"].public)
@@ -131,7 +131,7 @@ def test_nobody_there_is_said_in_time() -> None:
         ann.close(linger_s=0)
 
 
-def test_a_note_that_raises_harms_nobody() -> None:
+def test_an_error_in_the_note_callback_is_ignored() -> None:
     """Messages arrive even if the note callback raises."""
     noted: list[str] = []
 

@@ -67,7 +67,7 @@ def test_replayed_frames_are_dropped() -> None:
         assert notes[1] == "1 earlier messages from ann were lost or refused"
 
 
-def test_a_frame_beyond_all_limits_is_cut_off() -> None:
+def test_an_oversized_frame_ends_its_senders_connection() -> None:
     """An oversized frame ends its sender's connection only."""
     with two_ends() as ends, raw_client(ends.bob.address, KEYS["ann"], KEYS["bob"].public) as raw:
         raw.send_multipart([header([1 << 23]), bytes(1 << 23)])
@@ -88,7 +88,7 @@ STRANGERS = {
 
 
 @pytest.mark.parametrize(("keys", "server_public"), STRANGERS.values(), ids=STRANGERS.keys())
-def test_a_stranger_gets_nothing_and_disturbs_nothing(keys: KeyPair | None, server_public: bytes) -> None:
+def test_an_unlisted_client_gets_no_answer_and_disturbs_no_peer(keys: KeyPair | None, server_public: bytes) -> None:
     """An unlisted client is counted and gets no answer, while listed peers continue."""
     with two_ends() as ends, raw_client(ends.bob.address, keys, server_public) as stranger:
         frame = header_frame(Message("evil", {}), [], run="run-1", session="x", sequence=0)
@@ -147,7 +147,7 @@ class Day:
         return DelayQueue(self, DELAYS_S, lambda: self.now_s)  # type: ignore[arg-type]
 
 
-def test_each_sender_keeps_its_order_and_others_pass() -> None:
+def test_delayed_messages_keep_their_senders_order_and_others_overtake_them() -> None:
     """Messages arrive at their due times in the order of each sender; undelayed ones overtake delayed ones."""
     day = Day(at("far", 0, "f1"), at("near", 1, "n1"), at("far", 1, "f2"), at("here", 1.5, "h"), at("near", 2, "n2"))
     held = day.held()
@@ -163,7 +163,7 @@ def test_each_sender_keeps_its_order_and_others_pass() -> None:
     assert held.get(None) is None
 
 
-def test_two_that_fall_due_together_come_as_they_arrived() -> None:
+def test_messages_due_together_keep_their_order_of_arrival() -> None:
     """Messages due at the same time keep their order of arrival."""
     held = Day(*(at("near", 3.0, kind) for kind in "zaza")).held()
     assert [got.envelope.kind for got in (held.get(None) for _ in range(4)) if got] == list("zaza")
@@ -181,14 +181,14 @@ def test_a_time_limit_counts_from_the_call() -> None:
     assert got is not None and got.at_s == day.now_s == pytest.approx(11.0)
 
 
-def test_nobody_polls() -> None:
+def test_waiting_does_not_poll() -> None:
     """A wait reads the queue once per arrival and once per due message."""
     day = Day(at("near", 5.0))
     assert day.held().get(None)
     assert day.waits == [None, 1.0]
 
 
-def test_what_is_due_goes_before_what_arrives() -> None:
+def test_due_messages_precede_new_arrivals() -> None:
     """Due messages are returned even while an undelayed sender floods the queue."""
     day = Day(at("near", 0.0, "n"), *(at("here", 1.0, "h") for _ in range(3)))
     held = day.held()
@@ -196,7 +196,7 @@ def test_what_is_due_goes_before_what_arrives() -> None:
     assert [each.envelope.kind for each in got if each] == ["h", "n", "h", "h"]
 
 
-def test_threads_that_wait_each_get_one() -> None:
+def test_each_waiting_thread_gets_one_message() -> None:
     """Each of several receiving threads gets one message."""
     arrived: queue.SimpleQueue[InboundMessage | None] = queue.SimpleQueue()
     held = DelayQueue(arrived, {"near": 0.01})
@@ -211,7 +211,7 @@ def test_threads_that_wait_each_get_one() -> None:
     assert all(got.get(timeout=0) is not None for _ in threads)
 
 
-def test_an_endpoint_holds_back_only_whom_it_is_told_to() -> None:
+def test_an_endpoint_delays_only_the_configured_senders() -> None:
     """Ann receives bob's messages 0.1 s late with their due time; bob receives ann's at once."""
     listen = Listen(delays_s={"bob": 0.1})
     with (
@@ -232,7 +232,7 @@ def test_an_endpoint_holds_back_only_whom_it_is_told_to() -> None:
         assert ann.receive(None) is None
 
 
-def test_another_address_can_be_told() -> None:
+def test_the_published_address_can_be_configured() -> None:
     """An endpoint publishes the configured address instead of the bound one."""
     listen = Listen(address="tcp://192.0.2.1:7")
     with Endpoint("ann", KEYS["ann"], LISTED, run="r", listen=listen, note=lambda _: None) as ann:
@@ -240,7 +240,7 @@ def test_another_address_can_be_told() -> None:
 
 
 @pytest.mark.parametrize("delay_s", [-1.0, float("nan"), float("inf")])
-def test_a_delay_is_a_number_of_at_least_0(delay_s: float) -> None:
+def test_a_delay_must_be_finite_and_not_negative(delay_s: float) -> None:
     """A negative or non-finite delay is refused with the sender's name."""
     with pytest.raises(Refused, match="link from bob: delay_s"):
         Listen(delays_s={"bob": delay_s})

@@ -27,7 +27,7 @@ SCALARS = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(a
 
 @settings(max_examples=30, deadline=None)
 @given(sizes=st.lists(SIZES, max_size=4), header=st.dictionaries(st.text(max_size=5), SCALARS | st.text(max_size=5)))
-def test_what_goes_in_comes_out(sizes: list[int], header: dict[str, Any]) -> None:
+def test_frames_round_trip(sizes: list[int], header: dict[str, Any]) -> None:
     """Any JSON header and parts survive splitting into frames and joining."""
     parts = tuple(bytes([index + 1]) * size for index, size in enumerate(sizes))
     envelope = parse_header(header_frame(Message("k", header, parts), sizes, run="r", session="s", sequence=3))
@@ -75,14 +75,14 @@ def test_a_malformed_header_is_refused_with_its_reason(frame: bytes, reason: str
 
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=200))
-def test_noise_is_refused(noise: bytes) -> None:
+def test_random_bytes_are_refused(noise: bytes) -> None:
     """Random bytes raise nothing but Refused."""
     with pytest.raises(Refused):
         parse_header(noise)
 
 
 @pytest.mark.parametrize("lengths", [[], [1], [1, 2, 3], [2, 1], [1, 3]])
-def test_frames_must_be_those_announced(lengths: list[int]) -> None:
+def test_frames_must_match_the_header(lengths: list[int]) -> None:
     """Missing, extra, swapped or longer frames are refused."""
     envelope = parse_header(json.dumps({**GOOD, "sizes": [1, 2]}).encode())
     with pytest.raises(Refused, match="differs from what the header announced"):
@@ -98,7 +98,7 @@ def test_frames_must_be_those_announced(lengths: list[int]) -> None:
         Message("", {}),
     ],
 )
-def test_a_sender_refuses_what_a_receiver_would(message: Message) -> None:
+def test_a_sender_refuses_headers_that_a_receiver_would_refuse(message: Message) -> None:
     """A sender refuses headers that are not finite JSON of bounded length."""
     with pytest.raises(Refused):
         header_frame(message, [], run="r", session="s", sequence=0)

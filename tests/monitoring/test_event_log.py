@@ -61,13 +61,13 @@ def read(path: Path) -> EventSummary:
     return follow(path, lambda *_: None, alive=lambda: False)
 
 
-def test_the_log_reads_like_the_story(tmp_path: Path) -> None:
+def test_every_event_is_a_line_and_beats_are_summed_up(tmp_path: Path) -> None:
     """Beats are summed up at intervals and before a loss, and every other event is a line of its own."""
     write_story(tmp_path / "deep" / "events.jsonl")
     assert (tmp_path / "deep" / "events.jsonl").read_text() == GOLDEN
 
 
-def test_the_summary_tells_who_was_there(tmp_path: Path) -> None:
+def test_the_summary_has_memberships_rounds_and_failures(tmp_path: Path) -> None:
     """The summary has memberships, silences, rounds and failures, and survives JSON."""
     (tmp_path / "log").write_text(GOLDEN)
     assert read(tmp_path / "log") == SUMMARY
@@ -112,7 +112,7 @@ def test_a_continued_log_closes_the_torn_line(tmp_path: Path) -> None:
     assert summary.failures[-1] == "training ended after 10.0 s: the disk is full"
 
 
-def test_following_goes_on_until_the_end(tmp_path: Path) -> None:
+def test_following_a_growing_log_gives_the_whole_summary(tmp_path: Path) -> None:
     """A log that appears late and grows in pieces gives the same summary as a whole one."""
     pieces = [GOLDEN[start : start + 40] for start in range(0, len(GOLDEN), 40)]
     told: list[tuple[float, float]] = []
@@ -131,7 +131,7 @@ def test_following_goes_on_until_the_end(tmp_path: Path) -> None:
     assert told == [(0, 2), (1, 2), (2, 2)]
 
 
-def test_what_was_written_just_before_the_end_is_read(tmp_path: Path) -> None:
+def test_lines_written_just_before_the_end_are_read(tmp_path: Path) -> None:
     """Lines written just before the writer ends are read."""
 
     def goes_after_writing() -> bool:
@@ -141,14 +141,14 @@ def test_what_was_written_just_before_the_end_is_read(tmp_path: Path) -> None:
     assert follow(tmp_path / "log", lambda *_: None, alive=goes_after_writing).rounds_committed == 2
 
 
-def test_no_log_at_all_is_a_failure_in_words(tmp_path: Path) -> None:
+def test_a_missing_log_is_a_failure(tmp_path: Path) -> None:
     """A missing log gives an empty summary with a failure."""
     summary = read(tmp_path / "none")
     assert (summary.memberships, summary.rounds_committed) == ((), 0)
     assert summary.failures == ("training ended after 0.0 s: its writer was gone before it said how it ended",)
 
 
-def test_a_break_that_is_no_devices_fault_names_none(tmp_path: Path) -> None:
+def test_a_lost_message_names_no_device(tmp_path: Path) -> None:
     """A lost message, once blamed on an innocent device, ends no membership."""
     clock = HandClock()
     with EventLog(tmp_path / "log", clock) as log:

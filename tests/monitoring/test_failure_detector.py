@@ -36,7 +36,7 @@ def test_a_device_without_beats_falls_silent_after_the_limit() -> None:
     assert silent(detector) == []
 
 
-def test_a_stuck_computation_beats_on() -> None:
+def test_a_device_that_beats_without_progress_is_stuck() -> None:
     """A device that beats without progress while computing is stuck, and one that waits is not."""
     clock = HandClock()
     detector = FailureDetector(["hung", "moving", "waiting"], 4.0, clock, {"computing": 5.0})
@@ -50,7 +50,7 @@ def test_a_stuck_computation_beats_on() -> None:
     assert str(concerns[0]) == "device hung: beats, but makes no progress in computing for 7.0 s"
 
 
-def test_each_kind_of_work_has_its_own_patience() -> None:
+def test_each_activity_has_its_own_limit() -> None:
     """Each activity has its own limit: loading once counted as stuck after the limit of computing.
 
     The limit is that of the reported activity, and counts anew when the activity changes.
@@ -70,7 +70,7 @@ def test_each_kind_of_work_has_its_own_patience() -> None:
     assert [(each.kind, each.doing) for each in detector.suspicions()] == [("stuck", "computing")]
 
 
-def test_progress_is_not_asked_for_without_a_limit() -> None:
+def test_an_activity_without_a_limit_is_never_stuck() -> None:
     """A device without a limit for its activity is never stuck."""
     clock = HandClock()
     detector = FailureDetector(["a"], 2.0, clock)
@@ -80,7 +80,7 @@ def test_progress_is_not_asked_for_without_a_limit() -> None:
     assert detector.suspicions() == ()
 
 
-def test_a_watcher_that_stood_still_blames_nobody() -> None:
+def test_a_suspended_detector_suspects_no_device() -> None:
     """A frozen coordinator suspects nobody: it once called every device silent while their beats lay unread.
 
     Time without polling does not count: a device that was silent before is still found, a little later.
@@ -100,7 +100,7 @@ def test_a_watcher_that_stood_still_blames_nobody() -> None:
     assert silent(detector) == ["dead", "alive"]
 
 
-def test_a_beat_counts_from_when_it_came() -> None:
+def test_a_beat_counts_from_its_arrival() -> None:
     """A beat counts from its arrival, not from when it is read, and never moves time backwards."""
     clock = HandClock()
     detector = FailureDetector(["a"], 8.0, clock)
@@ -128,7 +128,7 @@ def test_beats_after_a_stall_do_not_count_twice() -> None:
     assert silent(detector) == ["a"]
 
 
-def test_devices_come_and_go() -> None:
+def test_devices_are_added_and_removed() -> None:
     """A removed device is not suspected, an added one starts without silence, an unknown one's beat is refused."""
     clock = HandClock()
     detector = FailureDetector(["a"], 8.0, clock)

@@ -24,7 +24,7 @@ def drawn(before: dict[str, int], after: dict[str, int]) -> list[str]:
     return [f"{o.source}>{o.target} {o.first}:{o.end}{'*' if o.carries_shared else ''}" for o in found]
 
 
-def test_samples_keep_their_position() -> None:
+def test_samples_keep_their_positions_between_groups() -> None:
     """Receivers get the samples at their positions; unbatched values come once, with the first rows.
 
     a a a b b b b b
@@ -33,7 +33,7 @@ def test_samples_keep_their_position() -> None:
     assert drawn({"a": 3, "b": 5}, {"x": 5, "y": 2, "z": 1}) == ["a>x 0:3*", "b>x 3:5", "b>y 5:7*", "b>z 7:8*"]
 
 
-def test_one_device_deals_and_one_device_collects() -> None:
+def test_one_sender_with_three_receivers_and_three_senders_with_one_receiver() -> None:
     """One sender serves three receivers, and one receiver joins three senders.
 
     a a a a        a a b c
@@ -43,7 +43,7 @@ def test_one_device_deals_and_one_device_collects() -> None:
     assert drawn({"a": 2, "b": 1, "c": 1}, {"x": 4}) == ["a>x 0:2*", "b>x 2:3", "c>x 3:4"]
 
 
-def test_equal_shares_meet_one_to_one() -> None:
+def test_equal_shares_transfer_one_to_one() -> None:
     """Groups with the same borders make no empty transfer."""
     assert drawn({"a": 2, "b": 2}, {"x": 2, "y": 2}) == ["a>x 0:2*", "b>y 2:4*"]
 
@@ -84,7 +84,7 @@ PLAN = Plan(
 )
 
 
-def test_a_device_knows_its_place() -> None:
+def test_an_assignment_has_the_devices_segment_samples_and_neighbours() -> None:
     """First, middle and last segment have the right samples, neighbours and leaders."""
     b, c, e = (assignment_of(PLAN, device) for device in "bce")
     assert (b.index, b.span, b.samples, b.is_first, b.is_last, b.is_leader) == (0, (3, 4), 1, True, False, False)
@@ -95,7 +95,7 @@ def test_a_device_knows_its_place() -> None:
     assert e.segment.units == ("u3", "u4") and e.outgoing == ()
 
 
-def test_a_device_talks_to_its_lane_and_never_to_itself() -> None:
+def test_peers_are_all_other_devices_of_the_lane() -> None:
     """The peers of a device are all others of its lane, neighbours first."""
     assert peers_of(PLAN, "b")[:2] == ("c", "a")
     assert all(set(peers_of(PLAN, d)) == set("abcde") - {d} for d in "abcde")
@@ -134,7 +134,7 @@ def with_segments(*trains: str) -> Plan:
         with_segments("u0 u1", "u3 u2"),
     ],
 )
-def test_a_chain_is_trained_and_neutral_values_do_not_matter(plan: Plan) -> None:
+def test_chains_and_neutral_values_are_supported(plan: Plan) -> None:
     """Full links, gates that are always full, and segments that train all their units are supported."""
     validate_supported(plan)
 
@@ -161,7 +161,7 @@ def test_a_chain_is_trained_and_neutral_values_do_not_matter(plan: Plan) -> None
         ),
     ],
 )
-def test_what_training_cannot_run_yet_is_refused_before_it_starts(plan: Plan, words: str) -> None:
+def test_unsupported_features_are_refused_before_training(plan: Plan, words: str) -> None:
     """The refusal names every feature beyond a chain of segments, and what to do."""
     with pytest.raises(Refused, match=words) as refused:
         validate_supported(plan)

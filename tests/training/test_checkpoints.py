@@ -54,7 +54,7 @@ def test_a_commit_is_on_disk_when_the_call_returns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 7, 30])
-def test_a_half_written_line_is_no_commit(cut: int, tmp_path: Path) -> None:
+def test_a_half_written_line_is_not_a_commit(cut: int, tmp_path: Path) -> None:
     """A kill in the middle of a write leaves the rounds before it, and the next attempt appends cleanly."""
     path = tmp_path / "commits.jsonl"
     log_of(path, 3)
@@ -66,7 +66,7 @@ def test_a_half_written_line_is_no_commit(cut: int, tmp_path: Path) -> None:
     assert read_commits(path) == [metrics(0), metrics(1), metrics(2, loss=5.0)]
 
 
-def test_rounds_after_the_checkpoint_are_forgotten(tmp_path: Path) -> None:
+def test_rounds_after_the_checkpoint_are_discarded(tmp_path: Path) -> None:
     """Rounds after the checkpoint are committed again, since their parameters died with the workers."""
     path = tmp_path / "commits.jsonl"
     log_of(path, 5)
@@ -76,7 +76,7 @@ def test_rounds_after_the_checkpoint_are_forgotten(tmp_path: Path) -> None:
     log.close()
 
 
-def test_a_log_that_is_not_there_has_no_rounds(tmp_path: Path) -> None:
+def test_a_missing_log_has_no_rounds(tmp_path: Path) -> None:
     """A missing log means that nothing was committed yet."""
     assert read_commits(tmp_path / "commits.jsonl") == []
 
@@ -140,7 +140,7 @@ def two(ready: Recorded, work: Path) -> Path:
     return checkpoint_folder(work, 2)
 
 
-def test_a_checkpoint_serves_any_other_plan(ready: Recorded, tmp_path: Path) -> None:
+def test_a_checkpoint_loads_under_another_plan(ready: Recorded, tmp_path: Path) -> None:
     """A checkpoint of two segments loads into three: parameters, statistics and the next step agree bit by bit."""
     state = saved(ready, tmp_path, [2])
     found, said = newest(tmp_path)
@@ -207,7 +207,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_checkpoint_gives_way_to_the_one_before_it_in_words(
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(
     damage: str, ready: Recorded, tmp_path: Path
 ) -> None:
     """Bug: training went on with one flipped bit, and an empty round.json was refused for ever.
@@ -226,7 +226,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before_it_in_words(
 
 
 @pytest.mark.parametrize("damage", [d for d in DAMAGES if "mark" not in d and "log" not in d])
-def test_whoever_restores_or_exports_looks_at_the_shards_again(damage: str, ready: Recorded, tmp_path: Path) -> None:
+def test_restore_and_export_verify_the_shards_again(damage: str, ready: Recorded, tmp_path: Path) -> None:
     """A shard may be damaged after it was chosen, or on its way to another machine: no value of it is loaded."""
     folder = two(ready, tmp_path)
     segment = ready.segment(ready.units)
@@ -239,7 +239,7 @@ def test_whoever_restores_or_exports_looks_at_the_shards_again(damage: str, read
         trained_tensors(folder)
 
 
-def test_a_shard_that_arrives_damaged_is_never_declared_whole(ready: Recorded, tmp_path: Path) -> None:
+def test_a_shard_damaged_on_its_way_is_never_marked_complete(ready: Recorded, tmp_path: Path) -> None:
     """The writer's digest decides, not one of the received file, and nothing older is deleted before."""
     saved(ready, tmp_path, [], round=1)
     segment = ready.segment(ready.units)
@@ -251,7 +251,7 @@ def test_a_shard_that_arrives_damaged_is_never_declared_whole(ready: Recorded, t
     assert found is not None and found[1].round == 1
 
 
-def test_a_shard_too_many_is_not_read_and_not_exported(ready: Recorded, tmp_path: Path) -> None:
+def test_an_unlisted_shard_is_neither_read_nor_exported(ready: Recorded, tmp_path: Path) -> None:
     """A shard left by another plan's attempt holds older values of the same tensors."""
     state = saved(ready, tmp_path, [], round=1)
     other = ready.segment(ready.units[:2])
@@ -276,7 +276,7 @@ def test_a_checkpoint_that_lacks_a_tensor_is_not_half_restored(ready: Recorded, 
         restore_segment(checkpoint_folder(tmp_path, 1), whole, NamedOptimizer(whole.parameters, ADAMW))
 
 
-def test_the_two_newest_whole_checkpoints_are_kept(ready: Recorded, tmp_path: Path) -> None:
+def test_the_two_newest_complete_checkpoints_are_kept(ready: Recorded, tmp_path: Path) -> None:
     """Two checkpoints are kept; skipped ones are deleted once there is a newer one, whatever their round."""
     rounds = (9, 10, 999_999, 1_000_000)
     for before, round in zip((0, *rounds), rounds, strict=False):
@@ -317,7 +317,7 @@ def test_everything_is_on_disk_before_an_older_checkpoint_is_dropped(
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), SafetensorError("No space left")])
-def test_a_full_disk_costs_the_new_checkpoint_only_and_says_so(
+def test_a_full_disk_loses_only_the_new_checkpoint_and_is_reported(
     error: Exception, ready: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The half written shard is deleted to make room, the older checkpoint stays, and the error names the folder."""

@@ -77,7 +77,7 @@ def test_one_device_clips_bit_by_bit_as_the_unsplit_model(name: str, tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shares", [[[8], [8]], [[3, 5], [8]]], ids=["alone", "group"])
-def test_what_the_loss_never_reaches_is_left_alone(shares: list[list[int]], tmp_path: Path) -> None:
+def test_parameters_that_the_loss_never_reaches_do_not_change(shares: list[list[int]], tmp_path: Path) -> None:
     """Bug: DINOv2's mask token, which classification does not use, got zeros for a gradient, and weight decay changed
     it.
     """
@@ -125,7 +125,7 @@ def test_adapters_train_as_in_the_unsplit_model(name: str, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_tied_weights_move_together_in_groups_on_both_ends(tmp_path: Path) -> None:
+def test_tied_weights_stay_equal_in_groups_on_both_ends(tmp_path: Path) -> None:
     """GPT-2's embedding and head in two segments of two devices each, clipped by norm, agree within 1e-10 in fp64."""
     family = BY_NAME["gpt2"]
     ready = prepared(model_request(family, dropout=True, precision="float64"), data_request(family, tmp_path), tmp_path)

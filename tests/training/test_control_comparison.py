@@ -41,7 +41,7 @@ def compared(ready: Prepared, order: Order, spoil: Callable[[nn.Module], None] =
     return beside_control(ready, run, TRAINING, shards(ready))
 
 
-def test_other_orders_of_additions_are_allowed_whatever_they_make_on_this_machine(ready: Prepared) -> None:
+def test_the_rounding_of_other_orders_of_addition_is_tolerated_on_any_machine(ready: Prepared) -> None:
     """Bug: MobileNetV2's logits were 1.02e-10 apart on one machine where 1e-10 was allowed.
 
     If the target is below a machine's rounding, the rounding of its control is the bound.
@@ -53,7 +53,7 @@ def test_other_orders_of_additions_are_allowed_whatever_they_make_on_this_machin
 
 
 @pytest.mark.parametrize("target", [FP64, 0.0])
-def test_one_scale_that_is_off_by_a_millionth_is_found(ready: Prepared, target: float) -> None:
+def test_a_scale_that_is_off_by_a_millionth_is_detected(ready: Prepared, target: float) -> None:
     """Both the target and this machine's rounding alone detect it."""
 
     def spoil(model: nn.Module) -> None:
@@ -65,13 +65,13 @@ def test_one_scale_that_is_off_by_a_millionth_is_found(ready: Prepared, target: 
 
 
 @pytest.mark.parametrize("target", [FP64, 0.0])
-def test_one_sample_that_is_dropped_is_found(ready: Prepared, target: float) -> None:
+def test_a_dropped_sample_is_detected(ready: Prepared, target: float) -> None:
     """Both the target and this machine's rounding alone detect a sample missing from every micro-batch."""
     *whole, (first, end) = shards(ready)
     assert not compared(ready, Order([*whole, (first, end - 1)])).within(target)
 
 
-def test_rounding_is_not_measured_where_the_target_is_kept(ready: Prepared) -> None:
+def test_rounding_is_not_measured_if_the_target_is_met(ready: Prepared) -> None:
     """Runs with the same additions agree in every bit, and no control is trained for the rounding."""
     found = compared(ready, Order(shards(ready)))
     assert found.bitwise

@@ -14,7 +14,7 @@ from tests.training.runs import plan, prepared, run_plan
 
 
 @pytest.mark.slow
-def test_a_loss_that_is_no_number_is_refused_with_its_round(tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_is_refused_with_its_round(tmp_path: Path) -> None:
     """The refusal names the device, the round and the setting to change, since another try would end the same way."""
     ready = prepared(model_request(BY_NAME["vit"], dropout=True), data_request(BY_NAME["vit"], tmp_path), tmp_path)
     training = TrainingRequest(
@@ -27,7 +27,7 @@ def test_a_loss_that_is_no_number_is_refused_with_its_round(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_gradient_that_is_no_number_is_refused_before_its_round_is_committed(tmp_path: Path) -> None:
+def test_a_gradient_that_is_not_finite_is_refused_before_its_round_is_committed(tmp_path: Path) -> None:
     """Bug: without clipping a gradient that is not finite was committed and destroyed the weights.
 
     For large inputs GELU's tanh is flat and its slope is 0 times infinity: the loss is finite, the gradient is not. No

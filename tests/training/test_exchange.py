@@ -58,7 +58,7 @@ def values(name: str, size: int, round: int = 0) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("members", [2, 3, 5])
-def test_a_ring_adds_up_and_everybody_has_the_same_bits(members: int) -> None:
+def test_a_ring_all_reduce_gives_all_members_the_same_bits(members: int) -> None:
     """The ring works for many elements, an odd number, fewer than members, one and none, in consecutive rounds."""
     group = NAMES[1 : 1 + members]
     sizes = (100_003, 7, members - 1, 1, 0)
@@ -106,7 +106,7 @@ def lane(*groups: str) -> Lane:
     ],
     ids=str,
 )
-def test_holders_of_the_same_weight_add_up_their_gradients(
+def test_holders_of_a_tied_weight_sum_their_gradients(
     groups: tuple[str, ...], holders: dict[str, tuple[int, ...]]
 ) -> None:
     """Holders add in the order of segments, whatever the sizes of their groups, and end with the same bits."""
@@ -204,7 +204,7 @@ def header(**changes: Any) -> dict[str, Any]:
 PART = torch.ones(3).numpy().tobytes()
 
 
-def test_what_is_stale_is_dropped() -> None:
+def test_stale_messages_are_dropped() -> None:
     """Messages of older rounds and of other revisions are dropped, even if they would fit; the current one arrives."""
     with listening() as (_, peer, exchange):
         zeros = bytes(12)
@@ -216,7 +216,7 @@ def test_what_is_stale_is_dropped() -> None:
         assert exchange._arrived == {}
 
 
-def test_what_came_early_waits_for_its_round() -> None:
+def test_early_messages_are_kept_for_their_round() -> None:
     """Messages of the next round are kept; those of the old round are dropped when the new one starts."""
     with listening() as (_, peer, exchange):
         for round, step in ((6, 0), (5, 1), (5, 0)):
@@ -277,7 +277,7 @@ def test_pieces_of_other_sizes_than_described_are_malformed() -> None:
         assert exchange._partial == {}
 
 
-def test_no_tensor_is_made_of_nothing() -> None:
+def test_an_empty_part_with_a_shape_is_malformed() -> None:
     """An empty part that claims to be three floats is malformed, so uninitialised memory never enters training."""
     with listening() as (_, peer, exchange):
         peer.send("b", Message("values", header(), (b"",)))
@@ -285,7 +285,7 @@ def test_no_tensor_is_made_of_nothing() -> None:
             exchange.receive(TransferKey("values", 5, 1, 0, "a"))
 
 
-def test_control_messages_wait_their_turn_and_stop_does_not() -> None:
+def test_control_messages_are_received_by_kind_and_stop_ends_any_wait() -> None:
     """Control messages are received by kind, in order; stop ends any wait; a peer cannot send control messages."""
     with listening() as (coordinator, peer, exchange):
         coordinator.send("b", Message("later", {"n": 1}))
@@ -305,7 +305,7 @@ PARTS = [b"", b"abcdefg", b"h", b"", b"ijklmnop", b"q", b""]
 
 
 @pytest.mark.parametrize("limit_bytes", range(1, 20))
-def test_parts_come_out_as_they_went_in(limit_bytes: int) -> None:
+def test_split_and_join_keep_the_parts(limit_bytes: int) -> None:
     """No message exceeds the limit, all but the last are full, and joining gives the same parts."""
     cut = list(split_parts([memoryview(part) for part in PARTS], limit_bytes))
     sizes = [sum(part.nbytes for part in piece) for piece in cut]
@@ -314,14 +314,14 @@ def test_parts_come_out_as_they_went_in(limit_bytes: int) -> None:
     assert [bytes(part) for part in join_parts(slices, [len(part) for part in PARTS])] == PARTS
 
 
-def test_nothing_is_one_message() -> None:
+def test_no_parts_make_one_message() -> None:
     """A message without tensors is still sent, once."""
     assert list(split_parts([], 5)) == [()]
     assert join_parts([], []) == []
 
 
 @pytest.mark.parametrize("sizes", [[2], [4], [], [5, -2], [1 << 60]])
-def test_other_sizes_than_came_are_refused(sizes: list[int]) -> None:
+def test_sizes_that_differ_from_the_bytes_are_refused(sizes: list[int]) -> None:
     """Sizes are compared before any memory is allocated."""
     with pytest.raises(ValueError, match="3 bytes came"):
         join_parts([memoryview(b"abc")], sizes)

@@ -45,7 +45,7 @@ def waits_for(peer: str) -> WorkerScript:
     return waits
 
 
-def test_a_message_lost_between_two_devices_is_put_down_to_their_link(tmp_path: Path) -> None:
+def test_a_message_lost_between_two_devices_is_attributed_to_their_link(tmp_path: Path) -> None:
     """Bug: the run hung for 120 s and blamed d0, which only waited. The next beat reports the gap."""
 
     def loses(worker: FakeWorker) -> None:
@@ -62,7 +62,7 @@ def test_a_message_lost_between_two_devices_is_put_down_to_their_link(tmp_path: 
     assert not [each for each in failures(tmp_path) if "device" in each]
 
 
-def test_a_message_lost_on_its_way_to_the_coordinator_is_noticed_there(tmp_path: Path) -> None:
+def test_a_message_lost_on_its_way_to_the_coordinator_is_attributed_to_that_link(tmp_path: Path) -> None:
     """The error names the link, and the device only as one end of it."""
 
     def loses(worker: FakeWorker) -> None:
@@ -73,7 +73,7 @@ def test_a_message_lost_on_its_way_to_the_coordinator_is_noticed_there(tmp_path:
     assert str(error).startswith("link d1>coordinator: 1 message was lost when the connection broke")
 
 
-def test_a_device_that_ends_is_named_before_those_that_suffer(tmp_path: Path) -> None:
+def test_a_device_that_ends_is_named_before_those_that_wait_for_it(tmp_path: Path) -> None:
     """Devices that wait for it, and the connections that broke with it, are not named."""
     error = failure_of(tmp_path, d0=waits_for("d1"), d1=lambda worker: None, d2=waits_for("d1"))
     assert str(error).startswith("device d1 ended normally; run again")
@@ -90,7 +90,7 @@ def test_a_device_that_ends_is_named_before_those_that_suffer(tmp_path: Path) ->
     ],
     ids=lambda each: each.kind if isinstance(each, Message) else "",
 )
-def test_whoever_talks_nonsense_is_named(message: Message, words: str, tmp_path: Path) -> None:
+def test_the_sender_of_a_malformed_message_is_named(message: Message, words: str, tmp_path: Path) -> None:
     """Bug: a malformed message ended the coordinator with an error of Python's own."""
 
     def says(worker: FakeWorker) -> None:
@@ -100,7 +100,7 @@ def test_whoever_talks_nonsense_is_named(message: Message, words: str, tmp_path:
     assert words in str(failure_of(tmp_path, d1=says))
 
 
-def test_beats_are_answered_and_workers_are_told_that_somebody_is_there(tmp_path: Path) -> None:
+def test_beats_are_answered_and_the_coordinator_announces_that_it_is_alive(tmp_path: Path) -> None:
     """Both tell a worker that the coordinator lives, and the answers give it the coordinator's clock."""
 
     def looks(worker: FakeWorker) -> None:

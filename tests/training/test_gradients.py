@@ -41,7 +41,7 @@ def model(dtype: torch.dtype, seed: int, size: float) -> dict[str, nn.Parameter]
 @pytest.mark.parametrize("devices", [1, 2, 3])
 @given(seed=st.integers(0, 1000), limit=st.sampled_from([1e-3, 0.5, 1.0, 1e6]))
 @settings(max_examples=10, deadline=None)
-def test_clipping_is_torchs_bit_by_bit(dtype: torch.dtype, devices: int, seed: int, limit: float) -> None:
+def test_clipping_equals_torch_bit_by_bit(dtype: torch.dtype, devices: int, seed: int, limit: float) -> None:
     """Bug: squares were added up in Python; after 20 rounds a ResNet's loss was off by 1e-3, MobileNetV2's by 0.3.
 
     Parameters are dealt to devices in turn; each reports norms only, and all multiply by the same factor.
@@ -102,7 +102,7 @@ def summed(buckets: list[GradientBucket]) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_in_a_group_only_what_nobodys_loss_reaches_has_no_gradient(dtype: torch.dtype) -> None:
+def test_in_a_group_only_parameters_that_no_loss_reaches_have_no_gradient(dtype: torch.dtype) -> None:
     """Bug: zeros in the bucket passed for a gradient.
 
     One member whose loss reaches a parameter is enough for all of them.

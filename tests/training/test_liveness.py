@@ -62,7 +62,7 @@ def worker() -> Iterator[ConnectedWorker]:
         yield ConnectedWorker(ends)
 
 
-def test_a_beat_says_what_the_worker_does_and_whom_it_waits_for(worker: ConnectedWorker) -> None:
+def test_a_beat_carries_the_workers_activity_and_the_peer_it_waits_for(worker: ConnectedWorker) -> None:
     """Bug: a beat said only whether a worker waits, and the first in the list was blamed for the one it waited for."""
     worker.endpoint.wait_connected("a", PATIENCE_S)
     worker.endpoint.wait_connected(COORDINATOR, PATIENCE_S)
@@ -97,7 +97,7 @@ def test_a_beat_says_what_the_worker_does_and_whom_it_waits_for(worker: Connecte
     assert worker.next_message().header == {**plain, "progress": 1, "doing": "computing"}
 
 
-def test_a_beat_says_what_links_have_lost(worker: ConnectedWorker) -> None:
+def test_a_beat_carries_the_losses_of_links(worker: ConnectedWorker) -> None:
     """The next beat reports a message that was lost on its way from a, although b computes and reads nothing."""
     worker.endpoint.wait_connected(COORDINATOR, PATIENCE_S)
     worker.peer.send("b", Message("values", VALUES))
@@ -108,7 +108,7 @@ def test_a_beat_says_what_links_have_lost(worker: ConnectedWorker) -> None:
     assert worker.next_message().header["lost"] == {"a": 1}
 
 
-def test_a_worker_that_nobody_asks_for_ends(worker: ConnectedWorker) -> None:
+def test_a_worker_without_a_coordinator_ends(worker: ConnectedWorker) -> None:
     """Bug: workers in containers outlived a coordinator that was killed, until somebody ended them by hand.
 
     Any message of the coordinator counts, whether or not the compute thread has time to read it.
@@ -128,7 +128,7 @@ def test_a_worker_that_nobody_asks_for_ends(worker: ConnectedWorker) -> None:
     assert worker.abandoned[0].startswith("nothing was heard from the coordinator for 61 s")
 
 
-def test_a_worker_that_stood_still_itself_goes_on(worker: ConnectedWorker) -> None:
+def test_a_worker_that_was_suspended_goes_on(worker: ConnectedWorker) -> None:
     """A frozen worker that continues reads the messages that came meanwhile before it gives up its coordinator."""
     worker.now_s += 50 * COORDINATOR_TIMEOUT_S
     worker.beat.beat()
@@ -144,7 +144,7 @@ def test_beats_come_quickly_at_first_and_end_with_the_block(worker: ConnectedWor
     PeriodicThread(worker.beat.beat, lambda: 0.0).__exit__()
 
 
-def test_answers_set_the_clock_of_the_next_round(worker: ConnectedWorker) -> None:
+def test_answers_to_beats_set_the_clock_offset_of_the_next_round(worker: ConnectedWorker) -> None:
     """Within a round the offset stays, so that rows keep their order; the next round uses the newest measurement."""
     now_s = time.monotonic()
     for ahead_s, at_s in ((500.0, now_s - 3600), (500.25, now_s)):
@@ -205,7 +205,7 @@ def test_a_frozen_device_is_named_and_those_that_wait_for_it_are_not() -> None:
     assert fault == Fault("d1", "is silent for 11 s")
 
 
-def test_what_a_watch_forgives_breaks_no_connection() -> None:
+def test_connections_outlive_the_tolerated_silence() -> None:
     """Bug: links gave up after 5 s while silence was allowed for 10 s.
 
     In between a device came back to a broken connection with lost messages, and all devices waited for each other.
@@ -213,7 +213,7 @@ def test_what_a_watch_forgives_breaks_no_connection() -> None:
     assert HEARTBEAT_TIMEOUT_MS / 1000 > 1.5 * SILENCE_S
 
 
-def test_a_lost_message_is_put_down_to_its_link() -> None:
+def test_a_lost_message_is_attributed_to_its_link() -> None:
     """No device is named, since both ends of a broken connection may be healthy."""
     devices = MonitoredDevices()
     fault = devices.receive_beats(d0=beat("d1"), d1=beat("d2", lost={"d2": 3}), d2=beat("d1"))
@@ -224,7 +224,7 @@ def test_a_lost_message_is_put_down_to_its_link() -> None:
     )
 
 
-def test_the_coordinators_own_standstill_is_said() -> None:
+def test_a_stall_of_the_coordinator_is_reported() -> None:
     """If the coordinator was suspended so long that connections broke, the error says so."""
     devices = MonitoredDevices()
     devices.clock.sleep(34.0)
@@ -234,7 +234,7 @@ def test_the_coordinators_own_standstill_is_said() -> None:
     assert fault.why.endswith("; the coordinator itself stood still for 34 s")
 
 
-def test_a_coordinator_that_stood_still_blames_nobody() -> None:
+def test_a_suspended_coordinator_blames_no_device() -> None:
     """The beats that came meanwhile are read first, and a suspended coordinator counts no silence."""
     devices = MonitoredDevices()
     devices.clock.sleep(500.0)
@@ -242,7 +242,7 @@ def test_a_coordinator_that_stood_still_blames_nobody() -> None:
     assert devices.run(5, **{device: beat() for device in DEVICES}) is None
 
 
-def test_all_silent_at_once_is_the_network() -> None:
+def test_silence_of_all_devices_is_attributed_to_the_network() -> None:
     """If all devices are silent, none is named; if some are, all of these are named."""
     devices = MonitoredDevices()
     fault = devices.run(12)
@@ -264,7 +264,7 @@ def test_a_connection_that_does_not_come_back_is_named() -> None:
 
 
 @pytest.mark.parametrize(("doing", "limit_s"), [("loading", LOADING_S), ("saving", SAVING_S), ("computing", 60.0)])
-def test_each_kind_of_work_has_its_time(doing: str, limit_s: float) -> None:
+def test_each_activity_has_its_own_limit(doing: str, limit_s: float) -> None:
     """Bug: a device that loaded for longer than 60 s was called stuck, though 900 s were allowed."""
     devices = MonitoredDevices()
     others = {"d1": beat("d0"), "d2": beat("d0")}
@@ -273,13 +273,13 @@ def test_each_kind_of_work_has_its_time(doing: str, limit_s: float) -> None:
     assert fault == Fault("d0", f"is stuck: it has made no progress in {doing} for {limit_s + 1:.0f} s")
 
 
-def test_long_rounds_give_more_time() -> None:
+def test_long_rounds_raise_the_limit() -> None:
     """A plan whose rounds take minutes is not stuck after one."""
     devices = MonitoredDevices(round_s=100.0)
     assert devices.run(4999, **{device: beat() for device in DEVICES}) is None
 
 
-def test_at_the_end_of_patience_the_last_of_a_chain_is_named() -> None:
+def test_on_a_timeout_the_last_device_of_a_waiting_chain_is_named() -> None:
     """All wait for d2, which computes: d2 is named, with the chain of devices that wait."""
     devices = MonitoredDevices()
     devices.receive_beats(d0=beat("d1"), d1=beat("d2"), d2=beat())
@@ -295,7 +295,7 @@ def test_at_the_end_of_patience_the_last_of_a_chain_is_named() -> None:
 
 
 @pytest.mark.parametrize(("first", "second"), [("d1", "d0"), ("d1", "coordinator")])
-def test_those_that_wait_for_each_other_are_not_named(first: str, second: str) -> None:
+def test_devices_that_wait_for_each_other_are_not_named(first: str, second: str) -> None:
     """A cycle of waiting devices, or one with the coordinator, means that a message between them was lost."""
     devices = MonitoredDevices()
     devices.receive_beats(d0=beat(first), d1=beat(second))
@@ -306,7 +306,7 @@ def test_those_that_wait_for_each_other_are_not_named(first: str, second: str) -
     )
 
 
-def test_one_that_was_never_heard_is_named_plainly() -> None:
+def test_a_device_that_never_beat_is_named() -> None:
     """Before its first beat nothing is known of a device."""
     assert MonitoredDevices().liveness.explain_timeout("d1", "hello", 120.0) == Fault(
         "d1", "did not say 'hello' within 120 s"

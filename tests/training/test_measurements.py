@@ -25,7 +25,7 @@ def beat(offset: ClockOffset, at_s: float, true_s: float, there_s: float = 0.0, 
     offset.add(at_s, came_s, came_s + 0.5, at_s + there_s + 0.5 + back_s)
 
 
-def test_a_clock_that_drifts_is_followed_for_hours() -> None:
+def test_the_offset_follows_a_drifting_clock_for_hours() -> None:
     """Bug: the offset was measured only before the first round; a drift of 50 ppm is 0.18 s after an hour.
 
     Nine in ten beats are slow in one direction; one good beat a minute keeps the error small.
@@ -40,7 +40,7 @@ def test_a_clock_that_drifts_is_followed_for_hours() -> None:
     assert len(offset._samples) <= MAX_SAMPLES
 
 
-def test_the_offset_is_that_of_its_time() -> None:
+def test_the_offset_comes_from_the_nearest_measurement() -> None:
     """Of two exact measurements the one nearer in time gives the offset."""
     offset = ClockOffset()
     assert offset.offset_at_s(5.0) == 0.0
@@ -49,7 +49,7 @@ def test_the_offset_is_that_of_its_time() -> None:
     assert [offset.offset_at_s(at_s) for at_s in (-10.0, 400.0, 600.0, 2000.0)] == pytest.approx([7.0, 7.0, 7.05, 7.05])
 
 
-def test_a_slow_answer_does_not_replace_a_quick_one() -> None:
+def test_a_slow_round_trip_does_not_replace_a_quick_one() -> None:
     """The quick one counts until drift may have made it less accurate."""
     offset = ClockOffset()
     beat(offset, 0.0, 7.0)
@@ -60,14 +60,14 @@ def test_a_slow_answer_does_not_replace_a_quick_one() -> None:
     assert offset.offset_at_s(late_s) == pytest.approx(7.05)
 
 
-def test_the_time_an_answer_waited_there_does_not_count() -> None:
+def test_the_time_before_an_answer_is_sent_does_not_count() -> None:
     """An answer after minutes measures the clock as well as an immediate one."""
     offset = ClockOffset()
     offset.add(sent_s=0.0, remote_received_s=100.001, remote_sent_s=400.001, received_s=300.002)
     assert offset.offset_at_s(0.0) == pytest.approx(100.0, abs=1e-9)
 
 
-def test_an_impossible_round_trip_says_nothing() -> None:
+def test_an_impossible_round_trip_is_ignored() -> None:
     """An answer from before the question, or with times that are not finite, is ignored."""
     offset = ClockOffset()
     offset.add(10.0, 5.0, 9.0, 11.0)
@@ -81,7 +81,7 @@ def row(device: str = "d0", action: str = "main/0F0", start_s: float = 1.5, byte
     return TimelineRow(device=device, lane="main", action=action, start_s=start_s, end_s=start_s + 1, bytes=bytes)
 
 
-def test_rows_of_many_micro_batches_arrive() -> None:
+def test_rows_of_many_micro_batches_fit_into_a_message() -> None:
     """Bug: rows were in the header, and a round of some 3,400 micro-batches was refused."""
     rows = [row(name, f"main/0F{n}", n / 7, n) for n in range(20_000) for name in ("d0", "d1>d0")]
     part = encode_rows(rows)
@@ -112,13 +112,13 @@ def test_rows_of_many_micro_batches_arrive() -> None:
     ],
     ids=str,
 )
-def test_rows_that_are_none_are_refused_by_name(parts: list[bytes]) -> None:
+def test_malformed_rows_are_refused_with_their_sender(parts: list[bytes]) -> None:
     """The refusal names the sender, also for rows that another device has to report."""
     with pytest.raises(Refused, match="^device d0 reports a round in rows that cannot be read"):
         decode_rows("d0", parts)
 
 
-def test_rows_are_kept_of_few_rounds_near_the_median() -> None:
+def test_rows_of_a_few_rounds_near_the_median_are_kept() -> None:
     """Bug: every round's rows stayed in memory. Slow first rounds must not decide which rows are kept."""
     rng = random.Random(2)
     seen = RoundMeasurements()
@@ -132,6 +132,6 @@ def test_rows_are_kept_of_few_rounds_near_the_median() -> None:
     assert rows == [row(start_s=float(number))] and abs(lasting_s[number] - median_s) < 0.02
 
 
-def test_without_rounds_nothing_is_typical() -> None:
+def test_without_rounds_there_is_no_median_round() -> None:
     """An attempt without a new round reports no rows."""
     assert RoundMeasurements().median_round(1.0) == ([], {})

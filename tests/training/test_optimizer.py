@@ -60,7 +60,7 @@ def step(held: dict[str, nn.Parameter], updates: NamedOptimizer, round: int, sca
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_step_is_torchs_own(name: str) -> None:
+def test_a_step_equals_torchs(name: str) -> None:
     """Five rounds of scaled gradients change parameters as torch's optimizer does, and leave no gradient."""
     training = request(**OPTIMIZERS[name], schedule="linear")
     held, theirs = parameters(), parameters()
@@ -82,7 +82,7 @@ def test_a_step_is_torchs_own(name: str) -> None:
 
 @pytest.mark.parametrize("split", ["ab", "a", "b"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_state_taken_up_elsewhere_gives_the_same_next_steps(name: str, split: str) -> None:
+def test_state_loaded_elsewhere_gives_the_same_next_steps(name: str, split: str) -> None:
     """Steps agree bit by bit, also on a device that holds only some parameters or starts at another round."""
     training = request(**OPTIMIZERS[name])
     held = parameters()
@@ -139,7 +139,7 @@ def test_a_parameter_that_the_loss_does_not_reach_stays_as_it_is(name: str) -> N
     assert not any(key.endswith(":b") for key in updates.state())
 
 
-def test_gradients_of_a_round_that_was_not_committed_are_forgotten() -> None:
+def test_gradients_of_a_round_that_was_not_committed_are_dropped() -> None:
     """The round is repeated, and its earlier gradients must not count twice."""
     held = parameters("ab")
     updates = NamedOptimizer(held, request())

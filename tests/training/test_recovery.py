@@ -103,7 +103,7 @@ def test_a_checkpoint_resumes_on_another_plan(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_another_plan_has_trained_is_taken_up(tmp_path: Path) -> None:
+def test_the_checkpoint_of_another_plan_is_adopted(tmp_path: Path) -> None:
     """Bug: a fleet that was measured anew was planned anew and began at round 0.
 
     The newest checkpoint of the other plan's attempt is copied, the weights agree bitwise, and the metrics tell the
@@ -155,7 +155,7 @@ def test_rounds_before_a_new_measurement_of_the_links_stay_out_of_the_median(tmp
 
 @pytest.mark.slow
 @pytest.mark.parametrize("log", [None, b"", bytes(300), b"\n"], ids=["missing", "emptied", "zeroed", "a line"])
-def test_a_lost_log_and_a_damaged_shard_cost_neither_weights_nor_metrics(log: bytes | None, tmp_path: Path) -> None:
+def test_a_lost_log_and_a_damaged_shard_lose_neither_weights_nor_metrics(log: bytes | None, tmp_path: Path) -> None:
     """Bug: training went on with one flipped bit, and a lost commit log ended in an IndexError after all training.
 
     Both are reported before the first round, and the next attempt ends like an uninterrupted one.
@@ -187,7 +187,7 @@ def test_a_lost_log_and_a_damaged_shard_cost_neither_weights_nor_metrics(log: by
 
 
 @pytest.mark.slow
-def test_an_attempt_that_has_all_rounds_leaves_all_metrics(tmp_path: Path) -> None:
+def test_an_attempt_that_has_all_rounds_writes_all_metrics(tmp_path: Path) -> None:
     """Killed between the last checkpoint and its artifacts, with the log lost too, nothing is trained twice, and the
     metrics are those of the checkpoint.
     """
@@ -219,7 +219,7 @@ def test_a_round_is_in_the_log_only_when_every_device_reported_it(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_device_that_cannot_do_its_part_says_why_in_a_sentence(tmp_path: Path) -> None:
+def test_a_workers_error_reaches_the_coordinator_in_a_sentence(tmp_path: Path) -> None:
     """A worker's error reaches the coordinator as a sentence with the device's name and its log's path, not as a
     traceback.
     """
@@ -231,7 +231,7 @@ def test_a_device_that_cannot_do_its_part_says_why_in_a_sentence(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_no_key_is_left_in_any_file_or_argument(tmp_path: Path) -> None:
+def test_keys_are_in_no_file_or_argument(tmp_path: Path) -> None:
     """Keys of the run are neither in task files, logs, events and artifacts nor in the workers' command lines."""
     ready = bert(tmp_path)
     secrets: list[bytes] = []
@@ -265,7 +265,7 @@ def attempt(work: Path, *rounds: int, content: bytes = b"weights") -> Path:
     return work
 
 
-def test_the_newest_of_all_attempts_is_taken_up(tmp_path: Path) -> None:
+def test_the_newest_checkpoint_of_all_attempts_is_adopted(tmp_path: Path) -> None:
     """The newest checkpoint becomes this attempt's own, with its commit log and the first round of the plan."""
     own, first, second = (attempt(tmp_path / name, n) for name, n in (("own", 2), ("first", 3), ("second", 5)))
     found = adopt_newest(own, (first, second), lambda text: None)
@@ -278,7 +278,7 @@ def test_the_newest_of_all_attempts_is_taken_up(tmp_path: Path) -> None:
     assert adopt_newest(newer, (second,), lambda text: None) is not None and plan_start(newer).from_round == 0
 
 
-def test_a_damaged_checkpoint_is_passed_over_in_words(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_of_an_earlier_attempt_is_skipped_and_reported(tmp_path: Path) -> None:
     """The next best is used; without any checkpoint there is no result."""
     sound, damaged = attempt(tmp_path / "sound", 3), attempt(tmp_path / "damaged", 6)
     (checkpoint_folder(damaged, 6) / "segment-0.safetensors").write_bytes(b"wEights")
@@ -289,7 +289,7 @@ def test_a_damaged_checkpoint_is_passed_over_in_words(tmp_path: Path) -> None:
     assert adopt_newest(tmp_path / "fresh", (tmp_path / "none",), said.append) is None
 
 
-def test_the_log_of_events_is_continued_but_not_its_end(tmp_path: Path) -> None:
+def test_the_event_log_is_continued_without_its_end(tmp_path: Path) -> None:
     """Readers would take the end of the earlier attempt for this one's."""
     earlier = attempt(tmp_path / "earlier", 3)
     (earlier / "events.jsonl").write_text('{"at_s": 1, "event": "started"}\n{"at_s": 2, "event": "ended"}\n{"at')

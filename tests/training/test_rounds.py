@@ -96,7 +96,7 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 
 
 @pytest.mark.parametrize("fails", [-1, 1], ids=["complete", "broken off"])
-def test_a_round_that_is_not_committed_leaves_no_trace(fails: int, ready: Recorded) -> None:
+def test_a_round_that_is_not_committed_changes_no_state(fails: int, ready: Recorded) -> None:
     """Bug: running statistics and counts moved in the forward, so a replayed round moved them twice.
 
     A round may run, be dropped and run again with the result of a single run.
