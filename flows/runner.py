@@ -203,6 +203,7 @@ class Runner:
             seed=self.config.seed,
             config=config_slice(spec, self._plain),
             inputs={kind: str(folder.resolve()) for kind, folder in folders.items()},
+            content={name: decision.ingredients[f"content.{name}"] for name in spec.content},
             output=str((work / attempt.OUTPUT).resolve()),
             work=str(work.resolve()),
             earlier=tuple(str(self.context.store.work(key).resolve()) for key in earlier),

@@ -70,7 +70,7 @@ PREPARE = StageSpec(
     config=("model", "data"),
     outputs=("model", "data"),
     content=("data", "model weights"),
-    packages=(*TENSORS, "safetensors", "pyarrow", "scikit-learn"),
+    packages=(*TENSORS, "safetensors", "tokenizers", "pyarrow", "pillow", "scikit-learn"),
     image="fleetune-train",
 )
 PROFILE = StageSpec(

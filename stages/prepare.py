@@ -13,6 +13,7 @@ def prepare(context: StageContext) -> None:
         preparation.PreparationTask(
             model=json_io.load(ModelRequest, config["model"], "model"),
             data=json_io.load(DataRequest, config["data"], "data"),
+            data_digest=context.task.content.get("data"),
             seed=context.task.seed,
             model_folder=context.output("model"),
             data_folder=context.output("data"),

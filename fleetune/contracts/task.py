@@ -45,6 +45,8 @@ class StageTask:
     """The slice of the run's config that this stage reads."""
     inputs: dict[str, str]
     """kind of artifact -> read-only folder"""
+    content: dict[str, str] = field(default_factory=dict)
+    """name -> digest of content outside the store, as the stage's key has it; one that is absent is not checked."""
     output: str
     """Folder; the stage writes `output/KIND/...` for each artifact it makes."""
     work: str

@@ -44,6 +44,7 @@ class DataInfo:
     """Class names by id; empty for causal-lm."""
     splits: tuple[SplitInfo, ...]
     source: str
+    """Name of a built-in set or on the hub, or of a file or folder without its path."""
     digest: str
     """content_digest of the source."""
     seed: int

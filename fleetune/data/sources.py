@@ -21,7 +21,7 @@ from fleetune.data.hub import HUB_NAME, hub_digest, hub_source, pinned_source
 from fleetune.data.images import image_folder_source
 from fleetune.data.splits import check_test_rows, held_out_count
 from fleetune.data.tables import SUFFIXES, DataSource, InMemoryTable, Table, open_table
-from fleetune.errors import Refused
+from fleetune.errors import Refused, TryAgain
 from fleetune.filesystem import check_symlinks, file_digest
 
 TEST_NAMES = ("test", "validation", "valid", "dev", "eval")
@@ -120,6 +120,12 @@ def source_path(source: str) -> Path | None:
     )
 
 
+def source_name(source: str) -> str:
+    """Name of a source without the path of a file or folder, which differs between machines."""
+    path = None if source in BUILTIN_SOURCES else source_path(source)
+    return source if path is None else path.resolve().name
+
+
 def folder_splits(folder: Path) -> dict[str, tuple[Path, ...]]:
     """Data files by split name, in sorted order; if no file names a split, all files are `train`."""
     saved = _saved_to_disk(folder)
@@ -201,6 +207,21 @@ def content_digest(request: DataRequest) -> str:
         return _digest_of("file", path.suffix.lower(), _file_digest(path))
     names = sorted(file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file())
     return _digest_of("folder", *(f"{name}\0{_file_digest(path / name)}" for name in names))
+
+
+def checked_digest(request: DataRequest, expected: str | None) -> str:
+    """Return the content digest; TryAgain if the source is a file or folder, and `expected` is another digest.
+
+    The digests of built-in sets and hub names depend on the versions and caches of a machine, so they are not compared.
+    """
+    digest = content_digest(request)
+    local = request.source not in BUILTIN_SOURCES and source_path(request.source) is not None
+    if local and expected is not None and digest != expected:
+        raise TryAgain(
+            f"data: {request.source} was changed after this run read it for its digest, so what was prepared belongs "
+            "to no known content; leave it as it is and start the run again"
+        )
+    return digest
 
 
 def _digest_of(*texts: str) -> str:

@@ -27,7 +27,7 @@ from fleetune.data.prepared_data import (
     SplitInfo,
     create_arrays,
 )
-from fleetune.data.sources import content_digest, open_source
+from fleetune.data.sources import checked_digest, open_source, source_name
 from fleetune.data.splits import (
     TEST,
     TRAIN,
@@ -76,10 +76,18 @@ class _Prepared:
     notes: tuple[str, ...]
 
 
-def prepare_data(request: DataRequest, spec: InputSpec, folder: Path, seed: int, progress: Progress = quiet) -> None:
+def prepare_data(
+    request: DataRequest,
+    spec: InputSpec,
+    folder: Path,
+    seed: int,
+    progress: Progress = quiet,
+    expected_digest: str | None = None,
+) -> None:
     """Write the `data` artifact for a task into `folder`, which must be new or empty.
 
-    The same source, spec and seed give the same bytes. Raises Refused, and leaves no files, for an unsuitable source.
+    The same source, spec and seed give the same bytes. Raises Refused for an unsuitable source, and TryAgain for a file
+    or folder whose content is not that of `expected_digest` once it was read; both leave no files.
     """
     if spec.is_text and spec.max_positions is not None and request.max_length > spec.max_positions:
         raise Refused(
@@ -95,8 +103,8 @@ def prepare_data(request: DataRequest, spec: InputSpec, folder: Path, seed: int,
             task=spec.task,
             labels=written.labels,
             splits=written.splits,
-            source=request.source,
-            digest=content_digest(request),
+            source=source_name(request.source),
+            digest=checked_digest(request, expected_digest),
             seed=seed,
             pad_token_id=written.pad_token_id,
             notes=(*_byte_tokenizer_note(spec), *written.notes),

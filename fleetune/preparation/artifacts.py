@@ -33,6 +33,8 @@ class PreparationTask:
     """Gets the prepared data."""
     progress: Progress = quiet
     note: Callable[[str], None] = lambda sentence: None
+    data_digest: str | None = None
+    """Expected content digest of the source; TryAgain if a file or folder has another. None: not checked."""
 
 
 def prepare(task: PreparationTask) -> None:
@@ -56,7 +58,7 @@ def prepare(task: PreparationTask) -> None:
 def write_artifacts(task: PreparationTask) -> tuple[Graph, nn.Module]:
     """Write everything without comparing; returns the graph and the model on the meta device."""
     if not (task.data_folder / "data.json").exists():
-        prepare_data(task.data, input_spec(task.model), task.data_folder, task.seed, task.progress)
+        prepare_data(task.data, input_spec(task.model), task.data_folder, task.seed, task.progress, task.data_digest)
     prepared = PreparedData(task.data_folder)
     config = configuration(task.model, prepared.labels, prepared.info.pad_token_id)
     module = skeleton(config, task.model)

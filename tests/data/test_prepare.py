@@ -164,6 +164,16 @@ def test_data_json_tells_what_is_there(tmp_path: Path) -> None:
     prepared(tmp_path / "d", source)
     info = json.loads((tmp_path / "d" / "data.json").read_text())
     assert info["task"] == "sequence-classification"
-    assert info["source"] == str(source)
+    assert info["source"] == source.name
     assert [(split["name"], split["samples"]) for split in info["splits"]] == [("train", 16), ("test", 4)]
     assert info["splits"][0]["arrays"][0] == {"name": "input_ids", "dtype": "int32", "shape": [16, 24]}
+
+
+def test_equal_data_elsewhere_give_the_same_bytes(tmp_path: Path) -> None:
+    """The artifact names no folder of a machine: data.json held the absolute path of its source, so that the same data
+    in another folder were another artifact, and every later stage ran again."""
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+        prepared(tmp_path / name / "prepared", json_lines(tmp_path / name / "fruits.jsonl", FRUITS))
+    assert every_byte(tmp_path / "here" / "prepared") == every_byte(tmp_path / "there" / "prepared")
+    assert str(tmp_path) not in (tmp_path / "here" / "prepared" / "data.json").read_text()

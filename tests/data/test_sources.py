@@ -7,8 +7,8 @@ import pytest
 
 from fleetune.contracts.run_config import DataRequest
 from fleetune.data import content_digest, prepare_data, sources
-from fleetune.errors import Refused
-from tests.data.samples import FRUITS, TEXT, json_lines
+from fleetune.errors import Refused, TryAgain
+from tests.data.samples import FRUITS, IMAGES, TEXT, json_lines
 
 
 def digest_of(source: object) -> str:
@@ -86,6 +86,27 @@ def test_prepared_data_note_it(tmp_path: Path) -> None:
     request = DataRequest(source=str(json_lines(tmp_path / "r.jsonl", FRUITS)))
     prepare_data(request, TEXT, tmp_path / "d", 0)
     assert content_digest(request) in (tmp_path / "d" / "data.json").read_text()
+
+
+@pytest.mark.parametrize("as_folder", [False, True], ids=["file", "folder"])
+def test_data_edited_since_they_were_hashed_are_not_prepared(as_folder: bool, tmp_path: Path) -> None:
+    """The run's key holds the digest of other rows: an edit between hashing and reading went unnoticed, and the stored
+    artifact of one content was reused for another."""
+    (tmp_path / "set").mkdir()
+    file = json_lines(tmp_path / "set" / "train.jsonl", FRUITS)
+    request = DataRequest(source=str(file.parent if as_folder else file))
+    hashed = content_digest(request)
+    prepare_data(request, TEXT, tmp_path / "d", 0, expected_digest=hashed)
+    json_lines(file, FRUITS[2:])
+    with pytest.raises(TryAgain, match="was changed after this run read it .* start the run again"):
+        prepare_data(request, TEXT, tmp_path / "e", 0, expected_digest=hashed)
+    assert not list(tmp_path.glob("e*")), "nothing of it is left"
+    prepare_data(request, TEXT, tmp_path / "e", 0)
+
+
+def test_built_in_sets_are_not_compared(tmp_path: Path) -> None:
+    """Their digests depend on versions, which a container may have others of."""
+    prepare_data(DataRequest(source="digits"), IMAGES, tmp_path / "d", 0, expected_digest="of another version")
 
 
 def test_missing_source_is_refused(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """The table of stages agrees with the config, with itself and with the modules."""
 
+import ast
 import importlib.util
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig, 
 from fleetune.errors import Refused
 from stages.catalog import STAGES, StageSpec, config_slice, find_stage, producer_of, waves
 
+ROOT = Path(__file__).parents[2]
 PLAIN = json_io.dump(
     RunConfig(
         name="small",
@@ -31,6 +34,28 @@ def test_a_row_names_what_exists(spec: StageSpec) -> None:
     order = [one.name for wave in waves(STAGES) for one in wave]
     for kind in spec.inputs:
         assert order.index(producer_of(STAGES, kind).name) < order.index(spec.name)
+
+
+def test_versions_of_all_packages_that_prepare_data_are_in_the_key() -> None:
+    """Pillow, which resizes images, and tokenizers were missing: another version of them kept the prepared data."""
+    names = {"PIL": "pillow", "sklearn": "scikit-learn"}
+    imported = {
+        name.partition(".")[0]
+        for path in (ROOT / "fleetune" / "data").glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        for name in imported_modules(node)
+    }
+    third_party = imported - set(sys.stdlib_module_names) - {"fleetune"}
+    from_the_hub = {"huggingface_hub"}  # downloads files, whose content is hashed
+    needed = {names.get(name, name) for name in third_party - from_the_hub}
+    assert needed >= {"pillow", "tokenizers"} and needed <= set(find_stage(STAGES, "prepare").packages)
+
+
+def imported_modules(node: ast.AST) -> list[str]:
+    """Modules that an import statement names; empty for other nodes."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [node.module or ""] if isinstance(node, ast.ImportFrom) else []
 
 
 def test_no_device_is_needed_to_prepare() -> None:
