@@ -21,7 +21,7 @@ from fleetune.planning.strategies.pp import PipelineParallel
 from fleetune.planning.strategies.single import Single
 from fleetune.planning.strategies.split_learning import SplitLearning
 from fleetune.planning.strategy import Problem, Strategy
-from fleetune.solving.api import kinds
+from fleetune.solving import kinds
 
 DEVICE_OPTIONS = ("device", "devices", "server", "helpers", "clients", "groups", "budgets")
 """Options of any strategy whose values are names of devices."""

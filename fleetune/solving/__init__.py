@@ -8,7 +8,16 @@ May import: fleetune.clock, fleetune.contracts, fleetune.errors, numpy, numba, s
 of fields). No torch or files.
 """
 
-from fleetune.solving.api import document, kinds, read, solve
-from fleetune.solving.kind import Kind, Solved
+from fleetune.solving.api import Kind, Solved, document, read, solve
+from fleetune.solving.d2ft import D2FT
+from fleetune.solving.deft import DEFT
+from fleetune.solving.hpp import HPP
+from fleetune.solving.opfence import OPFENCE
+from fleetune.solving.split import SPLIT
 
 __all__ = ["Kind", "Solved", "document", "kinds", "read", "solve"]
+
+
+def kinds() -> dict[str, Kind]:
+    """Return every kind by its name in problem files."""
+    return {kind.name: kind for kind in (HPP, DEFT, SPLIT, D2FT, OPFENCE)}

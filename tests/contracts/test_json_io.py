@@ -9,7 +9,7 @@ from fleetune.contracts import json_io
 from fleetune.contracts.fleet_request import FleetRequest
 from fleetune.errors import Refused
 from fleetune.links.message import Message, header_frame, parse_header
-from fleetune.solving.api import kinds, read
+from fleetune.solving import kinds, read
 from flows import yaml_file
 
 Door = Callable[[str], Any]

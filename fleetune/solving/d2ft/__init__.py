@@ -12,9 +12,9 @@ from collections import Counter
 from functools import partial
 
 from fleetune.contracts import json_io
+from fleetune.solving.api import Kind
 from fleetune.solving.d2ft.methods import SUMMARIES
 from fleetune.solving.d2ft.problem import Problem, Solution
-from fleetune.solving.kind import Kind
 from fleetune.solving.validation import plural
 
 

@@ -9,9 +9,9 @@ exactly. Rejected alternative: mixed-integer solvers, which are slower and prove
 from functools import partial
 
 from fleetune.contracts import json_io
+from fleetune.solving.api import Kind
 from fleetune.solving.deft.methods import SUMMARIES
 from fleetune.solving.deft.problem import Problem, Solution
-from fleetune.solving.kind import Kind
 from fleetune.solving.validation import plural
 
 SHOWN = 12

@@ -4,9 +4,9 @@ from typing import Any
 
 from fleetune.contracts import json_io
 from fleetune.errors import Refused
+from fleetune.solving.api import Kind
 from fleetune.solving.hpp.methods import SUMMARIES
 from fleetune.solving.hpp.problem import Problem, Solution, Stage
-from fleetune.solving.kind import Kind
 from fleetune.solving.validation import plural
 
 MAX_LAYERS = 200_000

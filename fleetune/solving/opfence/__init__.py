@@ -8,7 +8,7 @@ operators on 48 devices are beyond what a solver closes in seconds.
 from functools import partial
 
 from fleetune.contracts import json_io
-from fleetune.solving.kind import Kind
+from fleetune.solving.api import Kind
 from fleetune.solving.opfence.methods import SUMMARIES
 from fleetune.solving.opfence.problem import Problem, Solution
 from fleetune.solving.validation import plural

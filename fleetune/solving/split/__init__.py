@@ -12,7 +12,7 @@ no row in a plan: forward and backward take at least one unit.
 from functools import partial
 
 from fleetune.contracts import json_io
-from fleetune.solving.kind import Kind
+from fleetune.solving.api import Kind
 from fleetune.solving.split.methods import SUMMARIES
 from fleetune.solving.split.problem import Problem, Solution
 from fleetune.solving.validation import plural
