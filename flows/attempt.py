@@ -174,14 +174,14 @@ def _is_resumable(store: Store, spec: StageSpec, old: Mapping[str, str], new: Ma
     free = {f"input.{kind}" for kind in spec.resumes}
     if not old or {**old, **dict.fromkeys(free, "")} != {**new, **dict.fromkeys(free, "")}:
         return False
-    return all(
-        _files(store, kind, old[f"input.{kind}"], names) == _files(store, kind, new[f"input.{kind}"], names)
-        for kind, names in spec.resumes.items()
-        if names
+    fixed = {kind: names for kind, names in spec.resumes.items() if names}
+    before, now = (
+        [_file_digests(store, kind, of[f"input.{kind}"], names) for kind, names in fixed.items()] for of in (old, new)
     )
+    return before == now
 
 
-def _files(store: Store, kind: str, digest: str, names: tuple[str, ...]) -> dict[str, str] | None:
+def _file_digests(store: Store, kind: str, digest: str, names: tuple[str, ...]) -> dict[str, str] | None:
     """path -> sha256 of the named files of an artifact; None when the artifact has left the store."""
     try:
         files = store.manifest(kind, digest).files

@@ -30,31 +30,31 @@ def load(path: Path, sets: Sequence[str] = ()) -> RunConfig:
     Refused with the file, the key, the value and the allowed values when anything is wrong.
     """
     plain = yaml_file.read(path)
-    files = {section: _fill(plain, section, path) for section in FOLDERS}
+    files = {section: _fill_section(plain, section, path) for section in FOLDERS}
     _fill_devices(plain.get("fleet"), path)
     for change in sets:
-        apply(plain, change)
+        apply_change(plain, change)
         section = change.partition("=")[0].partition(".")[0].strip()
-        files[section] = _fill(plain, section, path) or files.get(section)
+        files[section] = _fill_section(plain, section, path) or files.get(section)
         _fill_devices(plain.get("fleet"), path)
     try:
-        _find_paths(plain, path)
+        _resolve_paths(plain, path)
         config = json_io.load(RunConfig, plain, str(path))
         _validate_strategy(config, str(path))
     except Refused as error:
         by_hand = any(change.partition("=")[0].strip() in str(error) for change in sets)
-        raise Refused(str(error) + ("" if by_hand else _origin(str(error), files, path))) from None
+        raise Refused(str(error) + ("" if by_hand else _origin_note(str(error), files, path))) from None
     return config
 
 
-def fleet(path: Path) -> FleetRequest:
+def load_fleet(path: Path) -> FleetRequest:
     """Load one file of configs/fleets."""
     plain = yaml_file.read(path)
     _fill_devices(plain, path)
     return json_io.load(FleetRequest, plain, str(path))
 
 
-def apply(plain: dict[str, Any], change: str) -> None:
+def apply_change(plain: dict[str, Any], change: str) -> None:
     """Set one `dotted.key=value` in place; members of a list are found by their `name`.
 
     `fleet.devices.nano.emulate.cores=0.3` changes the device called nano. The value is YAML: `[1, 2]`, `null`, `1e-4`.
@@ -65,30 +65,30 @@ def apply(plain: dict[str, Any], change: str) -> None:
         raise Refused(f"--set {change}: write KEY=VALUE such as training.rounds=10")
     place: Any = plain
     for depth, step in enumerate(steps[:-1]):
-        place = _enter(place, step, ".".join(steps[:depth]), change)
+        place = _child(place, step, ".".join(steps[:depth]), change)
     new = yaml_file.parse(value, f"--set {change}")
     if isinstance(place, list):
-        place[_position(place, steps[-1], ".".join(steps[:-1]), change)] = new
+        place[_index_by_name(place, steps[-1], ".".join(steps[:-1]), change)] = new
     elif isinstance(place, dict):
         place[steps[-1]] = new
     else:
         raise _no_section(place, ".".join(steps[:-1]), change)
 
 
-def changed(config: RunConfig, sets: Sequence[str], owner: str) -> RunConfig:
+def with_changes(config: RunConfig, sets: Sequence[str], owner: str) -> RunConfig:
     """Apply `sets` to a validated config; for reruns, which have no run file."""
     plain = json_io.dump(config)
     for change in sets:
-        apply(plain, change)
+        apply_change(plain, change)
     again = json_io.load(RunConfig, plain, owner)
     _validate_strategy(again, owner)
     return again
 
 
-def _enter(place: Any, step: str, key: str, change: str) -> Any:
+def _child(place: Any, step: str, key: str, change: str) -> Any:
     """The value at `step` inside `place`; creates a mapping when the key is missing."""
     if isinstance(place, list):
-        return place[_position(place, step, key, change)]
+        return place[_index_by_name(place, step, key, change)]
     if not isinstance(place, dict):
         raise _no_section(place, key, change)
     if place.get(step) is None:
@@ -96,7 +96,7 @@ def _enter(place: Any, step: str, key: str, change: str) -> Any:
     return place[step]
 
 
-def _position(members: list[Any], name: str, key: str, change: str) -> int:
+def _index_by_name(members: list[Any], name: str, key: str, change: str) -> int:
     names = [member.get("name") if isinstance(member, dict) else None for member in members]
     if name not in names:
         known = ", ".join(str(n) for n in names if n) or "none"
@@ -108,24 +108,24 @@ def _no_section(place: Any, key: str, change: str) -> Refused:
     return Refused(f"--set {change}: {key} is {place!r}, which has no keys inside; set {key} itself")
 
 
-def _origin(message: str, files: dict[str, Path | None], run_file: Path) -> str:
+def _origin_note(message: str, files: dict[str, Path | None], run_file: Path) -> str:
     """Name the file of the section that a message is about, when it is not the run file itself."""
     about = re.match(r"\w+", message.removeprefix(f"{run_file}: "))
     origin = files.get(about.group()) if about else None
     return f" (its section is read from {origin})" if origin else ""
 
 
-def _fill(plain: dict[str, Any], section: str, run_file: Path) -> Path | None:
+def _fill_section(plain: dict[str, Any], section: str, run_file: Path) -> Path | None:
     """Replace a section that is a name, or has `use: NAME`, by the named file's content; returns that file."""
     value = plain.get(section)
     if section not in FOLDERS or value is None:
         return None
     if isinstance(value, str):
-        origin = _named(value, section, FOLDERS[section], run_file)
+        origin = _section_file(value, section, FOLDERS[section], run_file)
         plain[section] = yaml_file.read(origin)
         return origin
     if isinstance(value, dict) and "use" in value:
-        origin = _named(value["use"], section, FOLDERS[section], run_file)
+        origin = _section_file(value["use"], section, FOLDERS[section], run_file)
         own = {key: inner for key, inner in value.items() if key != "use"}
         plain[section] = _merged(yaml_file.read(origin), own)
         return origin
@@ -141,10 +141,10 @@ def _fill_devices(fleet: Any, run_file: Path) -> None:
     for device in devices if isinstance(devices, list) else ():
         if isinstance(device, dict) and isinstance(device.get("simulated"), str):
             label = f"fleet.devices.{device.get('name')}.simulated"
-            device["simulated"] = yaml_file.read(_named(device["simulated"], label, DEVICES, run_file))
+            device["simulated"] = yaml_file.read(_section_file(device["simulated"], label, DEVICES, run_file))
 
 
-def _named(name: Any, label: str, folder: str, run_file: Path) -> Path:
+def _section_file(name: Any, label: str, folder: str, run_file: Path) -> Path:
     """The file configs/FOLDER/NAME.yaml, beside the run file's folder or inside it."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise Refused(f"{run_file}: {label}: {name!r} is not a name; use letters, digits, '.', '_' and '-'")
@@ -168,7 +168,7 @@ def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _find_paths(plain: dict[str, Any], run_file: Path) -> None:
+def _resolve_paths(plain: dict[str, Any], run_file: Path) -> None:
     """Make paths absolute: relative to the run file if they exist there, else to the working directory."""
     model, fleet = plain.get("model"), plain.get("fleet")
     lora = model.get("lora") if isinstance(model, dict) else None
@@ -189,7 +189,7 @@ def _find_paths(plain: dict[str, Any], run_file: Path) -> None:
         found = next(filter(_exists, tried), None)
         if found is not None:
             holder[key] = str(found.resolve())
-        elif _is_a_path(given, label):
+        elif _must_be_path(given, label):
             looked = " and ".join(dict.fromkeys(str(place) for place in tried))
             raise Refused(f"{run_file}: {label}: {given!r} does not exist; looked for {looked}")
 
@@ -201,7 +201,7 @@ def _exists(place: Path) -> bool:
         return False
 
 
-def _is_a_path(given: str, label: str) -> bool:
+def _must_be_path(given: str, label: str) -> bool:
     """True for text that cannot be a name on a hub."""
     return (
         label in (LORA_START, JOIN_TOKEN, ENGINE_TLS)

@@ -50,7 +50,7 @@ def perform(runner: Runner) -> State[Any]:
     try:
         for wave in waves(runner.specs):
             futures = [_stage_task(spec.name).submit(runner) for spec in wave]
-            states = [_ended(future) for future in futures]
+            states = [_final_state(future) for future in futures]
             failed = next((state for state in states if not state.is_completed()), None)
             if failed is not None:
                 return Failed(message=failed.message)
@@ -60,7 +60,7 @@ def perform(runner: Runner) -> State[Any]:
     return Completed(message=f"run {runner.record.id}", data=runner.record.id)
 
 
-def _ended(future: PrefectFuture[Any]) -> State[Any]:
+def _final_state(future: PrefectFuture[Any]) -> State[Any]:
     future.wait()
     return future.state
 
@@ -71,18 +71,18 @@ def _stage_task(name: str) -> Any:
     @task(name=name, task_run_name=name, persist_result=False, log_prints=False, cache_policy=NO_CACHE)
     def stage(runner: Runner) -> State[Any]:
         try:
-            outcome = runner.stage(name)
+            outcome = runner.run_stage(name)
         except FleetuneError as error:
-            _publish(runner, name)
+            _publish_record(runner, name)
             return Failed(message=str(error))
-        _publish(runner, name)
+        _publish_record(runner, name)
         ended = "Cached" if outcome.how == "reused" else None
         return Completed(name=ended, message=outcome.why, data=outcome.outputs)
 
     return stage
 
 
-def _publish(runner: Runner, name: str) -> None:
+def _publish_record(runner: Runner, name: str) -> None:
     """Publish a table of the stage's record on the page of the flow run."""
     said = runner.record.stage(name)
     rows = [
@@ -90,7 +90,7 @@ def _publish(runner: Runner, name: str) -> None:
         ("why", said.why),
         ("key", said.key),
         *((f"in: {kind}", digest) for kind, digest in said.inputs.items()),
-        *((f"out: {kind}", _at(runner, kind, digest)) for kind, digest in said.outputs.items()),
+        *((f"out: {kind}", _artifact_path(runner, kind, digest)) for kind, digest in said.outputs.items()),
         ("error", said.error),
     ]
     lines = [f"| {what} | {_cell(text)} |" for what, text in rows if text]
@@ -101,7 +101,7 @@ def _publish(runner: Runner, name: str) -> None:
     )
 
 
-def _at(runner: Runner, kind: str, digest: str) -> str:
+def _artifact_path(runner: Runner, kind: str, digest: str) -> str:
     return str(Path(runner.context.store.root) / "artifacts" / kind / digest)
 
 

@@ -1,6 +1,6 @@
 """Execution of the stages of one run: each is reused by its key, or run and its outputs stored.
 
-Does not depend on Prefect. `stage(name)` may be called from several threads, for stages that run concurrently.
+Does not depend on Prefect. `run_stage(name)` may be called from several threads, for stages that run concurrently.
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ class Outcome:
 
 
 class Runner:
-    """One run, from its first stage to its last; a context manager around the calls of `stage`."""
+    """One run, from its first stage to its last; a context manager around the calls of `run_stage`."""
 
     def __init__(self, context: RunContext, config: RunConfig, selection: StageSelection) -> None:
         """Refused when the selection or the config is not possible; nothing is written yet."""
@@ -110,12 +110,12 @@ class Runner:
         for job in list(self._jobs.values()):
             job.stop(GRACE_S)
 
-    def stage(self, name: str) -> Outcome:
+    def run_stage(self, name: str) -> Outcome:
         """Reuse or run one stage whose inputs are there; raises the error it ended with."""
         spec = find_stage(self.specs, name)
         begun = time.monotonic()
         try:
-            outcome = self._stage(spec)
+            outcome = self._reuse_or_run(spec)
         except BaseException as raised:
             error = (
                 raised if isinstance(raised, FleetuneError) else filesystem.disk_error(raised, self._folders) or raised
@@ -127,12 +127,12 @@ class Runner:
         self._tracker.emit(name, "done" if outcome.how == "ran" else outcome.how, outcome.why, time.monotonic() - begun)
         return outcome
 
-    def _stage(self, spec: StageSpec) -> Outcome:
+    def _reuse_or_run(self, spec: StageSpec) -> Outcome:
         live = bool(spec.follows) and self._followed.wait_begun(spec.follows)
         leader = self.record.stage(spec.follows) if spec.follows else None
         if leader and not live and leader.state != "done":
             return self._stopped(spec)
-        known = self._known(spec)
+        known = self._known_inputs(spec)
         store = self.context.store
 
         def decide() -> Decision:
@@ -176,7 +176,7 @@ class Runner:
             self._tracker.emit(spec.name, "note", f"could not follow {spec.follows} to its end ({error})")
         if not self._followed.wait_ended(spec.follows):
             return self._stopped(spec)
-        whole = dataclasses.replace(decision, inputs=self._known(spec))
+        whole = dataclasses.replace(decision, inputs=self._known_inputs(spec))
         self._tracker.update_stage(spec.name, inputs=whole.inputs)
         return self._run(spec, whole)
 
@@ -186,7 +186,7 @@ class Runner:
         store = self.context.store
         folders = {kind: store.folder(kind, digest) for kind, digest in decision.inputs.items()}
         with resumable_attempts(store, spec, decision.key, decision.ingredients) as earlier:
-            outcome = self._keep(spec, decision, self._attempt(spec, decision, folders, earlier))
+            outcome = self._store_outputs(spec, decision, self._attempt(spec, decision, folders, earlier))
             for key in earlier:
                 store.drop_work(key)
         return outcome
@@ -239,7 +239,7 @@ class Runner:
         task, reads = attempt.for_container(spec, task, self.config)
         return attempt.start(spec, task, place, reads)
 
-    def _keep(self, spec: StageSpec, decision: Decision, task: StageTask) -> Outcome:
+    def _store_outputs(self, spec: StageSpec, decision: Decision, task: StageTask) -> Outcome:
         """Store the outputs of a stage, then its key."""
         store, why, outputs = self.context.store, self.record.stage(spec.name).why, {}
         for kind, folder in attempt.outputs_of(spec, task).items():
@@ -256,17 +256,17 @@ class Runner:
         if spec.name not in self._followed:
             store.drop_work(decision.key)
         if spec.follows:
-            self._tidy(self.record.stage(spec.follows).key)
+            self._drop_work(self.record.stage(spec.follows).key)
         return Outcome(stage=spec.name, how="ran", why=why, outputs=outputs)
 
-    def _tidy(self, key: str) -> None:
+    def _drop_work(self, key: str) -> None:
         """Delete the work folder of a leader whose follower is done, unless another run uses it."""
         lock = self.context.store.lock(key, self._stop.wait)
         if lock.take():
             self.context.store.drop_work(key)
             lock.release()
 
-    def _known(self, spec: StageSpec) -> dict[str, str]:
+    def _known_inputs(self, spec: StageSpec) -> dict[str, str]:
         """kind -> digest of the stage's inputs that exist already."""
         return {kind: digest for kind, digest in self.record.outputs.items() if kind in spec.inputs}
 
@@ -291,7 +291,7 @@ def run_without_prefect(runner: Runner) -> RunRecord:
     with runner, ThreadPoolExecutor(thread_name_prefix="stage") as pool:
         try:
             for wave in waves(runner.specs):
-                _all([pool.submit(runner.stage, spec.name) for spec in wave])
+                _all([pool.submit(runner.run_stage, spec.name) for spec in wave])
         except BaseException:
             runner.stop()  # before the pool waits for its threads
             raise

@@ -49,7 +49,7 @@ def read(path: Path) -> dict[str, Any]:
         raise Refused(f"{path}: {json_io.utf8_error(error)}; give a YAML file") from None
     plain = parse(source, str(path))
     if not isinstance(plain, dict):
-        raise Refused(f"{path}: it holds {kind(plain)}; a mapping of keys to values is needed")
+        raise Refused(f"{path}: it holds {type_name(plain)}; a mapping of keys to values is needed")
     return plain
 
 
@@ -70,7 +70,7 @@ def parse(source: str, owner: str) -> Any:
     return _plain(plain, owner, "")
 
 
-def kind(value: Any) -> str:
+def type_name(value: Any) -> str:
     """The type of a value, in words for an error message."""
     names = {dict: "a mapping", list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number"}
     return names.get(type(value), "nothing")

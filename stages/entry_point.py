@@ -97,18 +97,18 @@ def main(stage: Callable[[StageContext], None], arguments: Sequence[str] | None 
     code = 0
     used = filesystem.folders()
     try:
-        task = _task(arguments)
+        task = _read_task(arguments)
         used = filesystem.folders(task.work)
         stage(StageContext(task=task, channel=channel))
     except FleetuneError as error:
-        code = _failed(channel, error)
+        code = _report_error(channel, error)
     except (_Terminated, KeyboardInterrupt):
-        code = _failed(channel, TryAgain("the stage was told to end before it was done; run it again to go on"))
+        code = _report_error(channel, TryAgain("the stage was told to end before it was done; run it again to go on"))
     except Exception as error:
         with contextlib.suppress(OSError):  # the log may lie on a full disk
             traceback.print_exc()
         unforeseen = TryAgain(f"the stage failed unexpectedly ({_short(error)}); its log has the traceback")
-        code = _failed(channel, filesystem.disk_error(error, used) or unforeseen)
+        code = _report_error(channel, filesystem.disk_error(error, used) or unforeseen)
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         _end_children()
@@ -117,18 +117,18 @@ def main(stage: Callable[[StageContext], None], arguments: Sequence[str] | None 
     os._exit(code)  # threads of a failed stage must not keep the process alive
 
 
-def _task(arguments: Sequence[str] | None) -> StageTask:
+def _read_task(arguments: Sequence[str] | None) -> StageTask:
     """The task named on the command line; usage errors are Refused."""
     parser = argparse.ArgumentParser(prog="python -m stages.NAME", exit_on_error=False)
     parser.add_argument("--task", type=Path, required=True, help="JSON file of a StageTask")
     try:
-        found, odd = parser.parse_known_args(arguments)
+        found, unknown = parser.parse_known_args(arguments)
     except (argparse.ArgumentError, SystemExit) as error:
         if isinstance(error, SystemExit) and not error.code:
             raise  # --help
         raise Refused("usage: python -m stages.NAME --task task.json") from None
-    if odd:
-        raise Refused(f"argument {odd[0]!r} is unknown; usage: python -m stages.NAME --task task.json")
+    if unknown:
+        raise Refused(f"argument {unknown[0]!r} is unknown; usage: python -m stages.NAME --task task.json")
     return json_io.read(StageTask, found.task)
 
 
@@ -140,7 +140,7 @@ def _own_stdout() -> TextIO:
     return own
 
 
-def _failed(channel: Channel, error: FleetuneError) -> int:
+def _report_error(channel: Channel, error: FleetuneError) -> int:
     channel.say("error", message=" ".join(str(error).split()))
     return error.exit_code
 

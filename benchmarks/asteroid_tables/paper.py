@@ -105,13 +105,13 @@ SCALING_OVER_DP = (1.3, 2.2)
 @cache
 def environment(name: str, mbit_per_s: float = 100) -> Fleet:
     """Fleet of the paper's environment A, B, C or D (Table 6)."""
-    return fleet_of(configs.fleet(CONFIGS / "fleets" / f"asteroid-{name.lower()}.yaml"), mbit_per_s)
+    return fleet_of(configs.load_fleet(CONFIGS / "fleets" / f"asteroid-{name.lower()}.yaml"), mbit_per_s)
 
 
 @cache
 def identical_devices(kind: str, count: int, mbit_per_s: float = 100) -> Fleet:
     """A fleet of `count` devices of one kind (nano, tx2, nx)."""
-    request = configs.fleet(CONFIGS / "fleets" / "asteroid-c.yaml")
+    request = configs.load_fleet(CONFIGS / "fleets" / "asteroid-c.yaml")
     one = next(device for device in request.devices if device.name.startswith(kind))
     devices = tuple(replace(one, name=f"{kind}-{number}") for number in range(count))
     return fleet_of(replace(request, devices=devices), mbit_per_s)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from flows.context import StageSelection
 
 HELP = {"help_option_names": ["-h", "--help"]}
-GO_ON = "stopped; the same command goes on from what is finished"
+RESUME_HINT = "stopped; the same command goes on from what is finished"
 
 app = typer.Typer(cls=CommandGroup, pretty_exceptions_enable=False, context_settings=HELP)
 app.info.help = "Fine-tune a foundation model across the uneven machines you already own."
@@ -87,7 +87,7 @@ def rerun(
     from flows.context import StageSelection
 
     found = options.store().runs.load(run)
-    config = configs.changed(found.config, sets or (), found.id)
+    config = configs.with_changes(found.config, sets or (), found.id)
     until = found.stages[-1].stage if config.fleet.simulated and only is None else None  # it ends where it ended
     again = f"fleetune rerun ID{f' --only {only}' if only else ''}{options.root_option()}"
     selection = StageSelection(from_stage=from_stage, only=only, until=until, rerun=found.id)
@@ -102,7 +102,7 @@ def runs(options: CommonOptions) -> None:
 
     found = options.store().runs.all()
     if options.as_json:
-        options.print_json({"root": options.root, "runs": [tables.in_short(record) for record in found]})
+        options.print_json({"root": options.root, "runs": [tables.run_summary(record) for record in found]})
     elif found:
         tables.print_runs(options.console(), found)
     else:
@@ -139,7 +139,7 @@ def verify(options: CommonOptions, run: Run) -> None:
     checked = 0
     with show_progress(options) as listener:
         for kind, digest in found.outputs.items():
-            listener.doing("verify", kind, checked, len(found.outputs))
+            listener.report("verify", kind, checked, len(found.outputs))
             store.verify(kind, digest)
             checked += 1
     if options.as_json:
@@ -177,7 +177,7 @@ def doctor(options: CommonOptions) -> None:
     if options.as_json:
         options.print_json({"ok": not missing, "findings": [json_io.dump(finding) for finding in findings]})
     else:
-        options.console().print(tables.of_findings(findings))
+        options.console().print(tables.findings_table(findings))
         if not missing:
             options.console().print("this machine can run fleetune")
     if missing:
@@ -217,23 +217,23 @@ def _run_pipeline(
         try:
             record = api.run_with(context, config, selection, dry_run)
         except KeyboardInterrupt:
-            raise Interrupted(_how_to_go_on(listener.run, again)) from None
+            raise Interrupted(_resume_hint(listener.run, again)) from None
         except Exception as error:
-            for line in tables.where_it_failed(store, listener.run):
+            for line in tables.failure_lines(store, listener.run):
                 error.add_note(line)
             raise
     results = None if dry_run else load_results(store, record)
     if options.as_json:
         options.print_json(run_document(record, results))
     elif dry_run:
-        options.console().print(tables.of_stages(record))
+        options.console().print(tables.stages_table(record))
     else:
-        tables.print_end(
+        tables.print_run_end(
             options.console(), record, results or load_plan(store, record), plan_report_path(store, record)
         )
 
 
-def _how_to_go_on(run: str, again: str) -> str:
+def _resume_hint(run: str, again: str) -> str:
     if not run:
         return "stopped before the run began"
-    return f"stopped; go on with: {again.replace('ID', run)}" if again else GO_ON
+    return f"stopped; go on with: {again.replace('ID', run)}" if again else RESUME_HINT

@@ -32,22 +32,22 @@ class CommandGroup(TyperGroup):
             kwargs["standalone_mode"] = False
             code = super().main(*args, **kwargs)
         except FleetuneError as error:
-            code = _say(str(error), error.exit_code, *getattr(error, "__notes__", ()))
+            code = _print_error(str(error), error.exit_code, *getattr(error, "__notes__", ()))
         except TyperException as error:  # usage: no such option, a missing argument
-            code = _say(f"{_lower(error.format_message())} See fleetune --help.", Refused.exit_code)
+            code = _print_error(f"{_as_sentence(error.format_message())} See fleetune --help.", Refused.exit_code)
         except (BrokenPipeError, SystemExit) as error:
-            code = _seen_enough(error)
+            code = _ignore_closed_pipe(error)
         except Exception as error:
-            known = _stopped(error) or filesystem.disk_error(error, filesystem.folders())
+            known = _find_interrupt(error) or filesystem.disk_error(error, filesystem.folders())
             code = known.exit_code if known else TryAgain.exit_code
-            _say(str(known or _unforeseen(error)), code, *getattr(error, "__notes__", ()))
+            _print_error(str(known or _log_traceback(error)), code, *getattr(error, "__notes__", ()))
         else:
             if code == STOPPED:
-                _say("stopped", STOPPED)
+                _print_error("stopped", STOPPED)
         sys.exit(code if isinstance(code, int) else 0)
 
 
-def _say(sentence: str, code: int, *notes: str) -> int:
+def _print_error(sentence: str, code: int, *notes: str) -> int:
     """Print one sentence to stderr, red on a terminal, and a line for each note; return `code`. Only the terminal wraps
     lines, so that paths stay whole."""
     from rich.console import Console
@@ -61,7 +61,7 @@ def _say(sentence: str, code: int, *notes: str) -> int:
     return code
 
 
-def _unforeseen(error: Exception) -> str:
+def _log_traceback(error: Exception) -> str:
     """Write the traceback of an unexpected error to a file; the sentence that names the file."""
     try:
         handle, path = tempfile.mkstemp(prefix="fleetune-", suffix=".log", text=True)
@@ -74,7 +74,7 @@ def _unforeseen(error: Exception) -> str:
     return f"unforeseen {type(error).__name__}" + (f" ({what})" if what else "") + f": {story}"
 
 
-def _seen_enough(error: BaseException) -> int:
+def _ignore_closed_pipe(error: BaseException) -> int:
     """Return 0 when the reader of stdout (`| head`) has closed it; raise the error again otherwise."""
     if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
         raise error
@@ -82,7 +82,7 @@ def _seen_enough(error: BaseException) -> int:
     return 0
 
 
-def _stopped(error: BaseException | None) -> Interrupted | None:
+def _find_interrupt(error: BaseException | None) -> Interrupted | None:
     """Find a Ctrl-C that a library has wrapped; None when there is none."""
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
@@ -91,6 +91,6 @@ def _stopped(error: BaseException | None) -> Interrupted | None:
     return None
 
 
-def _lower(message: str) -> str:
+def _as_sentence(message: str) -> str:
     message = message.strip()
     return message if message.endswith(".") else message + "."

@@ -44,7 +44,7 @@ class ProgressListener:
         if event.stage == RUN and event.kind == "started":
             self.run = event.text
 
-    def doing(self, stage: str, what: str, done: float, total: float) -> None:
+    def report(self, stage: str, what: str, done: float, total: float) -> None:
         """Report progress of work that is not a stage."""
         self.on_event(StageEvent(stage=stage, kind="progress", text=what, done=done, total=total))
 
@@ -56,7 +56,7 @@ class LineDisplay(ProgressListener):
         """`clock` gives seconds."""
         self._console, self._clock = console, clock
         self._change = threading.Lock()
-        self._told_s: dict[str, float] = {}
+        self._printed_s: dict[str, float] = {}
 
     def on_event(self, event: StageEvent) -> None:
         """See ProgressListener."""
@@ -64,10 +64,10 @@ class LineDisplay(ProgressListener):
         with self._change:
             now_s = self._clock()
             if event.kind != "progress":
-                self._told_s[event.stage] = now_s
+                self._printed_s[event.stage] = now_s
                 self._console.print(event_line(event))
-            elif now_s - self._told_s.setdefault(event.stage, now_s) >= EVERY_S:
-                self._told_s[event.stage] = now_s
+            elif now_s - self._printed_s.setdefault(event.stage, now_s) >= EVERY_S:
+                self._printed_s[event.stage] = now_s
                 self._console.print(progress_line(event))
 
 
@@ -110,7 +110,8 @@ class BarDisplay(ProgressListener):
         if self._what.get(event.stage) != event.text:
             self._what[event.stage] = event.text
             self._progress.reset(task, total=total, completed=0)
-        self._progress.update(task, completed=event.done, total=total, what=self._short(_doing(event)), unit=event.unit)
+        what = self._short(_description(event))
+        self._progress.update(task, completed=event.done, total=total, what=what, unit=event.unit)
 
     def _short(self, words: str) -> str:
         """Cut the text to the width that the bar leaves for it."""
@@ -141,7 +142,7 @@ def event_line(event: StageEvent) -> Text:
 
 def progress_line(event: StageEvent) -> Text:
     """A progress event as one line: `train     round 12 of 40, loss 2.13 - 384/1280 samples (30 %)`."""
-    said = f"{event.stage:<9} {_doing(event)}"
+    said = f"{event.stage:<9} {_description(event)}"
     if not event.total:
         return Text(said)
     share = f"{100 * event.done / event.total:.0f} %"
@@ -149,7 +150,7 @@ def progress_line(event: StageEvent) -> Text:
     return Text(f"{said} - {share}" if event.unit == "%" else f"{said} - {count} ({share})")
 
 
-def _doing(event: StageEvent) -> str:
+def _description(event: StageEvent) -> str:
     """The most detailed text on what a stage is doing."""
     return event.detail or event.text
 

@@ -51,14 +51,14 @@ def solve(options: SolveOptions, problem: Problem = None, output: Output = None,
     if listed:
         if problem is not None:
             raise Refused(f"--list: takes no problem (got {problem!r}); leave out one of the two")
-        return _list(known, options.as_json)
+        return _print_kinds(known, options.as_json)
     if problem is None:
         raise Refused("solve: no problem is given; give a JSON file, - for stdin, or --list")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it as Ctrl-C does
-    target = None if output is None else _target(output, problem)
+    target = None if output is None else _writable_path(output, problem)
 
     def work() -> tuple[Kind, Solved]:
-        kind, instance = solving.read(_source(problem), "stdin" if problem == STDIN else problem, known)
+        kind, instance = solving.read(_read_problem(problem), "stdin" if problem == STDIN else problem, known)
         return kind, solving.solve(
             kind, instance, method=options.method, time_limit_s=options.time_limit, seed=options.seed
         )
@@ -70,7 +70,7 @@ def solve(options: SolveOptions, problem: Problem = None, output: Output = None,
     if options.as_json:
         typer.echo(text, nl=False)
     else:
-        typer.echo(in_short(kind, plan) + (f"; {output}" if output else ""))
+        typer.echo(summary_line(kind, plan) + (f"; {output}" if output else ""))
 
 
 def _interruptible(work: Callable[[], T]) -> T:
@@ -94,7 +94,7 @@ def _interruptible(work: Callable[[], T]) -> T:
         os._exit(STOPPED)  # a normal exit would wait for compiled code on other threads
 
 
-def in_short(kind: Kind, plan: Solved) -> str:
+def summary_line(kind: Kind, plan: Solved) -> str:
     """One line with the objective, its gap to the bound, the method and the time."""
     from fleetune.formatting import number, seconds
 
@@ -116,7 +116,7 @@ def _gap(plan: Solved) -> str:
     return ""
 
 
-def _list(known: Mapping[str, Kind], as_json: bool) -> None:
+def _print_kinds(known: Mapping[str, Kind], as_json: bool) -> None:
     if as_json:
         answer = [{"kind": kind.name, "summary": kind.summary, "methods": kind.methods} for kind in known.values()]
         return typer.echo(json.dumps({"kinds": answer}, indent=1, ensure_ascii=False))
@@ -128,7 +128,7 @@ def _list(known: Mapping[str, Kind], as_json: bool) -> None:
             typer.echo(f"  {name:{width}}  {line}{'' if index else ' (default)'}")
 
 
-def _source(problem: str) -> bytes:
+def _read_problem(problem: str) -> bytes:
     if problem == STDIN:
         return sys.stdin.buffer.read()
     try:
@@ -138,7 +138,7 @@ def _source(problem: str) -> bytes:
         raise Refused(f"{problem}: cannot be read ({why}); give an existing JSON file, or - for stdin") from None
 
 
-def _target(output: str, problem: str) -> Path:
+def _writable_path(output: str, problem: str) -> Path:
     """Path of the plan, links resolved; Refused before solving when it cannot be written."""
     if output == STDIN:
         raise Refused("-o -: give a file; --json prints the plan on stdout")

@@ -26,7 +26,7 @@ STYLES = {
 RUNS = ("run", "state", "started", "took", "strategy", "stages")
 
 
-def in_short(run: RunRecord) -> dict[str, Any]:
+def run_summary(run: RunRecord) -> dict[str, Any]:
     """A run in a list, as plain values."""
     return {
         "id": run.id,
@@ -45,7 +45,7 @@ def print_runs(console: Console, runs: Sequence[RunRecord]) -> None:
     for columns in (RUNS, [name for name in RUNS if name != "started"]):
         widths = [max(len(name), *(_least_width(name, row[name].plain) for row in cells)) for name in columns]
         if sum(widths) + 3 * len(widths) - 1 <= console.width:
-            return console.print(_of_runs(cells, columns), soft_wrap=False)
+            return console.print(_runs_table(cells, columns), soft_wrap=False)
     for row in cells:
         console.print(row.pop("run"))
         console.print(Padding(Text(", ").join(cell for cell in row.values() if cell), (0, 0, 0, 2)), soft_wrap=False)
@@ -56,7 +56,7 @@ def _least_width(column: str, text: str) -> int:
     return max(map(len, text.split()), default=0) if column == "stages" else len(text)
 
 
-def _of_runs(rows: Sequence[dict[str, Text]], columns: Sequence[str]) -> Table:
+def _runs_table(rows: Sequence[dict[str, Text]], columns: Sequence[str]) -> Table:
     table = _table(*columns)
     for column in table.columns:
         column.no_wrap = column.header != "stages"
@@ -69,8 +69,8 @@ def _cells(run: RunRecord) -> dict[str, Text]:
     """Cells of a run, by column."""
     said = {
         "run": run.id,
-        "started": _moment(run.started),
-        "took": _took(run.started, run.ended),
+        "started": _local_time(run.started),
+        "took": _duration(run.started, run.ended),
         "strategy": run.config.strategy.name,
         "stages": _stages(run),
     }
@@ -85,7 +85,7 @@ def _stages(run: RunRecord) -> str:
     return ", ".join([*counted, failed] if failed else counted)
 
 
-def of_stages(run: RunRecord) -> Table:
+def stages_table(run: RunRecord) -> Table:
     """Table of the stages of a run: reused or ran, in a dry run what would happen, and why."""
     planned = run.state == "planned"
     table = _table("stage", "would" if planned else "state", "took", "why")
@@ -93,19 +93,19 @@ def of_stages(run: RunRecord) -> Table:
         word, _, rest = stage.why.partition(": ")
         would = {"ran": "run", "reused": "be reused"}.get(stage.how, "")
         shown = Text(would) if planned else _state(stage.how if stage.how == "reused" else stage.state)
-        table.add_row(stage.stage, shown, _took(stage.started, stage.ended), stage.error or rest or word)
+        table.add_row(stage.stage, shown, _duration(stage.started, stage.ended), stage.error or rest or word)
     return table
 
 
 def print_run(console: Console, run: RunRecord, results: "Results | None") -> None:
     """Print a run: its state, its stages and its results."""
-    took = _took(run.started, run.ended)
+    took = _duration(run.started, run.ended)
     console.print(
         Text(f"{run.id}  ")
         .append(_state(run.state))
-        .append(f"  {_moment(run.started)}" + (f"  {took}" if took else ""))
+        .append(f"  {_local_time(run.started)}" + (f"  {took}" if took else ""))
     )
-    console.print(of_stages(run))
+    console.print(stages_table(run))
     _print_results(console, results)
     if run.error:
         console.print(Text(run.error, style="red"))
@@ -113,7 +113,9 @@ def print_run(console: Console, run: RunRecord, results: "Results | None") -> No
         console.print(f"go on with: fleetune rerun {run.id} (fleetune show {run.id} STAGE names the log of a stage)")
 
 
-def print_end(console: Console, run: RunRecord, found: "Results | PlanResult | None", plan_report: str = "") -> None:
+def print_run_end(
+    console: Console, run: RunRecord, found: "Results | PlanResult | None", plan_report: str = ""
+) -> None:
     """Print the results of a run that has just ended, or its plan and the plan's report when it ended early."""
     if isinstance(found, PlanResult):
         from fleetune.drawing.text import plan_text  # brings the clock's compiler: only where a plan is shown
@@ -126,7 +128,7 @@ def print_end(console: Console, run: RunRecord, found: "Results | PlanResult | N
     console.print(f"run     {run.id}")
 
 
-def where_it_failed(store: Store, run: str) -> list[str]:
+def failure_lines(store: Store, run: str) -> list[str]:
     """Lines that name a run and the log of its failed stage, if there are any."""
     from flows.results import log_path
 
@@ -174,7 +176,7 @@ def print_difference(console: Console, difference: "RunDifference") -> None:
         console.print(scores)
 
 
-def of_findings(findings: Sequence["Finding"]) -> Table:
+def findings_table(findings: Sequence["Finding"]) -> Table:
     """Table of the findings of `fleetune doctor`."""
     table = _table("", "", "")
     table.show_header = False
@@ -219,11 +221,11 @@ def _state(state: str) -> Text:
     return Text(state, style=STYLES.get(state, ""))
 
 
-def _moment(moment: str) -> str:
+def _local_time(moment: str) -> str:
     return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
-def _took(started: str | None, ended: str | None) -> str:
+def _duration(started: str | None, ended: str | None) -> str:
     if not started or not ended:
         return ""
     return f"{(datetime.fromisoformat(ended) - datetime.fromisoformat(started)).total_seconds():.1f} s"

@@ -98,16 +98,16 @@ def test_simulated_devices_by_name(run_file: Path) -> None:
     assert fleet.links.mbit_per_s == 1000
     other = configs.load(run_file, ["fleet=thought", "fleet.devices.far.simulated=card"]).fleet.devices[0]
     assert other.simulated is not None and other.simulated.memory_bytes == 2000
-    assert configs.fleet(run_file.parents[1] / "fleets" / "thought.yaml").simulated == ("far",)
+    assert configs.load_fleet(run_file.parents[1] / "fleets" / "thought.yaml").simulated == ("far",)
 
 
 def test_changed_again(run_file: Path) -> None:
     """A config that a run recorded can be changed without its file, and is proven again."""
     config = configs.load(run_file)
-    assert configs.changed(config, ["training.rounds=4"], "RUN").training.rounds == 4
-    assert configs.changed(config, [], "RUN") == config
+    assert configs.with_changes(config, ["training.rounds=4"], "RUN").training.rounds == 4
+    assert configs.with_changes(config, [], "RUN") == config
     with pytest.raises(Refused, match=r"training: rounds must be a number above 0 \(got -1\)"):
-        configs.changed(config, ["training.rounds=-1"], "RUN")
+        configs.with_changes(config, ["training.rounds=-1"], "RUN")
 
 
 @pytest.mark.parametrize(

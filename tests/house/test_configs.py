@@ -60,7 +60,7 @@ def test_section_is_complete(file: Path) -> None:
 @pytest.mark.parametrize("file", FLEETS, ids=lambda file: file.stem)
 def test_fleet_loads(file: Path) -> None:
     """A fleet file with the devices it names is a whole section."""
-    assert configs.fleet(file).devices
+    assert configs.load_fleet(file).devices
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_fleet_loads(file: Path) -> None:
 )
 def test_environments_of_the_asteroid_paper(name: str, devices: dict[str, int]) -> None:
     """Table 6, at 100 Mbit/s."""
-    request = configs.fleet(CONFIGS / "fleets" / f"asteroid-{name}.yaml")
+    request = configs.load_fleet(CONFIGS / "fleets" / f"asteroid-{name}.yaml")
     assert Counter(device.rpartition("-")[0] for device in request.simulated) == devices
     assert request.links is not None and request.links.mbit_per_s == 100
 
@@ -87,7 +87,7 @@ def test_run_loads(file: Path) -> None:
 
 def test_emulated_fleet_leaves_room() -> None:
     """The emulated devices together stay below two cores by enough for the coordinator and the system."""
-    request = configs.fleet(CONFIGS / "fleets" / "three-emulated.yaml")
+    request = configs.load_fleet(CONFIGS / "fleets" / "three-emulated.yaml")
     assert sum(device.emulate.cores or 0 for device in request.devices) < 1.6
 
 

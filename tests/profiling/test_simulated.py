@@ -116,7 +116,7 @@ def test_simulated_jetsons_take_the_epochs_of_the_paper(
     found = unit_work(graph, module)
     model_type = str((request.config or {})["model_type"])
     by_kind = {}
-    for device in configs.fleet(CONFIGS / "fleets" / "asteroid-c.yaml").devices:
+    for device in configs.load_fleet(CONFIGS / "fleets" / "asteroid-c.yaml").devices:
         assert device.simulated is not None
         there = board(flops_per_s=1)
         times = simulated_times(replace(there, simulated=device.simulated), model_type, found, (batch,))
