@@ -1,5 +1,8 @@
-"""The pipeline and its command line: everything that knows Prefect, and nothing that knows torch.
+"""The pipeline and its command line; the only package that imports Prefect, and it does not import torch.
 
-May import: stages and every package of fleetune. Rejected: an engine of our own, because Prefect already gives
-scheduling, retries and a page to watch; and stages called in this process, because a stage must also run elsewhere.
+A run: `api.py` (Python) or `finetune.py` (Prefect flow) -> `runner.py` (each stage) -> `cache_policy.py` (reuse or run)
+-> `attempt.py` (the stage's process); `tracking.py` keeps record and events.
+
+May import: stages and every package of fleetune. Rejected: an engine of our own, because Prefect has scheduling,
+retries and a user interface; and stages called in this process, because a stage must also run elsewhere.
 """

@@ -1,8 +1,7 @@
-"""Entry point of the pipeline: a config in, a run record out.
+"""Python entry point of the pipeline: `run` takes a config and returns the record of its run.
 
-`run` validates the config first and starts Prefect only when there is something to run: an embedded server whose
-home lies in the store, unless the user has set PREFECT_API_URL or PREFECT_HOME. The flow itself, for deployments, is
-`flows/finetune.py:finetune`.
+The config is checked first; Prefect starts only when a stage has to run, on an embedded server whose home lies in the
+store unless the user has set PREFECT_API_URL or PREFECT_HOME. Deployments use the flow `flows/finetune.py:finetune`.
 """
 
 import errno
@@ -30,7 +29,7 @@ def run(
     dry_run: bool = False,
     listen: EventListener = ignore_event,
 ) -> RunRecord:
-    """Run the pipeline by `config` with its store at `root`; the record that is also in the store.
+    """Run the pipeline by `config` with its store at `root`; return the record that the store keeps.
 
     `dry_run` writes nothing and returns a record with state `planned`. Raises the FleetuneError of the stage that
     failed; the stored record names the stage and the reason.
@@ -39,7 +38,7 @@ def run(
 
 
 def run_with(context: RunContext, config: RunConfig, selection: StageSelection, dry_run: bool = False) -> RunRecord:
-    """`run`, in a context that the caller made."""
+    """Run the pipeline as `run` does, in a context that the caller made."""
     runner = Runner(context, config, selection)
     planned = predict_run(runner)  # refuses stages that must be stored and are not, before anything starts
     preflight.validate(planned)
@@ -79,6 +78,7 @@ def _check_writable(folder: Path) -> None:
 
 
 def _through_prefect(runner: Runner) -> None:
+    """Run every stage as a task of a Prefect flow; TryAgain when Prefect ends the flow by itself."""
     from prefect import flow
 
     from flows.finetune import perform
@@ -91,4 +91,4 @@ def _through_prefect(runner: Runner) -> None:
     if not state.is_completed() and runner.error is None:
         if full := filesystem.find_full_disk(filesystem.folders(runner.context.store.local)):
             raise full
-        raise TryAgain(f"the engine ended the run without a stage at fault ({state.message}); run it again to go on")
+        raise TryAgain(f"Prefect ended the run though no stage failed ({state.message}); run it again to go on")

@@ -1,4 +1,4 @@
-"""One attempt at a stage: its process, the lines it prints, its output folder, and unfinished attempts it resumes.
+"""Attempts at a stage: process, events on its stdout, output folder, container mounts, and attempts to resume.
 
 An attempt writes the ingredients of its key beside its work (`ingredients.json`). A later attempt whose ingredients
 differ only in inputs that the stage can exchange (StageSpec.resumes) continues from that work.
@@ -117,12 +117,12 @@ def fits_in_container(spec: StageSpec, config: RunConfig) -> bool:
 
 
 def _read_by_all(path: Path) -> bool:
-    """True for a file or folder that every user may read; a container would silently miss what others lie in."""
-    if not path.exists():  # a link that leads nowhere
+    """True for a file or folder that every user may read; a container would silently skip any other."""
+    if not path.exists():  # a dangling link
         return True
     mode = path.stat().st_mode
-    asked = READ_BY_ALL if path.is_dir() else stat.S_IROTH
-    return mode & asked == asked
+    needed = READ_BY_ALL if path.is_dir() else stat.S_IROTH
+    return mode & needed == needed
 
 
 def for_container(spec: StageSpec, task: StageTask, config: RunConfig) -> tuple[StageTask, tuple[Path, ...]]:

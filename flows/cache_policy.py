@@ -129,6 +129,7 @@ class CachePolicy:
         return found
 
     def _ingredients(self, spec: StageSpec, inputs: Mapping[str, str], leader_key: str) -> Ingredients:
+        """The ingredients of a stage's key, as store/stage_key.py names them."""
         named: Ingredients = {"stage": spec.name, "stage version": str(spec.version)}
         if not spec.always_runs:
             sources = self._context.sources(spec.module)
@@ -139,7 +140,7 @@ class CachePolicy:
         stages = self._config.stages
         if spec.image and stages.launcher == DOCKER and stages.image:
             named["config.stages.image"] = stages.image
-        named.pop("config.model.revision", None)  # what is there counts as content, whatever it is called
+        named.pop("config.model.revision", None)  # the key has the content's digest instead
         if not spec.always_runs:
             named["seed"] = str(self._config.seed)
         named.update({f"content.{name}": self._contents[name] for name in spec.content})
@@ -181,6 +182,7 @@ class CachePolicy:
 
 
 def _same_key(store: Store, key: str) -> str:
+    """The reason of reuse, which names the run that made the outputs."""
     found = store.key(key)
     assert found is not None, "a key that was found has a record"
     return f"reused: same key as {found.run}"

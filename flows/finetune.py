@@ -1,7 +1,8 @@
-"""The pipeline as a Prefect flow: one task per stage, and a Prefect artifact with the record of each stage.
+"""The Prefect flow `finetune`: one task per stage, and a Prefect artifact with the record of each stage.
 
 Prefect schedules and displays; the store decides what is reused. A reused stage ends in a state named Cached; the
-result of a task is a mapping of digests. (No postponed annotations: served runs could not read the parameters.)
+result of a task is a mapping of digests. Annotations are not postponed,
+because Prefect could not read the parameters of a served flow then.
 """
 
 from pathlib import Path

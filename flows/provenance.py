@@ -1,5 +1,5 @@
-"""State outside the store that stage keys and run records depend on: package versions, hub revisions, data, models,
-measured fleets, and the git commit."""
+"""Origin of a run's results outside the store: package versions, hub revisions, contents of data and models, the git
+commit, and the facts of fleets and plans that stage keys depend on."""
 
 import hashlib
 import json

@@ -128,6 +128,7 @@ class Runner:
         return outcome
 
     def _reuse_or_run(self, spec: StageSpec) -> Outcome:
+        """Wait for the stage that this one follows, lock the key, decide, then reuse or run."""
         live = bool(spec.follows) and self._followed.wait_begun(spec.follows)
         leader = self.record.stage(spec.follows) if spec.follows else None
         if leader and not live and leader.state != "done":
@@ -160,6 +161,7 @@ class Runner:
         return Outcome(stage=spec.name, how="reused", why=decision.why, outputs=decision.stored)
 
     def _stopped(self, spec: StageSpec) -> Outcome:
+        """End a follower whose leader failed."""
         why = f"stopped: {spec.follows} did not end well"
         self._tracker.end_stage(spec.name, state="stopped", why=why)
         return Outcome(stage=spec.name, how="stopped", why=why, outputs={})
@@ -181,6 +183,7 @@ class Runner:
         return self._run(spec, whole)
 
     def _run(self, spec: StageSpec, decision: Decision) -> Outcome:
+        """Run on verified stored inputs, resuming unfinished attempts where the stage can."""
         for kind, digest in decision.inputs.items():
             self.cache_policy.verify(kind, digest)
         store = self.context.store
@@ -194,6 +197,7 @@ class Runner:
     def _attempt(
         self, spec: StageSpec, decision: Decision, folders: dict[str, Path], earlier: tuple[str, ...] = ()
     ) -> StageTask:
+        """Run the stage's process to its end on input `folders`; raises the error it ended with."""
         work = self.context.store.work(decision.key)
         measured = self.cache_policy.stored_measurement(spec, decision)
         write_ingredients(work, decision.ingredients)

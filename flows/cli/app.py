@@ -31,14 +31,14 @@ Sets = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Change the config: training.rounds=10. Repeatable."),
 ]
 Until = Annotated[str | None, typer.Option("--until", metavar="STAGE", help="End after this stage.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would run, and why; write nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show which stages would run, and why; write nothing.")]
 Run = Annotated[
     str,
     typer.Argument(
         help="Id of a run or its beginning; latest, previous; the name of a run file; ~N after it: the N-th before."
     ),
 ]
-Stage = Annotated[str | None, typer.Argument(help="One stage of it.")]
+Stage = Annotated[str | None, typer.Argument(help="One stage of the run.")]
 
 
 def _version(asked: bool) -> None:
@@ -112,7 +112,7 @@ def runs(options: CommonOptions) -> None:
 @app.command()
 @with_common_options
 def show(options: CommonOptions, run: Run, stage: Stage = None) -> None:
-    """Show a run and what came of it, or one stage with its artifacts."""
+    """Show a run and its results, or one stage with its artifacts."""
     from flows.cli import tables
     from flows.results import load_results, run_document, stage_document
 
@@ -151,7 +151,7 @@ def verify(options: CommonOptions, run: Run) -> None:
 @app.command()
 @with_common_options
 def diff(options: CommonOptions, run: Run, other: Run) -> None:
-    """Tell how two runs differ: config, stages, scores."""
+    """Show the differences between two runs: config, stages, scores."""
     from fleetune.contracts import json_io
     from flows.cli import tables
     from flows.results import diff_runs
@@ -167,7 +167,7 @@ def diff(options: CommonOptions, run: Run, other: Run) -> None:
 @app.command()
 @with_common_options
 def doctor(options: CommonOptions) -> None:
-    """Tell what this machine can do, in words; exit 75 when no run can work on it."""
+    """Check what this machine can do; exit 75 when no run can work on it."""
     from fleetune.contracts import json_io
     from flows.cli import tables
     from flows.doctor import MISSING, check_machine

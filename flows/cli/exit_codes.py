@@ -67,11 +67,11 @@ def _log_traceback(error: Exception) -> str:
         handle, path = tempfile.mkstemp(prefix="fleetune-", suffix=".log", text=True)
         with open(handle, "w", encoding="utf-8") as log:
             log.writelines(traceback.format_exception(error))
-        story = f"the whole story is in {path}"
+        note = f"the traceback is in {path}"
     except OSError as unwritten:
-        story = f"the whole story could not be written ({unwritten.strerror})"
+        note = f"the traceback could not be written ({unwritten.strerror})"
     what = str(error).strip().partition("\n")[0][:200]
-    return f"unforeseen {type(error).__name__}" + (f" ({what})" if what else "") + f": {story}"
+    return f"unforeseen {type(error).__name__}" + (f" ({what})" if what else "") + f": {note}"
 
 
 def _ignore_closed_pipe(error: BaseException) -> int:

@@ -29,7 +29,7 @@ class NetworkOptions:
     ] = None
     port: Annotated[int | None, typer.Option(metavar="N", help="Own port to listen at; by default a free one.")] = None
     host: Annotated[
-        str | None, typer.Option(metavar="ADDRESS[:PORT]", help="Where the host is, instead of looking by mDNS.")
+        str | None, typer.Option(metavar="ADDRESS[:PORT]", help="Address of the host; by default it is found by mDNS.")
     ] = None
 
 
@@ -37,11 +37,13 @@ class NetworkOptions:
 def join(
     network: NetworkOptions,
     token_file: Annotated[
-        Path | None, typer.Option("--token-file", metavar="FILE", help="The token that the fleet's file names too.")
+        Path | None, typer.Option("--token-file", metavar="FILE", help="Token, the same as in the fleet file.")
     ] = None,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="The device's; by default the machine's.")] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the device; by default the machine's name.")
+    ] = None,
     new_token: Annotated[
-        Path | None, typer.Option("--new-token", metavar="FILE", help="Write a fresh token and end.")
+        Path | None, typer.Option("--new-token", metavar="FILE", help="Write a new token and exit.")
     ] = None,
 ) -> None:
     """Let fleets with the same token use this machine's container engine, until Ctrl-C."""
@@ -76,7 +78,7 @@ def _write(path: Path) -> None:
 
 
 def _host(text: str, usual_port: int) -> tuple[str, int]:
-    """ADDRESS or ADDRESS:PORT."""
+    """Parse ADDRESS or ADDRESS:PORT."""
     address, _, port = text.partition(":")
     owner = f"--host {text}"
     if port and not port.isdecimal():
@@ -85,7 +87,7 @@ def _host(text: str, usual_port: int) -> tuple[str, int]:
 
 
 def _address(owner: str, name: str) -> str:
-    """An IPv4 address by itself or by a machine's name."""
+    """The IPv4 address that `name` states or resolves to; Refused when there is none."""
     try:
         found = str(socket.getaddrinfo(name, None, socket.AF_INET)[0][4][0]) if name else "0.0.0.0"
     except (OSError, UnicodeError):

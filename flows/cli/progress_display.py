@@ -1,5 +1,5 @@
-"""Progress of a run: bars on a terminal that can move its cursor; elsewhere a line when a stage starts, ends or emits
-a note, and its progress every EVERY_S seconds; nothing with --json.
+"""Display of a run's progress: bars on a terminal that can move its cursor, else a line for each start, end and note of
+a stage and for its progress every EVERY_S seconds; nothing with --json.
 
 With --json the bars are drawn on stderr where that is a terminal, so that stdout stays one document.
 """

@@ -146,7 +146,7 @@ def _writable_path(output: str, problem: str) -> Path:
         path = Path(output).resolve()
         path.is_file()  # the file system refuses names that are too long
     except (OSError, RuntimeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "links go round in a circle"
+        why = error.strerror if isinstance(error, OSError) else "its symbolic links form a circle"
         raise Refused(f"-o {output}: cannot be written ({why}); give another file") from None
     if path.is_dir():
         raise Refused(f"-o {output}: it is a folder; give a file in it")

@@ -1,4 +1,4 @@
-"""A store with runs in it that nobody had to train, and a way to call the command line."""
+"""Fixtures: a store with finished runs, and calls of the command line in this process."""
 
 import json
 from collections.abc import Callable
@@ -30,7 +30,7 @@ Call = Callable[..., Result]
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty place to keep runs in; we stand beside it, and a wide terminal keeps tables in one piece."""
+    """Root of an empty store; the working directory is beside it, and the terminal is wide enough for whole tables."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FLEETUNE_ROOT", raising=False)
     monkeypatch.setenv("COLUMNS", "200")
@@ -48,7 +48,7 @@ def call(root: Path) -> Call:
 
 
 def metrics(after: float) -> EvaluationMetrics:
-    """Measured numbers of a run that ended with this loss."""
+    """Evaluation metrics of a run that ended with the loss `after`."""
     return EvaluationMetrics(
         scores=(Score(name="loss", before=6.25, after=after, better="lower"),),
         samples=200,
@@ -100,6 +100,6 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def document(result: Result) -> Any:
-    """The one JSON document on stdout of a call that went well."""
+    """The one JSON document on stdout of a successful call."""
     assert result.exit_code == 0, result.stderr
     return json.loads(result.stdout)

@@ -19,7 +19,8 @@ training: {rounds: 3, batch_samples: 8, micro_batch_samples: 4}
 
 @pytest.fixture
 def run_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run file in a folder of configs, with one fleet and one strategy beside it; we stand elsewhere."""
+    """A run file in a folder of configs, with one fleet and one strategy beside it; the working directory is
+    elsewhere."""
     for name, content in {
         "configs/runs/small.yaml": RUN,
         "configs/fleets/two.yaml": "devices: [{name: fast}, {name: slow, emulate: {cores: 0.5}}]\n",
@@ -38,7 +39,7 @@ def run_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def refusal(run_file: Path, *sets: str) -> str:
-    """The sentence that loading is refused with."""
+    """The message of the Refused that loading raises."""
     with pytest.raises(Refused) as refused:
         configs.load(run_file, sets)
     assert "\n" not in str(refused.value)
@@ -61,7 +62,7 @@ def test_use_and_override(run_file: Path) -> None:
 
 
 def test_sections_beside_a_lone_run_file(run_file: Path) -> None:
-    """A run file that does not stand in runs/ finds the folders beside itself too."""
+    """A run file outside runs/ also finds the section folders beside itself."""
     lone = run_file.parents[1] / "lone.yaml"
     lone.write_text(RUN)
     assert configs.load(lone) == configs.load(run_file)
@@ -102,7 +103,7 @@ def test_simulated_devices_by_name(run_file: Path) -> None:
 
 
 def test_changed_again(run_file: Path) -> None:
-    """A config that a run recorded can be changed without its file, and is proven again."""
+    """A recorded config can be changed without its run file, and is validated again."""
     config = configs.load(run_file)
     assert configs.with_changes(config, ["training.rounds=4"], "RUN").training.rounds == 4
     assert configs.with_changes(config, [], "RUN") == config
@@ -148,7 +149,7 @@ def test_refused(run_file: Path, change: str, said: str) -> None:
 
 
 def test_refusal_names_the_file_of_the_section(run_file: Path) -> None:
-    """An unknown key in a section's own file is laid at the door of that file."""
+    """The message about an unknown key in a section's own file names that file."""
     fleet = run_file.parents[1] / "fleets" / "two.yaml"
     fleet.write_text("devices: [{name: fast, cores: 2}]\n")
     said = refusal(run_file)
@@ -160,13 +161,13 @@ def test_refusal_names_the_file_of_the_section(run_file: Path) -> None:
 
 
 def test_missing_required_key(run_file: Path) -> None:
-    """A section that must be there is asked for by name."""
+    """A missing section is named."""
     run_file.write_text(RUN.replace("model:", "# model:"))
     assert refusal(run_file) == f"{run_file}: model: this key is required"
 
 
 def test_paths(run_file: Path) -> None:
-    """A data file is looked for beside the run file first, then where we stand; hub and built-in names stay."""
+    """A data file is looked for beside the run file, then in the working directory; hub and built-in names stay."""
     assert configs.load(run_file, ["data.source=there.csv"]).data.source == str(Path.cwd() / "there.csv")
     beside = run_file.parent / "there.csv"
     beside.write_text("text,label\n")

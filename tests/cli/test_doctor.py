@@ -1,4 +1,4 @@
-"""The doctor says in words what this machine can do."""
+"""`fleetune doctor` states what this machine can do."""
 
 import json
 import socket
@@ -17,7 +17,7 @@ TOPICS = ["Python", "torch", "prefect", "CPU cores", "Memory", "Accelerators", "
 
 
 def test_doctor(call: Call, root: Path) -> None:
-    """Every topic gets words, for people and programs alike; looking writes nothing."""
+    """Every topic has a sentence, in the table and in JSON; nothing is written."""
     told = document(call("doctor", "--json"))
     found = {finding["topic"]: finding for finding in told["findings"]}
     assert told["ok"] and set(TOPICS) <= set(found)
@@ -30,7 +30,7 @@ def test_doctor(call: Call, root: Path) -> None:
 
 @pytest.fixture
 def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyTorch is not started to be asked for accelerators: it finds two."""
+    """A stand-in for the query of PyTorch, which reports two accelerators."""
     found = [{"name": "big", "memory_bytes": 80_000_000_000}, {"name": "small", "memory_bytes": 8_000_000_000}]
     monkeypatch.setattr(doctor, "ACCELERATORS_PROGRAM", f"import json; print(json.dumps({found}))")
 
@@ -59,7 +59,7 @@ def test_missing(call: Call, root: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.usefixtures("no_torch")
 def test_other_versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package in another version than asked for, or none at all, is missing, with what to do."""
+    """A package of another version than required, or absent, is missing, and the finding names the remedy."""
     real = doctor.metadata.version
 
     def version(name: str) -> str:
@@ -92,7 +92,7 @@ def test_other_engine_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[bytes], words: str) -> None:
-    """An engine that answers is named with its version; one that talks nonsense counts as none."""
+    """An engine that answers is named with its version; one that sends malformed answers counts as none."""
     found = _examined(tmp_path, monkeypatch, said)["Docker"]
     assert words in found.words
     assert ("unset DOCKER_HOST" in found.words) is (found.state == doctor.LIMITED)
@@ -100,7 +100,7 @@ def test_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[byte
 
 @pytest.mark.usefixtures("no_torch")
 def test_images_of_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Images that can serve are named, the others with what is wrong with them and the command that builds them."""
+    """Usable images are named; for the others the reason and the command that builds them are given."""
     listed = json.dumps([_image("mounted"), _image("train", **{images.RECIPE_LABEL: "another"})]).encode()
     found = _examined(tmp_path, monkeypatch, [INFORMATION, listed])["Images"]
     assert found.state == doctor.LIMITED
@@ -118,7 +118,7 @@ def test_images_of_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_images(monkeypatch: pytest.MonkeyPatch, said: list[str], state: str, words: str) -> None:
-    """All that are built are listed; where none is, one command builds all."""
+    """Built images are listed; when none is built, one command builds all."""
     monkeypatch.setattr(
         images, "unusable_reason", lambda found, target: "" if target in said else f"{images.tag(target)} is not built"
     )
@@ -128,7 +128,7 @@ def test_images(monkeypatch: pytest.MonkeyPatch, said: list[str], state: str, wo
 
 
 def test_links(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel that cannot shape limits what a fleet may emulate, and what it lacks is named."""
+    """A kernel without traffic shaping limits emulation, and the missing modules are named."""
     monkeypatch.setattr(machine, "missing_modules", lambda root, release: ("cls_u32",))
     found = doctor._links()
     assert found.state == doctor.LIMITED and "lacks cls_u32" in found.words
@@ -160,7 +160,7 @@ def _examined(folder: Path, monkeypatch: pytest.MonkeyPatch, said: list[bytes]) 
 
 
 def _image(target: str, **labels: str) -> dict[str, Any]:
-    """An image as an engine tells it, built from what is here unless `labels` say otherwise."""
+    """An image as an engine's API describes it, built from this checkout unless `labels` differ."""
     given = {images.RECIPE_LABEL: images.recipe_digest(images.PROJECT, target), **labels}
     return {"RepoTags": [f"{images.tag(target)}:latest"], "Labels": given}
 

@@ -48,7 +48,7 @@ main()
     ],
 )
 def test_while_it_imports(tmp_path: Path, module: str, how: str) -> None:
-    """It was a traceback once, or was lost in a callback of Python's imports: it is one word and exit code 130."""
+    """Bug: Ctrl-C during imports printed a traceback or was lost; it must print one word and exit with 130."""
     program = PROGRAM.replace("{module}", module).replace("{how}", how)
     ended = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False

@@ -39,7 +39,7 @@ PATIENCE_S = 60.0
 def test_refused(
     call: Call, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
 ) -> None:
-    """One sentence and exit code 64; nothing has begun."""
+    """Bad options end in one sentence and exit code 64, before anything starts."""
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     token_file(tmp_path).rename("token")
     token_file(tmp_path).rename("open")
@@ -52,7 +52,7 @@ def test_refused(
 
 
 def test_a_new_token(call: Call, root: Path) -> None:
-    """It is written for its owner alone, and the answer says what to do with it."""
+    """The token file is readable by its owner only, and the output names the next command."""
     result = call("join", "--new-token", "fresh")
     assert result.exit_code == 0 and "fleetune join --token-file fresh" in result.stdout
     assert Path("fresh").stat().st_mode & 0o777 == 0o600
@@ -62,7 +62,7 @@ def test_a_new_token(call: Call, root: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
 def test_the_whole(tmp_path: Path, number: signal.Signals) -> None:
-    """The command joins, says plainly what it gives away, and ends with 0 when told to; no file is left."""
+    """The command joins, states what it gives access to, and exits with 0 on SIGTERM; no file is left."""
     private = tmp_path / "private"
     private.mkdir()
     token = token_file(tmp_path)

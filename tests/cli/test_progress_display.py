@@ -29,13 +29,13 @@ class Screen:
         self.watch = BarDisplay(self.progress)
 
     def on_event(self, stage: str, kind: str, text: str = "", done: float = 0, total: float = 0) -> None:
-        """An event; samples are what is counted."""
+        """Send an event that counts samples."""
         self.watch.on_event(
             StageEvent(stage=stage, kind=kind, text=text, done=done, total=total, unit="samples", seconds=2)
         )
 
     def bars(self) -> list[str]:
-        """The bars as they are drawn now, a line each."""
+        """The lines of the bars as they are drawn now."""
         self.written.seek(0)
         self.written.truncate()
         self.console.print(self.progress.get_renderable())
@@ -43,7 +43,7 @@ class Screen:
 
 
 def test_waiting() -> None:
-    """Before the first event there is a bar too: something is being done."""
+    """A bar is shown before the first event."""
     screen = Screen()
     assert "getting ready" in screen.bars()[0]
     screen.on_event("discover", "started", "ran: never run before")
@@ -51,7 +51,7 @@ def test_waiting() -> None:
 
 
 def test_pace_and_time_left() -> None:
-    """A bar tells how many samples are done, how many a second, and the time that is left."""
+    """A bar shows the samples done, samples per second, and the time left."""
     screen = Screen()
     screen.on_event("train", "started", "ran: never run before")
     for second in range(11):
@@ -64,7 +64,7 @@ def test_pace_and_time_left() -> None:
 
 
 def test_one_bar_each() -> None:
-    """Stages that run beside each other have a bar each; the bar of one that has ended gives way to a line."""
+    """Concurrent stages have one bar each; a line replaces the bar of a stage that has ended."""
     screen = Screen()
     screen.on_event("train", "started", "ran: data changed")
     screen.on_event("monitor", "started", "ran: beside train")
@@ -75,7 +75,7 @@ def test_one_bar_each() -> None:
 
 
 def test_other_work_counts_anew() -> None:
-    """When a stage goes over to something else, pace and time left are those of that."""
+    """Pace and time left restart when a stage begins another piece of work."""
     screen = Screen()
     for second in range(5):
         screen.now_s = float(second)
@@ -87,13 +87,13 @@ def test_other_work_counts_anew() -> None:
 
 
 def progress(done: float) -> StageEvent:
-    """Training after this many of 9 samples."""
+    """Progress event of training after `done` of 9 samples."""
     loss = f"round {done:.0f} of 9, loss 2.5"
     return StageEvent(stage="train", kind="progress", text="training", done=done, total=9, unit="samples", detail=loss)
 
 
 def test_lines() -> None:
-    """Away from a terminal starts, ends and remarks are told, each in one line without colours."""
+    """Without a terminal each start, end and note is one line without colours."""
     written = io.StringIO()
     watch = LineDisplay(Console(file=written))
     for kind, text in (("started", "ran: seed changed"), ("progress", "training"), ("note", "a remark")):
@@ -103,8 +103,8 @@ def test_lines() -> None:
 
 
 def test_lines_tell_now_and_then_how_far_it_is() -> None:
-    """A run whose output goes to a file or a pipe once said nothing for all of training: every 15 s a plain line does,
-    of each stage, with round and loss, and no control characters."""
+    """Bug: a run printed nothing during training when its output went to a file; every 15 s each stage prints a line
+    with round and loss, without control characters."""
     written, now_s = io.StringIO(), [0.0]
     watch = LineDisplay(Console(file=written), lambda: now_s[0])
     watch.on_event(StageEvent(stage="train", kind="started", text="ran: seed changed"))
@@ -137,7 +137,7 @@ def test_how_far(total: float, unit: str, line: str) -> None:
 
 
 def test_bars_show_round_and_loss() -> None:
-    """Beside the samples a bar tells the round and its loss, and neither begins the count anew."""
+    """A bar shows round and loss beside the samples, and a change of them does not restart the count."""
     screen = Screen()
     for second in range(3):
         screen.now_s = float(second)
@@ -148,7 +148,7 @@ def test_bars_show_round_and_loss() -> None:
 
 @pytest.mark.parametrize(("columns", "pace", "bar"), [(30, False, False), (80, True, False), (120, True, True)])
 def test_bars_fit_their_terminal(columns: int, pace: bool, bar: bool) -> None:
-    """A long reason once pushed everything else out of the line: what tells most is there at any width."""
+    """Bug: a long reason pushed everything else off the line; stage and description are visible at any width."""
     screen = Screen(columns)
     screen.on_event("train", "started", "ran: training.rounds, training.checkpoint_every_rounds and 2 more changed")
     [line] = screen.bars()
@@ -162,7 +162,7 @@ def test_bars_fit_their_terminal(columns: int, pace: bool, bar: bool) -> None:
 
 
 def test_the_run_itself_has_no_bar() -> None:
-    """Its beginning is a line that stays, with its id, by which a run that fails or is stopped is told."""
+    """The start of the run is a line that stays and holds the run's id."""
     screen = Screen()
     screen.on_event("run", "started", "demo-1")
     assert "run       started - demo-1" in screen.written.getvalue()
@@ -182,7 +182,7 @@ def test_the_run_itself_has_no_bar() -> None:
 def test_a_terminal_that_cannot_move_its_cursor(
     monkeypatch: pytest.MonkeyPatch, term: str, json: bool, kind: type[ProgressListener]
 ) -> None:
-    """BarDisplay say nothing on one (an editor's window, say): it is told in lines, as a pipe is."""
+    """On a dumb terminal, where bars are not drawn, events are printed as lines."""
     monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal, to rich
     monkeypatch.setenv("TERM", term)
     with show_progress(CommonOptions(as_json=json)) as watch:
@@ -200,5 +200,5 @@ def test_a_terminal_that_cannot_move_its_cursor(
     ],
 )
 def test_in_a_line(kind: str, text: str, line: str) -> None:
-    """A line says what happened and why, without saying it twice."""
+    """A line states the event and its reason, each once."""
     assert event_line(StageEvent(stage="plan", kind=kind, text=text)).plain == line

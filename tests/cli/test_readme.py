@@ -1,4 +1,4 @@
-"""The commands of the README and of the pages under docs, as they stand there."""
+"""Every command in the README and in docs/ works as written."""
 
 import re
 import shlex
@@ -20,7 +20,7 @@ TRAINS_NOTHING = [command for command in COMMANDS if not command.startswith(("so
 
 
 def test_readme_has_commands() -> None:
-    """Those of a newcomer's first hour are among them."""
+    """The README shows the commands of a newcomer's first hour."""
     first = {command.split()[0] for command in README}
     assert first == {"run", "runs", "show", "rerun", "diff", "verify", "doctor", "solve", "cite"}
 
@@ -29,7 +29,7 @@ def test_readme_has_commands() -> None:
 def test_a_command_of_readme(
     call: Call, pipeline: Pipeline, root: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    """`fleetune diff latest demo` once stood there and was refused: each command ends well in a store with runs, with a
+    """Bug: `fleetune diff latest demo` in the README was refused; each command succeeds in a store with runs, with a
     pipeline that trains nothing."""
     monkeypatch.chdir(REPOSITORY)
     for number in (-2, -1):

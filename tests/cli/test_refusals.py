@@ -53,7 +53,7 @@ DEMO = CONFIGS / "runs" / "demo.yaml"
 )
 @pytest.mark.parametrize("program", [False, True], ids=["person", "json"])
 def test_refused(call: Call, root: Path, arguments: list[str | Path], said: str, program: bool) -> None:
-    """The sentence names what was given and what is allowed; a program reads nothing at all."""
+    """The sentence names what was given and what is allowed, and stdout is empty, with --json too."""
     (root.parent / "broken.yaml").write_text("a: {name: x,\n     name: y}\n")
     (root.parent / "binary.yaml").write_bytes("name: größer\n".encode() + b"\xff\x00")
     (root.parent / "control.yaml").write_text("name: x\nseed: 1\nmodel: \x07\n")
@@ -98,7 +98,7 @@ def test_refused_beside_what_is_there(call: Call, root: Path, arguments: list[st
 
 
 def test_root_that_is_a_file(call: Call, root: Path) -> None:
-    """A root that is a file is refused by name, and stays what it is."""
+    """A root that is a file is refused by name and stays unchanged."""
     root.write_text("mine")
     result = call("runs")
     assert result.exit_code == 64
@@ -107,14 +107,14 @@ def test_root_that_is_a_file(call: Call, root: Path) -> None:
 
 
 def test_root_that_cannot_be_written(tmp_path: Path) -> None:
-    """A root that no folder can be made at is refused by name before an engine is started."""
+    """A root in which no folder can be created is refused by name before Prefect starts."""
     (tmp_path / "file").write_text("mine")
     with pytest.raises(Refused, match=r"--root .*inside: cannot be written to \(Not a directory\)"):
         api._check_writable(tmp_path / "file" / "inside")
 
 
 def test_as_a_process(tmp_path: Path) -> None:
-    """The same holds for the installed command: one sentence, exit code 64, an untouched root."""
+    """The installed command behaves alike: one sentence, exit code 64, nothing written."""
     command = [str(Path(sys.executable).with_name("fleetune")), "run", str(DEMO), "--set", "training.pace=1"]
     ended = subprocess.run([*command, "--root", "kept"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stdout) == (64, "")
@@ -124,7 +124,7 @@ def test_as_a_process(tmp_path: Path) -> None:
 
 
 def test_root_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk without room is noticed by trying it, before an engine is started whose log could not say it either."""
+    """A full disk is detected by a test file before Prefect starts."""
 
     def full(dir: Path) -> object:
         return open("/dev/full", "wb", buffering=0)
@@ -138,7 +138,7 @@ def test_root_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_root_that_nobody_may_look_at(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was an unforeseen PermissionError once."""
+    """Bug: a root without permission ended in an unforeseen PermissionError."""
 
     def locked(self: Path) -> bool:
         raise PermissionError(13, "Permission denied", str(self))

@@ -1,4 +1,4 @@
-"""run and rerun: what is passed to the pipeline, what is told while it runs and when it ends."""
+"""`run` and `rerun`: arguments passed to the pipeline, and output during and after the run."""
 
 import dataclasses
 import tempfile
@@ -26,7 +26,7 @@ EVENTS = (
 
 
 class Pipeline:
-    """Stands in for the pipeline: tells of two stages and ends with a run that is in the store, or with an error."""
+    """Stand-in for the pipeline: emits events of two stages, then stores a run or raises an error."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -62,7 +62,7 @@ def pipeline(root: Path, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
 
 
 def test_run_tells(call: Call, pipeline: Pipeline) -> None:
-    """Away from a terminal there is one line per start, end and remark of a stage, then the results."""
+    """Without a terminal each start, end and note of a stage is one line; the results follow."""
     result = call("run", DEMO)
     assert result.exit_code == 0
     assert result.stdout.splitlines()[:5] == [
@@ -109,8 +109,8 @@ def test_rerun_asks(call: Call, pipeline: Pipeline, root: Path) -> None:
 
 @pytest.mark.parametrize(("error", "code"), [(Infeasible("slow lacks 12 MB"), 65), (TryAgain("slow left"), 75)])
 def test_errors_of_stages(call: Call, pipeline: Pipeline, error: Exception, code: int) -> None:
-    """An error of a stage is its sentence on stderr and its exit code; which run it was and where its log lies were
-    once told by nobody."""
+    """Bug: no message named the run and its log; stderr holds the error of the stage, the run and the log, and the
+    exit code is the error's."""
     pipeline.error = error
     result = call("run", DEMO)
     assert result.exit_code == code
@@ -121,18 +121,18 @@ def test_errors_of_stages(call: Call, pipeline: Pipeline, error: Exception, code
 
 
 def test_an_error_before_the_run_began(call: Call, pipeline: Pipeline) -> None:
-    """There is neither a run nor a log to name."""
+    """Neither run nor log is named when the run had not begun."""
     pipeline.error, pipeline.begun = TryAgain("nothing answers"), False
     assert call("run", DEMO).stderr == "nothing answers\n"
 
 
 def test_unforeseen(call: Call, pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mistake of ours is one sentence that names a file with the traceback, and exit code 75."""
+    """An unexpected exception ends in one sentence that names a file with the traceback, and exit code 75."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     pipeline.error = ZeroDivisionError("no pace\nat all")
     result = call("run", DEMO)
     assert result.exit_code == 75
-    assert result.stderr.startswith("unforeseen ZeroDivisionError (no pace): the whole story is in ")
+    assert result.stderr.startswith("unforeseen ZeroDivisionError (no pace): the traceback is in ")
     story = Path(result.stderr.splitlines()[0].split()[-1]).read_text()
     assert story.startswith("Traceback") and "no pace\nat all" in story
 
@@ -149,8 +149,8 @@ def test_unforeseen(call: Call, pipeline: Pipeline, tmp_path: Path, monkeypatch:
     ],
 )
 def test_stopped(call: Call, pipeline: Pipeline, root: Path, command: list[str | Path], said: str) -> None:
-    """Ctrl-C says how to go on, with exit code 130; `the same command` was once said of `rerun --from` too, which would
-    begin anew."""
+    """Bug: after Ctrl-C `the same command` was advised for `rerun --from` too, which would begin anew; the message
+    names the command that continues, with exit code 130."""
     add_run(root, 0)
     pipeline.error = KeyboardInterrupt()
     result = call(*command)
@@ -158,7 +158,7 @@ def test_stopped(call: Call, pipeline: Pipeline, root: Path, command: list[str |
 
 
 def test_stopped_before_the_run_began(call: Call, pipeline: Pipeline) -> None:
-    """Nothing is promised to go on."""
+    """The message promises no continuation of a run that had not begun."""
     pipeline.error, pipeline.begun = KeyboardInterrupt(), False
     result = call("run", DEMO)
     assert (result.exit_code, result.stderr) == (130, "stopped before the run began\n")
@@ -175,7 +175,7 @@ def test_dry_run_of_the_real_pipeline(call: Call, root: Path) -> None:
 
 
 def test_a_simulated_fleet_is_only_planned_for(call: Call, root: Path) -> None:
-    """Without --until plan a run on devices that are not there is refused before anything is started or written."""
+    """A run on simulated devices without --until plan is refused before anything starts or is written."""
     refused = call("run", SIMULATED)
     assert refused.exit_code == 64
     assert refused.stderr == "device nx-0 is simulated: a run with it ends after plan; use --until plan\n"

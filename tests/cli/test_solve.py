@@ -1,4 +1,4 @@
-"""`fleetune solve` around any solver: what it reads, writes, prints and refuses."""
+"""`fleetune solve` around a stand-in solver: input, output and refusals."""
 
 import json
 import os
@@ -23,14 +23,14 @@ SUMMARY = "best: round 12.5 ms (25.0 % above its bound), 2 stages nano-0+nano-1 
 
 @pytest.fixture(autouse=True)
 def stand_in(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
-    """The solver is the test's own; a problem lies where we stand, and signals are left as they were."""
+    """Replace the solver; a problem lies in the working directory, and signal handlers stay unchanged."""
     monkeypatch.setattr(solving, "kinds", lambda: {"hpp": KIND})
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     (root.parent / "p.json").write_text(json_io.text(drawn()))
 
 
 def test_a_plan_is_written_and_told(call: Call, tmp_path: Path) -> None:
-    """-o gets the whole plan as JSON, stdout one line."""
+    """-o writes the whole plan as JSON, and stdout has one line."""
     result = call("solve", "p.json", "-o", "plan.json", "--seed", "0")
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.endswith("; plan.json\n")
@@ -46,21 +46,21 @@ def test_without_a_file_nothing_is_written(call: Call, tmp_path: Path) -> None:
 
 
 def test_the_gap_is_told(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The percentage by which the plan exceeds its bound."""
+    """The line shows by how many percent the plan exceeds its bound."""
     known = {"hpp": KIND._replace(solve=lambda *_, **__: solution())}
     monkeypatch.setattr(solving, "kinds", lambda: known)
     assert call("solve", "p.json").stdout == SUMMARY + "\n"
 
 
 def test_json_prints_the_plan_alone(call: Call, tmp_path: Path) -> None:
-    """A program reads the plan on stdout, and the same bytes in the file if it asks for both."""
+    """--json prints the plan on stdout, byte for byte as -o writes it."""
     result = call("solve", "p.json", "--json", "-o", "plan.json")
     assert document(result) == solving.document(solution(lower_bound=None))
     assert (tmp_path / "plan.json").read_text() == result.stdout
 
 
 def test_stdin_is_a_problem_too(root: Path) -> None:
-    """- reads the problem from stdin, and refusals call it that."""
+    """`-` reads the problem from stdin, and messages name it `stdin`."""
     runner = CliRunner(env={"FLEETUNE_ROOT": str(root)})
     assert document(runner.invoke(app, ["solve", "-", "--json"], input=json_io.text(drawn())))["method"] == "best"
     refused = runner.invoke(app, ["solve", "-"], input="{}")
@@ -68,7 +68,7 @@ def test_stdin_is_a_problem_too(root: Path) -> None:
 
 
 def test_an_infeasible_plan_of_a_blind_method_is_still_a_plan(call: Call, tmp_path: Path) -> None:
-    """It is written with its reason, the line begins with x, and the command is done."""
+    """The plan is written with its reason, the line begins with x, and the exit code is 0."""
     result = call("solve", "p.json", "--method", "blind", "-o", "plan.json")
     assert result.exit_code == 0
     assert result.stdout.startswith("x blind: infeasible: device nano-1 lacks 600 bytes for layers embed to body; if")
@@ -110,7 +110,7 @@ def test_an_infeasible_problem_ends_with_65(call: Call, tmp_path: Path) -> None:
     ],
 )
 def test_refused(call: Call, tmp_path: Path, arguments: list[str], said: str) -> None:
-    """One sentence, exit code 64, nothing on stdout and no file but those that were there."""
+    """A refusal is one sentence with exit code 64; stdout stays empty and no file is written."""
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     (tmp_path / "broken.json").write_text(json.dumps(json_io.dump(drawn()) | {"micro_batch": 0}))
     before = files(tmp_path)
@@ -122,7 +122,7 @@ def test_refused(call: Call, tmp_path: Path, arguments: list[str], said: str) ->
 
 
 def test_a_place_that_cannot_be_is_refused_before_solving(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for a search whose plan has no place."""
+    """An output path that cannot be written is refused before the solver starts."""
 
     def unasked(*_: Any, **__: Any) -> Any:
         raise AssertionError("the solver was asked")
@@ -132,7 +132,7 @@ def test_a_place_that_cannot_be_is_refused_before_solving(call: Call, monkeypatc
 
 
 def test_a_stopped_search_leaves_no_file(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C (and SIGTERM, which is made the same) ends with 130, and an older plan stays what it was."""
+    """Ctrl-C and SIGTERM exit with 130, and an older plan stays unchanged."""
 
     def stopped(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
@@ -146,7 +146,7 @@ def test_a_stopped_search_leaves_no_file(call: Call, tmp_path: Path, monkeypatch
 
 
 def test_a_full_disk_leaves_no_file(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plan that cannot be written whole is not there at all."""
+    """A plan that cannot be written completely leaves no file."""
 
     def full(self: Path, *_: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -160,7 +160,7 @@ def test_a_full_disk_leaves_no_file(call: Call, tmp_path: Path, monkeypatch: pyt
 
 
 def test_links_and_pipes_stay_what_they_are(call: Call, tmp_path: Path) -> None:
-    """A link is followed, a pipe is written to; neither is replaced by a file."""
+    """A symbolic link is followed and a pipe is written to; neither is replaced by a file."""
     (tmp_path / "link.json").symlink_to(tmp_path / "real.json")
     assert call("solve", "p.json", "-o", "link.json").exit_code == 0
     assert (tmp_path / "link.json").is_symlink() and (tmp_path / "real.json").is_file()
@@ -172,7 +172,7 @@ def test_links_and_pipes_stay_what_they_are(call: Call, tmp_path: Path) -> None:
 
 
 def test_the_list_names_kinds_and_methods(call: Call) -> None:
-    """One line each, the default first and marked; a program gets the same as JSON."""
+    """--list prints one line per method with the default first and marked; --json gives the same."""
     result = call("solve", "--list")
     assert result.stdout.splitlines()[1:] == [
         "  best   the stand-in's best (default)",
@@ -198,8 +198,8 @@ main()
 
 
 def test_compiled_code_does_not_deafen(call: Call, tmp_path: Path) -> None:
-    """A large problem did not hear Ctrl-C (or SIGTERM, made the same; a test may have been started deaf to the other)
-    for 13 minutes: Python's handler waited for compiled code to return."""
+    """Bug: Ctrl-C and SIGTERM waited 13 minutes for compiled code to return; the command must end at once. (SIGTERM is
+    sent because a test may have been started with SIGINT ignored.)"""
     before = files(tmp_path)
     done = subprocess.run(
         [sys.executable, "-c", DEAF, "solve", str(tmp_path / "p.json"), "-o", str(tmp_path / "plan.json")],

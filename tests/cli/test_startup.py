@@ -24,7 +24,7 @@ main()
 
 
 def imported(root: Path, *arguments: str, **environment: str) -> tuple[str, set[str]]:
-    """stdout of a command in a process of its own, and the packages that this process has imported."""
+    """stdout of a command in its own process, and the packages that it has imported."""
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM, *arguments],
         env={**os.environ, "FLEETUNE_ROOT": str(root), **environment},
@@ -38,7 +38,7 @@ def imported(root: Path, *arguments: str, **environment: str) -> tuple[str, set[
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["run", "--help"], ["solve", "--help"]])
 def test_help_comes_at_once(root: Path, arguments: list[str]) -> None:
-    """Every command once imported the whole store and the doctor: help and version need the command line alone."""
+    """Bug: every command imported the store and the doctor; help and version import neither."""
     out, found = imported(root, *arguments)
     assert out
     assert ("pydantic" in found) == (arguments[0] in ("run", "solve"))  # typer reads the options of a command with it
@@ -46,7 +46,7 @@ def test_help_comes_at_once(root: Path, arguments: list[str]) -> None:
 
 
 def test_completion_comes_at_once(root: Path) -> None:
-    """A shell asks at every press of a key: it learns the names of commands without a library of a run."""
+    """Shell completion, which runs at every key press, imports no library of a run."""
     asked = {"_FLEETUNE_COMPLETE": "complete_bash", "COMP_WORDS": "fleetune re", "COMP_CWORD": "1"}
     out, found = imported(root, **asked)
     assert out.split() == ["rerun"]
@@ -55,7 +55,7 @@ def test_completion_comes_at_once(root: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [["runs"], ["runs", "--json"], ["show", "small-1"], ["show", "small-1", "train"]])
 def test_records_are_shown_without_libraries_of_runs(root: Path, arguments: list[str]) -> None:
-    """Looking at a run of a local store once imported what reaches object stores, containers and processes."""
+    """Bug: showing a run of a local store imported clients of object stores, containers and processes."""
     add_run(root, 1)
     out, found = imported(root, *arguments)
     assert "small" in out or "checkpoint" in out

@@ -1,4 +1,4 @@
-"""runs, show, verify, diff: what the store holds, told to people and to programs."""
+"""`runs`, `show`, `verify` and `diff` print the contents of the store as tables and as JSON."""
 
 import dataclasses
 import os
@@ -17,7 +17,7 @@ from tests.cli.conftest import Call, add_run, document
 
 
 def test_no_runs(call: Call, root: Path) -> None:
-    """Without runs the list is empty, says how to start one, and makes no folder."""
+    """Without runs the list is empty, names the command that starts one, and no folder is created."""
     assert document(call("runs", "--json")) == {"root": str(root), "runs": []}
     assert "no runs in" in call("runs").stdout
     assert not root.exists()
@@ -37,7 +37,7 @@ def test_runs(call: Call, root: Path) -> None:
 
 @pytest.mark.parametrize("columns", [30, 40, 60, 80, 100, 200])
 def test_runs_fit_their_terminal(call: Call, root: Path, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
-    """At 80 columns ids and words were once broken in two: every one is whole at any width, and no line is too long."""
+    """Bug: at 80 columns ids and words were broken; every word is whole at any width, and no line is too long."""
     monkeypatch.setenv("COLUMNS", str(columns))
     run = add_run(root, 1)
     long = dataclasses.replace(
@@ -56,7 +56,7 @@ def test_runs_fit_their_terminal(call: Call, root: Path, monkeypatch: pytest.Mon
 
 
 def test_a_pipe_has_no_width(root: Path) -> None:
-    """A program that reads the list line by line finds each run on one line."""
+    """Output to a pipe has each run on one line."""
     add_run(root, 1)
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     command = [sys.executable, "-c", "from flows.cli import main; main()", "runs", "--root", str(root)]
@@ -66,19 +66,19 @@ def test_a_pipe_has_no_width(root: Path) -> None:
 
 
 def test_version(call: Call) -> None:
-    """The name and the number, and nothing of a run."""
+    """--version prints name and number without importing a run."""
     assert call("--version").stdout == f"fleetune {metadata.version('fleetune')}\n"
 
 
 def test_root(call: Call, root: Path) -> None:
-    """--root goes before FLEETUNE_ROOT, and that before ./runs."""
+    """--root wins over FLEETUNE_ROOT, which wins over ./runs."""
     assert document(call("runs", "--json"))["root"] == str(root)
     assert document(call("runs", "--json", "--root", "there"))["root"] == "there"
     assert document(CliRunner().invoke(app, ["runs", "--json"]))["root"] == "runs"
 
 
 def test_show_run(call: Call, root: Path) -> None:
-    """A run shows its stages with reasons, scores before and after, times, bytes, memory, and where the results lie."""
+    """`show` prints the stages with reasons, scores before and after, times, bytes, memory and paths of the results."""
     run = add_run(root, 1)
     shown = call("show", "latest").stdout
     for part in (
@@ -101,7 +101,7 @@ def test_show_run(call: Call, root: Path) -> None:
 
 
 def test_show_stage(call: Call, root: Path) -> None:
-    """A stage shows why it ran and every file it made."""
+    """`show RUN STAGE` prints the reason why the stage ran and every file it made."""
     run = add_run(root, 1)
     told = document(call("show", "small-1", "train", "--json"))
     assert told["stage"]["outputs"] == run.stage("train").outputs
@@ -147,7 +147,7 @@ def test_diff_of_the_same(call: Call, root: Path) -> None:
 
 
 def add_run_without_prepare(root: Path) -> RunRecord:
-    """A run of a version whose `profile` made data, graph and initial weights as well."""
+    """Store a run of an older version, whose `profile` also made data, graph and initial weights."""
     run, store = add_run(root, 1), Store(root)
     made = {"discover": ("fleet",), "profile": ("profile", "data"), "plan": ("plan",)}
     stages = []
@@ -182,7 +182,7 @@ def test_a_run_without_prepare_is_read(call: Call, root: Path) -> None:
 
 
 def test_a_run_without_prepare_is_refused_by_name(call: Call, root: Path) -> None:
-    """Only what needs the new stage is refused, in one sentence; a rerun of everything prepares first."""
+    """Only commands that need `prepare` are refused, in one sentence; a rerun of everything prepares first."""
     add_run_without_prepare(root)
     shown = call("show", "old-1", "prepare")
     assert (shown.exit_code, shown.stderr) == (

@@ -68,5 +68,5 @@ def test_missing(tmp_path: Path) -> None:
     ],
 )
 def test_values(source: str, value: object) -> None:
-    """Values are what JSON would make of them; 1e-4 is a number."""
+    """Values are as in JSON; 1e-4 is a number."""
     assert yaml_file.parse(source, "--set") == value

@@ -1,4 +1,4 @@
-"""A store and a world for every test."""
+"""Fixtures: an empty world and the root of an empty store."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.flows.toy_pipeline import World
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    """An empty world."""
+    """A world in which nothing is stopped and nothing fails."""
     return World.new(tmp_path / "world")
 
 

@@ -17,7 +17,7 @@ from tests.flows.toy_pipeline import World, toy_context
 
 
 class Told:
-    """A launcher that remembers the tasks of the stages it starts."""
+    """A launcher that keeps the tasks of the stages it starts."""
 
     def __init__(self) -> None:
         self.tasks: dict[str, StageTask] = {}
@@ -37,7 +37,7 @@ def told(root: Path, config: RunConfig, **selection: str) -> dict[str, StageTask
 
 
 def test_every_stage_has_a_folder_of_its_own_in_all_runs(world: World, root: Path) -> None:
-    """The folder lies in the store whatever the key, and is not created by a stage that caches nothing."""
+    """The cache folder lies in the store, is the same for every key, and does not exist until a stage writes to it."""
     first = told(root, world.config())
     second = told(root, world.config(learning_rate=0.5))
     assert first["learn"].work != second["learn"].work
@@ -67,7 +67,7 @@ PREPARE, PLAN, MONITOR = (find_stage(STAGES, name) for name in ("prepare", "plan
 def test_data_that_cannot_be_mounted_are_prepared_beside_the_flow(
     source: str, fits: bool, world: World, tmp_path: Path
 ) -> None:
-    """A container without a network sees mounted folders and its own packages, as a user who owns no file here."""
+    """A container without network reads only mounted folders and its own packages, as a user who owns no file."""
     (tmp_path / "folder").mkdir(mode=0o755)
     (tmp_path / "private").mkdir(mode=0o700)
     (tmp_path / "rows.csv").write_text("text,label\n")
@@ -81,7 +81,7 @@ def test_data_that_cannot_be_mounted_are_prepared_beside_the_flow(
 
 
 def test_a_container_is_given_the_folder_of_the_data(world: World) -> None:
-    """Preparation reads the folder of the data; the plan stage reads nothing from outside the store."""
+    """`prepare` mounts the folder of the data; `plan` reads nothing outside the store."""
     task = StageTask(
         stage="prepare", run="r", seed=0, config={"model": {}}, inputs={}, output=str(world.folder), work="w"
     )

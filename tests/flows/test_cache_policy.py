@@ -29,7 +29,7 @@ RESULT = PlanResult(
 
 
 def stored(store: Store, kind: str, **files: str) -> str:
-    """The digest of an artifact with these files, which is in the store afterwards."""
+    """Store an artifact with these files; its digest."""
     folder = store.local.parent / "making" / kind
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
@@ -58,7 +58,7 @@ def decision(
 
 
 def slower(fleet: Fleet) -> Fleet:
-    """The same devices, with less memory on links of half the rate."""
+    """The same devices with half the memory, on links of half the rate."""
     return replace(
         fleet,
         links=tuple(replace(link, bytes_per_s=link.bytes_per_s / 2) for link in fleet.links),
@@ -67,7 +67,7 @@ def slower(fleet: Fleet) -> Fleet:
 
 
 def test_new_timings_that_lead_to_the_same_plan_train_nothing(world: World, root: Path) -> None:
-    """Objective, bound, solve time, report, measured times and link rates are outside of the key."""
+    """Objective, bound, solve time, report, measured times and link rates are not part of the key."""
     first = decision(world, root)
     again = replace(RESULT, objective=3.5, lower_bound=3.0, status="optimal", solve_s=9.0, method="exact")
     second = decision(world, root, again, slower(FLEET), json.dumps({"times": 2}), "<html>")
@@ -113,12 +113,12 @@ def test_another_processor_under_the_same_name_trains_anew(world: World, root: P
 
 
 def conducted(root: Path, config: RunConfig, **selection: str) -> RunRecord:
-    """One run of the toy catalogue."""
+    """Run the toy pipeline once."""
     return run_without_prefect(Runner(toy_context(root), config, StageSelection(**selection)))
 
 
 def unfinished(world: World, root: Path, value: str = "100") -> RunRecord:
-    """A run that ended in the middle of `learn`, half of which is done."""
+    """A run that failed in `learn`, half of which is done."""
     world.set("value", value)
     world.set("goes-on", "")
     world.set("fail-learn", "75")
@@ -141,7 +141,7 @@ def test_an_unfinished_run_keeps_what_it_measured(world: World, root: Path) -> N
 
 
 def test_what_it_measured_is_kept_though_another_run_measured_since(world: World, root: Path) -> None:
-    """The newest measurement of the same key is that of a run of other settings; the dry run says so too."""
+    """A newer measurement by a run of other settings does not replace that of the unfinished run, in dry runs too."""
     first = unfinished(world, root)
     world.set("value", "150")
     conducted(root, world.config("other"))
@@ -164,7 +164,7 @@ def test_a_measurement_of_another_world_is_believed(world: World, root: Path) ->
 
 
 def test_reasons_are_told_against_the_run_in_mind(world: World, root: Path) -> None:
-    """Bug: after a run that failed, and in a rerun of an old one, the reason named what changed since yet another."""
+    """Bug: after a failed run, and in a rerun of an old one, the reason was a difference from a third run."""
     old = conducted(root, world.config(weight_decay=0.5))
     conducted(root, world.config(weight_decay=0.5, learning_rate=0.25))
     world.set("fail-learn", "75")
@@ -180,7 +180,7 @@ def test_reasons_are_told_against_the_run_in_mind(world: World, root: Path) -> N
 
 @pytest.mark.parametrize("other", ["a run that is done", "other settings", "--from measure"])
 def test_nothing_is_kept_for_a_run_that_is_not_the_unfinished_one(world: World, root: Path, other: str) -> None:
-    """A run that came to its end, another config, and a measurement that is asked for are measured as ever."""
+    """The unfinished run's measurement is not kept after a newer finished run, for another config, or with --from."""
     unfinished(world, root)
     config, selection = world.config(), {}
     if other == "a run that is done":
@@ -199,7 +199,7 @@ def test_nothing_is_kept_for_a_run_that_is_not_the_unfinished_one(world: World, 
 
 @pytest.mark.parametrize("change", ["settings", "start", "seed"])
 def test_other_work_is_not_gone_on_from(world: World, root: Path, change: str) -> None:
-    """Half of a training of other settings, another seed or other starting weights is no part of this one."""
+    """An unfinished training of other settings, another seed or other initial weights is not resumed."""
     first = unfinished(world, root)
     world.set("value", "500")
     config = world.config()
@@ -215,7 +215,7 @@ def test_other_work_is_not_gone_on_from(world: World, root: Path, change: str) -
 
 
 def test_work_that_another_process_is_at_is_left_to_it(world: World, root: Path) -> None:
-    """Its lock is held: this run begins by itself and takes nothing away."""
+    """An unfinished attempt whose lock is held is neither resumed nor deleted."""
     first = unfinished(world, root)
     world.set("value", "500")
     store = toy_context(root).store
@@ -226,7 +226,7 @@ def test_work_that_another_process_is_at_is_left_to_it(world: World, root: Path)
 
 
 def test_a_newer_run_that_is_done_counts_though_it_lacks_a_stage(world: World, root: Path) -> None:
-    """Runs of earlier versions have fewer stages: an older unfinished one once gave its measurement to later runs."""
+    """Bug: finished runs of earlier versions, with fewer stages, did not end the search for an unfinished run."""
     unfinished(world, root)
     world.set("value", "150")
     store = toy_context(root).store

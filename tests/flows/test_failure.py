@@ -1,4 +1,4 @@
-"""Stages that fail, runs that are killed, and what the next run makes of it."""
+"""Failed and killed runs, and the next run after them."""
 
 import errno
 import subprocess
@@ -23,7 +23,7 @@ END_S = 20
 def test_a_failing_stage_keeps_its_words_and_its_exit_code(
     world: World, root: Path, code: int, kind: type[FleetuneError]
 ) -> None:
-    """The run ends with the stage's error, run.json says which stage and why, and what was made before stays."""
+    """The run ends with the stage's error, run.json names stage and reason, and earlier outputs stay."""
     world.set("fail-learn", str(code))
     with pytest.raises(kind, match="^learn cannot go on, as the world has it$"):
         run_without_prefect(Runner(toy_context(root), world.config(), StageSelection()))
@@ -39,7 +39,7 @@ def test_a_failing_stage_keeps_its_words_and_its_exit_code(
 
 
 def test_a_store_that_runs_full_is_one_sentence(world: World, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was an OSError once that no record kept: the run ends with the disk's name, and what it keeps says so."""
+    """Bug: a full store ended in an OSError without a record; the error names the disk, and so does run.json."""
     setup = toy_context(root)
 
     def full(kind: str, folder: Path, **_: object) -> str:
@@ -54,7 +54,7 @@ def test_a_store_that_runs_full_is_one_sentence(world: World, root: Path, monkey
 
 
 def test_a_disk_that_takes_no_record_hides_nothing(world: World, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error of the record that could not be written once took the place of the stage's own."""
+    """Bug: the error of writing the record replaced the stage's own error."""
     setup = toy_context(root)
     world.set("fail-shape", "65")
     save = setup.store.runs.save
@@ -74,7 +74,7 @@ def test_a_disk_that_takes_no_record_hides_nothing(world: World, root: Path, mon
 def test_a_run_killed_in_any_stage_is_finished_by_the_next(
     world: World, root: Path, tmp_path: Path, stage: str
 ) -> None:
-    """SIGKILL to the flow: its stage dies with it, and the next run starts only what is missing, on the work left."""
+    """SIGKILL of the flow ends its stage too, and the next run starts only missing stages, on the work that is left."""
     world.set(f"stop-{stage}", "")
     json_io.write(world.config(), tmp_path / "config.json")
     command = [
@@ -106,7 +106,7 @@ def test_a_run_killed_in_any_stage_is_finished_by_the_next(
 
 
 def test_stopping_a_run_leaves_no_process(world: World, root: Path) -> None:
-    """A run that is told to stop while a stage runs ends at once, and so does the stage."""
+    """`stop` ends the run and its running stage at once."""
     world.set("stop-shape", "")
     runner = Runner(toy_context(root), world.config(), StageSelection())
     ended: list[BaseException] = []
@@ -128,7 +128,7 @@ def test_stopping_a_run_leaves_no_process(world: World, root: Path) -> None:
 
 
 def test_two_runs_at_once_do_the_work_once(world: World, root: Path) -> None:
-    """Both finish, with the same artifacts, and every stage that has a key ran a single time."""
+    """Both runs finish with the same artifacts, and every stage with a key ran once."""
     records = []
 
     def conduct_it() -> None:

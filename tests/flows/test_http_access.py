@@ -1,4 +1,4 @@
-"""Proxies of the user, and addresses of a Prefect API that does not answer."""
+"""Proxy settings of the user, and addresses of a Prefect API that does not answer."""
 
 import contextlib
 import http.server
@@ -30,7 +30,7 @@ def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextlib.contextmanager
 def answering(status: int) -> Iterator[str]:
-    """The address of a server that gives this status to every question."""
+    """The address of a server that answers every request with this status."""
 
     class Answer(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -38,7 +38,7 @@ def answering(status: int) -> Iterator[str]:
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Says nothing."""
+            """Log nothing."""
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as listening:
         threading.Thread(target=listening.serve_forever, daemon=True).start()
@@ -57,7 +57,7 @@ def answering(status: int) -> Iterator[str]:
     ],
 )
 def test_the_users_list_grows(given: dict[str, str], made: dict[str, str]) -> None:
-    """This machine's addresses are added to what the user spares from proxies, once; nothing is lost."""
+    """Loopback addresses are added once to NO_PROXY; entries of the user stay."""
     environment = dict(given)
     for _ in range(2):
         http_access.bypass_proxies_for_loopback(environment)
@@ -65,7 +65,7 @@ def test_the_users_list_grows(given: dict[str, str], made: dict[str, str]) -> No
 
 
 def test_a_proxy_is_not_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every run once ended in an unforeseen RuntimeError where HTTP_PROXY was set."""
+    """Bug: every run ended in an unforeseen RuntimeError when HTTP_PROXY was set."""
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # where nobody listens
     environment: dict[str, str] = {}
     http_access.bypass_proxies_for_loopback(environment)
@@ -78,7 +78,7 @@ def test_a_proxy_is_not_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.slow
 @pytest.mark.parametrize("proxy", ["http://127.0.0.1:9", "socks5://127.0.0.1:9"])
 def test_prefects_clients_read_no_proxy(proxy: str) -> None:
-    """A proxy of a scheme that httpx cannot speak once stopped Prefect's client before it called anybody."""
+    """Bug: a proxy scheme that httpx does not support stopped Prefect's client before its first call."""
     program = """
 import os
 from flows import http_access
@@ -112,7 +112,7 @@ def test_an_api_that_answers_is_one(status: int) -> None:
 
 
 def test_nobody_answers() -> None:
-    """The setting, the address and the reason are named, and what can be done."""
+    """The message names the setting, the address, the reason and the remedy."""
     with answering(200) as address:
         pass  # gone now
     with pytest.raises(TryAgain) as caught:
@@ -124,14 +124,14 @@ def test_nobody_answers() -> None:
 
 
 def test_the_proxy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An address elsewhere is reached as the user means it, by the proxy, which may be what does not answer."""
+    """An address elsewhere is reached through the user's proxy, and the message names the proxy."""
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     with pytest.raises(TryAgain, match=r"nothing answers through the proxy 127\.0\.0\.1 \(Connection refused\)"):
         http_access.check_api("http://prefect.example:4200/api", "PREFECT_API_URL")
 
 
 def test_something_else_answers() -> None:
-    """An address without its /api is told from a dead one."""
+    """A server without Prefect's API is distinguished from a dead address."""
     with (
         answering(404) as address,
         pytest.raises(TryAgain, match=r"no Prefect API answers \(404 Not Found at .*/health"),
@@ -149,7 +149,7 @@ def test_no_address(address: str) -> None:
 def test_a_dead_address_is_told_before_anything_is_written(
     world: World, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run ends with the address; there is no record of it, not even a folder."""
+    """The error names the address, and neither a record nor a folder is written."""
     with answering(200) as address:
         pass
     checked: list[str] = []

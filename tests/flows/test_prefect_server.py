@@ -53,8 +53,8 @@ def server_of(process: psutil.Process) -> bool:
 
 @pytest.mark.slow
 def test_the_server_answers_nobody_else(tmp_path: Path) -> None:
-    """A port that was only found to be free could be taken by another user of the machine, and the server behind it
-    answered anybody; its secret is known to this process alone, and stands in no argument, environment or log."""
+    """Bug: another user could take the port or call the server; the server answers only clients with its secret, which
+    stands in no argument, environment or log."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM],
@@ -77,7 +77,7 @@ def test_the_server_answers_nobody_else(tmp_path: Path) -> None:
 
 
 def test_a_server_that_ends_before_it_has_a_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its last word is told; nothing is waited for."""
+    """The error holds the last line of the server's log, without waiting."""
     monkeypatch.setattr(prefect_server, "SERVER_ONLY", {"PYTHONWARNINGS": "error", "PYTHONPATH": str(tmp_path)})
     (tmp_path / "flows").mkdir()
     (tmp_path / "flows" / "__init__.py").touch()
@@ -90,13 +90,14 @@ END_S = 180
 
 
 def command(world: World, root: Path) -> list[str]:
-    """Warnings are errors there too."""
+    """Command of a run through Prefect, with warnings as errors."""
     return [sys.executable, "-W", "error", "-m", "tests.flows.through_prefect", str(world.folder), str(root)]
 
 
 @pytest.mark.slow
 def test_the_flow_on_the_embedded_server(world: World, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed, it takes server and stage along; run again, it ends and shows reuse as Cached and errors in a word."""
+    """A killed flow takes server and stage along; the next run ends, with reused stages Cached and errors in one
+    sentence."""
     for name in [name for name in os.environ if name.startswith("PREFECT_")]:
         monkeypatch.delenv(name)
     world.set("stop-shape", "")

@@ -54,7 +54,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("dry", [False, True], ids=["run", "dry run"])
 @pytest.mark.parametrize("case", WRONG)
 def test_nothing_is_started_for_it(case: str, dry: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All devices were discovered and measured before a misspelt option was refused, and a dry run said nothing."""
+    """Bug: a misspelt option was refused only after all devices were measured, and a dry run said nothing."""
     sections, says = WRONG[case]
 
     def started(*_: Any) -> None:

@@ -1,4 +1,4 @@
-"""Which stages are reused and which run again, with the reason that is shown."""
+"""Reuse of stages by their keys, with the reasons that are shown."""
 
 import json
 from dataclasses import replace
@@ -19,17 +19,17 @@ from tests.flows.toy_pipeline import World, toy_context
 
 
 def conducted(root: Path, config: RunConfig, numpy: str = "1.0", **selection: str) -> RunRecord:
-    """One run of the toy catalogue."""
+    """Run the toy pipeline once."""
     return run_without_prefect(Runner(toy_context(root, numpy=numpy), config, StageSelection(**selection)))
 
 
 def reasons(record: RunRecord) -> dict[str, str]:
-    """Why of every stage that does not always run."""
+    """stage -> reason, without the stages that always run."""
     return {stage.stage: stage.why for stage in record.stages if stage.stage not in ("measure", "watch")}
 
 
 def test_the_same_run_twice_runs_nothing_the_second_time(world: World, root: Path) -> None:
-    """Stages that look at the world are run again; all others are reused, from the run that made them."""
+    """Stages that measure or follow run again; all others are reused from the first run."""
     first = conducted(root, world.config())
     assert reasons(first) == dict.fromkeys(("shape", "learn", "score"), "ran: never run before")
     assert world.started() == ["shape", "learn", "score"]
@@ -55,7 +55,8 @@ def test_the_same_run_twice_runs_nothing_the_second_time(world: World, root: Pat
 def test_one_setting_reruns_exactly_what_depends_on_it(
     world: World, root: Path, training: dict[str, Any], reran: list[str], said: dict[str, str]
 ) -> None:
-    """Stages that do not read the setting are reused; those that do say its name, those after them name the input."""
+    """Stages that do not read the setting are reused; its readers name the setting, and later stages the changed
+    input."""
     conducted(root, world.config())
     world.started()
     again = conducted(root, world.config(**training))
@@ -66,7 +67,7 @@ def test_one_setting_reruns_exactly_what_depends_on_it(
 
 
 def test_an_edit_of_the_data_reruns_what_depends_on_it(world: World, root: Path) -> None:
-    """The stage that reads the data says so; those after it run only because what it made has changed."""
+    """The stage that reads the data names them; later stages run only if its output has changed."""
     world.set("data", "abc")
     conducted(root, world.config())
     world.started()
@@ -77,7 +78,7 @@ def test_an_edit_of_the_data_reruns_what_depends_on_it(world: World, root: Path)
 
 
 def test_another_version_of_a_package_reruns_what_computes_with_it(world: World, root: Path) -> None:
-    """Only the stage that names the package."""
+    """Only the stage that names the package runs again."""
     conducted(root, world.config())
     again = conducted(root, world.config(), numpy="2.0")
     assert reasons(again)["shape"] == "ran: numpy version changed"
@@ -85,7 +86,7 @@ def test_another_version_of_a_package_reruns_what_computes_with_it(world: World,
 
 
 def test_an_edit_of_the_code_reruns_what_runs_it(world: World, root: Path) -> None:
-    """Bug: after a change of training's own code a run was reused; stages that run the file say its name."""
+    """Bug: a run was reused after a change of training's code; stages that run the file name it."""
     conducted(root, world.config())
     world.started()
     edited = toy_context(root, code={"tests/flows/toy_pipeline.py": "d1", "tests/other.py": "d0"})
@@ -96,7 +97,7 @@ def test_an_edit_of_the_code_reruns_what_runs_it(world: World, root: Path) -> No
 
 
 def test_a_measurement_within_tolerance_keeps_the_stored_one(world: World, root: Path) -> None:
-    """Five per cent off changes no digest; twenty does, and what reads it says that this input changed."""
+    """A deviation of 5 % changes no digest; 20 % does, and the readers name the changed input."""
     first = conducted(root, world.config())
     world.started()
     world.set("value", "105")
@@ -110,7 +111,7 @@ def test_a_measurement_within_tolerance_keeps_the_stored_one(world: World, root:
 
 
 def test_a_config_of_another_name_reuses_but_does_not_compare(world: World, root: Path) -> None:
-    """Keys know no names, so equal work is reused; the reason of new work is told against the same name only."""
+    """Keys do not depend on config names; reasons are differences from runs of the same name only."""
     first = conducted(root, world.config())
     other = conducted(root, world.config("other", learning_rate=0.5))
     assert reasons(other)["shape"] == f"reused: same key as {first.id}"
@@ -134,8 +135,8 @@ def test_a_deleted_artifact_is_made_again(world: World, root: Path) -> None:
 def test_a_run_that_is_reused_looks_at_what_it_points_to(
     harm: str, kind: str, stage: str, world: World, root: Path
 ) -> None:
-    """One flipped byte in a checkpoint, and the run said "reused" with exit 0: what is damaged is made anew, with the
-    reason, and what did not change by that is reused after all."""
+    """Bug: a checkpoint with a flipped byte was reused; damaged artifacts are made anew with the reason, and later
+    stages are reused if their inputs come out the same."""
     first = conducted(root, world.config())
     world.started()
     store = toy_context(root).store
@@ -183,7 +184,7 @@ def test_from_runs_a_known_stage_again_and_only_stops_after_one(world: World, ro
 
 
 def test_until_ends_the_run_well_after_a_stage(world: World, root: Path) -> None:
-    """Nothing after it is run or recorded, and a whole run then goes on from there."""
+    """--until ends the run after a stage, and a whole run reuses those stages."""
     short = conducted(root, world.config(), until="shape")
     assert [stage.stage for stage in short.stages] == ["measure", "shape"] and short.state == "done"
     world.started()
@@ -202,13 +203,13 @@ def test_until_ends_the_run_well_after_a_stage(world: World, root: Path) -> None
 def test_ends_that_contradict_each_other_are_refused(
     selection: dict[str, str], said: str, world: World, root: Path
 ) -> None:
-    """In a sentence, before anything is started."""
+    """Contradicting options are refused in one sentence, before anything starts."""
     with pytest.raises(Refused, match=said):
         Runner(toy_context(root), world.config(), StageSelection(**selection))
 
 
 def test_what_must_be_in_the_store_is_asked_for_at_once(world: World, root: Path) -> None:
-    """--from and --only without their inputs are refused with the stage that has to run, and nothing is started."""
+    """--from and --only without stored inputs name the stage that has to run and the options for it; nothing starts."""
     for selection, said in (
         (
             {"only": "learn"},
@@ -250,7 +251,7 @@ def test_a_dry_run_says_what_would_happen_and_writes_nothing(world: World, root:
 
 
 def test_a_run_collects_what_killed_ones_left_half_written(world: World, root: Path) -> None:
-    """Parts without a maker are gone from the store when the next run begins."""
+    """The start of a run deletes half-written artifacts of killed runs."""
     left = root / "artifacts" / "weights" / f".{'0' * 32}.{'1' * 32}.part"
     left.mkdir(parents=True)
     conducted(root, world.config())
@@ -258,7 +259,7 @@ def test_a_run_collects_what_killed_ones_left_half_written(world: World, root: P
 
 
 def test_a_listener_hears_every_stage(world: World, root: Path) -> None:
-    """Start, progress and end of what runs, in order, with the reason; one word for what is reused."""
+    """A stage that runs emits start, progress and end with its reason; a reused stage emits one event."""
     heard: list[StageEvent] = []
     run_without_prefect(Runner(toy_context(root, heard.append), world.config(), StageSelection()))
     assert [(event.kind, event.text) for event in heard if event.stage == "shape"] == [
@@ -272,7 +273,7 @@ def test_a_listener_hears_every_stage(world: World, root: Path) -> None:
 
 
 def test_a_run_notes_which_commit_of_the_hub_it_reads(world: World, root: Path) -> None:
-    """Resolved once, when the run begins: a rerun reads the same. Its name is in no key, only what is there."""
+    """The hub revision is resolved once per run and recorded; keys depend on content, not on the revision."""
     commits = iter("abc")
 
     def pin(config: RunConfig) -> RunConfig:
@@ -300,7 +301,7 @@ def test_a_run_notes_which_commit_of_the_hub_it_reads(world: World, root: Path) 
 
 
 def test_a_run_is_written_down(world: World, root: Path) -> None:
-    """run.json has config, seed, code version, and of each stage its key, state, times, digests and reason."""
+    """run.json has config, seed and code version, and for each stage key, state, times, digests and reason."""
     record = conducted(root, world.config())
     plain = json.loads((root / "runs" / record.id / "run.json").read_text())
     assert (plain["state"], plain["seed"], plain["config"]["name"]) == ("done", 0, "toy")

@@ -1,7 +1,6 @@
-"""`python -m tests.flows.through_prefect WORLD ROOT`: the toy catalogue as a Prefect flow, on the embedded server.
+"""`python -m tests.flows.through_prefect WORLD ROOT`: the toy pipeline as a Prefect flow, on the embedded server.
 
-Runs it twice and once with a failing stage; prints what Prefect knows of it as JSON.
-"""
+Runs it twice, then with a failing stage, and prints the states that Prefect shows as JSON."""
 
 import json
 import sys
@@ -14,7 +13,7 @@ from tests.flows.toy_pipeline import World, toy_context
 
 
 def main(world: World, root: Path) -> None:
-    """Three runs and a look at the server."""
+    """Run the flow three times and read the states from the server."""
     told: dict[str, object] = {}
     first = run_with(toy_context(root), world.config(), StageSelection())
     second = run_with(toy_context(root), world.config(), StageSelection())

@@ -70,7 +70,7 @@ CATALOG = (MEASURE, SHAPE, LEARN, WATCH, SCORE)
 
 
 class World:
-    """The folder that the stages look at, from the test's side."""
+    """The folder that the stages read, as tests see it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -94,13 +94,13 @@ class World:
         (self.folder / name).unlink()
 
     def started(self) -> list[str]:
-        """The stages started since this was asked last, without those that always run."""
+        """The stages started since the last call, without those that always run."""
         names = (self.folder / "started").read_text().split()
         self.set("started", "")
         return [name for name in names if name not in ("measure", "watch")]
 
     def config(self, name: str = "toy", **training: float) -> RunConfig:
-        """A config whose data are this world."""
+        """A config whose data source is this world."""
         return RunConfig(
             name=name,
             model=ModelRequest(task="causal-lm", config={"model_type": "gpt2"}),
@@ -110,19 +110,19 @@ class World:
 
 
 def data_content(config: RunConfig) -> str:
-    """The file `data` is all that counts as this world's data."""
+    """Digest of the data: the text of the world's file `data`."""
     path = Path(config.data.source) / "data"
     return path.read_text() if path.exists() else ""
 
 
 def close_enough(stored: Path, measured: Path, config: RunConfig) -> bool:
-    """Ten per cent."""
+    """True within ten per cent."""
     old, new = (float((folder / "value").read_text()) for folder in (stored, measured))
     return abs(new - old) <= 0.1 * old
 
 
 def still_there(stored: Path, measured: Path, config: RunConfig) -> bool:
-    """Twice as much or half as much is another world."""
+    """True within a factor of two."""
     old, new = (float((folder / "value").read_text()) for folder in (stored, measured))
     return old / 2 < new < old * 2
 
@@ -145,7 +145,7 @@ def toy_context(
 
 
 def a_stage(context: StageContext) -> None:
-    """Every stage: say that it started, do as the world says, write one file per output."""
+    """Any stage: add a line to `started`, do as the world says, write one file per output."""
     name, world = context.task.stage, Path(context.task.config["data"]["source"])
     with (world / "started").open("a") as started:
         started.write(name + "\n")

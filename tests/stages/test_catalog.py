@@ -1,4 +1,4 @@
-"""The table of stages agrees with the config, with itself and with the modules."""
+"""The catalog of stages agrees with the config, with itself and with the modules."""
 
 import ast
 import importlib.util
@@ -27,7 +27,8 @@ PLAIN = json_io.dump(
 
 @pytest.mark.parametrize("spec", STAGES, ids=lambda spec: spec.name)
 def test_a_row_names_what_exists(spec: StageSpec) -> None:
-    """Its module, its packages, its settings, and stages before it (or itself) that make what it reads."""
+    """Module, packages and settings of each stage exist, and its inputs are made by earlier stages or the stage it
+    follows."""
     assert importlib.util.find_spec(spec.module) is not None
     assert all(metadata.version(package) for package in spec.packages)
     config_slice(spec, PLAIN)
@@ -67,14 +68,14 @@ def test_no_device_is_needed_to_prepare() -> None:
 
 @pytest.mark.parametrize("spec", STAGES, ids=lambda spec: spec.name)
 def test_unkeyed_inputs_are_inputs(spec: StageSpec) -> None:
-    """Inputs outside the key are named among the inputs, and facts are known of some of them only."""
+    """Unkeyed inputs are inputs, and only stages with unkeyed inputs have key facts."""
     assert set(spec.unkeyed_inputs) <= set(spec.inputs)
     assert bool(spec.key_facts) == bool(spec.unkeyed_inputs) and set(spec.resumes) <= {*spec.inputs, *spec.key_facts}
 
 
 @pytest.mark.parametrize("spec", STAGES, ids=lambda spec: spec.name)
 def test_a_stage_module_is_thin(spec: StageSpec) -> None:
-    """At most 60 lines: records in, one call, records out."""
+    """A stage module has at most 60 lines."""
     spec = importlib.util.find_spec(spec.module)
     assert spec is not None and spec.origin is not None
     assert len(Path(spec.origin).read_text().splitlines()) <= 60
@@ -95,7 +96,7 @@ def test_a_stage_module_is_thin(spec: StageSpec) -> None:
     ],
 )
 def test_a_setting_is_read_by_the_stages_that_need_it(setting: str, readers: set[str]) -> None:
-    """What a setting reaches directly; the seed is part of every key by itself."""
+    """Each setting is in the slices of its direct readers only; the seed is in no slice but in every key."""
 
     def holds(cut: dict[str, Any], path: str) -> bool:
         first, _, rest = path.partition(".")
@@ -105,7 +106,7 @@ def test_a_setting_is_read_by_the_stages_that_need_it(setting: str, readers: set
 
 
 def test_the_slice_is_all_that_a_stage_gets() -> None:
-    """Single settings stay nested where they were, and nothing else comes along."""
+    """Settings stay nested as in the config, and nothing else is in the slice."""
     assert config_slice(find_stage(STAGES, "plan"), PLAIN) == {
         "strategy": {"name": "asteroid", "options": {}},
         "training": {"batch_samples": 16, "micro_batch_samples": 4},
@@ -113,7 +114,7 @@ def test_the_slice_is_all_that_a_stage_gets() -> None:
 
 
 def test_a_section_that_says_nothing_is_no_part_of_any_slice() -> None:
-    """So keys are what they were before there was such a section; where it says something, its one reader has it."""
+    """An empty optional section changes no key; a filled one is read by its one reader."""
     assert "profile" not in PLAIN and "profile" not in config_slice(find_stage(STAGES, "profile"), PLAIN)
     asked = {**PLAIN, "profile": {"scores": True}}
     assert json_io.dump(json_io.load(RunConfig, asked, "run")) == asked
@@ -123,7 +124,7 @@ def test_a_section_that_says_nothing_is_no_part_of_any_slice() -> None:
 
 
 def test_monitor_shares_the_wave_of_train() -> None:
-    """The order of a run, with what runs beside each other together."""
+    """Stages run in the order of the catalog, `monitor` beside `train`."""
     assert [[spec.name for spec in wave] for wave in waves(STAGES)] == [
         ["discover"],
         ["prepare"],
@@ -135,7 +136,7 @@ def test_monitor_shares_the_wave_of_train() -> None:
 
 
 def test_an_unknown_stage_is_refused_with_the_list() -> None:
-    """For stages and for kinds of artifact."""
+    """Unknown stages and kinds of artifact are refused with the known ones."""
     with pytest.raises(Refused, match="'trian' does not exist; stages are discover, prepare, profile, plan, train"):
         find_stage(STAGES, "trian")
     with pytest.raises(Refused, match="no stage makes 'plam'; kinds are fleet, model, data, profile, plan"):

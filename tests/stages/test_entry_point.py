@@ -1,4 +1,4 @@
-"""How a stage's process speaks and ends."""
+"""Output and exit codes of a stage's process."""
 
 import json
 import signal
@@ -28,7 +28,7 @@ def a_task(folder: Path, how: str) -> Path:
 
 
 def ended(*arguments: str, module: str = "tests.stages.misbehaving_stage") -> tuple[int, list[dict[str, object]], str]:
-    """Exit code, stdout as JSON objects, stderr."""
+    """Run a stage; its exit code, stdout as JSON objects, and stderr."""
     done = subprocess.run(
         [sys.executable, "-m", module, *arguments], capture_output=True, text=True, timeout=END_S, check=False
     )
@@ -36,7 +36,7 @@ def ended(*arguments: str, module: str = "tests.stages.misbehaving_stage") -> tu
 
 
 def test_a_stage_that_ends_well_speaks_json_only(tmp_path: Path) -> None:
-    """Progress and notes are stdout's only lines; what libraries print is in the log; exit code 0."""
+    """stdout holds progress and notes only, output of libraries goes to the log, and the exit code is 0."""
     code, events, log = ended("--task", str(a_task(tmp_path, "well")))
     assert code == 0
     assert events == [
@@ -57,14 +57,14 @@ def test_a_stage_that_ends_well_speaks_json_only(tmp_path: Path) -> None:
     ],
 )
 def test_an_error_is_the_last_line_and_the_exit_code(tmp_path: Path, how: str, code: int, message: str) -> None:
-    """One sentence on one line, and no traceback anywhere."""
+    """An error is one sentence on the last line, without a traceback."""
     found, events, log = ended("--task", str(a_task(tmp_path, how)))
     assert (found, events[-1]) == (code, {"event": "error", "message": message})
     assert "Traceback" not in log
 
 
 def test_the_unexpected_is_one_sentence_and_a_traceback_in_the_log(tmp_path: Path) -> None:
-    """Whoever conducts gets a sentence and may try again; whoever looks for the cause finds it on stderr."""
+    """An unexpected exception is one sentence with exit code 75; its traceback is on stderr."""
     code, events, log = ended("--task", str(a_task(tmp_path, "unexpected")))
     assert code == 75
     assert str(events[-1]["message"]).startswith("the stage failed unexpectedly (KeyError: 'a key nobody thought of')")
@@ -72,7 +72,7 @@ def test_the_unexpected_is_one_sentence_and_a_traceback_in_the_log(tmp_path: Pat
 
 
 def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
-    """It was an unforeseen OSError of no disk once: the disk of the work folder is named, and what to do."""
+    """Bug: a full disk was an unforeseen OSError; the message names the disk of the work folder and the remedy."""
     code, events, _ = ended("--task", str(a_task(tmp_path, "full disk")))
     assert code == 75
     message = str(events[-1]["message"])
@@ -83,7 +83,7 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_an_error_is_told_though_the_log_lies_on_a_full_disk(tmp_path: Path) -> None:
-    """The traceback that no disk takes keeps the sentence from nobody: here the log's disk is what went wrong."""
+    """The error is reported although its traceback cannot be written to the full disk of the log."""
     task = a_task(tmp_path, "unexpected")
     with open("/dev/full", "w") as full:
         done = subprocess.run(
@@ -108,7 +108,7 @@ def test_an_error_is_told_though_the_log_lies_on_a_full_disk(tmp_path: Path) -> 
     ],
 )
 def test_bad_usage_is_refused(arguments: tuple[str, ...], said: str) -> None:
-    """Exit code 64 and a sentence, before anything is done."""
+    """Wrong arguments end in one sentence and exit code 64, before anything is done."""
     code, events, _ = ended(*arguments)
     assert code == 64
     assert [event["event"] for event in events] == ["error"]
@@ -116,7 +116,7 @@ def test_bad_usage_is_refused(arguments: tuple[str, ...], said: str) -> None:
 
 
 def test_a_task_with_an_unknown_key_is_refused(tmp_path: Path) -> None:
-    """The key is named."""
+    """The message names the unknown key."""
     path = a_task(tmp_path, "well")
     path.write_text(json.dumps({**json.loads(path.read_text()), "colour": 3}))
     code, events, _ = ended("--task", str(path))
@@ -124,7 +124,7 @@ def test_a_task_with_an_unknown_key_is_refused(tmp_path: Path) -> None:
 
 
 def test_sigterm_ends_the_stage_and_its_children(tmp_path: Path) -> None:
-    """Told to end, it ends what it started, says so, and asks to be tried again."""
+    """SIGTERM ends the stage and its children with exit code 75 and a sentence."""
     command = [sys.executable, "-m", "tests.stages.misbehaving_stage", "--task", str(a_task(tmp_path, "wait"))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as stage:
         assert stage.stdout is not None
@@ -142,7 +142,7 @@ def test_sigterm_ends_the_stage_and_its_children(tmp_path: Path) -> None:
 
 
 def test_training_on_devices_that_are_not_there_is_refused(tmp_path: Path) -> None:
-    """The stage itself says how far a run on a simulated fleet goes, before it reads anything else."""
+    """`train` refuses a simulated fleet before it reads anything else, and names the option that ends earlier."""
     simulated = SimulatedDevice(memory_bytes=1, speeds=(ModelSpeed(flops_per_s=1),))
     device = Device(name="nano-0", memory_bytes=1, cores=1, fingerprint="f", simulated=simulated)
     json_io.write(Fleet(devices=(device,)), tmp_path / "fleet.json")
@@ -156,5 +156,5 @@ def test_training_on_devices_that_are_not_there_is_refused(tmp_path: Path) -> No
 
 
 def test_the_reaper_is_known_by_its_module() -> None:
-    """A stage that ends spares its reaper, which it finds by the end of a module's name; a rename once broke that."""
+    """Bug: a rename broke the suffix by which a stage finds its reaper, which it must not stop."""
     assert cleanup.__name__.endswith(entry_point.REAPER)

@@ -18,14 +18,14 @@ FACTS = RunFacts(
 
 
 class Silent:
-    """A channel that nobody reads."""
+    """A channel that ignores progress."""
 
     def progress(self, *_: Any) -> None:
-        """Nothing."""
+        """Ignore progress."""
 
 
 def planned(folder: Path, problem: Problem, strategy: str, facts: RunFacts = FACTS) -> str:
-    """The page that the stage writes beside the plan."""
+    """The HTML report that the stage writes beside the plan."""
     for name, record in (("fleet", problem.fleet), ("profile", problem.profile)):
         json_io.write(record, folder / name / f"{name}.json")
     samples = {"batch_samples": problem.micro_batch_samples * problem.micro_batches}
@@ -51,7 +51,7 @@ def planned(folder: Path, problem: Problem, strategy: str, facts: RunFacts = FAC
 
 @pytest.mark.parametrize("strategy", ["d2ft", "lola-deft", "split-learning", "pp"])
 def test_every_plan_has_a_report(strategy: str, tmp_path: Path) -> None:
-    """Plans that cannot be trained ended without a page: reports were made of evaluations only."""
+    """Bug: plans that are never trained had no report, since reports were made of evaluations only."""
     problem = small(micro_batch_samples=4, micro_batches=6)
     page = planned(tmp_path, scored(problem) if strategy == "d2ft" else problem, strategy)
     assert "Nothing was trained" in page
@@ -61,6 +61,6 @@ def test_every_plan_has_a_report(strategy: str, tmp_path: Path) -> None:
 
 
 def test_what_is_not_known_is_left_out(tmp_path: Path) -> None:
-    """A task without facts gives a page without entries that say nothing."""
+    """The report of a task without facts has no empty entries."""
     page = planned(tmp_path, small(micro_batch_samples=4, micro_batches=6), "pp", RunFacts())
     assert "<dt>commit</dt>" not in page and "Settings" not in page
