@@ -6,18 +6,14 @@ for all micro-batches), Fisher information as the forward score; a forward-only 
 Budgets are numbers of fulls and forward-onlys, such as 3 + 0 or 2 + 1.
 """
 
-import json
-import os
 import statistics
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.other_solvers.fresh_process import first_solve_s
 from benchmarks.report import Figure, median_and_spread
-from fleetune.contracts import json_io
 from fleetune.solving.d2ft.instance import Instance
 from fleetune.solving.d2ft.methods import SUMMARIES
 from fleetune.solving.d2ft.problem import Numbers, Problem, Solution
@@ -130,25 +126,8 @@ def _speed(method: str, weight: float | None, shape: tuple[int, int], *, problem
 
 def _in_fresh_process(shape: tuple[int, int]) -> Figure:
     """Time of the first solve in a new process, by the slowest method."""
-    program = (
-        "import sys, json; from fleetune import solving; "
-        "import fleetune.solving.d2ft.solve; "
-        "kind, asked = solving.read(sys.stdin.buffer.read(), 'p', solving.kinds()); "
-        "print(json.dumps(solving.solve(kind, asked, method='joint').solve_s))"
-    )
-    source = json.dumps(json_io.dump(random_problem(0, shape, "free", WEIGHT))).encode()
-    times = [
-        float(
-            subprocess.run(
-                [sys.executable, "-P", "-c", program],
-                input=source,
-                capture_output=True,
-                check=True,
-                env=dict(os.environ),
-            ).stdout
-        )
-        for _ in range(3)
-    ]
+    problem = random_problem(0, shape, "free", WEIGHT)
+    times = [first_solve_s(problem, "joint") for _ in range(3)]
     return Figure(
         name=f"joint_weighted_{shape[0]}x{shape[1]}_fresh_s", value=min(times), unit="s", target=LIMIT_S,
         better="lower", spread=(min(times), max(times)),

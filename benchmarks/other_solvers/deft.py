@@ -13,20 +13,16 @@ fading, so that sending decides. `near`: 10 dB is what arrives on average, so th
 
 import dataclasses
 import itertools
-import json
 import math
-import os
 import statistics
-import subprocess
-import sys
 from collections.abc import Iterator
 from random import Random
 from typing import NamedTuple
 
 from numpy import log2
 
+from benchmarks.other_solvers.fresh_process import first_solve_s
 from benchmarks.report import Figure, median_and_spread
-from fleetune.contracts import json_io
 from fleetune.errors import Infeasible
 from fleetune.solving.deft.methods import SUMMARIES
 from fleetune.solving.deft.problem import Problem, Solution
@@ -133,18 +129,9 @@ def _speed(method: str, bandwidth: str, size: Size, limit_s: float, *, repeats: 
 
 def _in_fresh_process() -> Figure:
     """Time of the first solve in a new process."""
-    program = (
-        "import sys, json; from fleetune import solving; "
-        "kind, asked = solving.read(sys.stdin.buffer.read(), 'p', solving.kinds()); "
-        "print(json.dumps(solving.solve(kind, asked).solve_s))"
-    )
-    source = json.dumps(json_io.dump(random_problem(0, Size(100, 64)))).encode()
-    ran = subprocess.run(
-        [sys.executable, "-P", "-c", program], input=source, capture_output=True, check=True, env=dict(os.environ)
-    )
     return Figure(
         name="bisection_100x64_fresh_s",
-        value=float(ran.stdout),
+        value=first_solve_s(random_problem(0, Size(100, 64)), "bisection"),
         unit="s",
         target=0.1,
         better="lower",

@@ -93,7 +93,7 @@ class _PackingModel:
         """Solve the model; None if no assignment was found."""
         from ortools.sat.python import cp_model
 
-        solver = new_solver(work, left_s)
+        solver = new_solver(SolverLimit(work, left_s))
         status = solver.solve(self.model)
         self.impossible = status == cp_model.INFEASIBLE
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
@@ -122,17 +122,26 @@ def add_assignment(
     return on
 
 
-def new_solver(work: float, left_s: float = math.inf, *, seed: int | None = None) -> Any:
-    """Return a CP-SAT solver on one thread, limited to `work` deterministic seconds and `left_s` seconds of time."""
+class SolverLimit(NamedTuple):
+    """Limits of one CP-SAT call; it ends at the first that is reached."""
+
+    work: float
+    """Deterministic seconds: a measure of work, the same on every machine."""
+    left_s: float = math.inf
+    """Seconds of wall-clock time."""
+
+
+def new_solver(limit: SolverLimit, *, seed: int | None = None) -> Any:
+    """Return a CP-SAT solver on one thread; seed None takes the solver's own."""
     from ortools.sat.python import cp_model
 
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
-    solver.parameters.max_deterministic_time = work
+    solver.parameters.max_deterministic_time = limit.work
     if seed is not None:
         solver.parameters.random_seed = seed % 2**31
-    if math.isfinite(left_s):
-        solver.parameters.max_time_in_seconds = max(SHORTEST_S, left_s)
+    if math.isfinite(limit.left_s):
+        solver.parameters.max_time_in_seconds = max(SHORTEST_S, limit.left_s)
     return solver
 
 
@@ -167,8 +176,8 @@ NAMING_S = 0.1
 def require_assignment(instance: Instance, problem: Problem, deadline: Deadline | None = None) -> list[int]:
     """Return a helper per client; Infeasible names who lacks what, unless all fit within links and memory.
 
-    Tested in turn: a client without a link; a client that exceeds every linked helper's memory; total memory; else the
-    clients left over when as many as possible are assigned. Raises TryAgain if time runs out before either is known.
+    Checked in this order: a client without a link; a client that exceeds every linked helper's memory; total memory;
+    else the clients left over when as many as possible are assigned. Raises TryAgain if time runs out before either is known.
     """
     deadline = deadline or Deadline(None)
     for client in np.flatnonzero(~instance.linked.any(axis=0)).tolist():
@@ -207,6 +216,7 @@ def _largest(problem: Problem) -> str:
 
 
 def _no_helper_alone(problem: Problem, client: int) -> str:
+    """Describe a client that fits no helper by itself, for lack of links or of memory."""
     given = [getattr(problem, field) for field in MATRICES]
     reached = [i for i in range(len(problem.helper_memory)) if all(rows[i][client] is not None for rows in given)]
     if not reached:

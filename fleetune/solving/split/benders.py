@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fleetune.solving.limits import Deadline
-from fleetune.solving.split.assignment import add_assignment, new_solver
+from fleetune.solving.split.assignment import SolverLimit, add_assignment, new_solver
 from fleetune.solving.split.energetic import EnergeticBound
 from fleetune.solving.split.instance import Bools
 from fleetune.solving.split.schedule_cache import ScheduleCache, clients_of, helper_of
@@ -30,20 +30,21 @@ class Verdict(NamedTuple):
     """Result for one horizon."""
 
     masks: list[int] | None
-    """Clients of each helper in the last assignment that no cut excludes; it meets the horizon if `meets_horizon`."""
+    """[helper], mask of its clients in the last assignment that no cut excludes."""
     meets_horizon: bool
+    """True if schedules of `masks` within the horizon are known."""
     impossible: bool
     """True if it is proven that no plan has this makespan."""
 
 
 class BendersMaster:
-    """Master problem with the cuts that it has learned."""
+    """Master problem and its cuts, which it keeps across horizons."""
 
     def __init__(self, energetic: EnergeticBound, cache: ScheduleCache, seed: int = 0) -> None:
         self.energetic, self.cache, self.instance = energetic, cache, cache.instance
         self.seed = seed
         self.spent = 0.0
-        """Deterministic solver seconds so far, plus CHOICE per call."""
+        """Deterministic solver seconds so far, plus BUILD_COST per call."""
         self.nogoods: dict[tuple[int, int], int] = {}
         """(representative helper, mask of clients) -> lower bound on their makespan there."""
 
@@ -70,7 +71,7 @@ class BendersMaster:
         for _ in range(rounds):
             if work <= 0 or deadline.left_s() <= 0:
                 break
-            status, found, spent = self._solve_master(horizon, within, hint, (work, deadline.left_s()))
+            status, found, spent = self._solve_master(horizon, within, hint, SolverLimit(work, deadline.left_s()))
             work -= spent
             self.spent += spent + BUILD_COST
             if status == "impossible":
@@ -93,7 +94,7 @@ class BendersMaster:
         return mask != 0 and self.cache.find(helper, mask).value > horizon and not self._fits(helper, mask, horizon)
 
     def _fits(self, helper: int, mask: int, horizon: int) -> bool:
-        """Return True if a schedule within the horizon is found."""
+        """Return True if a search finds a schedule within the horizon."""
         found = self.cache.decide(helper, mask, horizon, PROOF_NODES)
         return found.value <= horizon
 
@@ -131,20 +132,19 @@ class BendersMaster:
         return 1
 
     def _solve_master(
-        self, horizon: int, opened: Bools, hint: Sequence[int] | None, limits: tuple[float, float]
+        self, horizon: int, opened: Bools, hint: Sequence[int] | None, limit: SolverLimit
     ) -> tuple[str, list[int] | None, float]:
-        """Choose an assignment that no cut excludes; limits: deterministic seconds and wall-clock seconds."""
+        """Choose an assignment that no cut excludes; return status, masks and deterministic seconds spent."""
         from ortools.sat.python import cp_model
 
         model = cp_model.CpModel()
-        work, left_s = limits
         on = add_assignment(model, opened, self.instance.helper_memory, self.instance.client_memory)
         self.add_cuts(model, on, horizon)
         if hint is not None:
             helper = helper_of(self.instance, hint)
             for (i, j), here in on.items():
                 model.add_hint(here, helper[j] == i)
-        solver = new_solver(work, left_s, seed=self.seed)
+        solver = new_solver(limit, seed=self.seed)
         status = solver.solve(model)
         spent = max(1e-3, float(solver.response_proto.deterministic_time))
         if status == cp_model.INFEASIBLE:

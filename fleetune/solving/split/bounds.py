@@ -17,6 +17,7 @@ import numpy as np
 from fleetune.solving.limits import Deadline
 from fleetune.solving.split.energetic import EnergeticBound, Floats
 from fleetune.solving.split.instance import Bools, Instance
+from fleetune.solving.split.schedule import Gap
 from fleetune.solving.split.schedule_cache import masks_of
 
 MAX_PAIRS = 5_000
@@ -34,7 +35,7 @@ def quick_bound(instance: Instance, deadline: Deadline | None = None) -> int:
 def energetic_bound(energetic: EnergeticBound, high: int, most_pairs: int, deadline: Deadline | None = None) -> int:
     """Return `quick_bound`, and keep the cuts it finds in `energetic`; high: the makespan of a plan.
 
-    If time runs out, the bound is that of the stages that finished.
+    If time runs out, the bound is that of the steps that finished.
     """
     instance = energetic.instance
     low = min(high, max(energetic.path_bound(), volume_bound(instance)))
@@ -42,10 +43,9 @@ def energetic_bound(energetic: EnergeticBound, high: int, most_pairs: int, deadl
 
 
 def volume_bound(instance: Instance) -> int:
-    """Return the least total work divided by the helpers in use; a helper also waits for its first release and last
-    tail.
+    """Return the least total work, with each helper's first release and last tail, divided by the helpers in use.
 
-    The helpers in use are unknown: the bound takes the best number of those with the least such wait.
+    The helpers in use are unknown: the bound takes the best number of those with the smallest release and tail.
     """
     least = np.where(instance.linked, instance.forward + instance.backward, NONE).min(axis=0).sum()
     first = np.where(instance.linked, instance.release, NONE).min(axis=1)
@@ -79,18 +79,16 @@ class BranchAndCut(NamedTuple):
     """Clients of each helper in the best assignment found, or None; it meets the cuts, not always the horizon."""
 
 
-def branch_and_cut_bound(
-    energetic: EnergeticBound, span: tuple[int, int], nodes: int, left_s: float = math.inf
-) -> BranchAndCut:
-    """Return a bound on plans shorter than `span[1]`, after at most `nodes` nodes; span[0]: a known bound."""
+def branch_and_cut_bound(energetic: EnergeticBound, gap: Gap, nodes: int, left_s: float = math.inf) -> BranchAndCut:
+    """Return a bound on plans shorter than `gap.makespan`, after at most `nodes` nodes of branch and cut."""
     from scipy.optimize import Bounds, LinearConstraint, milp
 
-    instance, horizon = energetic.instance, span[1] - 1
+    instance, horizon = energetic.instance, gap.makespan - 1
     opened = energetic.open_at(horizon)
     if not opened.any(axis=0).all():
-        return BranchAndCut(span[1], None)
+        return BranchAndCut(gap.makespan, None)
     unit = max(1, horizon // MAX_UNITS)
-    matrix, least, most = _rows(energetic, span[0], opened, unit)
+    matrix, least, most = _rows(energetic, gap.lower_bound, opened, unit)
     count = int(opened.sum())
     options: dict[str, float] = {"node_limit": nodes}
     if math.isfinite(left_s):
@@ -103,8 +101,8 @@ def branch_and_cut_bound(
         options=options,
     )
     if solved.status == 2:
-        return BranchAndCut(span[1], None)
-    bound = span[0]
+        return BranchAndCut(gap.makespan, None)
+    bound = gap.lower_bound
     if solved.mip_dual_bound is not None and math.isfinite(solved.mip_dual_bound):
         bound = max(bound, unit * math.ceil(solved.mip_dual_bound - SLACK))
     if solved.x is None:

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fleetune.solving.split.assignment import add_assignment, new_solver
+from fleetune.solving.split.assignment import SolverLimit, add_assignment, new_solver
 from fleetune.solving.split.benders import BendersMaster
 from fleetune.solving.split.instance import Bools, Instance
-from fleetune.solving.split.schedule import BACKWARD, FORWARD, TaskRow, merged
+from fleetune.solving.split.schedule import BACKWARD, FORWARD, Gap, TaskRow, merged
 from fleetune.solving.split.schedule_cache import helper_of
 
 MAX_SLOTS = 60_000
@@ -36,41 +36,34 @@ class CpResult(NamedTuple):
 
 
 def improve_plan(
-    master: BendersMaster,
-    masks: Sequence[int],
-    rows: Sequence[TaskRow],
-    span: tuple[int, int],
-    limits: tuple[float, float],
+    master: BendersMaster, masks: Sequence[int], rows: Sequence[TaskRow], gap: Gap, limit: SolverLimit
 ) -> CpResult:
-    """Search for a plan better than `masks` and `rows`.
-
-    span: the best known bound and that plan's makespan; limits: deterministic seconds and wall-clock seconds.
-    """
+    """Search for a plan better than `masks` and `rows`. gap: the best known bound and that plan's makespan."""
     model: _CpModel
-    instance, opened = master.instance, master.energetic.open_at(span[1] - 1)
+    instance, opened = master.instance, master.energetic.open_at(gap.makespan - 1)
     most = MAX_PAID_SLOTS if instance.switch_cost.any() else MAX_SLOTS
-    if instance.preemptive and _slots(instance, opened, span[1] - 1) <= most:
-        model = _TimeIndexedModel(master, span)
+    if instance.preemptive and _slots(instance, opened, gap.makespan - 1) <= most:
+        model = _TimeIndexedModel(master, gap)
     elif int(opened.sum()) <= MAX_INTERVALS:
-        model = _IntervalModel(master, span)
+        model = _IntervalModel(master, gap)
     else:
-        return CpResult(None, [], span[0])
+        return CpResult(None, [], gap.lower_bound)
     model.hint(masks, rows)
-    answer = model.solve(*limits)
+    answer = model.solve(limit)
     # the interval model restricts preemptive problems: its plan is valid, its bound is not
-    return answer if model.exact else answer._replace(bound=span[0])
+    return answer if model.exact else answer._replace(bound=gap.lower_bound)
 
 
 class _CpModel(ABC):
     """Common part of both models: assignment variables and the makespan to minimise."""
 
-    def __init__(self, master: BendersMaster, span: tuple[int, int]) -> None:
+    def __init__(self, master: BendersMaster, gap: Gap) -> None:
         from ortools.sat.python import cp_model
 
-        self.instance, self.master, self.span = master.instance, master, span
+        self.instance, self.master, self.gap = master.instance, master, gap
         self.model = cp_model.CpModel()
-        self.makespan = self.model.new_int_var(span[0], span[1] - 1, "makespan")
-        opened = master.energetic.open_at(span[1] - 1)
+        self.makespan = self.model.new_int_var(gap.lower_bound, gap.makespan - 1, "makespan")
+        opened = master.energetic.open_at(gap.makespan - 1)
         self.pairs: list[tuple[int, int]] = [(int(i), int(j)) for i, j in np.argwhere(opened)]
         self.on = add_assignment(self.model, opened, self.instance.helper_memory, self.instance.client_memory)
         self.possible = bool(opened.any(axis=0).all())
@@ -79,9 +72,9 @@ class _CpModel(ABC):
         """[client], the helpers it may be on."""
         for i, j in self.pairs:
             self.reached[j].append(i)
-        master.add_cuts(self.model, self.on, span[1] - 1)
+        master.add_cuts(self.model, self.on, gap.makespan - 1)
         for row in master.energetic.cuts:
-            if row.edge <= span[0]:
+            if row.edge <= gap.lower_bound:
                 held = [j for j in np.flatnonzero(row.weight).tolist() if (row.helper, j) in self.on]
                 need = sum(int(row.weight[j]) * self.on[row.helper, j] for j in held)
                 self.model.add(need + row.edge <= self.makespan)
@@ -96,16 +89,16 @@ class _CpModel(ABC):
         for (i, j), here in self.on.items():
             self.model.add_hint(here, helper[j] == i)
 
-    def solve(self, work: float, left_s: float) -> CpResult:
+    def solve(self, limit: SolverLimit) -> CpResult:
         from ortools.sat.python import cp_model
 
         if not self.possible:
-            return CpResult(None, [], self.span[1])
-        solver = new_solver(work, left_s)
+            return CpResult(None, [], self.gap.makespan)
+        solver = new_solver(limit)
         status = solver.solve(self.model)
         if status == cp_model.INFEASIBLE:
-            return CpResult(None, [], self.span[1])
-        bound = max(self.span[0], int(np.ceil(solver.best_objective_bound - 1e-6)))
+            return CpResult(None, [], self.gap.makespan)
+        bound = max(self.gap.lower_bound, int(np.ceil(solver.best_objective_bound - 1e-6)))
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return CpResult(None, [], bound)
         helper = [0] * self.instance.clients
@@ -126,13 +119,15 @@ class _CpModel(ABC):
 class _IntervalModel(_CpModel):
     """Model without preemption."""
 
-    def __init__(self, master: BendersMaster, span: tuple[int, int]) -> None:
-        super().__init__(master, span)
+    def __init__(self, master: BendersMaster, gap: Gap) -> None:
+        super().__init__(master, gap)
         instance, model = self.instance, self.model
         self.exact = not instance.preemptive
         if not self.possible:
             return
-        self.start = [[model.new_int_var(0, span[1], "") for _ in range(instance.clients)] for _ in (FORWARD, BACKWARD)]
+        self.start = [
+            [model.new_int_var(0, gap.makespan, "") for _ in range(instance.clients)] for _ in (FORWARD, BACKWARD)
+        ]
         switches = np.repeat(2 * instance.switch_cost[:, None], instance.clients, axis=1)
         for j in range(instance.clients):
             ahead, back = self.start[FORWARD][j], self.start[BACKWARD][j]
@@ -165,9 +160,9 @@ class _IntervalModel(_CpModel):
 class _TimeIndexedModel(_CpModel):
     """Model with preemption at the end of every slot."""
 
-    def __init__(self, master: BendersMaster, span: tuple[int, int]) -> None:
-        super().__init__(master, span)
-        instance, horizon = self.instance, span[1] - 1
+    def __init__(self, master: BendersMaster, gap: Gap) -> None:
+        super().__init__(master, gap)
+        instance, horizon = self.instance, gap.makespan - 1
         self.windows = {(i, j): _windows(instance, i, j, horizon) for i, j in self.pairs}
         self.runs: dict[tuple[int, int, int, int], Any] = {}
         """(helper, client, direction, slot) -> literal."""

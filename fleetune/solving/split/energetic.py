@@ -73,7 +73,7 @@ class TaskGrid(NamedTuple):
         return cls(starts, remainders, start, remainder, owner, kept)
 
     def violated(self, share: Floats, horizon: float, tolerance: float) -> list[tuple[int, int]]:
-        """Return the most violated (a, b), at most A_ROUND of them."""
+        """Return the most violated (a, b), at most CUTS_PER_HELPER of them."""
         load = np.zeros((len(self.starts), len(self.remainders)))
         np.add.at(load, (self.start, self.remainder), self.tasks.length * share[self.owner])
         load = load[::-1, ::-1].cumsum(axis=0).cumsum(axis=1)[::-1, ::-1]
@@ -156,8 +156,10 @@ class EnergeticBound:
         return added
 
     def excess(self, horizon: int) -> tuple[float, Floats | None]:
-        """Return the excess of the best fractional assignment over `horizon` (0: it fits, inf: there is none), and
-        it."""
+        """Return the best fractional assignment and its excess over `horizon`: (excess, assignment).
+
+        An excess of 0 meets the horizon; it is infinite, and the assignment None, if there is none.
+        """
         share: Floats | None = None
         beyond = 0.0
         for _ in range(MAX_ROUNDS):
@@ -222,8 +224,7 @@ class EnergeticBound:
         return 0.0, None
 
     def _constraints(self, horizon: int, opened: Bools):  # type: ignore[no-untyped-def]
-        """Return matrix and limits: cuts over the open pairs and the excess relative to the horizon, then relative
-        memory."""
+        """Return matrix and limits: cuts over the open pairs and the relative excess, then relative memory."""
         from scipy.sparse import csr_matrix
 
         instance = self.instance

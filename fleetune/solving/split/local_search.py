@@ -30,7 +30,7 @@ TENURE = 7
 STALE = 400
 """Steps without improvement before the search restarts from the best assignment."""
 PREFERRED, PREFERRED_SHARE = 3, 0.8
-"""A client moves to one of its NEAREST preferred helpers with probability NEAR, else to any."""
+"""A client moves to one of its PREFERRED first preferences with probability PREFERRED_SHARE, else to any."""
 RESTARTS = 4
 """Restarts per target."""
 
@@ -50,7 +50,7 @@ class TabuSearch:
     def __init__(
         self, cache: ScheduleCache, masks: Sequence[int], seed: str, preferred: Sequence[Sequence[int]]
     ) -> None:
-        """near: [client], helpers by preference."""
+        """preferred: [client], helpers by preference."""
         self.cache, self.random = cache, Random(seed)
         self.preferred = [list(helpers[:PREFERRED]) for helpers in preferred]
         self.masks, self.value = list(masks), max(cache.makespans(masks))
@@ -243,7 +243,7 @@ class LargeNeighbourhoodSearch:
         return self.master.spent + EFFORT_S * self.cache.effort
 
     def _group(self) -> tuple[int, ...] | None:
-        """Return an untried group of helpers that contains a latest one, or None."""
+        """Return an untried group of helpers that contains one with the largest makespan, or None."""
         late = [i for i, value in enumerate(self.values) if value == self.value]
         for size in WORK:
             groups = []

@@ -22,6 +22,8 @@ from fleetune.solving.split.schedule import BACKWARD, FORWARD, TaskRow
 
 
 class RelaxedSchedule(NamedTuple):
+    """First start and last end of each task, and the interruptions."""
+
     start: list[int]
     end: list[int]
     interrupted: list[tuple[int, int]]

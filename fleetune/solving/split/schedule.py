@@ -134,6 +134,14 @@ class SearchOptions(NamedTuple):
     """[client], a known assignment that fits; finding one can be hard."""
 
 
+class Gap(NamedTuple):
+    """Best known bound and plan of a problem."""
+
+    lower_bound: int
+    """No plan has a shorter makespan."""
+    makespan: int
+
+
 class Candidate(NamedTuple):
     """A schedule and its assignment."""
 

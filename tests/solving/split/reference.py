@@ -101,9 +101,9 @@ class _Interrupted(_Times):
 
     @cache  # noqa: B019 - lives as long as one tiny problem
     def _from(self, now: int, last: int, state: tuple[tuple[int, int, int, int, int], ...]) -> int:
-        """state: per client its release, forward left, ready time of the backward (-1: unknown), backward left, pieces
-        so far.
+        """Return the least makespan from here on.
 
+        state: per client its release, forward left, ready time of the backward (-1: unknown), backward left, pieces.
         Branches that cannot beat an order without interruptions are cut off.
         """
         if all(q == 0 for _, _, _, q, _ in state):

@@ -8,6 +8,7 @@ from fleetune.solving.split.benders import BendersMaster
 from fleetune.solving.split.bounds import branch_and_cut_bound, energetic_bound, quick_bound, volume_bound
 from fleetune.solving.split.energetic import EnergeticBound
 from fleetune.solving.split.instance import Instance
+from fleetune.solving.split.schedule import Gap
 from fleetune.solving.split.schedule_cache import ScheduleCache
 from tests.solving.split.problems import random_problem, scenario_problem, tiny_problem
 from tests.solving.split.reference import best
@@ -29,7 +30,7 @@ def test_never_above_the_best(preemptive: bool) -> None:
         assert quick_bound(instance) <= least
         energetic = EnergeticBound(instance)
         low = energetic_bound(energetic, least + 3, 1000)
-        assert branch_and_cut_bound(energetic, (low, least + 3), 1000).bound <= least
+        assert branch_and_cut_bound(energetic, Gap(low, least + 3), 1000).bound <= least
         met += quick_bound(instance) == least
     assert met > 40
 

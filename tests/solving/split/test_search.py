@@ -8,13 +8,14 @@ import pytest
 
 from fleetune.errors import Infeasible
 from fleetune.solving.api import document
+from fleetune.solving.split.assignment import SolverLimit
 from fleetune.solving.split.benders import BendersMaster
 from fleetune.solving.split.cp_model import improve_plan
 from fleetune.solving.split.energetic import EnergeticBound
 from fleetune.solving.split.instance import Instance
 from fleetune.solving.split.methods.baselines import balanced_greedy
 from fleetune.solving.split.problem import MATRICES, Problem, Solution
-from fleetune.solving.split.schedule import makespan, verify
+from fleetune.solving.split.schedule import Gap, makespan, verify
 from fleetune.solving.split.schedule_cache import ScheduleCache, masks_of
 from fleetune.solving.split.single_machine import SingleMachine
 from fleetune.solving.split.solve import solve
@@ -56,8 +57,8 @@ def test_cp_model(preemptive: bool, switch: int) -> None:
         start = balanced_greedy(instance)
         value = makespan(instance, start.helper, start.rows)
         master = BendersMaster(EnergeticBound(instance), ScheduleCache(instance))
-        limits = (20.0, float("inf"))
-        answer = improve_plan(master, masks_of(instance, start.helper), start.rows, (0, value), limits)
+        gap, limit = Gap(0, value), SolverLimit(20.0)
+        answer = improve_plan(master, masks_of(instance, start.helper), start.rows, gap, limit)
         if answer.helper is None:
             assert value == least
             assert answer.bound == value

@@ -1,4 +1,4 @@
-"""The planners: each takes an instance and search options and returns a candidate."""
+"""Methods of kind "split": each takes an instance and search options and returns a candidate."""
 
 SUMMARIES = {
     "auto": "ours: the best start improved by local search, the constraint solver where it is small; with a bound",

@@ -1,5 +1,4 @@
-"""The paper's ADMM decomposition: J. Tirana et al., "Workflow Optimization for Parallel Split Learning", INFOCOM 2024,
-V.
+"""The ADMM decomposition of J. Tirana et al., "Workflow Optimization for Parallel Split Learning", INFOCOM 2024, V.
 
 Problem 2 (forward tasks and assignment) is solved by the alternating direction method of multipliers, Algorithm 1: the
 schedule w and the assignment y take turns under the l1 augmented Lagrangian of eq. (16), tightened by eq. (20); lambda
@@ -22,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fleetune.solving.limits import Deadline
-from fleetune.solving.split.assignment import add_assignment, find_assignment, new_solver
+from fleetune.solving.split.assignment import SolverLimit, add_assignment, find_assignment, new_solver
 from fleetune.solving.split.instance import Bools, Instance, Ints
 from fleetune.solving.split.methods.baselines import balanced_assignment
 from fleetune.solving.split.preemptive import Job, minimise_max_cost, schedule_backwards
@@ -216,7 +215,7 @@ def _greedy(forward: ForwardProblem) -> Ints:
 
 def _solver(options: SearchOptions) -> Any:
     left_s = math.inf if options.time_limit_s is None else options.time_limit_s
-    return new_solver(WORK, left_s, seed=options.seed)
+    return new_solver(SolverLimit(WORK, left_s), seed=options.seed)
 
 
 ITERATIONS = 6
@@ -230,7 +229,7 @@ MAX_TERMS = 1_000_000
 SLOTS_S, TERM_S = 1e-4, 2e-6
 """Approximate seconds to build a schedule sub-problem, per pair and per term; no deadline interrupts it."""
 PATIENCE = 2
-"""Consecutive assignments seen before that end the search, because it cycles."""
+"""The search cycles, and ends, after this many consecutive assignments that it has seen before."""
 
 
 class _BatchPlan(NamedTuple):

@@ -1,5 +1,4 @@
-"""The paper's heuristics (J. Tirana et al., INFOCOM 2024): `balanced-greedy` (section VI) and `random-fcfs` (section
-VII).
+"""The heuristics of J. Tirana et al. (INFOCOM 2024): `balanced-greedy` (section VI), `random-fcfs` (section VII).
 
 balanced-greedy, step 1: in the order of the clients, each goes to the helper with the fewest clients among those with a
 link and enough memory left. Step 2: first come, first served, without interruptions. The paper does not say what
@@ -58,7 +57,7 @@ def random_fcfs(instance: Instance, options: SearchOptions = SearchOptions()) ->
 
 
 def random_assignment(instance: Instance, rng: random.Random, feasible: Sequence[int] | None = None) -> list[int]:
-    """Draw an assignment within memory, for problems that have one. placed: an assignment that fits, if known."""
+    """Draw an assignment within memory, for problems that have one. feasible: one, if known."""
     for _ in range(TRIES):
         helper = _random_greedy(instance, rng)
         if helper is not None:
@@ -69,6 +68,7 @@ def random_assignment(instance: Instance, rng: random.Random, feasible: Sequence
 
 
 def _random_greedy(instance: Instance, rng: random.Random) -> list[int] | None:
+    """Assign clients in random order, each to any helper with memory left; None if one finds none."""
     left = instance.helper_memory.copy()
     helper = [-1] * instance.clients
     for j in rng.sample(range(instance.clients), instance.clients):

@@ -21,6 +21,7 @@ from __future__ import annotations
 import numpy as np
 
 from fleetune.solving.limits import Deadline
+from fleetune.solving.split.assignment import SolverLimit
 from fleetune.solving.split.benders import BendersMaster
 from fleetune.solving.split.bounds import branch_and_cut_bound, energetic_bound, volume_bound
 from fleetune.solving.split.cp_model import improve_plan
@@ -28,7 +29,7 @@ from fleetune.solving.split.energetic import EnergeticBound, Floats
 from fleetune.solving.split.instance import Instance
 from fleetune.solving.split.local_search import LargeNeighbourhoodSearch, TabuSearch
 from fleetune.solving.split.methods.baselines import balanced_greedy, random_fcfs
-from fleetune.solving.split.schedule import Candidate, SearchOptions, TaskRow, completion
+from fleetune.solving.split.schedule import Candidate, Gap, SearchOptions, TaskRow, completion
 from fleetune.solving.split.schedule_cache import ScheduleCache, clients_of, helper_of, masks_of
 from fleetune.solving.split.single_machine import MachineSchedule, SingleMachine
 
@@ -69,8 +70,13 @@ class Search:
         return self.bound >= self.value or self.deadline.expired
 
     @property
+    def gap(self) -> Gap:
+        """Bound and makespan."""
+        return Gap(self.bound, self.value)
+
+    @property
     def gap_is_wide(self) -> bool:
-        """True if plan and bound are further apart than WIDE."""
+        """True if plan and bound are further apart than WIDE_GAP."""
         return not self.done and self.value - self.bound > WIDE_GAP * self.bound
 
     def candidate(self) -> Candidate:
@@ -118,9 +124,7 @@ class Search:
         pairs = self.instance.linked.size
         if self.done or pairs > MAX_BRANCHED:
             return
-        found = branch_and_cut_bound(
-            self.energetic, (self.bound, self.value), max(1, round(effort / pairs)), self.deadline.left_s()
-        )
+        found = branch_and_cut_bound(self.energetic, self.gap, max(1, round(effort / pairs)), self.deadline.left_s())
         self.bound = min(self.value, max(self.bound, found.bound))
         if found.masks is not None and self.cache.fits(found.masks):
             self._accept(found.masks, max(self.cache.makespans(found.masks)))
@@ -149,8 +153,8 @@ class Search:
             self.master,
             self.masks,
             self.cache.rows(self.masks),
-            (self.bound, self.value),
-            (work, self.deadline.left_s()),
+            self.gap,
+            SolverLimit(work, self.deadline.left_s()),
         )
         self.bound = max(self.bound, answer.bound)
         if answer.helper is not None:
@@ -166,8 +170,7 @@ class Search:
         return machine.solve(clients, nodes=nodes, below=self.value + 1, enough=self.value).rows or rows
 
     def _start_without_relaxation(self) -> None:
-        """Build a start without linear programs: clients go where their paths are short and the helper is not
-        overloaded."""
+        """Build a start without linear programs: clients go to helpers with short paths that are not overloaded."""
         self.bound = max(self.energetic.path_bound(), volume_bound(self.instance))
         masks = self._round_shares(np.where(self.instance.linked, 1.0 / (1.0 + self.energetic.path_lengths), 0.0))
         if masks is not None:
