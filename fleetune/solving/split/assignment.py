@@ -177,7 +177,8 @@ def require_assignment(instance: Instance, problem: Problem, deadline: Deadline 
     """Return a helper per client; Infeasible names who lacks what, unless all fit within links and memory.
 
     Checked in this order: a client without a link; a client that exceeds every linked helper's memory; total memory;
-    else the clients left over when as many as possible are assigned. Raises TryAgain if time runs out before either is known.
+    else the clients left over when as many as possible are assigned. Raises TryAgain if time runs out before an answer
+    is known.
     """
     deadline = deadline or Deadline(None)
     for client in np.flatnonzero(~instance.linked.any(axis=0)).tolist():
