@@ -4,6 +4,8 @@ Chains of segments, which planners simulate by the million, run compiled (`pipel
 lowered to a task graph (`lowering`) and run in plain Python (`event_simulation`), by the same rules.
 """
 
+from typing import NamedTuple
+
 from fleetune.clock.costs import device_bytes, interpolate, lost_s_per_byte, nanoseconds, remaining_shares
 from fleetune.clock.event_simulation import Trace, simulate_graph
 from fleetune.clock.lowering import LoweredPlan, PassTimes, PlanLowering
@@ -18,6 +20,13 @@ from fleetune.errors import Refused
 TIME_QUANTUM_S = 2.0**-40
 """Times of units are whole multiples of this quantum, about 1 ps. Their sums are exact up to two hours, so they do not
 depend on the order of addition."""
+
+
+class CutBytes(NamedTuple):
+    """Bytes per sample that cross a cut, forward and backward."""
+
+    output: int
+    gradient: int
 
 
 def forecast(plan: Plan, fleet: Fleet, profile: Profile) -> Forecast:
@@ -41,7 +50,7 @@ class Clock:
         self._times: dict[tuple[str, int], tuple[list[float], list[float]]] = {}
 
     def unit_times(self, device: str, samples: int) -> tuple[list[float], list[float]]:
-        """Median forward and backward seconds of every unit on `device` with `samples` samples, in whole quanta."""
+        """Return median forward and backward seconds of every unit on `device`, in whole quanta."""
         key = (device, samples)
         if key not in self._times:
             measured = self.profile.times_of(device)
@@ -83,7 +92,7 @@ class Clock:
         return PlanLowering(plan, self.fleet, units, self._costs(plan)).lower()
 
     def round_s(self, plan: Plan) -> float:
-        """Seconds of one round; cheaper than `forecast`, for comparing many plans."""
+        """Return the seconds of one round; cheaper than `forecast`, for comparing many plans."""
         return self._simulate_chain(plan).round_ns / 1e9 if plan.is_chain else self._simulate_graph(plan)[1]
 
     def forecast(self, plan: Plan) -> Forecast:
@@ -107,7 +116,7 @@ class Clock:
         )
 
     def deadlocked(self, plan: Plan) -> dict[str, int]:
-        """Device -> position among its forwards and backwards where it waits for ever; empty without a deadlock."""
+        """Return device -> position among its forwards and backwards where it waits for ever; empty if all run."""
         if not plan.is_chain:
             lowered = self.lower(plan)
             return {lowered.devices[device]: at for device, at in simulate_graph(lowered.graph).deadlocked.items()}
@@ -115,11 +124,11 @@ class Clock:
         return {segments[p].devices[place]: at for p, place, at in simulate(self.pipeline(plan)).deadlocked}
 
     def memory_bytes(self, plan: Plan, device: str) -> int:
-        """Peak bytes of `device` in this plan, the runtime's own included."""
+        """Return the peak bytes of `device` in this plan, the runtime's own included."""
         return device_bytes(plan, device, self.profile)
 
     def trainable_bytes(self, segment: Segment) -> int:
-        """Bytes that the group's all-reduce sums."""
+        """Return the bytes that the group's all-reduce sums."""
         return sum(self.profile.units[self._position(name)].trainable_bytes for name in segment.trained)
 
     def _simulate_chain(self, plan: Plan) -> PipelineTrace:
@@ -130,7 +139,7 @@ class Clock:
         return trace
 
     def _simulate_graph(self, plan: Plan) -> tuple[tuple[TimelineRow, ...], float]:
-        """Timeline and seconds of one round of any plan. Refused: a deadlock."""
+        """Return timeline and seconds of one round of any plan. Refused: a deadlock."""
         lowered = self.lower(plan)
         trace = simulate_graph(lowered.graph)
         for device, position in trace.deadlocked.items():
@@ -140,7 +149,7 @@ class Clock:
         return graph_rows(plan, lowered, trace, reduced), max(ends_ns) / 1e9
 
     def _all_reduces(self, plan: Plan, lowered: LoweredPlan, trace: Trace) -> list[AllReduce]:
-        """All-reduce of each group, from the end of its slowest member; none if the plan has a collector."""
+        """Return the all-reduce of each group, from the end of its slowest member; none if the plan has a collector."""
         ends: dict[tuple[int, int], int] = {}
         for number, (at, index, _, letter, _) in enumerate(lowered.tasks):
             if letter == BACKWARD:
@@ -155,14 +164,14 @@ class Clock:
         return found
 
     def _ring_ns(self, segment: Segment) -> int:
-        """2(|G|-1) · (largest latency + w / (|G| · smallest bandwidth)), as in `pipeline_arrays`."""
+        """Return 2(|G|-1) · (largest latency + w / (|G| · smallest bandwidth)), as in `pipeline_arrays`."""
         links = [self._links[a, b] for a in segment.devices for b in segment.devices if a != b]
         count, slowest = len(segment.devices), min(link.bytes_per_s for link in links)
         latency_s = max(link.latency_s for link in links)
         return nanoseconds(2 * (count - 1) * (latency_s + self.trainable_bytes(segment) / (count * slowest)))
 
     def _costs(self, plan: Plan) -> dict[tuple[int, int, str, int], PassTimes]:
-        """(Lane, segment, device, micro-batch) -> seconds; backward passes end at the first trained unit."""
+        """Return (lane, segment, device, micro-batch) -> seconds; backward passes end at the first trained unit."""
         left = remaining_shares(plan.gates, self.profile)
         costs = {}
         for at, lane in enumerate(plan.lanes):
@@ -187,12 +196,14 @@ class Clock:
         for place, share in enumerate(segment.shares):
             forward, backward = self.unit_times(share.device, share.samples)
             lost_s = self._lost_s_per_byte[share.device] * share.samples
+            forward_s = sum(forward[k] for k in positions) + lost_s * (before.output + after.output)
+            backward_s = sum(backward[k] for k in positions) + lost_s * (before.gradient + after.gradient)
             members.append(
                 Member(
                     device=plan.devices.index(share.device),
                     samples=share.samples,
-                    forward_ns=nanoseconds(sum(forward[k] for k in positions) + lost_s * (before[0] + after[0])),
-                    backward_ns=nanoseconds(sum(backward[k] for k in positions) + lost_s * (before[1] + after[1])),
+                    forward_ns=nanoseconds(forward_s),
+                    backward_ns=nanoseconds(backward_s),
                     order=_given_order(plan, segment.devices[place]),
                 )
             )
@@ -200,16 +211,16 @@ class Clock:
             members=tuple(members),
             warmup=segment.warmup,
             trainable_bytes=self.trainable_bytes(segment),
-            output_bytes=after[0],
-            gradient_bytes=after[1],
+            output_bytes=after.output,
+            gradient_bytes=after.gradient,
         )
 
-    def _cut(self, lane: Lane, index: int) -> tuple[int, int]:
-        """Bytes per sample that cross the cut after a segment, forward and backward; 0 at both ends of the lane."""
+    def _cut(self, lane: Lane, index: int) -> CutBytes:
+        """Return the bytes that cross the cut after a segment; 0 at both ends of the lane."""
         if index < 0 or index == len(lane.segments) - 1:
-            return 0, 0
+            return CutBytes(0, 0)
         last = self.profile.units[self._position(lane.segments[index].units[-1])]
-        return last.output_bytes, last.gradient_bytes
+        return CutBytes(last.output_bytes, last.gradient_bytes)
 
     def _position(self, unit: str) -> int:
         if unit not in self._positions:
@@ -230,7 +241,7 @@ def _deadlock(device: str, position: int) -> Refused:
 
 
 def _given_order(plan: Plan, device: str) -> Order | None:
-    """Forwards and backwards of an explicit order; None without one. All-reduces follow implicitly."""
+    """Return the forwards and backwards of an explicit order; None without one. All-reduces follow implicitly."""
     for order in plan.order:
         if order.device == device:
             actions = [parse_action(spelling) for spelling in order.actions]

@@ -94,7 +94,7 @@ class PlanLowering:
         return LoweredPlan(TaskGraph(tasks, transfers, orders, ready), keys, tuple(self.infos), tuple(self.orders))
 
     def _order(self, device: str) -> list[TaskKey]:
-        """Forwards and backwards of a device in order. Refused: foreign and repeated actions."""
+        """Return the forwards and backwards of a device in order. Refused: foreign and repeated actions."""
         keys: dict[TaskKey, None] = {}
         for action in actions_of(self.plan, device):
             if action.letter not in (FORWARD, BACKWARD):
@@ -171,7 +171,7 @@ class PlanLowering:
         return nanoseconds(seconds + self.lost_s_per_byte[device] * (end - first) * per_sample)
 
     def _wire_bytes_of(self, key: TaskKey) -> int:
-        """Bytes on the wire of a task's inputs and outputs, without updates."""
+        """Return the bytes on the wire of a task's inputs and outputs, without updates."""
         lane, index, device, letter = self.plan.lanes[key.lane], key.segment, key.device, key.letter
         segment, total = lane.segments[index], 0
         for other, cut, letters in ((index - 1, index - 1, "FB"), (index + 1, index, "BF")):
@@ -201,7 +201,7 @@ class PlanLowering:
         )
 
     def _tie_break(self, info: TransferInfo) -> tuple[int, int, int]:
-        """(Lower of the two segments joined, sender's place, receiver's place)."""
+        """Return (lower of the two segments joined, sender's place, receiver's place)."""
         segments = self.plan.lanes[info.lane].segments
         if info.letter == UPDATE:
             return info.segment, 0, 0

@@ -114,7 +114,7 @@ def _fill_member_routes(layout: PipelineArrays, inputs: SimInput, g: int, p: int
 
 @compiled
 def all_reduce_ns(layout: PipelineArrays, p: int) -> int:
-    """Duration of stage p's ring all-reduce in ns; 0 for a single member.
+    """Return the duration of stage p's ring all-reduce in ns; 0 for a single member.
 
     2(|G|-1) · (largest latency + w / (|G| · smallest bandwidth)), over all ordered pairs of members.
     """

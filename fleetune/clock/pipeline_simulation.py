@@ -219,7 +219,7 @@ def _transfers(members: list[tuple[int, int]], inputs: SimInput, state: SimState
 
 
 def _all_reduces(pipeline: Pipeline, arrays: PipelineArrays, state: SimState) -> list[AllReduceSpan]:
-    """All-reduce of each stage of several members, from the end of its slowest member."""
+    """Return the all-reduce of each stage of several members, from the end of its slowest member."""
     return [
         AllReduceSpan(p, int(state.ended[p]), int(state.ended[p]) + int(all_reduce_ns(arrays, p)))
         for p, stage in enumerate(pipeline.stages)

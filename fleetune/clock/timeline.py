@@ -25,7 +25,7 @@ class AllReduce(NamedTuple):
 
 
 def chain_rows(lane: Lane, trace: PipelineTrace, trainable_bytes: list[int]) -> tuple[TimelineRow, ...]:
-    """Timeline of a pipeline's trace by start time; the row of a transfer spans its time on the ports."""
+    """Return the timeline of a pipeline's trace by start time; the row of a transfer spans its time on the ports."""
 
     def name(seat: tuple[int, int]) -> str:
         return lane.segments[seat[0]].devices[seat[1]]
@@ -44,7 +44,7 @@ def chain_rows(lane: Lane, trace: PipelineTrace, trainable_bytes: list[int]) -> 
 
 
 def graph_rows(plan: Plan, lowered: LoweredPlan, trace: Trace, reduced: list[AllReduce]) -> tuple[TimelineRow, ...]:
-    """Timeline of a task graph's trace by start time, with a collector's updates on their links."""
+    """Return the timeline of a task graph's trace by start time, with a collector's updates on their links."""
     rows = []
     for number, span in trace.tasks.items():
         at, index, device, letter, m = lowered.tasks[number]
@@ -60,7 +60,7 @@ def graph_rows(plan: Plan, lowered: LoweredPlan, trace: Trace, reduced: list[All
 
 
 def link_bytes(plan: Plan, rows: Iterable[TimelineRow]) -> tuple[LinkBytes, ...]:
-    """Bytes per directed link: cuts, updates, and each group's ring all-reduce in the order of its shares."""
+    """Return bytes per directed link: cuts, updates, and each group's ring all-reduce in the order of its shares."""
     lanes = {lane.name: lane for lane in plan.lanes}
     amounts: dict[tuple[str, str], int] = {}
     for row in rows:
@@ -77,7 +77,7 @@ def link_bytes(plan: Plan, rows: Iterable[TimelineRow]) -> tuple[LinkBytes, ...]
 
 
 def ring_bytes(trainable_bytes: int, members: int) -> int:
-    """Bytes that each member of a ring all-reduce sends to the next."""
+    """Return the bytes that each member of a ring all-reduce sends to the next."""
     return math.ceil(2 * (members - 1) * trainable_bytes / members)
 
 

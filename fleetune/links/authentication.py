@@ -46,7 +46,7 @@ MAX_SESSIONS = 1024
 
 
 def zap_reply(request: Sequence[bytes], names: Mapping[bytes, str]) -> tuple[list[bytes], str | None]:
-    """Reply frames to one ZAP request, and the name of the admitted peer (None: rejected).
+    """Return reply frames to one ZAP request, and the name of the admitted peer (None: rejected).
 
     `names` maps public keys (Z85) to peer names. The name becomes the connection's User-Id, which clients cannot set.
     """

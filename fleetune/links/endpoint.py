@@ -147,7 +147,7 @@ class Endpoint:
         return self._inbox.lost_from
 
     def last_arrival_s(self, sender: str) -> float | None:
-        """Arrival of a sender's newest message in seconds of this machine's monotonic clock; None before the first."""
+        """Return the arrival of a sender's newest message by this machine's monotonic clock; None before the first."""
         return self._inbox.last_arrival_s.get(sender)
 
     @property

@@ -269,7 +269,7 @@ class DelayQueue:
         return heapq.heappop(self._due)[2]
 
     def _wait_s(self, deadline_s: float | None) -> float | None:
-        """Maximum seconds to wait for the next arrival, at least 0; None: forever."""
+        """Return the maximum seconds to wait for the next arrival, at least 0; None: forever."""
         moments_s = [self._due[0][0]] if self._due else []
         if deadline_s is not None:
             moments_s.append(deadline_s)

@@ -72,17 +72,17 @@ class EventLog:
                 self._file.flush()
 
     def started(self, rounds: int) -> None:
-        """A training, or another attempt at it, begins; `rounds` is the planned total."""
+        """Record that a training, or another attempt at it, begins; `rounds` is the planned total."""
         self._write(Event(at_s=self._clock(), event=STARTED, rounds=rounds))
 
     def joined(self, device: str) -> None:
-        """A device joins."""
+        """Record that a device joins."""
         with self._lock:
             self._beats[device] = _Beats(self._clock())
         self._write(Event(at_s=self._clock(), event=JOINED, device=device))
 
     def beat(self, device: str) -> None:
-        """A device beats; one event every `beats_interval_s` sums these up."""
+        """Count a beat of a device; one event every `beats_interval_s` sums these up."""
         now_s = self._clock()
         with self._lock:
             beats = self._beats.setdefault(device, _Beats(now_s))
@@ -94,16 +94,16 @@ class EventLog:
             self._write_beats(device)
 
     def committed(self, round: int) -> None:
-        """All devices have applied a round."""
+        """Record that all devices have applied a round."""
         self._write(Event(at_s=self._clock(), event=COMMITTED, round=round))
 
     def lost(self, device: str, reason: str) -> None:
-        """A device is lost; an empty name: the training breaks off without a device at fault."""
+        """Record the loss of a device; an empty name: the training breaks off without a device at fault."""
         self._write_beats(device)
         self._write(Event(at_s=self._clock(), event=LOST, device=device, reason=reason))
 
     def ended(self, reason: str = DONE) -> None:
-        """The training ends: `done`, or the reason of its failure."""
+        """Record the end of the training: `done`, or the reason of its failure."""
         for device in list(self._beats):
             self._write_beats(device)
         self._write(Event(at_s=self._clock(), event=ENDED, reason=reason))

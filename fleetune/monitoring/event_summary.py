@@ -57,7 +57,7 @@ class _OpenMembership:
         self.last_beat_s = now_s
 
     def end(self, now_s: float, reason: str) -> None:
-        """End it; the silence before the end counts too."""
+        """End the membership; the silence before the end counts too."""
         self.longest_silence_s = max(self.longest_silence_s, now_s - self.last_beat_s)
         self.ended = reason
 
@@ -88,7 +88,7 @@ class EventAggregator:
             self._add(event, event.at_s - self._first_s)
 
     def summary(self) -> EventSummary:
-        """The summary so far; a log without an end event counts as one whose writer is gone."""
+        """Return the summary so far; a log without an end event counts as one whose writer is gone."""
         if not self.ended:
             self._end(NO_END)
         return EventSummary(

@@ -25,7 +25,7 @@ from fleetune.monitoring import EventLog
 from fleetune.training.assignment import validate_supported
 from fleetune.training.checkpoints import COMMITS, CheckpointSaver, StoredCheckpoint, copy_state, trained_tensors
 from fleetune.training.gradients import clip_scale, total_norm
-from fleetune.training.measurements import RoundMeasurements
+from fleetune.training.measurements import MeasuredRound, RoundMeasurements
 from fleetune.training.optimizer import learning_rate
 from fleetune.training.recovery import EVENTS, CommitLog, adopt_newest, plan_start, resume
 from fleetune.training.task import TrainingTask
@@ -127,7 +127,7 @@ def _round_metrics(
         for peer, size in header["sent_bytes"].items():
             sent_bytes[device, peer] = int(size)
     round_s = max(row.end_s for row in rows)
-    measured.add(round, round_s, rows, sent_bytes)
+    measured.add(round, MeasuredRound(round_s, rows, sent_bytes))
     clipped = task.training.clip_norm is not None
     if clipped and not bool(norm.isfinite()):
         raise Refused(
@@ -148,8 +148,8 @@ def _training_metrics(
     """Return the metrics of the whole training; without a new round they hold the earlier attempts' rounds only."""
     by_plan = plan_start(task.work).from_round
     median_s = statistics.median(r.round_s for r in rounds[by_plan:] or rounds)
-    rows, sent = measured.median_round(median_s)
-    timeline = sorted(rows, key=lambda r: (r.start_s, r.device))
+    typical = measured.median_round(median_s) or MeasuredRound(median_s, [], {})
+    timeline = sorted(typical.rows, key=lambda r: (r.start_s, r.device))
     busy = {d: sum(r.end_s - r.start_s for r in timeline if r.device == d and "R" not in r.action.split("/")[1])
             for d in task.plan.plan.devices}  # fmt: skip
     return TrainingMetrics(
@@ -157,7 +157,7 @@ def _training_metrics(
         timeline=tuple(timeline),
         peak_memory_bytes=_amounts(measured.peaks.items()),
         busy_s=_amounts(busy.items()),
-        link_bytes=tuple(LinkBytes(source=a, target=b, bytes=n) for (a, b), n in sorted(sent.items())),
+        link_bytes=tuple(LinkBytes(source=a, target=b, bytes=n) for (a, b), n in sorted(typical.sent_bytes.items())),
         median_round_s=median_s,
         wall_s=wall_s,
         resumed_from_round=first_round,

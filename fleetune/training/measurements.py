@@ -78,6 +78,16 @@ def decode_rows(device: str, parts: Sequence[Buffer]) -> list[list[Any]]:
     return list(rows)
 
 
+@dataclass(frozen=True, slots=True)
+class MeasuredRound:
+    """Measurements of one round on all devices."""
+
+    round_s: float
+    rows: list[TimelineRow]
+    sent_bytes: Mapping[tuple[str, str], int]
+    """(source, target) -> bytes."""
+
+
 class RoundMeasurements:
     """Memory peaks, and the rows and sent bytes of the KEPT_ROUNDS rounds that are nearest to the median."""
 
@@ -85,19 +95,17 @@ class RoundMeasurements:
         self.peaks: dict[str, int] = {}
         """device -> peak in bytes."""
         self._ordered_s: list[float] = []
-        self._kept: dict[int, tuple[float, list[TimelineRow], Mapping[tuple[str, str], int]]] = {}
+        self._kept: dict[int, MeasuredRound] = {}
 
-    def add(
-        self, round: int, round_s: float, rows: list[TimelineRow], sent_bytes: Mapping[tuple[str, str], int]
-    ) -> None:
+    def add(self, round: int, measured: MeasuredRound) -> None:
         """Add a round; if too many are kept, drop the one that is farthest from the median so far."""
-        bisect.insort(self._ordered_s, round_s)
-        self._kept[round] = (round_s, rows, sent_bytes)
+        bisect.insort(self._ordered_s, measured.round_s)
+        self._kept[round] = measured
         if len(self._kept) > KEPT_ROUNDS:
             median_s = self._ordered_s[len(self._ordered_s) // 2]
-            del self._kept[max(self._kept, key=lambda r: (abs(self._kept[r][0] - median_s), r))]
+            del self._kept[max(self._kept, key=lambda r: (abs(self._kept[r].round_s - median_s), r))]
 
-    def median_round(self, median_s: float) -> tuple[list[TimelineRow], Mapping[tuple[str, str], int]]:
-        """Return rows and (source, target) -> bytes of the kept round nearest to the median; empty if there is none."""
-        nearest = min(self._kept, key=lambda r: (abs(self._kept[r][0] - median_s), r), default=None)
-        return self._kept[nearest][1:] if nearest is not None else ([], {})
+    def median_round(self, median_s: float) -> MeasuredRound | None:
+        """Return the kept round that is nearest to the median; None if there is none."""
+        nearest = min(self._kept, key=lambda r: (abs(self._kept[r].round_s - median_s), r), default=None)
+        return None if nearest is None else self._kept[nearest]

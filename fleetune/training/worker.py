@@ -43,7 +43,7 @@ from fleetune.training.gradients import gradient_norms, pack_norms, tied_holders
 from fleetune.training.liveness import COMPUTING, SAVING, Heartbeat
 from fleetune.training.measurements import encode_rows
 from fleetune.training.optimizer import NamedOptimizer
-from fleetune.training.rounds import Batches, RoundContext, RoundRunner
+from fleetune.training.rounds import Batches, RoundContext, RoundResult, RoundRunner
 from fleetune.training.task import COORDINATOR, WorkerKeys, WorkerTask
 
 EXIT_DELAY_S = 0.5
@@ -140,34 +140,39 @@ class _Worker:
                 raise Refused(
                     f"training: round {round} has a loss of {work.loss}; choose a smaller learning_rate, or clip_norm"
                 )
-            with self._throttle.throttled():
-                norms = gradient_norms(self._optimizer.gradients(), round)
-            self._exchange.send_control(
-                "ready",
-                {
-                    "round": round,
-                    "loss": work.loss,
-                    "norms": pack_norms(self._norms_to_report(norms), self._parameter_order),
-                    "peak_memory_bytes": peak_memory_bytes(self._device),
-                    "sent_bytes": self._bytes_sent(),
-                },
-                encode_rows(work.rows),
-            )
-            commit = self._commit(round)
+            self._report(round, work)
+            commit = self._wait_for_commit(round)
             while len(self._saved) > KEPT_CHECKPOINTS:  # the newest is complete: it was collected before this commit
                 delete_checkpoint(checkpoint_folder(Path(self._task.work), self._saved.pop(0)))
             with self._throttle.throttled():
                 self._rounds.commit(round, float(commit["scale"]))
             if commit["checkpoint"] and self._assignment.is_leader:
-                folder = checkpoint_folder(Path(self._task.work), round + 1)
-                self._beat.doing = SAVING
-                file, digest = write_shard(folder, f"segment-{self._assignment.index}", self._segment, self._optimizer)
-                self._beat.doing = COMPUTING
-                self._exchange.send_control("saved", {"round": round + 1, "file": file, **json_io.dump(digest)})
-                self._saved.append(round + 1)
+                self._save(round + 1)
         self._exchange.recv_control("nothing but stop")
 
-    def _commit(self, round: int) -> dict[str, Any]:
+    def _report(self, round: int, work: RoundResult) -> None:
+        """Report the round's loss, gradient norms, memory, bytes and timeline rows to the coordinator."""
+        with self._throttle.throttled():
+            norms = gradient_norms(self._optimizer.gradients(), round)
+        header = {
+            "round": round,
+            "loss": work.loss,
+            "norms": pack_norms(self._norms_to_report(norms), self._parameter_order),
+            "peak_memory_bytes": peak_memory_bytes(self._device),
+            "sent_bytes": self._bytes_sent(),
+        }
+        self._exchange.send_control("ready", header, encode_rows(work.rows))
+
+    def _save(self, done: int) -> None:
+        """Write this segment's shard of the checkpoint after `done` rounds and report its digest."""
+        folder = checkpoint_folder(Path(self._task.work), done)
+        self._beat.doing = SAVING
+        file, digest = write_shard(folder, f"segment-{self._assignment.index}", self._segment, self._optimizer)
+        self._beat.doing = COMPUTING
+        self._exchange.send_control("saved", {"round": done, "file": file, **json_io.dump(digest)})
+        self._saved.append(done)
+
+    def _wait_for_commit(self, round: int) -> dict[str, Any]:
         """Wait for the commit of this round, skipping older ones, which were applied already."""
         while True:
             header = self._exchange.recv_control("commit").header

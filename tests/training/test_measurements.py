@@ -13,6 +13,7 @@ from fleetune.training.measurements import (
     KEPT_ROUNDS,
     MAX_SAMPLES,
     ClockOffset,
+    MeasuredRound,
     RoundMeasurements,
     decode_rows,
     encode_rows,
@@ -124,14 +125,15 @@ def test_rows_of_a_few_rounds_near_the_median_are_kept() -> None:
     seen = RoundMeasurements()
     lasting_s = [5.0 + rng.random() if n < 300 else 1.0 + rng.random() for n in range(2000)]
     for number, round_s in enumerate(lasting_s):
-        seen.add(number, round_s, [row(start_s=float(number))], {("d0", "d1"): number})
+        seen.add(number, MeasuredRound(round_s, [row(start_s=float(number))], {("d0", "d1"): number}))
         assert len(seen._kept) <= KEPT_ROUNDS
     median_s = statistics.median(lasting_s)
-    rows, sent_bytes = seen.median_round(median_s)
-    number = sent_bytes["d0", "d1"]
-    assert rows == [row(start_s=float(number))] and abs(lasting_s[number] - median_s) < 0.02
+    nearest = seen.median_round(median_s)
+    assert nearest is not None
+    number = nearest.sent_bytes["d0", "d1"]
+    assert nearest.rows == [row(start_s=float(number))] and abs(lasting_s[number] - median_s) < 0.02
 
 
 def test_without_rounds_there_is_no_median_round() -> None:
     """An attempt without a new round reports no rows."""
-    assert RoundMeasurements().median_round(1.0) == ([], {})
+    assert RoundMeasurements().median_round(1.0) is None
