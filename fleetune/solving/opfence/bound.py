@@ -12,7 +12,7 @@ import numpy as np
 
 from fleetune.solving.limits import NO_DEADLINE, Deadline
 from fleetune.solving.opfence.graph import components
-from fleetune.solving.opfence.instance import Instance
+from fleetune.solving.opfence.instance import Instance, prefix_sums
 from fleetune.solving.opfence.linear_order import LinearOrder
 from fleetune.solving.opfence.path_dp import PathProgram, TrialLimits
 from fleetune.solving.validation import Floats
@@ -129,8 +129,8 @@ def _path_order(instance: Instance, path: list[int]) -> LinearOrder:
     return LinearOrder(
         order=np.array(path),
         at=np.arange(count + 1),
-        flops=np.concatenate([[0.0], np.cumsum(instance.flops[path])]),
-        memory_bytes=np.concatenate([[0.0], np.cumsum(instance.memory_bytes[path])]) * (1 - ROUNDING),
+        flops=prefix_sums(instance.flops[path]),
+        memory_bytes=prefix_sums(instance.memory_bytes[path]) * (1 - ROUNDING),
         crossing_bytes=sent,
         crossing=np.concatenate([[0.0], np.ones(count - 1), [0.0]]),
     )
@@ -141,8 +141,8 @@ def _max_flops(instance: Instance) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
         density = np.where(instance.memory_bytes > 0, instance.flops / instance.memory_bytes, np.inf)
     order = np.argsort(-density, kind="stable")
-    memory = np.concatenate([[0.0], np.cumsum(instance.memory_bytes[order])])
-    flops = np.concatenate([[0.0], np.cumsum(instance.flops[order])])
+    memory = prefix_sums(instance.memory_bytes[order])
+    flops = prefix_sums(instance.flops[order])
     distinct = np.append(np.diff(memory) > 0, True)  # operators without memory: keep the last
     max_flops: Floats = np.interp(instance.budget_bytes, memory[distinct], flops[distinct]) * (1 + ROUNDING)
     return max_flops

@@ -18,7 +18,7 @@ MIN_GAIN = 1e-12
 
 
 class Traffic(NamedTuple):
-    """Traffic of a placement per link, ascending by sender and receiver."""
+    """Traffic of a placement per micro-batch: arrays [link], ascending by sender and receiver."""
 
     sender: Ints
     receiver: Ints
@@ -27,7 +27,12 @@ class Traffic(NamedTuple):
 
 
 class Instance:
-    """A problem as arrays; operators and devices are indices in the order listed."""
+    """A problem as arrays; operators and devices are indices in the order listed.
+
+    parents, users: [operator] the operators that it reads and that read it; order: a topological order; edges: [edge]
+    maker and user. flops, output_bytes, memory_bytes: [operator]. speed (flops/s), budget_bytes: [device]. alpha (s),
+    beta (s/byte): [from, to].
+    """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -39,7 +44,9 @@ class Instance:
         self.order = topological(self.parents)
         self.flops = np.array([x.flops for x in operators], np.float64)
         self.output_bytes = np.array([x.output_bytes for x in operators], np.float64)
-        self.memory_bytes = np.array([operator_bytes(problem, i) for i in range(self.operators)])
+        self.memory_bytes = np.array(
+            [required_bytes(problem, x.param_bytes, x.output_bytes) for x in operators], np.float64
+        )
         self.speed = np.array([x.flops_per_s for x in devices])
         self.budget_bytes = np.array([x.memory_bytes for x in devices], np.float64)
         self.alpha, self.beta = link_matrix(problem.alpha_s), link_matrix(problem.beta_s_per_byte)
@@ -109,15 +116,14 @@ def sum_by_group(values: Floats, group: Ints, groups: int) -> Floats:
     return np.bincount(group, values, minlength=groups).astype(np.float64, copy=False)
 
 
+def prefix_sums(values: Floats) -> Floats:
+    """Return [count] the sum of the first values, from 0 for none to the sum of all."""
+    return np.concatenate([[0.0], np.cumsum(values)])
+
+
 def required_bytes(problem: Problem, param_bytes: int, output_bytes: int) -> int | float:
     """Return the memory of parameters with gradients and optimizer state, and of every micro-batch's outputs."""
     factor = 2 + problem.optimizer_bytes_per_param_byte
     state = param_bytes * int(factor) if factor == int(factor) else param_bytes * factor
     kept = state + problem.micro_batches * output_bytes
     return int(kept) if kept == int(kept) else kept
-
-
-def operator_bytes(problem: Problem, operator: int) -> float:
-    """Return the memory of one operator."""
-    one = problem.operators[operator]
-    return float(required_bytes(problem, one.param_bytes, one.output_bytes))

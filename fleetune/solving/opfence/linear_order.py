@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fleetune.solving.opfence.graph import depth_first
-from fleetune.solving.opfence.instance import Instance, Ints, Placement
+from fleetune.solving.opfence.instance import Instance, Ints, Placement, prefix_sums
 from fleetune.solving.validation import Floats
 
 
@@ -82,12 +82,8 @@ def linear_order(instance: Instance, order: list[int], reach: int) -> LinearOrde
     return LinearOrder(
         order=np.array(order, np.int64),
         at=np.arange(count + 1),
-        flops=_prefix_sums(instance.flops[order]),
-        memory_bytes=_prefix_sums(instance.memory_bytes[order]),
+        flops=prefix_sums(instance.flops[order]),
+        memory_bytes=prefix_sums(instance.memory_bytes[order]),
         crossing_bytes=np.maximum(np.cumsum(outputs)[: count + 1], 0.0),
         crossing=np.cumsum(crossing)[: count + 1],
     )
-
-
-def _prefix_sums(values: Floats) -> Floats:
-    return np.concatenate([[0.0], np.cumsum(values)])

@@ -26,7 +26,7 @@ from fleetune.solving.opfence.clusters import (
 from fleetune.solving.opfence.device_exchange import exchange_devices
 from fleetune.solving.opfence.graph import depth_first
 from fleetune.solving.opfence.infeasibility import greedy_packing, infeasibility_reason, pack, packing_failure
-from fleetune.solving.opfence.instance import Instance, Ints, Placement
+from fleetune.solving.opfence.instance import Instance, Ints, Placement, prefix_sums
 from fleetune.solving.opfence.linear_order import LinearOrder, linear_order
 from fleetune.solving.opfence.path_dp import TrialLimits, best_cuts, geometric_grid
 
@@ -131,7 +131,7 @@ def _partitions(instance: Instance, line: LinearOrder, device_order: list[int], 
         for cuts in (coarse, line):
             found = _partitions_within(instance, cuts, candidates, use_all, deadline)
             if found:
-                return found + _baselines(line, candidates)
+                return found + _equal_partitions(line, candidates)
     return []
 
 
@@ -155,7 +155,7 @@ def _partitions_within(
     ]
 
 
-def _baselines(line: LinearOrder, device_order: list[int]) -> list[Placement]:
+def _equal_partitions(line: LinearOrder, device_order: list[int]) -> list[Placement]:
     """Return the partitions with equal numbers of operators and with equal flops."""
     cuts, flops = np.arange(line.cuts + 1), line.flops
     found = []
@@ -179,7 +179,7 @@ def equal_modules(instance: Instance, seed: int) -> Placement:
 def equal_compute(instance: Instance, seed: int) -> Placement:
     """Return runs of the topological order, cut where the prefix sum of flops is nearest to its equal share."""
     order = np.array(instance.order)
-    before = np.concatenate([[0.0], np.cumsum(instance.flops[order])])
+    before = prefix_sums(instance.flops[order])
     if before[-1] == 0:
         return equal_modules(instance, seed)
     shares = before[-1] * np.arange(1, instance.devices) / instance.devices

@@ -1,4 +1,4 @@
-"""The parts of the search, each compared with enumeration."""
+"""The building blocks of the search, each compared with brute force."""
 
 import itertools
 from random import Random
