@@ -8,10 +8,9 @@ from typing import NamedTuple
 from fleetune.clock import Clock
 from fleetune.clock.costs import lost_s_per_byte
 from fleetune.contracts.plan import Plan
-from fleetune.contracts.profile import Unit
 from fleetune.planning import plan_result
-from fleetune.planning.layers import layer_edges
-from fleetune.planning.strategy import Problem, with_room
+from fleetune.planning.layers import join_units, layer_edges
+from fleetune.planning.strategy import Problem, devices_with_room
 from fleetune.solving.hpp import problem as hpp
 from fleetune.solving.hpp.problem import Solution
 
@@ -41,10 +40,10 @@ def to_hpp_problem(
     clock has them, so that both agree to the nanosecond. Infeasible where no device has room for an idle worker.
     """
     clock, profile, fleet = Clock(problem.fleet, problem.profile), problem.profile, problem.fleet
-    room = with_room(problem, names)
+    room = devices_with_room(problem, names)
     edges = layer_edges(problem, layers, clock)
     forward_s, backward_s = zip(*(_times(problem, clock, name, edges) for name in room), strict=True)
-    ways = [[None if a == b else fleet.link(a, b) for b in room] for a in room]
+    links = [[None if a == b else fleet.link(a, b) for b in room] for a in room]
     posed = hpp.Problem(
         micro_batch=problem.micro_batch_samples,
         micro_batches=problem.micro_batches,
@@ -53,8 +52,8 @@ def to_hpp_problem(
         batch_sizes=tuple(range(1, problem.micro_batch_samples + 1)),
         forward_s=forward_s,
         backward_s=backward_s,
-        bandwidth_bytes_per_s=tuple(tuple(link.bytes_per_s if link else None for link in row) for row in ways),
-        latency_s=tuple(tuple(link.latency_s if link else None for link in row) for row in ways),
+        bandwidth_bytes_per_s=tuple(tuple(link.bytes_per_s if link else None for link in row) for row in links),
+        latency_s=tuple(tuple(link.latency_s if link else None for link in row) for row in links),
         optimizer_bytes_per_param_byte=profile.optimizer_bytes_per_param_byte,
         snapshots=snapshots,
         warmup=warmup,
@@ -80,23 +79,6 @@ def with_reserves(posed: PosedProblem, held_bytes: Mapping[str, int]) -> PosedPr
         for device in posed.problem.devices
     )
     return posed._replace(problem=replace(posed.problem, devices=devices))
-
-
-def join_units(units: Sequence[Unit]) -> hpp.Layer:
-    """Join units to a layer; a cut after it carries what a cut after its last unit carries.
-
-    param_bytes includes frozen weights and buffers, which a device keeps but neither trains nor reduces.
-    """
-    first, last = units[0], units[-1]
-    return hpp.Layer(
-        name=first.name if len(units) == 1 else f"{first.name} .. {last.name}",
-        param_bytes=sum(unit.param_bytes + unit.buffer_bytes for unit in units),
-        trainable_bytes=sum(unit.trainable_bytes for unit in units),
-        activation_bytes=sum(unit.activation_bytes for unit in units),
-        flops=sum(unit.flops for unit in units),
-        output_bytes=last.output_bytes,
-        gradient_bytes=last.gradient_bytes,
-    )
 
 
 Table = tuple[tuple[float, ...], ...]

@@ -10,6 +10,7 @@ from fleetune.contracts.profile import Unit
 from fleetune.errors import Refused
 from fleetune.planning.strategy import Problem
 from fleetune.solving.hpp.chain_cuts import edges_at
+from fleetune.solving.hpp.problem import Layer
 
 UNITS, BLOCKS = "units", "blocks"
 NUMBERED = re.compile(r"\d+(@\d+)?")
@@ -36,6 +37,23 @@ def layer_edges(problem: Problem, layers: str | int, clock: Clock) -> list[int]:
     if isinstance(layers, int) and layers >= 1:
         return _of_equal_work(problem, layers, clock)
     raise Refused(f"layers is {layers!r}; allowed are {UNITS}, {BLOCKS} and a number of layers of at least 1")
+
+
+def join_units(units: Sequence[Unit]) -> Layer:
+    """Join units to a layer; a cut after it carries what a cut after its last unit carries.
+
+    param_bytes includes frozen weights and buffers, which a device keeps but neither trains nor reduces.
+    """
+    first, last = units[0], units[-1]
+    return Layer(
+        name=first.name if len(units) == 1 else f"{first.name} .. {last.name}",
+        param_bytes=sum(unit.param_bytes + unit.buffer_bytes for unit in units),
+        trainable_bytes=sum(unit.trainable_bytes for unit in units),
+        activation_bytes=sum(unit.activation_bytes for unit in units),
+        flops=sum(unit.flops for unit in units),
+        output_bytes=last.output_bytes,
+        gradient_bytes=last.gradient_bytes,
+    )
 
 
 def block_of(names: Sequence[str]) -> list[str]:

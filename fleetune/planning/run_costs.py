@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from fleetune.clock import Clock
 from fleetune.contracts.profile import Unit
-from fleetune.planning.hpp_problem import join_units
-from fleetune.planning.layers import cut_places
+from fleetune.planning.layers import cut_places, join_units
 from fleetune.planning.strategy import Problem, free_bytes
 from fleetune.solving.hpp.instance import LayerBytes
 from fleetune.solving.hpp.sample_allocation import allocate, allocate_runs

@@ -64,7 +64,7 @@ class SplitProblemBuilder:
             tail_s=over(down, one.gradient_bytes) + part_1[1],
         )
 
-    def posed(self, cuts: Cuts, slot_s: float, *, least: bool = False) -> SplitProblem:
+    def to_problem(self, cuts: Cuts, slot_s: float, *, least: bool = False) -> SplitProblem:
         """The problem in slots of `slot_s`, rounded up.
 
         With `least`, rounded down and without steps that micro-batches of a client can overlap, so that a lower bound
@@ -80,7 +80,7 @@ class SplitProblemBuilder:
         def slots(field: str, times: int, low: int = 0) -> tuple[tuple[int, ...], ...]:
             rounded = floor if least else ceil
             return tuple(
-                tuple(max(low, rounded(getattr(chain, field) * times / slot_s)) for chain in row) for row in rows
+                tuple(max(low, rounded(getattr(each, field) * times / slot_s)) for each in row) for row in rows
             )
 
         return SplitProblem(
@@ -102,8 +102,8 @@ class SplitProblemBuilder:
 
     def slot_s(self, cuts: Cuts) -> float:
         """Seconds of a slot: a two-hundredth of the shortest task of a helper, at least a nanosecond."""
-        chains = [self.task_times(c, h, cuts) for c in self.roles.clients for h in self.roles.helpers]
-        return max(1e-9, min(min(chain.forward_s, chain.backward_s) for chain in chains) / 200)
+        times = [self.task_times(c, h, cuts) for c in self.roles.clients for h in self.roles.helpers]
+        return max(1e-9, min(min(each.forward_s, each.backward_s) for each in times) / 200)
 
     def _copy_bytes(self, cuts: Cuts) -> int:
         """Bytes of a client's copy of part 2 on its helper."""

@@ -67,7 +67,7 @@ class Strategy(Protocol):
         """
 
 
-def taking_part(problem: Problem, requested: Sequence[str]) -> tuple[str, ...]:
+def participants(problem: Problem, requested: Sequence[str]) -> tuple[str, ...]:
     """The requested devices, each known to the fleet and named once; all of the fleet where none are requested."""
     for name in requested:
         problem.fleet.device(name)
@@ -75,7 +75,7 @@ def taking_part(problem: Problem, requested: Sequence[str]) -> tuple[str, ...]:
     return tuple(requested) or tuple(device.name for device in problem.fleet.devices)
 
 
-def not_profiled(problem: Problem) -> str:
+def unprofiled_reason(problem: Problem) -> str:
     """An error message that names a device without measured times; empty where there is none."""
     known = {times.device for times in problem.profile.times}
     for device in problem.fleet.devices:
@@ -89,7 +89,7 @@ def free_bytes(problem: Problem, device: str) -> int:
     return problem.fleet.device(device).memory_bytes - problem.profile.times_of(device).runtime_bytes
 
 
-def with_room(problem: Problem, names: Sequence[str]) -> dict[str, int]:
+def devices_with_room(problem: Problem, names: Sequence[str]) -> dict[str, int]:
     """Device -> bytes beside an idle worker, without devices too small for one. Infeasible: all are too small."""
     free = {name: free_bytes(problem, name) for name in names}
     roomy = {name: size for name, size in free.items() if size >= 0}
@@ -99,7 +99,7 @@ def with_room(problem: Problem, names: Sequence[str]) -> dict[str, int]:
     return roomy
 
 
-def enough_samples(problem: Problem, group: Sequence[str]) -> None:
+def require_samples(problem: Problem, group: Sequence[str]) -> None:
     """Infeasible where a group has more devices than a micro-batch has samples."""
     if len(group) > problem.micro_batch_samples:
         raise Infeasible(

@@ -37,7 +37,7 @@ def with_top_k(plan: Plan, clock: Clock, ratio: float | None) -> Plan:
     """
     if ratio is None:
         return plan
-    dense_s, dense_bytes = _carried(plan, clock)
+    dense_s, dense_bytes = _link_loads(plan, clock)
     if not dense_s:
         return plan
     codec = Codec(ratio, BYTES_PER_KEPT_ELEMENT[TOP_K], ELEMENT_BYTES)
@@ -50,7 +50,7 @@ def with_top_k(plan: Plan, clock: Clock, ratio: float | None) -> Plan:
     return replace(plan, links=tuple(uses.values())) if uses else plan
 
 
-def _carried(plan: Plan, clock: Clock) -> tuple[Mapping[tuple[str, str], float], Mapping[tuple[str, str], int]]:
+def _link_loads(plan: Plan, clock: Clock) -> tuple[Mapping[tuple[str, str], float], Mapping[tuple[str, str], int]]:
     """Dense seconds and bytes per micro-batch, forward and backward, of every directed link that carries any."""
     shares = {(use.source, use.target): use.share for use in plan.links}
     seconds: dict[tuple[str, str], float] = {}
@@ -59,7 +59,7 @@ def _carried(plan: Plan, clock: Clock) -> tuple[Mapping[tuple[str, str], float],
         if transfer.micro_batch == 0 and transfer.letter in (FORWARD, BACKWARD):
             pair = (transfer.source, transfer.target)
             link = clock.fleet.link(*pair)
-            holds_s = transfer.bytes / (link.bytes_per_s * shares.get(pair, 1.0))
-            seconds[pair] = seconds.get(pair, 0.0) + link.latency_s + holds_s
+            sending_s = transfer.bytes / (link.bytes_per_s * shares.get(pair, 1.0))
+            seconds[pair] = seconds.get(pair, 0.0) + link.latency_s + sending_s
             sizes[pair] = sizes.get(pair, 0) + transfer.bytes
     return seconds, sizes

@@ -2,8 +2,10 @@
 
 from itertools import combinations, permutations
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from fleetune.checks import findings
 from fleetune.clock import Clock
@@ -11,6 +13,7 @@ from fleetune.contracts.plan import Segment
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning import Problem, solve
 from fleetune.planning.plan_result import segment, single_lane_plan
+from fleetune.planning.run_costs import GroupCosts, RunCosts
 from fleetune.solving.hpp.problem import warmups
 from tests.clock import fleets
 from tests.planning.instances import small, tiny
@@ -197,3 +200,22 @@ def test_options_of_pp_that_contradict_themselves_are_refused(options: dict[str,
     """Malformed options are refused with a sentence before the search starts."""
     with pytest.raises(Refused, match=words):
         solve("pp", small(**options))
+
+
+@settings(max_examples=60, deadline=None)
+@given(tiny(monotone=False), st.integers(1, 2))
+def test_a_group_is_dealt_the_same_for_all_runs_at_once_as_for_each_alone(problem: Problem, kept: int) -> None:
+    """The matrix of slowest members holds, run by run, what `shares` gives, and infinity where it gives nothing."""
+    group = tuple(times.device for times in problem.profile.times)
+    if len(group) > problem.micro_batch_samples:
+        return
+    costs = RunCosts(problem)
+    runs = GroupCosts(costs)
+    matrix = runs.seconds(group, kept)
+    for i, j in combinations(range(costs.blocks + 1), 2):
+        shares = runs.shares(group, kept, i, j)
+        if shares is None or matrix[i, j] == np.inf:
+            assert len(group) == 1 or shares is None and matrix[i, j] == np.inf
+            continue
+        each = [costs.seconds(device, y)[i, j] for device, y in zip(group, shares, strict=True)]
+        assert matrix[i, j] == pytest.approx(max(each), rel=1e-9)

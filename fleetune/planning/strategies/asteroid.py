@@ -20,7 +20,7 @@ from fleetune.formatting import exact_size
 from fleetune.planning import papers
 from fleetune.planning.hpp_problem import PosedProblem, to_hpp_problem, to_plan, with_reserves
 from fleetune.planning.plan_result import plan_result
-from fleetune.planning.strategy import Problem, not_profiled, taking_part
+from fleetune.planning.strategy import Problem, participants, unprofiled_reason
 from fleetune.planning.top_k import check_ratio, with_top_k
 from fleetune.solving.hpp.problem import Solution
 from fleetune.solving.hpp.solve import solve
@@ -75,12 +75,12 @@ class Asteroid:
 
     def unsupported_reason(self, problem: Problem) -> str:
         """Names a device without measured times."""
-        return not_profiled(problem)
+        return unprofiled_reason(problem)
 
     def plan(self, problem: Problem) -> PlanResult:
         """The plan of the requested method, compressed if requested."""
         options = json_io.load(Options, problem.options, "strategy asteroid")
-        names = taking_part(problem, options.devices)
+        names = participants(problem, options.devices)
         posed = to_hpp_problem(
             problem, names, layers=options.layers, warmup=options.warmup, snapshots=options.snapshots
         )

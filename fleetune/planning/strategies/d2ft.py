@@ -22,7 +22,7 @@ from fleetune.errors import Infeasible, Refused
 from fleetune.planning import papers
 from fleetune.planning.hpp_problem import to_hpp_problem, to_plan
 from fleetune.planning.plan_result import plan_result
-from fleetune.planning.strategy import Problem, not_profiled, taking_part
+from fleetune.planning.strategy import Problem, participants, unprofiled_reason
 from fleetune.solving.d2ft.problem import Problem as SelectionProblem
 from fleetune.solving.d2ft.solve import solve as choose
 from fleetune.solving.hpp.solve import solve as place
@@ -86,14 +86,14 @@ class D2FT:
                 f"scores are of {len(subnets[0].fisher)} micro-batches, and a round has {problem.micro_batches}; "
                 "profile again"
             )
-        return not_profiled(problem)
+        return unprofiled_reason(problem)
 
     def plan(self, problem: Problem) -> PlanResult:
         """Place the segments, then select each subnet's gates within the budget of its device."""
         options = json_io.load(Options, problem.options, "strategy d2ft")
         for device in options.budgets:
             problem.fleet.device(device)
-        names = taking_part(problem, options.devices)
+        names = participants(problem, options.devices)
         clock = Clock(problem.fleet, problem.profile)
         plan = _place_segments(problem, options, names)
         selection = _selection_problem(problem, plan, clock, options)

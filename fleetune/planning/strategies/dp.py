@@ -17,10 +17,10 @@ from fleetune.planning.plan_result import plan_result, segment, single_lane_plan
 from fleetune.planning.run_costs import RunCosts
 from fleetune.planning.strategy import (
     Problem,
-    enough_samples,
     memory_shortage,
-    not_profiled,
-    taking_part,
+    participants,
+    require_samples,
+    unprofiled_reason,
 )
 from fleetune.solving.hpp.sample_allocation import allocate
 
@@ -44,13 +44,13 @@ class DataParallel:
 
     def unsupported_reason(self, problem: Problem) -> str:
         """Names a device without measured times."""
-        return not_profiled(problem)
+        return unprofiled_reason(problem)
 
     def plan(self, problem: Problem) -> PlanResult:
         """One segment with a share per device; the slowest device's compute time is minimal."""
         options = json_io.load(Options, problem.options, "strategy dp")
-        names = taking_part(problem, options.devices)
-        enough_samples(problem, names)
+        names = participants(problem, options.devices)
+        require_samples(problem, names)
         costs = RunCosts(problem)
         batch, whole = problem.micro_batch_samples, (0, costs.blocks)
         for device in names:

@@ -29,7 +29,7 @@ from fleetune.planning import papers
 from fleetune.planning.chain_planner import ChainPlanner
 from fleetune.planning.layers import layer_edges
 from fleetune.planning.plan_result import plan_result, segment, single_lane_plan
-from fleetune.planning.strategy import Problem, not_profiled, taking_part, with_room
+from fleetune.planning.strategy import Problem, devices_with_room, participants, unprofiled_reason
 from fleetune.planning.top_k import check_ratio, with_top_k
 from fleetune.solving.hpp.problem import warmups
 from fleetune.solving.opfence.problem import Device, Operator, Solution
@@ -76,12 +76,12 @@ class FusionLLM:
 
     def unsupported_reason(self, problem: Problem) -> str:
         """Names a device without measured times."""
-        return not_profiled(problem)
+        return unprofiled_reason(problem)
 
     def plan(self, problem: Problem) -> PlanResult:
         """A chain of segments in the model's order, one device each."""
         options = json_io.load(Options, problem.options, "strategy fusionllm")
-        names = taking_part(problem, options.devices)
+        names = participants(problem, options.devices)
         clock = Clock(problem.fleet, problem.profile)
         edges = layer_edges(problem, options.layers, clock)
         most = max(options.warmup) if isinstance(options.warmup, tuple) else 2 * len(names) + 1
@@ -122,7 +122,7 @@ def placement_problem(
     memory for an idle worker.
     """
     fleet, samples, clock = problem.fleet, problem.micro_batch_samples, Clock(problem.fleet, problem.profile)
-    room = with_room(problem, names)
+    room = devices_with_room(problem, names)
     seconds = np.array([np.sum(clock.unit_times(name, samples), axis=0) for name in room])
     layers = np.add.reduceat(seconds, edges[:-1], axis=1)
     whole = np.maximum(layers.sum(axis=1), 1e-12)

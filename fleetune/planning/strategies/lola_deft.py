@@ -26,7 +26,7 @@ from fleetune.errors import Infeasible, Refused
 from fleetune.planning import papers
 from fleetune.planning.layers import block_of
 from fleetune.planning.plan_result import plan_result, segment
-from fleetune.planning.strategy import Problem, free_bytes, not_profiled, taking_part
+from fleetune.planning.strategy import Problem, free_bytes, participants, unprofiled_reason
 from fleetune.solving.deft import DEFT
 from fleetune.solving.deft.problem import Problem as DeftProblem
 from fleetune.solving.deft.problem import Solution
@@ -69,7 +69,7 @@ class LolaDeft:
             return "it needs a server and at least one device; the fleet has one device"
         if not any(unit.trainable_bytes for unit in problem.profile.units):
             return "no unit of the model is trained; add adapters (model.lora) or train some of it"
-        return not_profiled(problem)
+        return unprofiled_reason(problem)
 
     def plan(self, problem: Problem) -> PlanResult:
         """A lane per block; lanes run concurrently."""
@@ -123,7 +123,7 @@ def _assign(problem: Problem, clock: Clock, roles: Roles, options: Options) -> A
 
 
 def _roles(problem: Problem, options: Options) -> Roles:
-    names = taking_part(problem, options.devices)
+    names = participants(problem, options.devices)
     server = options.server
     if server is None:
         others = [d.name for d in problem.fleet.devices if d.name not in options.devices] or list(names)

@@ -17,7 +17,7 @@ from fleetune.errors import Refused
 from fleetune.planning import papers
 from fleetune.planning.chain_planner import ChainPlanner
 from fleetune.planning.plan_result import plan_result
-from fleetune.planning.strategy import Problem, enough_samples, not_profiled, taking_part
+from fleetune.planning.strategy import Problem, participants, require_samples, unprofiled_reason
 
 
 @record
@@ -53,16 +53,16 @@ class PipelineParallel:
 
     def unsupported_reason(self, problem: Problem) -> str:
         """Names a device without measured times."""
-        return not_profiled(problem)
+        return unprofiled_reason(problem)
 
     def plan(self, problem: Problem) -> PlanResult:
         """The candidate with the shortest round; at equal rounds the first in the order of candidates."""
         options = json_io.load(Options, problem.options, "strategy pp")
         named = [name for group in options.groups for name in group] or options.devices
-        names = taking_part(problem, named)
+        names = participants(problem, named)
         groups = options.groups or tuple((name,) for name in names)
         for group in groups:
-            enough_samples(problem, group)
+            require_samples(problem, group)
         search = ChainPlanner(self.name, problem, groups, options.warmup)
         keep_order = options.order == "given" or (options.order == "auto" and bool(options.groups))
         best = search.best(keep_order)

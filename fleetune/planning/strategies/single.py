@@ -14,7 +14,7 @@ from fleetune.formatting import exact_size
 from fleetune.planning import papers
 from fleetune.planning.plan_result import plan_result, segment, single_lane_plan
 from fleetune.planning.run_costs import RunCosts
-from fleetune.planning.strategy import Problem, not_profiled, taking_part
+from fleetune.planning.strategy import Problem, participants, unprofiled_reason
 
 
 @record
@@ -36,13 +36,13 @@ class Single:
 
     def unsupported_reason(self, problem: Problem) -> str:
         """Names a device without measured times."""
-        return not_profiled(problem)
+        return unprofiled_reason(problem)
 
     def plan(self, problem: Problem) -> PlanResult:
         """The feasible device with the shortest round; at equal rounds the first in the fleet."""
         options = json_io.load(Options, problem.options, "strategy single")
         costs = RunCosts(problem)
-        names = taking_part(problem, [options.device] if options.device is not None else [])
+        names = participants(problem, [options.device] if options.device is not None else [])
         missing = {d: float(costs.missing(d, problem.micro_batch_samples)[0, -1]) for d in names}
         fitting = [d for d in names if missing[d] <= 0]
         if not fitting:

@@ -24,7 +24,7 @@ from fleetune.planning import papers
 from fleetune.planning.layers import cut_places
 from fleetune.planning.plan_result import plan_result, segment
 from fleetune.planning.split_problem import Cuts, Roles, SplitProblemBuilder
-from fleetune.planning.strategy import Problem, not_profiled, taking_part
+from fleetune.planning.strategy import Problem, participants, unprofiled_reason
 from fleetune.solving.split.bounds import quick_bound
 from fleetune.solving.split.instance import Instance
 from fleetune.solving.split.problem import Solution
@@ -74,7 +74,7 @@ class SplitLearning:
             return "it needs a helper and at least one client; the fleet has one device"
         if len(cut_places(problem.profile.units)) < 4:
             return "the model cannot be cut in three parts; profile it in finer units (model.granularity)"
-        return not_profiled(problem)
+        return unprofiled_reason(problem)
 
     def plan(self, problem: Problem) -> PlanResult:
         """A lane per client and an explicit order of actions per device."""
@@ -85,7 +85,7 @@ class SplitLearning:
         cuts = _cuts_at(problem, options.cuts) if options.cuts else _best_cuts(problem, builder)
         _check_client_memory(problem, roles, cuts)
         slot_s = builder.slot_s(cuts)
-        instance = builder.posed(cuts, slot_s)
+        instance = builder.to_problem(cuts, slot_s)
         try:
             found = solve(instance, method=options.method, time_limit_s=options.time_limit_s, seed=problem.seed)
         except Infeasible as error:
@@ -99,7 +99,7 @@ class SplitLearning:
 
 def _roles(problem: Problem, options: Options, clock: Clock) -> Roles:
     named = (*options.helpers, *options.clients)
-    names = taking_part(problem, options.devices or (named if options.helpers and options.clients else ()))
+    names = participants(problem, options.devices or (named if options.helpers and options.clients else ()))
     for name in named:
         problem.fleet.device(name)
         if name not in names:
@@ -135,7 +135,7 @@ def _best_cuts(problem: Problem, builder: SplitProblemBuilder) -> Cuts:
         slot_s = builder.slot_s(cuts)
         try:
             _check_client_memory(problem, builder.roles, cuts)
-            found = solve(builder.posed(cuts, slot_s), method="balanced-greedy").objective * slot_s
+            found = solve(builder.to_problem(cuts, slot_s), method="balanced-greedy").objective * slot_s
         except Infeasible as error:
             reason = f"with the last pair of cuts that was tried, {error} ({_roles_in_words(builder.roles)})"
             continue
@@ -148,7 +148,7 @@ def _best_cuts(problem: Problem, builder: SplitProblemBuilder) -> Cuts:
 def _lower_bound_s(builder: SplitProblemBuilder, cuts: Cuts) -> float:
     """Lower bound of the round for these roles and cuts: by the scheduling problem and by each client's own work."""
     slot_s, own_s = builder.slot_s(cuts), max(builder.own_s(client, cuts) for client in builder.roles.clients)
-    bound_instance = Instance.from_problem(builder.posed(cuts, slot_s, least=True))
+    bound_instance = Instance.from_problem(builder.to_problem(cuts, slot_s, least=True))
     if not bound_instance.linked.any(axis=0).all():
         return math.inf  # no helper has memory for part 2, so there is no plan
     return max(own_s, quick_bound(bound_instance) * slot_s)

@@ -81,11 +81,11 @@ class Cooling(NamedTuple):
 class Walk(NamedTuple):
     """State of a walk: current, best and next candidate, and scratch buffers."""
 
-    here: Candidate
+    current: Candidate
     best: Candidate
     trial: Candidate
     scores: np.ndarray
-    """[2]: of `here` and of `best`."""
+    """[2]: of `current` and of `best`."""
     spare: Candidate
     """Scratch candidate of `refine_cuts`."""
     port_s_per_byte: Floats
@@ -103,11 +103,11 @@ def anneal(
     rng: RandomState,
     cooling: Cooling,
 ) -> None:
-    """Continue the walk from `walk.here` for the work of `cooling`."""
+    """Continue the walk from `walk.current` for the work of `cooling`."""
     began, until = evaluator.work[0], evaluator.work[0] + cooling.work
     while evaluator.work[0] < until:
         evaluator.work[0] += 8
-        copy(walk.here, walk.trial)
+        copy(walk.current, walk.trial)
         change = _change(arrays, walk.trial, rules, rng)
         if change == NOTHING:
             continue
@@ -129,7 +129,7 @@ def anneal(
         exact = found < WORST_SCORE
         store(walk.cache, key, found if exact else within, exact)
         if found < within:
-            copy(walk.trial, walk.here)
+            copy(walk.trial, walk.current)
             walk.scores[0] = found
             if found < walk.scores[1]:
                 copy(walk.trial, walk.best)
@@ -281,7 +281,7 @@ class AnnealingWorker:
     def start(self, found: ScoredDraft) -> Walk:
         """State of a walk that starts from a draft."""
         return Walk(
-            here=candidate_of(self.instance, found.draft),
+            current=candidate_of(self.instance, found.draft),
             best=candidate_of(self.instance, found.draft),
             trial=new_candidate(self.instance),
             spare=new_candidate(self.instance),

@@ -71,12 +71,12 @@ def _prices(rates: Floats) -> Floats:
     cells = np.arange(devices * layers)
     loads = coo_array((rates.ravel() / scale, (cells // layers, cells)), shape=(devices, cells.size + 1)).tolil()
     loads[:, -1] = -1.0
-    dealt = coo_array((np.ones(cells.size), (cells % layers, cells)), shape=(layers, cells.size + 1))
+    assigned = coo_array((np.ones(cells.size), (cells % layers, cells)), shape=(layers, cells.size + 1))
     solved = linprog(
         np.concatenate([np.zeros(cells.size), [1.0]]),
         A_ub=loads.tocsr(),
         b_ub=np.zeros(devices),
-        A_eq=dealt.tocsr(),
+        A_eq=assigned.tocsr(),
         b_eq=np.ones(layers),
         method="highs",
     )

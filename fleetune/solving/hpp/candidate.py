@@ -58,8 +58,8 @@ class Evaluator(NamedTuple):
     """Working memory for evaluating candidates."""
 
     layout: PipelineArrays
-    tracks: SimInput
-    desk: SimState
+    inputs: SimInput
+    state: SimState
     minima: Ints
     """[stage, column]: see `_fill_minima`."""
     work: Ints
@@ -84,8 +84,8 @@ def new_evaluator(instance: Instance) -> Evaluator:
     stages = instance.max_stages
     return Evaluator(
         layout=new_arrays(instance.devices, stages, instance.arrays.link),
-        tracks=new_input(instance.devices, instance.micro_batches, stages),
-        desk=new_state(instance.devices, instance.micro_batches, stages),
+        inputs=new_input(instance.devices, instance.micro_batches, stages),
+        state=new_state(instance.devices, instance.micro_batches, stages),
         minima=np.zeros((stages, 7), np.int64),
         work=np.zeros(1, np.int64),
     )
@@ -136,14 +136,14 @@ def score(arrays: InstanceArrays, candidate: Candidate, evaluator: Evaluator, li
         return WORST_SCORE
     if bound >= OUT_OF_MEMORY:
         return bound
-    fill_orders(layout, evaluator.tracks)
-    ends = run_event_loop(evaluator.tracks, evaluator.desk)
-    evaluator.work[0] += evaluator.desk.sizes[event_loop.TASKS] + evaluator.desk.sizes[event_loop.TRANSFERS]
+    fill_orders(layout, evaluator.inputs)
+    ends = run_event_loop(evaluator.inputs, evaluator.state)
+    evaluator.work[0] += evaluator.state.sizes[event_loop.TASKS] + evaluator.state.sizes[event_loop.TRANSFERS]
     for g in range(candidate.first[stages]):
-        if evaluator.desk.member[g, event_loop.POSITION] < evaluator.tracks.member[g, event_loop.LENGTH]:
+        if evaluator.state.member[g, event_loop.POSITION] < evaluator.inputs.member[g, event_loop.LENGTH]:
             return WORST_SCORE
     for p in range(stages):
-        ends = max(ends, evaluator.desk.ended[p] + all_reduce_ns(layout, p))
+        ends = max(ends, evaluator.state.ended[p] + all_reduce_ns(layout, p))
     return int(ends)
 
 
@@ -154,7 +154,7 @@ def lower_bound(arrays: InstanceArrays, candidate: Candidate, evaluator: Evaluat
     missing = _fill_layout(arrays, candidate, evaluator.layout)
     if missing > 0:
         return OUT_OF_MEMORY + missing
-    fill_routes(evaluator.layout, evaluator.tracks)
+    fill_routes(evaluator.layout, evaluator.inputs)
     return _round_bound_ns(evaluator)
 
 
@@ -216,7 +216,7 @@ def _round_bound_ns(evaluator: Evaluator) -> int:
 @inner
 def _fill_minima(evaluator: Evaluator) -> None:
     """Fill `evaluator.minima` except for ROUND_TRIP."""
-    layout, tracks, minima = evaluator.layout, evaluator.tracks, evaluator.minima
+    layout, inputs, minima = evaluator.layout, evaluator.inputs, evaluator.minima
     stages = layout.size[0]
     for p in range(stages):
         row = minima[p]
@@ -227,8 +227,8 @@ def _fill_minima(evaluator: Evaluator) -> None:
             row[FASTEST_FORWARD] = min(row[FASTEST_FORWARD], there)
             row[FASTEST_BACKWARD] = min(row[FASTEST_BACKWARD], back)
             row[SLOWEST_WORK] = max(row[SLOWEST_WORK], there + back)
-            for r in range(tracks.member[g, event_loop.FIRST_ROUTE], tracks.member[g + 1, event_loop.FIRST_ROUTE]):
-                route = tracks.route[r]
+            for r in range(inputs.member[g, event_loop.FIRST_ROUTE], inputs.member[g + 1, event_loop.FIRST_ROUTE]):
+                route = inputs.route[r]
                 port += route[event_loop.HOLDS]
                 lasts, letter = route[event_loop.HOLDS] + route[event_loop.LATENCY], route[event_loop.LETTER]
                 behind = minima[p - letter]

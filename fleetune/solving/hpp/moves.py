@@ -57,12 +57,12 @@ def remove_member(candidate: Candidate, g: int) -> int:
     for q in range(p + 1, stages + 1):
         candidate.first[q] -= 1
     if candidate.first[p] == candidate.first[p + 1]:
-        _drop(candidate, p)
+        _remove_empty_stage(candidate, p)
     return int(device)
 
 
 @inner
-def _drop(candidate: Candidate, p: int) -> None:
+def _remove_empty_stage(candidate: Candidate, p: int) -> None:
     """Remove an empty stage; the one before it, or the next one where it is the first, takes its layers."""
     stages = candidate.size[0]
     for q in range(p, stages):

@@ -82,11 +82,11 @@ def allocate_by_capacity(arrays: InstanceArrays, group: Ints, first: int, end: i
             return IMPOSSIBLE
     left = batch
     while left > 0:
-        dealt = _in_proportion(left, capacity, limits, shares)
-        if dealt < left:
+        allocated = _in_proportion(left, capacity, limits, shares)
+        if allocated < left:
             outcome = MEMORY_BOUND
-        left -= dealt
-        if dealt == 0:
+        left -= allocated
+        if allocated == 0:
             return IMPOSSIBLE
     _give_everyone_a_sample(shares)
     return max(outcome, _offload(arrays, group, first, end, limits, shares))
@@ -95,7 +95,7 @@ def allocate_by_capacity(arrays: InstanceArrays, group: Ints, first: int, end: i
 @inner
 def _in_proportion(left: int, capacity: np.ndarray, limits: Ints, shares: Ints) -> int:
     """One pass of phase 1 over the devices with room; returns how many samples it allocated."""
-    total, running, reached, dealt = 0.0, 0.0, 0, 0
+    total, running, reached, allocated = 0.0, 0.0, 0, 0
     for k in range(shares.size):
         if shares[k] < limits[k]:
             total += capacity[k]
@@ -106,8 +106,8 @@ def _in_proportion(left: int, capacity: np.ndarray, limits: Ints, shares: Ints) 
             given = min(mark - reached, limits[k] - shares[k])
             reached = mark
             shares[k] += given
-            dealt += given
-    return dealt
+            allocated += given
+    return allocated
 
 
 @inner
@@ -247,27 +247,27 @@ def allocate_runs(seconds: Callable[[int, Ints], Floats], most: Ints, samples: i
 
 
 def _allocate_greedily(seconds: Sequence[Sequence[float]], most: Sequence[int], samples: int) -> list[int]:
-    dealt = [1] * len(most)
+    shares = [1] * len(most)
     after = [(seconds[d][1], d) for d in range(len(most)) if most[d] > 1]
     heapq.heapify(after)
     for _ in range(samples - len(most)):
         _, chosen = after[0]
-        dealt[chosen] += 1
-        if dealt[chosen] < most[chosen]:
-            heapq.heapreplace(after, (seconds[chosen][dealt[chosen]], chosen))
+        shares[chosen] += 1
+        if shares[chosen] < most[chosen]:
+            heapq.heapreplace(after, (seconds[chosen][shares[chosen]], chosen))
         else:
             heapq.heappop(after)
-    return dealt
+    return shares
 
 
 def _allocate_by_sums(seconds: Sequence[Sequence[float]], most: Sequence[int], samples: int) -> list[int]:
     slowest = _table(seconds, most, samples, limit=np.inf, add=False)[0][-1][samples]
     _, choices = _table(seconds, most, samples, limit=slowest, add=True)
-    dealt, left = [], samples
+    shares, left = [], samples
     for choice in reversed(choices):
-        dealt.append(int(choice[left]))
-        left -= dealt[-1]
-    return dealt[::-1]
+        shares.append(int(choice[left]))
+        left -= shares[-1]
+    return shares[::-1]
 
 
 def _table(

@@ -49,12 +49,12 @@ def solve(
     clock = Deadline()
     instance = Instance(problem, lost_s_per_byte)
     if method == "hetpipe":
-        return _of_hetpipe(instance, clock)
+        return _solve_hetpipe(instance, clock)
     bound_s = lower_bound_s(instance)
     deterministic = True
     if method == "search":
         options = SearchOptions(seed=seed, time_limit_s=time_limit_s, every_device=every_device)
-        draft, deterministic = _searched(instance, options, bound_s), time_limit_s is None
+        draft, deterministic = _solve_by_search(instance, options, bound_s), time_limit_s is None
     else:
         draft = PLANNERS[method](instance)
     cost = evaluate(instance, draft)
@@ -68,11 +68,11 @@ def solve(
         deterministic=deterministic,
         stages=_stages(instance, draft),
         formula_round_s=cost.formula_round_s,
-        memory_bytes=_memory(instance, draft, cost),
+        memory_bytes=_memory_bytes(instance, draft, cost),
     )
 
 
-def _searched(instance: Instance, options: SearchOptions, bound_s: float) -> Draft:
+def _solve_by_search(instance: Instance, options: SearchOptions, bound_s: float) -> Draft:
     if options.every_device:
         _check_sample_count(instance)
     found = Search(instance, options, bound_s).best()
@@ -92,7 +92,7 @@ def _check_sample_count(instance: Instance) -> None:
         )
 
 
-def _of_hetpipe(instance: Instance, clock: Deadline) -> Solution:
+def _solve_hetpipe(instance: Instance, clock: Deadline) -> Solution:
     found = hetpipe.plan(instance)
     lacks = [
         peak - device.memory_bytes for peak, device in zip(found.memory_bytes, instance.problem.devices, strict=True)
@@ -138,7 +138,7 @@ def _stage(instance: Instance, stage: DraftStage, warmup: int) -> Stage:
     return Stage(layers=(stage.first, stage.end), devices=shares, warmup=warmup)
 
 
-def _memory(instance: Instance, draft: Draft, cost: DraftCost) -> dict[str, int]:
+def _memory_bytes(instance: Instance, draft: Draft, cost: DraftCost) -> dict[str, int]:
     return {
         instance.problem.devices[device].name: peak
         for stage, peaks in zip(draft.stages, cost.memory_bytes, strict=True)

@@ -73,7 +73,7 @@ def visited(problem: Problem, *, every_device: bool) -> list[tuple[int, Draft]]:
     result = []
     for _ in range(STEPS):
         anneal(instance.arrays, worker.evaluator, worker.rules, walk, worker.rng, Cooling(1, 0.5, 0.4))
-        result.append((int(walk.scores[0]), to_draft(walk.here)))
+        result.append((int(walk.scores[0]), to_draft(walk.current)))
         assert walk.scores[1] <= walk.scores[0]
     best = int(score(instance.arrays, walk.best, worker.evaluator, WORST_SCORE))
     assert best == walk.scores[1] == min(found, *(value for value, _ in result))

@@ -1,6 +1,7 @@
 """Cuts of chains of layers: runs of equal work, optimal cuts, and baseline `pp`, which consists of them."""
 
 import dataclasses
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -70,3 +71,41 @@ def test_runs_cover(problem: Problem, most: int) -> None:
     assert edges[0] == 0
     assert edges[-1] == len(problem.layers)
     assert min(np.diff(edges)) >= 1
+
+
+TIMES = st.integers(0, 12).map(float)
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Costs of every run of up to 6 blocks in up to 4 parts, some impossible, and of every cut."""
+    blocks, parts = draw(st.integers(1, 6)), draw(st.integers(1, 4))
+    cost = st.one_of(TIMES, st.just(float("inf")))
+    runs = []
+    for _ in range(parts):
+        matrix = np.full((blocks + 1, blocks + 1), np.inf)
+        for i, j in combinations(range(blocks + 1), 2):
+            matrix[i, j] = draw(cost)
+        runs.append(matrix)
+    cuts = [np.array(draw(st.lists(TIMES, min_size=blocks + 1, max_size=blocks + 1))) for _ in range(parts - 1)]
+    return runs, cuts
+
+
+@settings(max_examples=300, deadline=None)
+@given(chains())
+def test_no_cuts_have_a_cheaper_dearest_part(chain: tuple[list[np.ndarray], list[np.ndarray]]) -> None:
+    """The cuts are optimal among all; ties have the least sum."""
+    runs, crossing = chain
+    blocks, parts = runs[0].shape[0] - 1, len(runs)
+
+    def price(edges: tuple[int, ...]) -> tuple[float, float]:
+        costs = [runs[p][edges[p], edges[p + 1]] for p in range(parts)]
+        costs += [crossing[p][edges[p + 1]] for p in range(parts - 1)]
+        return float(max(costs)), float(sum(costs))
+
+    ways = [(0, *inner, blocks) for inner in combinations(range(1, blocks), parts - 1)]
+    best = min((price(edges) for edges in ways), default=(float("inf"), 0.0))
+    edges = best_cuts(parts, runs.__getitem__, crossing.__getitem__)
+    assert (edges is None) == (best[0] == float("inf"))
+    if edges is not None:
+        assert price(tuple(edges)) == pytest.approx(best)

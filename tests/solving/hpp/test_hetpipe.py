@@ -31,7 +31,7 @@ def test_micro_batches_are_shared_best(periods_s: list[int], more: int) -> None:
     def ends(shares: list[int] | tuple[int, ...]) -> float:
         return max(period * m for period, m in zip(periods_s, shares, strict=True))
 
-    found = hetpipe.share([float(period) for period in periods_s], total)
+    found = hetpipe.split_micro_batches([float(period) for period in periods_s], total)
     ways = [shares for shares in product(range(1, total + 1), repeat=count) if sum(shares) == total]
     assert sum(found) == total
     assert min(found) >= 1
@@ -48,8 +48,8 @@ def test_steady_run_is_its_slowest_stage() -> None:
 def test_server_by_hand() -> None:
     """Where the second worker is the tx2 alone, it is the server, and only the first's 3000 B cross: 15 s."""
     workers = [two_stages(0, 1), Draft((DraftStage(0, 3, (2,), (2,)),), (1,))]
-    assert hetpipe.server(Instance(drawn()), workers, [2, 3]) == (2, 15.0)
-    assert hetpipe.server(Instance(drawn()), workers[:1], [5]) == (None, 0.0)
+    assert hetpipe.best_server(Instance(drawn()), workers, [2, 3]) == (2, 15.0)
+    assert hetpipe.best_server(Instance(drawn()), workers[:1], [5]) == (None, 0.0)
 
 
 def test_server_shares_its_port() -> None:
@@ -66,7 +66,7 @@ def test_server_shares_its_port() -> None:
             latency_s=links,
         )
     )
-    assert hetpipe.server(instance, [two_stages(0, 1), two_stages(2, 3)], [3, 2]) == (3, 22.0)
+    assert hetpipe.best_server(instance, [two_stages(0, 1), two_stages(2, 3)], [3, 2]) == (3, 22.0)
 
 
 def two_stages(first: int, second: int) -> Draft:

@@ -34,7 +34,7 @@ def test_tables_are_as_large_as_promised() -> None:
     """The bytes that are checked are those of the allocated tables."""
     instance = Instance(tiny(1, layers=40, devices=3))
     table = asteroid.PipelineDP(instance, np.arange(3), np.arange(41)).table
-    large = (table.span_s, table.tail_s, table.cut, table.head, table.between, table.speed)
+    large = (table.span_s, table.tail_s, table.cut, table.head, table.links, table.speed)
     assert sum(part.nbytes for part in large) == asteroid.needed_bytes(40, 3)
 
 
@@ -77,7 +77,7 @@ def test_long_chains_are_searched_without_the_published_planner(monkeypatch: pyt
     def unasked(*_: object) -> Draft:
         raise AssertionError("asked")
 
-    monkeypatch.setattr(search_module, "MAX_PUBLISHED_STATES", (40 * 3) ** 2 - 1)
+    monkeypatch.setattr(search_module, "MAX_ASTEROID_STATES", (40 * 3) ** 2 - 1)
     monkeypatch.setattr(search_module.asteroid, "plan", unasked)
     instance = Instance(tiny(1, layers=40, devices=3))
     assert Search(instance, SearchOptions()).best().score > 0

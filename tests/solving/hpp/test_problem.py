@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fleetune.clock import interpolate
 from fleetune.contracts import json_io
 from fleetune.errors import Refused
-from fleetune.solving.hpp.problem import MAX_TIMES, Layer, Problem
+from fleetune.solving.hpp.problem import MAX_TIMES, Layer, Problem, warmups
 from tests.solving.hpp.instances import drawn, tiny
 
 GOOD = json_io.dump(drawn())
@@ -243,3 +243,38 @@ def test_random_problems_are_problems() -> None:
         problem = tiny(seed, 1 + seed % 6, 1 + seed % 4, 1 + seed % 7, memory=0.4, link=10.0 ** (seed % 3 - 1))
         assert problem == tiny(seed, 1 + seed % 6, 1 + seed % 4, 1 + seed % 7, memory=0.4, link=10.0 ** (seed % 3 - 1))
         assert json_io.parse(Problem, json.dumps(json_io.dump(problem)), "p.json") == problem
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ("2(P-p)-1", [5, 3, 1]),
+        ("2(P-p)", [6, 4, 2]),
+        ("P-p", [3, 2, 1]),
+        ("2(P-p)+1", [7, 5, 3]),
+        ((9, 4, 4), [9, 4, 4]),
+    ],
+)
+def test_warmups_of_three_segments(policy: str | tuple[int, ...], expected: list[int]) -> None:
+    """Each policy as written, first segment first; a list as given."""
+    assert warmups(policy, 3, 8) == expected
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ("P", "'P' is not known; allowed are 2\\(P-p\\)-1, "),
+        ((1, 1), "2 entries for 3 segments"),
+        ((2, 1, 0), "an entry below 1"),
+        ((1, 2, 1), "increases towards the last segment"),
+    ],
+)
+def test_warmups_that_cannot_be_are_refused(policy: str | tuple[int, ...], words: str) -> None:
+    """The message says what is allowed."""
+    with pytest.raises(Refused, match=words):
+        warmups(policy, 3, 8)
+
+
+def test_warmups_beyond_the_micro_batches_may_differ() -> None:
+    """Capped at 2 micro-batches, 5, 9, 1 is 2, 2, 1: it does not increase."""
+    assert warmups((5, 9, 1), 3, 2) == [5, 9, 1]

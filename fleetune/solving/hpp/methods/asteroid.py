@@ -63,7 +63,7 @@ class DPInput(NamedTuple):
     """[piece + 1]: layer edges where stages may begin or end."""
 
 
-class Head(NamedTuple):
+class HeadStage(NamedTuple):
     """The first stage of a sub-pipeline: pieces [first, end) on `size` devices of the order from `position` on."""
 
     first: int
@@ -92,7 +92,7 @@ class Table(NamedTuple):
     """[q, edge, x]: edge where the head stage ends."""
     head: Ints
     """[q, edge, x]: number of devices of the head stage."""
-    between: Floats
+    links: Floats
     """[x, y, z, 4]: least bytes per second forward and backward, largest latency forward and backward, of the links
     between the groups [x, y) and [y, z) of the order."""
     speed: Floats
@@ -171,7 +171,7 @@ def _new_table(stages: int, pieces: int, devices: int, stopped: Ints | None) -> 
         tail_s=np.full(shape, np.inf),
         cut=np.zeros(shape, np.int64),
         head=np.zeros(shape, np.int64),
-        between=np.zeros((devices + 1, devices + 1, devices + 1, 4)),
+        links=np.zeros((devices + 1, devices + 1, devices + 1, 4)),
         speed=np.zeros((pieces + 1, pieces + 1)),
         shares=np.zeros(devices, np.int64),
         stopped=np.zeros(1, np.int64) if stopped is None else stopped,
@@ -183,7 +183,7 @@ def _fill(arrays: InstanceArrays, given: DPInput, bound_s: float, table: Table) 
     """Algorithm 2, from the last devices to the first, skipping what cannot be part of a round within `bound_s`."""
     order, edges = given.order, given.edges
     devices, pieces, speed = order.size, edges.size - 1, table.speed
-    _link_up(arrays, order, table.between)
+    _fill_links(arrays, order, table.links)
     for x in range(devices - 1, -1, -1):
         for i in range(pieces):
             if table.stopped[0] != 0:
@@ -201,7 +201,7 @@ def _fill(arrays: InstanceArrays, given: DPInput, bound_s: float, table: Table) 
                     if arrays.micro_batches * batch_of(arrays) > bound_s * speed[i, j]:
                         continue
                     if (x + count == devices) == (j == pieces):
-                        _place_head(arrays, given, Head(i, j, x, count), slowest, table)
+                        _place_head(arrays, given, HeadStage(i, j, x, count), slowest, table)
 
 
 @inner
@@ -211,7 +211,7 @@ def batch_of(arrays: InstanceArrays) -> int:
 
 
 @inner
-def _place_head(arrays: InstanceArrays, given: DPInput, head: Head, slowest: float, table: Table) -> None:
+def _place_head(arrays: InstanceArrays, given: DPInput, head: HeadStage, slowest: float, table: Table) -> None:
     """Put a head stage before every sub-pipeline behind it; slowest: bytes per second of its slowest inner link.
 
     Positions in the pipeline are visited from the most demanding warm-up down, and share one allocation of samples
@@ -221,7 +221,7 @@ def _place_head(arrays: InstanceArrays, given: DPInput, head: Head, slowest: flo
     i, j, x, count = head
     last = j == edges.size - 1
     most = 1 if last else min(warmups.size - 1, min(order.size - x - count, edges.size - 1 - j) + 1)
-    group, dealt, first, end = order[x : x + count], table.shares[:count], edges[i], edges[j]
+    group, shares, first, end = order[x : x + count], table.shares[:count], edges[i], edges[j]
     reduce_s = 0.0
     if count > 1:
         trainable = arrays.edge[end, TRAINABLE] - arrays.edge[first, TRAINABLE]
@@ -231,9 +231,9 @@ def _place_head(arrays: InstanceArrays, given: DPInput, head: Head, slowest: flo
         if not last and not np.isfinite(table.span_s[q - 1, j, x + count]):
             continue
         if outcome != MEMORY_AMPLE:
-            outcome = allocate_by_capacity(arrays, group, first, end, warmups[q], dealt)
+            outcome = allocate_by_capacity(arrays, group, first, end, warmups[q], shares)
             if outcome != IMPOSSIBLE:
-                forward_s, backward_s = _slowest_task(arrays, group, first, end, dealt)
+                forward_s, backward_s = _slowest_task(arrays, group, first, end, shares)
         if outcome != IMPOSSIBLE:
             _extend(arrays, table, head, q, end, StageTimes(forward_s, backward_s, reduce_s))
 
@@ -263,7 +263,7 @@ def _slowest_task(arrays: InstanceArrays, group: Ints, first: int, end: int, sha
 def _extend(
     arrays: InstanceArrays,
     table: Table,
-    head: Head,
+    head: HeadStage,
     q: int,
     edge: int,
     times: StageTimes,
@@ -277,7 +277,7 @@ def _extend(
     if q > 1:
         y = x + count
         behind = table.span_s[q - 1, j, y]
-        link, samples = table.between[x, y, y + table.head[q - 1, j, y]], batch_of(arrays)
+        link, samples = table.links[x, y, y + table.head[q - 1, j, y]], batch_of(arrays)
         cross_there = samples * arrays.edge[edge, OUTPUT] / link[0] + link[2]
         cross_back = samples * arrays.edge[edge, GRADIENT] / link[1] + link[3]
         crossing = cross_there + cross_back
@@ -289,8 +289,8 @@ def _extend(
 
 
 @inner
-def _link_up(arrays: InstanceArrays, order: Ints, result: Floats) -> None:
-    """Fill `Table.between`."""
+def _fill_links(arrays: InstanceArrays, order: Ints, result: Floats) -> None:
+    """Fill `Table.links`."""
     devices = order.size
     for y in range(1, devices):
         for x in range(y - 1, -1, -1):

@@ -57,7 +57,7 @@ class HetPipe(NamedTuple):
     """[device]: peak bytes, 0 where unused; the server's device also holds the trainable weights."""
 
 
-class _Team(NamedTuple):
+class _WorkerCandidate(NamedTuple):
     """A virtual worker while numbers of workers are compared."""
 
     draft: Draft
@@ -69,16 +69,16 @@ def plan(instance: Instance) -> HetPipe:
     """The plan with the number of workers whose estimate is best; each has as many stages as warm-ups are listed."""
     listed = instance.problem.warmup
     stages = 1 if isinstance(listed, str) else len(listed)
-    best: tuple[float, list[_Team], list[int]] | None = None
+    best: tuple[float, list[_WorkerCandidate], list[int]] | None = None
     for count in range(1, min(instance.devices // stages, instance.micro_batches) + 1):
-        teams = [_team(instance, group) for group in equal_distribution(instance, count)]
-        shares = share([team.period_s for team in teams], instance.micro_batches)
-        busy_s = max(team.period_s * m for team, m in zip(teams, shares, strict=True))
-        estimate_s = max(busy_s, server(instance, [team.draft for team in teams], shares)[1])
+        candidates = [_worker_candidate(instance, group) for group in equal_distribution(instance, count)]
+        shares = split_micro_batches([candidate.period_s for candidate in candidates], instance.micro_batches)
+        busy_s = max(candidate.period_s * m for candidate, m in zip(candidates, shares, strict=True))
+        estimate_s = max(busy_s, best_server(instance, [candidate.draft for candidate in candidates], shares)[1])
         if best is None or estimate_s < best[0]:
-            best = estimate_s, teams, shares
+            best = estimate_s, candidates, shares
     assert best is not None, "one worker is always possible"
-    return _costed(instance, [team.draft for team in best[1]], best[2])
+    return _costed(instance, [candidate.draft for candidate in best[1]], best[2])
 
 
 def equal_distribution(instance: Instance, count: int) -> list[list[int]]:
@@ -90,7 +90,7 @@ def equal_distribution(instance: Instance, count: int) -> list[list[int]]:
     return groups
 
 
-def share(periods_s: list[float], micro_batches: int) -> list[int]:
+def split_micro_batches(periods_s: list[float], micro_batches: int) -> list[int]:
     """Micro-batches of every worker, at least one, that minimise the end of the last worker."""
     shares = [1] * len(periods_s)
     if min(periods_s) > 0:
@@ -102,7 +102,7 @@ def share(periods_s: list[float], micro_batches: int) -> list[int]:
     return shares
 
 
-def server(instance: Instance, drafts: list[Draft], shares: list[int]) -> tuple[int | None, float]:
+def best_server(instance: Instance, drafts: list[Draft], shares: list[int]) -> tuple[int | None, float]:
     """The device that is the best parameter server, and the seconds per round on its busier port.
 
     Each device of a worker pushes and pulls the weights of its own layers; the server's own do not cross a link. Its
@@ -128,7 +128,7 @@ def server(instance: Instance, drafts: list[Draft], shares: list[int]) -> tuple[
     return int(np.argmin(busier_s)), float(np.min(busier_s))
 
 
-def _team(instance: Instance, group: list[int]) -> _Team:
+def _worker_candidate(instance: Instance, group: list[int]) -> _WorkerCandidate:
     """Cut the model for devices given fastest first; devices beyond the last stage are left out."""
     listed = instance.problem.warmup
     stages = min(instance.layers, len(group)) if isinstance(listed, str) else len(listed)
@@ -143,7 +143,7 @@ def _team(instance: Instance, group: list[int]) -> _Team:
     period_s = max(float(seconds(p)[cuts[p], cuts[p + 1]]) for p in range(stages))
     spans = zip(edges[cuts[:-1]].tolist(), edges[cuts[1:]].tolist(), devices, strict=True)
     parts = tuple(DraftStage(first, end, (device,), (instance.samples,)) for first, end, device in spans)
-    return _Team(Draft(parts, tuple(instance.warmups(stages))), period_s)
+    return _WorkerCandidate(Draft(parts, tuple(instance.warmups(stages))), period_s)
 
 
 def _stage_s(instance: Instance, devices: list[int], p: int, edges: Ints) -> Floats:
@@ -164,7 +164,7 @@ def _stage_s(instance: Instance, devices: list[int], p: int, edges: Ints) -> Flo
 
 def _costed(instance: Instance, drafts: list[Draft], shares: list[int]) -> HetPipe:
     workers = tuple(Worker(d, m, steady_s(instance, d, m)) for d, m in zip(drafts, shares, strict=True))
-    where, server_s = server(instance, drafts, shares)
+    where, server_s = best_server(instance, drafts, shares)
     memory = [0] * instance.devices
     for draft in drafts:
         for stage, k in zip(draft.stages, draft.warmups, strict=True):

@@ -53,7 +53,7 @@ RANDOM_STARTS = 12
 STARTS_PER_STAGE_COUNT = 4
 """Number of best plans of each stage count that are the first starts."""
 BASELINES: tuple[Callable[[Instance], Draft], ...] = (single, dp, pp, eddl, dapple.plan, pipedream.plan)
-MAX_PUBLISHED_STATES = 500_000_000
+MAX_ASTEROID_STATES = 500_000_000
 """Limit of (layers · devices)². Above it the published planner takes more than half a minute, and is started only where
 a time limit ends it."""
 
@@ -138,14 +138,14 @@ class Search:
         """Random plans with their scores."""
         random = np.random.default_rng(self.options.seed % 2**63)
         drafts = (
-            random_draft(self.instance, random, everybody=self.options.every_device) for _ in range(RANDOM_STARTS)
+            random_draft(self.instance, random, every_device=self.options.every_device) for _ in range(RANDOM_STARTS)
         )
         return [ScoredDraft(self._score(draft), draft) for draft in drafts if self._keeps_rules(draft)]
 
-    def _published(self) -> Draft | None:
+    def _asteroid_draft(self) -> Draft | None:
         """The published planner's plan on all layers; None where there is none, or none in time."""
         if self.ends_s is None:
-            if (self.instance.layers * self.instance.devices) ** 2 > MAX_PUBLISHED_STATES:
+            if (self.instance.layers * self.instance.devices) ** 2 > MAX_ASTEROID_STATES:
                 return None
             left_s = None
         else:
@@ -180,9 +180,9 @@ class Search:
         self.found[draft] = self._score(draft)
 
     def _keeps_rules(self, draft: Draft) -> bool:
-        everybody = sum(len(stage.devices) for stage in draft.stages) == self.instance.devices
+        all_used = sum(len(stage.devices) for stage in draft.stages) == self.instance.devices
         stages = int(self.rules.flags[STAGE_COUNT])
-        return (everybody or not self.options.every_device) and stages in (0, len(draft.stages))
+        return (all_used or not self.options.every_device) and stages in (0, len(draft.stages))
 
     def _starts(self) -> Iterator[Draft]:
         """Yield even plans, the baselines' plans, then those of the dynamic program on several orders."""
@@ -192,9 +192,9 @@ class Search:
                 yield method(self.instance)
             except Infeasible:
                 continue
-        published = self._published()
-        if published is not None:
-            yield published
+        from_asteroid = self._asteroid_draft()
+        if from_asteroid is not None:
+            yield from_asteroid
         edges = coarse_edges(self.instance, PIECES)
         for order in _orders(self.instance, self.options.seed):
             if self._time_is_up():
@@ -241,14 +241,14 @@ def even_drafts(instance: Instance) -> Iterator[Draft]:
         )
 
 
-def random_draft(instance: Instance, random: np.random.Generator, *, everybody: bool = False) -> Draft:
+def random_draft(instance: Instance, random: np.random.Generator, *, every_device: bool = False) -> Draft:
     """Random cuts and groups with even shares, in the listed or a random number of stages.
 
-    With `everybody` all devices take part, as far as there are samples for them.
+    With `every_device` all devices take part, as far as there are samples for them.
     """
     listed = instance.problem.warmup
     stages = len(listed) if isinstance(listed, tuple) else int(random.integers(1, instance.max_stages + 1))
-    used = instance.devices if everybody else int(random.integers(stages, instance.devices + 1))
+    used = instance.devices if every_device else int(random.integers(stages, instance.devices + 1))
     sizes = [1] * stages
     for _ in range(min(used, stages * instance.samples) - stages):
         open_to = [p for p in range(stages) if sizes[p] < instance.samples]
