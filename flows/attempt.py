@@ -152,7 +152,7 @@ def resumable_attempts(
     """Keys of unfinished attempts that this one may resume; their folders are locked meanwhile."""
     with ExitStack() as held:
         found = []
-        for other in store.works() if spec.resumes else ():
+        for other in store.work_keys() if spec.resumes else ():
             if other != key and _is_resumable(store, spec, read_ingredients(store, other), ingredients):
                 lock = store.lock(other, lambda seconds: True)
                 if lock.take():

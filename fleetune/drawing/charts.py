@@ -7,7 +7,7 @@ from typing import NamedTuple
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.metrics import RoundMetrics
 from fleetune.contracts.plan import Plan
-from fleetune.drawing.labels import steps
+from fleetune.drawing.labels import axis_ticks
 from fleetune.drawing.svg import SEVERAL, WIDTH, bar, canvas, colours_of_devices, element, label, line, tooltip
 from fleetune.formatting import number, rate, seconds, size
 
@@ -66,11 +66,11 @@ def loss_chart(rounds: Sequence[RoundMetrics]) -> str:
         return x, bottom - (bottom - top) * loss / highest
 
     parts = []
-    for tick in steps(highest, 5):
+    for tick in axis_ticks(highest, 5):
         y = at(first, tick)[1]
         parts += [line(left, y, right, y, class_="rule")]
         parts += [label(left - 6, y + 4, number(round(tick, 6)), class_="muted", text_anchor="end")]
-    for tick in steps(last - first, 8):
+    for tick in axis_ticks(last - first, 8):
         if tick == int(tick):
             x = at(first + int(tick), 0)[0]
             parts.append(label(x, bottom + 16, str(first + int(tick)), class_="muted", text_anchor="middle"))

@@ -7,10 +7,10 @@ from fleetune.contracts.metrics import TimelineRow
 from fleetune.drawing.labels import (
     LETTER_NAMES,
     RowLabel,
+    axis_ticks,
     lane_names,
     parse_label,
     short_names,
-    steps,
     track_names,
 )
 from fleetune.drawing.svg import SEGMENT_COLOURS, WIDTH, bar, canvas, colour, label, line, standalone
@@ -57,7 +57,7 @@ def gantt_chart(
         if place % 2 == 0:
             parts.append(bar(0, y, (WIDTH, TRACK), name, class_="soft"))
         parts.append(label(4, y + 16, name, class_="muted" if ">" in name else ""))
-    for tick_s in steps(until_s):
+    for tick_s in axis_ticks(until_s):
         x = left + tick_s * scale
         parts.append(line(x, top, x, bottom, class_="rule"))
         parts.append(label(x, bottom + 16, seconds(tick_s), class_="muted", text_anchor="middle"))

@@ -9,7 +9,7 @@ from fleetune.contracts.metrics import TimelineRow
 from fleetune.contracts.plan import SPELLING
 
 
-def steps(until: float, most: int = 8) -> list[float]:
+def axis_ticks(until: float, most: int = 8) -> list[float]:
     """Axis ticks from 0 to `until`: at most `most` after 0, spaced by 1, 2 or 5 times a power of ten."""
     if until <= 0:
         return [0.0]

@@ -9,8 +9,7 @@ import dataclasses
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from fleetune.filesystem import file_digest
 from fleetune.profiling.messages import DeviceMeasurement, minimum_times
 from fleetune.store.stage_key import SourceDigests
 from fleetune.store.storage import LocalStorage
+from fleetune.store.store import Clock, utc_now
 
 METHOD = 3
 """Version of the measuring method; a change invalidates all entries."""
@@ -45,15 +45,10 @@ class CacheEntry:
     """Checksum of this record's JSON text with an empty sha256."""
 
 
-def utc_now() -> datetime:
-    """Current time in UTC."""
-    return datetime.now(UTC)
-
-
 class MeasurementCache:
     """A folder of entries, safe for concurrent threads and processes."""
 
-    def __init__(self, folder: Path, run: str, *, anew: bool = False, clock: Callable[[], datetime] = utc_now) -> None:
+    def __init__(self, folder: Path, run: str, *, anew: bool = False, clock: Clock = utc_now) -> None:
         """`run` is this run's id; with `anew` nothing is loaded, so that everything is measured and replaced."""
         self.folder = folder
         self._storage = LocalStorage(folder)

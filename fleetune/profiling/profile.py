@@ -29,12 +29,12 @@ def profile(task: ProfilingTask) -> Profile:
     graph = parse_graph((task.model_folder / "graph.json").read_bytes(), "graph.json")
     module = skeleton(saved_configuration(task.model_folder / "model"), task.model)
     scored = heads_to_score(task, graph, module) if task.scores else ()
-    found = (_simulate if task.fleet.simulated else _measure)(task, graph, module)
+    costs = (_simulate if task.fleet.simulated else _measure)(task, graph, module)
     made = Profile(
         model=task.model.source or str((task.model.config or {}).get("model_type")),
-        units=unit_sizes(graph, module, found.activation_bytes, found.flops, task.training.micro_batch_samples),
-        batch_sizes=found.sizes,
-        times=found.times,
+        units=unit_sizes(graph, module, costs.activation_bytes, costs.flops, task.training.micro_batch_samples),
+        batch_sizes=costs.sizes,
+        times=costs.times,
         optimizer_bytes_per_param_byte=task.training.optimizer_bytes_per_param_byte,
         subnets=scored_subnets(task, graph, module, scored) if scored else (),
     )
@@ -43,7 +43,7 @@ def profile(task: ProfilingTask) -> Profile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _FleetCosts:
     """Costs of units: bytes and FLOPs per sample in the order of units, times per device and batch size."""
 
     sizes: tuple[int, ...]
@@ -52,21 +52,21 @@ class _Found:
     times: tuple[DeviceTimes, ...]
 
 
-def batch_sizes(micro_batch_samples: int, least: int = 1) -> tuple[int, ...]:
-    """Powers of two below a micro-batch, and the micro-batch itself; none below `least`, a power of two."""
-    sizes = [least]
+def batch_sizes(micro_batch_samples: int, smallest: int = 1) -> tuple[int, ...]:
+    """Powers of two below a micro-batch, and the micro-batch itself; none below `smallest`, a power of two."""
+    sizes = [smallest]
     while sizes[-1] * 2 < micro_batch_samples:
         sizes.append(sizes[-1] * 2)
     return tuple(dict.fromkeys([*sizes, micro_batch_samples]))
 
 
-def _simulate(task: ProfilingTask, graph: Graph, module: nn.Module) -> _Found:
+def _simulate(task: ProfilingTask, graph: Graph, module: nn.Module) -> _FleetCosts:
     """Compute the costs on simulated devices without starting a process."""
     sizes = batch_sizes(task.training.micro_batch_samples)
     model_type = str(saved_configuration(task.model_folder / "model").model_type)
     of_units = unit_work(graph, module)
     task.progress("profiling", 100, 100, "%")
-    return _Found(
+    return _FleetCosts(
         sizes=sizes,
         activation_bytes=[work.activation_bytes for work in of_units],
         flops=[work.forward_flops for work in of_units],
@@ -74,18 +74,18 @@ def _simulate(task: ProfilingTask, graph: Graph, module: nn.Module) -> _Found:
     )
 
 
-def _measure(task: ProfilingTask, graph: Graph, module: nn.Module) -> _Found:
+def _measure(task: ProfilingTask, graph: Graph, module: nn.Module) -> _FleetCosts:
     """Measure on all devices; bytes and FLOPs are those of the first one."""
-    least, most = min_samples(graph, module), task.training.micro_batch_samples
-    if most < least:
+    smallest, most = min_samples(graph, module), task.training.micro_batch_samples
+    if most < smallest:
         raise Refused(
             f"training: micro_batch_samples is {most}, but a batch norm of the model sees one value of each channel in "
-            f"a sample and needs at least {least} samples; raise it"
+            f"a sample and needs at least {smallest} samples; raise it"
         )
-    sizes = batch_sizes(most, least)
+    sizes = batch_sizes(most, smallest)
     found = measure_fleet(task, sizes)
     first = found[task.fleet.devices[0].name].units
-    return _Found(
+    return _FleetCosts(
         sizes=sizes,
         activation_bytes=[_per_sample(unit.activation_bytes, sizes) for unit in first],
         flops=[_per_sample(unit.flops, sizes) for unit in first],
@@ -93,15 +93,15 @@ def _measure(task: ProfilingTask, graph: Graph, module: nn.Module) -> _Found:
     )
 
 
-def _times(device: str, answer: DeviceMeasurement) -> DeviceTimes:
+def _times(device: str, measurement: DeviceMeasurement) -> DeviceTimes:
     return DeviceTimes(
         device=device,
-        runtime_bytes=answer.runtime_bytes,
-        forward_s=tuple(unit.forward_s for unit in answer.units),
-        backward_s=tuple(unit.backward_s for unit in answer.units),
-        forward_usual=tuple(unit.forward_usual for unit in answer.units),
-        backward_usual=tuple(unit.backward_usual for unit in answer.units),
-        profiling_s=answer.profiling_s,
+        runtime_bytes=measurement.runtime_bytes,
+        forward_s=tuple(unit.forward_s for unit in measurement.units),
+        backward_s=tuple(unit.backward_s for unit in measurement.units),
+        forward_usual=tuple(unit.forward_usual for unit in measurement.units),
+        backward_usual=tuple(unit.backward_usual for unit in measurement.units),
+        profiling_s=measurement.profiling_s,
     )
 
 
@@ -140,7 +140,7 @@ def unit_sizes(
     parameters, buffers = dict(skeleton.named_parameters()), dict(skeleton.named_buffers())
     state, tied = state_by_unit(graph, skeleton), tied_parameters_by_unit(graph, skeleton)
     made = []
-    for place, unit in enumerate(graph.units):
+    for index, unit in enumerate(graph.units):
         held = [parameters[n] for n in state[unit.name] if n in parameters]
         crossing_now = crossing_values(graph, unit.nodes[-1]) if unit is not graph.units[-1] else ()
         made.append(
@@ -149,12 +149,12 @@ def unit_sizes(
                 param_bytes=sum(_bytes(p) for p in held),
                 trainable_bytes=sum(_bytes(p) for p in held if p.requires_grad),
                 buffer_bytes=sum(_bytes(buffers[n]) for n in state[unit.name] if n in buffers),
-                activation_bytes=activation_bytes[place],
+                activation_bytes=activation_bytes[index],
                 output_bytes=sum(_value_bytes(graph, n, micro_batch_samples) for n in crossing_now),
                 gradient_bytes=sum(
                     _value_bytes(graph, n, micro_batch_samples) for n in crossing_now if graph.value(n).gradient
                 ),
-                flops=flops[place],
+                flops=flops[index],
                 cut_after=unit is not graph.units[-1] and is_cuttable(graph, unit.nodes[-1]),
                 tied=tied[unit.name],
             )

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from fleetune.filesystem import sync
 
-PATTERN = ".*.part"
+PART_PATTERN = ".*.part"
 
 
-def name_of(whole: Path) -> Path:
+def part_path(whole: Path) -> Path:
     """Return a new name for a part of `whole`."""
     return whole.with_name(f".{whole.name}.{uuid.uuid4().hex}.part")
 
@@ -37,11 +37,11 @@ def new_folder(whole: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def held(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """Lock a file or folder; the lock survives renaming."""
     handle = os.open(path, os.O_RDONLY)
     try:
-        _take(handle)
+        _try_lock(handle)
         yield
     finally:
         os.close(handle)
@@ -54,8 +54,8 @@ def discard(whole: Path) -> None:
     except FileNotFoundError:
         return
     try:
-        _take(handle)
-        doomed = name_of(whole)
+        _try_lock(handle)
+        doomed = part_path(whole)
         whole.rename(doomed)
         _delete(doomed)
         sync(whole.parent)
@@ -67,13 +67,13 @@ def discard(whole: Path) -> None:
 
 def collect(folder: Path) -> None:
     """Delete the parts in a folder that no living process holds."""
-    for part in folder.glob(PATTERN):
+    for part in folder.glob(PART_PATTERN):
         try:
             handle = os.open(part, os.O_RDONLY)
         except OSError:
             continue
         try:
-            if _take(handle):
+            if _try_lock(handle):
                 _delete(part)
         finally:
             os.close(handle)
@@ -81,7 +81,7 @@ def collect(folder: Path) -> None:
 
 @contextmanager
 def _new(whole: Path, make: Callable[[Path], None]) -> Iterator[Path]:
-    part, handle = _made(whole, make)
+    part, handle = _create(whole, make)
     try:
         yield part
     finally:
@@ -89,22 +89,22 @@ def _new(whole: Path, make: Callable[[Path], None]) -> Iterator[Path]:
         os.close(handle)
 
 
-def _made(whole: Path, make: Callable[[Path], None]) -> tuple[Path, int]:
+def _create(whole: Path, make: Callable[[Path], None]) -> tuple[Path, int]:
     """Create a part and return it with its locked handle; retry if it was collected before it was locked."""
     while True:
-        part = name_of(whole)
+        part = part_path(whole)
         make(part)
         try:
             handle = os.open(part, os.O_RDONLY)
         except FileNotFoundError:
             continue
-        taken = _take(handle)
+        taken = _try_lock(handle)
         if taken is None or (taken and part.exists()):
             return part, handle
         os.close(handle)
 
 
-def _take(handle: int) -> bool | None:
+def _try_lock(handle: int) -> bool | None:
     """Lock an open file or folder; False if another process holds it, None if the file system has no locks."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -74,8 +74,8 @@ class LocalStorage:
         whole = self.root / path
         _make(whole.parent)
         _flush(folder)
-        with staging.held(folder):
-            staged = staging.name_of(whole)
+        with staging.locked(folder):
+            staged = staging.part_path(whole)
             try:
                 folder.rename(staged)
             except OSError as error:

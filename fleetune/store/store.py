@@ -159,7 +159,7 @@ class Store:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def works(self) -> tuple[str, ...]:
+    def work_keys(self) -> tuple[str, ...]:
         """Return the stage keys that have a work folder."""
         folder = self.local / "work"
         return tuple(sorted(path.name for path in folder.iterdir())) if folder.is_dir() else ()

@@ -170,8 +170,8 @@ def test_data_json_tells_what_is_there(tmp_path: Path) -> None:
 
 
 def test_equal_data_elsewhere_give_the_same_bytes(tmp_path: Path) -> None:
-    """The artifact names no folder of a machine: data.json held the absolute path of its source, so that the same data
-    in another folder were another artifact, and every later stage ran again."""
+    """Bug: data.json held the absolute path of its source, so equal data in another folder were another artifact, and
+    every later stage ran again."""
     for name in ("here", "there"):
         (tmp_path / name).mkdir()
         prepared(tmp_path / name / "prepared", json_lines(tmp_path / name / "fruits.jsonl", FRUITS))

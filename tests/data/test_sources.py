@@ -90,8 +90,8 @@ def test_prepared_data_note_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("as_folder", [False, True], ids=["file", "folder"])
 def test_data_edited_since_they_were_hashed_are_not_prepared(as_folder: bool, tmp_path: Path) -> None:
-    """The run's key holds the digest of other rows: an edit between hashing and reading went unnoticed, and the stored
-    artifact of one content was reused for another."""
+    """Bug: an edit between the hashing and the reading of a source went unnoticed, so the run's key named other content
+    than its artifact."""
     (tmp_path / "set").mkdir()
     file = json_lines(tmp_path / "set" / "train.jsonl", FRUITS)
     request = DataRequest(source=str(file.parent if as_folder else file))
@@ -105,7 +105,7 @@ def test_data_edited_since_they_were_hashed_are_not_prepared(as_folder: bool, tm
 
 
 def test_built_in_sets_are_not_compared(tmp_path: Path) -> None:
-    """Their digests depend on versions, which a container may have others of."""
+    """Digests of built-in sets depend on package versions, which can differ in a container."""
     prepare_data(DataRequest(source="digits"), IMAGES, tmp_path / "d", 0, expected_digest="of another version")
 
 

@@ -14,7 +14,7 @@ from fleetune.contracts.metrics import TimelineRow
 from fleetune.contracts.plan import DeviceOrder
 from fleetune.drawing import ReportContent, gantt, report
 from fleetune.drawing.charts import fleet_chart
-from fleetune.drawing.labels import short_names, steps
+from fleetune.drawing.labels import axis_ticks, short_names
 from fleetune.drawing.model_chart import gates_chart, model_chart
 from fleetune.drawing.svg import colours_of_devices
 from fleetune.errors import Refused
@@ -305,7 +305,7 @@ def test_quantities_read_as_people_write_them(shown: str, expected: str) -> None
 @given(st.floats(1e-9, 1e9), st.integers(3, 10))
 def test_ticks_are_few_even_and_within(until: float, most: int) -> None:
     """Axis ticks are even, at most `most` after 0, and end within one step of the end."""
-    ticks = steps(until, most)
+    ticks = axis_ticks(until, most)
     assert ticks[0] == 0 and 1 <= len(ticks) - 1 <= most
     assert ticks[-1] <= until * (1 + 1e-6) < (ticks[-1] + ticks[1]) * (1 + 1e-5)
 

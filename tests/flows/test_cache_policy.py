@@ -160,7 +160,7 @@ def test_a_measurement_of_another_world_is_believed(world: World, root: Path) ->
     assert again.stage("measure").why == "ran: measured in every run; the value has changed"
     assert world.started() == ["shape", "learn", "score"]
     assert again.stage("learn").why.endswith("; goes on from the half")
-    assert first.stage("learn").key not in toy_context(root).store.works(), "what was gone on from is not left behind"
+    assert first.stage("learn").key not in toy_context(root).store.work_keys(), "a continued attempt is deleted"
 
 
 def test_reasons_are_told_against_the_run_in_mind(world: World, root: Path) -> None:
@@ -211,7 +211,7 @@ def test_other_work_is_not_gone_on_from(world: World, root: Path, change: str) -
         config = RunConfig(name="toy", seed=7, model=config.model, data=config.data, training=config.training)
     again = conducted(root, config)
     assert "goes on" not in again.stage("learn").why
-    assert first.stage("learn").key in toy_context(root).store.works(), "what was not gone on from is still there"
+    assert first.stage("learn").key in toy_context(root).store.work_keys(), "an attempt that was not continued is kept"
 
 
 def test_work_that_another_process_is_at_is_left_to_it(world: World, root: Path) -> None:
@@ -222,7 +222,7 @@ def test_work_that_another_process_is_at_is_left_to_it(world: World, root: Path)
     with store.lock(first.stage("learn").key, lambda seconds: True):
         again = conducted(root, world.config())
     assert "goes on" not in again.stage("learn").why
-    assert first.stage("learn").key in store.works()
+    assert first.stage("learn").key in store.work_keys()
 
 
 def test_a_newer_run_that_is_done_counts_though_it_lacks_a_stage(world: World, root: Path) -> None:

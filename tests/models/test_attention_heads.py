@@ -109,9 +109,8 @@ def test_heads_divide_the_weights_of_their_block(
 def test_a_head_that_is_not_read_is_not_trained_and_nothing_else_changes(
     family: Family, by_blocks: Callable[[Family], Recorded]
 ) -> None:
-    """With the columns that read a head at zero no gradient reaches its weights, while all others have theirs, and its
-    weights do not change the output.
-    """
+    """If the columns that read a head are zero, its weights have no gradient and do not change the output; all other
+    weights have their gradients."""
     ready = by_blocks(family)
     found = attention_heads(blocks_of(ready))
     for chosen in (found[0], found[-1]):
@@ -151,7 +150,7 @@ def test_the_blocks_are_the_same_however_fine_the_units_are(
 
 
 def test_what_is_left_over_is_dealt_evenly() -> None:
-    """The first heads are larger by one."""
+    """If units do not divide evenly, the first heads have one more."""
     assert split_evenly(70, 4) == ((0, 18), (18, 36), (36, 53), (53, 70))
     assert split_evenly(64, 2) == ((0, 32), (32, 64))
 
@@ -188,7 +187,7 @@ def test_a_convolutional_network_has_no_heads(tmp_path: Path) -> None:
 
 
 def test_a_feed_forward_layer_smaller_than_the_number_of_heads_is_refused(tmp_path: Path) -> None:
-    """Some heads would have no part of it."""
+    """A feed-forward layer with fewer units than heads is refused, because some heads would have no part of it."""
     config = {"model_type": "bert", "vocab_size": 300, **FOUR, "intermediate_size": 3}
     assert "intermediate.dense 32x3" in refusal(config, TEXT, tmp_path)
 

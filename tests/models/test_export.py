@@ -71,7 +71,7 @@ def test_a_model_folder_gives_the_trained_logits(family: Family, tmp_path: Path)
 
 
 def test_tied_weights_are_saved_once(tmp_path: Path) -> None:
-    """GPT-2's file has its embedding and no head; loaded, both are one tensor with the trained values."""
+    """GPT-2's file has the embedding and no head; after loading, both are one tensor with the trained values."""
     model, folder = exported(model_request(BY_NAME["gpt2"], dropout=True), tmp_path)
     assert "lm_head.weight" not in load_file(folder / "model.safetensors")
     loaded = AutoModelForCausalLM.from_pretrained(folder)
@@ -80,7 +80,7 @@ def test_tied_weights_are_saved_once(tmp_path: Path) -> None:
 
 
 def test_frozen_tensors_come_from_where_training_started(tmp_path: Path) -> None:
-    """Only trained tensors are given, and the folder is complete all the same."""
+    """The exported folder is complete although only trained tensors are given."""
     request = model_request(BY_NAME["bert"], dropout=True, freeze=(r"bert\.",))
     config = configuration(request, LABELS)
     model, moved = trained(request, tmp_path)
@@ -94,7 +94,8 @@ def test_frozen_tensors_come_from_where_training_started(tmp_path: Path) -> None
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # PEFT asks transformers by an older name
 @pytest.mark.parametrize("from_folder", [True, False])
 def test_an_adapter_folder_gives_the_trained_logits(from_folder: bool, tmp_path: Path) -> None:
-    """PEFT applies it to the base that its own file names: the pretrained folder, or `base` beside the adapter."""
+    """PEFT applies the adapter to the base that its config names: the pretrained folder, or `base` beside the
+    adapter."""
     plain = model_request(BY_NAME["bert"], dropout=True)
     lora = Lora(r=2, alpha=4, targets=("query", "value"))
     if from_folder:
@@ -166,7 +167,7 @@ def test_a_readme_says_where_the_base_is(source: str | None, base: str, says: st
 
 
 def test_adapters_on_shared_weights_are_known() -> None:
-    """GPT-2's embedding is its head, so an adapter of one cannot be merged into both."""
+    """GPT-2's embedding is also its head, so an adapter of one cannot be merged into both."""
     for targets, found in (("wte",), ("transformer.wte",)), (("c_attn",), ()):
         request = model_request(BY_NAME["gpt2"], dropout=True, lora=Lora(r=2, targets=targets))
         assert tied_adapter_layers(skeleton(configuration(request), request)) == found
@@ -179,7 +180,7 @@ def test_no_artifact_holds_a_pickle(tmp_path: Path) -> None:
 
 
 def test_the_tokenizer_goes_with_the_model(tmp_path: Path) -> None:
-    """All its files are copied, an image processor's too; other files of its folder are not."""
+    """All files of the tokenizer or image processor are copied, and no other files of their folder."""
     kept = ["chat_template.jinja", "preprocessor_config.json", "tokenizer.json", "vocab.txt"]
     source, target = tmp_path / "source", tmp_path / "target"
     source.mkdir()

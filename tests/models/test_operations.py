@@ -55,7 +55,7 @@ ARGUMENTS = st.recursive(
 @settings(deadline=None, max_examples=200)
 @given(ARGUMENTS)
 def test_every_kind_of_argument_comes_back_from_json_as_it_was(argument: Any) -> None:
-    """Numbers (infinities too), strings, references, sizes, slices, dtypes, devices, and any nesting of them."""
+    """Numbers with infinities, strings, references, sizes, slices, dtypes, devices and their nestings survive JSON."""
     text = json.dumps(argument_to_json(argument), allow_nan=False)
     back = argument_from_json(json.loads(text))
     assert back == argument
@@ -91,7 +91,7 @@ def test_a_malformed_argument_is_refused(value: Any) -> None:
 
 
 def test_bind_puts_values_and_sizes_in_their_places() -> None:
-    """References become values and sizes numbers, at any depth."""
+    """References become values and symbolic sizes become numbers, at any depth."""
     bound = bind_argument(
         [NodeRef(1), (SizeExpression("2*s0"), slice(None, NodeRef(1))), {"k": SizeExpression("s0")}],
         {1: 7},

@@ -17,7 +17,7 @@ class PreparedFolders:
 
     @classmethod
     def below(cls, folder: Path) -> "PreparedFolders":
-        """Both inside of one folder; the profile, where a test makes one, lies beside the graph."""
+        """Both folders below one; a test's profile lies beside the graph."""
         return cls(model=folder / "profile", data=folder / "data")
 
 
@@ -30,6 +30,6 @@ def preparation_task(folder: Path, model: ModelRequest, data: DataRequest, seed:
 def prepared_below(
     folder: Path, model: ModelRequest, data: DataRequest, seed: int = 3
 ) -> tuple[Graph, PreparedFolders]:
-    """Prepare without comparing; the graph and where everything lies."""
+    """Prepare without comparing; returns the graph and the folders."""
     graph, _ = write_artifacts(preparation_task(folder, model, data, seed))
     return graph, PreparedFolders.below(folder)

@@ -1,4 +1,4 @@
-"""No model trains by a recording that does something else than the model."""
+"""A recording that computes something else than its model is refused."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -24,19 +24,19 @@ LORA = Lora(r=2, dropout=0.2, targets="all-linear")
 
 
 def samples(family: Family) -> Samples:
-    """Six samples, padded where they are text."""
+    """Six samples; texts are padded."""
     inputs = batch(family, 6)
     labels = inputs["input_ids"].clone() if family.task == LANGUAGE else torch.tensor([0, 1, 2, 2, 1, 0])
     return Samples(inputs=inputs, labels=labels, task=family.task, seed=5)
 
 
 def changed(graph: g.Graph, number: int, **changes: Any) -> g.Graph:
-    """The graph with another node of that number."""
+    """The graph with one node replaced."""
     return replace(graph, nodes=tuple(replace(n, **changes) if n.id == number else n for n in graph.nodes))
 
 
 def compare(ready: Recorded, graph: g.Graph, family: Family) -> None:
-    """Compare a recording with the model it is of."""
+    """Compare a recording with its model."""
     compare_step(graph, ready.whole(), samples(family))
 
 
@@ -46,8 +46,8 @@ def compare(ready: Recorded, graph: g.Graph, family: Family) -> None:
 )
 @pytest.mark.parametrize("granularity", ["block", "layer"])
 def test_a_faithful_recording_passes(name: str, lora: Lora | None, granularity: str, tmp_path: Path) -> None:
-    """All three tasks, with dropout, tied weights, batch norms and adapters: every bit is the model's own, and the
-    model is left as it was."""
+    """For all three tasks, with dropout, tied weights, batch norms and adapters, all bits agree, and the model is
+    unchanged afterwards."""
     family = BY_NAME[name]
     ready = recorded(family, tmp_path, granularity, lora=lora)
     model = ready.whole()
@@ -62,8 +62,8 @@ def test_a_faithful_recording_passes(name: str, lora: Lora | None, granularity: 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "vit"])
 def test_a_gradient_that_gets_lost_is_refused_by_name(name: str, tmp_path: Path) -> None:
-    """Once a model trained whose recording cut the gradient off 38 of its 44 tensors, and nothing was said: the worst
-    tensor is named with how much of it is missing, and how many there are."""
+    """Bug: a recording that lost the gradients of 38 of 44 tensors was trained without a word. The refusal names the
+    worst tensor, its error, and the number of wrong tensors."""
     family = BY_NAME[name]
     ready = recorded(family, tmp_path)
     unit = ready.graph.units[-2]
@@ -75,7 +75,7 @@ def test_a_gradient_that_gets_lost_is_refused_by_name(name: str, tmp_path: Path)
 
 
 class Sums(nn.Module):
-    """Adds three terms between its layers, of a size that makes every order of additions round otherwise."""
+    """Adds three terms between its layers, so large that every order of additions rounds differently."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class Sums(nn.Module):
 
 
 def of_sums() -> tuple[g.Graph, nn.Module, Samples, list[g.Node]]:
-    """Sums recorded; its additions, in order."""
+    """A recorded Sums, and its additions in order."""
     model = Sums()
     x = torch.randn(6, 8, generator=torch.Generator().manual_seed(2))
     graph = fold_into_units(record_model(model, {"x": x}, leaf_modules(model, "layer")))
@@ -100,7 +100,7 @@ def of_sums() -> tuple[g.Graph, nn.Module, Samples, list[g.Node]]:
 
 
 def test_another_order_of_additions_is_rounding() -> None:
-    """a + b + c is b + c + a but for rounding: it passes, though not all bits agree."""
+    """b + c + a in place of a + b + c passes, although not all bits agree."""
     graph, model, given, (inner, outer) = of_sums()
     a, b = inner.args
     same, c = outer.args
@@ -112,7 +112,7 @@ def test_another_order_of_additions_is_rounding() -> None:
 
 @pytest.mark.parametrize("error", [1e-4, 1e-2])
 def test_a_slightly_wrong_number_is_not(error: float) -> None:
-    """One factor that is off by 1e-4 of itself is refused, with the output named."""
+    """A factor with a relative error of 1e-4 is refused, and the output is named."""
     graph, model, given, _ = of_sums()
     scaled = next(node for node in graph.nodes if node.args[1:] == (0.3,))
     wrong = changed(graph, scaled.id, args=(scaled.args[0], 0.3 * (1 + error)))
@@ -121,7 +121,7 @@ def test_a_slightly_wrong_number_is_not(error: float) -> None:
 
 
 def test_a_wrong_recording_is_refused_by_preparation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Preparation, which no device is needed for, compares the graph by the data and weights that training uses."""
+    """Preparation compares the graph on the data and weights of training, without a device."""
 
     def forgetful(*given: Any) -> g.Graph:
         graph = record_model(*given)

@@ -1,4 +1,4 @@
-"""A tiny model prepared as the prepare stage prepares it, and a launcher whose devices answer by script."""
+"""A tiny prepared model, and a launcher of scripted measuring processes."""
 
 import json
 import threading
@@ -27,7 +27,7 @@ def prepared(folder: Path) -> tuple[Graph, PreparedFolders]:
 
 
 def measure_task(folders: PreparedFolders, **changes: Any) -> MeasureTask:
-    """What a measuring process is given."""
+    """The task of a measuring process."""
     settings: dict[str, Any] = {
         "device": "ann",
         "model": MODEL,
@@ -51,7 +51,7 @@ def profiling_task(
     model: ModelRequest = MODEL,
     data: DataRequest | None = None,
 ) -> ProfilingTask:
-    """What the profile stage is given, with micro-batches of 6; prepares what is not there yet."""
+    """The task of the profile stage, with micro-batches of 6; prepares the model if it is not prepared yet."""
     folders = PreparedFolders.below(folder)
     if not folders.model.exists():
         prepared_below(folder, model, data or data_request(FAMILY, folder))
@@ -77,7 +77,7 @@ def profiling_task(
 
 @dataclass
 class ScriptedJob:
-    """A device process that says its lines and ends; without lines it says nothing until it is stopped."""
+    """A measuring process that prints given lines and ends; without lines it prints nothing until it is stopped."""
 
     said: list[dict[str, Any]]
     code: int
@@ -91,7 +91,7 @@ class ScriptedJob:
     """The number of lines after which it was held."""
 
     def lines(self) -> Iterator[str]:
-        """What it prints."""
+        """Its output."""
         if not self.said and self.code == 0:
             assert self.stopped.wait(20), "nobody stopped a device that had nothing to say"
             return
@@ -100,7 +100,7 @@ class ScriptedJob:
             yield json.dumps(line)
 
     def poll(self) -> int | None:
-        """It has always ended."""
+        """Its exit code, since it has always ended."""
         return self.code
 
     def wait(self, timeout_s: float | None = None) -> int | None:
@@ -108,25 +108,25 @@ class ScriptedJob:
         return -15 if self.stopped.is_set() else self.code
 
     def stop(self, grace_s: float = 2.0) -> int:
-        """Ends it."""
+        """End it."""
         self.stopped.set()
         return -15
 
     def limit_cpu(self) -> None:
-        """Remembers when."""
+        """Record after how many lines the limit was applied."""
         assert self.held_after is None, "held twice"
         self.held_after = self.read
 
     def collect(self, folder: Path) -> None:
-        """It writes nothing."""
+        """Collect nothing."""
 
     def tail(self, lines: int = 10) -> str:
-        """It has written nothing."""
+        """An empty log."""
         return ""
 
 
 class Scripted:
-    """A launcher of ScriptedJobs, by the device that the task file names; `scorer` is the one that scores."""
+    """A launcher of ScriptedJobs by device; `scorer` is the job of the process that scores heads."""
 
     def __init__(self, jobs: dict[str, ScriptedJob], scorer: ScriptedJob | None = None) -> None:
         self.jobs, self.scorer = jobs, scorer
@@ -135,7 +135,7 @@ class Scripted:
         self.commands: dict[str, Command] = {}
 
     def start(self, command: Command) -> ScriptedJob:
-        """The job of the device whose task file is in the arguments."""
+        """Return the job of the device that the task file names."""
         assert command.module == "fleetune.profiling.worker"
         task = json_io.read(MeasureTask, Path(command.arguments[-1]))
         if task.scoring is not None:
@@ -147,7 +147,7 @@ class Scripted:
 
 
 def costs(units: int, pace: float, sizes: tuple[int, ...] = (1, 2, 4, 6)) -> dict[str, Any]:
-    """The answer of a device."""
+    """The result message of a device."""
     return {
         "event": "costs",
         "runtime_bytes": 1000,

@@ -1,4 +1,4 @@
-"""Devices that an earlier run has measured are not measured again."""
+"""Cached measurements: a device that an earlier run measured is not measured again."""
 
 import json
 import shutil
@@ -30,7 +30,7 @@ Change = Callable[[ProfilingTask], ProfilingTask]
 
 @dataclass
 class Runs:
-    """Runs on one folder of kept answers, with a model that was prepared once."""
+    """Runs on one cache folder, with a model that was prepared once."""
 
     folder: Path
     graph: Graph
@@ -38,14 +38,14 @@ class Runs:
     notes: list[str] = field(default_factory=list)
 
     def task(self, paces: dict[str, float]) -> tuple[ProfilingTask, Scripted]:
-        """Devices that answer at these paces when they are asked."""
+        """A task whose devices answer at these paces."""
         launcher = Scripted({d: ScriptedJob([costs(len(self.graph.units), pace)], 0) for d, pace in paces.items()})
         return profiling_task(self.folder, launcher, tuple(paces)), launcher
 
     def run(
         self, name: str, paces: dict[str, float], change: Change = lambda task: task, anew: bool = False
     ) -> tuple[dict[str, DeviceMeasurement], list[str]]:
-        """A run; what is known in the end, and which devices were asked."""
+        """Run once; returns the measurements and the devices that were measured."""
         task, launcher = self.task(paces)
         own = MeasurementCache(self.kept, name, anew=anew, clock=lambda: NOON)
         task = change(replace(task, cache=own, note=self.notes.append))
@@ -53,25 +53,25 @@ class Runs:
 
     @property
     def files(self) -> list[Path]:
-        """What is kept."""
+        """Files of the cache."""
         return sorted(self.kept.iterdir())
 
 
 @pytest.fixture(scope="module")
 def ready(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Graph]:
-    """A prepared model, only read from then on."""
+    """A prepared model that tests only read."""
     folder = tmp_path_factory.mktemp("ready")
     return folder, prepared(folder)[0]
 
 
 @pytest.fixture
 def runs(ready: tuple[Path, Graph], tmp_path: Path) -> Runs:
-    """Nothing kept yet."""
+    """An empty cache."""
     return Runs(*ready, tmp_path / "kept")
 
 
 def test_the_profile_is_made_of_what_is_kept_and_what_is_new(tmp_path: Path) -> None:
-    """The times of a known device are those of the first run, its profiling time too; only the new one is measured."""
+    """A known device has the times and profiling time of the first run; only the new device is measured."""
     runs = Runs(tmp_path, prepared(tmp_path)[0], tmp_path / "kept")
     made = []
     for number, paces in enumerate(({"ann": 1.0}, {"ann": 9.0, "bob": 3.0}, {"ann": 9.0, "bob": 9.0})):
@@ -84,7 +84,8 @@ def test_the_profile_is_made_of_what_is_kept_and_what_is_new(tmp_path: Path) -> 
 
 
 def test_a_second_run_measures_the_new_device_only(runs: Runs) -> None:
-    """A note says whose times the others are; progress ends even where nothing is left to measure."""
+    """A note names the run that the cached times are of; progress reaches its end even if nothing is left to
+    measure."""
     first, asked = runs.run("run-1", {"ann": 1.0})
     assert asked == ["ann"] and runs.notes == []
     second, asked = runs.run("run-2", {"ann": 9.0, "bob": 3.0})
@@ -100,7 +101,7 @@ def test_a_second_run_measures_the_new_device_only(runs: Runs) -> None:
 
 
 def test_an_entry_says_who_measured_it_and_when(runs: Runs) -> None:
-    """By run and moment, under its key, with nothing half written beside it."""
+    """An entry names its run and time, lies under its key, and leaves no partial file."""
     runs.run("run-1", {"ann": 1.0})
     (file,) = runs.files
     entry = json.loads(file.read_text())
@@ -116,19 +117,19 @@ def fingerprint(task: ProfilingTask) -> ProfilingTask:
 
 
 def quota(task: ProfilingTask) -> ProfilingTask:
-    """The same machine, held at less."""
+    """The same machine with a CPU quota."""
     return replace(
         task, fleet=replace(task.fleet, devices=tuple(replace(d, emulated=True) for d in task.fleet.devices))
     )
 
 
 def sizes(task: ProfilingTask) -> ProfilingTask:
-    """As many batch sizes, but other ones."""
+    """The same number of batch sizes, but other ones."""
     return replace(task, training=replace(task.training, batch_samples=10, micro_batch_samples=5))
 
 
 def model(**changes: Any) -> Change:
-    """Another model, or other parameters of it to train."""
+    """Another model, or another trainable set."""
     return lambda task: replace(task, model=replace(task.model, **changes))
 
 
@@ -145,7 +146,7 @@ def model(**changes: Any) -> Change:
     ids=["fingerprint", "cores", "batch sizes", "lora", "freeze", "precision"],
 )
 def test_whatever_could_change_a_time_is_measured_again(change: Change, runs: Runs) -> None:
-    """And both answers stay."""
+    """A changed setting has an entry of its own, beside the old one."""
     runs.run("run-1", {"ann": 1.0})
     assert runs.run("run-2", {"ann": 1.0}, change)[1] == ["ann"]
     assert len(runs.files) == 2
@@ -156,14 +157,14 @@ def test_whatever_could_change_a_time_is_measured_again(change: Change, runs: Ru
 def test_another_version_of_what_computes_is_measured_again(
     package: str, runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of either package."""
+    """Another version of torch or transformers is measured again."""
     runs.run("run-1", {"ann": 1.0})
     monkeypatch.setattr(cache, "version", lambda name: "new" if name == package else "old")
     assert runs.run("run-2", {"ann": 1.0})[1] == ["ann"]
 
 
 def test_the_names_of_devices_and_folders_do_not_count(runs: Runs, tmp_path: Path) -> None:
-    """A device under another name, in a run whose folders are elsewhere, is known."""
+    """A device is found in the cache under another name and from other folders."""
     runs.run("run-1", {"ann": 1.0})
     other = Path(shutil.copytree(runs.folder / "profile", tmp_path / "other"))
 
@@ -174,7 +175,7 @@ def test_the_names_of_devices_and_folders_do_not_count(runs: Runs, tmp_path: Pat
 
 
 def test_a_device_that_shares_its_memory_with_a_new_one_is_known(runs: Runs) -> None:
-    """Less of the machine's memory is left to it, which changes none of its times."""
+    """A new device on the same machine leaves less memory to the known one, which changes none of its times."""
     runs.run("run-1", {"ann": 1.0})
 
     def halved(task: ProfilingTask) -> ProfilingTask:
@@ -186,7 +187,7 @@ def test_a_device_that_shares_its_memory_with_a_new_one_is_known(runs: Runs) -> 
 
 @pytest.mark.parametrize("name", ["graph.json", "model/config.json"])
 def test_another_recorded_model_is_measured_again(name: str, runs: Runs, tmp_path: Path) -> None:
-    """Whatever made it another: shapes of the data, another version of what recorded it."""
+    """A changed graph or configuration is measured again, whatever changed it."""
     runs.run("run-1", {"ann": 1.0})
     other = Path(shutil.copytree(runs.folder / "profile", tmp_path / "other"))
     (other / name).write_text((other / name).read_text() + "\n")
@@ -205,7 +206,7 @@ def test_another_recorded_model_is_measured_again(name: str, runs: Runs, tmp_pat
     ids=["cut off", "empty", "a number", "the run", "a name"],
 )
 def test_a_damaged_entry_is_said_and_replaced(damage: Callable[[str], str], runs: Runs) -> None:
-    """Its device is measured, and the next run finds it whole."""
+    """A damaged entry gives a note, its device is measured, and the next run finds the new entry."""
     runs.run("run-1", {"ann": 1.0})
     (file,) = runs.files
     file.write_text(damage(file.read_text()))
@@ -219,7 +220,7 @@ def test_a_damaged_entry_is_said_and_replaced(damage: Callable[[str], str], runs
 
 
 def test_an_entry_under_another_key_is_damaged(runs: Runs) -> None:
-    """A file that was renamed says nothing about the key it lies under."""
+    """A renamed file is refused, because it does not hold its key."""
     runs.run("run-1", {"ann": 1.0})
     (file,) = runs.files
     file.rename(file.with_name(f"{KEY}.json"))
@@ -228,7 +229,8 @@ def test_an_entry_under_another_key_is_damaged(runs: Runs) -> None:
 
 
 def test_two_devices_alike_are_both_measured_at_first(runs: Runs) -> None:
-    """Each has its own times in that run; later ones take the shorter of both, as noise only ever adds."""
+    """Identical devices have their own times in their first run; later runs take the minimum of both, because noise
+    only adds time."""
     first, asked = runs.run("run-1", {"ann": 1.0, "eve": 2.0})
     assert sorted(asked) == ["ann", "eve"] and len(runs.files) == 1
     assert first["eve"].units[0].forward_s[0] == 2.0
@@ -238,7 +240,7 @@ def test_two_devices_alike_are_both_measured_at_first(runs: Runs) -> None:
 
 
 def test_the_shorter_times_are_chosen_unit_by_unit() -> None:
-    """Bytes and all else are those of the newer answer."""
+    """Only times are minimums; bytes and all other fields are those of the newer measurement."""
     newer, older = answer(2, 2.0), answer(2, 3.0)
     mixed = replace(older, units=(replace(older.units[0], forward_s=(1.0,) * 4), older.units[1]))
     best = minimum_times(newer, mixed)
@@ -248,7 +250,7 @@ def test_the_shorter_times_are_chosen_unit_by_unit() -> None:
 
 
 def test_a_run_that_measures_anew_replaces_what_was_kept(runs: Runs) -> None:
-    """Even where that was shorter: who asks for it does not trust the old times."""
+    """A run that measures anew replaces a cached measurement even if that was shorter."""
     runs.run("run-1", {"ann": 1.0})
     assert runs.run("run-2", {"ann": 5.0}, anew=True)[1] == ["ann"]
     made, asked = runs.run("run-3", {"ann": 9.0})
@@ -257,7 +259,7 @@ def test_a_run_that_measures_anew_replaces_what_was_kept(runs: Runs) -> None:
 
 
 def test_what_was_measured_before_a_failure_is_kept(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run that is tried again measures only the device that failed."""
+    """After a failure the next run measures only the device that failed."""
     done, store = Event(), MeasurementCache.store
 
     def told(self: MeasurementCache, key: str, answer: DeviceMeasurement) -> None:
@@ -265,10 +267,10 @@ def test_what_was_measured_before_a_failure_is_kept(runs: Runs, monkeypatch: pyt
         done.set()
 
     class Late(ScriptedJob):
-        """Fails once the other has been kept."""
+        """A job that fails after the other measurement was stored."""
 
         def lines(self) -> Iterator[str]:
-            """What it prints."""
+            """Its output."""
             assert done.wait(20), "nothing was kept"
             yield from ScriptedJob.lines(self)
 
@@ -285,14 +287,14 @@ def test_what_was_measured_before_a_failure_is_kept(runs: Runs, monkeypatch: pyt
 
 
 def test_a_folder_that_takes_nothing_spoils_no_run(runs: Runs) -> None:
-    """The times are used, and a note says that they were not kept."""
+    """An unwritable cache folder gives a note, and the measurement is used."""
     (runs.kept).write_text("a file where the folder should be")
     assert runs.run("run-1", {"ann": 1.0})[1] == ["ann"]
     assert runs.notes[-1].startswith("ann: its times cannot be kept for later runs (")
 
 
 def test_writers_at_once_leave_one_whole_entry(tmp_path: Path) -> None:
-    """Whoever is last; readers never see half of one."""
+    """The last of several writers wins, and readers never see a partial entry."""
     together = Barrier(8)
     seen: list[str] = []
 
@@ -315,5 +317,5 @@ def test_writers_at_once_leave_one_whole_entry(tmp_path: Path) -> None:
 
 
 def answer(units: int, pace: float) -> DeviceMeasurement:
-    """What a device of that pace answers."""
+    """The measurement of a device of that pace."""
     return parse_measurement(costs(units, pace), "test")

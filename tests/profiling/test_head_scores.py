@@ -1,4 +1,4 @@
-"""Importance of heads: what a measuring process computes of them, and what the profile makes of it."""
+"""Scores of attention heads: their computation in a measuring process, and the subnets of the profile."""
 
 import json
 from collections.abc import Callable
@@ -42,7 +42,7 @@ LORA = Lora(r=2, targets=("q_proj", "v_proj"))
 
 
 class Ready:
-    """A tiny model prepared as the stage does, and what its heads are."""
+    """A tiny prepared model and its heads."""
 
     def __init__(self, folder: Path, family: Family = VIT, **changes: Any) -> None:
         self.folder = folder
@@ -57,13 +57,13 @@ class Ready:
         return skeleton(self.config, self.request)
 
     def whole(self) -> torch.nn.Module:
-        """The model as training starts, unsplit."""
+        """The unsplit model with the initial weights."""
         return initial_model(self.config, self.request, self.folders.model / INIT_WEIGHTS)
 
 
 @pytest.fixture(scope="module")
 def vit(tmp_path_factory: pytest.TempPathFactory) -> Ready:
-    """Two blocks of two heads."""
+    """A model of two blocks with two heads each."""
     return Ready(tmp_path_factory.mktemp("vit"))
 
 
@@ -72,7 +72,7 @@ Answered = tuple[int, list[dict[str, Any]]]
 
 @pytest.fixture
 def ask(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answered]:
-    """Runs a measuring process here: its exit code and its lines."""
+    """Runs a measuring process in this one; returns its exit code and lines."""
 
     def asked(ready: Ready, **changes: Any) -> Answered:
         task = measure_task(ready.folders, **{"model": ready.request, "scoring": SCORING, **changes})
@@ -86,15 +86,15 @@ def ask(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def scores(answered: Answered) -> Scores:
-    """What a process that did its work found."""
+    """The scores of a process that succeeded."""
     code, lines = answered
     assert code == 0
     return parse_scores(lines[-1], "test")
 
 
 def by_hand(ready: Ready) -> tuple[dict[str, torch.Tensor], list[dict[str, torch.Tensor]]]:
-    """Weights of the unsplit model, and their gradients by torch's own backward for every micro-batch of the first
-    round; zeros for what is not trained."""
+    """Weights of the unsplit model, and torch's own gradients for every micro-batch of the first round; zeros for
+    frozen parameters."""
     model, data = ready.whole(), PreparedData(ready.folders.data)
     rows = batch_indices(data.size("train"), BATCH, SEED, 0)
     found = []
@@ -117,7 +117,8 @@ def total(pieces: tuple[ParameterSlice, ...], tensors: dict[str, torch.Tensor], 
 def test_scores_are_those_of_autograd_on_the_unsplit_model(
     kind: str, vit: Ready, tmp_path: Path, ask: Callable[..., Answered]
 ) -> None:
-    """Of every head and micro-batch; with adapters those alone have gradients, while frozen weights have magnitude."""
+    """Scores of every head and micro-batch equal autograd's; with LoRA only adapters have gradients, and frozen weights
+    count in the magnitude."""
     ready = vit if kind == "all weights" else Ready(tmp_path, lora=LORA)
     weights, gradients = by_hand(ready)
     found = scores(ask(ready)).heads
@@ -132,7 +133,8 @@ def test_scores_are_those_of_autograd_on_the_unsplit_model(
 def test_heads_and_all_the_rest_add_up_to_the_squared_norm_of_the_gradient(
     vit: Ready, ask: Callable[..., Answered]
 ) -> None:
-    """Nothing is counted twice, and nothing that is a head's is left out."""
+    """The Fisher scores of all heads and of the rest add up to the squared norm, so nothing is counted twice or left
+    out."""
     _, gradients = by_hand(vit)
     found = scores(ask(vit)).heads
     for number, each in enumerate(gradients):
@@ -147,7 +149,7 @@ def test_heads_and_all_the_rest_add_up_to_the_squared_norm_of_the_gradient(
 def test_the_same_seed_gives_the_same_bytes_and_another_one_other_samples(
     vit: Ready, ask: Callable[..., Answered]
 ) -> None:
-    """On one machine; what weights are does not depend on which samples are dealt."""
+    """Equal seeds give equal bytes on one machine; another seed gives other samples, and the same weight magnitudes."""
     first, again = ask(vit)[1][-1], ask(vit)[1][-1]
     assert json.dumps(first) == json.dumps(again)
     other = scores(ask(vit, scoring=replace(SCORING, seed=4)))
@@ -156,16 +158,16 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_other_samples(
 
 
 def test_micro_batches_are_those_of_training(vit: Ready) -> None:
-    """The same rows in the same order, with the same draws of dropout."""
+    """Scoring sees the rows of training in the same order, with the same dropout draws."""
     seen: list[tuple[dict[int, torch.Tensor], int, DrawContext]] = []
 
     class Watched:
-        """Stands for the model."""
+        """Stand-in for the model."""
 
         graph, device = vit.graph, torch.device("cpu")
 
         def run(self, values: dict[int, torch.Tensor], samples: int, draws: DrawContext) -> dict[int, torch.Tensor]:
-            """What it is given."""
+            """Record the arguments."""
             seen.append((values, samples, draws))
             return {vit.graph.output: torch.zeros(samples, 10, requires_grad=True)}
 
@@ -182,7 +184,7 @@ def test_micro_batches_are_those_of_training(vit: Ready) -> None:
 
 
 def test_a_process_that_scores_says_what_it_needs_and_how_far_it_is(vit: Ready, ask: Callable[..., Answered]) -> None:
-    """Line by line, as one that measures."""
+    """A scoring process prints its memory needs, its start, its progress and its scores, a line each."""
     code, lines = ask(vit)
     assert code == 0
     assert [line["event"] for line in lines] == ["loading", "measuring", "progress", "progress", "progress", "scores"]
@@ -194,7 +196,8 @@ def test_a_process_that_scores_says_what_it_needs_and_how_far_it_is(vit: Ready, 
 
 
 def test_a_device_that_cannot_hold_the_model_is_infeasible(vit: Ready, ask: Callable[..., Answered]) -> None:
-    """Before any weight is loaded, with how much it takes."""
+    """A device without memory for the whole model is infeasible before any weight is loaded; the message names the
+    bytes."""
     code, lines = ask(vit, memory_bytes=1 << 20)
     assert code == 65 and [line["event"] for line in lines] == ["loading", "error"]
     assert "scores need the whole model at once, 0.00 GB with its gradients beside" in lines[-1]["message"]
@@ -207,8 +210,8 @@ LEAVES = (
 
 
 def test_parts_are_of_every_unit_that_holds_weights_of_heads(tmp_path: Path, vit: Ready) -> None:
-    """Of layers as many as there are heads, what is computed between them included; of a whole block what is not in
-    its norms."""
+    """A layer is divided by the number of heads, and so is the computation between layers; of a whole block everything
+    but its norms is divided."""
     norms, block = 4 * 32, 4 * 32 * 33 + 64 * 33 + 32 * 65 + 4 * 32
     of_block = SubnetParts(vit.graph, vit.skeleton()).of(vit.heads[2])
     assert [(part.unit, part.share) for part in of_block] == [("vit.layers.1", pytest.approx((1 - norms / block) / 2))]
@@ -218,7 +221,7 @@ def test_parts_are_of_every_unit_that_holds_weights_of_heads(tmp_path: Path, vit
 
 
 def test_hidden_units_that_are_left_over_make_a_part_larger(tmp_path: Path) -> None:
-    """33 of them for two heads: 17 and 16; adapters are part of their layer."""
+    """33 hidden units are 17 for one head and 16 for the other; adapters count with their layer."""
     odd = Family("odd", VIT.task, {**VIT.config, "intermediate_size": 33})
     ready = Ready(tmp_path, odd, granularity="layer", lora=LORA)
     parts = SubnetParts(ready.graph, ready.skeleton())
@@ -231,13 +234,13 @@ def test_hidden_units_that_are_left_over_make_a_part_larger(tmp_path: Path) -> N
 
 
 def scored_line(found: tuple[AttentionHead, ...]) -> dict[str, Any]:
-    """The answer of a process that scores."""
+    """The result message of a process that scores."""
     one = {"weight_magnitude": 2.0, "gradient_magnitude": 1.0, "fisher": [0.5, 0.25]}
     return {"event": "scores", "heads": [{"name": head.name, **one} for head in found]}
 
 
 def scripted(vit: Ready, folder: Path, scorer: ScriptedJob | None = None) -> tuple[ProfilingTask, Scripted]:
-    """Devices ann and bob, of which bob has more memory; scores are asked for."""
+    """Devices ann and bob, of which bob has more memory, in a task that asks for scores."""
     jobs = {name: ScriptedJob([costs(len(vit.graph.units), 1.0)], 0) for name in ("ann", "bob")}
     launcher = Scripted(jobs, scorer or ScriptedJob([scored_line(vit.heads)], 0))
     task = profiling_task(folder, launcher, ("ann", "bob"), vit.request, data_request(VIT, folder))
@@ -246,7 +249,8 @@ def scripted(vit: Ready, folder: Path, scorer: ScriptedJob | None = None) -> tup
 
 
 def test_the_device_with_the_most_memory_scores_once_all_have_measured(vit: Ready, tmp_path: Path) -> None:
-    """At its own pace; the profile lists heads block by block, with what was said of them."""
+    """The device with the most memory scores, at its own pace; the profile lists the heads block by block with these
+    scores."""
     task, launcher = scripted(vit, tmp_path)
     notes: list[str] = []
     made = profile(replace(task, note=notes.append))
@@ -262,7 +266,7 @@ def test_the_device_with_the_most_memory_scores_once_all_have_measured(vit: Read
 
 
 def test_without_scores_the_profile_is_what_it_was(vit: Ready, tmp_path: Path) -> None:
-    """Byte by byte, its tasks too, but for the heads."""
+    """Without scores the profile and the device tasks have the same bytes, except for the heads."""
     profile(scripted(vit, tmp_path / "with")[0])
     task, launcher = scripted(vit, tmp_path / "without")
     profile(replace(task, scores=False))
@@ -276,7 +280,7 @@ def test_without_scores_the_profile_is_what_it_was(vit: Ready, tmp_path: Path) -
 
 
 def test_scores_are_never_kept(vit: Ready, tmp_path: Path) -> None:
-    """A second run measures nothing and scores again; what it kept is found by one that asks for no scores, too."""
+    """A second run uses the cached times and scores again; a run without scores uses the cache, too."""
     asked = []
     for number, wanted in enumerate((True, True, False)):
         task, launcher = scripted(vit, tmp_path)
@@ -305,7 +309,7 @@ def test_scores_are_never_kept(vit: Ready, tmp_path: Path) -> None:
 def test_a_device_that_cannot_score_is_named(
     job: ScriptedJob, kind: type[FleetuneError], said: str, vit: Ready, tmp_path: Path
 ) -> None:
-    """With why, and whether trying again can help."""
+    """The error names the device and the reason, and its type tells whether trying again can help."""
     with pytest.raises(kind, match=said) as failure:
         profile(scripted(vit, tmp_path, job)[0])
     assert failure.type is kind
@@ -326,7 +330,7 @@ def test_a_device_that_cannot_score_is_named(
 def test_a_model_that_cannot_be_scored_is_refused_before_anything_is_measured(
     name: str, changes: dict[str, Any], why: str, tmp_path: Path
 ) -> None:
-    """No device is asked."""
+    """A model without heads to score is refused before any process starts."""
     launcher = Scripted({})
     request, data = model_request(BY_NAME[name], dropout=True, **changes), data_request(BY_NAME[name], tmp_path)
     task = replace(profiling_task(tmp_path, launcher, ("ann",), request, data), scores=True)
@@ -339,8 +343,7 @@ def test_a_model_that_cannot_be_scored_is_refused_before_anything_is_measured(
 def test_real_and_simulated_fleets_find_the_same_heads(
     vit: Ready, tmp_path: Path, ask: Callable[..., Answered]
 ) -> None:
-    """Through real processes: the scores of a device that is there, those of this machine for one that is not, and
-    those computed here are one and the same."""
+    """A real device, this machine for a simulated one, and this process compute the same scores."""
     usual = profiling_task(tmp_path, Scripted({}), ("ann",), vit.request, data_request(VIT, tmp_path))
     task = replace(
         usual,

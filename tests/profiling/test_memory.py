@@ -1,4 +1,4 @@
-"""Profiling stays within a device's memory, and forecasts what training takes of it."""
+"""Memory of a measuring process, and the forecast of a training worker's memory."""
 
 import json
 from dataclasses import replace
@@ -37,7 +37,7 @@ MARGIN = 0.06
 
 
 def test_what_units_need_is_counted_without_data_as_it_is_measured(tmp_path: Path) -> None:
-    """On tensors without data activations are those of real ones, but for what the kernels of both keep."""
+    """Activations counted on meta tensors equal the measured ones, except for buffers of the kernels."""
     ready = recorded(FAMILY, tmp_path)
     needs = unit_memory(ready.graph, skeleton(configuration(ready.request, ready.labels), ready.request))
     measured = costs(ready, [list(ready.units)])
@@ -47,12 +47,14 @@ def test_what_units_need_is_counted_without_data_as_it_is_measured(tmp_path: Pat
 
 
 def test_the_imports_that_are_weighed_are_those_of_the_worker_that_trains() -> None:
-    """The profile names the module in parts, so that its code is no part of the profile's key; it is still that one."""
+    """TRAINING_WORKER, split so that training's code is not part of the profile's key, still names the training
+    worker."""
     assert ".".join(TRAINING_WORKER) == WORKER
 
 
 def test_windows_hold_what_fits_with_its_activations() -> None:
-    """A profile with 0.6 GB used 20.9 GB: windows counted weights and no activations. All units come once, in order."""
+    """Bug: a profile within 0.6 GB used 20.9 GB, because windows counted weights without activations. Every unit is in
+    one window, in order."""
     assert windows(NEEDS, 2, 4 * 120 + 20) == [["a", "b", "c", "d"]]
     assert windows(NEEDS, 2, 4 * 120 + 19) == [["a", "b", "c"], ["d"]]
     assert windows(NEEDS, 20, 4 * 120 + 20) == [["a"], ["b"], ["c"], ["d"]]
@@ -60,7 +62,8 @@ def test_windows_hold_what_fits_with_its_activations() -> None:
 
 
 def test_batch_sizes_that_no_window_holds_are_left_out() -> None:
-    """The larger ones, by the largest unit; where none fits the unit is named with what it takes."""
+    """Batch sizes at which the largest unit does not fit are left out; if none fits, the error names the unit and its
+    bytes."""
     needs = {**NEEDS, "big": UnitMemory(state_bytes=0, kept_bytes=0, sample_bytes=90, input_bytes=5)}
     assert fitting_sizes(needs, (1, 2, 4, 8), 10**6) == (1, 2, 4, 8)
     assert fitting_sizes(needs, (1, 2, 4, 8), 2 * 400) == (1, 2, 4)
@@ -69,7 +72,7 @@ def test_batch_sizes_that_no_window_holds_are_left_out() -> None:
 
 
 def test_what_was_not_measured_goes_on_as_the_measured_ends() -> None:
-    """A line through the last two, one in proportion, and none that falls."""
+    """Larger sizes are on the line through the last two, in proportion if there is one, and never decrease."""
     assert extrapolated([1.0, 3.0, 5.0], (1, 2, 4), (1, 2, 4)) == (1.0, 3.0, 5.0)
     assert extrapolated([1.0, 3.0, 5.0], (1, 2, 4), (1, 2, 4, 8, 16)) == (1.0, 3.0, 5.0, 9.0, 17.0)
     assert extrapolated([2.0], (2,), (2, 4)) == (2.0, 4.0)
@@ -77,7 +80,7 @@ def test_what_was_not_measured_goes_on_as_the_measured_ends() -> None:
 
 
 def measuring(folder: Path, **changes: Any) -> tuple[int | None, list[dict[str, Any]], Any]:
-    """A measuring process bound to its memory: exit code, lines, job."""
+    """Run a measuring process within its memory limit; returns exit code, lines and job."""
     _, folders = prepared(folder)
     task = measure_task(folders, **changes)
     json_io.write(task, folder / "task.json")
@@ -94,8 +97,8 @@ def measuring(folder: Path, **changes: Any) -> tuple[int | None, list[dict[str, 
 
 @pytest.mark.slow
 def test_profiling_stays_within_the_memory_of_its_device(tmp_path: Path) -> None:
-    """A profile with 0.6 GB used 20.9 GB. Of batches that would take gigabytes at once, only those are measured that
-    fit, a few units at a time; every size has its times all the same."""
+    """Bug: a profile within 0.6 GB used 20.9 GB. Batches that fit are measured in windows of a few units; every batch
+    size has times."""
     code, lines, job = measuring(tmp_path / "free", batch_sizes=(1,))
     idle_worker_bytes = next(line["runtime_bytes"] for line in lines if line["event"] == "loading")
     sizes = tuple(4**power for power in range(8))
@@ -110,8 +113,8 @@ def test_profiling_stays_within_the_memory_of_its_device(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_the_forecast_of_a_small_model_is_what_training_takes(tmp_path: Path) -> None:
-    """481 MB were promised and 538 used of 500: the profile did not count what a training worker imports. What is
-    measured now includes it, and a peak beyond its budget is said in words."""
+    """Bug: 481 MB were forecast and 538 MB used of 500 MB, because the profile did not count the training worker's
+    imports. The measured peak equals the forecast, and a note reports a peak beyond the budget."""
     device = Device(name="desk", memory_bytes=8 << 30, cores=1.0, fingerprint="test")
     training = TrainingRequest(rounds=3, batch_samples=12, micro_batch_samples=6, checkpoint_every_rounds=1)
     prepared(tmp_path)

@@ -1,4 +1,4 @@
-"""The profile of a model on a fleet, put together from what its devices answer."""
+"""The profile of a model on a fleet, made of the measurements of its devices."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -38,13 +38,13 @@ from tests.training.model_families import BY_NAME, data_request, model_request
     ],
 )
 def test_batch_sizes_are_powers_of_two_and_the_micro_batch(micro_batch: int, sizes: tuple[int, ...]) -> None:
-    """Ascending, without repeats, from 1 to the micro-batch."""
+    """Batch sizes ascend without repeats from 1 to the micro-batch."""
     assert batch_sizes(micro_batch) == sizes
 
 
 @given(st.integers(0, 10**9), st.integers(0, 10**6), st.integers(1, 300))
 def test_what_a_sample_costs_is_a_slope(fixed: int, each: int, micro_batch: int) -> None:
-    """What a unit needs whatever the batch is not counted per sample, save where only one batch size is known."""
+    """Fixed costs are not counted per sample, unless only one batch size is known."""
     sizes = batch_sizes(micro_batch)
     amounts = [fixed + each * size for size in sizes]
     assert _per_sample(amounts, sizes) == (each if len(sizes) > 1 else fixed + each)
@@ -56,7 +56,7 @@ def test_a_cost_that_falls_with_the_batch_counts_as_none() -> None:
 
 
 def test_the_profile_has_every_device_in_the_order_of_the_fleet(tmp_path: Path) -> None:
-    """Times per device, sizes from the first; only an emulated device is told its cores."""
+    """Times are per device and sizes are those of the first one; only an emulated device's task has cores."""
     graph, _ = prepared(tmp_path)
     units = len(graph.units)
     launcher = Scripted({"ann": ScriptedJob([costs(units, 1.0)], 0), "bob": ScriptedJob([costs(units, 3.0)], 0)})
@@ -86,7 +86,7 @@ def test_the_profile_has_every_device_in_the_order_of_the_fleet(tmp_path: Path) 
 def test_a_device_that_fails_is_named_and_ends_the_others(
     job: ScriptedJob, kind: type[FleetuneError], why: str, tmp_path: Path
 ) -> None:
-    """At once, though the first device is still at work; the exit code says whether trying again can help."""
+    """A failing device ends the others at once; the error's type tells whether trying again can help."""
     patient = ScriptedJob([], 0)  # answers nothing until it is stopped
     with pytest.raises(kind, match=f"device bob.*{why}") as failure:
         profile(profiling_task(tmp_path, Scripted({"ann": patient, "bob": job}), ("ann", "bob")))
@@ -96,7 +96,7 @@ def test_a_device_that_fails_is_named_and_ends_the_others(
 
 
 def test_a_device_is_held_once_it_measures_and_sees_what_it_reads(tmp_path: Path) -> None:
-    """Starting up takes what is free; each device has a folder of its own for its task, and its log is beside it."""
+    """The CPU limit applies once the measurement starts; each device has a folder of its own for its task and log."""
     graph, folders = prepared(tmp_path)
     before: list[dict[str, Any]] = [{"event": "loading", "runtime_bytes": 1, "unit_bytes": 1}, {"event": "measuring"}]
     after = [{"event": "progress", "done": 1, "total": 6}, costs(len(graph.units), 1.0)]
@@ -112,7 +112,7 @@ def test_a_device_is_held_once_it_measures_and_sees_what_it_reads(tmp_path: Path
 
 
 def test_what_devices_read_of_a_model_is_told_by_folder(tmp_path: Path) -> None:
-    """A device without a network is given the model's folder, and may read it; the profile keeps the name."""
+    """A device task names the model's local folder, which the device may read; the profile keeps the requested name."""
     task = profiling_task(tmp_path, Scripted({}), ("ann",))
     graph, _ = prepared(tmp_path)
     source = tmp_path / "here" / ".." / "model"
@@ -155,7 +155,7 @@ LOADING = {"event": "loading", "runtime_bytes": 390_000_000, "unit_bytes": 120_0
 def test_a_device_whose_memory_is_too_small_is_told_what_it_takes(
     job: ScriptedJob, kind: type[FleetuneError], said: str, tmp_path: Path
 ) -> None:
-    """Trying again is pointless where the engine says so, and may help where a process was killed by somebody."""
+    """Out of memory is infeasible if the engine reports it, and worth another try if a signal killed the process."""
     with pytest.raises(kind, match=said) as failure:
         profile(profiling_task(tmp_path, Scripted({"bob": job}), ("bob",)))
     assert failure.type is kind
@@ -166,7 +166,7 @@ MOBILENET_REQUEST = model_request(MOBILENET, dropout=True)
 
 
 def recorded(request: ModelRequest, side: int) -> tuple[Graph, torch.nn.Module]:
-    """An image model, and its graph."""
+    """An image model and its graph."""
     module = skeleton(configuration(request, ("one", "other")), request)
     graph = record_model(
         module, {"pixel_values": torch.zeros(4, 3, side, side)}, leaf_modules(module, request.granularity)
@@ -185,7 +185,7 @@ def recorded(request: ModelRequest, side: int) -> tuple[Graph, torch.nn.Module]:
     ],
 )
 def test_a_batch_norm_over_single_values_needs_two_samples(name: str, side: int, granularity: str, least: int) -> None:
-    """However deep inside a unit it is, on images so small that one pixel is left of them."""
+    """A batch norm over images of one pixel needs two samples, however deep inside a unit it is."""
     request = model_request(BY_NAME[name], dropout=True, granularity=granularity)
     graph, module = recorded(request, side)
     assert min_samples(graph, module) == least
@@ -198,14 +198,14 @@ def test_a_batch_norm_over_single_values_needs_two_samples(name: str, side: int,
 
 
 def test_batch_sizes_begin_where_the_model_can() -> None:
-    """At 2 as well as at 1."""
+    """Batch sizes start at the smallest size that the model can be trained on."""
     assert batch_sizes(8, 2) == (2, 4, 8)
     assert batch_sizes(2, 2) == (2,)
     assert batch_sizes(3, 2) == (2, 3)
 
 
 def small_images(folder: Path, launcher: Scripted, micro_batch_samples: int) -> ProfilingTask:
-    """To profile a network that leaves one pixel of its images."""
+    """A task with a network that reduces its images to one pixel."""
     data = replace(data_request(MOBILENET, folder), image_size=8)
     return replace(
         profiling_task(folder, launcher, ("ann",), MOBILENET_REQUEST, data),
@@ -214,7 +214,7 @@ def small_images(folder: Path, launcher: Scripted, micro_batch_samples: int) -> 
 
 
 def test_devices_are_not_asked_for_what_cannot_be_trained(tmp_path: Path) -> None:
-    """The profile has no such batch size."""
+    """Neither the device tasks nor the profile have a batch size that cannot be trained."""
     units = len(recorded(MOBILENET_REQUEST, 8)[0].units)
     launcher = Scripted({"ann": ScriptedJob([costs(units, 1.0, (2, 4))], 0)})
     assert profile(small_images(tmp_path, launcher, 4)).batch_sizes == (2, 4)
@@ -222,7 +222,7 @@ def test_devices_are_not_asked_for_what_cannot_be_trained(tmp_path: Path) -> Non
 
 
 def test_micro_batches_that_cannot_be_trained_are_refused(tmp_path: Path) -> None:
-    """Before any device is asked."""
+    """A micro-batch below the smallest size is refused before any device measures."""
     launcher = Scripted({})
     with pytest.raises(Refused, match="micro_batch_samples is 1, but a batch norm .* at least 2 samples; raise it"):
         profile(small_images(tmp_path, launcher, 1))

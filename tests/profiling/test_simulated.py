@@ -1,4 +1,4 @@
-"""Times of devices that are not there."""
+"""Times of simulated devices."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -43,7 +43,7 @@ def recorded(request: ModelRequest, side: int) -> tuple[Graph, torch.nn.Module]:
 
 
 def test_times_are_fixed_per_layer_and_grow_with_flops() -> None:
-    """layers · layer_s + y · FLOPs / flops_per_s in each pass; nothing where no gradient passes."""
+    """A pass takes layers · layer_s + samples · FLOPs / flops_per_s, and nothing where no gradient passes."""
     both = [
         UnitWork(layers=2, activation_bytes=0, forward_flops=100, backward_flops=200, backward=True),
         UnitWork(layers=1, activation_bytes=0, forward_flops=50, backward_flops=0, backward=False),
@@ -55,15 +55,15 @@ def test_times_are_fixed_per_layer_and_grow_with_flops() -> None:
 
 
 def test_a_model_without_a_speed_is_refused_by_name() -> None:
-    """With the list of those that have one."""
+    """The refusal lists the models that have a speed."""
     only = board(model="resnet", flops_per_s=1)  # type: ignore[arg-type]
     with pytest.raises(Refused, match="device board: it is simulated and has speeds for resnet, none for 'bert'"):
         simulated_times(only, "bert", [], (1,))
 
 
 def test_work_does_not_depend_on_how_fine_the_units_are() -> None:
-    """FLOPs, layers and what is kept add up to the same for layers as for blocks; gradients cost twice the forward
-    but for the first convolution, whose input needs none."""
+    """FLOPs, layers and activations have the same sums for layers as for blocks; backward costs twice the forward,
+    except for the first convolution, whose input needs no gradient."""
     config = {"model_type": "mobilenet_v2", "image_size": 32, "depth_multiplier": 0.5}
     totals = []
     for granularity in ("layer", "block"):
@@ -78,7 +78,7 @@ def test_work_does_not_depend_on_how_fine_the_units_are() -> None:
 
 
 def test_frozen_layers_cost_no_weight_gradients() -> None:
-    """Below the first trained parameter there is no backward at all."""
+    """There is no backward below the first trained parameter."""
     config = {"model_type": "mobilenet_v2", "image_size": 32, "depth_multiplier": 0.5}
     request = ModelRequest(task="image-classification", config=config, freeze=("mobilenet_v2",))
     found = unit_work(*recorded(request, 32))
@@ -87,7 +87,8 @@ def test_frozen_layers_cost_no_weight_gradients() -> None:
 
 
 def test_a_simulated_fleet_is_profiled_without_a_process(tmp_path: Path) -> None:
-    """A launcher that can start nothing will do; times are marked, and in the ratio of the speeds."""
+    """Profiling a simulated fleet starts no process; times are marked as simulated and are in the ratio of the
+    speeds."""
     task = profiling_task(tmp_path, Scripted({}), ("ann", "bob"))
     speeds = {"ann": 1e9, "bob": 2e9}
     devices = tuple(replace(board(flops_per_s=speed), name=name) for name, speed in speeds.items())
@@ -110,7 +111,8 @@ def test_a_simulated_fleet_is_profiled_without_a_process(tmp_path: Path) -> None
 def test_simulated_jetsons_take_the_epochs_of_the_paper(
     model: str, side: int, batch: int, samples: int, epochs_s: dict[str, float]
 ) -> None:
-    """Asteroid, Table 1, within half a per cent; an NX is inferred to be 2.04 times as fast as a TX2 (Table 8)."""
+    """Epochs are within half a per cent of Asteroid, Table 1; an NX is inferred to be 2.04 times as fast as a TX2
+    (Table 8)."""
     request = json_io.load(ModelRequest, yaml_file.read(CONFIGS / "models" / f"{model}.yaml"), model)
     graph, module = recorded(replace(request, granularity="block"), side)  # the same work, counted sooner
     found = unit_work(graph, module)

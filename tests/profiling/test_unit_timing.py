@@ -1,4 +1,4 @@
-"""Measuring a tiny model unit by unit."""
+"""Timing of a tiny model unit by unit, and the messages of the measuring process."""
 
 import json
 import weakref
@@ -25,7 +25,7 @@ FAMILY = BY_NAME["bert"]
 
 
 def loader(ready: Recorded) -> Callable[[list[str]], dict[str, Segment]]:
-    """Units with weights, in training mode."""
+    """A function that loads units with weights, in training mode."""
 
     def load(units: list[str]) -> dict[str, Segment]:
         made = {unit: ready.segment((unit,)) for unit in units}
@@ -37,7 +37,7 @@ def loader(ready: Recorded) -> Callable[[list[str]], dict[str, Segment]]:
 
 
 def costs(ready: Recorded, windows: list[list[str]], **effort: Any) -> dict[str, UnitCost]:
-    """Everything that measure yields."""
+    """All results of measure_units."""
 
     def inputs(size: int) -> dict[int, Any]:
         rows = batch(FAMILY, size)
@@ -52,7 +52,7 @@ def costs(ready: Recorded, windows: list[list[str]], **effort: Any) -> dict[str,
 
 @pytest.mark.parametrize("name", ["bert", "llama", "resnet"])
 def test_every_unit_has_a_cost_for_every_batch_size(name: str, tmp_path: Path) -> None:
-    """Times above zero, work and memory that grow with the batch."""
+    """Times are above zero, and work and memory grow with the batch size."""
     ready = recorded(BY_NAME[name], tmp_path)
 
     def inputs(size: int) -> dict[int, Any]:
@@ -72,7 +72,7 @@ def test_every_unit_has_a_cost_for_every_batch_size(name: str, tmp_path: Path) -
 
 
 def test_windows_of_one_unit_see_what_the_whole_model_sees(tmp_path: Path) -> None:
-    """A device that holds one unit at a time finds the same work and the same memory."""
+    """Windows of one unit give the same work and memory as the whole model."""
     ready = recorded(FAMILY, tmp_path)
     whole = costs(ready, [list(ready.units)])
     single = costs(ready, [[unit] for unit in ready.units])
@@ -83,7 +83,7 @@ def test_windows_of_one_unit_see_what_the_whole_model_sees(tmp_path: Path) -> No
 
 
 def test_an_emulated_device_counts_its_cpu_time_at_its_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a quarter of a core, one second of CPU lasts four; without a quota, the wall counts."""
+    """With a quarter of a core one second of CPU time counts as four; without a quota wall time counts."""
     ready = recorded(FAMILY, tmp_path)
     cpu_s, wall_s = count(0.0, 1.0), count(0.0, 7.0)
     clocks = SimpleNamespace(thread_time=lambda: next(cpu_s), perf_counter=lambda: next(wall_s))
@@ -94,7 +94,7 @@ def test_an_emulated_device_counts_its_cpu_time_at_its_pace(tmp_path: Path, monk
 
 
 def test_the_quickest_of_several_passes_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first pass warms up and is dropped even if it is the fastest; of the others noise only adds."""
+    """The first pass is dropped even if it is the fastest; the minimum of the others counts."""
     ready = recorded(FAMILY, tmp_path)
     spent_s = (1.0, 9.0, 5.0)  # what everything takes in each pass
     looks = count()
@@ -115,8 +115,7 @@ def test_the_quickest_of_several_passes_counts(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_pass_is_let_go_before_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one pass keeps for its backward is gone when the next begins, so that measuring takes no more memory than
-    training."""
+    """Activations of a pass are freed before the next pass, so that measuring takes no more memory than training."""
     ready = recorded(FAMILY, tmp_path)
     alive: list[weakref.ref[Any]] = []
     forwards, passes = module._forwards, count()
@@ -134,14 +133,14 @@ def test_a_pass_is_let_go_before_the_next(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_units_without_a_gradient_have_no_backward(tmp_path: Path) -> None:
-    """Below the first trained parameter backward takes no time at all; gradients are left nowhere."""
+    """Below the first trained parameter backward takes no time, and no gradient is left."""
     ready = recorded(FAMILY, tmp_path, freeze=(r"bert\.embeddings", r"bert\.encoder\.layer\.0"))
     got = costs(ready, [list(ready.units)])
     assert [unit for unit in ready.units if max(got[unit].backward_s) == 0.0] == list(ready.units[:2])
 
 
 def answer(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Any:
-    """The exit code and the lines of a measuring process, run here."""
+    """Run a measuring process in this one; returns its exit code and lines."""
     json_io.write(measure_task(PreparedFolders.below(folder), **changes), folder / "task.json")
     monkeypatch.setattr("sys.argv", ["worker", "--task", str(folder / "task.json")])
     code = worker.main()
@@ -151,8 +150,8 @@ def answer(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
 def test_a_measuring_process_answers_in_lines_of_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it needs, that it begins, progress unit by unit, then all costs in the order of units; a small device works
-    in windows."""
+    """The process prints its memory needs, its start, progress by unit, and all costs in the order of units; a small
+    device measures in windows."""
     graph, _ = prepared(tmp_path)
     monkeypatch.setattr(worker, "resident_bytes", lambda: 0)
     monkeypatch.setattr(worker, "UNIT_MEMORY_SHARE", 1.0)
@@ -172,7 +171,7 @@ def test_a_measuring_process_answers_in_lines_of_json(
 def test_a_device_that_holds_no_unit_is_told_which(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before anything is loaded."""
+    """The unit that does not fit is named before anything is loaded."""
     prepared(tmp_path)
     code, lines = answer(tmp_path, capsys, monkeypatch, memory_bytes=1)
     assert code == 65 and [line["event"] for line in lines] == ["loading", "error"]
@@ -182,7 +181,7 @@ def test_a_device_that_holds_no_unit_is_told_which(
 def test_a_measuring_process_that_fails_says_why(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A graph that cannot be read: refused, in one line."""
+    """An unreadable graph is refused in one line."""
     prepared(tmp_path)
     (tmp_path / "profile" / "graph.json").write_text("{")
     code, lines = answer(tmp_path, capsys, monkeypatch)

@@ -38,7 +38,7 @@ def test_a_row_names_what_exists(spec: StageSpec) -> None:
 
 
 def test_versions_of_all_packages_that_prepare_data_are_in_the_key() -> None:
-    """Pillow, which resizes images, and tokenizers were missing: another version of them kept the prepared data."""
+    """Bug: prepare's key lacked pillow and tokenizers, so prepared data of other versions of them were reused."""
     names = {"PIL": "pillow", "sklearn": "scikit-learn"}
     imported = {
         name.partition(".")[0]

@@ -1,4 +1,4 @@
-"""The profile stage hands on what its task says of the folder that outlives runs."""
+"""The profile stage passes the cache folder and the scores setting of its task to profiling."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ ANSWER = DeviceMeasurement(runtime_bytes=1, profiling_s=1.0, units=())
 
 
 def given(folder: Path, monkeypatch: pytest.MonkeyPatch, **task: object) -> ProfilingTask:
-    """What profiling is given by a stage with this task."""
+    """The ProfilingTask that a stage with this task makes."""
     found: list[ProfilingTask] = []
     monkeypatch.setattr("stages.profile.profiling.profile", found.append)
     usual = profiling_task(folder, Scripted({}), ("ann", "bob"))
@@ -42,7 +42,8 @@ def given(folder: Path, monkeypatch: pytest.MonkeyPatch, **task: object) -> Prof
 def test_answers_are_kept_in_the_task_s_folder_by_the_run_s_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which is made with the first of them."""
+    """Measurements are stored in the task's cache folder, which is created with the first of them, under the run's
+    id."""
     kept = given(tmp_path, monkeypatch, cache=str(tmp_path / "cache")).cache
     assert kept is not None and not (tmp_path / "cache").exists()
     assert kept.load(KEY) is None
@@ -53,7 +54,7 @@ def test_answers_are_kept_in_the_task_s_folder_by_the_run_s_name(
 
 
 def test_a_stage_that_is_to_measure_anew_finds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But what it measures is kept."""
+    """With `anew` nothing is loaded from the cache, and measurements are stored."""
     kept = given(tmp_path, monkeypatch, cache=str(tmp_path / "cache"), anew=True).cache
     assert kept is not None
     kept.store(KEY, ANSWER)
@@ -61,12 +62,12 @@ def test_a_stage_that_is_to_measure_anew_finds_nothing(tmp_path: Path, monkeypat
 
 
 def test_without_a_folder_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in tasks that were written before there was one."""
+    """A task without a cache folder has no cache."""
     assert given(tmp_path, monkeypatch).cache is None
 
 
 def test_scores_are_asked_for_by_a_section_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which most configs do not have."""
+    """The config's optional section `profile` asks for scores; unknown keys are refused."""
     assert not given(tmp_path, monkeypatch).scores
     training = {"batch_samples": 12, "micro_batch_samples": 6}
     config = {"model": json_io.dump(MODEL), "training": training}

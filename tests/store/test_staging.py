@@ -143,8 +143,8 @@ def test_parts_of_a_killed_process_are_collected_and_those_of_a_living_one_are_n
 def test_a_part_is_its_makers_even_while_it_is_renamed(tmp_path: Path) -> None:
     """A folder moved in from a work folder is locked before it gets the name of a part."""
     (tmp_path / "work").mkdir()
-    with staging.held(tmp_path / "work"):
-        part = (tmp_path / "work").rename(staging.name_of(tmp_path / "whole"))
+    with staging.locked(tmp_path / "work"):
+        part = (tmp_path / "work").rename(staging.part_path(tmp_path / "whole"))
         staging.collect(tmp_path)
         assert part.is_dir()
     staging.collect(tmp_path)
