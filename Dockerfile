@@ -1,8 +1,8 @@
 # Two images to run stages in: `plan` (plan and monitor; no torch) and `train` (all stages; by default prepare and
 # evaluate). `mounted` is a thin one for development, whose packages are mounted from the machine. `make images` builds
-# them and first gathers the packages as wheels: no step uses the network or a shell, so no address or secret of a
-# registry can stay in a layer.
-# Bytecode is kept by content, not time; files of packages that are meant for a newer Python stay without.
+# them, and gathers the packages as wheels first: no step uses the network or a shell, so no address or secret of a
+# package registry can stay in a layer.
+# Bytecode is validated by content, not time; package files that need a newer Python are left uncompiled.
 ARG BASE_IMAGE=python:3.11-slim
 
 FROM ${BASE_IMAGE} AS thin
@@ -25,8 +25,8 @@ RUN --mount=type=bind,source=build/wheels/train,target=/wheels \
     ["python3", "-m", "pip", "install", "--quiet", "--no-index", "--find-links=/wheels", "--no-compile", "--no-cache-dir", "--root-user-action=ignore", "--target=/opt/fleetune/packages", "--constraint=/wheels/constraints.txt", "--requirement=/wheels/requirements.txt"]
 RUN ["python3", "-c", "import compileall, py_compile; compileall.compile_dir('/opt/fleetune/packages', quiet=2, workers=0, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)"]
 
-# The planners' machine code, which every new container would else spend 15 s on. Made by solving a small problem by
-# every method, from no more of the library than that needs, so that a change elsewhere does not make it anew.
+# The planners' machine code, which every new container would otherwise compile in 15 s. This stage solves a small problem
+# by every method, with only those parts of the library that this needs, so that other changes do not rebuild it.
 FROM ${BASE_IMAGE} AS planners
 ENV PYTHONPATH=/opt/fleetune/code:/opt/fleetune/packages PYTHONDONTWRITEBYTECODE=1
 COPY fleetune/__init__.py fleetune/cgroup.py fleetune/compiled.py fleetune/errors.py /opt/fleetune/code/fleetune/

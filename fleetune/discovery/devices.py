@@ -43,29 +43,29 @@ def build_devices(request: FleetRequest, facts: Mapping[str, MachineFacts]) -> t
     pools = [target.memory_pool for target in targets.values()]
     counts = thread_counts(request, facts, {name: target.accelerator for name, target in targets.items()})
     made = []
-    for asked in request.devices:
-        found, target = facts[asked.name], targets[asked.name]
-        _check_quota(asked.name, "emulate.cores", asked.emulate.cores, found.cores)
-        _check_quota(asked.name, "emulate.memory_bytes", asked.emulate.memory_bytes, target.memory_bytes)
-        emulated = asked.emulate.cores is not None or asked.emulate.memory_bytes is not None
-        cores = asked.emulate.cores or found.cores
-        memory_bytes = asked.emulate.memory_bytes or target.memory_bytes // pools.count(target.memory_pool)
+    for requested in request.devices:
+        found, target = facts[requested.name], targets[requested.name]
+        _check_quota(requested.name, "emulate.cores", requested.emulate.cores, found.cores)
+        _check_quota(requested.name, "emulate.memory_bytes", requested.emulate.memory_bytes, target.memory_bytes)
+        emulated = requested.emulate.cores is not None or requested.emulate.memory_bytes is not None
+        cores = requested.emulate.cores or found.cores
+        memory_bytes = requested.emulate.memory_bytes or target.memory_bytes // pools.count(target.memory_pool)
         made.append(
             Device(
-                name=asked.name,
+                name=requested.name,
                 memory_bytes=memory_bytes,
                 cores=cores,
-                threads=counts[asked.name],
+                threads=counts[requested.name],
                 accelerator=target.accelerator,
-                launcher=asked.launcher,
-                engine=asked.engine,
+                launcher=requested.launcher,
+                engine=requested.engine,
                 emulated=emulated,
                 fingerprint=fingerprint(
                     found,
                     target.accelerator,
                     cores,
-                    counts[asked.name],
-                    asked.emulate.memory_bytes or target.memory_bytes,
+                    counts[requested.name],
+                    requested.emulate.memory_bytes or target.memory_bytes,
                 ),
             )
         )
@@ -83,12 +83,12 @@ def oversubscription_notes(request: FleetRequest, facts: Mapping[str, MachineFac
     """Return a sentence for every machine whose devices request more cores in all than it has."""
     facts = _available(request, facts)
     sentences = []
-    for machine in sorted({facts[asked.name].machine for asked in request.devices}):
-        sharing = [asked for asked in request.devices if facts[asked.name].machine == machine]
+    for machine in sorted({facts[requested.name].machine for requested in request.devices}):
+        sharing = [requested for requested in request.devices if facts[requested.name].machine == machine]
         cores = facts[sharing[0].name].cores
-        promised = sum(asked.emulate.cores or 0.0 for asked in sharing)
+        promised = sum(requested.emulate.cores or 0.0 for requested in sharing)
         if promised > cores:
-            names = ", ".join(asked.name for asked in sharing)
+            names = ", ".join(requested.name for requested in sharing)
             sentences.append(
                 f"devices {names} share a machine of {cores:g} cores but are promised {promised:g} in all: "
                 "they will run slower than forecast; lower emulate.cores"
@@ -99,11 +99,11 @@ def oversubscription_notes(request: FleetRequest, facts: Mapping[str, MachineFac
 def _available(request: FleetRequest, facts: Mapping[str, MachineFacts]) -> dict[str, MachineFacts]:
     """Capacity of each device; for a container that of the whole machine, since the container sees only its limits."""
     return {
-        asked.name: replace(found, cores=found.machine_cores, memory_bytes=found.machine_memory_bytes)
-        if asked.launcher == DOCKER
+        requested.name: replace(found, cores=found.machine_cores, memory_bytes=found.machine_memory_bytes)
+        if requested.launcher == DOCKER
         else found
-        for asked in request.devices
-        for found in (facts[asked.name],)
+        for requested in request.devices
+        for found in (facts[requested.name],)
     }
 
 
@@ -111,26 +111,26 @@ def _compute_targets(request: FleetRequest, facts: Mapping[str, MachineFacts]) -
     """Compute target of each device; devices with accelerator `auto` take their machine's GPUs in turn."""
     assigned_gpus: dict[str, int] = {}
     targets = {}
-    for asked in request.devices:
-        found = facts[asked.name]
-        accelerator = asked.accelerator
+    for requested in request.devices:
+        found = facts[requested.name]
+        accelerator = requested.accelerator
         if accelerator == AUTO:
             count = len(found.accelerators)
             accelerator = f"cuda:{assigned_gpus.get(found.machine, 0) % count}" if count else CPU
             assigned_gpus[found.machine] = assigned_gpus.get(found.machine, 0) + 1
-        targets[asked.name] = ComputeTarget(
-            accelerator=accelerator, machine=found.machine, memory_bytes=_memory_bytes(asked, accelerator, found)
+        targets[requested.name] = ComputeTarget(
+            accelerator=accelerator, machine=found.machine, memory_bytes=_memory_bytes(requested, accelerator, found)
         )
     return targets
 
 
-def _memory_bytes(asked: DeviceRequest, accelerator: str, found: MachineFacts) -> int:
+def _memory_bytes(requested: DeviceRequest, accelerator: str, found: MachineFacts) -> int:
     if accelerator == CPU:
         return found.memory_bytes
     available = {f"cuda:{index}": each.memory_bytes for index, each in enumerate(found.accelerators)}
     if accelerator not in available:
         raise Refused(
-            f"device {asked.name}: accelerator {accelerator} was asked for, its machine has "
+            f"device {requested.name}: accelerator {accelerator} was asked for, its machine has "
             f"{', '.join(available) or 'none'}; choose one of these, auto or cpu"
         )
     return available[accelerator]
@@ -155,36 +155,36 @@ def thread_counts(
     cores.
     """
     return {
-        asked.name: _requested_threads(asked, facts[asked.name])
-        or _default_threads(asked, request, facts, accelerators)
-        for asked in request.devices
+        requested.name: _requested_threads(requested, facts[requested.name])
+        or _default_threads(requested, request, facts, accelerators)
+        for requested in request.devices
     }
 
 
-def _requested_threads(asked: DeviceRequest, found: MachineFacts) -> int | None:
-    cores = asked.emulate.cores or found.cores
-    if asked.threads is not None and asked.threads > max(1, math.floor(cores)):
-        whose = "its quota" if asked.emulate.cores else "its machine"
+def _requested_threads(requested: DeviceRequest, found: MachineFacts) -> int | None:
+    cores = requested.emulate.cores or found.cores
+    if requested.threads is not None and requested.threads > max(1, math.floor(cores)):
+        whose = "its quota" if requested.emulate.cores else "its machine"
         raise Refused(
-            f"device {asked.name}: threads is {asked.threads} but {whose} has {cores:.16g} cores; "
+            f"device {requested.name}: threads is {requested.threads} but {whose} has {cores:.16g} cores; "
             f"ask for at most {max(1, math.floor(cores))}"
         )
-    return asked.threads
+    return requested.threads
 
 
 def _default_threads(
-    asked: DeviceRequest, request: FleetRequest, facts: Mapping[str, MachineFacts], accelerators: Mapping[str, str]
+    requested: DeviceRequest, request: FleetRequest, facts: Mapping[str, MachineFacts], accelerators: Mapping[str, str]
 ) -> int:
-    if accelerators[asked.name] != CPU:
+    if accelerators[requested.name] != CPU:
         return 1
-    if asked.emulate.cores is not None:
-        return max(1, math.floor(asked.emulate.cores))
-    machine = facts[asked.name].machine
+    if requested.emulate.cores is not None:
+        return max(1, math.floor(requested.emulate.cores))
+    machine = facts[requested.name].machine
     on_cpu = [other for other in request.devices if accelerators[other.name] == CPU]
     neighbours = [other for other in on_cpu if facts[other.name].machine == machine]
     quotas = sum(other.emulate.cores or 0.0 for other in neighbours)
     sharing = sum(other.emulate.cores is None for other in neighbours)
-    return max(1, math.floor((facts[asked.name].cores - quotas) / sharing))
+    return max(1, math.floor((facts[requested.name].cores - quotas) / sharing))
 
 
 def simulated_fleet(request: FleetRequest) -> Fleet:
@@ -192,7 +192,11 @@ def simulated_fleet(request: FleetRequest) -> Fleet:
     assert request.links is not None, "a request of simulated devices has links"
     names = [device.name for device in request.devices]
     return Fleet(
-        devices=tuple(_simulated_device(asked.name, asked.simulated) for asked in request.devices if asked.simulated),
+        devices=tuple(
+            _simulated_device(requested.name, requested.simulated)
+            for requested in request.devices
+            if requested.simulated
+        ),
         links=tuple(_link(request.links, source, target) for source, target in permutations(names, 2)),
     )
 
@@ -209,5 +213,5 @@ def _simulated_device(name: str, simulated: SimulatedDevice) -> Device:
 
 
 def _link(links: NetworkSpec, source: str, target: str) -> Link:
-    way = links.link(source, target)
-    return Link(source=source, target=target, latency_s=way.latency_s, bytes_per_s=way.bytes_per_s)
+    spec = links.link(source, target)
+    return Link(source=source, target=target, latency_s=spec.latency_s, bytes_per_s=spec.bytes_per_s)

@@ -49,8 +49,8 @@ def discover(
     ):
         agents = AgentPool(endpoint, run, limits, note)
         try:
-            for asked in request.devices:
-                _start(agents, asked, keys[asked.name], sites, Path(folder))
+            for requested in request.devices:
+                _start(agents, requested, keys[requested.name], sites, Path(folder))
             fleet = _measure_fleet(agents, request, stored, progress)
             agents.shutdown()
         finally:
@@ -59,35 +59,35 @@ def discover(
     return fleet
 
 
-def _start(agents: AgentPool, asked: DeviceRequest, keys: KeyPair, sites: Sites, logs: Path) -> None:
+def _start(agents: AgentPool, requested: DeviceRequest, keys: KeyPair, sites: Sites, logs: Path) -> None:
     """Start the agent of one device."""
     allowed = agents.endpoint.allowed
     task = AgentTask(
         run=agents.run,
-        device=asked.name,
-        accelerator=asked.accelerator,
+        device=requested.name,
+        accelerator=requested.accelerator,
         public=keys.public,
         secret=keys.secret,
         allowed=allowed,
         stage_address=agents.endpoint.address,
-        door=sites.listen_settings(asked.name),
+        door=sites.listen_settings(requested.name),
         idle_s=agents.limits.answer_s * (1 + len(allowed) ** 2),  # the agent idles while others are probed
     )
-    command = Command(module="fleetune.discovery.agent", first_line=task.line(), log=logs / f"{asked.name}.log")
-    if asked.emulate.memory_bytes is not None:
-        agents.memory_bytes[asked.name] = asked.emulate.memory_bytes
-    agents.jobs[asked.name] = sites.launcher(asked.name).start(command)
+    command = Command(module="fleetune.discovery.agent", first_line=task.line(), log=logs / f"{requested.name}.log")
+    if requested.emulate.memory_bytes is not None:
+        agents.memory_bytes[requested.name] = requested.emulate.memory_bytes
+    agents.jobs[requested.name] = sites.launcher(requested.name).start(command)
 
 
 def _measure_fleet(agents: AgentPool, request: FleetRequest, stored: Fleet | None, progress: Progress) -> Fleet:
     """Collect the facts of all devices, then have them measure their links under their emulated limits."""
-    facts = _receive_facts(agents, [asked.name for asked in request.devices], progress)
+    facts = _receive_facts(agents, [requested.name for requested in request.devices], progress)
     found = build_devices(request, facts)
     for sentence in oversubscription_notes(request, facts):
         agents.note(sentence)
     for job in agents.jobs.values():
         job.limit_cpu()
-    prober = LinkProber(agents, Expectations(asked=request.links, stored=stored, tolerance=request.tolerance))
+    prober = LinkProber(agents, Expectations(requested=request.links, stored=stored, tolerance=request.tolerance))
     ends = tuple(_probe_end(device, facts) for device in found)
     links = prober.measure_links(ends, progress)
     cpu_s_per_byte = prober.link_cpu_s_per_byte(ends)

@@ -121,7 +121,7 @@ class ProbeEnd:
 class Expectations:
     """Reference values; measurements that deviate from them are repeated before they are accepted."""
 
-    asked: NetworkSpec | None
+    requested: NetworkSpec | None
     """Requested rates and latencies of emulated links; None if links are not emulated."""
     stored: Fleet | None
     """Fleet of an earlier run."""
@@ -167,12 +167,12 @@ class LinkProber:
         return old_s is None or same_link_cpu(old_s, new_s, self._expected.tolerance)
 
     def _link(self, source: ProbeEnd, target: ProbeEnd) -> Link:
-        asked, stored = self._expected.asked, self._expected.stored
+        requested, stored = self._expected.requested, self._expected.stored
         links = stored.links if stored else ()
         old = next((link for link in links if (link.source, link.target) == (source.name, target.name)), None)
 
         def expected(line: LinkFit) -> bool:
-            if asked is not None and not link_matches(asked.link(source.name, target.name), line):
+            if requested is not None and not link_matches(requested.link(source.name, target.name), line):
                 return False
             return old is None or same_times(old, line, self._expected.tolerance + old.fit_error + line.error)
 

@@ -28,23 +28,23 @@ class LinkTimes(Protocol):
         """Transfer rate."""
 
 
-def link_matches(asked: LinkSpec, found: LinkTimes) -> bool:
+def link_matches(requested: LinkSpec, found: LinkTimes) -> bool:
     """Return whether rate and latency are within TOLERANCE of the request, plus TRANSPORT_LATENCY_S."""
-    rate_off = abs(found.bytes_per_s - asked.bytes_per_s)
-    latency_off_s = abs(found.latency_s - asked.latency_s)
-    latency_limit_s = TOLERANCE * asked.latency_s + TRANSPORT_LATENCY_S
-    return rate_off <= TOLERANCE * asked.bytes_per_s and latency_off_s <= latency_limit_s
+    rate_off = abs(found.bytes_per_s - requested.bytes_per_s)
+    latency_off_s = abs(found.latency_s - requested.latency_s)
+    latency_limit_s = TOLERANCE * requested.latency_s + TRANSPORT_LATENCY_S
+    return rate_off <= TOLERANCE * requested.bytes_per_s and latency_off_s <= latency_limit_s
 
 
-def link_deviations(asked: NetworkSpec, links: Iterable[Link]) -> list[str]:
+def link_deviations(requested: NetworkSpec, links: Iterable[Link]) -> list[str]:
     """Return a sentence for every emulated link that does not match its request."""
-    ways = [(asked.link(link.source, link.target), link) for link in links]
+    specs = [(requested.link(link.source, link.target), link) for link in links]
     return [
-        f"link {way.source} -> {way.target}: asked {way.mbit_per_s:.3g} Mbit/s and {1e3 * way.latency_s:.3g} ms, "
+        f"link {spec.source} -> {spec.target}: asked {spec.mbit_per_s:.3g} Mbit/s and {1e3 * spec.latency_s:.3g} ms, "
         f"measured {link.bytes_per_s / BYTES_PER_MBIT:.3g} Mbit/s and {1e3 * link.latency_s:.3g} ms; is the machine "
         "busy, or an end's share of processor time too small for that rate?"
-        for way, link in ways
-        if not link_matches(way, link)
+        for spec, link in specs
+        if not link_matches(spec, link)
     ]
 
 

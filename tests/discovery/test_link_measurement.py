@@ -192,7 +192,7 @@ class Scripted(LinkProber):
 
     def __init__(self, stored: Fleet | None, *first: ProbeResult) -> None:
         agents: Any = SimpleNamespace(probes=[], note=lambda sentence: None)
-        super().__init__(agents, Expectations(asked=None, stored=stored, tolerance=0.1))
+        super().__init__(agents, Expectations(requested=None, stored=stored, tolerance=0.1))
         self._first = list(first)
         self.asked: list[str] = []
 

@@ -218,15 +218,15 @@ class JoinOptions:
     """Address and port of the host; None: hosts found by mDNS."""
 
 
-def find_local_engine(asked: str | None, environment: Mapping[str, str]) -> engine_api.EngineInfo:
-    """Find a running engine of this machine: `asked` (unix:///PATH), else the one that the docker command would use.
+def find_local_engine(address: str | None, environment: Mapping[str, str]) -> engine_api.EngineInfo:
+    """Find a running engine of this machine: `address` (unix:///PATH), else the one that the docker command would use.
 
     Raises Refused for another machine's engine, and if no engine answers.
     """
-    if asked is not None and not asked.startswith("unix:///"):
-        raise Refused(f"--engine {asked}: a device joins with an engine of its own machine; write unix:///PATH")
+    if address is not None and not address.startswith("unix:///"):
+        raise Refused(f"--engine {address}: a device joins with an engine of its own machine; write unix:///PATH")
     try:
-        return engine_api.find_engine(environment if asked is None else {"DOCKER_HOST": asked})
+        return engine_api.find_engine(environment if address is None else {"DOCKER_HOST": address})
     except engine_api.EngineUnavailable as error:
         raise Refused(f"no engine answers {error}; run make engine, or name yours: --engine unix:///PATH") from None
 
