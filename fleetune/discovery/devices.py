@@ -130,7 +130,7 @@ def _memory_bytes(requested: DeviceRequest, accelerator: str, found: MachineFact
     available = {f"cuda:{index}": each.memory_bytes for index, each in enumerate(found.accelerators)}
     if accelerator not in available:
         raise Refused(
-            f"device {requested.name}: accelerator {accelerator} was asked for, its machine has "
+            f"device {requested.name}: accelerator {accelerator} is requested, and its machine has "
             f"{', '.join(available) or 'none'}; choose one of these, auto or cpu"
         )
     return available[accelerator]

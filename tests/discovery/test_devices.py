@@ -74,7 +74,7 @@ def test_automatic_devices_take_the_gpus_in_turn() -> None:
 def test_a_gpu_that_is_not_there_is_refused_with_those_that_are() -> None:
     """A missing GPU is refused with a list of the existing ones."""
     for there, words in (((), "its machine has none"), ((GPU,), "its machine has cuda:0")):
-        with pytest.raises(Refused, match=f"device a: accelerator cuda:3 was asked for, {words}"):
+        with pytest.raises(Refused, match=f"device a: accelerator cuda:3 is requested, and {words}"):
             build_devices(fleet(asked("a", "cuda:3")), {"a": facts(accelerators=there)})
 
 

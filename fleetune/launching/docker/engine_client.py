@@ -221,7 +221,7 @@ def _connection_failure(
         reason = client.api.get_adapter("http+docker://").last_error_line() or f"nothing within {timeout_s:g} s"
         return TryAgain(
             f"{owner} cannot be reached by ssh, which says: {reason}; "
-            f"see that `{' '.join(ssh_command(engine.address)[:-1])} docker version` works without a question"
+            f"see that `{' '.join(ssh_command(engine.address)[:-1])} docker version` works without a prompt"
         )
     return TryAgain(
         f"{owner} does not answer ({_reason(error, timeout_s)}): start it, correct its address, or see fleetune doctor"

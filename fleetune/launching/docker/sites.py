@@ -112,7 +112,7 @@ def engine_address(engine: Engine) -> str:
         return socket.gethostbyname(engine.host)
     except OSError as error:
         raise Refused(
-            f"engine {engine.name}: {engine.host!r} is no address and cannot be looked up ({error.strerror}); "
+            f"engine {engine.name}: {engine.host!r} is no address and does not resolve ({error.strerror}); "
             "give it a reach: the address at which the other devices find its machine"
         ) from None
 

@@ -80,12 +80,12 @@ def load_tls_files(owner: str, folder: Path) -> TlsFiles:
     try:
         ssl.create_default_context(cafile=str(files.authority))
     except ssl.SSLError:
-        raise Refused(f"{owner}: {files.authority} is no certificate; it has to be that of the engine's CA") from None
+        raise Refused(f"{owner}: {files.authority} is no certificate; it must be that of the engine's CA") from None
     try:
         files.context()
     except ssl.SSLError as error:
         raise Refused(
-            f"{owner}: {files.certificate} and {files.key} do not serve as a certificate and its key, which must not "
+            f"{owner}: {files.certificate} and {files.key} are no certificate with its private key, which must not "
             f"need a password ({error.reason or 'unreadable'})"
         ) from None
     return files
@@ -105,9 +105,10 @@ def tls_failure(owner: str, address: str, folder: Path, error: BaseException) ->
     if "ALERT" in (tls_error.reason or ""):
         why = str(tls_error.reason).lower().replace("_", " ")
         return Refused(
-            f"{owner} does not accept {folder / 'cert.pem'} ({why}); it has to be one of its CA, for clients"
+            f"{owner} does not accept {folder / 'cert.pem'} ({why}); it must be a client certificate of the engine's CA"
         )
-    return TryAgain(f"{owner} does not speak TLS ({tls_error.reason or 'it hangs up'}); start it with --tlsverify")
+    reason = tls_error.reason or "it closes the connection"
+    return TryAgain(f"{owner} does not speak TLS ({reason}); start it with --tlsverify")
 
 
 def _handshake_error(address: str, files: TlsFiles) -> ssl.SSLError | None:
