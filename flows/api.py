@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from fleetune import filesystem
-from fleetune.contracts import json_io
 from fleetune.contracts.run_config import RunConfig
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.store import RunRecord, Store
-from flows import prefect_server, preflight
+from flows import configs, prefect_server, preflight
 from flows.context import RunContext, StageSelection
 from flows.preflight import predict_run
 from flows.runner import Runner
@@ -80,14 +79,20 @@ def _check_writable(folder: Path) -> None:
 def _through_prefect(runner: Runner) -> None:
     """Run every stage as a task of a Prefect flow; TryAgain when Prefect ends the flow by itself."""
     from prefect import flow
+    from prefect.runtime import flow_run
 
-    from flows.finetune import perform
+    from flows.service.flow_process import hold
+    from flows.stage_tasks import perform
 
-    @flow(name="finetune", flow_run_name=runner.record.id, persist_result=False, validate_parameters=False)
-    def finetune(config: dict[str, Any]) -> Any:
-        return perform(runner)
+    @flow(name="finetune", flow_run_name=configs.title(runner.config), persist_result=False, validate_parameters=False)
+    def finetune(base: str) -> Any:
+        lock = hold(runner.context.store.local, flow_run.id)
+        try:
+            return perform(runner)
+        finally:
+            lock.release()
 
-    state: Any = finetune(json_io.dump(runner.config), return_state=True)
+    state: Any = finetune(runner.record.id, return_state=True)
     if not state.is_completed() and runner.error is None:
         if full := filesystem.find_full_disk(filesystem.folders(runner.context.store.local)):
             raise full

@@ -63,6 +63,8 @@ class CachePolicy:
         found = Decision(key=key, ingredients=ingredients, inputs=dict(inputs), stored=stored, runs=True, why="")
         if spec.name == self._selection.from_stage:
             return replace(found, why="ran: asked for with --from")
+        if self._forced(spec):
+            return replace(found, why="ran: asked for with --force")
         if stored is not None and (self.must_be_stored(spec) or not spec.always_runs):
             return replace(found, runs=False, why=_same_key(store, key))
         reason = self._reason(spec, key, ingredients, run)
@@ -113,6 +115,10 @@ class CachePolicy:
         if decision.unfinished and self._context.same_members[kind](stored, measured, self._config):
             return f"the unfinished run {decision.unfinished} keeps its {kind}"
         return ""
+
+    def _forced(self, spec: StageSpec) -> bool:
+        """True when the selection runs this stage whatever is stored: all that it does not take from the store."""
+        return self._selection.force and not self.must_be_stored(spec)
 
     def _unfinished(self, spec: StageSpec, found: Decision, this_run: str) -> Decision:
         """Add the measurement of the newest unfinished run of this config, unless a newer run of it is done."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet_request import FleetRequest
-from fleetune.contracts.record import NAME
+from fleetune.contracts.record import NAME, record
 from fleetune.contracts.run_config import BUILT_IN, RunConfig
 from fleetune.errors import Refused
 from flows import yaml_file
@@ -22,6 +22,16 @@ FOLDERS = {"fleet": "fleets", "model": "models", "data": "data", "strategy": "st
 DEVICES = "devices"
 LORA_START, JOIN_TOKEN, ENGINE_TLS = "model.lora.start", "fleet.join.token_file", "fleet.engines.tls"
 DATA_FILES = (".jsonl", ".csv", ".parquet")
+RUNS = Path("configs", "runs")
+"""Folder of run files; reruns look up names from here."""
+
+
+@record
+class _Origin:
+    """The config that is read, for messages, and the folder that its names and paths are relative to."""
+
+    owner: str
+    folder: Path
 
 
 def load(path: Path, sets: Sequence[str] = ()) -> RunConfig:
@@ -29,28 +39,41 @@ def load(path: Path, sets: Sequence[str] = ()) -> RunConfig:
 
     Refused with the file, the key, the value and the allowed values when anything is wrong.
     """
-    plain = yaml_file.read(path)
-    files = {section: _fill_section(plain, section, path) for section in FOLDERS}
-    _fill_devices(plain.get("fleet"), path)
+    return _config(yaml_file.read(path), sets, _Origin(owner=str(path), folder=path.absolute().parent))
+
+
+def with_changes(config: RunConfig, sets: Sequence[str], owner: str, folder: Path = RUNS) -> RunConfig:
+    """Apply `sets` to the config of a past run; names of sections are looked up as from a run file in `folder`."""
+    return _config(json_io.dump(config), sets, _Origin(owner=owner, folder=folder.absolute()))
+
+
+def title(config: RunConfig) -> str:
+    """`demo · asteroid · 40 rounds`, the name of a run in Prefect's UI."""
+    return f"{config.name} · {config.strategy.name} · {config.training.rounds} rounds"
+
+
+def _config(plain: dict[str, Any], sets: Sequence[str], origin: "_Origin") -> RunConfig:
+    files = {section: _fill_section(plain, section, origin) for section in FOLDERS}
+    _fill_devices(plain.get("fleet"), origin)
     for change in sets:
         apply_change(plain, change)
         section = change.partition("=")[0].partition(".")[0].strip()
-        files[section] = _fill_section(plain, section, path) or files.get(section)
-        _fill_devices(plain.get("fleet"), path)
+        files[section] = _fill_section(plain, section, origin) or files.get(section)
+        _fill_devices(plain.get("fleet"), origin)
     try:
-        _resolve_paths(plain, path)
-        config = json_io.load(RunConfig, plain, str(path))
-        _validate_strategy(config, str(path))
+        _resolve_paths(plain, origin)
+        config = json_io.load(RunConfig, plain, origin.owner)
+        _validate_strategy(config, origin.owner)
     except Refused as error:
         by_hand = any(change.partition("=")[0].strip() in str(error) for change in sets)
-        raise Refused(str(error) + ("" if by_hand else _origin_note(str(error), files, path))) from None
+        raise Refused(str(error) + ("" if by_hand else _origin_note(str(error), files, origin))) from None
     return config
 
 
 def load_fleet(path: Path) -> FleetRequest:
     """Load one file of configs/fleets."""
     plain = yaml_file.read(path)
-    _fill_devices(plain, path)
+    _fill_devices(plain, _Origin(owner=str(path), folder=path.absolute().parent))
     return json_io.load(FleetRequest, plain, str(path))
 
 
@@ -73,16 +96,6 @@ def apply_change(plain: dict[str, Any], change: str) -> None:
         place[steps[-1]] = new
     else:
         raise _no_section(place, ".".join(steps[:-1]), change)
-
-
-def with_changes(config: RunConfig, sets: Sequence[str], owner: str) -> RunConfig:
-    """Apply `sets` to a validated config; for reruns, which have no run file."""
-    plain = json_io.dump(config)
-    for change in sets:
-        apply_change(plain, change)
-    again = json_io.load(RunConfig, plain, owner)
-    _validate_strategy(again, owner)
-    return again
 
 
 def _child(place: Any, step: str, key: str, change: str) -> Any:
@@ -108,55 +121,54 @@ def _no_section(place: Any, key: str, change: str) -> Refused:
     return Refused(f"--set {change}: {key} is {place!r}, which has no keys inside; set {key} itself")
 
 
-def _origin_note(message: str, files: dict[str, Path | None], run_file: Path) -> str:
+def _origin_note(message: str, files: dict[str, Path | None], origin: "_Origin") -> str:
     """Name the file of the section that a message is about, when it is not the run file itself."""
-    about = re.match(r"\w+", message.removeprefix(f"{run_file}: "))
-    origin = files.get(about.group()) if about else None
-    return f" (its section is read from {origin})" if origin else ""
+    about = re.match(r"\w+", message.removeprefix(f"{origin.owner}: "))
+    file = files.get(about.group()) if about else None
+    return f" (its section is read from {file})" if file else ""
 
 
-def _fill_section(plain: dict[str, Any], section: str, run_file: Path) -> Path | None:
+def _fill_section(plain: dict[str, Any], section: str, origin: _Origin) -> Path | None:
     """Replace a section that is a name, or has `use: NAME`, by the named file's content; returns that file."""
     value = plain.get(section)
     if section not in FOLDERS or value is None:
         return None
     if isinstance(value, str):
-        origin = _section_file(value, section, FOLDERS[section], run_file)
-        plain[section] = yaml_file.read(origin)
-        return origin
+        file = _section_file(value, section, FOLDERS[section], origin)
+        plain[section] = yaml_file.read(file)
+        return file
     if isinstance(value, dict) and "use" in value:
-        origin = _section_file(value["use"], section, FOLDERS[section], run_file)
+        file = _section_file(value["use"], section, FOLDERS[section], origin)
         own = {key: inner for key, inner in value.items() if key != "use"}
-        plain[section] = _merged(yaml_file.read(origin), own)
-        return origin
+        plain[section] = _merged(yaml_file.read(file), own)
+        return file
     if not isinstance(value, dict):
         allowed = f"a mapping or the name of a file in {FOLDERS[section]}/"
-        raise Refused(f"{run_file}: {section}: it is {value!r}; allowed are {allowed}")
+        raise Refused(f"{origin.owner}: {section}: it is {value!r}; allowed are {allowed}")
     return None
 
 
-def _fill_devices(fleet: Any, run_file: Path) -> None:
+def _fill_devices(fleet: Any, origin: _Origin) -> None:
     """Replace every `simulated: NAME` of a fleet's devices by the content of configs/devices/NAME.yaml."""
     devices = fleet.get("devices") if isinstance(fleet, dict) else None
     for device in devices if isinstance(devices, list) else ():
         if isinstance(device, dict) and isinstance(device.get("simulated"), str):
             label = f"fleet.devices.{device.get('name')}.simulated"
-            device["simulated"] = yaml_file.read(_section_file(device["simulated"], label, DEVICES, run_file))
+            device["simulated"] = yaml_file.read(_section_file(device["simulated"], label, DEVICES, origin))
 
 
-def _section_file(name: Any, label: str, folder: str, run_file: Path) -> Path:
+def _section_file(name: Any, label: str, folder: str, origin: _Origin) -> Path:
     """The file configs/FOLDER/NAME.yaml, beside the run file's folder or inside it."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise Refused(f"{run_file}: {label}: {name!r} is not a name; use letters, digits, '.', '_' and '-'")
-    own = run_file.absolute().parent
-    places = [root / folder for root in (own.parent, own)]
+        raise Refused(f"{origin.owner}: {label}: {name!r} is not a name; use letters, digits, '.', '_' and '-'")
+    places = [root / folder for root in (origin.folder.parent, origin.folder)]
     for place in places:
         found = place / f"{name}.yaml"
         if found.is_file():
             return found
     known = sorted({file.stem for place in places for file in place.glob("*.yaml")})
     allowed = f"its names are {', '.join(known)}" if known else "it has none"
-    raise Refused(f"{run_file}: {label}: there is no {name}.yaml in {places[0]}; {allowed}")
+    raise Refused(f"{origin.owner}: {label}: there is no {name}.yaml in {places[0]}; {allowed}")
 
 
 def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
@@ -168,7 +180,7 @@ def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _resolve_paths(plain: dict[str, Any], run_file: Path) -> None:
+def _resolve_paths(plain: dict[str, Any], origin: _Origin) -> None:
     """Make paths absolute: relative to the run file if they exist there, else to the working directory."""
     model, fleet = plain.get("model"), plain.get("fleet")
     lora = model.get("lora") if isinstance(model, dict) else None
@@ -185,13 +197,13 @@ def _resolve_paths(plain: dict[str, Any], run_file: Path) -> None:
         given = holder[key]
         if (label == "data.source" and given in BUILT_IN) or given.startswith("package:"):
             continue
-        tried = [(base / Path(given).expanduser()) for base in (run_file.absolute().parent, Path.cwd())]
+        tried = [(base / Path(given).expanduser()) for base in (origin.folder, Path.cwd())]
         found = next(filter(_exists, tried), None)
         if found is not None:
             holder[key] = str(found.resolve())
         elif _must_be_path(given, label):
             looked = " and ".join(dict.fromkeys(str(place) for place in tried))
-            raise Refused(f"{run_file}: {label}: {given!r} does not exist; looked for {looked}")
+            raise Refused(f"{origin.owner}: {label}: {given!r} does not exist; looked for {looked}")
 
 
 def _exists(place: Path) -> bool:

@@ -69,6 +69,8 @@ class StageSelection:
     """Id of the run that is rerun: reasons are differences from it."""
     until: str | None = None
     """The last stage; stages that it does not need are left out."""
+    force: bool = False
+    """Stages run even when their keys are known: all, or those from `from_stage` on."""
 
     def stages(self, catalog: Sequence[StageSpec]) -> tuple[StageSpec, ...]:
         """The stages of the run, in order: all, or the last one selected and those that it needs."""

@@ -1,110 +1,66 @@
-"""The Prefect flow `finetune`: one task per stage, and a Prefect artifact with the record of each stage.
+"""The Prefect flow `finetune`, as people start it from the UI, by a schedule or by another flow.
 
-Prefect schedules and displays; the store decides what is reused. A reused stage ends in a state named Cached; the
-result of a task is a mapping of digests. Annotations are not postponed,
-because Prefect could not read the parameters of a served flow then.
+(No postponed annotations: flows that are served could not read their parameters.)
 """
 
-from pathlib import Path
+import os
 from typing import Any
 
-from prefect import flow, task
-from prefect.artifacts import create_markdown_artifact
-from prefect.cache_policies import NO_CACHE
+from prefect import flow
 from prefect.client.schemas.objects import State
-from prefect.futures import PrefectFuture
-from prefect.states import Completed, Failed
 
-from fleetune.contracts.run_config import RunConfig
-from fleetune.errors import FleetuneError
-from fleetune.store import Store
-from flows import preflight
-from flows.context import RunContext, StageSelection
-from flows.preflight import predict_run
-from flows.runner import Runner
-from stages.catalog import waves
+from flows.form.choices import (
+    AS_GIVEN,
+    EVERY_STAGE,
+    FIRST_CHANGE,
+    LAST_STAGE,
+    Change,
+    Data,
+    Fleet,
+    LearningRate,
+    Model,
+    Only,
+    Rounds,
+    StartFrom,
+    Strategy,
+    Until,
+)
+from flows.form.request import RunRequest
+from flows.requested_run import run_request
 
 
-@flow(name="finetune", flow_run_name="{config.name}", persist_result=False, log_prints=False)
-def finetune(
-    config: RunConfig,
-    root: str = "runs",
-    from_stage: str | None = None,
-    only: str | None = None,
-    until: str | None = None,
-) -> Any:
-    """Fine-tune by `config`, with artifacts and run records in the store at `root`.
+@flow(name="finetune", persist_result=False, log_prints=False)
+def finetune(  # noqa: PLR0913  (the fields of a form)
+    base: str = "demo",
+    strategy: Strategy = AS_GIVEN,
+    fleet: Fleet = AS_GIVEN,
+    model: Model = AS_GIVEN,
+    data: Data = AS_GIVEN,
+    rounds: Rounds = 0,
+    learning_rate: LearningRate = 0.0,
+    changes: list[Change] = [],  # noqa: B006  (a form's default; never changed)
+    start_from: StartFrom = FIRST_CHANGE,
+    only: Only = EVERY_STAGE,
+    until: Until = LAST_STAGE,
+    force: bool = False,
+    dry_run: bool = False,
+) -> State[Any]:
+    """Fine-tune a model across the devices of a fleet.
 
-    `from_stage`: earlier stages must be stored. `only`: run this stage on its stored inputs and stop. `until`: the
-    last stage.
+    Args:
+        base: A run file (demo), or a past run (demo-20260102-120000-ab12, latest), whose config is used as it was.
+        strategy: How devices share the work.
+        fleet: The devices.
+        model: The model that is fine-tuned.
+        data: What it is trained and tested on.
+        rounds: Optimizer steps; 0 as in the run file.
+        learning_rate: Peak learning rate; 0 as in the run file.
+        changes: Any other setting as KEY=VALUE, such as training.batch_samples=16.
+        start_from: Runs this stage again and takes earlier ones from the store.
+        only: Runs this stage on what is stored, and stops.
+        until: Stops after this stage.
+        force: Runs stages even where nothing has changed.
+        dry_run: Says what would run, and why, without running it.
     """
-    runner = Runner(
-        RunContext(store=Store(root)), config, StageSelection(from_stage=from_stage, only=only, until=until)
-    )
-    preflight.validate(predict_run(runner))
-    with runner:
-        return perform(runner)
-
-
-def perform(runner: Runner) -> State[Any]:
-    """Run every stage as a task of the current flow run; the state holds the run's id or its first error."""
-    try:
-        for wave in waves(runner.specs):
-            futures = [_stage_task(spec.name).submit(runner) for spec in wave]
-            states = [_final_state(future) for future in futures]
-            failed = next((state for state in states if not state.is_completed()), None)
-            if failed is not None:
-                return Failed(message=failed.message)
-    except BaseException:
-        runner.stop()  # before Prefect waits for its threads
-        raise
-    return Completed(message=f"run {runner.record.id}", data=runner.record.id)
-
-
-def _final_state(future: PrefectFuture[Any]) -> State[Any]:
-    future.wait()
-    return future.state
-
-
-def _stage_task(name: str) -> Any:
-    """The Prefect task of one stage."""
-
-    @task(name=name, task_run_name=name, persist_result=False, log_prints=False, cache_policy=NO_CACHE)
-    def stage(runner: Runner) -> State[Any]:
-        try:
-            outcome = runner.run_stage(name)
-        except FleetuneError as error:
-            _publish_record(runner, name)
-            return Failed(message=str(error))
-        _publish_record(runner, name)
-        ended = "Cached" if outcome.how == "reused" else None
-        return Completed(name=ended, message=outcome.why, data=outcome.outputs)
-
-    return stage
-
-
-def _publish_record(runner: Runner, name: str) -> None:
-    """Publish a table of the stage's record on the page of the flow run."""
-    said = runner.record.stage(name)
-    rows = [
-        ("run", runner.record.id),
-        ("why", said.why),
-        ("key", said.key),
-        *((f"in: {kind}", digest) for kind, digest in said.inputs.items()),
-        *((f"out: {kind}", _artifact_path(runner, kind, digest)) for kind, digest in said.outputs.items()),
-        ("error", said.error),
-    ]
-    lines = [f"| {what} | {_cell(text)} |" for what, text in rows if text]
-    create_markdown_artifact(
-        markdown="\n".join([f"| {name} | {said.state} |", "|---|---|", *lines]),
-        key=f"{runner.record.config.name}-{name}".lower().replace(".", "-").replace("_", "-"),
-        description=f"Stage {name} of run {runner.record.id}",
-    )
-
-
-def _artifact_path(runner: Runner, kind: str, digest: str) -> str:
-    return str(Path(runner.context.store.root) / "artifacts" / kind / digest)
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    request = RunRequest(**{**locals(), "changes": tuple(changes)})
+    return run_request(request, os.environ.get("FLEETUNE_ROOT", "runs"))

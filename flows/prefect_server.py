@@ -17,17 +17,19 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from fleetune import filesystem
 from fleetune.errors import TryAgain
 from fleetune.launching import Command, Job, ProcessLauncher
 from fleetune.store import Lock
 from flows import http_access
+from flows.service.record import ServiceFiles, ServiceRecord
 
 HOST = "127.0.0.1"
 SECRET, CLIENT_SECRET = "PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING"
 """Prefect's variables for the secret: of the server, and of its clients."""
-START_S, ASK_S = 180.0, 0.1
+START_S, RESTART_S, ASK_S = 180.0, 30.0, 0.1
 SETTINGS = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
@@ -59,7 +61,8 @@ def check_configured_server() -> None:
 
 
 def ensure(home: Path) -> None:
-    """Connect this process's Prefect to a server; starts one with its files in `home` unless the user configured one.
+    """Connect this process's Prefect to a server: the user's, else the one that `fleetune up` has started for the store
+    whose folder `home` is, else one of its own, which ends with this process.
 
     Call it after `check_configured_server`. TryAgain when the server does not come up.
     """
@@ -68,8 +71,27 @@ def ensure(home: Path) -> None:
     home.mkdir(parents=True, exist_ok=True)
     os.environ["PREFECT_HOME"] = str(home.resolve())
     pause = threading.Event().wait
+    service = ServiceFiles(home.parent).running()
+    if service is not None:
+        _connect(service, ServiceFiles(home.parent).auth_string(service), pause)
+        return
     with Lock(home / "start.lock", pause):  # the first start creates the database
         os.environ["PREFECT_API_URL"] = start(home, pause)
+    http_access.ignore_proxies()
+
+
+def _connect(service: ServiceRecord, auth_string: str, pause: Callable[[float], bool]) -> None:
+    """Use the server of a running service, which may just be starting again."""
+    port = urlsplit(service.address).port or 0
+    for _ in range(int(RESTART_S / ASK_S)):
+        if answers(port):
+            break
+        pause(ASK_S)
+    else:
+        raise TryAgain(f"{service.address}: the server of this store does not answer; run fleetune down, then again")
+    os.environ["PREFECT_API_URL"] = service.api
+    if auth_string:
+        os.environ[CLIENT_SECRET] = auth_string
     http_access.ignore_proxies()
 
 
@@ -103,14 +125,15 @@ def _wait(port: int | None, job: Job, home: Path, pause: Callable[[float], bool]
             if full := filesystem.find_full_disk({filesystem.STORE: home}):
                 raise full
             raise TryAgain(f"Prefect's server did not start ({job.tail(1).strip() or 'no reason given'}); run it again")
-        if port is not None and _answers(port):
+        if port is not None and answers(port):
             return
         pause(ASK_S)
     job.stop()
     raise TryAgain(f"Prefect's server did not answer within {START_S:.0f} s; run it again on a less busy machine")
 
 
-def _answers(port: int) -> bool:
+def answers(port: int) -> bool:
+    """True when Prefect's API on this port of loopback is healthy."""
     connection = http.client.HTTPConnection(HOST, port, timeout=5)
     try:
         connection.request("GET", "/api/health")

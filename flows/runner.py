@@ -110,6 +110,11 @@ class Runner:
         for job in list(self._jobs.values()):
             job.stop(GRACE_S)
 
+    @property
+    def stopped(self) -> bool:
+        """True once `stop` was called."""
+        return self._stop.is_set()
+
     def run_stage(self, name: str) -> Outcome:
         """Reuse or run one stage whose inputs are there; raises the error it ended with."""
         spec = find_stage(self.specs, name)

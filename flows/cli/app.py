@@ -13,6 +13,7 @@ from fleetune.errors import TryAgain
 from flows.cli.exit_codes import CommandGroup, Interrupted
 from flows.cli.join import join
 from flows.cli.options import CommonOptions, with_common_options
+from flows.cli.service import down, up
 from flows.cli.solve import solve
 
 if TYPE_CHECKING:
@@ -195,6 +196,8 @@ def cite(config: Config, sets: Sets = None) -> None:
 
 app.command()(solve)
 app.command()(join)
+app.command()(up)
+app.command()(down)
 
 
 def _run_pipeline(

@@ -118,6 +118,6 @@ def test_the_flow_on_the_embedded_server(world: World, root: Path, monkeypatch: 
     assert told["first"] == dict.fromkeys(stages, "Completed")
     assert told["second"] == {**told["first"], "shape": "Cached", "learn": "Cached", "score": "Cached"}
     assert told["error"] == [65, "score cannot go on, as the world has it"]
-    assert told["flow states"].count("Completed") == 2 and told["flow states"].count("Failed") == 1
+    assert told["flow states"].count("Completed") == 2 and told["flow states"].count("Infeasible") == 1
     assert done.stderr == "", "nothing but what listeners hear"
     assert [run.state for run in toy_context(root).store.runs.all()] == ["failed", "done", "done", "interrupted"]

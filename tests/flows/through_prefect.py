@@ -25,7 +25,7 @@ def main(world: World, root: Path) -> None:
     from prefect.client.orchestration import get_client
 
     with get_client(sync_client=True) as client:
-        flows = {run.id: run.name for run in client.read_flow_runs()}
+        flows = {run.id: run.parameters["base"] for run in client.read_flow_runs()}
         states = {(flows[run.flow_run_id], run.name): run.state_name for run in client.read_task_runs()}
         told["flow states"] = sorted(str(run.state_name) for run in client.read_flow_runs())
     for name, record in (("first", first), ("second", second)):

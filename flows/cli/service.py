@@ -1,0 +1,43 @@
+"""The commands `up` and `down`."""
+
+from typing import Annotated
+
+import typer
+
+from flows.cli.options import CommonOptions, with_common_options
+
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port of the server, on loopback.")]
+
+
+@with_common_options
+def up(options: CommonOptions, port: Port = 4200) -> None:
+    """Start Prefect's server with its UI, a worker, and the deployments of this store; nothing if they run."""
+    from fleetune.contracts import json_io
+    from flows.service import control
+    from flows.service.record import ServiceFiles, store_path
+
+    local = options.folder()
+    out = options.console()
+    service = control.up(local, options.root, port, (lambda line: None) if options.as_json else out.print)
+    auth_string = ServiceFiles(local).auth_string(service)
+    store = f"{service.address}{store_path(auth_string)}/"
+    if options.as_json:
+        options.print_json({**json_io.dump(service), "store": store})
+        return
+    out.print(f"Prefect's UI    {service.address}")
+    out.print(f"Runs and files  {store}")
+    if auth_string:
+        out.print(f"Password        {auth_string} (this machine has other users)")
+    out.print("Stop it with    fleetune down")
+
+
+@with_common_options
+def down(options: CommonOptions) -> None:
+    """Stop what `up` started for this store; running runs are stopped and can be retried."""
+    from flows.service import control
+
+    record = control.down(options.folder(), options.root)
+    if options.as_json:
+        options.print_json({"stopped": record.address})
+    else:
+        options.console().print(f"stopped {record.address}")

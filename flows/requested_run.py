@@ -1,0 +1,70 @@
+"""A run that somebody asked for in Prefect's UI: refused at once, named, logged, and copied as what it was."""
+
+import re
+from typing import Any
+
+from prefect.artifacts import create_markdown_artifact
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import State
+from prefect.logging import get_run_logger
+from prefect.runtime import flow_run
+from prefect.states import Completed
+
+from fleetune.errors import FleetuneError
+from fleetune.store import RunRecord, Store
+from flows import configs, preflight
+from flows.context import RunContext
+from flows.form.request import RunRequest, config_of, selection_of
+from flows.preflight import predict_run
+from flows.run_log import RunLog
+from flows.runner import Runner
+from flows.stage_tasks import failed_state, perform
+
+GENERATED_NAME = re.compile(r"[a-z]+-[a-z]+")
+"""Names that Prefect makes up, such as `quick-otter`; any other was typed by somebody."""
+
+
+def run_request(request: RunRequest, root: str) -> State[Any]:
+    """Run what `request` asks for, with the store at `root`, as the body of the current flow run."""
+    log = RunLog(get_run_logger())
+    try:
+        store = Store(root)
+        config, past = config_of(request, store)
+        name_flow_run(configs.title(config) + (" · dry run" if request.dry_run else ""))
+        runner = Runner(RunContext(store=store, listen=log.hear), config, selection_of(request, past))
+        planned = predict_run(runner)
+        preflight.validate(planned)
+    except FleetuneError as error:
+        return failed_state(error)
+    if request.dry_run:
+        return _publish_prediction(planned)
+    try:
+        with runner:
+            _remember(runner.record.id)
+            return perform(runner)
+    except FleetuneError as error:
+        return failed_state(error)
+
+
+def name_flow_run(title: str) -> None:
+    """Give the current flow run a title, unless somebody has typed one."""
+    if GENERATED_NAME.fullmatch(flow_run.name or ""):
+        with get_client(sync_client=True) as client:
+            client.update_flow_run(flow_run.id, name=title)
+
+
+def _remember(run: str) -> None:
+    """Make the run its own base, so that a copy of the flow run reads its config and not today's run file."""
+    with get_client(sync_client=True) as client:
+        client.update_flow_run(flow_run.id, parameters={**flow_run.parameters, "base": run})
+
+
+def _publish_prediction(planned: RunRecord) -> State[Any]:
+    rows = [f"| {stage.stage} | {stage.how} | {stage.why} |" for stage in planned.stages]
+    create_markdown_artifact(
+        markdown="\n".join(["| stage | would be | why |", "|---|---|---|", *rows]),
+        key=f"{planned.config.name}-dry-run".lower().replace(".", "-").replace("_", "-"),
+        description=f"Dry run of {planned.config.name}",
+    )
+    running = [stage.stage for stage in planned.stages if stage.how == "ran"]
+    return Completed(name="DryRun", message=f"would run {', '.join(running)}" if running else "would reuse every stage")

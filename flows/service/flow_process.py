@@ -1,0 +1,63 @@
+"""`python -m flows.service.flow_process`: the process of one flow run that a worker starts.
+
+It holds a lock as long as it lives, by which the service distinguishes a run that is alive from one that only says so.
+It is terminated (SIGTERM, so that training leaves a checkpoint) when its worker dies. It runs the flow as Prefect's own
+engine does, except that a flow which ends in a failed state has given its reason: no traceback follows.
+"""
+
+import ctypes
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from uuid import UUID
+
+from fleetune.store import Lock
+from flows.service.record import ServiceFiles
+
+PR_SET_PDEATHSIG = 1
+ORPHAN_S, LOOK_S = 15.0, 0.5
+"""Longest life of a flow run after its worker, whose server may be gone too; and seconds between two looks."""
+
+
+def main() -> None:
+    """Run the flow run that the environment names."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    threading.Thread(target=_end_after, args=(os.getppid(),), daemon=True).start()
+    flow_run = os.environ["PREFECT__FLOW_RUN_ID"]
+    lock = hold(Path(os.environ["PREFECT_HOME"]).parent, flow_run)
+    try:
+        _run(UUID(flow_run))
+    finally:
+        lock.release()
+
+
+def hold(local: Path, flow_run: str) -> Lock:
+    """Take the lock of a flow run of the store whose local folder is `local`."""
+    lock = Lock(ServiceFiles(local).flow_run_lock(flow_run), lambda _: True)
+    lock.take()
+    return lock
+
+
+def _end_after(worker: int) -> None:
+    """Kill this process when it has not ended within ORPHAN_S of its worker; its stages die with it."""
+    while os.getppid() == worker:
+        time.sleep(LOOK_S)
+    time.sleep(ORPHAN_S)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _run(flow_run_id: UUID) -> None:
+    from prefect._internal.control_listener import configure_from_env
+    from prefect.engine import handle_engine_signals
+    from prefect.flow_engine import load_flow, load_flow_run, run_flow
+
+    configure_from_env()  # the worker tells by this channel that a termination is a cancellation
+    with handle_engine_signals(flow_run_id):
+        flow_run = load_flow_run(flow_run_id=flow_run_id)
+        run_flow(load_flow(flow_run), flow_run=flow_run, return_type="state")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""`python -m flows.service.http_server PORT ROOT`: Prefect's server with its UI, and the store's pages beside it.
+
+The process binds the port before it says that it did, so that no other process can answer in its place. The auth
+string arrives on the first line of stdin, which no list of processes shows; an empty line means none.
+"""
+
+import errno
+import os
+import socket
+import sys
+
+from flows.prefect_server import CLIENT_SECRET, HOST, SECRET
+from flows.service.record import store_path
+
+GRACE_S = 3
+
+
+def main() -> None:
+    """Serve until the process is terminated; prints `port N` or `refused REASON` first."""
+    port, root = int(sys.argv[1]), sys.argv[2]
+    auth_string = sys.stdin.readline().strip()
+    if auth_string:
+        os.environ[SECRET] = os.environ[CLIENT_SECRET] = auth_string
+    try:
+        listener = socket.create_server((HOST, port), backlog=2048)
+    except OSError as error:
+        why = "another program listens there" if error.errno == errno.EADDRINUSE else error.strerror
+        _tell(f"refused port {port}: {why}; give another with --port")
+        return
+    with listener:
+        _tell(f"port {listener.getsockname()[1]}")
+        _serve(listener, root, auth_string)
+
+
+def _tell(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def _serve(listener: socket.socket, root: str, auth_string: str) -> None:
+    import uvicorn
+    from prefect.server.api.server import create_app
+    from starlette.routing import Mount
+
+    from fleetune.store import Store
+    from flows.service.store_pages import store_pages
+
+    app = create_app()
+    app.router.routes.insert(0, Mount(store_path(auth_string), app=store_pages(Store(root))))  # before the UI's "/"
+    config = uvicorn.Config(app, log_level="warning", lifespan="on", timeout_graceful_shutdown=GRACE_S)
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    main()

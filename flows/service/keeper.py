@@ -1,0 +1,194 @@
+"""`python -m flows.service.keeper PORT ROOT`: keeps Prefect's server and a worker running until it is terminated.
+
+It holds the service's lock, so that a store has one service at most. Its children die with it. Lines on stdout tell the
+command that started it what happens; the last is `ready`, or `refused REASON`.
+"""
+
+import datetime
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from fleetune.contracts import json_io
+from fleetune.errors import FleetuneError, Refused, TryAgain
+from fleetune.launching import Command, Job, ProcessLauncher
+from fleetune.store import Store
+from flows.prefect_server import CLIENT_SECRET, HOST, answers
+from flows.provenance import version_of
+from flows.service.record import ServiceFiles, ServiceRecord, other_people
+
+POOL = "fleetune"
+START_S, ASK_S, LOOK_S = 180.0, 0.2, 1.0
+SERVER_GRACE_S, WORKER_GRACE_S = 10.0, 20.0
+MOST_PAUSE_S = 60.0
+"""Longest pause before a child that keeps ending is started again."""
+SETTINGS = {
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+    "DO_NOT_TRACK": "1",
+    "PREFECT_UI_API_URL": "/api",  # whatever name of this machine the browser uses
+    "PREFECT_RUNNER_POLL_FREQUENCY": "2",
+    "PREFECT_WORKER_QUERY_SECONDS": "2",
+    "PREFECT_WORKER_PREFETCH_SECONDS": "5",
+}
+
+
+class Keeper:
+    """The server and the worker of one store."""
+
+    def __init__(self, root: str, port: int, tell: Callable[[str], None]) -> None:
+        self._store = Store(root)
+        self._root = str(self._store.root) if "://" in root else str(Path(root).resolve())
+        self._port = port
+        self._tell = tell
+        self._files = ServiceFiles(self._store.local)
+        self._stop = threading.Event()
+        self._auth = ""
+        self._jobs: dict[str, Job] = {}
+
+    def stop(self, *_: object) -> None:
+        """End `keep`; a signal handler."""
+        self._stop.set()
+
+    def keep(self) -> None:
+        """Start everything, then keep it running until `stop`; Refused when the port or the store is taken."""
+        lock = self._files.lock()
+        if not lock.take():
+            raise Refused(f"{self._root}: its service runs or starts already")
+        try:
+            self._start()
+            self._tell("ready")
+            self._watch()
+        finally:
+            self._end()
+            self._files.record.unlink(missing_ok=True)
+            lock.release()
+
+    def _start(self) -> None:
+        if other_people(os.getuid()):
+            self._auth = f"fleetune:{self._files.secret()}"
+        self._tell("starting Prefect's server (the first start creates its database)")
+        self._start_server()
+        self._files.record.write_text(json_io.text(self._record()), encoding="utf-8")
+        self._tell("registering deployments")
+        self._register()
+        self._tell("starting the worker")
+        self._start_worker()
+
+    def _record(self) -> ServiceRecord:
+        return ServiceRecord(
+            address=f"http://{HOST}:{self._port}",
+            root=self._root,
+            keeper=os.getpid(),
+            started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            authenticated=bool(self._auth),
+            version=version_of("fleetune"),
+        )
+
+    def _environment(self) -> dict[str, str]:
+        """Environment of every child: Prefect's files lie in the store, and its clients know this server."""
+        given = {name: value for name, value in SETTINGS.items() if name not in os.environ}
+        own = {
+            "PREFECT_HOME": str(self._files.home),
+            "PREFECT_API_URL": f"http://{HOST}:{self._port}/api",
+            "PREFECT_UI_STATIC_DIRECTORY": str(self._files.home / "ui"),
+            "PREFECT_SERVER_API_PORT": str(self._port),
+            "FLEETUNE_ROOT": self._root,
+        }
+        return {**given, **own, **({CLIENT_SECRET: self._auth} if self._auth else {})}
+
+    def _launch(self, name: str, module: str, *arguments: str, first_line: str = "") -> Job:
+        job = ProcessLauncher().start(
+            Command(
+                module=module,
+                arguments=arguments,
+                environment=self._environment(),
+                first_line=first_line.encode(),
+                log=self._files.folder / f"{name}.log",
+            )
+        )
+        self._jobs[name] = job
+        return job
+
+    def _start_server(self) -> None:
+        job = self._launch(
+            "server", "flows.service.http_server", str(self._port), self._root, first_line=self._auth + "\n"
+        )
+        word, _, text = next(job.lines(), "").partition(" ")
+        if word == "refused":
+            raise Refused(text)
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            if job.poll() is not None:
+                raise TryAgain(f"Prefect's server did not start ({job.tail(1).strip() or 'no reason given'})")
+            if answers(self._port):
+                return
+            if self._stop.wait(ASK_S):
+                raise TryAgain("stopped while Prefect's server was starting")
+        raise TryAgain(f"Prefect's server did not answer within {START_S:.0f} s; see {self._files.folder}/server.log")
+
+    def _register(self) -> None:
+        """Tell the server the deployments, and of runs that say Running whether they are."""
+        job = self._launch("registration", "flows.service.registration")
+        for line in job.lines():
+            self._tell(line)
+        if job.wait() != 0:
+            raise TryAgain(f"the deployments could not be registered ({job.tail(1).strip()}); run it again")
+        del self._jobs["registration"]
+
+    def _start_worker(self) -> None:
+        self._launch("worker", "prefect", "worker", "start", "--pool", POOL, "--type", "process", "--name", "fleetune")
+
+    def _watch(self) -> None:
+        """Start a child that has ended again, after a pause that grows while it keeps ending."""
+        pause_s, began = LOOK_S, time.monotonic()
+        while not self._stop.wait(LOOK_S):
+            ended = [name for name, job in self._jobs.items() if job.poll() is not None]
+            if not ended:
+                pause_s = LOOK_S if time.monotonic() - began > MOST_PAUSE_S else pause_s
+                continue
+            if self._stop.wait(pause_s):
+                return
+            pause_s, began = min(2 * pause_s, MOST_PAUSE_S), time.monotonic()
+            try:
+                if "server" in ended:
+                    self._start_server()
+                self._register()
+                if "worker" in ended:
+                    self._start_worker()
+            except FleetuneError as error:
+                self._tell(str(error))
+
+    def _end(self) -> None:
+        """Stop the worker, which stops its runs, and then the server, which they report to."""
+        for name, grace_s in (("registration", 0.0), ("worker", WORKER_GRACE_S), ("server", SERVER_GRACE_S)):
+            if name in self._jobs:
+                self._jobs[name].stop(grace_s)
+
+
+def main() -> None:
+    """Keep the service of the store ROOT on PORT."""
+
+    def tell(line: str) -> None:
+        try:
+            sys.stdout.write(f"{line}\n")
+            sys.stdout.flush()
+        except BrokenPipeError:  # the command that started it has ended
+            sys.stdout = sys.stderr
+
+    keeper = Keeper(sys.argv[2], int(sys.argv[1]), tell)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, keeper.stop)
+    try:
+        keeper.keep()
+    except FleetuneError as error:
+        tell(f"refused {error}" if isinstance(error, Refused) else f"failed {error}")
+        raise SystemExit(error.exit_code) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""The files of a service in its store: `STORE/prefect/service/`.
+
+`lock` is held by the keeper as long as it lives, so that a record of a dead service is never believed: the kernel
+releases the lock even when the machine has lost its power.
+"""
+
+import hashlib
+import pwd
+import secrets
+from pathlib import Path
+
+from fleetune.contracts import json_io
+from fleetune.contracts.record import record
+from fleetune.errors import Refused
+from fleetune.store import Lock
+from fleetune.store.lock import is_held
+
+HOME, FOLDER = "prefect", "service"
+FIRST_USER_ID = 1000
+"""Smallest user id of people on Linux; smaller ones belong to the system's services."""
+NO_SHELL = ("nologin", "false", "sync", "halt", "shutdown")
+
+
+@record
+class ServiceRecord:
+    """A running service."""
+
+    address: str
+    """Address of the server, such as http://127.0.0.1:4200."""
+    root: str
+    """Absolute path or URL of the store."""
+    keeper: int
+    """Process id of the keeper."""
+    started: str
+    authenticated: bool
+    """The server asks for the password in the file `secret`."""
+    version: str
+
+    @property
+    def api(self) -> str:
+        """Address of Prefect's API."""
+        return f"{self.address}/api"
+
+
+class ServiceFiles:
+    """The service folder of one store."""
+
+    def __init__(self, local: Path) -> None:
+        """`local`: the store's folder on this machine."""
+        self.home = local.resolve() / HOME
+        self.folder = self.home / FOLDER
+
+    @property
+    def record(self) -> Path:
+        """The record of the running service."""
+        return self.folder / "service.json"
+
+    def lock(self) -> Lock:
+        """The lock that the keeper holds."""
+        return Lock(self.folder / "lock", lambda _: True)
+
+    def running(self) -> ServiceRecord | None:
+        """The record of the running service; None when none runs or when it is still starting."""
+        if not is_held(self.folder / "lock"):
+            return None
+        try:
+            return json_io.read(ServiceRecord, self.record)
+        except Refused:
+            return None
+
+    def starting(self) -> bool:
+        """True when a keeper holds the lock."""
+        return is_held(self.folder / "lock")
+
+    def secret(self) -> str:
+        """The password of the server, made when there is none; only this user can read its file."""
+        path = self.folder / "secret"
+        if not path.exists():
+            path.touch(mode=0o600)
+            path.write_text(secrets.token_urlsafe(18), encoding="ascii")
+        return path.read_text(encoding="ascii")
+
+    def auth_string(self, service: ServiceRecord) -> str:
+        """Prefect's auth string of a running service; empty when it asks for none."""
+        return f"fleetune:{self.secret()}" if service.authenticated else ""
+
+    def flow_run_lock(self, flow_run: str) -> Path:
+        """The lock that the process of a flow run holds."""
+        return self.folder / "flow-runs" / f"{flow_run}.lock"
+
+
+def store_path(auth_string: str) -> str:
+    """Path of the store's pages on the server; with authentication it cannot be guessed."""
+    if not auth_string:
+        return "/store"
+    return f"/store/{hashlib.sha256(f'store:{auth_string}'.encode()).hexdigest()[:32]}"
+
+
+def other_people(own: int) -> list[str]:
+    """Names of other accounts of this machine that people log in with."""
+    return [
+        entry.pw_name
+        for entry in pwd.getpwall()
+        if entry.pw_uid >= FIRST_USER_ID
+        and entry.pw_uid not in (own, 65534)
+        and Path(entry.pw_shell).name not in NO_SHELL
+    ]

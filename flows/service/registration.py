@@ -1,0 +1,109 @@
+"""`python -m flows.service.registration`: tells the server the work pool and the deployments, and ends dead runs.
+
+It runs at every start of the service. Schedules that people made in the UI stay as they are.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType
+from prefect.client.schemas.objects import ConcurrencyLimitStrategy, ConcurrencyOptions, State, StateType
+from prefect.exceptions import ObjectAlreadyExists
+from prefect.settings import PREFECT_HOME
+from prefect.states import Crashed
+from prefect.utilities.callables import parameter_schema
+
+from fleetune.contracts.record import record
+from fleetune.launching.process import child_command
+from fleetune.store.lock import is_held
+from flows.finetune import finetune
+from flows.service.keeper import POOL
+from flows.service.record import ServiceFiles
+
+LIVE = (StateType.RUNNING, StateType.PENDING, StateType.CANCELLING)
+PAGE = 200
+GONE = "its process is gone (the machine, the worker or the service ended); Retry goes on"
+
+
+@record
+class Deployment:
+    """A flow that the UI starts."""
+
+    flow: Any
+    name: str
+    description: str
+
+
+DEPLOYMENTS = (
+    Deployment(flow=finetune, name="finetune", description="Fine-tune a model across the devices of a fleet."),
+)
+
+
+def main() -> None:
+    """Register everything; prints a line for each thing that was done."""
+    files = ServiceFiles(Path(str(PREFECT_HOME.value())).parent)
+    with get_client(sync_client=True) as client:
+        for name in end_dead_runs(client, files):
+            sys.stdout.write(f"run {name} has no process any more: it is marked as crashed\n")
+        create_pool(client)
+        for deployment in DEPLOYMENTS:
+            register(client, deployment)
+    sys.stdout.flush()
+
+
+def create_pool(client: SyncPrefectClient) -> None:
+    """Create the work pool unless it exists."""
+    from prefect.workers.process import ProcessWorker
+
+    pool = WorkPoolCreate(
+        name=POOL,
+        type="process",
+        description="Runs of Fleetune as processes of this machine.",
+        base_job_template=ProcessWorker.get_default_base_job_template(),
+    )
+    try:
+        client.create_work_pool(pool)
+    except ObjectAlreadyExists:
+        return
+
+
+def register(client: SyncPrefectClient, deployment: Deployment) -> None:
+    """Create or update a deployment; an existing one keeps its schedules."""
+    flow = deployment.flow
+    client.create_deployment(
+        flow_id=client.create_flow(flow),
+        name=deployment.name,
+        description=deployment.description,
+        entrypoint=f"{flow.fn.__module__}.{flow.fn.__name__}",
+        work_pool_name=POOL,
+        parameter_openapi_schema=parameter_schema(flow).model_dump_for_openapi(),
+        enforce_parameter_schema=True,
+        concurrency_limit=1,
+        concurrency_options=ConcurrencyOptions(collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW),
+        job_variables={
+            "command": " ".join([*child_command(0), "flows.service.flow_process"]),
+            "working_dir": str(Path.cwd()),
+        },
+        tags=["fleetune"],
+    )
+
+
+def end_dead_runs(client: SyncPrefectClient, files: ServiceFiles) -> list[str]:
+    """Mark flow runs as crashed that say they run and whose process is gone; returns their names."""
+    ended = []
+    states = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=list(LIVE))))
+    for run in client.read_flow_runs(flow_run_filter=states, limit=PAGE):
+        if not is_held(files.flow_run_lock(str(run.id))):
+            gone: State[Any] = Crashed(
+                message="its process is gone (the machine, the worker or the service ended); Retry goes on"
+            )
+            client.set_flow_run_state(run.id, gone, force=True)
+            ended.append(run.name)
+    return ended
+
+
+if __name__ == "__main__":
+    main()

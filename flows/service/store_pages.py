@@ -1,0 +1,108 @@
+"""The store over HTTP, read-only: runs, their stages, and every file of their artifacts.
+
+Prefect's UI drops `file://` links, so that artifacts need addresses. Pages carry a policy that lets a stored file, such
+as an HTML page that came with a model, neither run scripts nor speak to Prefect's API on the same address.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, Response
+from starlette.routing import Route
+
+from fleetune.contracts import json_io
+from fleetune.errors import FleetuneError
+from fleetune.store import Store
+from flows import yaml_file
+
+POLICY = "default-src 'none'; img-src 'self' data:; style-src 'unsafe-inline'; sandbox"
+HEADERS = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
+SHOWN = {".html": "text/html", ".json": "application/json", ".jsonl": "text/plain", ".txt": "text/plain",
+         ".md": "text/plain", ".yaml": "text/plain", ".log": "text/plain", ".svg": "image/svg+xml",
+         ".png": "image/png"}  # fmt: skip
+"""Suffix -> media type of files that a browser shows; it saves all others."""
+
+_PAGES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent / "pages"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+
+
+def store_pages(store: Store) -> Starlette:
+    """The application; it answers only to loopback names, whatever a web page elsewhere resolves to this address."""
+    pages = StorePages(store)
+    return Starlette(
+        routes=[
+            Route("/", pages.runs),
+            Route("/runs/{run}", pages.run),
+            Route("/artifacts/{kind}/{digest}", pages.artifact),
+            Route("/artifacts/{kind}/{digest}/{path:path}", pages.file),
+        ],
+        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])],
+    )
+
+
+class StorePages:
+    """The pages of one store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def runs(self, request: Request) -> Response:
+        """All runs, newest first."""
+        return await _answer(lambda: _page(request, "runs.html", runs=self._store.runs.all(), root=self._store.root))
+
+    async def run(self, request: Request) -> Response:
+        """One run: its stages with reasons and artifacts, and its config."""
+
+        def page() -> Response:
+            found = self._store.runs.load(request.path_params["run"])
+            return _page(request, "run.html", run=found, config=yaml_file.text(json_io.dump(found.config)))
+
+        return await _answer(page)
+
+    async def artifact(self, request: Request) -> Response:
+        """The files of one artifact."""
+        kind, digest = request.path_params["kind"], request.path_params["digest"]
+        return await _answer(
+            lambda: _page(request, "artifact.html", kind=kind, digest=digest, made=self._store.manifest(kind, digest))
+        )
+
+    async def file(self, request: Request) -> Response:
+        """One file of an artifact; only files that its manifest names exist."""
+        return await _answer(lambda: self._file(**request.path_params))
+
+    def _file(self, kind: str, digest: str, path: str) -> Response:
+        if all(file.path != path for file in self._store.manifest(kind, digest).files):
+            return _missing(f"artifact {kind} {digest} has no file {path}")
+        place = self._store.folder(kind, digest) / path
+        media_type = SHOWN.get(place.suffix)
+        if media_type is None:
+            return FileResponse(place, headers=HEADERS, filename=place.name)
+        return FileResponse(place, headers=HEADERS, media_type=media_type)
+
+
+async def _answer(page: Callable[[], Response]) -> Response:
+    """Make a page in a thread; what the store refuses is not found."""
+    try:
+        return await run_in_threadpool(page)
+    except (FleetuneError, OSError) as error:
+        return _missing(str(error))
+
+
+def _missing(why: str) -> Response:
+    return Response(why, status_code=404, media_type="text/plain", headers=HEADERS)
+
+
+def _page(request: Request, name: str, **content: object) -> Response:
+    base = request.scope.get("root_path", "")
+    return HTMLResponse(_PAGES.get_template(name).render(base=base, **content), headers=HEADERS)

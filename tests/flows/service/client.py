@@ -1,0 +1,102 @@
+"""A client of a running service: its commands, and Prefect's API as the UI calls it."""
+
+import base64
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from flows.service.record import ServiceFiles, ServiceRecord
+
+LIMIT_S, ASK_S = 180.0, 0.2
+ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+
+
+class ServiceClient:
+    """The service of the store at `root`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.files = ServiceFiles(root)
+
+    @property
+    def record(self) -> ServiceRecord:
+        """The record of the running service."""
+        running = self.files.running()
+        assert running is not None, "the service runs"
+        return running
+
+    def command(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """Run a command of `fleetune` on this store; its exit code is checked."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+        done = subprocess.run(
+            [sys.executable, "-c", "from flows.cli import main; main()", *words, "--root", str(self.root)],
+            env=kept,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        """One call of Prefect's API."""
+        request = urllib.request.Request(
+            f"{self.record.api}{path}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        if auth_string := self.files.auth_string(self.record):
+            request.add_header("Authorization", "Basic " + base64.b64encode(auth_string.encode()).decode())
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            content = answer.read()
+        return json.loads(content) if content else None
+
+    def start(self, flow: str = "finetune", **parameters: Any) -> str:
+        """Start a run of a deployment as its form does; the id of the flow run."""
+        deployment = self.call("GET", f"/deployments/name/{flow}/{flow}")["id"]
+        return str(self.call("POST", f"/deployments/{deployment}/create_flow_run", {"parameters": parameters})["id"])
+
+    def set_state(self, flow_run: str, kind: str, name: str) -> None:
+        """Change a state as the UI's menu does: Cancel, Retry."""
+        self.call("POST", f"/flow_runs/{flow_run}/set_state", {"state": {"type": kind, "name": name}})
+
+    def flow_run(self, flow_run: str) -> Any:
+        """A flow run as the API shows it."""
+        return self.call("GET", f"/flow_runs/{flow_run}")
+
+    def ended(self, flow_run: str) -> Any:
+        """The flow run once it has ended."""
+        return self.until(lambda: found if (found := self.flow_run(flow_run))["state_type"] in ENDED else None)
+
+    def until(self, look: Any) -> Any:
+        """The first result of `look` that is true; fails after LIMIT_S."""
+        deadline = time.monotonic() + LIMIT_S
+        while time.monotonic() < deadline:
+            if found := look():
+                return found
+            time.sleep(ASK_S)
+        raise AssertionError("it did not happen in time")
+
+    def tasks(self, flow_run: str) -> dict[str, str]:
+        """Stage -> name of its newest state."""
+        found = self.call("POST", "/task_runs/filter", {"flow_runs": {"id": {"any_": [flow_run]}}})
+        return {task["name"]: task["state_name"] for task in sorted(found, key=lambda task: str(task["created"]))}
+
+    def logs(self, flow_run: str) -> str:
+        """The log of a flow run."""
+        asked = {"logs": {"flow_run_id": {"any_": [flow_run]}}, "sort": "TIMESTAMP_ASC"}
+        return "\n".join(line["message"] for line in self.call("POST", "/logs/filter", asked))
+
+    @staticmethod
+    def free_port() -> int:
+        """A port that is free now."""
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            return int(listener.getsockname()[1])

@@ -1,0 +1,122 @@
+"""`fleetune up` and `down`: what they start, what they refuse, and what is true after a crash."""
+
+import json
+import os
+import signal
+import socket
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flows.service.record import store_path
+from tests.flows.service.client import ServiceClient
+
+pytestmark = pytest.mark.slow
+
+
+def family(service: ServiceClient) -> list[psutil.Process]:
+    """The processes of the service."""
+    keeper = psutil.Process(service.record.keeper)
+    return [keeper, *keeper.children(recursive=True)]
+
+
+def test_a_second_up_starts_nothing(service: ServiceClient) -> None:
+    """`up` on a running service tells its addresses and leaves its processes alone."""
+    before = {process.pid for process in family(service)}
+    told = json.loads(service.command("up", "--json").stdout)
+    assert told["address"] == service.record.address and told["root"] == str(service.root.resolve())
+    assert before <= {process.pid for process in family(service)}
+
+
+def test_everything_listens_on_loopback(service: ServiceClient) -> None:
+    """No process of the service listens anywhere but on loopback."""
+    listening = [c.laddr.ip for p in family(service) for c in p.net_connections() if c.status == "LISTEN"]
+    assert listening and set(listening) == {"127.0.0.1"}
+
+
+def test_a_taken_port_is_refused(tmp_path: Path) -> None:
+    """A port that another program has is refused by number, and nothing is left running."""
+    other = ServiceClient(tmp_path / "runs")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        done = other.command("up", "--port", str(port), code=64)
+    assert str(port) in done.stderr and "--port" in done.stderr
+    assert not other.files.starting() and other.command("down", code=64)
+
+
+def test_a_run_that_cannot_be_is_refused(service: ServiceClient) -> None:
+    """A misspelled setting ends the run in a state Refused with our sentence, without a traceback, before any stage."""
+    run = service.start(base="demo", changes=["training.rouns=3"])
+    ended = service.ended(run)
+    assert ended["state_name"] == "Refused" and "rounds" in ended["state"]["message"]
+    assert service.tasks(run) == {} and "Traceback" not in service.logs(run)
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        service.start(base="demo", strategy="astroid")
+    with refused.value as answer:
+        assert b"asteroid" in answer.read()
+
+
+def test_a_run_is_named_and_is_its_own_base(service: ServiceClient) -> None:
+    """A run gets a title that says what it is, and a copy of it would read its own config."""
+    run = service.start(base="asteroid-b", until="plan", rounds=3)
+    ended = service.ended(run)
+    assert ended["state_name"] == "Completed", ended["state"]["message"]
+    assert ended["name"] == "asteroid-b · pp · 3 rounds"
+    assert (service.root / "runs" / ended["parameters"]["base"] / "run.json").is_file()
+    again = service.start(base=ended["parameters"]["base"], until="plan")
+    assert service.ended(again)["name"] == "asteroid-b · pp · 3 rounds", "not the run file's rounds"
+    assert service.tasks(again)["plan"] == "Cached"
+
+
+def test_runs_of_the_command_line_are_shown(service: ServiceClient) -> None:
+    """A run that was started by a command while the service runs is in the same UI."""
+    service.command("run", "configs/runs/asteroid-b.yaml", "--until", "plan")
+    found = service.call("POST", "/flow_runs/filter", {"sort": "START_TIME_DESC", "limit": 1})
+    assert found[0]["deployment_id"] is None and found[0]["name"].startswith("asteroid-b · ")
+
+
+def test_the_stores_pages(service: ServiceClient) -> None:
+    """Files that a manifest names are shown over HTTP; a file beside them, and another host's name, are not."""
+    service.ended(service.start(base="asteroid-b", until="plan"))
+    base = f"{service.record.address}{store_path(service.files.auth_string(service.record))}"
+    plan = next((service.root / "artifacts" / "plan").iterdir())
+    page = f"{base}/artifacts/plan/{plan.name}/plan.json"
+    with urllib.request.urlopen(page) as answer:
+        assert answer.read() == (plan / "plan.json").read_bytes()
+        assert "sandbox" in answer.headers["Content-Security-Policy"]
+    for wrong in (f"{base}/artifacts/plan/{plan.name}/..%2f..%2f..%2frun.json", f"{base}/runs/nothing"):
+        with pytest.raises(urllib.error.HTTPError) as missing:
+            urllib.request.urlopen(wrong)
+        with missing.value as answer:
+            assert answer.code == 404
+    with pytest.raises(urllib.error.HTTPError) as strange:
+        urllib.request.urlopen(urllib.request.Request(page, headers={"Host": "evil.example"}))
+    with strange.value as answer:
+        assert answer.code == 400
+
+
+def test_the_truth_after_a_crash(service: ServiceClient) -> None:
+    """The keeper is killed in the middle of a run: nothing of it survives, and after `up` the run says Crashed."""
+    port = service.record.address.rpartition(":")[2]
+    run = service.start(base="demo", until="profile")
+    service.until(lambda: service.tasks(run))
+    processes = family(service)
+    os.kill(service.record.keeper, signal.SIGKILL)
+    assert not psutil.wait_procs(processes, timeout=60)[1], "they end with their keeper"
+    assert service.files.running() is None
+    service.command("up", "--port", port)
+    assert service.flow_run(run)["state_name"] == "Crashed"
+    assert service.ended(service.start(base="asteroid-b", until="plan"))["state_name"] == "Completed"
+
+
+def test_down_ends_what_up_started(tmp_path: Path) -> None:
+    """`down` ends every process of its service, and refuses when there is none."""
+    other = ServiceClient(tmp_path / "runs")
+    other.command("up", "--port", str(other.free_port()))
+    processes = family(other)
+    other.command("down")
+    assert not psutil.wait_procs(processes, timeout=10)[1]
+    assert "fleetune up" in other.command("down", code=64).stderr
