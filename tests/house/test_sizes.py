@@ -26,7 +26,13 @@ def functions() -> Iterator[tuple[str, int, int]]:
                 names = [a.arg for a in given.posonlyargs + given.args + given.kwonlyargs]
                 arguments = len(names) - (names[:1] in (["self"], ["cls"]))
                 lines = (node.end_lineno or node.lineno) - node.lineno + 1
-                yield f"{path.relative_to(ROOT)}:{node.lineno} {node.name}", lines, arguments
+                yield f"{path.relative_to(ROOT)}:{node.lineno} {node.name}", lines, 0 if is_form(node) else arguments
+
+
+def is_form(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """True for a Prefect flow: its arguments are the fields of a form, which Prefect wants flat."""
+    called = (decorator.func for decorator in node.decorator_list if isinstance(decorator, ast.Call))
+    return any(isinstance(name, ast.Name) and name.id == "flow" for name in called)
 
 
 def test_files_are_short() -> None:
