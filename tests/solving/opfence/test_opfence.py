@@ -9,7 +9,7 @@ from fleetune.contracts import json_io
 from fleetune.solving.opfence.graph import components
 from fleetune.solving.opfence.instance import Instance
 from fleetune.solving.opfence.methods import opfence
-from fleetune.solving.opfence.methods.opfence import equal_compute, equal_modules, fenced_placement
+from fleetune.solving.opfence.methods.opfence import clustered_placement, equal_compute, equal_modules
 from fleetune.solving.opfence.problem import Problem
 from tests.solving.opfence.instances import (
     Plain,
@@ -86,7 +86,7 @@ def test_baseline_that_fits_and_is_faster(seed: int, operators: int, devices: in
     instance = Instance(json_io.load(Problem, plain, "p.json"))
     plans = all_methods(plain)
     baseline = min((plans[name] for name in ("equal-modules", "equal-compute")), key=lambda plan: plan["objective"])
-    assert instance.cost_s(fenced_placement(instance, 0)) > baseline["objective"] * 1.001
+    assert instance.cost_s(clustered_placement(instance, 0)) > baseline["objective"] * 1.001
     assert plans["opfence"]["placement"] == baseline["placement"]
     assert plans["opfence"]["clusters"] == plans["search"]["clusters"]
     assert plans["search"]["objective"] <= plans["opfence"]["objective"]

@@ -6,8 +6,8 @@ leaves open the order of clusters, and how evenly compute is balanced where an e
 orders and several limits on the busiest device are tried, and the fastest by eq. (3) is kept. Every device that can
 hold an operator takes part.
 
-If one of the paper's baselines (section 7.2) fits the memories and is faster than the fastest plan that keeps the
-fence, its plan is returned, so that this method is never slower than they are.
+If one of the paper's baselines (section 7.2) fits the memories and is faster than the fastest plan with connected
+clusters, its plan is returned, so that this method is never slower than they are.
 
 The baselines ignore speeds, memory and links: devices take runs of the topological order as they are listed.
 """
@@ -43,12 +43,12 @@ EXCHANGED = 4
 
 
 def plan(instance: Instance, seed: int, deadline: Deadline = NO_DEADLINE) -> Placement:
-    """Return the fastest placement within the fence, or a faster baseline's that fits; Infeasible if none fits."""
-    options = [fenced_placement(instance, seed, deadline), *(baseline(instance, seed) for baseline in BASELINES)]
+    """Return the fastest placement with connected clusters, or a faster baseline that fits; else raise Infeasible."""
+    options = [clustered_placement(instance, seed, deadline), *(baseline(instance, seed) for baseline in BASELINES)]
     return min(filter(instance.fits, options), key=instance.cost_s)
 
 
-def fenced_placement(instance: Instance, seed: int, deadline: Deadline = NO_DEADLINE) -> Placement:
+def clustered_placement(instance: Instance, seed: int, deadline: Deadline = NO_DEADLINE) -> Placement:
     """Return the fastest placement among those with the fewest disconnected clusters; Infeasible if none fits."""
     missing = infeasibility_reason(instance)
     if missing is not None:

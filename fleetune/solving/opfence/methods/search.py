@@ -94,7 +94,7 @@ class _Search:
         unpackable: Infeasible | None = None
         if not self.ended:
             try:
-                self.pool.offer(opfence.fenced_placement(instance, self.seed, self.deadline))
+                self.pool.offer(opfence.clustered_placement(instance, self.seed, self.deadline))
             except Infeasible as error:  # proven infeasible, or not found
                 unpackable = error
         self._offer_simple()
