@@ -41,7 +41,7 @@ class ChainPlanner:
         if len(groups) > self.costs.blocks:
             raise Infeasible(
                 f"the pipeline has {len(groups)} segments, but the model can be cut into {self.costs.blocks} pieces "
-                "at most; name fewer devices or deal them into fewer groups"
+                "at most; name fewer devices or form fewer groups"
             )
 
     def best(self, keep_order: bool) -> Plan:
@@ -84,7 +84,10 @@ class ChainPlanner:
                 yield counted
 
     def _crossing(self, low: Group, high: Group) -> Matrix:
-        """[edge]: seconds per micro-batch of a cut's slower direction, divided over the smaller group's ports."""
+        """[edge]: seconds per micro-batch of a cut's slower direction, divided over the smaller group's ports.
+
+        A guess that only proposes cuts; the clock decides between the candidates.
+        """
         if (low, high) in self._crossings:
             return self._crossings[low, high]
         fleet, units = self.problem.fleet, self.problem.profile.units

@@ -54,6 +54,8 @@ def plan_result(
 def lower_bound_s(problem: Problem, clock: Clock) -> float:
     """Lower bound in seconds of the round of any plan of any strategy; links and memory are not counted.
 
+    `fleetune.solving.hpp.bound` has a tighter one for hybrid pipelines only.
+
     The largest of three bounds:
 
     1. Total work over total speed. With r(d, u) the least seconds per sample of unit u on device d at any share, and

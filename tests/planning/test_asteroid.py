@@ -139,7 +139,7 @@ def test_backups_take_the_memory_they_need() -> None:
     assert len(solve("asteroid", enough).plan.lanes[0].segments) == 2
 
 
-def test_a_fleet_that_is_too_small_says_who_lacks_how_much() -> None:
+def test_a_fleet_that_is_too_small_names_the_device_and_its_missing_bytes() -> None:
     """A unit needs 4000 bytes and 100 per kept sample, the runtime 50; every device has 3000."""
     with pytest.raises(Infeasible, match="device a.* lacks 1150 bytes for layer u0 .*memory less what an idle worker"):
         solve("asteroid", replace(small(), fleet=fleet_of(3000)))

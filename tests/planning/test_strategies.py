@@ -51,13 +51,13 @@ def test_single_on_one_device_is_proven_best() -> None:
     assert solve("single", problem).status == "optimal"
 
 
-def test_dp_deals_samples_by_speed() -> None:
+def test_dp_allocates_samples_by_speed() -> None:
     """Of 7 samples a (1 ms) gets 4, b (2 ms) 2 and c (4 ms) 1."""
     shares = segments("dp", small(micro_batch_samples=7))[0].shares
     assert [(share.device, share.samples) for share in shares] == [("a", 4), ("b", 2), ("c", 1)]
 
 
-def test_dp_deals_within_memory() -> None:
+def test_dp_allocates_within_memory() -> None:
     """The model needs 16050 bytes and 400 a sample: a with room for one sample takes one, however fast it is."""
     tight = fleets.fleet(fleets.device("a", 16050 + 400), fleets.device("b"), fleets.device("c"))
     shares = segments("dp", with_fleet(small(micro_batch_samples=7), tight))[0].shares
@@ -204,7 +204,7 @@ def test_options_of_pp_that_contradict_themselves_are_refused(options: dict[str,
 
 @settings(max_examples=60, deadline=None)
 @given(tiny(monotone=False), st.integers(1, 2))
-def test_a_group_is_dealt_the_same_for_all_runs_at_once_as_for_each_alone(problem: Problem, kept: int) -> None:
+def test_a_group_shares_samples_the_same_for_all_runs_at_once_as_for_each_alone(problem: Problem, kept: int) -> None:
     """The matrix of slowest members holds, run by run, what `shares` gives, and infinity where it gives nothing."""
     group = tuple(times.device for times in problem.profile.times)
     if len(group) > problem.micro_batch_samples:

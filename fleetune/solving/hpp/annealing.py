@@ -44,13 +44,11 @@ from fleetune.solving.hpp.refine_cuts import balance_cuts, refine_cuts
 COMBINED_MOVE_ODDS = 4
 """One change in this many is combined with another before the candidate is scored."""
 BALANCE_WORK = 30
-"""Work of balancing the cuts anew, in simulated tasks per device."""
+"""Work of balancing all cuts again, in simulated tasks per device."""
 NOTHING, READY, REGROUPED = range(3)
 """Outcomes of a random change."""
 STEPS = 8
 """Number of times that a walk checks whether to stop."""
-
-
 CACHE_SLOTS = 1 << 18
 KEY, SCORE, EXACT = range(3)
 """Columns of a ScoreCache: the key, a lower bound of the score, whether the bound is the score."""
@@ -58,7 +56,7 @@ KEY, SCORE, EXACT = range(3)
 ScoreCache = NDArray[np.int64]
 """Scores of candidates, since walks return to the same few again and again, [slot, column]. A direct-mapped hash table:
 a new entry replaces the old one in its slot. Two candidates with the same 64-bit key, once in some 1e8 searches, are
-taken for one; a search evaluates its answer anew."""
+taken for one; a search evaluates its answer again."""
 
 _STAGE = 1 << 40
 """Marks the start of a stage; larger than any device index."""
@@ -116,12 +114,12 @@ def anneal(
         luck = -np.log((random_below(rng, 1 << 30) + 1) / (1 << 30))
         base = OUT_OF_MEMORY if walk.scores[0] >= OUT_OF_MEMORY else 0
         within = base + int((walk.scores[0] - base) * (1.0 + temperature * luck)) + 1
-        anew = random_below(rng, 4) > 0
-        key = groups_key(walk.trial, anew) if change == REGROUPED else plan_key(walk.trial)
+        recut = random_below(rng, 4) > 0
+        key = groups_key(walk.trial, recut) if change == REGROUPED else plan_key(walk.trial)
         found, exact = look_up(walk.cache, key)
         if found >= within:
             continue
-        made = change == READY or _settle(arrays, evaluator, rules, walk, anew)
+        made = change == READY or _settle(arrays, evaluator, rules, walk, recut)
         if not made or not _is_allowed(arrays, rules, walk.trial):
             found = WORST_SCORE
         elif not exact:
@@ -155,7 +153,7 @@ def _is_allowed(arrays: InstanceArrays, rules: PlanRules, candidate: Candidate) 
 def _change(arrays: InstanceArrays, candidate: Candidate, rules: PlanRules, rng: RandomState) -> int:
     """Change the candidate at random; sometimes several changes at once, since plans between two good ones may be bad.
 
-    Returns NOTHING where no change was possible, READY, or REGROUPED where cuts and shares must be made anew.
+    Returns NOTHING where no change was possible, READY, or REGROUPED where cuts and shares must be made again.
     """
     outcome = int(NOTHING)
     while True:
@@ -175,8 +173,8 @@ def _change(arrays: InstanceArrays, candidate: Candidate, rules: PlanRules, rng:
 
 
 @inner
-def _settle(arrays: InstanceArrays, evaluator: Evaluator, rules: PlanRules, walk: Walk, anew: bool) -> bool:
-    """Complete `walk.trial` after a change of groups: set cuts (where `anew`, or where a stage has no layer), K and
+def _settle(arrays: InstanceArrays, evaluator: Evaluator, rules: PlanRules, walk: Walk, recut: bool) -> bool:
+    """Complete `walk.trial` after a change of groups: set cuts (where `recut`, or where a stage has no layer), K and
     shares, then refine the cuts. False where that is not possible."""
     batch, candidate = arrays.seconds.shape[1] - 1, walk.trial
     if candidate.size[0] < 1 or candidate.size[0] > candidate.warmup.size:
@@ -184,9 +182,9 @@ def _settle(arrays: InstanceArrays, evaluator: Evaluator, rules: PlanRules, walk
     for p in range(candidate.size[0]):
         if candidate.first[p + 1] - candidate.first[p] > batch:
             return False
-        anew |= candidate.edge[p + 1] <= candidate.edge[p]
-    evaluator.work[0] += BALANCE_WORK * candidate.first[candidate.size[0]] if anew else 0
-    if anew and not balance_cuts(arrays, candidate, rules, walk.port_s_per_byte):
+        recut |= candidate.edge[p + 1] <= candidate.edge[p]
+    evaluator.work[0] += BALANCE_WORK * candidate.first[candidate.size[0]] if recut else 0
+    if recut and not balance_cuts(arrays, candidate, rules, walk.port_s_per_byte):
         return False
     set_warmups(arrays, candidate, rules)
     for p in range(candidate.size[0]):
@@ -201,11 +199,11 @@ def new_score_cache() -> ScoreCache:
 
 
 @inner
-def groups_key(candidate: Candidate, anew: bool) -> int:
-    """Key of the groups and their order, and of the cuts unless these are to be made `anew`."""
+def groups_key(candidate: Candidate, recut: bool) -> int:
+    """Key of the groups and their order, and of the cuts unless these are chosen again (`recut`)."""
     key = int(_BASIS + candidate.size[0])
     for p in range(candidate.size[0]):
-        key = _mixed(key, _STAGE if anew else _STAGE + candidate.edge[p + 1])
+        key = _mixed(key, _STAGE if recut else _STAGE + candidate.edge[p + 1])
         for g in range(candidate.first[p], candidate.first[p + 1]):
             key = _mixed(key, candidate.device[g] + 1)
     return key

@@ -1,4 +1,8 @@
-"""Lower bound of the round of any plan of an instance; memory is not counted."""
+"""Lower bound of the round of any plan of an instance; memory is not counted.
+
+It counts links and the all-reduce, which plans of kind "hpp" need; `fleetune.planning.plan_result` has the bound that
+holds for plans of every strategy.
+"""
 
 import numpy as np
 from scipy.optimize import linprog

@@ -28,7 +28,9 @@ def edges_at(position: Floats, crossing: Floats, targets: Floats, reach: float, 
 
 
 def run_edges(instance: Instance, most: int) -> Ints:
-    """Edges [runs + 1] that join the layers into min(layers, most) runs of about equal work and layer count.
+    """Edges [runs + 1] that join the layers into exactly min(layers, most) runs of about equal work and layer count.
+
+    Methods that need at least one run per device use this; `coarse_edges` may give fewer runs, of more equal work.
 
     Each run begins at the edge within half a run of its ideal place where least crosses.
     """

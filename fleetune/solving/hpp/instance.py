@@ -155,7 +155,7 @@ class Instance:
 
     def seconds(self, device: int, samples: int, first: int, end: int) -> tuple[float, float]:
         """Forward and backward seconds of layers [first, end) on `samples` samples, work for links included. Summed
-        layer by layer as the clock does, so that both round half nanoseconds alike."""
+        layer by layer as the clock does, so that both round half nanoseconds the same way."""
         y, lost_s = np.array([samples]), float(self.lost_s[device]) * samples
         there, back = (
             sum(_times(self.problem, np.array(rows[device][first:end], np.float64), y)[:, 0].tolist())

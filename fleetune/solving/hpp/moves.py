@@ -1,6 +1,6 @@
 """Small random changes of a candidate plan; compiled.
 
-Each change returns whether it changed anything, and makes the shares and cuts that it invalidates anew. Random numbers
+Each change returns whether it changed anything, and replaces the shares and cuts that it invalidates. Random numbers
 come from a xorshift generator in an array, so that a seed gives the same numbers everywhere.
 """
 
@@ -96,7 +96,7 @@ def split_stage(candidate: Candidate, p: int, edge: int, members: int) -> None:
 
 @inner
 def allocate_stage(arrays: InstanceArrays, candidate: Candidate, p: int) -> None:
-    """Allocate the samples of stage p anew.
+    """Allocate the samples of stage p again.
 
     Where memory allows no allocation, use the one for a single kept forward, or else even shares; the candidate is
     then short of memory, and its score says so.
@@ -182,9 +182,9 @@ def _move_cut(arrays: InstanceArrays, candidate: Candidate, rng: RandomState) ->
     if edge == candidate.edge[p]:
         return False
     candidate.edge[p] = edge
-    anew = random_below(rng, 2)
+    reallocate = random_below(rng, 2)
     for q in range(p - 1, p + 1):
-        if anew or not fits(arrays, candidate, q):
+        if reallocate or not fits(arrays, candidate, q):
             allocate_stage(arrays, candidate, q)
     return True
 

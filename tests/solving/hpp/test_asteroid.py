@@ -38,7 +38,7 @@ def one_layer(
     )
 
 
-def dealt(problem: Problem, warmup: int = 1) -> tuple[int, list[int]]:
+def allocated(problem: Problem, warmup: int = 1) -> tuple[int, list[int]]:
     """Outcome and shares of Algorithm 1 for all devices as one group."""
     group = np.arange(len(problem.devices))
     shares = np.zeros(len(group), np.int64)
@@ -48,55 +48,55 @@ def dealt(problem: Problem, warmup: int = 1) -> tuple[int, list[int]]:
 
 def test_dealing_in_proportion() -> None:
     """Speeds 1 : 1 : 2 share 8 samples as 2, 2, 4 where memory is ample."""
-    assert dealt(one_layer([1.0, 1.0, 2.0], [8, 8, 8], 8)) == (MEMORY_AMPLE, [2, 2, 4])
+    assert allocated(one_layer([1.0, 1.0, 2.0], [8, 8, 8], 8)) == (MEMORY_AMPLE, [2, 2, 4])
 
 
-def test_memory_caps_and_the_rest_is_dealt_again() -> None:
+def test_memory_caps_and_the_rest_is_allocated_again() -> None:
     """The fast device has room for 1 of its 4: the 3 left over go to the other two as 2 and 1 by rounding, and the
     slowest, now with 4, cannot give to anybody who would be faster."""
-    assert dealt(one_layer([1.0, 1.0, 2.0], [8, 8, 1], 8)) == (MEMORY_BOUND, [4, 3, 1])
+    assert allocated(one_layer([1.0, 1.0, 2.0], [8, 8, 1], 8)) == (MEMORY_BOUND, [4, 3, 1])
 
 
 def test_memory_caps_twice() -> None:
     """What is left over caps the second device in the second pass; the third pass gives all to the last with room."""
-    assert dealt(one_layer([1.0, 1.0, 2.0], [8, 3, 1], 8)) == (MEMORY_BOUND, [4, 3, 1])
-    assert dealt(one_layer([1.0, 1.0, 2.0], [8, 2, 1], 8)) == (MEMORY_BOUND, [5, 2, 1])
+    assert allocated(one_layer([1.0, 1.0, 2.0], [8, 3, 1], 8)) == (MEMORY_BOUND, [4, 3, 1])
+    assert allocated(one_layer([1.0, 1.0, 2.0], [8, 2, 1], 8)) == (MEMORY_BOUND, [5, 2, 1])
 
 
 def test_nothing_has_room() -> None:
     """Rooms of 2, 2 and 3 do not hold 8 samples; a device without room for one, or more devices than samples, fail."""
-    assert dealt(one_layer([1.0, 1.0, 2.0], [2, 2, 3], 8))[0] == IMPOSSIBLE
-    assert dealt(one_layer([1.0, 1.0, 2.0], [8, 8, 0], 8))[0] == IMPOSSIBLE
-    assert dealt(one_layer([1.0, 1.0, 2.0], [8, 8, 8], 2))[0] == IMPOSSIBLE
+    assert allocated(one_layer([1.0, 1.0, 2.0], [2, 2, 3], 8))[0] == IMPOSSIBLE
+    assert allocated(one_layer([1.0, 1.0, 2.0], [8, 8, 0], 8))[0] == IMPOSSIBLE
+    assert allocated(one_layer([1.0, 1.0, 2.0], [8, 8, 8], 2))[0] == IMPOSSIBLE
 
 
 def test_forwards_kept_take_room() -> None:
     """With 3 micro-batches kept a room of 6 samples holds 2; with 5 of only 3 micro-batches it is the same."""
     problem = one_layer([1.0, 2.0], [8, 6], 4, micro_batches=3)
-    assert dealt(problem, 1) == (MEMORY_AMPLE, [1, 3])
-    assert dealt(problem, 3) == dealt(problem, 5) == (MEMORY_BOUND, [2, 2])
+    assert allocated(problem, 1) == (MEMORY_AMPLE, [1, 3])
+    assert allocated(problem, 3) == allocated(problem, 5) == (MEMORY_BOUND, [2, 2])
 
 
 def test_a_slow_device_still_takes_one() -> None:
-    """A device a hundred times slower would be dealt nothing: it takes one sample from the largest share."""
-    assert dealt(one_layer([100.0, 100.0, 1.0], [8, 8, 8], 8)) == (MEMORY_AMPLE, [3, 4, 1])
+    """A device a hundred times slower would be allocated nothing: it takes one sample from the largest share."""
+    assert allocated(one_layer([100.0, 100.0, 1.0], [8, 8, 8], 8)) == (MEMORY_AMPLE, [3, 4, 1])
 
 
 def test_straggler_offloads() -> None:
-    """By capacity, 8 samples in 14 s and in 4 s, phase 1 deals 2 and 6; the first device, which starts 6 s late, is
+    """By capacity, 8 samples in 14 s and in 4 s, phase 1 allocates 2 and 6; the first device, which starts 6 s late, is
     relieved of one while it is the slowest - unless the other has no room for it."""
     problem = one_layer([1.0, 2.0], [8, 8], 8)
     late = dataclasses.replace(
         problem, forward_s=((tuple(6.0 + y for y in problem.batch_sizes),), problem.forward_s[1])
     )
-    assert dealt(late) == (MEMORY_AMPLE, [1, 7])
+    assert allocated(late) == (MEMORY_AMPLE, [1, 7])
     capped = dataclasses.replace(late, devices=(late.devices[0], Device(name="d1", memory_bytes=60)))
-    assert dealt(capped) == (MEMORY_BOUND, [2, 6])
+    assert allocated(capped) == (MEMORY_BOUND, [2, 6])
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_algorithm_1_as_transcribed(seed: int) -> None:
-    """The recursive transcription deals the same to every group of neighbours, whatever the memory."""
+    """The recursive transcription allocates the same to every group of neighbours, whatever the memory."""
     problem = tiny(seed, layers=3, samples=3 + seed % 5, memory=(1.0, 0.5, 0.35)[seed % 3])
     instance = Instance(problem)
     for group in ((0,), (0, 1), (1, 2), (2, 0, 1)):
@@ -201,7 +201,7 @@ def test_warmups_of_a_plan(policy: str | tuple[int, ...]) -> None:
         assert plan.warmups == tuple(contract.POLICIES[paper_policy(policy)](stages - p) for p in range(stages))
 
 
-def test_short_memory_is_told() -> None:
+def test_short_memory_is_named() -> None:
     """Where nothing fits, the message says what the method tried and names another method."""
     with pytest.raises(Infeasible, match="asteroid: no plan that uses all 3 devices .* leaves devices out"):
         asteroid.plan(Instance(tiny(1, memory=0.01)))

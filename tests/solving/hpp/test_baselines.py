@@ -96,8 +96,8 @@ def test_slowest_stay_out_where_samples_are_few() -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_dp_deals_best(seed: int) -> None:
-    """No other way of dealing 7 samples to 3 devices has a faster slowest share."""
+def test_dp_allocates_best(seed: int) -> None:
+    """No other way of allocating 7 samples to 3 devices has a faster slowest share."""
     instance = Instance(tiny(seed, samples=7))
     seconds = instance.forward_s[:, :, -1] + instance.backward_s[:, :, -1]
 
@@ -108,8 +108,8 @@ def test_dp_deals_best(seed: int) -> None:
     assert slowest(dp(instance).stages[0].samples) == min(map(slowest, ways))
 
 
-def test_dealing_where_a_first_sample_decides() -> None:
-    """A device that is slow with one sample has one; the rest is dealt below that."""
+def test_allocation_where_a_first_sample_decides() -> None:
+    """A device that is slow with one sample has one; the rest stay below that."""
     assert allocate([[9.0, 18.0, 27.0], [1.0, 2.0, 3.0]], [3, 3], 3) == [1, 2]
     assert allocate([[0.0] * 3] * 2, [3, 3], 3) in ([1, 2], [2, 1])
 

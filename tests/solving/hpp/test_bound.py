@@ -52,7 +52,7 @@ def test_a_device_alone() -> None:
 
 def test_work_by_hand() -> None:
     """Layer a takes 1 s and 2 s a sample on two devices, layer b 3 s and 2 s. The first does all of a and a fifth of b
-    (1.6 s), the second four fifths of b (1.6 s): 6.4 s for 4 samples, and nothing dealt otherwise is faster."""
+    (1.6 s), the second four fifths of b (1.6 s): 6.4 s for 4 samples, and no other division is faster."""
     layer = Layer(name="a", param_bytes=0, activation_bytes=0, flops=0, output_bytes=0)
     problem = Problem(
         micro_batch=1,
@@ -68,8 +68,8 @@ def test_work_by_hand() -> None:
     assert work_s(Instance(problem)) == pytest.approx(6.4)
 
 
-def test_work_on_alike_devices() -> None:
-    """Three alike devices do a third of it each; times of larger batches count where they are better per sample."""
+def test_work_on_equal_devices() -> None:
+    """Three equal devices do a third of it each; times of larger batches count where they are better per sample."""
     problem = drawn(
         forward_s=(((0.5, 0.8),) * 3,) * 3,
         backward_s=(((1.0, 1.6),) * 3,) * 3,

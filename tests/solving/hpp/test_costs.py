@@ -26,7 +26,7 @@ from tests.solving.hpp.problem_strategies import posed
 
 @pytest.mark.parametrize("method", [method for method in SUMMARIES if method != "hetpipe"])
 def test_a_plan_costs_what_the_contract_says(method: str) -> None:
-    """Round, eq. (4) and peaks of every method's plans are those of the second opinion; feasible means they fit."""
+    """Round, eq. (4) and peaks of every method's plans agree with an independent implementation; feasible means they fit."""
     for seed in range(12):
         problem = tiny(
             seed,
@@ -52,7 +52,7 @@ def test_a_plan_costs_what_the_contract_says(method: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_half_nanoseconds_round_alike(seed: int) -> None:
+def test_half_nanoseconds_are_rounded_as_by_the_clock(seed: int) -> None:
     """Half nanoseconds, which interpolation yields, are rounded as the clock does by summing layer by layer."""
     plain = tiny(seed, layers=12, devices=4, samples=8)
     problem = dataclasses.replace(
@@ -70,7 +70,7 @@ def in_whole_ns(rows: contract.Rows) -> contract.Rows:
 
 @settings(max_examples=300, deadline=None)
 @given(posed(), st.sampled_from([0.0, 3e-7]))
-def test_fast_and_slow_judge_agree(given: tuple[Problem, Draft], lost_s_per_byte: float) -> None:
+def test_the_compiled_score_equals_the_simulation(given: tuple[Problem, Draft], lost_s_per_byte: float) -> None:
     """A candidate's score is the simulated round, or the missing bytes where memory is short; also where links cost
     their devices time."""
     (problem, draft), instance = given, Instance(given[0], (lost_s_per_byte,) * len(given[0].devices))
@@ -102,7 +102,7 @@ def test_the_bound_refuses_no_better_candidate(given: tuple[Problem, Draft]) -> 
 
 @settings(max_examples=100, deadline=None)
 @given(posed())
-def test_a_bench_forgets(given: tuple[Problem, Draft]) -> None:
+def test_a_score_does_not_depend_on_earlier_scores(given: tuple[Problem, Draft]) -> None:
     """A score does not depend on what the evaluator scored before."""
     instance, draft = Instance(given[0]), given[1]
     assume(len(draft.stages) > 1)

@@ -15,8 +15,8 @@ from fleetune.solving.hpp.methods import hetpipe
 from tests.solving.hpp.instances import drawn, tiny
 
 
-def test_workers_are_of_like_mix() -> None:
-    """Fastest first, dealt in turn and back: the fastest of six meets the slowest."""
+def test_workers_are_of_similar_mix() -> None:
+    """Fastest first, assigned in turn and back: the fastest of six meets the slowest."""
     instance = Instance(tiny(1, devices=6))
     order = np.argsort(instance.forward_s[:, -1, -1] + instance.backward_s[:, -1, -1]).tolist()
     assert hetpipe.equal_distribution(instance, 2) == [[order[k] for k in (0, 3, 4)], [order[k] for k in (1, 2, 5)]]
@@ -46,7 +46,7 @@ def test_steady_run_is_its_slowest_stage() -> None:
 
 
 def test_server_by_hand() -> None:
-    """Where the second worker is the tx2 alone, it is the server, and only the first's 3000 B cross: 15 s."""
+    """If the second worker is the tx2 alone, it is the server, and only the first's 3000 B cross: 15 s."""
     workers = [two_stages(0, 1), Draft((DraftStage(0, 3, (2,), (2,)),), (1,))]
     assert hetpipe.best_server(Instance(drawn()), workers, [2, 3]) == (2, 15.0)
     assert hetpipe.best_server(Instance(drawn()), workers[:1], [5]) == (None, 0.0)
@@ -75,7 +75,7 @@ def two_stages(first: int, second: int) -> Draft:
 
 
 def test_slow_links_mean_one_worker() -> None:
-    """Where exchanging the model would take longest, all devices are one pipeline, whose round is that of its run."""
+    """If exchanging the model would take longest, all devices are one pipeline, whose round is that of its run."""
     found = hetpipe.plan(Instance(drawn(layers=tuple(_heavy(layer) for layer in drawn().layers))))
     assert len(found.virtual_workers) == 1
     assert found.round_s == found.virtual_workers[0].busy_s
@@ -83,7 +83,7 @@ def test_slow_links_mean_one_worker() -> None:
 
 
 def test_fast_links_mean_more_workers() -> None:
-    """Where links cost nothing, workers of unlike speed share five micro-batches; the server's device also holds all
+    """If links cost nothing, workers of unlike speed share five micro-batches; the server's device also holds all
     trained weights."""
     links = tuple(tuple(None if a == b else 1e9 for b in range(3)) for a in range(3))
     found = hetpipe.plan(Instance(drawn(layers=drawn().layers[:1], **_one_layer(), bandwidth_bytes_per_s=links)))

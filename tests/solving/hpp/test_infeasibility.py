@@ -16,7 +16,7 @@ def with_budgets(problem: Problem, *sizes: int) -> Problem:
     return dataclasses.replace(problem, devices=tuple(devices))
 
 
-def told(problem: Problem) -> str:
+def message(problem: Problem) -> str:
     """The message of the Infeasible that the problem raises."""
     with pytest.raises(Infeasible) as caught:
         solve(problem)
@@ -27,7 +27,7 @@ def test_a_layer_that_no_device_holds() -> None:
     """The largest layer, with a single sample, on the device with the most memory."""
     layers = list(drawn().layers)
     layers[1] = dataclasses.replace(layers[1], activation_bytes=300)
-    assert told(with_budgets(drawn(layers=tuple(layers)), 4100, 4200, 4250)) == (
+    assert message(with_budgets(drawn(layers=tuple(layers)), 4100, 4200, 4250)) == (
         "device tx2, the roomiest, lacks 50 bytes for layer body alone with one sample (4300 of 4250); split the "
         "layer, train fewer of its parameters or add a device with more memory"
     )
@@ -35,7 +35,7 @@ def test_a_layer_that_no_device_holds() -> None:
 
 def test_all_layers_against_all_memories() -> None:
     """Every layer fits somewhere, their states not all at once."""
-    assert told(with_budgets(drawn(), 4200, 3900, 3800)) == (
+    assert message(with_budgets(drawn(), 4200, 3900, 3800)) == (
         "all layers with gradients, optimizer state and snapshots need 12000 bytes, all devices together have 11900; "
         "train fewer parameters or add memory"
     )
@@ -43,7 +43,7 @@ def test_all_layers_against_all_memories() -> None:
 
 def test_the_plan_that_lacks_least() -> None:
     """Three stages of a device each lack least, and of them the first, which keeps 5 forwards of 2 samples."""
-    sentence = told(with_budgets(drawn(), 4300, 4300, 4300))
+    sentence = message(with_budgets(drawn(), 4300, 4300, 4300))
     assert sentence.split(maxsplit=2)[2] == (
         "lacks 1700 bytes for layer embed with 2 samples of each of 5 micro-batches kept (6000 of 4300); no plan was "
         "found that fits all memories: take smaller micro-batches"
@@ -52,12 +52,12 @@ def test_the_plan_that_lacks_least() -> None:
 
 def test_free_lacks_less() -> None:
     """Where K is free, the message counts a single kept forward."""
-    sentence = told(with_budgets(drawn(warmup="free"), 4300, 4300, 4300))
+    sentence = message(with_budgets(drawn(warmup="free"), 4300, 4300, 4300))
     assert "lacks 100 bytes for layer" in sentence
     assert "with 2 samples of the one micro-batch kept (4400 of 4300)" in sentence
 
 
-def test_a_blind_method_says_what_its_plan_lacks() -> None:
+def test_a_method_that_ignores_memory_says_what_its_plan_lacks() -> None:
     """Methods that ignore memory hand out the plan, with the device, the bytes and the layers."""
     plan = solve(with_budgets(drawn(), 20_000, 20_000, 11_000), method="single")
     assert plan.feasible

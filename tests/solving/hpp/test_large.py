@@ -30,7 +30,7 @@ def test_what_does_not_fit_is_refused_before_it_is_taken(monkeypatch: pytest.Mon
     assert solve(problem).feasible, "search does without"
 
 
-def test_tables_are_as_large_as_promised() -> None:
+def test_tables_are_as_large_as_checked() -> None:
     """The bytes that are checked are those of the allocated tables."""
     instance = Instance(tiny(1, layers=40, devices=3))
     table = asteroid.PipelineDP(instance, np.arange(3), np.arange(41)).table

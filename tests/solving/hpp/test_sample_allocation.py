@@ -11,7 +11,7 @@ TIMES = st.integers(0, 12).map(float)
 
 
 @st.composite
-def dealings(draw: st.DrawFn) -> tuple[list[list[float]], list[int], int]:
+def allocation_problems(draw: st.DrawFn) -> tuple[list[list[float]], list[int], int]:
     """Times of up to 3 devices for up to 6 samples, growing or not, and how many each may take."""
     samples, devices = draw(st.integers(1, 6)), draw(st.integers(1, 3))
     grows = draw(st.booleans())
@@ -20,7 +20,7 @@ def dealings(draw: st.DrawFn) -> tuple[list[list[float]], list[int], int]:
 
 
 @settings(max_examples=300, deadline=None)
-@given(dealings())
+@given(allocation_problems())
 def test_no_allocation_has_a_faster_slowest_device(given: tuple[list[list[float]], list[int], int]) -> None:
     """The allocation is optimal among all; None is returned exactly where none exists."""
     seconds, most, samples = given
@@ -29,15 +29,15 @@ def test_no_allocation_has_a_faster_slowest_device(given: tuple[list[list[float]
         for y in product(range(1, samples + 1), repeat=len(most))
         if sum(y) == samples and all(a <= b for a, b in zip(y, most, strict=True))
     ]
-    dealt = allocate(seconds, most, samples)
-    assert (dealt is None) == (not ways)
-    if dealt is not None:
-        assert tuple(dealt) in ways
+    shares = allocate(seconds, most, samples)
+    assert (shares is None) == (not ways)
+    if shares is not None:
+        assert tuple(shares) in ways
 
         def slowest(y: tuple[int, ...]) -> float:
             return max(row[k - 1] for row, k in zip(seconds, y, strict=True))
 
-        assert slowest(tuple(dealt)) == min(map(slowest, ways))
+        assert slowest(tuple(shares)) == min(map(slowest, ways))
 
 
 def test_samples_follow_speed() -> None:

@@ -1,7 +1,7 @@
 """asteroid: the paper's planner, as written.
 
 Ye, S. et al.: Asteroid: Resource-Efficient Hybrid Pipeline Parallelism for Collaborative DNN Training on Heterogeneous
-Edge Devices. MobiCom 2024. doi:10.1145/3636534.3649363. Algorithm 1 deals the samples of a group, Algorithm 2 finds
+Edge Devices. MobiCom 2024. doi:10.1145/3636534.3649363. Algorithm 1 allocates the samples of a group, Algorithm 2 finds
 stages and groups by dynamic programming over eq. (4)-(11).
 
 It respects memory, uneven devices and links. It takes the devices in descending order of memory, groups neighbours of

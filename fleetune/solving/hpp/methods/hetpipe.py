@@ -2,10 +2,10 @@
 
 Park, J. H. et al.: HetPipe: Enabling Large DNN Training on (Whimpy) Heterogeneous GPU Clusters through Integration of
 Pipelined Model Parallelism and Data Parallelism. USENIX ATC 2020, arXiv:2005.14038. Devices form virtual workers of
-like mix (its policy `equal distribution`: fastest first, dealt in turn); each is a pipeline of one device a stage whose
-cuts make the slowest stage as fast as can be, transfers into it included; workers meet only at a parameter server (wave
-synchronous parallel), to which each pushes its gradients of the whole model, and from which it pulls the weights, once
-a round. How many workers there are is what its own estimate finds best.
+similar speed (its policy `equal distribution`: fastest first, in turn). Each worker is a pipeline of one device a stage,
+cut so that the slowest stage, transfers into it included, is as fast as possible. Once a round each worker pushes its
+gradients of the whole model to a parameter server and pulls the weights from it (wave synchronous parallel). The number
+of workers is the best one by its own estimate.
 
 Its round is its own, not the synchronous one: the time in which all workers together process M micro-batches, each in
 the steady run of its pipeline by the exact simulation, while the server exchanges the whole model with each worker; the

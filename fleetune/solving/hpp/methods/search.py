@@ -107,7 +107,7 @@ class Search:
                 self._run_phase(threads, self._leaders()[: phase.walks], work // 16, phase)
 
     def _run_phase(self, threads: Executor, leaders: list[ScoredDraft], work: int, phase: AnnealingPhase) -> None:
-        """Anneal from all leaders, dealt to the workers in turn, and keep the best plan of each walk."""
+        """Anneal from all leaders, assigned to the workers in turn, and keep the best plan of each walk."""
 
         def anneal_share(k: int) -> list[ScoredDraft]:
             return [
@@ -225,7 +225,7 @@ def _orders(instance: Instance, seed: int) -> list[Ints]:
 
 
 def even_drafts(instance: Instance) -> Iterator[Draft]:
-    """One draft per number of stages: equally many layers each, devices dealt out in order of speed, even shares."""
+    """One draft per number of stages: equally many layers each, devices in turn by speed, even shares."""
     speed = np.argsort(instance.best_s[:, -1], kind="stable").tolist()
     for stages in range(1, instance.max_stages + 1):
         policy = instance.problem.warmup
