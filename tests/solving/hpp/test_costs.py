@@ -26,7 +26,7 @@ from tests.solving.hpp.problem_strategies import posed
 
 @pytest.mark.parametrize("method", [method for method in SUMMARIES if method != "hetpipe"])
 def test_a_plan_costs_what_the_contract_says(method: str) -> None:
-    """Round, eq. (4) and peaks of every method's plans agree with an independent implementation; feasible means they fit."""
+    """Round, eq. (4) and peaks of all plans agree with an independent implementation; feasible means they fit."""
     for seed in range(12):
         problem = tiny(
             seed,

@@ -2,7 +2,7 @@
 
 Park, J. H. et al.: HetPipe: Enabling Large DNN Training on (Whimpy) Heterogeneous GPU Clusters through Integration of
 Pipelined Model Parallelism and Data Parallelism. USENIX ATC 2020, arXiv:2005.14038. Devices form virtual workers of
-similar speed (its policy `equal distribution`: fastest first, in turn). Each worker is a pipeline of one device a stage,
+similar speed (its policy `equal distribution`: fastest first, in turn). Each is a pipeline of one device a stage,
 cut so that the slowest stage, transfers into it included, is as fast as possible. Once a round each worker pushes its
 gradients of the whole model to a parameter server and pulls the weights from it (wave synchronous parallel). The number
 of workers is the best one by its own estimate.
