@@ -32,7 +32,7 @@ class DeviceRequest:
     accelerator: str = "auto"
     """`cpu`, `cuda:N`, or `auto`: an accelerator if there is one."""
     threads: int | None = None
-    """Compute threads; None: one per core, or the device's share of the cores (see discovery.threads)."""
+    """Compute threads; None: one per core, or the device's share of the cores (see discovery.devices.thread_counts)."""
     emulate: Emulate = Emulate()
     simulated: SimulatedDevice | None = None
     """Speeds of hardware that does not exist here; in a fleet file also the name of a file in configs/devices."""

@@ -26,7 +26,7 @@ HOSTS = 10
 PATIENCE_S = 30.0
 
 
-class Line:
+class FakeEndpoint:
     """Stand-in for an endpoint that is admitted at the honest host's port only; counts open instances."""
 
     open = 0
@@ -34,9 +34,9 @@ class Line:
     honest = 0
 
     def __init__(self, *_: Any, **__: Any) -> None:
-        Line.open += 1
-        Line.attempts += 1
-        assert Line.open == 1, "one attempt at a time"
+        FakeEndpoint.open += 1
+        FakeEndpoint.attempts += 1
+        assert FakeEndpoint.open == 1, "one attempt at a time"
         self.address, self._port = "tcp://127.0.0.1:1", 0
 
     def connect(self, peer: str, address: str, key: bytes) -> None:
@@ -45,7 +45,7 @@ class Line:
 
     def connected(self, peer: str) -> bool:
         """Stand-in for Endpoint.connected."""
-        return self._port == Line.honest
+        return self._port == FakeEndpoint.honest
 
     def send(self, *_: Any) -> None:
         """Stand-in for Endpoint.send."""
@@ -55,7 +55,7 @@ class Line:
 
     def close(self, linger_s: float) -> None:
         """Stand-in for Endpoint.close."""
-        Line.open -= 1
+        FakeEndpoint.open -= 1
 
 
 @contextmanager
@@ -70,12 +70,12 @@ def test_announced_hosts_cost_one_attempt_at_a_time(monkeypatch: pytest.MonkeyPa
 
     Now one address is tried at a time, and an honest host is reached after one address of each.
     """
-    monkeypatch.setattr(device_side, "Endpoint", Line)
-    monkeypatch.setattr(Line, "attempts", 0)
+    monkeypatch.setattr(device_side, "Endpoint", FakeEndpoint)
+    monkeypatch.setattr(FakeEndpoint, "attempts", 0)
     with silent() as bad, silent() as good, socket.create_server((LOOPBACK, 0)) as taken:
         closed = int(taken.getsockname()[1])
         taken.close()
-        monkeypatch.setattr(Line, "honest", good)
+        monkeypatch.setattr(FakeEndpoint, "honest", good)
         now_s = [0.0]
         here = LocalNetwork(addresses=(LOOPBACK,), clock=lambda: now_s[0])
         words = Introduction(
@@ -97,11 +97,11 @@ def test_announced_hosts_cost_one_attempt_at_a_time(monkeypatch: pytest.MonkeyPa
                     other._probe_socket is not None or other._endpoint is not None for other in known.values()
                 )
                 most = max(most, open_ones)
-            assert Line.attempts <= HOSTS + 1
+            assert FakeEndpoint.attempts <= HOSTS + 1
         assert most == 1
         for each in known.values():
             each.close()
-    assert Line.open == 0
+    assert FakeEndpoint.open == 0
 
 
 @pytest.mark.parametrize("is_tls", [True, False], ids=["tls", "plain"])
@@ -146,15 +146,15 @@ def test_the_log_of_refusals_is_bounded(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(host_side, "MAX_LOGGED", 3)
     (tmp_path / REFUSAL_LOG).write_text("x" * (host_side.MAX_LOG_BYTES + 1))
     told: list[str] = []
-    book = RefusalLog(tmp_path, told.append, lambda: datetime(2026, 1, 2, tzinfo=UTC))
+    log = RefusalLog(tmp_path, told.append, lambda: datetime(2026, 1, 2, tzinfo=UTC))
     assert (tmp_path / OLD_REFUSAL_LOG).exists() and not (tmp_path / REFUSAL_LOG).exists()
     for number in range(100):
-        book.log_if_rejected(
+        log.log_if_rejected(
             ProxiedConnection(remote=f"10.0.0.{number}", inbound_bytes=1, outbound_bytes=REJECTION_BYTES - 1)
         )
-    book.add("a device", "one\nline" * 1000)
-    book.close()
-    book.close()
+    log.add("a device", "one\nline" * 1000)
+    log.close()
+    log.close()
     lines = (tmp_path / REFUSAL_LOG).read_text().splitlines()
     assert len(lines) == 4 and "10.0.0.2 may not join" in lines[2]
     assert lines[3].endswith("98 further refusals are not listed")
