@@ -37,6 +37,15 @@ class Verdict(NamedTuple):
     """True if it is proven that no plan has this makespan."""
 
 
+class _Choice(NamedTuple):
+    """Solution of one master problem; masks None: none was found in time, or none exists if `impossible`."""
+
+    masks: list[int] | None
+    impossible: bool
+    spent: float
+    """Deterministic solver seconds."""
+
+
 class BendersMaster:
     """Master problem and its cuts, which it keeps across horizons."""
 
@@ -71,14 +80,14 @@ class BendersMaster:
         for _ in range(rounds):
             if work <= 0 or deadline.left_s() <= 0:
                 break
-            status, found, spent = self._solve_master(horizon, within, hint, SolverLimit(work, deadline.left_s()))
-            work -= spent
-            self.spent += spent + BUILD_COST
-            if status == "impossible":
+            choice = self._solve_master(horizon, within, hint, SolverLimit(work, deadline.left_s()))
+            work -= choice.spent
+            self.spent += choice.spent + BUILD_COST
+            if choice.impossible:
                 return Verdict(None, False, True)
-            if found is None:
+            if choice.masks is None:
                 break
-            masks = found
+            masks = choice.masks
             share = np.zeros(self.instance.linked.shape)
             share[np.array(helper_of(self.instance, masks))[needed], needed] = 1.0
             if self.energetic.separate(share, horizon):
@@ -131,10 +140,8 @@ class BendersMaster:
         self.nogoods[cut] = least
         return 1
 
-    def _solve_master(
-        self, horizon: int, opened: Bools, hint: Sequence[int] | None, limit: SolverLimit
-    ) -> tuple[str, list[int] | None, float]:
-        """Choose an assignment that no cut excludes; return status, masks and deterministic seconds spent."""
+    def _solve_master(self, horizon: int, opened: Bools, hint: Sequence[int] | None, limit: SolverLimit) -> _Choice:
+        """Choose an assignment that no cut excludes."""
         from ortools.sat.python import cp_model
 
         model = cp_model.CpModel()
@@ -148,14 +155,14 @@ class BendersMaster:
         status = solver.solve(model)
         spent = max(1e-3, float(solver.response_proto.deterministic_time))
         if status == cp_model.INFEASIBLE:
-            return "impossible", None, spent
+            return _Choice(None, True, spent)
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            return "unknown", None, spent
+            return _Choice(None, False, spent)
         masks = [0] * self.instance.helpers
         for (i, j), here in on.items():
             if solver.boolean_value(here):
                 masks[i] |= 1 << j
-        return "found", masks, spent
+        return _Choice(masks, False, spent)
 
     def add_cuts(self, model: Any, on: dict[tuple[int, int], Any], horizon: int) -> None:
         """Add the energetic cuts and no-goods that are valid at the horizon."""
