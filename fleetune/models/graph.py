@@ -63,7 +63,7 @@ class Node:
 
 
 @record
-class _NodeOnWire:
+class _NodeRecord:
     id: int
     kind: str
     target: str
@@ -82,11 +82,11 @@ class GraphUnit:
 
 
 @record
-class _GraphOnWire:
+class _GraphRecord:
     batch: str
     output: int
     inputs: dict[str, int]
-    nodes: tuple[_NodeOnWire, ...]
+    nodes: tuple[_NodeRecord, ...]
     units: tuple[GraphUnit, ...]
 
 
@@ -134,7 +134,7 @@ class Graph:
 def graph_text(graph: Graph) -> str:
     """Return the graph as JSON text."""
     nodes = tuple(
-        _NodeOnWire(
+        _NodeRecord(
             id=n.id,
             kind=n.kind,
             target=n.target,
@@ -146,13 +146,13 @@ def graph_text(graph: Graph) -> str:
         for n in graph.nodes
     )
     return json_io.text(
-        _GraphOnWire(batch=graph.batch, output=graph.output, inputs=graph.inputs, nodes=nodes, units=graph.units)
+        _GraphRecord(batch=graph.batch, output=graph.output, inputs=graph.inputs, nodes=nodes, units=graph.units)
     )
 
 
 def parse_graph(text: str | bytes, owner: str) -> Graph:
     """Parse a graph from JSON text; Refused if malformed, naming `owner`."""
-    plain = json_io.parse(_GraphOnWire, text, owner)
+    plain = json_io.parse(_GraphRecord, text, owner)
     nodes = tuple(
         Node(
             id=n.id,

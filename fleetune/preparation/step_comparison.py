@@ -202,7 +202,7 @@ def _in_words(
     others = [f"{name} ({share[name]:.0e} of it)" for name in (OUTPUT, LOSS) if name in beyond]
     told = [*others, f"{gradients} of {len(trained)} gradients"] if gradients else others
     return (
-        f"model: a step of the recorded {type(whole).__name__} is not the model's own: different are "
-        f"{', '.join(told)}, most of all {worst} by {share[worst]:.0e} of its size, which rounding does not explain; "
+        f"model: a step of the recorded {type(whole).__name__} differs from the model's own in "
+        f"{', '.join(told)}, most in {worst} by {share[worst]:.0e} of its size, which rounding does not explain; "
         "this model cannot be cut into units, so it cannot be trained here"
     )

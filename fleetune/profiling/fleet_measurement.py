@@ -83,11 +83,11 @@ def _cached(task: ProfilingTask, request: _DeviceRequest) -> DeviceMeasurement |
     try:
         entry = task.cache.load(request.key) if task.cache else None
     except Refused as error:
-        task.note(f"{name}: measured anew, its kept times are damaged ({error})")
+        task.note(f"{name}: measured again, because its cached times are damaged ({error})")
         return None
     if entry is None:
         return None
-    task.note(f"{name}: times of {entry.run} kept (same device, model, trainable set and batch sizes)")
+    task.note(f"{name}: times of {entry.run} reused (same device, model, trainable set and batch sizes)")
     return entry.answer
 
 
@@ -108,4 +108,4 @@ def _store(task: ProfilingTask, request: _DeviceRequest, measurement: DeviceMeas
     try:
         task.cache.store(request.key, measurement)
     except OSError as error:  # the measurement is valid without the cache
-        task.note(f"{request.device.name}: its times cannot be kept for later runs ({error})")
+        task.note(f"{request.device.name}: its times cannot be cached for later runs ({error})")

@@ -90,7 +90,7 @@ def test_a_second_run_measures_the_new_device_only(runs: Runs) -> None:
     assert asked == ["ann"] and runs.notes == []
     second, asked = runs.run("run-2", {"ann": 9.0, "bob": 3.0})
     assert asked == ["bob"] and second["ann"] == first["ann"]
-    assert runs.notes == ["ann: times of run-1 kept (same device, model, trainable set and batch sizes)"]
+    assert runs.notes == ["ann: times of run-1 reused (same device, model, trainable set and batch sizes)"]
     shares: list[float] = []
 
     def progress(what: str, done: float, total: float, unit: str = "", detail: str = "") -> None:
@@ -213,10 +213,10 @@ def test_a_damaged_entry_is_said_and_replaced(damage: Callable[[str], str], runs
     made, asked = runs.run("run-2", {"ann": 2.0})
     assert asked == ["ann"] and made["ann"].units[0].forward_s[0] == 2.0
     (said,) = runs.notes
-    assert said.startswith(f"ann: measured anew, its kept times are damaged ({file}: ")
+    assert said.startswith(f"ann: measured again, because its cached times are damaged ({file}: ")
     assert runs.files == [file]
     assert runs.run("run-3", {"ann": 9.0})[1] == []
-    assert runs.notes[1:] == ["ann: times of run-2 kept (same device, model, trainable set and batch sizes)"]
+    assert runs.notes[1:] == ["ann: times of run-2 reused (same device, model, trainable set and batch sizes)"]
 
 
 def test_an_entry_under_another_key_is_damaged(runs: Runs) -> None:
@@ -255,7 +255,7 @@ def test_a_run_that_measures_anew_replaces_what_was_kept(runs: Runs) -> None:
     assert runs.run("run-2", {"ann": 5.0}, anew=True)[1] == ["ann"]
     made, asked = runs.run("run-3", {"ann": 9.0})
     assert asked == [] and made["ann"].units[0].forward_s[0] == 5.0
-    assert runs.notes == ["ann: times of run-2 kept (same device, model, trainable set and batch sizes)"]
+    assert runs.notes == ["ann: times of run-2 reused (same device, model, trainable set and batch sizes)"]
 
 
 def test_what_was_measured_before_a_failure_is_kept(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,7 +290,7 @@ def test_a_folder_that_takes_nothing_spoils_no_run(runs: Runs) -> None:
     """An unwritable cache folder gives a note, and the measurement is used."""
     (runs.kept).write_text("a file where the folder should be")
     assert runs.run("run-1", {"ann": 1.0})[1] == ["ann"]
-    assert runs.notes[-1].startswith("ann: its times cannot be kept for later runs (")
+    assert runs.notes[-1].startswith("ann: its times cannot be cached for later runs (")
 
 
 def test_writers_at_once_leave_one_whole_entry(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Artifacts: stored content comes back under its digest."""
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pytest
 from fleetune.errors import Refused
 from fleetune.store import KeyRecord, Store
 from tests.store.conftest import Make
+from tests.store.kill_at_every_step import put_and_keep
 
 KEY = "k" * 32
 
@@ -134,3 +137,26 @@ def test_a_root_that_cannot_be_opened_is_refused() -> None:
     """An unknown protocol is refused with the given root."""
     with pytest.raises(Refused, match="root 'nothing://x' cannot be opened"):
         Store("nothing://x")
+
+
+def test_a_kill_at_any_file_operation_leaves_all_or_nothing(tmp_path: Path) -> None:
+    """After a kill at each file operation in turn, known keys have complete artifacts and a repetition succeeds."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.store.kill_at_every_step", str(tmp_path)], capture_output=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    steps = sorted((int(path.name) for path in tmp_path.iterdir() if path.name != "warm"), reverse=True)
+    assert len(steps) > 15
+    known = []
+    for step in steps:
+        store = Store(tmp_path / str(step))
+        for digest in store.storage.names("artifacts/plan"):
+            store.verify("plan", digest)
+        known.append(store.find("key") is not None)
+        store.drop_work("key")
+        put_and_keep(tmp_path / str(step))
+        found = store.find("key")
+        assert found is not None
+        store.verify("plan", found["plan"])
+    assert known[0] and not known[-1]
+    assert known == sorted(known, reverse=True), "once the key is known it stays known"
