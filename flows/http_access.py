@@ -14,7 +14,7 @@ from fleetune.errors import Refused, TryAgain
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 VARIABLES = ("NO_PROXY", "no_proxy")
-ASK_S = 10.0
+TIMEOUT_S = 10.0
 NEEDS_KEY = (401, 403)
 """Statuses of an API that answers but asks for a key."""
 
@@ -54,7 +54,7 @@ def check_api(address: str, name: str) -> None:
     if key := os.environ.get("PREFECT_API_KEY"):
         request.add_header("Authorization", f"Bearer {key}")
     try:
-        status = _ask(request)
+        status = _status_of(request)
     except ssl.SSLError:
         return  # a server answers; the client decides whether to trust it
     except (OSError, http.client.HTTPException, ValueError) as error:
@@ -62,25 +62,25 @@ def check_api(address: str, name: str) -> None:
         if isinstance(why, ssl.SSLError):
             return
         why = getattr(why, "strerror", None) or why
-        raise TryAgain(f"{given}, where nothing answers{_through(address)} ({why}): start it, {instead}") from None
+        raise TryAgain(f"{given}, where nothing answers{_proxy_note(address)} ({why}): start it, {instead}") from None
     if status != http.client.OK and status not in NEEDS_KEY:
         said = f"{status} {http.client.responses.get(status, '')}".rstrip()
         raise TryAgain(
-            f"{given}, where no Prefect API answers{_through(address)} ({said} at {request.full_url}): "
+            f"{given}, where no Prefect API answers{_proxy_note(address)} ({said} at {request.full_url}): "
             f"correct the address, {instead}"
         )
 
 
-def _ask(request: urllib.request.Request) -> int:
+def _status_of(request: urllib.request.Request) -> int:
     """The HTTP status of the answer."""
     try:
-        with urllib.request.build_opener().open(request, timeout=ASK_S) as answer:  # reads the proxies of now
+        with urllib.request.build_opener().open(request, timeout=TIMEOUT_S) as answer:  # reads the proxies of now
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
 
 
-def _through(address: str) -> str:
+def _proxy_note(address: str) -> str:
     """`through the proxy HOST` when the address is reached through one, else empty."""
     parts = urlsplit(address)
     proxies = urllib.request.getproxies()

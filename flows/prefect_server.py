@@ -29,7 +29,7 @@ from flows.service.record import ServiceFiles, ServiceRecord
 HOST = "127.0.0.1"
 SECRET, CLIENT_SECRET = "PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING"
 """Prefect's variables for the secret: of the server, and of its clients."""
-START_S, RESTART_S, ASK_S = 180.0, 30.0, 0.1
+START_TIMEOUT_S, RESTART_TIMEOUT_S, POLL_S = 180.0, 30.0, 0.1
 SETTINGS = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
@@ -83,10 +83,10 @@ def ensure(home: Path) -> None:
 def _connect(service: ServiceRecord, auth_string: str, pause: Callable[[float], bool]) -> None:
     """Use the server of a running service, which may just be starting again."""
     port = urlsplit(service.address).port or 0
-    for _ in range(int(RESTART_S / ASK_S)):
+    for _ in range(int(RESTART_TIMEOUT_S / POLL_S)):
         if answers(port):
             break
-        pause(ASK_S)
+        pause(POLL_S)
     else:
         raise TryAgain(f"{service.address}: the server of this store does not answer; run fleetune down, then again")
     os.environ["PREFECT_API_URL"] = service.api
@@ -120,16 +120,17 @@ def start(home: Path, pause: Callable[[float], bool]) -> str:
 
 
 def _wait(port: int | None, job: Job, home: Path, pause: Callable[[float], bool]) -> None:
-    for _ in range(int(START_S / ASK_S)):
+    for _ in range(int(START_TIMEOUT_S / POLL_S)):
         if job.poll() is not None:
             if full := filesystem.find_full_disk({filesystem.STORE: home}):
                 raise full
             raise TryAgain(f"Prefect's server did not start ({job.tail(1).strip() or 'no reason given'}); run it again")
         if port is not None and answers(port):
             return
-        pause(ASK_S)
+        pause(POLL_S)
     job.stop()
-    raise TryAgain(f"Prefect's server did not answer within {START_S:.0f} s; run it again on a less busy machine")
+    late = f"Prefect's server did not answer within {START_TIMEOUT_S:.0f} s"
+    raise TryAgain(f"{late}; run it again on a less busy machine")
 
 
 def answers(port: int) -> bool:

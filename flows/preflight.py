@@ -11,7 +11,7 @@ from fleetune.store import RunRecord, StageRecord
 from flows.runner import Runner
 from stages.catalog import StageSpec
 
-MOST_SEED = 2**63 - 2
+MAX_SEED = 2**63 - 2
 """Largest seed of a run: torch accepts it and the seed after it. (`fleetune solve` uses numpy, which accepts less.)"""
 
 
@@ -68,8 +68,8 @@ def validate(planned: RunRecord) -> None:
     """Refuse a predicted run that cannot succeed, naming the first problem; takes seconds at most."""
     config = planned.config
     running = {stage.stage for stage in planned.stages if stage.how == "ran"}
-    if config.seed > MOST_SEED:
-        raise Refused(f"run: seed {config.seed} is beyond 64 bits; give one of at most {MOST_SEED}")
+    if config.seed > MAX_SEED:
+        raise Refused(f"run: seed {config.seed} is beyond 64 bits; give one of at most {MAX_SEED}")
     if "train" in running:
         _validate_schedule(config.training)
     if "plan" in running:

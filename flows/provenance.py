@@ -17,7 +17,7 @@ from fleetune.contracts.run_config import BUILT_IN, RunConfig
 from fleetune.store.stage_key import ROOT
 
 CODE = ("fleetune", "flows", "stages", "containers")
-GIT_S = 10.0
+GIT_TIMEOUT_S = 10.0
 
 MeasurementTest = Callable[[Path, Path, RunConfig], bool]
 InputFact = Callable[[Callable[[str], Path]], str]
@@ -122,7 +122,7 @@ def current_commit(root: Path = ROOT) -> Commit:
 def _git(root: Path, *arguments: str) -> str:
     command = ["git", "--no-optional-locks", "-C", str(root), *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=False)
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""

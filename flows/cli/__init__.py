@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 STOPPED = 130
 """128 + SIGINT, as shells have it."""
-AGAIN_S = 0.01
+REPEAT_AFTER_S = 0.01
 
 
 def main() -> None:
@@ -37,4 +37,4 @@ def _unraisable(ignored: "UnraisableHookArgs") -> None:
         sys.__unraisablehook__(ignored)
         return
     signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+    signal.setitimer(signal.ITIMER_REAL, REPEAT_AFTER_S)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Root = Annotated[
     str, typer.Option("--root", envvar="FLEETUNE_ROOT", help="Folder (or fsspec URL) that keeps runs and artifacts.")
 ]
-NO_WIDTH = 1000
+PIPE_WIDTH = 1000
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 
@@ -63,7 +63,7 @@ class CommonOptions:
 
         console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
         if not console.is_terminal and "COLUMNS" not in os.environ:
-            console.width = NO_WIDTH
+            console.width = PIPE_WIDTH
         return console
 
     def print_json(self, document: Any) -> None:

@@ -1,5 +1,5 @@
 """Display of a run's progress: bars on a terminal that can move its cursor, else a line for each start, end and note of
-a stage and for its progress every EVERY_S seconds; nothing with --json.
+a stage and for its progress every PROGRESS_INTERVAL_S seconds; nothing with --json.
 
 With --json the bars are drawn on stderr where that is a terminal, so that stdout stays one document.
 """
@@ -27,7 +27,7 @@ from flows.tracking import StageEvent
 
 RUN = "run"
 """Stage name in events of the run as a whole."""
-EVERY_S = 15.0
+PROGRESS_INTERVAL_S = 15.0
 WIDE, MEDIUM = 110, 80
 """Least columns of a terminal for bars, and for pace and time left."""
 ENDED = {"done": "green", "reused": "cyan", "failed": "red", "stopped": "yellow"}
@@ -50,7 +50,7 @@ class ProgressListener:
 
 
 class LineDisplay(ProgressListener):
-    """Prints a line when a stage starts, ends or emits a note, and its progress every EVERY_S seconds."""
+    """Prints a line when a stage starts, ends or emits a note, and its progress every PROGRESS_INTERVAL_S seconds."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` gives seconds."""
@@ -66,7 +66,7 @@ class LineDisplay(ProgressListener):
             if event.kind != "progress":
                 self._printed_s[event.stage] = now_s
                 self._console.print(event_line(event))
-            elif now_s - self._printed_s.setdefault(event.stage, now_s) >= EVERY_S:
+            elif now_s - self._printed_s.setdefault(event.stage, now_s) >= PROGRESS_INTERVAL_S:
                 self._printed_s[event.stage] = now_s
                 self._console.print(progress_line(event))
 

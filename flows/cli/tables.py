@@ -23,7 +23,7 @@ STYLES = {
     **{"done": "green", "failed": "red", "interrupted": "yellow", "stopped": "yellow", "running": "cyan"},
     **{"good": "green", "limited": "yellow", "missing": "red"},
 }
-RUNS = ("run", "state", "started", "took", "strategy", "stages")
+RUN_COLUMNS = ("run", "state", "started", "took", "strategy", "stages")
 
 
 def run_summary(run: RunRecord) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def run_summary(run: RunRecord) -> dict[str, Any]:
 def print_runs(console: Console, runs: Sequence[RunRecord]) -> None:
     """Print all runs: as a table if the ids fit, else with one line for the id and one for the rest."""
     cells = [_cells(run) for run in runs]
-    for columns in (RUNS, [name for name in RUNS if name != "started"]):
+    for columns in (RUN_COLUMNS, [name for name in RUN_COLUMNS if name != "started"]):
         widths = [max(len(name), *(_least_width(name, row[name].plain) for row in cells)) for name in columns]
         if sum(widths) + 3 * len(widths) - 1 <= console.width:
             return console.print(_runs_table(cells, columns), soft_wrap=False)
@@ -74,7 +74,7 @@ def _cells(run: RunRecord) -> dict[str, Text]:
         "strategy": run.config.strategy.name,
         "stages": _stages(run),
     }
-    return {name: _state(run.state) if name == "state" else Text(said[name]) for name in RUNS}
+    return {name: _state(run.state) if name == "state" else Text(said[name]) for name in RUN_COLUMNS}
 
 
 def _stages(run: RunRecord) -> str:

@@ -82,9 +82,9 @@ def test_run_tells(call: Call, pipeline: Pipeline) -> None:
 
 def test_run_for_a_program(call: Call, pipeline: Pipeline) -> None:
     """With --json stdout is one document: the run and its results."""
-    told = document(call("run", DEMO, "--json"))
-    assert told["run"]["id"] == "small-1"
-    assert told["results"]["metrics"]["scores"][0]["after"] == 5.5
+    shown_json = document(call("run", DEMO, "--json"))
+    assert shown_json["run"]["id"] == "small-1"
+    assert shown_json["results"]["metrics"]["scores"][0]["after"] == 5.5
 
 
 def test_run_asks(call: Call, pipeline: Pipeline) -> None:
@@ -166,9 +166,9 @@ def test_stopped_before_the_run_began(call: Call, pipeline: Pipeline) -> None:
 
 def test_dry_run_of_the_real_pipeline(call: Call, root: Path) -> None:
     """A dry run says of every stage whether it would run and why, and writes nothing."""
-    told = document(call("run", DEMO, "--dry-run", "--json"))
-    assert told["run"]["state"] == "planned" and told["results"] is None
-    assert [stage["stage"] for stage in told["run"]["stages"]][:4] == ["discover", "prepare", "profile", "plan"]
+    shown_json = document(call("run", DEMO, "--dry-run", "--json"))
+    assert shown_json["run"]["state"] == "planned" and shown_json["results"] is None
+    assert [stage["stage"] for stage in shown_json["run"]["stages"]][:4] == ["discover", "prepare", "profile", "plan"]
     shown = call("run", DEMO, "--dry-run")
     assert "would" in shown.stdout and "never run before" in shown.stdout
     assert not root.exists()

@@ -93,19 +93,19 @@ def test_show_run(call: Call, root: Path) -> None:
         "450.00 MB",
     ):
         assert part in shown, part
-    told = document(call("show", "small-1", "--json"))
-    assert told["run"]["id"] == run.id
-    assert Path(told["results"]["report"]).read_text() == "<html></html>"
-    assert (Path(told["results"]["model"]) / "config.json").is_file()
-    assert told["results"]["report"] in shown and told["results"]["model"] in shown
+    shown_json = document(call("show", "small-1", "--json"))
+    assert shown_json["run"]["id"] == run.id
+    assert Path(shown_json["results"]["report"]).read_text() == "<html></html>"
+    assert (Path(shown_json["results"]["model"]) / "config.json").is_file()
+    assert shown_json["results"]["report"] in shown and shown_json["results"]["model"] in shown
 
 
 def test_show_stage(call: Call, root: Path) -> None:
     """`show RUN STAGE` prints the reason why the stage ran and every file it made."""
     run = add_run(root, 1)
-    told = document(call("show", "small-1", "train", "--json"))
-    assert told["stage"]["outputs"] == run.stage("train").outputs
-    [artifact] = told["artifacts"]
+    shown_json = document(call("show", "small-1", "train", "--json"))
+    assert shown_json["stage"]["outputs"] == run.stage("train").outputs
+    [artifact] = shown_json["artifacts"]
     assert artifact["files"] == [{"path": "model/config.json", "bytes": 13}]
     assert (Path(artifact["folder"]) / "model" / "config.json").stat().st_size == 13
     shown = call("show", "small-1", "train").stdout
@@ -129,10 +129,10 @@ def test_diff(call: Call, root: Path) -> None:
     """Two runs differ in the setting that was changed, in the stages that depend on it, and in their scores."""
     add_run(root, 1, rounds=3, after=5.5)
     add_run(root, 2, rounds=9, after=4.5)
-    told = document(call("diff", "small-1", "small-2", "--json"))
-    assert told["settings"] == [{"key": "training.rounds", "first": 3, "second": 9}]
-    assert told["stages"][0] == {"stage": "train", "same": False, "why": "training.rounds changed"}
-    assert told["scores"][0] == {"name": "loss after", "first": 5.5, "second": 4.5}
+    shown_json = document(call("diff", "small-1", "small-2", "--json"))
+    assert shown_json["settings"] == [{"key": "training.rounds", "first": 3, "second": 9}]
+    assert shown_json["stages"][0] == {"stage": "train", "same": False, "why": "training.rounds changed"}
+    assert shown_json["scores"][0] == {"name": "loss after", "first": 5.5, "second": 4.5}
     shown = call("diff", "small-1", "small-2").stdout
     assert "training.rounds changed" in shown and "4.5" in shown
 
@@ -140,9 +140,9 @@ def test_diff(call: Call, root: Path) -> None:
 def test_diff_of_the_same(call: Call, root: Path) -> None:
     """A run does not differ from itself."""
     add_run(root, 1)
-    told = document(call("diff", "small-1", "latest", "--json"))
-    assert told["settings"] == []
-    assert all(stage["same"] for stage in told["stages"])
+    shown_json = document(call("diff", "small-1", "latest", "--json"))
+    assert shown_json["settings"] == []
+    assert all(stage["same"] for stage in shown_json["stages"])
     assert "their configs are the same" in call("diff", "latest", "latest").stdout
 
 

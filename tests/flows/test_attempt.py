@@ -16,7 +16,7 @@ from stages.catalog import STAGES, find_stage
 from tests.flows.toy_pipeline import World, toy_context
 
 
-class Told:
+class RecordingLauncher:
     """A launcher that keeps the tasks of the stages it starts."""
 
     def __init__(self) -> None:
@@ -29,17 +29,17 @@ class Told:
         return ProcessLauncher().start(command)
 
 
-def told(root: Path, config: RunConfig, **selection: str) -> dict[str, StageTask]:
+def tasks_of_run(root: Path, config: RunConfig, **selection: str) -> dict[str, StageTask]:
     """The tasks of one run, by stage."""
-    launcher = Told()
+    launcher = RecordingLauncher()
     run_without_prefect(Runner(replace(toy_context(root), launcher=launcher), config, StageSelection(**selection)))
     return launcher.tasks
 
 
 def test_every_stage_has_a_folder_of_its_own_in_all_runs(world: World, root: Path) -> None:
     """The cache folder lies in the store, is the same for every key, and does not exist until a stage writes to it."""
-    first = told(root, world.config())
-    second = told(root, world.config(learning_rate=0.5))
+    first = tasks_of_run(root, world.config())
+    second = tasks_of_run(root, world.config(learning_rate=0.5))
     assert first["learn"].work != second["learn"].work
     for tasks in (first, second):
         assert {name: task.cache for name, task in tasks.items()} == {
@@ -50,8 +50,8 @@ def test_every_stage_has_a_folder_of_its_own_in_all_runs(world: World, root: Pat
 
 def test_only_a_stage_that_is_asked_for_starts_anew(world: World, root: Path) -> None:
     """Only the stage named by --from ignores its cache; later stages use theirs."""
-    assert not any(task.anew for task in told(root, world.config()).values())
-    forced = told(root, world.config(learning_rate=0.5), from_stage="shape")
+    assert not any(task.anew for task in tasks_of_run(root, world.config()).values())
+    forced = tasks_of_run(root, world.config(learning_rate=0.5), from_stage="shape")
     assert {name for name, task in forced.items() if task.anew} == {"shape"}
     assert "learn" in forced
 

@@ -16,10 +16,10 @@ from fleetune.store import RunRecord, Store
 from flows.cache_policy import CachePolicy, Decision
 from flows.context import RunContext, StageSelection
 from flows.preflight import predict_run
-from flows.runner import Runner, run_without_prefect
+from flows.runner import Runner
 from stages.catalog import STAGES, find_stage
 from tests.clock.fleets import FLEET, plan
-from tests.flows.toy_pipeline import World, toy_context
+from tests.flows.toy_pipeline import World, run_toy, toy_context
 
 TRAIN = find_stage(STAGES, "train")
 FIRST, LAST = ("u0 u1", {"a": 4}, 2), ("u2 u3", {"b": 4}, 1)
@@ -112,18 +112,13 @@ def test_another_processor_under_the_same_name_trains_anew(world: World, root: P
     assert decision(world, root, fleet=moved).key != decision(world, root).key
 
 
-def conducted(root: Path, config: RunConfig, **selection: str) -> RunRecord:
-    """Run the toy pipeline once."""
-    return run_without_prefect(Runner(toy_context(root), config, StageSelection(**selection)))
-
-
 def unfinished(world: World, root: Path, value: str = "100") -> RunRecord:
     """A run that failed in `learn`, half of which is done."""
     world.set("value", value)
     world.set("goes-on", "")
     world.set("fail-learn", "75")
     with pytest.raises(TryAgain):
-        conducted(root, world.config())
+        run_toy(root, world.config())
     world.clear("fail-learn")
     world.started()
     return toy_context(root).store.runs.load("latest")
@@ -133,7 +128,7 @@ def test_an_unfinished_run_keeps_what_it_measured(world: World, root: Path) -> N
     """Bug: on a busy machine the same command measured another fleet, planned anew and trained from the start."""
     first = unfinished(world, root)
     world.set("value", "150")
-    again = conducted(root, world.config())
+    again = run_toy(root, world.config())
     assert again.stage("measure").why == f"ran: measured in every run; the unfinished run {first.id} keeps its value"
     assert again.outputs["value"] == first.outputs["value"]
     assert world.started() == ["learn", "score"]
@@ -144,11 +139,11 @@ def test_what_it_measured_is_kept_though_another_run_measured_since(world: World
     """A newer measurement by a run of other settings does not replace that of the unfinished run, in dry runs too."""
     first = unfinished(world, root)
     world.set("value", "150")
-    conducted(root, world.config("other"))
+    run_toy(root, world.config("other"))
     world.started()
     planned = predict_run(Runner(toy_context(root), world.config(), StageSelection()))
     assert planned.stage("measure").outputs == first.stage("measure").outputs
-    again = conducted(root, world.config())
+    again = run_toy(root, world.config())
     assert again.outputs["value"] == first.outputs["value"] and world.started() == ["learn", "score"]
 
 
@@ -156,7 +151,7 @@ def test_a_measurement_of_another_world_is_believed(world: World, root: Path) ->
     """A measurement outside the tolerance replaces the old one; the new plan resumes the work that is done."""
     first = unfinished(world, root)
     world.set("value", "500")
-    again = conducted(root, world.config())
+    again = run_toy(root, world.config())
     assert again.stage("measure").why == "ran: measured in every run; the value has changed"
     assert world.started() == ["shape", "learn", "score"]
     assert again.stage("learn").why.endswith("; goes on from the half")
@@ -165,11 +160,11 @@ def test_a_measurement_of_another_world_is_believed(world: World, root: Path) ->
 
 def test_reasons_are_told_against_the_run_in_mind(world: World, root: Path) -> None:
     """Bug: after a failed run, and in a rerun of an old one, the reason was a difference from a third run."""
-    old = conducted(root, world.config(weight_decay=0.5))
-    conducted(root, world.config(weight_decay=0.5, learning_rate=0.25))
+    old = run_toy(root, world.config(weight_decay=0.5))
+    run_toy(root, world.config(weight_decay=0.5, learning_rate=0.25))
     world.set("fail-learn", "75")
     with pytest.raises(TryAgain):
-        conducted(root, world.config(momentum=0.5, weight_decay=0.5, learning_rate=0.25))
+        run_toy(root, world.config(momentum=0.5, weight_decay=0.5, learning_rate=0.25))
     newest = predict_run(
         Runner(toy_context(root), world.config(momentum=0.25, weight_decay=0.5, learning_rate=0.25), StageSelection())
     )
@@ -184,13 +179,13 @@ def test_nothing_is_kept_for_a_run_that_is_not_the_unfinished_one(world: World, 
     unfinished(world, root)
     config, selection = world.config(), {}
     if other == "a run that is done":
-        conducted(root, config)
+        run_toy(root, config)
     elif other == "other settings":
         config = world.config(learning_rate=0.25)
     else:
         selection = {"from_stage": "measure"}
     world.set("value", "150")
-    again = conducted(root, config, **selection)
+    again = run_toy(root, config, **selection)
     assert again.stage("measure").why.endswith("; the value has changed") or other == "--from measure"
     assert (world.folder / "value").read_text() == "150"
     store = toy_context(root).store
@@ -209,7 +204,7 @@ def test_other_work_is_not_gone_on_from(world: World, root: Path, change: str) -
         world.set("start", "other weights")
     else:
         config = RunConfig(name="toy", seed=7, model=config.model, data=config.data, training=config.training)
-    again = conducted(root, config)
+    again = run_toy(root, config)
     assert "goes on" not in again.stage("learn").why
     assert first.stage("learn").key in toy_context(root).store.work_keys(), "an attempt that was not continued is kept"
 
@@ -220,7 +215,7 @@ def test_work_that_another_process_is_at_is_left_to_it(world: World, root: Path)
     world.set("value", "500")
     store = toy_context(root).store
     with store.lock(first.stage("learn").key, lambda seconds: True):
-        again = conducted(root, world.config())
+        again = run_toy(root, world.config())
     assert "goes on" not in again.stage("learn").why
     assert first.stage("learn").key in store.work_keys()
 
@@ -230,8 +225,8 @@ def test_a_newer_run_that_is_done_counts_though_it_lacks_a_stage(world: World, r
     unfinished(world, root)
     world.set("value", "150")
     store = toy_context(root).store
-    done = conducted(root, world.config())
+    done = run_toy(root, world.config())
     store.runs.save(replace(done, stages=tuple(stage for stage in done.stages if stage.stage != "shape")))
     world.set("value", "155")
-    again = conducted(root, world.config())
+    again = run_toy(root, world.config())
     assert "unfinished" not in again.stage("measure").why

@@ -14,7 +14,7 @@ from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain
 from fleetune.store import RunRecord
 from flows.context import StageSelection
 from flows.runner import Runner, run_without_prefect
-from tests.flows.toy_pipeline import World, toy_context
+from tests.flows.toy_pipeline import World, run_toy, toy_context
 
 END_S = 20
 
@@ -26,14 +26,14 @@ def test_a_failing_stage_keeps_its_words_and_its_exit_code(
     """The run ends with the stage's error, run.json names stage and reason, and earlier outputs stay."""
     world.set("fail-learn", str(code))
     with pytest.raises(kind, match="^learn cannot go on, as the world has it$"):
-        run_without_prefect(Runner(toy_context(root), world.config(), StageSelection()))
+        run_toy(root, world.config())
     record = toy_context(root).store.runs.load("latest")
     assert (record.state, record.exit_code, record.error) == ("failed", code, "learn cannot go on, as the world has it")
     states = {stage.stage: stage.state for stage in record.stages}
     assert states == {"measure": "done", "shape": "done", "learn": "failed", "watch": "stopped", "score": "waiting"}
     assert world.started() == ["shape", "learn"]
     world.clear("fail-learn")
-    again = run_without_prefect(Runner(toy_context(root), world.config(), StageSelection()))
+    again = run_toy(root, world.config())
     assert again.stage("learn").why == f"ran: {record.id} did not finish it"
     assert world.started() == ["learn", "score"]
 
@@ -97,7 +97,7 @@ def test_a_run_killed_in_any_stage_is_finished_by_the_next(
     # By keys: the kill may come after a stage's outputs were stored and before the record says so.
     stored = [name for name in world.started() if store.find(killed.stage(name).key) is not None]
     world.clear(f"stop-{stage}")
-    record = run_without_prefect(Runner(toy_context(root), world.config(), StageSelection()))
+    record = run_toy(root, world.config())
     assert record.state == "done" and all(one.state == "done" for one in record.stages)
     assert stage not in stored
     assert world.started() == [name for name in ("shape", "learn", "score") if name not in stored]
@@ -111,13 +111,13 @@ def test_stopping_a_run_leaves_no_process(world: World, root: Path) -> None:
     runner = Runner(toy_context(root), world.config(), StageSelection())
     ended: list[BaseException] = []
 
-    def conduct_it() -> None:
+    def run_it() -> None:
         try:
             run_without_prefect(runner)
         except FleetuneError as error:
             ended.append(error)
 
-    thread = threading.Thread(target=conduct_it)
+    thread = threading.Thread(target=run_it)
     thread.start()
     process = psutil.Process(int((world.folder / "here").read_text()))
     runner.stop()
@@ -131,10 +131,10 @@ def test_two_runs_at_once_do_the_work_once(world: World, root: Path) -> None:
     """Both runs finish with the same artifacts, and every stage with a key ran once."""
     records = []
 
-    def conduct_it() -> None:
-        records.append(run_without_prefect(Runner(toy_context(root), world.config(), StageSelection())))
+    def run_it() -> None:
+        records.append(run_toy(root, world.config()))
 
-    threads = [threading.Thread(target=conduct_it) for _ in range(2)]
+    threads = [threading.Thread(target=run_it) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:

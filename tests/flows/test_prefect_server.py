@@ -43,7 +43,7 @@ sys.stdin.readline()
 """
 
 
-def server_of(process: psutil.Process) -> bool:
+def is_server(process: psutil.Process) -> bool:
     """True when a process is the server; a process that has just ended has no command line."""
     try:
         return "flows.prefect_server" in process.cmdline()
@@ -69,7 +69,7 @@ def test_the_server_answers_nobody_else(tmp_path: Path) -> None:
         assert (unknown, wrong, known, runs) == (401, 401, 200, 0)
         assert "PREFECT_API_AUTH_STRING" not in names.split() and "PREFECT_HOME" in names.split()
         children = psutil.Process(process.pid).children()  # the other one may still be ending
-        (child,) = (each for each in children if server_of(each))
+        (child,) = (each for each in children if is_server(each))
         assert all(secret not in text for text in (*child.cmdline(), *child.environ().values()))
         assert all(each.laddr.ip == "127.0.0.1" for each in child.net_connections() if each.status == "LISTEN")
         process.stdin.write("\n")
@@ -113,11 +113,11 @@ def test_the_flow_on_the_embedded_server(world: World, root: Path, monkeypatch: 
 
     done = subprocess.run(command(world, root), capture_output=True, text=True, timeout=END_S, check=False)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
+    report = json.loads(done.stdout.splitlines()[-1])
     stages = ("measure", "shape", "learn", "watch", "score")
-    assert told["first"] == dict.fromkeys(stages, "Completed")
-    assert told["second"] == {**told["first"], "shape": "Cached", "learn": "Cached", "score": "Cached"}
-    assert told["error"] == [65, "score cannot go on, as the world has it"]
-    assert told["flow states"].count("Completed") == 2 and told["flow states"].count("Infeasible") == 1
+    assert report["first"] == dict.fromkeys(stages, "Completed")
+    assert report["second"] == {**report["first"], "shape": "Cached", "learn": "Cached", "score": "Cached"}
+    assert report["error"] == [65, "score cannot go on, as the world has it"]
+    assert report["flow states"].count("Completed") == 2 and report["flow states"].count("Infeasible") == 1
     assert done.stderr == "", "nothing but what listeners hear"
     assert [run.state for run in toy_context(root).store.runs.all()] == ["failed", "done", "done", "interrupted"]

@@ -15,12 +15,7 @@ from flows.preflight import predict_run
 from flows.runner import Runner, run_without_prefect
 from flows.tracking import StageEvent
 from stages.catalog import STAGES, find_stage
-from tests.flows.toy_pipeline import World, toy_context
-
-
-def conducted(root: Path, config: RunConfig, numpy: str = "1.0", **selection: str) -> RunRecord:
-    """Run the toy pipeline once."""
-    return run_without_prefect(Runner(toy_context(root, numpy=numpy), config, StageSelection(**selection)))
+from tests.flows.toy_pipeline import World, run_toy, toy_context
 
 
 def reasons(record: RunRecord) -> dict[str, str]:
@@ -30,10 +25,10 @@ def reasons(record: RunRecord) -> dict[str, str]:
 
 def test_the_same_run_twice_runs_nothing_the_second_time(world: World, root: Path) -> None:
     """Stages that measure or follow run again; all others are reused from the first run."""
-    first = conducted(root, world.config())
+    first = run_toy(root, world.config())
     assert reasons(first) == dict.fromkeys(("shape", "learn", "score"), "ran: never run before")
     assert world.started() == ["shape", "learn", "score"]
-    second = conducted(root, world.config())
+    second = run_toy(root, world.config())
     assert world.started() == []
     assert reasons(second) == dict.fromkeys(("shape", "learn", "score"), f"reused: same key as {first.id}")
     assert second.outputs == first.outputs
@@ -57,9 +52,9 @@ def test_one_setting_reruns_exactly_what_depends_on_it(
 ) -> None:
     """Stages that do not read the setting are reused; its readers name the setting, and later stages the changed
     input."""
-    conducted(root, world.config())
+    run_toy(root, world.config())
     world.started()
-    again = conducted(root, world.config(**training))
+    again = run_toy(root, world.config(**training))
     assert world.started() == reran
     given = reasons(again)
     assert given == {**given, **said}
@@ -69,25 +64,25 @@ def test_one_setting_reruns_exactly_what_depends_on_it(
 def test_an_edit_of_the_data_reruns_what_depends_on_it(world: World, root: Path) -> None:
     """The stage that reads the data names them; later stages run only if its output has changed."""
     world.set("data", "abc")
-    conducted(root, world.config())
+    run_toy(root, world.config())
     world.started()
     world.set("data", "abd")
-    again = conducted(root, world.config())
+    again = run_toy(root, world.config())
     assert reasons(again)["shape"] == "ran: data changed"
     assert world.started() == ["shape"], "the toy stage makes the same of any data, so the rest is reused"
 
 
 def test_another_version_of_a_package_reruns_what_computes_with_it(world: World, root: Path) -> None:
     """Only the stage that names the package runs again."""
-    conducted(root, world.config())
-    again = conducted(root, world.config(), numpy="2.0")
+    run_toy(root, world.config())
+    again = run_toy(root, world.config(), numpy="2.0")
     assert reasons(again)["shape"] == "ran: numpy version changed"
     assert reasons(again)["learn"].startswith("reused: ")
 
 
 def test_an_edit_of_the_code_reruns_what_runs_it(world: World, root: Path) -> None:
     """Bug: a run was reused after a change of training's code; stages that run the file name it."""
-    conducted(root, world.config())
+    run_toy(root, world.config())
     world.started()
     edited = toy_context(root, code={"tests/flows/toy_pipeline.py": "d1", "tests/other.py": "d0"})
     again = run_without_prefect(Runner(edited, world.config(), StageSelection()))
@@ -98,13 +93,13 @@ def test_an_edit_of_the_code_reruns_what_runs_it(world: World, root: Path) -> No
 
 def test_a_measurement_within_tolerance_keeps_the_stored_one(world: World, root: Path) -> None:
     """A deviation of 5 % changes no digest; 20 % does, and the readers name the changed input."""
-    first = conducted(root, world.config())
+    first = run_toy(root, world.config())
     world.started()
     world.set("value", "105")
-    near = conducted(root, world.config())
+    near = run_toy(root, world.config())
     assert near.outputs == first.outputs and world.started() == []
     world.set("value", "120")
-    far = conducted(root, world.config())
+    far = run_toy(root, world.config())
     assert far.stage("measure").why == "ran: measured in every run; the value has changed"
     assert reasons(far)["shape"] == "ran: input value changed"
     assert world.started() == ["shape", "learn", "score"]
@@ -112,18 +107,18 @@ def test_a_measurement_within_tolerance_keeps_the_stored_one(world: World, root:
 
 def test_a_config_of_another_name_reuses_but_does_not_compare(world: World, root: Path) -> None:
     """Keys do not depend on config names; reasons are differences from runs of the same name only."""
-    first = conducted(root, world.config())
-    other = conducted(root, world.config("other", learning_rate=0.5))
+    first = run_toy(root, world.config())
+    other = run_toy(root, world.config("other", learning_rate=0.5))
     assert reasons(other)["shape"] == f"reused: same key as {first.id}"
     assert reasons(other)["learn"] == "ran: never run before"
 
 
 def test_a_deleted_artifact_is_made_again(world: World, root: Path) -> None:
     """A key whose artifact is gone is not reused, and the reason says so."""
-    first = conducted(root, world.config())
+    first = run_toy(root, world.config())
     world.started()
     toy_context(root).store.storage.remove(f"artifacts/weights/{first.outputs['weights']}")
-    again = conducted(root, world.config())
+    again = run_toy(root, world.config())
     assert reasons(again)["learn"] == f"ran: its artifacts are gone from the store, {first.id} had them"
     assert world.started() == ["learn"]
 
@@ -137,7 +132,7 @@ def test_a_run_that_is_reused_looks_at_what_it_points_to(
 ) -> None:
     """Bug: a checkpoint with a flipped byte was reused; damaged artifacts are made anew with the reason, and later
     stages are reused if their inputs come out the same."""
-    first = conducted(root, world.config())
+    first = run_toy(root, world.config())
     world.started()
     store = toy_context(root).store
     folder = store.folder(kind, first.outputs[kind])
@@ -148,48 +143,48 @@ def test_a_run_that_is_reused_looks_at_what_it_points_to(
         file.unlink()
     else:
         (folder / "manifest.json").write_bytes(bytes(100))
-    again = conducted(root, world.config())
+    again = run_toy(root, world.config())
     assert world.started() == [stage] and again.outputs == first.outputs
     said = {"a flipped bit": "is corrupt, its content is not", "a file gone": "is missing"}.get(harm, "not JSON")
     assert reasons(again)[stage].startswith(f"ran: {folder}") and said in reasons(again)[stage]
     assert not store.first_bad(kind, first.outputs[kind])
-    assert set(reasons(conducted(root, world.config())).values()) <= {
+    assert set(reasons(run_toy(root, world.config())).values()) <= {
         f"reused: same key as {run.id}" for run in (first, again)
     }
 
 
 def test_a_corrupt_artifact_is_named_before_it_is_read(world: World, root: Path) -> None:
     """When the stage that made it may not run, the run fails with the file's name and exit code 64."""
-    first = conducted(root, world.config())
+    first = run_toy(root, world.config())
     world.started()
     store = toy_context(root).store
     (store.folder("shape", first.outputs["shape"]) / "shape").write_text("other")
     with pytest.raises(Refused, match="shape: file of the shape artifact is corrupt.*; delete the artifact's folder"):
-        conducted(root, world.config(learning_rate=0.5), only="learn")
+        run_toy(root, world.config(learning_rate=0.5), only="learn")
     assert world.started() == []
     assert (store.runs.load("latest").state, store.runs.load("latest").exit_code) == ("failed", 64)
 
 
 def test_from_runs_a_known_stage_again_and_only_stops_after_one(world: World, root: Path) -> None:
     """Earlier stages are taken from the store, measurements too."""
-    first = conducted(root, world.config())
+    first = run_toy(root, world.config())
     world.started()
-    forced = conducted(root, world.config(), from_stage="learn")
+    forced = run_toy(root, world.config(), from_stage="learn")
     assert forced.stage("measure").how == "reused"
     assert reasons(forced)["learn"] == "ran: asked for with --from"
     assert world.started() == ["learn"], "it made the same again, so what follows is reused"
-    alone = conducted(root, world.config(learning_rate=0.5), only="learn")
+    alone = run_toy(root, world.config(learning_rate=0.5), only="learn")
     assert [stage.stage for stage in alone.stages] == ["measure", "shape", "learn"]
     assert world.started() == ["learn"] and alone.stage("shape").outputs == first.stage("shape").outputs
 
 
 def test_until_ends_the_run_well_after_a_stage(world: World, root: Path) -> None:
     """--until ends the run after a stage, and a whole run reuses those stages."""
-    short = conducted(root, world.config(), until="shape")
+    short = run_toy(root, world.config(), until="shape")
     assert [stage.stage for stage in short.stages] == ["measure", "shape"] and short.state == "done"
     world.started()
-    assert conducted(root, world.config()).stage("shape").how == "reused"
-    assert conducted(root, world.config(), from_stage="shape", until="shape").stage("shape").how == "ran"
+    assert run_toy(root, world.config()).stage("shape").how == "reused"
+    assert run_toy(root, world.config(), from_stage="shape", until="shape").stage("shape").how == "ran"
 
 
 @pytest.mark.parametrize(
@@ -223,7 +218,7 @@ def test_what_must_be_in_the_store_is_asked_for_at_once(world: World, root: Path
     ):
         with pytest.raises(Refused, match=said):
             predict_run(Runner(toy_context(root), world.config(), StageSelection(**selection)))
-    conducted(root, world.config())
+    run_toy(root, world.config())
     with pytest.raises(Refused, match="stage shape has to run first \\(training.batch_samples changed\\)"):
         predict_run(Runner(toy_context(root), world.config(batch_samples=64), StageSelection(from_stage="learn")))
 
@@ -239,7 +234,7 @@ def test_a_dry_run_says_what_would_happen_and_writes_nothing(world: World, root:
         "ran: input shape is made anew",
     ]
     assert not root.exists() and empty.state == "planned"
-    conducted(root, world.config())
+    run_toy(root, world.config())
     world.started()
     planned = predict_run(Runner(toy_context(root), world.config(learning_rate=0.5), StageSelection()))
     assert [stage.how for stage in planned.stages] == ["ran", "reused", "ran", "ran", "ran"]
@@ -254,7 +249,7 @@ def test_a_run_collects_what_killed_ones_left_half_written(world: World, root: P
     """The start of a run deletes half-written artifacts of killed runs."""
     left = root / "artifacts" / "weights" / f".{'0' * 32}.{'1' * 32}.part"
     left.mkdir(parents=True)
-    conducted(root, world.config())
+    run_toy(root, world.config())
     assert not left.exists()
 
 
@@ -302,7 +297,7 @@ def test_a_run_notes_which_commit_of_the_hub_it_reads(world: World, root: Path) 
 
 def test_a_run_is_written_down(world: World, root: Path) -> None:
     """run.json has config, seed and code version, and for each stage key, state, times, digests and reason."""
-    record = conducted(root, world.config())
+    record = run_toy(root, world.config())
     plain = json.loads((root / "runs" / record.id / "run.json").read_text())
     assert (plain["state"], plain["seed"], plain["config"]["name"]) == ("done", 0, "toy")
     assert (plain["commit"], plain["dirty"]) == ("c0ffee", True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from fleetune.contracts import json_io
 from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig, TrainingRequest
 from fleetune.errors import Infeasible, Refused, TryAgain
-from fleetune.store import Store
+from fleetune.store import RunRecord, Store
 from flows.context import RunContext, StageSelection
 from flows.provenance import Commit
 from flows.runner import Runner, run_without_prefect
@@ -144,7 +144,12 @@ def toy_context(
     )
 
 
-def a_stage(context: StageContext) -> None:
+def run_toy(root: Path, config: RunConfig, numpy: str = "1.0", **selection: str) -> RunRecord:
+    """Run the toy pipeline once."""
+    return run_without_prefect(Runner(toy_context(root, numpy=numpy), config, StageSelection(**selection)))
+
+
+def toy_stage(context: StageContext) -> None:
     """Any stage: add a line to `started`, do as the world says, write one file per output."""
     name, world = context.task.stage, Path(context.task.config["data"]["source"])
     with (world / "started").open("a") as started:
@@ -189,4 +194,4 @@ if __name__ == "__main__":
         config = json_io.read(RunConfig, Path(sys.argv[2]))
         run_without_prefect(Runner(toy_context(Path(sys.argv[3])), config, StageSelection()))
     else:
-        main(a_stage)
+        main(toy_stage)

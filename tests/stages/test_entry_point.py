@@ -18,7 +18,7 @@ from stages import entry_point
 END_S = 120
 
 
-def a_task(folder: Path, how: str) -> Path:
+def write_task(folder: Path, how: str) -> Path:
     """A task file for the misbehaving stage."""
     task = StageTask(
         stage="misbehave", run="r", seed=0, config={"how": how}, inputs={}, output=str(folder / "out"), work=str(folder)
@@ -27,7 +27,9 @@ def a_task(folder: Path, how: str) -> Path:
     return folder / "task.json"
 
 
-def ended(*arguments: str, module: str = "tests.stages.misbehaving_stage") -> tuple[int, list[dict[str, object]], str]:
+def run_process(
+    *arguments: str, module: str = "tests.stages.misbehaving_stage"
+) -> tuple[int, list[dict[str, object]], str]:
     """Run a stage; its exit code, stdout as JSON objects, and stderr."""
     done = subprocess.run(
         [sys.executable, "-m", module, *arguments], capture_output=True, text=True, timeout=END_S, check=False
@@ -37,7 +39,7 @@ def ended(*arguments: str, module: str = "tests.stages.misbehaving_stage") -> tu
 
 def test_a_stage_that_ends_well_speaks_json_only(tmp_path: Path) -> None:
     """stdout holds progress and notes only, output of libraries goes to the log, and the exit code is 0."""
-    code, events, log = ended("--task", str(a_task(tmp_path, "well")))
+    code, events, log = run_process("--task", str(write_task(tmp_path, "well")))
     assert code == 0
     assert events == [
         {"event": "progress", "what": "oddities", "done": 1, "total": 3, "unit": "steps"},
@@ -58,14 +60,14 @@ def test_a_stage_that_ends_well_speaks_json_only(tmp_path: Path) -> None:
 )
 def test_an_error_is_the_last_line_and_the_exit_code(tmp_path: Path, how: str, code: int, message: str) -> None:
     """An error is one sentence on the last line, without a traceback."""
-    found, events, log = ended("--task", str(a_task(tmp_path, how)))
+    found, events, log = run_process("--task", str(write_task(tmp_path, how)))
     assert (found, events[-1]) == (code, {"event": "error", "message": message})
     assert "Traceback" not in log
 
 
 def test_the_unexpected_is_one_sentence_and_a_traceback_in_the_log(tmp_path: Path) -> None:
     """An unexpected exception is one sentence with exit code 75; its traceback is on stderr."""
-    code, events, log = ended("--task", str(a_task(tmp_path, "unexpected")))
+    code, events, log = run_process("--task", str(write_task(tmp_path, "unexpected")))
     assert code == 75
     assert str(events[-1]["message"]).startswith("the stage failed unexpectedly (KeyError: 'a key nobody thought of')")
     assert "Traceback" in log and "raise RAISED[how]" in log
@@ -73,7 +75,7 @@ def test_the_unexpected_is_one_sentence_and_a_traceback_in_the_log(tmp_path: Pat
 
 def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
     """Bug: a full disk was an unforeseen OSError; the message names the disk of the work folder and the remedy."""
-    code, events, _ = ended("--task", str(a_task(tmp_path, "full disk")))
+    code, events, _ = run_process("--task", str(write_task(tmp_path, "full disk")))
     assert code == 75
     message = str(events[-1]["message"])
     assert message.startswith(f"the disk of {tmp_path} (mounted at /") and " free of " in message
@@ -84,7 +86,7 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
 
 def test_an_error_is_told_though_the_log_lies_on_a_full_disk(tmp_path: Path) -> None:
     """The error is reported although its traceback cannot be written to the full disk of the log."""
-    task = a_task(tmp_path, "unexpected")
+    task = write_task(tmp_path, "unexpected")
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "tests.stages.misbehaving_stage", "--task", str(task)],
@@ -109,7 +111,7 @@ def test_an_error_is_told_though_the_log_lies_on_a_full_disk(tmp_path: Path) -> 
 )
 def test_bad_usage_is_refused(arguments: tuple[str, ...], said: str) -> None:
     """Wrong arguments end in one sentence and exit code 64, before anything is done."""
-    code, events, _ = ended(*arguments)
+    code, events, _ = run_process(*arguments)
     assert code == 64
     assert [event["event"] for event in events] == ["error"]
     assert said in str(events[0]["message"])
@@ -117,15 +119,15 @@ def test_bad_usage_is_refused(arguments: tuple[str, ...], said: str) -> None:
 
 def test_a_task_with_an_unknown_key_is_refused(tmp_path: Path) -> None:
     """The message names the unknown key."""
-    path = a_task(tmp_path, "well")
+    path = write_task(tmp_path, "well")
     path.write_text(json.dumps({**json.loads(path.read_text()), "colour": 3}))
-    code, events, _ = ended("--task", str(path))
+    code, events, _ = run_process("--task", str(path))
     assert code == 64 and "colour: unknown key" in str(events[-1]["message"])
 
 
 def test_sigterm_ends_the_stage_and_its_children(tmp_path: Path) -> None:
     """SIGTERM ends the stage and its children with exit code 75 and a sentence."""
-    command = [sys.executable, "-m", "tests.stages.misbehaving_stage", "--task", str(a_task(tmp_path, "wait"))]
+    command = [sys.executable, "-m", "tests.stages.misbehaving_stage", "--task", str(write_task(tmp_path, "wait"))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as stage:
         assert stage.stdout is not None
         lines = (json.loads(line) for line in stage.stdout)
@@ -150,7 +152,7 @@ def test_training_on_devices_that_are_not_there_is_refused(tmp_path: Path) -> No
         stage="train", run="r", seed=0, config={}, inputs={"fleet": str(tmp_path)}, output=str(tmp_path), work="w"
     )
     json_io.write(task, tmp_path / "task.json")
-    code, events, _ = ended("--task", str(tmp_path / "task.json"), module="stages.train")
+    code, events, _ = run_process("--task", str(tmp_path / "task.json"), module="stages.train")
     assert code == 64
     assert events[-1]["message"] == "device nano-0 is simulated: a run with it ends after plan; use --until plan"
 
