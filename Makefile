@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test lint engine engine-stop images clean
+.PHONY: demo test lint up down engine engine-stop images clean
 
 demo: $(STAMP)
 	$(BIN)/fleetune run configs/runs/demo.yaml
@@ -19,6 +19,13 @@ lint: $(STAMP)
 	$(BIN)/ruff check -q .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+# Prefect's UI, a worker and the deployments of the store in runs/; PORT=... for another port than 4200.
+up: $(STAMP)
+	@$(BIN)/fleetune up $(if $(PORT),--port $(PORT))
+
+down: $(STAMP)
+	@$(BIN)/fleetune down
 
 # Containers: an engine where none answers, what ends it again, and the images that stages run in, those of them that
 # have changed: all three, or ONLY='mounted plan'; BASE_IMAGE=... for another base. A container of fleetune-mounted finds

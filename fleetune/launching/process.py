@@ -25,8 +25,8 @@ CHILD_ENVIRONMENT = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",  # its progress bars would fill the logs
 }
 
-NOT_INHERITED = ("PREFECT_API_AUTH_STRING",)
-"""Secrets between this process and its Prefect server, which stages must not reach."""
+NOT_INHERITED = ("PREFECT_API_AUTH_STRING", "PREFECT_SERVER_DATABASE_CONNECTION_URL")
+"""Secrets of Prefect's server, its clients and its database, which stages must not reach."""
 
 # The kernel ties a child to the thread that started it, so one thread that lasts as long as this process starts all.
 _STARTER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fleetune-launching")

@@ -6,11 +6,22 @@ import typer
 
 from flows.cli.options import CommonOptions, with_common_options
 
-Port = Annotated[int, typer.Option(min=0, max=65535, help="Port of the server, on loopback.")]
+Port = Annotated[int, typer.Option(min=1, max=65535, help="Port of the server, on loopback.")]
+Password = Annotated[
+    bool | None, typer.Option(help="Ask for a password; by default if other people log in to this machine.")
+]
+Database = Annotated[
+    str | None,
+    typer.Option(
+        envvar="PREFECT_SERVER_DATABASE_CONNECTION_URL",
+        metavar="URL",
+        help="Database of the server, such as postgresql+asyncpg://user:password@host/name; else SQLite in the store.",
+    ),
+]
 
 
 @with_common_options
-def up(options: CommonOptions, port: Port = 4200) -> None:
+def up(options: CommonOptions, port: Port = 4200, password: Password = None, database: Database = None) -> None:
     """Start Prefect's server with its UI, a worker, and the deployments of this store; nothing if they run."""
     from fleetune.contracts import json_io
     from flows.service import control
@@ -18,7 +29,8 @@ def up(options: CommonOptions, port: Port = 4200) -> None:
 
     local = options.folder()
     out = options.console()
-    service = control.up(local, options.root, port, (lambda line: None) if options.as_json else out.print)
+    wanted = control.ServiceOptions(port=port, password=password, database=database)
+    service = control.up(local, options.root, wanted, (lambda line: None) if options.as_json else out.print)
     auth_string = ServiceFiles(local).auth_string(service)
     store = f"{service.address}{store_path(auth_string)}/"
     if options.as_json:
@@ -27,7 +39,7 @@ def up(options: CommonOptions, port: Port = 4200) -> None:
     out.print(f"Prefect's UI    {service.address}")
     out.print(f"Runs and files  {store}")
     if auth_string:
-        out.print(f"Password        {auth_string} (this machine has other users)")
+        out.print(f"Password        {auth_string}")
     out.print("Stop it with    fleetune down")
 
 

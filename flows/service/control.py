@@ -7,15 +7,29 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from fleetune.contracts.record import record
 from fleetune.errors import Refused, TryAgain, by_exit_code
 from fleetune.launching.process import child_command, inherited_environment
+from flows.service.keeper import DATABASE
 from flows.service.record import ServiceFiles, ServiceRecord
 
 END_S, ASK_S = 60.0, 0.1
 PORT = 4200
+PASSWORD = {None: "auto", True: "yes", False: "no"}
 
 
-def up(local: Path, root: str, port: int, tell: Callable[[str], None]) -> ServiceRecord:
+@record
+class ServiceOptions:
+    """What `up` can be told."""
+
+    port: int = PORT
+    password: bool | None = None
+    """The server asks for a password; None: if other people log in to this machine."""
+    database: str | None = None
+    """SQLAlchemy URL of the server's database; None: what the environment says, else a SQLite file in the store."""
+
+
+def up(local: Path, root: str, options: ServiceOptions, tell: Callable[[str], None]) -> ServiceRecord:
     """Start the service of a store unless it runs; returns its record. Raises the error that the start ended with."""
     files = ServiceFiles(local)
     if (running := files.running()) is not None:
@@ -23,41 +37,52 @@ def up(local: Path, root: str, port: int, tell: Callable[[str], None]) -> Servic
     if files.starting():
         raise TryAgain(f"{root}: its service is starting or ending; try again in a few seconds")
     files.folder.mkdir(parents=True, exist_ok=True)
+    url = options.database or os.environ.get(DATABASE)
+    database = {DATABASE: url} if url else {}
     with (files.folder / "keeper.log").open("ab") as log:
         keeper = subprocess.Popen(
-            [*child_command(0), "flows.service.keeper", str(port), root],
-            env={**inherited_environment(os.environ), "PYTHONSAFEPATH": "1"},
+            [*child_command(0), "flows.service.keeper", str(options.port), root, PASSWORD[options.password]],
+            env={**inherited_environment(os.environ), **database, "PYTHONSAFEPATH": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,
             start_new_session=True,
             text=True,
         )
+    try:
+        _follow(keeper, tell)
+    except BaseException:
+        keeper.terminate()  # Ctrl-C while it starts; it has ended already after an error of its own
+        raise
+    service = files.running()
+    if service is None:
+        raise TryAgain(f"the service ended while it started; see {files.folder / 'keeper.log'}, and run it again")
+    return service
+
+
+def _follow(keeper: "subprocess.Popen[str]", tell: Callable[[str], None]) -> None:
+    """Tell what a starting keeper prints until it is ready; raises the error that it ends with."""
     assert keeper.stdout is not None
     for line in keeper.stdout:
         word, _, text = line.strip().partition(" ")
         if word == "ready":
-            break
+            return
         if word in ("refused", "failed"):
             raise by_exit_code(keeper.wait(), text)
         tell(line.strip())
-    record = files.running()
-    if record is None:
-        raise TryAgain(f"the service ended while it started; see {files.folder / 'keeper.log'}, and run it again")
-    return record
 
 
 def down(local: Path, root: str, pause: Callable[[float], None] = time.sleep) -> ServiceRecord:
     """Stop the service of a store and everything that it started; returns the record it had."""
     files = ServiceFiles(local)
-    record = files.running()
-    if record is None:
+    service = files.running()
+    if service is None:
         if files.starting():
             raise TryAgain(f"{root}: its service is starting or ending; try again in a few seconds")
         raise Refused(f"{root}: no service runs for this store; start one with: fleetune up")
-    os.kill(record.keeper, signal.SIGTERM)  # the lock is held, so that this process id is the keeper's
+    os.kill(service.keeper, signal.SIGTERM)  # the lock is held, so that this process id is the keeper's
     for _ in range(int(END_S / ASK_S)):
         if not files.starting():
-            return record
+            return service
         pause(ASK_S)
-    raise TryAgain(f"the service (process {record.keeper}) did not end within {END_S:.0f} s; run it again")
+    raise TryAgain(f"the service (process {service.keeper}) did not end within {END_S:.0f} s; run it again")

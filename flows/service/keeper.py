@@ -1,4 +1,4 @@
-"""`python -m flows.service.keeper PORT ROOT`: keeps Prefect's server and a worker running until it is terminated.
+"""`python -m flows.service.keeper PORT ROOT PASSWORD`: keeps Prefect's server and a worker running until terminated.
 
 It holds the service's lock, so that a store has one service at most. Its children die with it. Lines on stdout tell the
 command that started it what happens; the last is `ready`, or `refused REASON`.
@@ -22,6 +22,8 @@ from flows.provenance import version_of
 from flows.service.record import ServiceFiles, ServiceRecord, other_people
 
 POOL = "fleetune"
+DATABASE = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
+"""Prefect's variable for its database: by default a SQLite file in the store. Only the server gets it."""
 START_S, ASK_S, LOOK_S = 180.0, 0.2, 1.0
 SERVER_GRACE_S, WORKER_GRACE_S = 10.0, 20.0
 MOST_PAUSE_S = 60.0
@@ -34,16 +36,19 @@ SETTINGS = {
     "PREFECT_RUNNER_POLL_FREQUENCY": "2",
     "PREFECT_WORKER_QUERY_SECONDS": "2",
     "PREFECT_WORKER_PREFETCH_SECONDS": "5",
+    "PREFECT_CLIENT_MAX_RETRIES": "10",  # a locked SQLite file answers 503
 }
 
 
 class Keeper:
     """The server and the worker of one store."""
 
-    def __init__(self, root: str, port: int, tell: Callable[[str], None]) -> None:
+    def __init__(self, root: str, port: int, password: str, tell: Callable[[str], None]) -> None:
+        """`password`: `yes`, `no`, or `auto`, which asks for one on a machine that other people log in to."""
         self._store = Store(root)
         self._root = str(self._store.root) if "://" in root else str(Path(root).resolve())
         self._port = port
+        self._password = password
         self._tell = tell
         self._files = ServiceFiles(self._store.local)
         self._stop = threading.Event()
@@ -69,7 +74,7 @@ class Keeper:
             lock.release()
 
     def _start(self) -> None:
-        if other_people(os.getuid()):
+        if self._password == "yes" or (self._password == "auto" and other_people(os.getuid())):
             self._auth = f"fleetune:{self._files.secret()}"
         self._tell("starting Prefect's server (the first start creates its database)")
         self._start_server()
@@ -102,11 +107,12 @@ class Keeper:
         return {**given, **own, **({CLIENT_SECRET: self._auth} if self._auth else {})}
 
     def _launch(self, name: str, module: str, *arguments: str, first_line: str = "") -> Job:
+        database = {DATABASE: os.environ[DATABASE]} if name == "server" and DATABASE in os.environ else {}
         job = ProcessLauncher().start(
             Command(
                 module=module,
                 arguments=arguments,
-                environment=self._environment(),
+                environment={**self._environment(), **database},
                 first_line=first_line.encode(),
                 log=self._files.folder / f"{name}.log",
             )
@@ -180,7 +186,8 @@ def main() -> None:
         except BrokenPipeError:  # the command that started it has ended
             sys.stdout = sys.stderr
 
-    keeper = Keeper(sys.argv[2], int(sys.argv[1]), tell)
+    port, root, password = sys.argv[1:]
+    keeper = Keeper(root, int(port), password, tell)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, keeper.stop)
     try:
