@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+from coolname import data as coolname_data
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
@@ -20,8 +21,8 @@ from flows.run_log import RunLog
 from flows.runner import Runner
 from flows.stage_tasks import failed_state, perform
 
-GENERATED_NAME = re.compile(r"[a-z]+-[a-z]+")
-"""Names that Prefect makes up, such as `quick-otter`; any other was typed by somebody."""
+NAME_OF_FORM = re.compile(r"[A-Z][a-z]+-[A-Z][A-Za-z' -]*")
+"""Names that the form of the UI makes up, such as `Practical-Tang`."""
 
 
 def run_request(request: RunRequest, root: str) -> State[Any]:
@@ -47,10 +48,17 @@ def run_request(request: RunRequest, root: str) -> State[Any]:
 
 
 def name_flow_run(title: str) -> None:
-    """Give the current flow run a title, unless somebody has typed one."""
-    if GENERATED_NAME.fullmatch(flow_run.name or ""):
+    """Give the current flow run a title, unless somebody has typed a name."""
+    if is_made_up(flow_run.name or ""):
         with get_client(sync_client=True) as client:
             client.update_flow_run(flow_run.id, name=title)
+
+
+def is_made_up(name: str) -> bool:
+    """True for a name of the kind that Prefect gives to a run without one: `quick-otter`, `Practical-Tang`."""
+    words = name.split("-")
+    known = {word for part in coolname_data.config.values() for word in part.get("words", ()) if isinstance(word, str)}
+    return bool(NAME_OF_FORM.fullmatch(name)) or (len(words) == 2 and known.issuperset(words))
 
 
 def _remember(run: str) -> None:

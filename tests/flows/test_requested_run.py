@@ -1,0 +1,18 @@
+"""Names of runs that were started in the UI."""
+
+import pytest
+from prefect.utilities.names import generate_slug
+
+from flows.requested_run import is_made_up
+
+
+def test_names_that_prefect_makes_up_are_recognized() -> None:
+    """Every name that Prefect's server makes up, and those of the UI's form, give way to a title."""
+    assert all(is_made_up(generate_slug(2)) for _ in range(500))
+    assert is_made_up("Practical-Tang") and is_made_up("Angry-Abyssinian Guinea Pig")
+
+
+@pytest.mark.parametrize("typed", ["my-run", "demo · asteroid · 40 rounds", "baseline", "nightly-2026", "lr-1e-4", ""])
+def test_names_that_people_type_stay(typed: str) -> None:
+    """A name that somebody typed is kept."""
+    assert not is_made_up(typed)
