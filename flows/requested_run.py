@@ -1,7 +1,6 @@
 """A run that somebody asked for in Prefect's UI: refused at once, named, logged, and copied as what it was."""
 
 import re
-from collections.abc import Iterable
 from typing import Any
 
 from coolname import data as coolname_data
@@ -58,7 +57,7 @@ def name_flow_run(title: str) -> None:
 def is_made_up(name: str) -> bool:
     """True for a name of the kind that Prefect gives to a run without one: `quick-otter`, `Practical-Tang`."""
     words = name.split("-")
-    lists: Iterable[dict[str, Any]] = coolname_data.config.values()
+    lists: Any = coolname_data.config.values()
     known = {word for part in lists for word in part.get("words", ()) if isinstance(word, str)}
     return bool(NAME_OF_FORM.fullmatch(name)) or (len(words) == 2 and known.issuperset(words))
 
