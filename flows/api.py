@@ -1,7 +1,8 @@
 """Python entry point of the pipeline: `run` takes a config and returns the record of its run.
 
-The config is checked first; Prefect starts only when a stage has to run, on an embedded server whose home lies in the
-store unless the user has set PREFECT_API_URL or PREFECT_HOME. Deployments use the flow `flows/finetune.py:finetune`.
+The config is checked first, and a dry run starts nothing. Then Prefect connects to the user's server (PREFECT_API_URL),
+to the one that `fleetune up` has started for the store, or to an embedded one that ends with this process. Deployments
+use the flow `flows/finetune.py:finetune`.
 """
 
 import errno
@@ -47,7 +48,7 @@ def run_with(context: RunContext, config: RunConfig, selection: StageSelection, 
     used = filesystem.folders(context.store.local)
     try:
         _check_writable(context.store.local)
-        context.listen(StageEvent(stage="run", kind="note", text="starting the pipeline engine"))
+        context.listen(StageEvent(stage="run", kind="note", text="connecting to Prefect"))
         prefect_server.ensure(context.store.local / "prefect")
         with runner:
             context.listen(StageEvent(stage="run", kind="started", text=runner.record.id))

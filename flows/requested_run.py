@@ -1,4 +1,5 @@
-"""A run that somebody asked for in Prefect's UI: refused at once, named, logged, and copied as what it was."""
+"""The body of flow `finetune`: refuses an impossible request at once, names and logs the run, and makes the run its own
+base, so that a copy of the flow run repeats the same config."""
 
 import re
 from typing import Any

@@ -1,6 +1,6 @@
 """`python -m flows.service.flow_process`: the process of one flow run that a worker starts.
 
-It holds a lock as long as it lives, by which the service distinguishes a run that is alive from one that only says so.
+It holds a lock as long as it lives, by which the service tells a live run from one whose state on the server is stale.
 It is terminated (SIGTERM, so that training leaves a checkpoint) when its worker dies. It runs the flow as Prefect's own
 engine does, except that a flow which ends in a failed state has given its reason: no traceback follows.
 """
