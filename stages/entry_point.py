@@ -14,7 +14,8 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import field
 from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
@@ -28,6 +29,7 @@ from fleetune.contracts.task import StageTask
 from fleetune.errors import FleetuneError, Refused, TryAgain
 
 END_CHILDREN_S = 2.0
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 REAPER = ".launching.docker.cleanup"  # only a suffix: a full module name would make it part of every stage's code
 
 
@@ -59,12 +61,58 @@ class Channel:
         self.say("note", text=text)
 
 
+class _Terminated(BaseException):
+    """SIGTERM or Ctrl-C as an exception in the main thread, so that open resources are closed."""
+
+
+class Termination:
+    """The request that this process should end: SIGTERM or Ctrl-C. Only the first one counts."""
+
+    def __init__(self) -> None:
+        self._deferred = False
+        self._asked = False
+
+    @property
+    def asked(self) -> bool:
+        """True once somebody has asked for the end."""
+        return self._asked
+
+    def watch(self) -> None:
+        """Handle the signals from now on."""
+        for number in SIGNALS:
+            signal.signal(number, self._handle)
+
+    @contextlib.contextmanager
+    def deferred(self) -> Iterator[None]:
+        """A context that a request does not interrupt: it only sets `asked`, and takes effect when the context ends."""
+        self._deferred = True
+        try:
+            yield
+        finally:
+            self._deferred = False
+        if self._asked:
+            raise _Terminated
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        ignore_signals()
+        self._asked = True
+        if not self._deferred:
+            raise _Terminated
+
+
+def ignore_signals() -> None:
+    """Ignore further requests to end."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
 @record
 class StageContext:
-    """The context of a stage: its task, its folders and its output channel."""
+    """The context of a stage: its task, its folders, its output channel, and the request that it should end."""
 
     task: StageTask
     channel: Channel
+    termination: Termination = field(default_factory=Termination)
 
     def input(self, kind: str) -> Path:
         """Read-only folder of an input."""
@@ -86,23 +134,20 @@ class StageContext:
         return Path(self.task.work)
 
 
-class _Terminated(BaseException):
-    """SIGTERM as an exception in the main thread, so that open resources are closed."""
-
-
 def main(stage: Callable[[StageContext], None], arguments: Sequence[str] | None = None) -> None:
     """Run a stage as this process and end with its exit code."""
     channel = Channel(_own_stdout())
-    signal.signal(signal.SIGTERM, _terminate)
+    termination = Termination()
+    termination.watch()
     code = 0
     used = filesystem.folders()
     try:
         task = _read_task(arguments)
         used = filesystem.folders(task.work)
-        stage(StageContext(task=task, channel=channel))
+        stage(StageContext(task=task, channel=channel, termination=termination))
     except FleetuneError as error:
         code = _report_error(channel, error)
-    except (_Terminated, KeyboardInterrupt):
+    except _Terminated:
         code = _report_error(channel, TryAgain("the stage was told to end before it was done; run it again to go on"))
     except Exception as error:
         with contextlib.suppress(OSError):  # the log may lie on a full disk
@@ -110,7 +155,7 @@ def main(stage: Callable[[StageContext], None], arguments: Sequence[str] | None 
         unforeseen = TryAgain(f"the stage failed unexpectedly ({_short(error)}); its log has the traceback")
         code = _report_error(channel, filesystem.disk_error(error, used) or unforeseen)
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        ignore_signals()
         _end_children()
     with contextlib.suppress(OSError):
         sys.stderr.flush()
@@ -148,11 +193,6 @@ def _report_error(channel: Channel, error: FleetuneError) -> int:
 def _short(error: Exception) -> str:
     text = " ".join(f"{type(error).__name__}: {error}".split())
     return text if len(text) <= 200 else text[:197] + "..."
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise _Terminated
 
 
 def _end_children() -> None:

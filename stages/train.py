@@ -38,6 +38,7 @@ def train(context: StageContext) -> None:
                 note=context.channel.note,
                 resumed=context.channel.resumed,
                 earlier=tuple(map(Path, context.task.earlier)),
+                stop=context.termination,
             )
         )
     # The metrics keep the forecast of the fleet that they were measured on: a later run may reuse them on another.

@@ -1,5 +1,7 @@
 """A stage's task file, and the protocol by which long work reports its progress."""
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import field
 from typing import Any, Protocol
 
@@ -72,3 +74,25 @@ class Progress(Protocol):
 
 def quiet(what: str, done: float, total: float, unit: str = "", detail: str = "") -> None:
     """Discard the report."""
+
+
+class StopRequest(Protocol):
+    """The request that this process should end, for work which then still has something to keep."""
+
+    @property
+    def asked(self) -> bool:
+        """True once somebody has asked for the end."""
+
+    def deferred(self) -> AbstractContextManager[None]:
+        """A context that a request does not interrupt: it only sets `asked`, and takes effect when the context ends."""
+
+
+class NoStopRequest:
+    """A request that nobody makes."""
+
+    asked = False
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Do nothing."""
+        yield

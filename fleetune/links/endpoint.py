@@ -37,6 +37,8 @@ class Listen:
     max_message_bytes: int = 1 << 30
     delays_s: Mapping[str, float] = field(default_factory=dict)
     """sender -> seconds to delay its messages after arrival: the latency of an emulated link."""
+    urgent: str = ""
+    """Kind of messages that `receive_urgent` returns, without a delay, while another thread is in `receive`."""
 
     def __post_init__(self) -> None:
         for sender, delay_s in self.delays_s.items():
@@ -71,7 +73,7 @@ class Endpoint:
         self._peers: dict[str, Peer] = {}
         self._context = zmq.Context(io_threads=ZMQ_IO_THREADS)
         self._closed = False
-        admission = Admission(run=run, allowed=self.allowed, limit_bytes=listen.max_message_bytes)
+        admission = Admission(run=run, allowed=self.allowed, limit_bytes=listen.max_message_bytes, urgent=listen.urgent)
         try:
             self._inbox = Inbox(self._context, keys, listen.bind, admission, note)
         except Refused:
@@ -121,10 +123,12 @@ class Endpoint:
             if self._inbox.failure:
                 raise TryAgain(f"endpoint {self.name}: {self._inbox.failure}")
             return None
-        envelope = arrived.envelope
-        parts = join_parts(envelope, arrived.frames)
-        message = Message(envelope.kind, envelope.header, parts)
-        return Received(sender=arrived.sender, message=message, at_s=arrived.at_s)
+        return _received(arrived)
+
+    def receive_urgent(self) -> Received | None:
+        """Wait for the next message of the kind `Listen.urgent`; None after `close`. For one thread."""
+        arrived = self._inbox.urgent.get()
+        return None if arrived is None else _received(arrived)
 
     @property
     def sent_bytes(self) -> dict[str, int]:
@@ -180,3 +184,9 @@ class Endpoint:
         if name not in self._peers:
             raise Refused(f"endpoint {self.name}: {name!r} is not connected; call connect first")
         return self._peers[name]
+
+
+def _received(arrived: InboundMessage) -> Received:
+    envelope = arrived.envelope
+    message = Message(envelope.kind, envelope.header, join_parts(envelope, arrived.frames))
+    return Received(sender=arrived.sender, message=message, at_s=arrived.at_s)

@@ -49,6 +49,8 @@ class Admission:
     run: str
     allowed: Mapping[str, bytes]
     limit_bytes: int
+    urgent: str = ""
+    """Kind of messages with a queue of their own."""
 
 
 class Inbox:
@@ -64,6 +66,8 @@ class Inbox:
     ) -> None:
         self.arrived: queue.SimpleQueue[InboundMessage | None] = queue.SimpleQueue()
         """Validated messages; None when the IO thread has ended."""
+        self.urgent: queue.SimpleQueue[InboundMessage | None] = queue.SimpleQueue()
+        """Validated messages of the kind `Admission.urgent`; None when the IO thread has ended."""
         self.refused = 0
         self.failure = ""
         """Error that ended the IO thread; empty while it runs and after `close`."""
@@ -143,6 +147,7 @@ class Inbox:
         finally:
             self._close_sockets()
             self.arrived.put(None)
+            self.urgent.put(None)
 
     def _poll_once(self) -> bool:
         """Wait for socket events and handle them; False after a request to close."""
@@ -177,7 +182,9 @@ class Inbox:
                 self._refuse(f"message from {sender} dropped: {error}")
                 continue
             self.last_arrival_s[sender] = arrived.at_s
-            if arrived.envelope.kind != SEQUENCE:
+            if self._admission.urgent and arrived.envelope.kind == self._admission.urgent:
+                self.urgent.put(arrived)
+            elif arrived.envelope.kind != SEQUENCE:
                 self.arrived.put(arrived)
 
     def _check(self, sender: str, frames: list[zmq.Frame]) -> InboundMessage:

@@ -31,7 +31,11 @@ from fleetune.training.optimizer import NamedOptimizer
 CHECKPOINTS = "checkpoints"
 MARK, COMMITS = "round.json", "commits.jsonl"
 MODEL, OPTIMIZER = "model|", "optimizer|"  # '|' appears in no parameter name
+SAVE = "save"
+"""Kind of the message that asks a worker for its shard while a round runs."""
 SAVING_S = 600.0
+SAVING_AT_STOP_S = 20.0
+"""Longest wait for the last checkpoint of a training that was told to end."""
 MAX_INTERVAL_ROUNDS, MIN_CHECKPOINTS, INTERVAL_S = 50, 4, 60.0
 MIN_INTERVAL_RATIO = 20.0
 """Least interval between checkpoints in multiples of the last one's duration: they take at most 5 % of the time."""
@@ -254,6 +258,9 @@ class CheckpointWriters(Protocol):
     def collect(self, devices: tuple[str, ...], folder: Path) -> None:
         """Copy the files that these devices have written to a local folder."""
 
+    def send(self, devices: tuple[str, ...], kind: str, header: dict[str, Any]) -> None:
+        """Send a control message to these devices."""
+
 
 class CheckpointSaver:
     """Schedules and saves the checkpoints of one attempt.
@@ -293,8 +300,23 @@ class CheckpointSaver:
 
     def save(self, done: int, workers: CheckpointWriters, leaders: tuple[str, ...], commits: str) -> None:
         """Wait until these devices have written their shards, collect these and mark the checkpoint as complete."""
+        self._complete(done, workers, leaders, commits, SAVING_S)
+
+    def save_now(self, done: int, workers: CheckpointWriters, leaders: tuple[str, ...], commits: str) -> None:
+        """Save the state after `done` committed rounds while the next one runs, unless it is saved already.
+
+        TryAgain if that fails or takes longer than SAVING_AT_STOP_S.
+        """
+        if done > (self.newest.mark.round if self.newest else 0):
+            self.prepare(done)
+            workers.send(leaders, SAVE, {"round": done})
+            self._complete(done, workers, leaders, commits, SAVING_AT_STOP_S)
+
+    def _complete(
+        self, done: int, workers: CheckpointWriters, leaders: tuple[str, ...], commits: str, patience_s: float
+    ) -> None:
         began_s = self._clock()
-        saved = workers.gather("saved", leaders, SAVING_S)
+        saved = workers.gather("saved", leaders, patience_s)
         workers.collect(leaders, checkpoint_folder(self._work, done))
         shards = {str(h["file"]): FileDigest(bytes=int(h["bytes"]), sha256=str(h["sha256"])) for h in saved.values()}
         before = self.newest.folder if self.newest else None

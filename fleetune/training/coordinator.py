@@ -5,7 +5,7 @@ import json
 import shutil
 import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from fleetune.clock.costs import memory_warnings
 from fleetune.contracts import json_io
 from fleetune.contracts.metrics import DeviceAmount, LinkBytes, RoundMetrics, TimelineRow, TrainingMetrics
 from fleetune.data import PreparedData
-from fleetune.errors import Refused, TryAgain
+from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.models.export import copy_tokenizer, export_model
 from fleetune.models.init_weights import INIT_WEIGHTS
 from fleetune.models.skeleton import saved_configuration
@@ -29,7 +29,7 @@ from fleetune.training.measurements import MeasuredRound, RoundMeasurements
 from fleetune.training.optimizer import learning_rate
 from fleetune.training.recovery import EVENTS, CommitLog, adopt_newest, plan_start, resume
 from fleetune.training.task import TrainingTask
-from fleetune.training.worker_group import WorkerGroup
+from fleetune.training.worker_group import StopAsked, WorkerGroup
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -84,9 +84,13 @@ def _run_rounds(
     patience_s = max(120.0, 50.0 * task.plan.objective)
     leaders = tuple(s.devices[0] for lane in task.plan.plan.lanes for s in lane.segments)
     saver = CheckpointSaver(task.training, task.work, found, task.clock)
-    with closing(CommitLog(task.work / COMMITS, rounds)) as log, WorkerGroup(task, found, events) as workers:
+    log = CommitLog(task.work / COMMITS, rounds)
+    with closing(log), WorkerGroup(task, found, events) as workers, task.stop.deferred():
         for round in range(len(rounds), task.training.rounds):
-            ready = workers.gather("ready", workers.devices, patience_s)
+            try:
+                ready = workers.gather("ready", workers.devices, patience_s, lambda: task.stop.asked)
+            except StopAsked:
+                raise _stopped(task, round, lambda done: saver.save_now(done, workers, leaders, log.text)) from None
             norm = total_norm(header["norms"] for header in ready.values())
             metrics = _round_metrics(task, round, ready, measured, norm)
             log.commit(metrics)
@@ -103,6 +107,18 @@ def _run_rounds(
             detail = f"round {round + 1} of {last}, loss {metrics.loss:.4g}"
             task.progress("training", (round + 1) * samples, last * samples, "samples", detail)
     return saver.newest, log.rounds
+
+
+def _stopped(task: TrainingTask, done: int, save: Callable[[int], None]) -> TryAgain:
+    """Save the state after `done` committed rounds; return the error that ends the training."""
+    if done == 0:
+        return TryAgain("stopped in its first round; run it again")
+    where = f"stopped after round {done} of {task.training.rounds}"
+    try:
+        save(done)
+    except FleetuneError as error:
+        return TryAgain(f"{where}, but a checkpoint was not possible ({error})")
+    return TryAgain(f"{where}, with a checkpoint of it; run it again to go on")
 
 
 def _round_metrics(

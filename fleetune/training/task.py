@@ -10,7 +10,7 @@ from fleetune.contracts.plan import Plan, PlanResult
 from fleetune.contracts.profile import Profile
 from fleetune.contracts.record import record
 from fleetune.contracts.run_config import ModelRequest, TrainingRequest
-from fleetune.contracts.task import Progress, quiet
+from fleetune.contracts.task import NoStopRequest, Progress, StopRequest, quiet
 from fleetune.launching import Sites
 
 COORDINATOR = "coordinator"
@@ -44,6 +44,8 @@ class TrainingTask:
     earlier: tuple[Path, ...] = ()
     """Work folders of unfinished attempts at the same training by other plans."""
     clock: Callable[[], float] = time.monotonic
+    stop: StopRequest = field(default_factory=NoStopRequest)
+    """Ends the training once it has a checkpoint of the last committed round."""
 
 
 @record

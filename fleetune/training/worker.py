@@ -6,6 +6,7 @@ The worker's messages and the coordinator's answers:
     loaded -> begin           all workers hold their units; the first round begins
     ready r -> commit r       gradients are complete; parameters take their step; the next round begins
               (checkpoint)    -> saved
+    save r                    -> saved: the state after r rounds, from a thread beside the running round
     stop                      ends the process, whatever it waits for
 """
 
@@ -13,7 +14,9 @@ import argparse
 import json
 import math
 import os
+import signal
 import sys
+import threading
 import time
 import traceback
 from contextlib import suppress
@@ -37,7 +40,8 @@ from fleetune.models.source import source_folder
 from fleetune.models.units import tied_parameters_by_unit
 from fleetune.models.weights import WeightReader
 from fleetune.training.assignment import assignment_of, peers_of
-from fleetune.training.checkpoints import checkpoint_folder, delete_checkpoint, restore_segment, write_shard
+from fleetune.training.checkpoints import SAVE, checkpoint_folder, delete_checkpoint, restore_segment
+from fleetune.training.committed_state import CommittedState
 from fleetune.training.exchange import Exchange, Stopped
 from fleetune.training.gradients import gradient_norms, pack_norms, tied_holders
 from fleetune.training.liveness import COMPUTING, SAVING, Heartbeat
@@ -55,13 +59,14 @@ def main() -> int:
     """Run one worker; return the exit code, 0 if the coordinator said stop."""
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--task", type=Path, required=True)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a machine that shuts down: the coordinator lets it write first
     task = json_io.read(WorkerTask, arguments.parse_args().task)
     secrets = json_io.parse(WorkerKeys, sys.stdin.buffer.readline(), "keys on stdin")
     torch.set_num_threads(task.threads)
     keys = KeyPair(public=secrets.public.encode(), secret=secrets.secret.encode())
     allowed = {name: key.encode() for name, key in secrets.peers.items()}
     allowed[COORDINATOR] = secrets.coordinator_public.encode()
-    listen = Listen(bind=task.bind, address=task.address, delays_s=task.delays_s)
+    listen = Listen(bind=task.bind, address=task.address, delays_s=task.delays_s, urgent=SAVE)
     with Endpoint(task.device, keys, allowed, run=task.run, listen=listen, note=_note) as endpoint:
         endpoint.connect(COORDINATOR, secrets.coordinator_address, allowed[COORDINATOR])
         return _serve(task, endpoint, allowed)
@@ -116,6 +121,7 @@ class _Worker:
         self._throttle = CpuThrottle(task.cores)
         if task.state is not None:
             restore_segment(Path(task.state), self._segment, self._optimizer)
+        self._state = CommittedState(self._segment, self._optimizer, task.first_round)
         self._tied = tied_holders(tied, self._assignment.lane)
         self._sent_before: dict[str, int] = {}
         self._saved: list[int] = []
@@ -131,6 +137,7 @@ class _Worker:
 
     def run(self) -> None:
         """Run rounds until the coordinator says stop."""
+        threading.Thread(target=self._save_on_request, name="save", daemon=True).start()
         self._exchange.send_control("loaded", {})
         self._exchange.recv_control("begin")
         self._beat.doing = COMPUTING
@@ -144,7 +151,7 @@ class _Worker:
             commit = self._wait_for_commit(round)
             while len(self._saved) > KEPT_CHECKPOINTS:  # the newest is complete: it was collected before this commit
                 delete_checkpoint(checkpoint_folder(Path(self._task.work), self._saved.pop(0)))
-            with self._throttle.throttled():
+            with self._throttle.throttled(), self._state.advance():
                 self._rounds.commit(round, float(commit["scale"]))
             if commit["checkpoint"] and self._assignment.is_leader:
                 self._save(round + 1)
@@ -165,12 +172,26 @@ class _Worker:
 
     def _save(self, done: int) -> None:
         """Write this segment's shard of the checkpoint after `done` rounds and report its digest."""
-        folder = checkpoint_folder(Path(self._task.work), done)
         self._beat.doing = SAVING
-        file, digest = write_shard(folder, f"segment-{self._assignment.index}", self._segment, self._optimizer)
+        self._write(done)
         self._beat.doing = COMPUTING
-        self._exchange.send_control("saved", {"round": done, "file": file, **json_io.dump(digest)})
         self._saved.append(done)
+
+    def _write(self, done: int) -> None:
+        folder = checkpoint_folder(Path(self._task.work), done)
+        file, digest = self._state.write(folder, f"segment-{self._assignment.index}", done)
+        self._exchange.send_control("saved", {"round": done, "file": file, **json_io.dump(digest)})
+
+    def _save_on_request(self) -> None:
+        """Write the state whenever the coordinator asks for it, whatever the running round waits for or computes."""
+        while (received := self._endpoint.receive_urgent()) is not None:
+            if received.sender != COORDINATOR:
+                continue
+            try:
+                self._write(int(received.message.header["round"]))
+            except (FleetuneError, OSError, RuntimeError, LookupError, TypeError, ValueError) as error:
+                why = str(error) if isinstance(error, FleetuneError) else f"{type(error).__name__}: {error}"
+                self._exchange.send_control("failed", {"why": why[:2000], "exit_code": TryAgain.exit_code})
 
     def _wait_for_commit(self, round: int) -> dict[str, Any]:
         """Wait for the commit of this round, skipping older ones, which were applied already."""

@@ -2,7 +2,10 @@
 
 import secrets
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Self
 
 from fleetune.clock import Clock
@@ -36,8 +39,14 @@ POLL_S = 0.2
 ALIVE_INTERVAL_S = 2.0
 FINAL_MESSAGE_S = 1.0
 MAX_REASON_CHARACTERS = 2000
+END_S = 3.0
+"""Seconds that workers have to end when they are told to."""
 WORKER_MESSAGES = ("hello", "loaded", "ready", "saved")
 """Kinds of messages that `gather` waits for."""
+
+
+class StopAsked(Exception):
+    """Raised when the run is told to end; not an error."""
 
 
 class WorkerGroup:
@@ -65,15 +74,22 @@ class WorkerGroup:
         try:
             self._alive_thread.__enter__()
             self._start(keys)
-        except BaseException:
-            self.end()
+        except BaseException as error:
+            self.end(at_once=not isinstance(error, Exception))
             raise
 
-    def gather(self, kind: str, devices: tuple[str, ...], patience_s: float) -> dict[str, dict[str, Any]]:
-        """Return the header of one message of this kind from each device; TryAgain if a device fails or is too late."""
+    def gather(
+        self, kind: str, devices: tuple[str, ...], patience_s: float, stop: Callable[[], bool] = lambda: False
+    ) -> dict[str, dict[str, Any]]:
+        """Return the header of one message of this kind from each device.
+
+        TryAgain if a device fails or is too late; StopAsked as soon as `stop` returns True.
+        """
         found: dict[str, dict[str, Any]] = {}
         give_up_s = self._liveness.now_s() + patience_s
         while len(found) < len(devices):
+            if stop():
+                raise StopAsked
             for device in devices:
                 for index, (other, header) in enumerate(self._pending.get(device, [])):
                     if other == kind and device not in found:
@@ -96,25 +112,35 @@ class WorkerGroup:
 
     def broadcast(self, kind: str, header: dict[str, Any]) -> None:
         """Send a control message to every worker."""
-        for device in self.devices:
+        self.send(self.devices, kind, header)
+
+    def send(self, devices: tuple[str, ...], kind: str, header: dict[str, Any]) -> None:
+        """Send a control message to these workers."""
+        for device in devices:
             self._endpoint.send(device, Message(kind, header))
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.end()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end(at_once=self._task.stop.asked or not isinstance(error, Exception | None))
 
-    def end(self) -> None:
-        """Stop every worker and the coordinator's links; safe to repeat."""
+    def end(self, at_once: bool = False) -> None:
+        """Stop every worker and the coordinator's links; `at_once`: without waiting for what they do. Repeatable."""
         self._alive_thread.__exit__()
         for device in self._connected:
             if self._endpoint.connected(device):
                 self._endpoint.send(device, Message("stop", {}))
-        patience_s = time.monotonic() + 3.0
-        for job in self._jobs.values():
+        patience_s = time.monotonic() + (0.0 if at_once else END_S)
+
+        def end(job: Job) -> None:
             if job.wait(max(0.0, patience_s - time.monotonic())) is None:
-                job.stop(grace_s=1.0)
+                job.stop(grace_s=0.0)
+
+        with ThreadPoolExecutor(max(1, len(self._jobs)), thread_name_prefix="end-worker") as pool:
+            list(pool.map(end, self._jobs.values()))
         self._endpoint.close()
 
     def _start(self, keys: dict[str, KeyPair]) -> None:

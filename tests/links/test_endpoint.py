@@ -168,3 +168,20 @@ def test_both_ends_may_close_at_once() -> None:
             for closer in closers:
                 closer.join(PATIENCE_S)
             assert not any(closer.is_alive() for closer in closers)
+
+
+def test_an_urgent_message_waits_for_no_receiver_and_for_no_delay() -> None:
+    """An urgent message arrives beside a thread that does not receive, and overtakes those that a link delays."""
+    listen = Listen(delays_s={"ann": 3600.0}, urgent="now")
+    with (
+        Endpoint("bob", KEYS["bob"], LISTED, run="run-1", listen=listen, note=lambda _: None) as bob,
+        Endpoint("ann", KEYS["ann"], LISTED, run="run-1", note=lambda _: None) as ann,
+    ):
+        ann.connect("bob", bob.address, KEYS["bob"].public)
+        ann.send("bob", Message("later", {}, ()))
+        ann.send("bob", Message("now", {"round": 3}, (b"part",)))
+        received = bob.receive_urgent()
+        assert received is not None and received.sender == "ann"
+        assert (received.message.kind, received.message.header) == ("now", {"round": 3})
+        assert bob.receive(0) is None
+    assert bob.receive_urgent() is None, "a closed endpoint wakes its receiver"

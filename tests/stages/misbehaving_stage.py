@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from typing import Any
 
 from fleetune.errors import Infeasible, Refused, TryAgain
@@ -35,6 +36,12 @@ def misbehave(context: StageContext) -> None:
         child = subprocess.Popen(["sleep", "600"])
         context.channel.note(f"child {child.pid}")
         signal.pause()
+    if how == "defer":
+        with context.termination.deferred():
+            context.channel.note("busy")
+            while not context.termination.asked:
+                time.sleep(0.01)
+            context.channel.note("kept")
     (context.output("thing") / "thing.txt").write_text("made")
 
 

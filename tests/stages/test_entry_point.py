@@ -143,6 +143,22 @@ def test_sigterm_ends_the_stage_and_its_children(tmp_path: Path) -> None:
     assert not child.is_running()
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stage_that_has_something_to_keep_keeps_it_first(tmp_path: Path, number: int) -> None:
+    """SIGTERM and Ctrl-C, even twice, interrupt no deferring context; the stage ends when that has ended."""
+    command = [sys.executable, "-m", "tests.stages.misbehaving_stage", "--task", str(a_task(tmp_path, "defer"))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as stage:
+        assert stage.stdout is not None
+        lines = (json.loads(line) for line in stage.stdout)
+        next(line for line in lines if line.get("text") == "busy")
+        stage.send_signal(number)
+        stage.send_signal(number)
+        last = list(lines)[-2:]
+        assert stage.wait(END_S) == 75
+    assert last[0] == {"event": "note", "text": "kept"} and last[1]["event"] == "error"
+    assert not (tmp_path / "out" / "thing").exists()
+
+
 def test_training_on_devices_that_are_not_there_is_refused(tmp_path: Path) -> None:
     """`train` refuses a simulated fleet before it reads anything else, and names the option that ends earlier."""
     simulated = SimulatedDevice(memory_bytes=1, speeds=(ModelSpeed(flops_per_s=1),))

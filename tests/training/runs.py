@@ -58,11 +58,27 @@ def plan(units: tuple[str, ...], cuts: list[int], shares: list[list[int]]) -> Pl
 
 
 def run_plan(ready: Prepared, made: Plan, training: TrainingRequest, folder: Path, **changes: Any) -> TrainingMetrics:
-    """Train with one process per device, each with `threads` threads (default 1), over links of `latency_s`."""
+    """Train with one process per device, each with `threads` threads (default 1), over links of `latency_s`.
+
+    `cores`: CPU quota of each device, emulated; by default they compute at full speed.
+    """
+    return train(training_task(ready, made, training, folder, **changes))
+
+
+def training_task(ready: Prepared, made: Plan, training: TrainingRequest, folder: Path, **changes: Any) -> TrainingTask:
+    """Return the task of `run_plan`."""
     devices, threads, latency_s = made.devices, changes.pop("threads", 1), changes.pop("latency_s", 1e-4)
+    cores = changes.pop("cores", None)
     fleet = Fleet(
         devices=tuple(
-            Device(name=d, memory_bytes=8 << 30, cores=float(threads), threads=threads, fingerprint="test")
+            Device(
+                name=d,
+                memory_bytes=8 << 30,
+                cores=cores or float(threads),
+                emulated=cores is not None,
+                threads=threads,
+                fingerprint="test",
+            )
             for d in devices
         ),
         links=tuple(
@@ -82,7 +98,7 @@ def run_plan(ready: Prepared, made: Plan, training: TrainingRequest, folder: Pat
         times=tuple(DeviceTimes(device=d, runtime_bytes=1 << 30, forward_s=rows, backward_s=rows) for d in devices),
     )
     result = PlanResult(plan=made, objective=1.0, lower_bound=None, status="feasible", solve_s=0.0, method="test")
-    task = TrainingTask(
+    return TrainingTask(
         plan=result,
         fleet=fleet,
         profile=profile,
@@ -96,7 +112,6 @@ def run_plan(ready: Prepared, made: Plan, training: TrainingRequest, folder: Pat
         sites=LocalSites(changes.pop("launcher", None)),
         **changes,
     )
-    return train(task)
 
 
 def final_state(folder: Path) -> dict[str, Tensor]:

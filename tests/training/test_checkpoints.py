@@ -373,6 +373,9 @@ def test_checkpoints_are_due_by_rounds_and_by_time(
         def collect(self, devices: tuple[str, ...], folder: Path) -> None:
             folder.mkdir(parents=True)
 
+        def send(self, devices: tuple[str, ...], kind: str, header: dict[str, object]) -> None:
+            raise AssertionError("they save when they commit")
+
     made = []
     for done in range(1, rounds + 1):
         now[0] += seconds

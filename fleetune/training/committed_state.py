@@ -1,0 +1,57 @@
+"""The state of a worker after its last committed round, which may be written while the next round runs."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from fleetune.errors import TryAgain
+from fleetune.models.segment import Segment
+from fleetune.training.checkpoints import FileDigest, write_shard
+from fleetune.training.optimizer import NamedOptimizer
+
+COMMIT_S = 10.0
+"""Longest wait for a commit that is on its way to this worker or is just being applied."""
+
+
+class Shard(NamedTuple):
+    """A file of a checkpoint, written by one worker."""
+
+    file: str
+    digest: FileDigest
+
+
+class CommittedState:
+    """Parameters, committed statistics and optimizer state of one segment.
+
+    A round changes gradients and working copies only; parameters move in `advance`, which excludes `write`. So any
+    thread may write the state of the last committed round, however long the running round takes.
+    """
+
+    def __init__(self, segment: Segment, optimizer: NamedOptimizer, done: int) -> None:
+        """done: the number of rounds in the state."""
+        self._segment, self._optimizer, self._done = segment, optimizer, done
+        self._moved = threading.Condition()
+        self._broken = False
+
+    @contextmanager
+    def advance(self) -> Iterator[None]:
+        """Move the state by one round; after an exception it is neither the old nor the new one."""
+        with self._moved:
+            self._broken = True
+            yield
+            self._broken = False
+            self._done += 1
+            self._moved.notify_all()
+
+    def write(self, folder: Path, name: str, done: int) -> Shard:
+        """Write the state after `done` rounds; waits for a commit that has not arrived yet.
+
+        TryAgain if the state is another one or the disk does not take it.
+        """
+        with self._moved:
+            self._moved.wait_for(lambda: self._done >= done, COMMIT_S)
+            if self._done != done or self._broken:
+                raise TryAgain(f"{folder}: asked for the state after {done} rounds, this device has {self._done}")
+            return Shard(*write_shard(folder, name, self._segment, self._optimizer))

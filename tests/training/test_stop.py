@@ -1,0 +1,219 @@
+"""A training that is told to end leaves a checkpoint of its last committed round, and loses none."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from fleetune.contracts import json_io
+from fleetune.contracts.plan import Plan
+from fleetune.contracts.run_config import TrainingRequest
+from fleetune.contracts.task import StageTask
+from fleetune.errors import TryAgain
+from fleetune.training.checkpoints import CheckpointSaver, newest_complete
+from fleetune.training.committed_state import CommittedState
+from fleetune.training.optimizer import NamedOptimizer
+from tests.training.model_families import BY_NAME, data_request, model_request
+from tests.training.runs import Prepared, final_state, plan, prepared, run_plan, training_task
+
+TRAINING = TrainingRequest(
+    rounds=9, batch_samples=24, micro_batch_samples=8, learning_rate=1e-3, schedule="cosine", checkpoint_every_rounds=99
+)
+SAMPLES = TRAINING.batch_samples
+LIMIT_S, END_S = 10.0, 120.0
+"""Seconds within which everything has ended; and patience of the tests."""
+
+
+class StopAfter:
+    """A request to end that comes once that many rounds are committed; `listen` hears of them."""
+
+    def __init__(self, rounds: int) -> None:
+        self.asked = False
+        self.asked_s = 0.0
+        self._rounds = rounds
+
+    def listen(self, what: str, done: float, total: float, unit: str = "", detail: str = "") -> None:
+        """Progress of the training."""
+        if done == self._rounds * SAMPLES:
+            self.asked, self.asked_s = True, time.monotonic()
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Interrupt nothing."""
+        yield
+
+
+def bert(folder: Path) -> Prepared:
+    """A small BERT with dropout."""
+    return prepared(model_request(BY_NAME["bert"], dropout=True), data_request(BY_NAME["bert"], folder), folder)
+
+
+def assert_same_end(whole: Path, cut: Path) -> None:
+    """The final weights agree in every bit."""
+    one, other = final_state(whole), final_state(cut)
+    assert one and one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("cuts", "shares"), [([3], [[8], [8]]), ([3], [[3, 5], [8]])], ids=["pipeline", "group"])
+def test_a_stopped_training_loses_no_committed_round(cuts: list[int], shares: list[list[int]], tmp_path: Path) -> None:
+    """Stopped after round 5 without any checkpoint before, it resumes from 5, to the weights of a whole training."""
+    ready = bert(tmp_path)
+    made = plan(ready.units, cuts, shares)
+    run_plan(ready, made, TRAINING, tmp_path / "whole")
+    stop = StopAfter(5)
+    with pytest.raises(TryAgain, match=r"^stopped after round 5 of 9, with a checkpoint of it; run it again to go on$"):
+        run_plan(ready, made, TRAINING, tmp_path / "cut", stop=stop, progress=stop.listen)
+    assert time.monotonic() - stop.asked_s < LIMIT_S
+    metrics = run_plan(ready, made, TRAINING, tmp_path / "cut")
+    assert metrics.resumed_from_round == 5
+    assert_same_end(tmp_path / "whole", tmp_path / "cut")
+
+
+@pytest.mark.slow
+def test_a_stop_does_not_wait_for_a_long_round(tmp_path: Path) -> None:
+    """Devices that compute for many seconds a round write the committed state beside it, and are ended in it."""
+    ready = bert(tmp_path)
+    made = plan(ready.units, [3], [[8], [8]])
+    short = replace(TRAINING, rounds=2)
+    run_plan(ready, made, short, tmp_path / "whole")
+    stop = StopAfter(1)
+    with pytest.raises(TryAgain, match="^stopped after round 1 of 2, with a checkpoint"):
+        run_plan(ready, made, short, tmp_path / "cut", stop=stop, progress=stop.listen, cores=0.01)
+    took_s = time.monotonic() - stop.asked_s
+    first = json.loads((tmp_path / "cut" / "work" / "commits.jsonl").read_text().splitlines()[0])
+    assert took_s < LIMIT_S < first["round_s"], "the round was longer than the limit"
+    assert run_plan(ready, made, short, tmp_path / "cut").resumed_from_round == 1
+    assert_same_end(tmp_path / "whole", tmp_path / "cut")
+
+
+def stage_task(ready: Prepared, made: Plan, folder: Path) -> Path:
+    """Write the task of the stage `train`, with its input artifacts."""
+    task = training_task(ready, made, TRAINING, folder)
+    json_io.write(task.fleet, folder / "fleet" / "fleet.json")
+    json_io.write(task.profile, folder / "profile" / "profile.json")
+    json_io.write(task.plan, folder / "plan" / "plan.json")
+    (folder / "plan" / "forecast.json").write_text("{}")
+    inputs = {"model": ready.folders.model, "data": ready.folders.data}
+    inputs |= {kind: folder / kind for kind in ("fleet", "profile", "plan")}
+    stage = StageTask(
+        stage="train",
+        run="r",
+        seed=ready.seed,
+        config={"model": json_io.dump(ready.model), "training": json_io.dump(TRAINING)},
+        inputs={kind: str(path) for kind, path in inputs.items()},
+        output=str(folder / "output"),
+        work=str(folder / "work"),
+    )
+    json_io.write(stage, folder / "task.json")
+    return folder / "task.json"
+
+
+@pytest.mark.slow
+def test_sigterm_in_the_middle_of_the_stage_loses_no_round(tmp_path: Path) -> None:
+    """SIGTERM of the stage's process ends all its processes within 10 s; the next one resumes after the last round
+    that was reported, to the weights of a whole training.
+    """
+    ready = bert(tmp_path)
+    made = plan(ready.units, [3], [[8], [8]])
+    run_plan(ready, made, TRAINING, tmp_path / "whole")
+    command = [sys.executable, "-m", "stages.train", "--task", str(stage_task(ready, made, tmp_path / "cut"))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as stage:
+        assert stage.stdout is not None
+        lines = (json.loads(line) for line in stage.stdout)
+        next(line for line in lines if line.get("done") == 4 * SAMPLES)
+        processes = [psutil.Process(stage.pid), *psutil.Process(stage.pid).children(recursive=True)]
+        stage.send_signal(signal.SIGTERM)
+        told_s = time.monotonic()
+        *_, last = lines
+        assert stage.wait(END_S) == 75 and time.monotonic() - told_s < LIMIT_S
+        assert len(processes) >= 3 and not any(process.is_running() for process in processes[1:])
+    committed = len((tmp_path / "cut" / "work" / "commits.jsonl").read_text().splitlines())
+    assert 4 <= committed < TRAINING.rounds
+    assert last["message"].startswith(f"stopped after round {committed} of 9, with a checkpoint")
+    again = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=END_S, check=True)
+    resumed = next(line for line in map(json.loads, again.stdout.splitlines()) if line["event"] == "resumed")
+    assert resumed["text"].startswith(f"goes on from round {committed} of 9")
+    assert_same_end(tmp_path / "whole", tmp_path / "cut")
+
+
+class Workers:
+    """Workers that write nothing; `failure` is raised while their messages are waited for."""
+
+    def __init__(self, failure: Exception | None = None) -> None:
+        self.asked: list[Any] = []
+        self._failure = failure
+
+    def gather(self, kind: str, devices: tuple[str, ...], patience_s: float) -> dict[str, dict[str, Any]]:
+        """No files."""
+        if self._failure is not None:
+            raise self._failure
+        return {}
+
+    def collect(self, devices: tuple[str, ...], folder: Path) -> None:
+        """Nothing to fetch."""
+
+    def send(self, devices: tuple[str, ...], kind: str, header: dict[str, Any]) -> None:
+        """Remember what they were asked for."""
+        self.asked.append((devices, kind, header))
+
+
+def test_a_state_that_is_saved_is_not_saved_again(tmp_path: Path) -> None:
+    """The last checkpoint of a stopped training is asked for once, of the first device of each segment."""
+    saver, workers = CheckpointSaver(TRAINING, tmp_path, None), Workers()
+    saver.save_now(0, workers, ("a",), "")
+    assert workers.asked == [] and saver.newest is None
+    for _ in range(2):
+        saver.save_now(3, workers, ("a",), "")
+    assert workers.asked == [(("a",), "save", {"round": 3})]
+    assert saver.newest is not None and saver.newest.mark.round == 3
+
+
+def test_a_last_checkpoint_that_fails_leaves_the_one_before(tmp_path: Path) -> None:
+    """A device that is lost while the last checkpoint is written costs the rounds since the one before, not that."""
+    saver = CheckpointSaver(TRAINING, tmp_path, None)
+    saver.save_now(3, Workers(), ("a",), "")
+    with pytest.raises(TryAgain, match="device a is silent"):
+        saver.save_now(5, Workers(TryAgain("device a is silent")), ("a",), "")
+    found = newest_complete(tmp_path, lambda _: None)
+    assert found is not None and found.mark.round == 3
+
+
+class Slow:
+    """A segment whose parameter a test moves by hand."""
+
+    def __init__(self) -> None:
+        self.parameters = {"w": torch.nn.Parameter(torch.zeros(3))}
+        self.buffers: dict[str, torch.Tensor] = {}
+
+
+def test_a_state_is_written_before_or_after_a_commit_and_never_between(tmp_path: Path) -> None:
+    """A request during a commit waits for it; one for another round, or after a failed commit, is refused."""
+    segment: Any = Slow()
+    state = CommittedState(segment, NamedOptimizer(segment.parameters, TRAINING), 4)
+    written: list[object] = []
+    with state.advance():
+        thread = threading.Thread(target=lambda: written.append(state.write(tmp_path, "s", 5)))
+        thread.start()
+        thread.join(0.2)
+        assert thread.is_alive() and not written
+        segment.parameters["w"].data += 1
+    thread.join(END_S)
+    assert len(written) == 1
+    with pytest.raises(TryAgain, match="asked for the state after 3 rounds, this device has 5"):
+        state.write(tmp_path, "s", 3)
+    with pytest.raises(RuntimeError), state.advance():
+        raise RuntimeError("out of memory in the middle")
+    with pytest.raises(TryAgain):
+        state.write(tmp_path, "s", 5)
