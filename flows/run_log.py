@@ -37,5 +37,6 @@ def line_of(event: StageEvent) -> str:
     """`train: round 12 of 40, loss 2.13, 38 samples/s, 27 s left`."""
     if event.kind == "progress":
         return f"{event.stage}: {event.detail or f'{event.text} {event.done:.0f} of {event.total:.0f} {event.unit}'}"
-    took = f" ({event.seconds:.1f} s)" if event.kind in ("done", "failed") else ""
-    return f"{event.stage}: {event.kind}{': ' + event.text if event.text else ''}{took}"
+    took = f" ({event.seconds:.1f} s)" if event.kind in ("done", "failed", "stopped") and event.seconds else ""
+    text = event.text.removeprefix(f"{event.kind}: ")
+    return f"{event.stage}: {event.kind}{': ' + text if text else ''}{took}"

@@ -31,8 +31,6 @@ from flows.provenance import version_of
 from flows.tracking import FollowedStages, RunTracker
 from stages.catalog import StageSpec, config_slice, find_stage, waves
 
-GRACE_S = 5.0
-
 
 @record
 class Outcome:
@@ -93,8 +91,9 @@ class Runner:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         """Stop every process and write to run.json how the run ended."""
         self.stop()
-        interrupted = error is not None and not isinstance(error, Exception)
-        failure = error if isinstance(error, FleetuneError) else self.error
+        told = self._tracker.stop_error
+        interrupted = error is not None and (error is told or not isinstance(error, Exception))
+        failure = error if isinstance(error, FleetuneError) else self.error or told
         state = "interrupted" if interrupted else "failed" if error or failure else "done"
         with self._open, suppress(OSError) if error or failure else nullcontext():  # a full disk takes no record
             self._tracker.update(
@@ -107,8 +106,9 @@ class Runner:
     def stop(self) -> None:
         """Stop every process of this run; idempotent, and callable from any thread."""
         self._stop.set()
-        for job in list(self._jobs.values()):
-            job.stop(GRACE_S)
+        jobs = dict(self._jobs)
+        with ThreadPoolExecutor(max(1, len(jobs)), thread_name_prefix="stop") as pool:
+            list(pool.map(lambda name: jobs[name].stop(find_stage(self.specs, name).end_s), jobs))
 
     @property
     def stopped(self) -> bool:
@@ -126,7 +126,10 @@ class Runner:
                 raised if isinstance(raised, FleetuneError) else filesystem.disk_error(raised, self._folders) or raised
             )
             self._followed.end(name, ok=False)
-            self._tracker.fail_stage(spec, error, time.monotonic() - begun)
+            if self.stopped and isinstance(error, TryAgain):
+                self._tracker.stop_stage(spec, error, time.monotonic() - begun)
+            else:
+                self._tracker.fail_stage(spec, error, time.monotonic() - begun)
             raise error from raised.__cause__
         self._followed.end(name, ok=True)
         self._tracker.emit(name, "done" if outcome.how == "ran" else outcome.how, outcome.why, time.monotonic() - begun)
@@ -180,7 +183,8 @@ class Runner:
         try:
             self._attempt(spec, decision, {kind: work for kind in spec.inputs})
         except FleetuneError as error:
-            self._tracker.emit(spec.name, "note", f"could not follow {spec.follows} to its end ({error})")
+            if not self.stopped:
+                self._tracker.emit(spec.name, "note", f"could not follow {spec.follows} to its end ({error})")
         if not self._followed.wait_ended(spec.follows):
             return self._stopped(spec)
         whole = dataclasses.replace(decision, inputs=self._known_inputs(spec))
@@ -236,7 +240,7 @@ class Runner:
                 spec, job, self.context.listen, functools.partial(self._tracker.append_reason, spec.name)
             )
         finally:
-            job.stop(GRACE_S)
+            job.stop(spec.end_s)
         return task
 
     def _start(self, spec: StageSpec, task: StageTask) -> Job:

@@ -14,11 +14,9 @@ from prefect.client.schemas.objects import State
 from prefect.futures import PrefectFuture
 from prefect.states import Cancelled, Completed, Failed
 
-from fleetune.errors import FleetuneError, Infeasible, Refused
+from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain
 from flows.runner import Runner
 from stages.catalog import waves
-
-STOPPED: State[Any] = Cancelled(message="stopped with its run; a retry goes on from what is finished")
 
 
 def perform(runner: Runner) -> State[Any]:
@@ -55,12 +53,12 @@ def _stage_task(name: str) -> Any:
         try:
             outcome = runner.run_stage(name)
         except FleetuneError as error:
-            if runner.stopped:
-                return STOPPED
+            if runner.stopped and isinstance(error, TryAgain):
+                return Cancelled(message=str(error))
             _publish(runner, name)
             return failed_state(error)
         if outcome.how == "stopped" and runner.stopped:
-            return STOPPED
+            return Cancelled(message="stopped with its run; a retry goes on from what is finished")
         _publish(runner, name)
         ended = "Cached" if outcome.how == "reused" else None
         return Completed(name=ended, message=outcome.why, data=outcome.outputs)

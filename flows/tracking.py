@@ -55,6 +55,8 @@ class RunTracker:
         self.record = run
         self.error: FleetuneError | None = None
         """The first error of a stage."""
+        self.stop_error: FleetuneError | None = None
+        """How far the first stage came that was told to end."""
         self._store, self._listen = store, listen
         self._change = threading.Lock()
 
@@ -97,6 +99,13 @@ class RunTracker:
             if report.is_file():
                 self.emit(spec.name, "note", f"the report of its plan is {report}")
         self.emit(spec.name, "failed", said, seconds)
+
+    def stop_stage(self, spec: StageSpec, error: FleetuneError, seconds: float) -> None:
+        """Record that a stage ended after `seconds` because its run was told to end; `error` says how far it came."""
+        self.stop_error = self.stop_error or error
+        with suppress(OSError):  # a full disk takes no record
+            self.end_stage(spec.name, state="stopped", error=str(error))
+        self.emit(spec.name, "stopped", str(error), seconds)
 
     def emit(self, stage: str, kind: str, text: str, seconds: float = 0.0) -> None:
         """Send an event to the listener."""

@@ -40,6 +40,8 @@ class StageSpec:
     """The stage that it runs beside, reading the work folder of that stage."""
     image: str = ""
     """Its image when stages run in containers; empty for one that starts work on devices: it runs beside the flow."""
+    end_s: float = 5.0
+    """Longest time in seconds between the request that it should end and its end; then it is killed."""
     needs_machines: bool = False
     """It needs real devices, so it cannot run on a simulated fleet."""
 
@@ -105,6 +107,7 @@ TRAIN = StageSpec(
     content=("model weights",),
     packages=(*TENSORS, "safetensors", "pyzmq"),
     resumes={PLAN_DECISIONS: (), DEVICE_ARITHMETIC: ()},
+    end_s=25.0,  # it writes a last checkpoint, whose own limit is shorter
     needs_machines=True,
 )
 MONITOR = StageSpec(

@@ -112,8 +112,8 @@ def _run_rounds(
 def _stopped(task: TrainingTask, done: int, save: Callable[[int], None]) -> TryAgain:
     """Save the state after `done` committed rounds; return the error that ends the training."""
     if done == 0:
-        return TryAgain("stopped in its first round; run it again")
-    where = f"stopped after round {done} of {task.training.rounds}"
+        return TryAgain("ended in its first round; run it again to begin again")
+    where = f"ended after round {done} of {task.training.rounds}"
     try:
         save(done)
     except FleetuneError as error:

@@ -4,6 +4,7 @@ import errno
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -13,7 +14,9 @@ from fleetune.contracts import json_io
 from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain
 from fleetune.store import RunRecord
 from flows.context import StageSelection
+from flows.run_log import line_of
 from flows.runner import Runner, run_without_prefect
+from flows.tracking import StageEvent
 from tests.flows.toy_pipeline import World, run_toy, toy_context
 
 END_S = 20
@@ -105,10 +108,12 @@ def test_a_run_killed_in_any_stage_is_finished_by_the_next(
         assert record.stage(stage).why == f"ran: {killed.id} did not finish it"
 
 
-def test_stopping_a_run_leaves_no_process(world: World, root: Path) -> None:
-    """`stop` ends the run and its running stage at once."""
-    world.set("stop-shape", "")
-    runner = Runner(toy_context(root), world.config(), StageSelection())
+@pytest.mark.parametrize("stage", ["shape", "learn"])
+def test_a_stopped_run_leaves_no_process_and_says_stopped(world: World, root: Path, stage: str) -> None:
+    """`stop` ends the run and its running stages at once; nothing of it counts as failed, in the log or the record."""
+    world.set(f"stop-{stage}", "")
+    events: list[StageEvent] = []
+    runner = Runner(replace(toy_context(root), listen=events.append), world.config(), StageSelection())
     ended: list[BaseException] = []
 
     def run_it() -> None:
@@ -125,6 +130,14 @@ def test_stopping_a_run_leaves_no_process(world: World, root: Path) -> None:
     assert not thread.is_alive() and not process.is_running()
     assert isinstance(ended[0], TryAgain)
     assert "told to end" in str(ended[0])
+    record = toy_context(root).store.runs.load("latest")
+    assert (record.state, record.exit_code, record.error) == ("interrupted", 75, str(ended[0]))
+    stopped = {"shape": ["shape"], "learn": ["learn", "watch"]}[stage]
+    assert [one.stage for one in record.stages if one.state == "stopped"] == stopped
+    assert sorted(event.stage for event in events if event.kind == "stopped") == stopped
+    assert not [event for event in events if event.kind == "failed" or "could not follow" in event.text]
+    (said,) = (line_of(event) for event in events if event.kind == "stopped" and event.stage == stage)
+    assert said.startswith(f"{stage}: stopped: the stage was told to end") and "failed" not in said
 
 
 def test_two_runs_at_once_do_the_work_once(world: World, root: Path) -> None:

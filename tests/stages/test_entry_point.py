@@ -146,7 +146,7 @@ def test_sigterm_ends_the_stage_and_its_children(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stage_that_has_something_to_keep_keeps_it_first(tmp_path: Path, number: int) -> None:
     """SIGTERM and Ctrl-C, even twice, interrupt no deferring context; the stage ends when that has ended."""
-    command = [sys.executable, "-m", "tests.stages.misbehaving_stage", "--task", str(a_task(tmp_path, "defer"))]
+    command = [sys.executable, "-m", "tests.stages.misbehaving_stage", "--task", str(write_task(tmp_path, "defer"))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as stage:
         assert stage.stdout is not None
         lines = (json.loads(line) for line in stage.stdout)

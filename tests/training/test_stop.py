@@ -73,7 +73,7 @@ def test_a_stopped_training_loses_no_committed_round(cuts: list[int], shares: li
     made = plan(ready.units, cuts, shares)
     run_plan(ready, made, TRAINING, tmp_path / "whole")
     stop = StopAfter(5)
-    with pytest.raises(TryAgain, match=r"^stopped after round 5 of 9, with a checkpoint of it; run it again to go on$"):
+    with pytest.raises(TryAgain, match=r"^ended after round 5 of 9, with a checkpoint of it; run it again to go on$"):
         run_plan(ready, made, TRAINING, tmp_path / "cut", stop=stop, progress=stop.listen)
     assert time.monotonic() - stop.asked_s < LIMIT_S
     metrics = run_plan(ready, made, TRAINING, tmp_path / "cut")
@@ -89,8 +89,8 @@ def test_a_stop_does_not_wait_for_a_long_round(tmp_path: Path) -> None:
     short = replace(TRAINING, rounds=2)
     run_plan(ready, made, short, tmp_path / "whole")
     stop = StopAfter(1)
-    with pytest.raises(TryAgain, match="^stopped after round 1 of 2, with a checkpoint"):
-        run_plan(ready, made, short, tmp_path / "cut", stop=stop, progress=stop.listen, cores=0.01)
+    with pytest.raises(TryAgain, match="^ended after round 1 of 2, with a checkpoint"):
+        run_plan(ready, made, short, tmp_path / "cut", stop=stop, progress=stop.listen, cores=0.0012)
     took_s = time.monotonic() - stop.asked_s
     first = json.loads((tmp_path / "cut" / "work" / "commits.jsonl").read_text().splitlines()[0])
     assert took_s < LIMIT_S < first["round_s"], "the round was longer than the limit"
@@ -141,7 +141,7 @@ def test_sigterm_in_the_middle_of_the_stage_loses_no_round(tmp_path: Path) -> No
         assert len(processes) >= 3 and not any(process.is_running() for process in processes[1:])
     committed = len((tmp_path / "cut" / "work" / "commits.jsonl").read_text().splitlines())
     assert 4 <= committed < TRAINING.rounds
-    assert last["message"].startswith(f"stopped after round {committed} of 9, with a checkpoint")
+    assert last["message"].startswith(f"ended after round {committed} of 9, with a checkpoint")
     again = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=END_S, check=True)
     resumed = next(line for line in map(json.loads, again.stdout.splitlines()) if line["event"] == "resumed")
     assert resumed["text"].startswith(f"goes on from round {committed} of 9")
