@@ -23,7 +23,7 @@ from numba.core import caching, event
 
 F = TypeVar("F", bound=Callable[..., object])
 _HERE = Path(__file__).parent
-_ROOMS = ("clock", "solving")
+_COMPILED_PACKAGES = ("clock", "solving")
 """Packages with compiled functions."""
 
 
@@ -168,6 +168,7 @@ def _made(folder: Path) -> bool:
 
 def _digest() -> str:
     digest = hashlib.sha256()
-    for path in sorted([Path(__file__), *(p for room in _ROOMS for p in (_HERE / room).rglob("*.py"))]):
+    compiled_files = (path for package in _COMPILED_PACKAGES for path in (_HERE / package).rglob("*.py"))
+    for path in sorted([Path(__file__), *compiled_files]):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

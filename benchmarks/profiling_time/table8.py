@@ -14,7 +14,7 @@ from benchmarks.report import Figure, Sheet
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet import IMAGE, PROCESS, Device, Fleet, Link
 from fleetune.contracts.run_config import DataRequest, ModelRequest, TrainingRequest
-from fleetune.contracts.task import quiet
+from fleetune.contracts.task import ignore_progress
 from fleetune.formatting import seconds
 from fleetune.launching import Sites
 from fleetune.preparation import PreparationTask, prepare
@@ -119,7 +119,7 @@ def time_profiling(model: Model, fleet: Fleet, sites: Sites, folder: Path) -> Pr
             output=folder / "profile",
             work=folder / "work",
             sites=sites,
-            progress=quiet,
+            progress=ignore_progress,
         )
     )
     wall_s = time.perf_counter() - began_s

@@ -11,7 +11,7 @@ from fleetune.contracts.metrics import TrainingMetrics
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.profile import Profile
 from fleetune.contracts.run_config import DataRequest, ModelRequest, TrainingRequest
-from fleetune.contracts.task import Progress, quiet
+from fleetune.contracts.task import Progress, ignore_progress
 from fleetune.discovery import discover
 from fleetune.launching import Launcher, LocalSites
 from fleetune.planning import solve
@@ -67,7 +67,7 @@ class Workload:
         rounds: int,
         name: str,
         launcher: Launcher | None = None,
-        progress: Progress = quiet,
+        progress: Progress = ignore_progress,
     ) -> TrainingMetrics:
         """Run a plan as the train stage does; returns its metrics."""
         task = TrainingTask(
@@ -96,7 +96,7 @@ def prepare_workload(
         devices=tuple(DeviceRequest(name=name, accelerator="cpu", emulate=emulate) for name in ("left", "right"))
     )
     report_progress("discovering the two devices and their links")
-    fleet = discover(request, LocalSites(), quiet, lambda sentence: None)
+    fleet = discover(request, LocalSites(), ignore_progress, lambda sentence: None)
     report_progress("profiling the model on both")
     model_folder, data_folder = folder / "profile", folder / "data"
     prepare(PreparationTask(model=model, data=DATA, seed=SEED, model_folder=model_folder, data_folder=data_folder))
@@ -111,7 +111,7 @@ def prepare_workload(
             output=folder / "profile",
             work=folder / "profiling",
             sites=LocalSites(),
-            progress=quiet,
+            progress=ignore_progress,
         )
     )
     return Workload(folder, model, fleet, made)

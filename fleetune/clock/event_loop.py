@@ -15,7 +15,7 @@ from fleetune.errors import Refused
 
 Ints = NDArray[np.int64]
 
-STAGE, LENGTH, FORWARD, BACKWARD, AWAITS, FIRST_ROUTE = 0, 1, 2, 3, 4, 6
+STAGE_INDEX, LENGTH, FORWARD_NS, BACKWARD_NS, AWAITS, FIRST_ROUTE = 0, 1, 2, 3, 4, 6
 """Columns of `SimInput.member`: stage; number of tasks; ns of a forward and a backward; arrivals that a forward and a
 backward wait for; first route that a forward and a backward feed (a member's routes are contiguous)."""
 SENDER, RECEIVER, LETTER, RANK, HOLDS, LATENCY, BYTES = range(7)
@@ -143,7 +143,7 @@ def _handle(inputs: SimInput, state: SimState, now: int, code: int) -> None:
     if kind == _TASK:
         member, row = state.member[which], inputs.member[which]
         member[COMPUTING] = 0
-        state.ended[row[STAGE]] = now
+        state.ended[row[STAGE_INDEX]] = now
         slot = FIRST_ROUTE + (inputs.order[which, member[POSITION] - 1] & 1)
         end = inputs.member[which, slot + 1] if slot == FIRST_ROUTE else inputs.member[which + 1, FIRST_ROUTE]
         for r in range(row[slot], end):
@@ -218,7 +218,7 @@ def _start_tasks(inputs: SimInput, state: SimState, now: int) -> None:
             continue
         member[COMPUTING] = 1
         member[POSITION] = at + 1
-        _push(state, now + row[FORWARD + letter], (g << 22) + ((code >> 1) << 2) + _TASK)
+        _push(state, now + row[FORWARD_NS + letter], (g << 22) + ((code >> 1) << 2) + _TASK)
         span = state.started[0, state.sizes[TASKS]]
         span[0], span[1], span[2] = g, at, now
         state.sizes[TASKS] += 1

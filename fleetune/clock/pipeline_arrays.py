@@ -14,7 +14,7 @@ Floats = NDArray[np.float64]
 FIRST, WARMUP, TRAINABLE, OUTPUT, GRADIENT = range(5)
 """Columns of `PipelineArrays.stage`: first member (an extra row marks the end of the last stage); warm-up forwards;
 trainable bytes; bytes per sample to the next stage, and back across the same cut (adjacent columns)."""
-DEVICE, SAMPLES, FORWARD, BACKWARD = range(4)
+DEVICE, SAMPLES, FORWARD_NS, BACKWARD_NS = range(4)
 """Columns of `PipelineArrays.member`: row of the links; samples per micro-batch; ns of a forward and a backward."""
 
 
@@ -56,11 +56,12 @@ def fill_routes(layout: PipelineArrays, inputs: SimInput) -> None:
     inputs.used[0], inputs.used[1], inputs.used[2], inputs.used[3] = members, 0, layout.size[1], stages
     for g in range(members):
         row = inputs.member[g]
-        row[event_loop.FORWARD], row[event_loop.BACKWARD] = layout.member[g, FORWARD], layout.member[g, BACKWARD]
+        row[event_loop.FORWARD_NS] = layout.member[g, FORWARD_NS]
+        row[event_loop.BACKWARD_NS] = layout.member[g, BACKWARD_NS]
         row[event_loop.AWAITS] = row[event_loop.AWAITS + 1] = 0
     for p in range(stages):
         for g in range(layout.stage[p, FIRST], layout.stage[p + 1, FIRST]):
-            inputs.member[g, event_loop.STAGE] = p
+            inputs.member[g, event_loop.STAGE_INDEX] = p
             for letter in range(2):
                 inputs.member[g, event_loop.FIRST_ROUTE + letter] = inputs.used[1]
                 if 0 <= p + 1 - 2 * letter < stages:

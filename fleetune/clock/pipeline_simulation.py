@@ -201,7 +201,7 @@ def _tasks(members: list[tuple[int, int]], inputs: SimInput, state: SimState) ->
     rows = []
     for g, at, start_ns in state.started[0, : state.sizes[TASKS]].tolist():
         code = int(inputs.order[g, at])
-        end_ns = start_ns + int(inputs.member[g, event_loop.FORWARD + code % 2])
+        end_ns = start_ns + int(inputs.member[g, event_loop.FORWARD_NS + code % 2])
         p, place = members[g]
         rows.append(TaskSpan(p, place, _LETTERS[code % 2], code // 2, start_ns, end_ns))
     return tuple(rows)

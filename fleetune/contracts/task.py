@@ -72,7 +72,7 @@ class Progress(Protocol):
         ("loss 2.13")."""
 
 
-def quiet(what: str, done: float, total: float, unit: str = "", detail: str = "") -> None:
+def ignore_progress(what: str, done: float, total: float, unit: str = "", detail: str = "") -> None:
     """Discard the report."""
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from fleetune.contracts import json_io
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import DataRequest
-from fleetune.contracts.task import Progress, quiet
+from fleetune.contracts.task import Progress, ignore_progress
 from fleetune.data.examples import Example, Survey, check_task, examples, survey_tables
 from fleetune.data.image_processor import ImageEncoder, ImageProcessor, open_image_processor
 from fleetune.data.labels import LabelMapping, absent_class_notes, map_labels
@@ -81,7 +81,7 @@ def prepare_data(
     spec: InputSpec,
     folder: Path,
     seed: int,
-    progress: Progress = quiet,
+    progress: Progress = ignore_progress,
     expected_digest: str | None = None,
 ) -> None:
     """Write the `data` artifact for a task into `folder`, which must be new or empty.

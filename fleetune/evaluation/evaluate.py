@@ -14,7 +14,7 @@ from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.profile import Profile
 from fleetune.contracts.record import record
 from fleetune.contracts.run_config import ModelRequest
-from fleetune.contracts.task import Progress, quiet
+from fleetune.contracts.task import Progress, ignore_progress
 from fleetune.data import PreparedData
 from fleetune.drawing import ReportContent, report
 from fleetune.errors import Refused
@@ -53,7 +53,7 @@ class EvaluationTask:
     """Additional entries of the list at the report's end."""
     settings: str = ""
     """The run's whole config as text, for the report."""
-    progress: Progress = quiet
+    progress: Progress = ignore_progress
 
 
 FORECAST = "forecast.json"

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fleetune.contracts.metrics import ClassScore
-from fleetune.contracts.task import Progress, quiet
+from fleetune.contracts.task import Progress, ignore_progress
 from fleetune.data import PreparedData
 from fleetune.errors import Refused
 from fleetune.models.loss import count_targets, loss_sum
@@ -28,7 +28,7 @@ class ScoringOptions:
     split: str = "test"
     batch_samples: int = 32
     accelerator: str = "cpu"
-    progress: Progress = quiet
+    progress: Progress = ignore_progress
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from fleetune.models.weights import WeightReader, assign_tensor
 Values = dict[int, torch.Tensor]
 
 
-class Segment:
+class SegmentRunner:
     """Consecutive units of a graph with their weights.
 
     `input_values`: values that must come in. `output_values`: values that cross the cut behind it (those that it only
@@ -200,7 +200,7 @@ def run_on_meta(recorded: Graph, skeleton: nn.Module, seen: Callable[[nn.Module,
     skeleton: the whole model on the meta device. seen: is called with every module and its positional arguments.
     """
     graph = without_device(recorded)
-    whole = Segment(graph, tuple(unit.name for unit in graph.units), skeleton, META)
+    whole = SegmentRunner(graph, tuple(unit.name for unit in graph.units), skeleton, META)
     handle = register_module_forward_pre_hook(seen)
     try:
         with torch.no_grad():

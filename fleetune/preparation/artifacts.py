@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fleetune.contracts.run_config import DataRequest, ModelRequest
-from fleetune.contracts.task import Progress, quiet
+from fleetune.contracts.task import Progress, ignore_progress
 from fleetune.data import PreparedData, prepare_data
 from fleetune.models.graph import Graph, graph_text
 from fleetune.models.init_weights import INIT_WEIGHTS, write_init_weights
@@ -31,7 +31,7 @@ class PreparationTask:
     """Gets graph.json, start.safetensors and model/config.json."""
     data_folder: Path
     """Gets the prepared data."""
-    progress: Progress = quiet
+    progress: Progress = ignore_progress
     note: Callable[[str], None] = lambda sentence: None
     data_digest: str | None = None
     """Expected content digest of the source; TryAgain if a file or folder has another. None: not checked."""

@@ -24,7 +24,7 @@ from fleetune.errors import Refused
 from fleetune.models.graph import Graph
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
 from fleetune.models.loss import count_targets, loss_sum
-from fleetune.models.segment import Segment, without_device
+from fleetune.models.segment import SegmentRunner, without_device
 from fleetune.models.skeleton import saved_configuration
 
 RECORDED_SAMPLES = 4
@@ -110,7 +110,7 @@ class _Pair:
     def __init__(self, graph: Graph, model: nn.Module) -> None:
         self._model = model
         whole = without_device(graph)
-        self._segment = Segment(whole, tuple(unit.name for unit in whole.units), model, torch.device("cpu"))
+        self._segment = SegmentRunner(whole, tuple(unit.name for unit in whole.units), model, torch.device("cpu"))
         self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
 
     def step(self, samples: Samples, recorded: bool = False) -> Tensors:

@@ -25,7 +25,7 @@ from fleetune.store.store import Clock, utc_now
 
 METHOD = 3
 """Version of the measuring method; a change invalidates all entries."""
-MEASURING_MODULE = "fleetune.profiling.worker"
+MEASURING_MODULE = "fleetune.profiling.measuring_process"
 """Module that a device runs to measure; its code is part of the key."""
 PACKAGES = ("torch", "transformers")
 """Packages that compute the units; their versions are part of the key."""

@@ -10,7 +10,7 @@ from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import Refused
 from fleetune.models.source import with_local_source
 from fleetune.profiling.cache import cache_key
-from fleetune.profiling.measuring_process import ProcessSpec, RunningProcesses, run_process
+from fleetune.profiling.measuring_job import JobSpec, RunningJobs, run_measuring_job
 from fleetune.profiling.messages import DeviceMeasurement, parse_measurement
 from fleetune.profiling.task import MeasureTask, ProfilingTask
 
@@ -37,7 +37,7 @@ def measure_fleet(task: ProfilingTask, sizes: tuple[int, ...]) -> dict[str, Devi
     if not unmeasured:
         task.progress("profiling", 100, 100, "%")
         return found
-    running = RunningProcesses()
+    running = RunningJobs()
     with ThreadPoolExecutor(max_workers=len(unmeasured)) as pool:
         jobs = [pool.submit(_measure_one, task, request, progress, running) for request in unmeasured]
         try:
@@ -92,11 +92,11 @@ def _cached(task: ProfilingTask, request: _DeviceRequest) -> DeviceMeasurement |
 
 
 def _measure_one(
-    task: ProfilingTask, request: _DeviceRequest, progress: Callable[[str, float], None], running: RunningProcesses
+    task: ProfilingTask, request: _DeviceRequest, progress: Callable[[str, float], None], running: RunningJobs
 ) -> tuple[str, DeviceMeasurement]:
     name = request.device.name
-    spec = ProcessSpec(device=request.device, task=request.task)
-    message = run_process(task, spec, task.sites.launcher(name), running, lambda share: progress(name, share))
+    spec = JobSpec(device=request.device, task=request.task)
+    message = run_measuring_job(task, spec, task.sites.launcher(name), running, lambda share: progress(name, share))
     measurement = parse_measurement(message, f"answer of {name}")
     _store(task, request, measurement)
     return name, measurement

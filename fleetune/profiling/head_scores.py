@@ -23,7 +23,7 @@ from fleetune.models.graph import parse_graph
 from fleetune.models.init_weights import INIT_WEIGHTS
 from fleetune.models.loss import count_targets, loss_sum
 from fleetune.models.randomness import DrawContext
-from fleetune.models.segment import Segment, Values
+from fleetune.models.segment import SegmentRunner, Values
 from fleetune.models.skeleton import base_skeleton, saved_configuration, skeleton
 from fleetune.models.source import source_folder
 from fleetune.models.weights import WeightReader
@@ -51,7 +51,7 @@ def score_heads(task: MeasureTask, scoring: ScoringTask, runtime_bytes: int, sen
             f"{runtime_bytes / 1e9:.2f} GB of a worker, and it has {task.memory_bytes / 1e9:.2f} GB; give one device "
             "of the fleet more memory or leave profile.scores out"
         )
-    segment = Segment(graph, tuple(unit.name for unit in graph.units), skeleton(config, task.model), device)
+    segment = SegmentRunner(graph, tuple(unit.name for unit in graph.units), skeleton(config, task.model), device)
     segment.load(WeightReader(base_skeleton(config, task.model), source_folder(task.model), folder / INIT_WEIGHTS))
     segment.train()
     send({"event": MEASURING})
@@ -64,7 +64,7 @@ def score_heads(task: MeasureTask, scoring: ScoringTask, runtime_bytes: int, sen
     return accumulator.scores()
 
 
-def first_round_losses(segment: Segment, data: PreparedData, scoring: ScoringTask) -> Iterator[torch.Tensor]:
+def first_round_losses(segment: SegmentRunner, data: PreparedData, scoring: ScoringTask) -> Iterator[torch.Tensor]:
     """Yields the loss contribution of each micro-batch of the first round, with the samples and dropout of training.
     `segment` is the whole model."""
     samples, graph = scoring.micro_batch_samples, segment.graph

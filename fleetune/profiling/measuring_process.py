@@ -1,157 +1,167 @@
-"""Runs one measuring process at a device's site: passes its task, reads its messages, and explains its failure."""
+"""The measuring process of a device: `python -m fleetune.profiling.measuring_process --task FILE`.
 
+Its result is the last JSON line on stdout; `messages` describes all lines.
+"""
+
+import argparse
 import json
-import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 
+import numpy as np
+import torch
+from torch import nn
+
+from fleetune import filesystem
 from fleetune.contracts import json_io
-from fleetune.contracts.fleet import Device
-from fleetune.errors import FleetuneError, Infeasible, TryAgain, by_exit_code
-from fleetune.launching import (
-    MALLOC_ENVIRONMENT,
-    Command,
-    Job,
-    Launcher,
-    describe_exit,
-    describe_used_memory,
-    thread_environment,
+from fleetune.data import PreparedData
+from fleetune.errors import FleetuneError, TryAgain
+from fleetune.launching.process_limits import OUT_OF_MEMORY_EXIT_CODE, is_out_of_memory
+from fleetune.models.graph import Graph, parse_graph
+from fleetune.models.init_weights import INIT_WEIGHTS
+from fleetune.models.process_memory import resident_bytes
+from fleetune.models.segment import SegmentRunner, Values
+from fleetune.models.skeleton import base_skeleton, saved_configuration, skeleton
+from fleetune.models.source import source_folder
+from fleetune.models.units import state_by_unit
+from fleetune.models.weights import WeightReader
+from fleetune.profiling.head_scores import score_heads
+from fleetune.profiling.memory import Workspace, fitting_sizes, idle_worker_bytes, unit_memory, windows
+from fleetune.profiling.messages import (
+    ERROR,
+    LOADING,
+    MEASURING,
+    PROGRESS,
+    DeviceMeasurement,
+    UnitMeasurement,
+    to_message,
 )
-from fleetune.launching.job import OUT_OF_MEMORY_CODES
-from fleetune.models.source import local_folders
-from fleetune.profiling.messages import COSTS, ERROR, LOADING, MEASURING, PROGRESS
-from fleetune.profiling.task import MeasureTask, ProfilingTask
+from fleetune.profiling.task import MeasureTask
+from fleetune.profiling.unit_timing import TimingSettings, UnitCost, elapsed_s, measure_units, read_clock
 
-TASK, LOG = "task.json", "log"
-WORKER_BYTES = 400_000_000
-"""Assumed memory of a process with torch and transformers, if it ended before reporting its own."""
+UNIT_MEMORY_SHARE = 0.6
+"""Share of free memory used for units; the rest is for buffers of kernels and the allocator's slack."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessSpec:
-    """The measuring process of a device: its task, and the words of its error messages."""
-
-    device: Device
-    task: MeasureTask
-    result_event: str = COSTS
-    """Event of the last message, which carries the result."""
-    activity: str = "profiling"
-    activity_past: str = "profiled"
-    held_units: str = "for the largest"
-    """Description of the units that it must hold in memory."""
-    advice: str = "give it more memory, lower training.micro_batch_samples or leave it out"
-    """Advice for a device with too little memory."""
-
-
-class RunningProcesses:
-    """The running measuring processes; after `stop`, a process that starts late is stopped too."""
-
-    def __init__(self) -> None:
-        self._jobs: list[Job] = []
-        self._stopped = False
-        self._lock = threading.Lock()
-
-    def add(self, job: Job) -> None:
-        """Register a process that was just started."""
-        with self._lock:
-            self._jobs.append(job)
-            late = self._stopped
-        if late:
-            job.stop()
-
-    def stop(self) -> None:
-        """Stop all processes."""
-        with self._lock:
-            self._stopped = True
-        for job in self._jobs:
-            job.stop()
+def main() -> int:
+    """Measure every unit (or score every head), print progress, and print the result."""
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--task", type=Path, required=True)
+    try:
+        task = json_io.read(MeasureTask, arguments.parse_args().task)
+        torch.set_num_threads(task.threads)
+        if task.scoring is None:
+            _measure(task)
+        else:
+            _send(to_message(score_heads(task, task.scoring, resident_bytes(), _send)))
+    except Exception as error:
+        if is_out_of_memory(error):
+            sys.stderr.write(traceback.format_exc())
+            return OUT_OF_MEMORY_EXIT_CODE  # whoever started it says what there was
+        known = error if isinstance(error, FleetuneError) else filesystem.disk_error(error, filesystem.folders())
+        said = str(known) if known is not None else f"{type(error).__name__}: {error}"
+        _send({"event": ERROR, "message": said[:2000]})
+        with suppress(OSError):  # the log may lie on a full disk
+            sys.stderr.write(traceback.format_exc())
+        return known.exit_code if known is not None else TryAgain.exit_code
+    return 0
 
 
-@dataclass(slots=True)
-class _Messages:
-    """Messages of a measuring process so far."""
+def _measure(task: MeasureTask) -> None:
+    folder = Path(task.model_folder)
+    graph = parse_graph((folder / "graph.json").read_bytes(), "graph.json")
+    config = saved_configuration(folder / "model")
+    device = torch.device(task.accelerator)
+    data = PreparedData(Path(task.data_folder))
+    module = skeleton(config, task.model)
+    runtime_bytes = idle_worker_bytes()
+    needs = unit_memory(graph, module)
+    _send({"event": LOADING, "runtime_bytes": runtime_bytes, "unit_bytes": max(n.state_bytes for n in needs.values())})
+    budget_bytes = int(max(0, task.memory_bytes - resident_bytes()) * UNIT_MEMORY_SHARE)
+    sizes = fitting_sizes(needs, task.batch_sizes, budget_bytes)
+    shares = windows(needs, sizes[-1], budget_bytes)
+    workspace = Workspace()
 
-    worker_bytes: int = WORKER_BYTES
-    unit_bytes: int | None = None
-    """Bytes of its largest unit, or of all that it holds at once."""
-    last: dict[str, Any] = field(default_factory=dict)
+    def load(units: list[str]) -> dict[str, SegmentRunner]:
+        workspace.begin()
+        weights = WeightReader(base_skeleton(config, task.model), source_folder(task.model), folder / INIT_WEIGHTS)
+        whole = skeleton(config, task.model)  # every unit takes its own modules out of it
+        made = {unit: SegmentRunner(graph, (unit,), whole, device) for unit in units}
+        for segment in made.values():
+            segment.load(weights)
+            segment.train()
+        return made
 
+    def inputs(size: int) -> Values:
+        rows = data.rows("train", np.arange(size) % data.size("train"))
+        return {n: torch.from_numpy(rows[name]).to(device) for name, n in graph.inputs.items() if name in rows}
 
-def run_process(
-    task: ProfilingTask,
-    spec: ProcessSpec,
-    launcher: Launcher,
-    running: RunningProcesses,
-    progress: Callable[[float], None],
-) -> dict[str, Any]:
-    """Run a measuring process to its end; returns its last message. `progress` receives the share of work done."""
-    folder = task.work / spec.activity / spec.device.name
-    json_io.write(spec.task, folder / TASK)
-    command = Command(
-        module="fleetune.profiling.worker",
-        arguments=("--task", str(folder / TASK)),
-        environment={**MALLOC_ENVIRONMENT, **thread_environment(spec.task.threads)},
-        log=folder / LOG,
-        reads=(folder, task.model_folder, task.data_folder, *local_folders(spec.task.model)),
-    )
-    job = launcher.start(command)
-    running.add(job)
-    messages = _listen(job, progress)
-    code = job.wait()
-    if code != 0 or messages.last.get("event") != spec.result_event:
-        raise _failure(task, spec, job, messages)
-    return messages.last
-
-
-def _listen(job: Job, progress: Callable[[float], None]) -> _Messages:
-    """Read all messages; the CPU quota applies from the start of the measurement."""
-    messages = _Messages()
-    for line in job.lines():
-        try:
-            messages.last = json.loads(line)
-        except ValueError:  # it was killed in the middle of a line
-            continue
-        event = messages.last["event"]
-        if event == LOADING:
-            messages.worker_bytes, messages.unit_bytes = messages.last["runtime_bytes"], messages.last["unit_bytes"]
-        elif event == MEASURING:
-            job.limit_cpu()
-        elif event == PROGRESS:
-            progress(messages.last["done"] / messages.last["total"])
-    return messages
+    settings = TimingSettings(batch_sizes=sizes, passes=task.passes, cores=task.cores)
+    held = _held_bytes(graph, module)
+    first = load(shares[0])
+    _send({"event": MEASURING})
+    start = read_clock(settings)
+    costs: dict[str, UnitCost] = {}
+    ends = {share[-1]: share for share in shares}
+    for unit, cost in measure_units(graph, shares, lambda w: first if w is shares[0] else load(w), inputs, settings):
+        costs[unit] = cost
+        if unit in ends:
+            workspace.end(sum(held[name] + costs[name].activation_bytes[-1] for name in ends[unit]))
+        _send({"event": PROGRESS, "done": len(costs), "total": len(graph.units)})
+    profiling_s = elapsed_s(start, settings)
+    if device.type == "cpu":
+        runtime_bytes += workspace.bytes
+    units = tuple(_unit_measurement(unit.name, costs[unit.name], sizes, task.batch_sizes) for unit in graph.units)
+    _send(to_message(DeviceMeasurement(runtime_bytes=runtime_bytes, profiling_s=profiling_s, units=units)))
 
 
-def _failure(task: ProfilingTask, spec: ProcessSpec, job: Job, messages: _Messages) -> FleetuneError:
-    """The error for a measuring process that ended without a result."""
-    code, device = job.wait() or 0, spec.device
-    log = task.work / spec.activity / device.name / LOG
-    if job.out_of_memory:
-        return Infeasible(
-            f"device {device.name} ran out of "
-            f"{_memory_sentence(task, spec, messages, describe_used_memory(job))}; log: {log}"
-        )
-    if messages.last.get("event") == ERROR:
-        said = messages.last["message"]
-        why = f"device {device.name} could not be {spec.activity_past}: {said}"
-        return by_exit_code(code or TryAgain.exit_code, why)
-    if code in OUT_OF_MEMORY_CODES:
-        return TryAgain(
-            f"device {device.name}: {spec.activity} was {describe_exit(code)}; it may have run out of "
-            f"{_memory_sentence(task, spec, messages)}; log: {log}"
-        )
-    return TryAgain(f"device {device.name}: {spec.activity} {describe_exit(code)}; log: {log}")
+def _unit_measurement(unit: str, cost: UnitCost, measured: tuple[int, ...], asked: tuple[int, ...]) -> UnitMeasurement:
+    """Costs at every requested batch size; those that do not fit in memory are extrapolated."""
 
+    def whole(amounts: list[int]) -> tuple[int, ...]:
+        return tuple(round(amount) for amount in extrapolated(amounts, measured, asked))
 
-def _memory_sentence(task: ProfilingTask, spec: ProcessSpec, messages: _Messages, used: str = "") -> str:
-    """Sentence with the available, used and needed memory."""
-    model = task.model.source or (task.model.config or {}).get("model_type")
-    more = f" and {_gigabytes(messages.unit_bytes)} {spec.held_units}" if messages.unit_bytes is not None else ""
-    return (
-        f"its {_gigabytes(spec.device.memory_bytes)}{used} while {spec.activity} {model}: a worker needs about "
-        f"{_gigabytes(messages.worker_bytes)} before it holds any unit{more}, activations aside; {spec.advice}"
+    return UnitMeasurement(
+        name=unit,
+        forward_s=extrapolated(cost.forward_s, measured, asked),
+        backward_s=extrapolated(cost.backward_s, measured, asked),
+        forward_usual=median_ratio(cost.forward_median_s, cost.forward_s),
+        backward_usual=median_ratio(cost.backward_median_s, cost.backward_s),
+        activation_bytes=whole(cost.activation_bytes),
+        flops=whole(cost.flops),
     )
 
 
-def _gigabytes(amount_bytes: float) -> str:
-    return f"{amount_bytes / 1e9:.2f} GB"
+def extrapolated(amounts: Sequence[float], measured: tuple[int, ...], asked: tuple[int, ...]) -> tuple[float, ...]:
+    """Return the amounts at all sizes of `asked`, which begin with the `measured` ones.
+
+    Larger sizes are extrapolated along the line through the last two (never decreasing), or in proportion if one size
+    was measured.
+    """
+    last, size = amounts[-1], measured[-1]
+    slope = max(0.0, (last - amounts[-2]) / (size - measured[-2])) if len(measured) > 1 else last / size
+    return (*amounts, *(last + slope * (more - size) for more in asked[len(measured) :]))
+
+
+def median_ratio(median_s: list[float], minimum_s: list[float]) -> float:
+    """Median pass time over minimum pass time, over all batch sizes; 1 for units that take no time."""
+    return max(1.0, sum(median_s) / sum(minimum_s)) if sum(minimum_s) > 0 else 1.0
+
+
+def _held_bytes(graph: Graph, module: nn.Module) -> dict[str, int]:
+    """unit -> bytes of weights, buffers and gradients of trained weights."""
+    sizes = {n: t.numel() * t.element_size() * (1 + t.requires_grad) for n, t in module.named_parameters()}
+    sizes |= {n: t.numel() * t.element_size() for n, t in module.named_buffers()}
+    return {unit: sum(sizes[name] for name in names) for unit, names in state_by_unit(graph, module).items()}
+
+
+def _send(event: dict[str, object]) -> None:
+    sys.stdout.write(json.dumps(event) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

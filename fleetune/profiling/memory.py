@@ -12,7 +12,7 @@ from fleetune.links.authentication import new_key_pair
 from fleetune.links.endpoint import Endpoint, Listen
 from fleetune.models.graph import Graph
 from fleetune.models.process_memory import peak_memory_bytes, reset_peak, resident_bytes, trim_heap
-from fleetune.models.segment import META, META_SAMPLES, Segment, empty_input
+from fleetune.models.segment import META, META_SAMPLES, SegmentRunner, empty_input
 from fleetune.models.units import state_by_unit
 from fleetune.profiling.unit_timing import detached_inputs, kept_bytes, run_tracking_saved
 
@@ -65,7 +65,7 @@ def _activations(graph: Graph, skeleton: nn.Module, samples: int) -> tuple[dict[
     held = {number: empty_input(graph, number, samples) for number in graph.inputs.values()}
     found, given = {}, {}
     for unit in graph.units:
-        segment = Segment(graph, (unit.name,), skeleton, META)
+        segment = SegmentRunner(graph, (unit.name,), skeleton, META)
         segment.train()
         inputs = detached_inputs(graph, segment, held)
         held, kept = run_tracking_saved(segment, inputs, samples)

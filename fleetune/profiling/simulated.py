@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 from fleetune.contracts.fleet import Device
 from fleetune.contracts.profile import DeviceTimes
 from fleetune.models.graph import Graph
-from fleetune.models.segment import META, META_SAMPLES, Segment, empty_input, without_device
+from fleetune.models.segment import META, META_SAMPLES, SegmentRunner, empty_input, without_device
 from fleetune.profiling.unit_timing import detached_inputs, run_tracking_saved
 
 MANY = 2 * META_SAMPLES
@@ -79,7 +79,7 @@ def _count_work(graph: Graph, skeleton: nn.Module, samples: int) -> Iterator[Uni
     held = {number: empty_input(graph, number, samples) for number in graph.inputs.values()}
     kept: dict[int, torch.UntypedStorage] = {}  # none is let go, so that none is taken for another
     for unit in graph.units:
-        segment = Segment(graph, (unit.name,), skeleton, META)
+        segment = SegmentRunner(graph, (unit.name,), skeleton, META)
         with _counter() as forward, _layer_calls() as layers:
             held, keeps = run_tracking_saved(segment, detached_inputs(graph, segment, held), samples)
         new = {storage._cdata: storage for storage in keeps if storage._cdata not in kept}

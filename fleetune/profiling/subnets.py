@@ -24,7 +24,7 @@ from fleetune.models.skeleton import saved_configuration
 from fleetune.models.source import with_local_source
 from fleetune.models.units import state_by_unit
 from fleetune.profiling.head_scores import trained_parameters
-from fleetune.profiling.measuring_process import ProcessSpec, RunningProcesses, run_process
+from fleetune.profiling.measuring_job import JobSpec, RunningJobs, run_measuring_job
 from fleetune.profiling.messages import SCORES, Scores, parse_scores
 from fleetune.profiling.task import MeasureTask, ProfilingTask, ScoringTask
 
@@ -62,13 +62,13 @@ def _scores(task: ProfilingTask) -> Scores:
     here = bool(task.fleet.simulated)
     device = _this_machine() if here else max(task.fleet.devices, key=lambda each: each.memory_bytes)
     launcher = (LocalSites() if here else task.sites).launcher(device.name)
-    running, count = RunningProcesses(), task.training.micro_batches
+    running, count = RunningJobs(), task.training.micro_batches
 
     def progress(share: float) -> None:
         task.progress("scoring", share * count, count, "micro-batches")
 
     try:
-        message = run_process(task, _process_spec(task, device), launcher, running, progress)
+        message = run_measuring_job(task, _process_spec(task, device), launcher, running, progress)
     except BaseException:
         running.stop()
         raise
@@ -77,7 +77,7 @@ def _scores(task: ProfilingTask) -> Scores:
     return found
 
 
-def _process_spec(task: ProfilingTask, device: Device) -> ProcessSpec:
+def _process_spec(task: ProfilingTask, device: Device) -> JobSpec:
     measure_task = MeasureTask(
         device=device.name,
         model=with_local_source(task.model),
@@ -95,7 +95,7 @@ def _process_spec(task: ProfilingTask, device: Device) -> ProcessSpec:
             micro_batch_samples=task.training.micro_batch_samples,
         ),
     )
-    return ProcessSpec(
+    return JobSpec(
         device=device,
         task=measure_task,
         result_event=SCORES,

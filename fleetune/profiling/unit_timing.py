@@ -15,9 +15,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from fleetune.models.graph import Graph
 from fleetune.models.process_memory import trim_heap
 from fleetune.models.randomness import DrawContext
-from fleetune.models.segment import Segment, Values
+from fleetune.models.segment import SegmentRunner, Values
 
-SegmentOf = Callable[[str], Segment]
+SegmentOf = Callable[[str], SegmentRunner]
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class TimingSettings:
 def measure_units(
     graph: Graph,
     windows: list[list[str]],
-    load: Callable[[list[str]], dict[str, Segment]],
+    load: Callable[[list[str]], dict[str, SegmentRunner]],
     inputs: Callable[[int], Values],
     settings: TimingSettings,
 ) -> Iterator[tuple[str, UnitCost]]:
@@ -71,7 +71,7 @@ def measure_units(
 
 def _measure_window(
     graph: Graph,
-    segments: list[Segment],
+    segments: list[SegmentRunner],
     given: Values,
     size: int,
     settings: TimingSettings,
@@ -98,7 +98,12 @@ def _measure_window(
 
 
 def _forwards(
-    graph: Graph, segments: list[Segment], given: Values, size: int, settings: TimingSettings, times: list[list[float]]
+    graph: Graph,
+    segments: list[SegmentRunner],
+    given: Values,
+    size: int,
+    settings: TimingSettings,
+    times: list[list[float]],
 ) -> tuple[Values, list[tuple[Values, Values]]]:
     held, done = dict(given), []
     for place, segment in enumerate(segments):
@@ -112,7 +117,7 @@ def _forwards(
 
 
 def _backwards(
-    segments: list[Segment], done: list[tuple[Values, Values]], settings: TimingSettings, times: list[list[float]]
+    segments: list[SegmentRunner], done: list[tuple[Values, Values]], settings: TimingSettings, times: list[list[float]]
 ) -> None:
     """Backward through every unit, starting with gradients of ones at the end of the window.
 
@@ -131,7 +136,9 @@ def _backwards(
     # Gradients of weights stay and are added to, as those of most micro-batches are.
 
 
-def _sizes(graph: Graph, segments: list[Segment], given: Values, size: int, costs: Mapping[str, UnitCost]) -> None:
+def _sizes(
+    graph: Graph, segments: list[SegmentRunner], given: Values, size: int, costs: Mapping[str, UnitCost]
+) -> None:
     """Bytes kept for backward (by storage, weights apart) and forward FLOPs of every unit at this batch size."""
     held = dict(given)
     for segment in segments:
@@ -151,7 +158,7 @@ def kept_bytes(inputs: Values, outputs: Values, kept: list[torch.UntypedStorage]
     return sum(storage.nbytes() for storage in storages.values())
 
 
-def run_tracking_saved(segment: Segment, inputs: Values, size: int) -> tuple[Values, list[torch.UntypedStorage]]:
+def run_tracking_saved(segment: SegmentRunner, inputs: Values, size: int) -> tuple[Values, list[torch.UntypedStorage]]:
     """Run one forward; return its outputs and the storages, weights excluded, that backward will read.
 
     Works on meta tensors, too.
@@ -170,7 +177,7 @@ def run_tracking_saved(segment: Segment, inputs: Values, size: int) -> tuple[Val
     return outputs, list(kept.values())
 
 
-def detached_inputs(graph: Graph, segment: Segment, held: Values) -> Values:
+def detached_inputs(graph: Graph, segment: SegmentRunner, held: Values) -> Values:
     """The inputs of a segment among `held`, detached."""
     return {
         n: held[n].detach().requires_grad_(True) if graph.value(n).gradient else held[n].detach()

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from fleetune.errors import Refused, TryAgain
 from fleetune.filesystem import file_digest, sync, write_durably
-from fleetune.store import staging
+from fleetune.store import partial_files
 from fleetune.store.manifest import FileEntry
 
 
@@ -59,7 +59,7 @@ class LocalStorage:
         """See Storage."""
         whole = self.root / path
         _make(whole.parent)
-        with staging.new_file(whole) as part:
+        with partial_files.new_file(whole) as part:
             write_durably(content, part, whole)
 
     def names(self, path: str) -> list[str]:
@@ -74,8 +74,8 @@ class LocalStorage:
         whole = self.root / path
         _make(whole.parent)
         _flush(folder)
-        with staging.locked(folder):
-            staged = staging.part_path(whole)
+        with partial_files.locked(folder):
+            staged = partial_files.part_path(whole)
             try:
                 folder.rename(staged)
             except OSError as error:
@@ -94,7 +94,7 @@ class LocalStorage:
     def _adopt_copy(self, folder: Path, path: str, last: str) -> None:
         """Adopt a folder from another disk: it is deleted after its copy has the final name."""
         whole = self.root / path
-        with staging.new_folder(whole) as staged:
+        with partial_files.new_folder(whole) as staged:
             shutil.copytree(folder, staged, dirs_exist_ok=True)
             _flush(staged)
             self._name(staged, path, last)
@@ -122,13 +122,13 @@ class LocalStorage:
 
     def remove(self, path: str) -> None:
         """See Storage. The folder disappears at once, not file by file."""
-        staging.discard(self.root / path)
+        partial_files.discard(self.root / path)
 
     def collect(self, patterns: Iterable[str]) -> None:
         """See Storage. Parts that a living process holds stay."""
         for pattern in patterns:
             for folder in self.root.glob(pattern):
-                staging.collect(folder)
+                partial_files.collect(folder)
 
 
 class RemoteStorage:
@@ -188,7 +188,7 @@ class RemoteStorage:
             if local.is_symlink() or not local.exists():
                 self._check_cache_path(local)
                 _make(local.parent)
-                with staging.new_file(local) as part:
+                with partial_files.new_file(local) as part:
                     self._fetch(self._at(f"{path}/{entry.path}"), entry, part)
                     part.replace(local)
         return self._cache.root / path

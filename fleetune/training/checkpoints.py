@@ -25,7 +25,7 @@ from fleetune.contracts.record import record
 from fleetune.contracts.run_config import TrainingRequest
 from fleetune.errors import Refused, TryAgain
 from fleetune.filesystem import file_digest, sync, write_durably
-from fleetune.models.segment import Segment
+from fleetune.models.segment import SegmentRunner
 from fleetune.training.optimizer import NamedOptimizer
 
 CHECKPOINTS = "checkpoints"
@@ -125,7 +125,7 @@ def first_damaged(folder: Path, mark: CheckpointMark, names: Iterable[str]) -> s
     return ""
 
 
-def write_shard(folder: Path, name: str, segment: Segment, optimizer: NamedOptimizer) -> tuple[str, FileDigest]:
+def write_shard(folder: Path, name: str, segment: SegmentRunner, optimizer: NamedOptimizer) -> tuple[str, FileDigest]:
     """Write the state of one segment; return the file's name and digest. TryAgain if it cannot be written."""
     trained = {n: p.detach() for n, p in segment.parameters.items() if p.requires_grad}
     tensors = {MODEL + n: t for n, t in {**trained, **segment.buffers}.items()}
@@ -191,7 +191,7 @@ def delete_checkpoint(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def restore_segment(folder: Path, segment: Segment, optimizer: NamedOptimizer) -> None:
+def restore_segment(folder: Path, segment: SegmentRunner, optimizer: NamedOptimizer) -> None:
     """Load a checkpoint's state into a segment and its optimizer, whatever plan wrote it.
 
     TryAgain if a file is damaged or a tensor is missing; then nothing is loaded.

@@ -27,7 +27,7 @@ from fleetune.training.checkpoints import COMMITS, CheckpointSaver, StoredCheckp
 from fleetune.training.gradients import clip_scale, total_norm
 from fleetune.training.measurements import MeasuredRound, RoundMeasurements
 from fleetune.training.optimizer import learning_rate
-from fleetune.training.recovery import EVENTS, CommitLog, adopt_newest, plan_start, resume
+from fleetune.training.recovery import EVENTS, CommitLog, adopt_newest, read_plan_start, resume
 from fleetune.training.task import TrainingTask
 from fleetune.training.worker_group import StopAsked, WorkerGroup
 
@@ -162,7 +162,7 @@ def _training_metrics(
     task: TrainingTask, first_round: int, rounds: tuple[RoundMetrics, ...], measured: RoundMeasurements, wall_s: float
 ) -> TrainingMetrics:
     """Return the metrics of the whole training; without a new round they hold the earlier attempts' rounds only."""
-    by_plan = plan_start(task.work).from_round
+    by_plan = read_plan_start(task.work).from_round
     median_s = statistics.median(r.round_s for r in rounds[by_plan:] or rounds)
     typical = measured.median_round(median_s) or MeasuredRound(median_s, [], {})
     timeline = sorted(typical.rows, key=lambda r: (r.start_s, r.device))

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from fleetune.contracts.run_config import TrainingRequest
-from fleetune.models.segment import Segment
+from fleetune.models.segment import SegmentRunner
 
 AVERAGED, COUNT = ("running_mean", "running_var"), "num_batches_tracked"
 
@@ -105,7 +105,7 @@ def _optimizer(parameters: list[nn.Parameter], training: TrainingRequest) -> tor
 class BatchNormStatistics:
     """Running statistics of one segment; from now on its modules update copies, which `commit` writes back."""
 
-    def __init__(self, segment: Segment) -> None:
+    def __init__(self, segment: SegmentRunner) -> None:
         self._kept: list[tuple[nn.Module, str, torch.Tensor]] = []
         norms = {id(m): m for leaf in segment.modules.values() for m in leaf.modules() if isinstance(m, _NormBase)}
         for norm in norms.values():

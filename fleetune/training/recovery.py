@@ -90,7 +90,7 @@ class PlanStart:
     """True if the plan before was another one; False if only the measurements were."""
 
 
-def plan_start(work: Path) -> PlanStart:
+def read_plan_start(work: Path) -> PlanStart:
     """Return the start of the plan that trained last in this folder; round 0 if nothing is recorded."""
     return json_io.read(PlanStart, work / PLAN) if (work / PLAN).exists() else PlanStart(from_round=0)
 
@@ -111,7 +111,7 @@ def adopt_newest(work: Path, earlier: Sequence[Path], note: Callable[[str], None
         lines = (before / EVENTS).read_text(encoding="utf-8", errors="replace").splitlines()
         kept = [line for line in lines if f'"event": "{ENDED}"' not in line]
         write_text("".join(f"{line}\n" for line in kept), work / EVENTS)
-    write_text(json_io.text(PlanStart(from_round=mark.round, digests=plan_start(before).digests)), work / PLAN)
+    write_text(json_io.text(PlanStart(from_round=mark.round, digests=read_plan_start(before).digests)), work / PLAN)
     return StoredCheckpoint(_copy_checkpoint(newest, work), mark)
 
 
@@ -121,7 +121,7 @@ def resume(task: TrainingTask, found: StoredCheckpoint | None) -> list[RoundMetr
     Their metrics come from the checkpoint's own copy of the commit log. Refused if that does not list exactly them.
     """
     if found is None:
-        start_plan(task, 0)
+        record_plan_start(task, 0)
         if task.work.joinpath(COMMITS).exists():
             task.note(f"no checkpoint can be used: training begins anew, with round 0 of {task.training.rounds}")
         return []
@@ -129,8 +129,8 @@ def resume(task: TrainingTask, found: StoredCheckpoint | None) -> list[RoundMetr
     rounds = read_commits(folder / COMMITS)
     if [r.round for r in rounds] != list(range(mark.round)):
         raise Refused(f"{folder / COMMITS}: does not list rounds 0 to {mark.round - 1}; delete {folder} and run again")
-    adopted = plan_start(task.work).from_round == mark.round
-    _report(task, start_plan(task, mark.round), mark.round)
+    adopted = read_plan_start(task.work).from_round == mark.round
+    _report(task, record_plan_start(task, mark.round), mark.round)
     if not task.work.joinpath(COMMITS).exists() and adopted:
         return rounds  # the earlier attempt's log is in the checkpoint
     try:
@@ -142,13 +142,13 @@ def resume(task: TrainingTask, found: StoredCheckpoint | None) -> list[RoundMetr
     return rounds
 
 
-def start_plan(task: TrainingTask, done: int) -> PlanStart:
+def record_plan_start(task: TrainingTask, done: int) -> PlanStart:
     """Record in the work folder that the task's plan goes on after `done` rounds; return the recorded start.
 
     Plan, fleet and profile may differ from those of the attempt before, even under the same stage key: links that were
     measured again give another forecast and other times. Then only rounds from `done` on count as this plan's.
     """
-    before = plan_start(task.work)
+    before = read_plan_start(task.work)
     digests = {
         name: hashlib.sha256(json_io.text(part).encode()).hexdigest()
         for name, part in (("plan", task.plan.plan), ("fleet", task.fleet), ("profile", task.profile))

@@ -19,7 +19,7 @@ from fleetune.data import PreparedData, batch_indices
 from fleetune.launching.process_limits import CpuThrottle
 from fleetune.models.loss import count_targets, loss_sum
 from fleetune.models.randomness import DrawContext
-from fleetune.models.segment import Segment, Values
+from fleetune.models.segment import SegmentRunner, Values
 from fleetune.training.assignment import Assignment
 from fleetune.training.exchange import Arrival, Exchange, TransferKey
 from fleetune.training.gradients import GradientBucket, ring_all_reduce, sum_tied
@@ -82,7 +82,7 @@ class RoundResult:
 class RoundContext:
     """Objects that a device's rounds work on."""
 
-    segment: Segment
+    segment_runner: SegmentRunner
     exchange: Exchange
     batches: Batches
     optimizer: NamedOptimizer
@@ -108,12 +108,12 @@ class RoundRunner:
         self._actions = actions_of(plan, assignment.device)
         self._held: dict[int, _MicroBatchState] = {}
         self._result = RoundResult()
-        graph = context.segment.graph
-        carry = [n for n in context.segment.output_values if graph.value(n).gradient]
+        graph = context.segment_runner.graph
+        carry = [n for n in context.segment_runner.output_values if graph.value(n).gradient]
         self._gradient_values = () if assignment.is_last else tuple(carry)
         alone = len(assignment.segment.devices) == 1
-        self._statistics = BatchNormStatistics(context.segment)
-        self._bucket = None if alone else GradientBucket(context.segment.parameters, self._statistics.means)
+        self._statistics = BatchNormStatistics(context.segment_runner)
+        self._bucket = None if alone else GradientBucket(context.segment_runner.parameters, self._statistics.means)
 
     def run(self, round: int) -> RoundResult:
         """Run one round; the gradients, summed over all devices, end in the parameters' `grad`."""
@@ -146,7 +146,7 @@ class RoundRunner:
         draws = DrawContext(self._seed, context.exchange.round, micro_batch, first, self._plan.micro_batch_samples)
         start_s = context.exchange.now_s()
         with context.throttle.throttled():
-            outputs = context.segment.run(values, assignment.samples, draws)
+            outputs = context.segment_runner.run(values, assignment.samples, draws)
             loss = self._mean_loss_share(outputs, micro_batch) if assignment.is_last else None
         self._record_action(action, start_s, self._synchronized_now_s())
         self._held[micro_batch] = _MicroBatchState(values, outputs, loss)
@@ -189,13 +189,13 @@ class RoundRunner:
 
     def _inputs(self, micro_batch: int) -> Values:
         """Return the forward's inputs, detached; values that carry a gradient become autograd leaves."""
-        context, assignment, graph = self._context, self._assignment, self._context.segment.graph
+        context, assignment, graph = self._context, self._assignment, self._context.segment_runner.graph
         if assignment.is_first:
             given = context.batches.inputs(micro_batch, assignment.span)
             return {number: given[name] for name, number in graph.inputs.items() if name in given}
         arrivals = [self._receive("values", t.source, micro_batch) for t in assignment.incoming]
         values: Values = {}
-        for number in context.segment.input_values:
+        for number in context.segment_runner.input_values:
             parts = [a.tensors[number] for a in arrivals if number in a.tensors]
             joined = torch.cat(parts) if self._is_batched(number) and len(parts) > 1 else parts[0]
             values[number] = joined.requires_grad_(True) if graph.value(number).gradient else joined
@@ -229,7 +229,7 @@ class RoundRunner:
         """Return the summed loss of this device's targets divided by the number of targets in the whole batch."""
         context = self._context
         labels = context.batches.labels(micro_batch, self._assignment.span)
-        summed = loss_sum(outputs[context.segment.graph.output], labels, context.batches.task)
+        summed = loss_sum(outputs[context.segment_runner.graph.output], labels, context.batches.task)
         loss = summed / max(1, context.batches.targets)
         self._result.loss += float(loss.detach())
         return loss
@@ -255,12 +255,12 @@ class RoundRunner:
 
     def _synchronized_now_s(self) -> float:
         """Return the time after the device's asynchronous kernels have ended."""
-        if self._context.segment.device.type == "cuda":
-            torch.cuda.synchronize(self._context.segment.device)
+        if self._context.segment_runner.device.type == "cuda":
+            torch.cuda.synchronize(self._context.segment_runner.device)
         return self._context.exchange.now_s()
 
     def _is_batched(self, number: int) -> bool:
-        return bool(self._context.segment.graph.batched(number))
+        return bool(self._context.segment_runner.graph.batched(number))
 
     def _record_action(self, action: Action, start_s: float, end_s: float) -> None:
         """Add a row; clamp negative durations, which clock skew between devices can cause."""

@@ -10,7 +10,7 @@ from fleetune.contracts.plan import Plan, PlanResult
 from fleetune.contracts.profile import Profile
 from fleetune.contracts.record import record
 from fleetune.contracts.run_config import ModelRequest, TrainingRequest
-from fleetune.contracts.task import NoStopRequest, Progress, StopRequest, quiet
+from fleetune.contracts.task import NoStopRequest, Progress, StopRequest, ignore_progress
 from fleetune.launching import Sites
 
 COORDINATOR = "coordinator"
@@ -36,7 +36,7 @@ class TrainingTask:
     """Receives checkpoint/ and metrics/."""
     sites: Sites
     """Launchers of the workers; already entered as a context."""
-    progress: Progress = quiet
+    progress: Progress = ignore_progress
     note: Callable[[str], None] = lambda text: None
     """Receives sentences for readers of the run: where training resumes, and what cannot be used."""
     resumed: Callable[[str], None] | None = None

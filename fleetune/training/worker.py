@@ -34,7 +34,7 @@ from fleetune.links.endpoint import Endpoint, Listen
 from fleetune.models.graph import parse_graph
 from fleetune.models.init_weights import INIT_WEIGHTS
 from fleetune.models.process_memory import peak_memory_bytes
-from fleetune.models.segment import Segment
+from fleetune.models.segment import SegmentRunner
 from fleetune.models.skeleton import base_skeleton, saved_configuration, skeleton
 from fleetune.models.source import source_folder
 from fleetune.models.units import tied_parameters_by_unit
@@ -112,7 +112,7 @@ class _Worker:
         module = skeleton(config, task.model)
         tied = tied_parameters_by_unit(graph, module)
         self._parameter_order = {name: index for index, (name, _) in enumerate(module.named_parameters())}
-        self._segment = Segment(graph, self._assignment.segment.units, module, self._device)
+        self._segment = SegmentRunner(graph, self._assignment.segment.units, module, self._device)
         self._segment.load(
             WeightReader(base_skeleton(config, task.model), source_folder(task.model), folder / INIT_WEIGHTS)
         )
@@ -126,7 +126,7 @@ class _Worker:
         self._sent_before: dict[str, int] = {}
         self._saved: list[int] = []
         context = RoundContext(
-            segment=self._segment,
+            segment_runner=self._segment,
             exchange=exchange,
             batches=Batches(Path(task.data_folder), task.plan, task.seed, self._device),
             optimizer=self._optimizer,

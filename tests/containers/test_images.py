@@ -14,7 +14,7 @@ from fleetune.errors import Refused
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
-PLAN_ROOMS = ("clock", "contracts", "planning", "solving", "store")
+PLAN_PACKAGES = ("clock", "contracts", "planning", "solving", "store")
 DISTRIBUTIONS = {"jinja2": "jinja2", "zmq": "pyzmq"}
 
 
@@ -67,7 +67,7 @@ def test_packages_are_pinned() -> None:
 
 def test_plan_has_what_planning_imports() -> None:
     """The image `plan` has every library that planning imports."""
-    files = [path for room in PLAN_ROOMS for path in (ROOT / "fleetune" / room).rglob("*.py")]
+    files = [path for package in PLAN_PACKAGES for path in (ROOT / "fleetune" / package).rglob("*.py")]
     imported = {name.split(".")[0] for path in files for name in _imports(path)}
     others = imported - set(sys.stdlib_module_names) - {"fleetune", "pydantic_core"}
     asked = {Requirement(text).name for text in images.requirements(ROOT, "plan")}

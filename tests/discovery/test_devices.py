@@ -9,7 +9,7 @@ from fleetune.contracts import json_io
 from fleetune.contracts.fleet import DOCKER, Device, Engine, Fleet
 from fleetune.contracts.fleet_request import DeviceRequest, Emulate, FleetRequest
 from fleetune.contracts.record import record
-from fleetune.contracts.task import quiet
+from fleetune.contracts.task import ignore_progress
 from fleetune.discovery import discover
 from fleetune.discovery.devices import build_devices, oversubscription_notes
 from fleetune.discovery.machine_facts import Accelerator, MachineFacts
@@ -224,7 +224,7 @@ def request(**changes: Any) -> FleetRequest:
 
 def found(asked: FleetRequest) -> Fleet:
     """Discover the request with a launcher that can start nothing."""
-    return discover(asked, LocalSites(Scripted({})), quiet, lambda sentence: None)
+    return discover(asked, LocalSites(Scripted({})), ignore_progress, lambda sentence: None)
 
 
 def test_a_simulated_fleet_is_built_from_its_request() -> None:

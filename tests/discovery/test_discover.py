@@ -8,7 +8,7 @@ import pytest
 
 from fleetune.contracts.fleet import DOCKER, NetworkSpec
 from fleetune.contracts.fleet_request import DeviceRequest, Emulate, FleetRequest
-from fleetune.contracts.task import quiet
+from fleetune.contracts.task import ignore_progress
 from fleetune.discovery import DiscoveryTimeLimits, discover
 from fleetune.errors import Infeasible, Refused, TryAgain
 from fleetune.launching import Command, Job, ListenSettings, LocalSites, ProcessLauncher
@@ -79,7 +79,7 @@ def test_emulated_links_are_compared_with_what_was_asked(launcher: Watched, monk
     devices = tuple(DeviceRequest(name=name, accelerator="cpu", launcher=DOCKER) for name in "ab")
     request = FleetRequest(devices=devices, links=NetworkSpec(mbit_per_s=1e-3), image="own")
     notes: list[str] = []
-    fleet = discover(request, Far(launcher), quiet, notes.append, DiscoveryTimeLimits(probe_s=0.1))
+    fleet = discover(request, Far(launcher), ignore_progress, notes.append, DiscoveryTimeLimits(probe_s=0.1))
     there, back = fleet.link("a", "b"), fleet.link("b", "a")
     assert 0.02 <= there.latency_s and back.latency_s < there.latency_s - 0.01
     off = [note for note in notes if "asked 0.001 Mbit/s and 0 ms, measured" in note]
@@ -95,13 +95,13 @@ def test_an_agent_without_memory_is_told_apart(monkeypatch: pytest.MonkeyPatch) 
     launcher = Watched({0: "no_such_module_at_all"})
     request = FleetRequest(devices=(DeviceRequest(name="tiny"),))
     with pytest.raises(Infeasible, match="device tiny: its discovery agent ran out of the device's memory"):
-        discover(request, LocalSites(launcher), quiet, lambda _: None)
+        discover(request, LocalSites(launcher), ignore_progress, lambda _: None)
 
 
 def test_one_device_has_no_links(launcher: Watched) -> None:
     """A fleet of one is found without any probing."""
     request = FleetRequest(devices=(DeviceRequest(name="only", accelerator="cpu", emulate=Emulate(memory_bytes=1000)),))
-    fleet = discover(request, LocalSites(launcher), quiet, lambda _: None)
+    fleet = discover(request, LocalSites(launcher), ignore_progress, lambda _: None)
     assert (fleet.links, fleet.devices[0].memory_bytes, fleet.devices[0].emulated) == ((), 1000, True)
 
 
@@ -109,7 +109,7 @@ def test_a_quota_above_the_machine_is_refused_and_all_agents_end(launcher: Watch
     """An impossible request is refused and leaves no agent running."""
     request = FleetRequest(devices=(DeviceRequest(name="a", accelerator="cpu", emulate=Emulate(cores=1e6)),))
     with pytest.raises(Refused, match="device a: emulate.cores is 1000000 but its machine has"):
-        discover(request, LocalSites(launcher), quiet, lambda _: None)
+        discover(request, LocalSites(launcher), ignore_progress, lambda _: None)
 
 
 def test_an_agent_that_dies_is_named_with_its_last_words() -> None:
@@ -117,7 +117,7 @@ def test_an_agent_that_dies_is_named_with_its_last_words() -> None:
     launcher = Watched({1: "no_such_module_at_all"})
     notes: list[str] = []
     with pytest.raises(TryAgain, match="device b: .* ended with exit code 1.*No module named no_such_module_at_all"):
-        discover(TWO, LocalSites(launcher), quiet, notes.append)
+        discover(TWO, LocalSites(launcher), ignore_progress, notes.append)
     assert any(note.startswith("end of the log of device b:\n") for note in notes)
     assert all(job.poll() is not None for job in launcher.jobs)
 
@@ -129,5 +129,5 @@ def test_an_agent_that_says_nothing_is_given_up(tmp_path: Path, monkeypatch: pyt
     launcher = Watched({0: "silent"})
     request = FleetRequest(devices=(DeviceRequest(name="mute"),))
     with pytest.raises(TryAgain, match="device mute: its discovery agent did not say 'here' within 0.2 s"):
-        discover(request, LocalSites(launcher), quiet, lambda _: None, DiscoveryTimeLimits(answer_s=0.2))
+        discover(request, LocalSites(launcher), ignore_progress, lambda _: None, DiscoveryTimeLimits(answer_s=0.2))
     assert all(job.poll() is not None for job in launcher.jobs)

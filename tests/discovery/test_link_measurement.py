@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleetune.contracts.fleet import Device, Fleet, Link
-from fleetune.contracts.task import quiet
+from fleetune.contracts.task import ignore_progress
 from fleetune.discovery.link_measurement import Expectations, LinkProber, ProbeEnd, fit_link, measure_link
 from fleetune.discovery.link_probe import SIZES_BYTES, LinkProbe, ProbeResult, RoundTrip, max_payload_bytes, sweep
 from fleetune.discovery.tolerance import within_tolerance
@@ -205,7 +205,7 @@ class Scripted(LinkProber):
 
 def measured(prober: LinkProber) -> Fleet:
     """The fleet that those probes give."""
-    links = tuple(prober.measure_links(ENDS, quiet))
+    links = tuple(prober.measure_links(ENDS, ignore_progress))
     costs = prober.link_cpu_s_per_byte(ENDS)
     devices = (
         Device(name=end.name, memory_bytes=1, cores=1, fingerprint="f", link_cpu_s_per_byte=costs[end.name])

@@ -17,7 +17,7 @@ import pytest
 
 from containers import engine_api, images
 from fleetune.launching.docker import cleanup
-from tests.engine.second import second as second
+from tests.engine.second_engine import second as second
 
 HERE = Path(__file__).parent
 REQUIRED = "required"

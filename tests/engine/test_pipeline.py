@@ -24,7 +24,7 @@ from fleetune.launching.docker.sites import DockerSites
 from fleetune.launching.placement import FleetPlacement
 from tests.engine.pipelines import Told, config, run
 from tests.engine.places import ignored
-from tests.engine.second import Second
+from tests.engine.second_engine import Second
 
 EDGE = Path(__file__).parents[2] / "configs" / "runs" / "edge-docker.yaml"
 REAPER = "fleetune.launching.docker.cleanup"

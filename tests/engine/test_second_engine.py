@@ -17,7 +17,7 @@ from fleetune.contracts.fleet import Engine
 from fleetune.errors import Refused, TryAgain
 from fleetune.launching.docker.engine_client import connect, describe_engine, find_image, has_image
 from tests.engine.certificates import Authority
-from tests.engine.second import IMAGE, Second
+from tests.engine.second_engine import IMAGE, Second
 
 LABELS = {"fleetune.test": "1"}
 PATIENCE_S = 60

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOLVERS = sorted(path for room in ("solving", "planning", "clock") for path in (ROOT / "fleetune" / room).rglob("*.py"))
+SOLVERS = sorted(
+    path for package in ("solving", "planning", "clock") for path in (ROOT / "fleetune" / package).rglob("*.py")
+)
 CLOCKS = {"time", "datetime"}
 
 

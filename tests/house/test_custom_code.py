@@ -14,7 +14,7 @@ from tests.house.test_sizes import ROOT
 LOADERS = {"from_pretrained", "from_config", "load_dataset"}
 NO_CODE = {"PeftModel"}
 """Takes a model that is loaded already, and no such argument."""
-ROOMS = ("benchmarks", "containers", "fleetune", "flows", "stages")
+PACKAGES = ("benchmarks", "containers", "fleetune", "flows", "stages")
 
 
 def silent(source: str) -> list[int]:
@@ -35,7 +35,10 @@ def silent(source: str) -> list[int]:
 def test_every_loader_is_told_so() -> None:
     """Left out, the library asks at a terminal, and its defaults are its own: each call says it."""
     calls = [
-        f"{path}:{line}" for room in ROOMS for path in (ROOT / room).rglob("*.py") for line in silent(path.read_text())
+        f"{path}:{line}"
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        for line in silent(path.read_text())
     ]
     assert calls == []
     assert silent("AutoModel.from_pretrained(x)\nload_dataset(x, trust_remote_code=True)") == [1, 2]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("fleetune", "stages", "flows", "benchmarks")
+PACKAGES = ("fleetune", "stages", "flows", "benchmarks")
 FILE_MEDIAN, FILE_CEILING = 150, 400
 FUNCTION_P90, FUNCTION_CEILING = 35, 80
 ARGUMENTS = 6
@@ -14,7 +14,7 @@ ARGUMENTS = 6
 
 def modules() -> list[Path]:
     """Every Python file of the product."""
-    return sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+    return sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
 
 def functions() -> Iterator[tuple[str, int, int]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = sorted(path for room in ("fleetune", "stages", "flows") for path in (ROOT / room).rglob("__init__.py"))
+PACKAGES = sorted(path for package in ("fleetune", "stages", "flows") for path in (ROOT / package).rglob("__init__.py"))
 ONE_MACHINE = re.compile(r"(?<![\w.<>{}$*-])/(?:" + "|".join(["work", "root", "home/[a-z]+", "Users"]) + r")/[\w.]")
 REGISTRY = re.compile(
     r"https?://[^\s/]*(?:artifactory|nexus|pypi|registry)[^\s/]*/|--(?:extra-)?index-url|--trusted-host", re.I

@@ -9,7 +9,7 @@ import pytest
 
 from fleetune.contracts.fleet import Device, Fleet, Link
 from fleetune.contracts.fleet_request import DeviceRequest, Emulate, FleetRequest
-from fleetune.contracts.task import quiet
+from fleetune.contracts.task import ignore_progress
 from fleetune.discovery import discover
 from fleetune.errors import Infeasible
 from fleetune.launching import Command, ProcessLauncher, describe_used_memory
@@ -119,7 +119,7 @@ def test_an_agent_within_too_little_is_stopped_in_one_sentence() -> None:
     request = FleetRequest(devices=(tiny,))
     words = r"device desk: its discovery agent ran out of its 0.00 GB \(0.\d\d GB used\); give it more by emulate"
     with open_sites(FleetPlacement.from_request(request), print) as sites, pytest.raises(Infeasible, match=words):
-        discover(request, sites, quiet, lambda _: None)
+        discover(request, sites, ignore_progress, lambda _: None)
 
 
 def v1(folder: Path, group: str = "/shop/desk") -> tuple[Path, Path, Path]:

@@ -12,7 +12,7 @@ from fleetune.models.graph import Graph, graph_text, parse_graph
 from fleetune.models.init_weights import initial_model, write_init_weights
 from fleetune.models.randomness import DrawContext, unit_seed
 from fleetune.models.recorder import record_model
-from fleetune.models.segment import Segment
+from fleetune.models.segment import SegmentRunner
 from fleetune.models.skeleton import base_skeleton, skeleton
 from fleetune.models.source import configuration
 from fleetune.models.units import fold_into_units, leaf_modules, merge_uncuttable
@@ -43,10 +43,10 @@ class Recorded:
         """Return the unsplit model with the same weights."""
         return initial_model(configuration(self.request, self.labels), self.request, self.start)
 
-    def segment(self, units: Sequence[str]) -> Segment:
+    def segment(self, units: Sequence[str]) -> SegmentRunner:
         """Return some units with their weights."""
         config = configuration(self.request, self.labels)
-        made = Segment(self.graph, tuple(units), skeleton(config, self.request), CPU)
+        made = SegmentRunner(self.graph, tuple(units), skeleton(config, self.request), CPU)
         made.load(WeightReader(base_skeleton(config, self.request), None, self.start))
         return made
 

@@ -13,7 +13,7 @@ from fleetune.errors import Refused
 from fleetune.models.graph import graph_text, parse_graph
 from fleetune.models.randomness import DrawContext, unit_seed
 from fleetune.models.recorder import record_model
-from fleetune.models.segment import Segment
+from fleetune.models.segment import SegmentRunner
 from fleetune.models.units import fold_into_units
 from tests.models.instances import batch, recorded
 from tests.training.model_families import ENCODER, TEXT, Family
@@ -61,7 +61,7 @@ def both(call: Callable[..., Tensor], *given: Tensor, glue: bool = False, own: i
     inputs = {f"x{number}": value for number, value in enumerate(given)}
     graph = fold_into_units(record_model(model, inputs, {"last"} if glue else {"leaf", "last"}))
     graph = parse_graph(graph_text(graph), "graph")
-    segment = Segment(graph, tuple(unit.name for unit in graph.units), model, torch.device("cpu"))
+    segment = SegmentRunner(graph, tuple(unit.name for unit in graph.units), model, torch.device("cpu"))
     draws = DrawContext(1, 2, 3, FIRST, SAMPLES)
 
     def run(first: int, end: int) -> Tensor:

@@ -14,7 +14,7 @@ from fleetune.errors import Refused
 from fleetune.models.graph import Graph, graph_text, parse_graph
 from fleetune.models.randomness import DrawContext
 from fleetune.models.recorder import record_model
-from fleetune.models.segment import Segment, Values
+from fleetune.models.segment import SegmentRunner, Values
 from fleetune.models.units import fold_into_units, merge_uncuttable
 from tests.models.instances import CPU, Recorded, batch, recorded, seed_like_units
 from tests.training.model_families import BY_NAME, FAMILIES, Family
@@ -29,7 +29,7 @@ def draws(samples: int) -> DrawContext:
     return DrawContext(5, 1, 2, 0, samples)
 
 
-def cut(ready: Recorded, chance: random.Random) -> list[Segment]:
+def cut(ready: Recorded, chance: random.Random) -> list[SegmentRunner]:
     """Return the model in up to four segments, cut at random."""
     borders = sorted({0, len(ready.units), *(chance.randrange(1, len(ready.units)) for _ in range(3))})
     made = [ready.segment(ready.units[a:b]) for a, b in zip(borders, borders[1:], strict=False)]
@@ -38,7 +38,7 @@ def cut(ready: Recorded, chance: random.Random) -> list[Segment]:
     return made
 
 
-def run_cut(segments: list[Segment], given: dict[str, torch.Tensor], samples: int) -> Outcome:
+def run_cut(segments: list[SegmentRunner], given: dict[str, torch.Tensor], samples: int) -> Outcome:
     """Return logits, and gradients of their sum of squares by name, passing only the values that cross the cuts."""
     graph = segments[0].graph
     values: Values = {number: given[name] for name, number in graph.inputs.items()}
@@ -72,7 +72,7 @@ def run_whole(ready: Recorded, given: dict[str, torch.Tensor], samples: int) -> 
     return logits.detach(), {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
 
 
-def assert_equal(ready: Recorded, family: Family, samples: int, segments: list[Segment]) -> None:
+def assert_equal(ready: Recorded, family: Family, samples: int, segments: list[SegmentRunner]) -> None:
     """Compare values bit by bit; gradients too, except where autograd adds in its own order (tied weights, values that
     several segments read).
     """
@@ -155,7 +155,7 @@ def run_units(graph: Graph, model: Small, x: torch.Tensor) -> torch.Tensor:
     """Run every unit as a segment of its own."""
     values: Values = {graph.inputs["x"]: x}
     for unit in graph.units:
-        segment = Segment(graph, (unit.name,), model, CPU)
+        segment = SegmentRunner(graph, (unit.name,), model, CPU)
         inputs = {n: values[n].detach() for n in segment.input_values}
         values = segment.run({n: v.requires_grad_(graph.value(n).gradient) for n, v in inputs.items()}, len(x))
     return values[graph.output]
@@ -278,7 +278,7 @@ def test_glue_means_the_same_when_it_is_cut_off(between: Callable[[torch.Tensor]
     graph = small(between, model)
     x = torch.randn(5, 4)
     values: Values = {graph.inputs["x"]: x}
-    whole = Segment(graph, tuple(u.name for u in graph.units), model, CPU)
+    whole = SegmentRunner(graph, tuple(u.name for u in graph.units), model, CPU)
     for outcome in (run_units(graph, model, x), whole.run(values, 5)[graph.output]):
         assert torch.equal(outcome, model(x))
     (whole.run(values, 5)[graph.output].sum()).backward()

@@ -13,7 +13,7 @@ from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import Refused
 from fleetune.models import weights as module
 from fleetune.models.init_weights import INIT_WEIGHTS, write_init_weights
-from fleetune.models.segment import Segment
+from fleetune.models.segment import SegmentRunner
 from fleetune.models.skeleton import base_skeleton, skeleton
 from fleetune.models.source import configuration, source_folder, weight_files
 from fleetune.models.weights import WeightReader, available_names
@@ -90,7 +90,7 @@ def test_a_segment_reads_its_own_tensors_and_no_others(tmp_path: Path, monkeypat
     monkeypatch.setattr(module, "real_open", module.safe_open, raising=False)
     monkeypatch.setattr(module, "_open", lambda path: Spy(path, asked))
     request = ModelRequest(task=TEXT, source=str(tmp_path / "model"))
-    made = Segment(graph, ("bert.encoder.layer.1",), skeleton(configuration(request, LABELS), request), CPU)
+    made = SegmentRunner(graph, ("bert.encoder.layer.1",), skeleton(configuration(request, LABELS), request), CPU)
     made.load(weights)
     mine = {name for name in tensors if name.startswith("bert.encoder.layer.1.")}
     assert set(asked) == mine == set(made.parameters)

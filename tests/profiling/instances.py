@@ -10,7 +10,7 @@ from typing import Any
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Device, Fleet, Link
 from fleetune.contracts.run_config import DataRequest, ModelRequest, TrainingRequest
-from fleetune.contracts.task import quiet
+from fleetune.contracts.task import ignore_progress
 from fleetune.launching import Command, LocalSites
 from fleetune.models.graph import Graph
 from fleetune.profiling.task import MeasureTask, ProfilingTask
@@ -71,7 +71,7 @@ def profiling_task(
         output=folders.model,
         work=folder / "work",
         sites=LocalSites(launcher),
-        progress=quiet,
+        progress=ignore_progress,
     )
 
 
@@ -136,7 +136,7 @@ class Scripted:
 
     def start(self, command: Command) -> ScriptedJob:
         """Return the job of the device that the task file names."""
-        assert command.module == "fleetune.profiling.worker"
+        assert command.module == "fleetune.profiling.measuring_process"
         task = json_io.read(MeasureTask, Path(command.arguments[-1]))
         if task.scoring is not None:
             assert self.scorer is not None, "nobody asked for scores"

@@ -24,7 +24,7 @@ from fleetune.models.graph import parse_graph
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
 from fleetune.models.randomness import DrawContext
 from fleetune.models.skeleton import saved_configuration, skeleton
-from fleetune.profiling import MeasurementCache, worker
+from fleetune.profiling import MeasurementCache, measuring_process
 from fleetune.profiling.head_scores import first_round_losses
 from fleetune.profiling.messages import Scores, parse_scores
 from fleetune.profiling.profile import profile
@@ -79,7 +79,7 @@ def ask(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
         json_io.write(task, ready.folder / "task.json")
         monkeypatch.setattr("sys.argv", ["worker", "--task", str(ready.folder / "task.json")])
         capsys.readouterr()
-        code = worker.main()
+        code = measuring_process.main()
         return code, [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
     return asked

@@ -11,17 +11,17 @@ from fleetune.clock import Clock
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Device, Fleet
 from fleetune.contracts.run_config import TrainingRequest
-from fleetune.contracts.task import quiet
+from fleetune.contracts.task import ignore_progress
 from fleetune.errors import Infeasible
 from fleetune.launching import MALLOC_ENVIRONMENT, Command, LocalSites, ProcessLauncher
 from fleetune.models.skeleton import skeleton
 from fleetune.models.source import configuration
 from fleetune.planning import solve
 from fleetune.planning.strategy import Problem
+from fleetune.profiling.measuring_process import extrapolated
 from fleetune.profiling.memory import TRAINING_WORKER, UnitMemory, fitting_sizes, unit_memory, windows
 from fleetune.profiling.profile import profile
 from fleetune.profiling.task import ProfilingTask
-from fleetune.profiling.worker import extrapolated
 from fleetune.training import TrainingTask, train
 from fleetune.training.worker_group import WORKER
 from tests.models.instances import recorded
@@ -86,7 +86,10 @@ def measuring(folder: Path, **changes: Any) -> tuple[int | None, list[dict[str, 
     json_io.write(task, folder / "task.json")
     arguments = ("--task", str(folder / "task.json"))
     command = Command(
-        module="fleetune.profiling.worker", arguments=arguments, environment=MALLOC_ENVIRONMENT, log=folder / "log"
+        module="fleetune.profiling.measuring_process",
+        arguments=arguments,
+        environment=MALLOC_ENVIRONMENT,
+        log=folder / "log",
     )
     job = ProcessLauncher(task.memory_bytes).start(command)
     try:
@@ -128,7 +131,7 @@ def test_the_forecast_of_a_small_model_is_what_training_takes(tmp_path: Path) ->
         output=tmp_path / "profile",
         work=tmp_path / "profiling",
         sites=LocalSites(),
-        progress=quiet,
+        progress=ignore_progress,
     )
     made = profile(task)
     problem = Problem(fleet=task.fleet, profile=made, micro_batch_samples=6, micro_batches=2, seed=3, options={})

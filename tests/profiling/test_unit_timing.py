@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from fleetune.contracts import json_io
-from fleetune.models.segment import Segment
+from fleetune.models.segment import SegmentRunner
+from fleetune.profiling import measuring_process
 from fleetune.profiling import unit_timing as module
-from fleetune.profiling import worker
 from fleetune.profiling.unit_timing import TimingSettings, UnitCost, measure_units
 from tests.models.instances import Recorded, batch, recorded
 from tests.preparation.instances import PreparedFolders
@@ -24,10 +24,10 @@ SIZES = (1, 2, 4)
 FAMILY = BY_NAME["bert"]
 
 
-def loader(ready: Recorded) -> Callable[[list[str]], dict[str, Segment]]:
+def loader(ready: Recorded) -> Callable[[list[str]], dict[str, SegmentRunner]]:
     """A function that loads units with weights, in training mode."""
 
-    def load(units: list[str]) -> dict[str, Segment]:
+    def load(units: list[str]) -> dict[str, SegmentRunner]:
         made = {unit: ready.segment((unit,)) for unit in units}
         for segment in made.values():
             segment.train()
@@ -143,7 +143,7 @@ def answer(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     """Run a measuring process in this one; returns its exit code and lines."""
     json_io.write(measure_task(PreparedFolders.below(folder), **changes), folder / "task.json")
     monkeypatch.setattr("sys.argv", ["worker", "--task", str(folder / "task.json")])
-    code = worker.main()
+    code = measuring_process.main()
     return code, [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
@@ -153,8 +153,8 @@ def test_a_measuring_process_answers_in_lines_of_json(
     """The process prints its memory needs, its start, progress by unit, and all costs in the order of units; a small
     device measures in windows."""
     graph, _ = prepared(tmp_path)
-    monkeypatch.setattr(worker, "resident_bytes", lambda: 0)
-    monkeypatch.setattr(worker, "UNIT_MEMORY_SHARE", 1.0)
+    monkeypatch.setattr(measuring_process, "resident_bytes", lambda: 0)
+    monkeypatch.setattr(measuring_process, "UNIT_MEMORY_SHARE", 1.0)
     code, lines = answer(tmp_path, capsys, monkeypatch, memory_bytes=300_000)
     loading, measuring, *progress, last = lines
     assert code == 0

@@ -149,7 +149,7 @@ def test_modules_that_are_named_by_strings_exist() -> None:
     """A renamed module that a string still names would leave its file out of the stage keys: every such string names a
     module, a package whose module is looked up by name, or a label."""
     sources = SourceDigests()
-    texts = {path: path.read_text() for room in ("fleetune", "stages") for path in (ROOT / room).rglob("*.py")}
+    texts = {path: path.read_text() for package in ("fleetune", "stages") for path in (ROOT / package).rglob("*.py")}
     named = {match[1] for text in texts.values() for match in MODULE_TEXT.finditer(text)}
     assert {name for name in named - LABELS if not sources.has(name)} == set()
     assert {"stages.train", "fleetune.training.worker"} <= named

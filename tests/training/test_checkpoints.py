@@ -14,7 +14,7 @@ from fleetune import filesystem
 from fleetune.contracts.metrics import RoundMetrics
 from fleetune.contracts.run_config import TrainingRequest
 from fleetune.errors import Refused, TryAgain
-from fleetune.models.segment import Segment
+from fleetune.models.segment import SegmentRunner
 from fleetune.training import checkpoints
 from fleetune.training.checkpoints import (
     CheckpointSaver,
@@ -100,7 +100,7 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     return recorded(BY_NAME["resnet"], tmp_path_factory.mktemp("resnet"))
 
 
-def moved(segment: Segment) -> NamedOptimizer:
+def moved(segment: SegmentRunner) -> NamedOptimizer:
     """Give a segment one optimizer step and other running statistics."""
     updates = NamedOptimizer(segment.parameters, ADAMW)
     for name, parameter in segment.parameters.items():

@@ -15,7 +15,7 @@ from fleetune.contracts.run_config import TrainingRequest
 from fleetune.errors import FleetuneError, TryAgain
 from fleetune.launching import Command, Job, ProcessLauncher
 from fleetune.training.checkpoints import FileDigest, checkpoint_folder, mark_complete, newest_complete
-from fleetune.training.recovery import CommitLog, adopt_newest, plan_start, read_commits, resume, start_plan
+from fleetune.training.recovery import CommitLog, adopt_newest, read_commits, read_plan_start, record_plan_start, resume
 from fleetune.training.task import TrainingTask
 from tests.clock import fleets
 from tests.training.model_families import BY_NAME, data_request, model_request
@@ -271,11 +271,11 @@ def test_the_newest_checkpoint_of_all_attempts_is_adopted(tmp_path: Path) -> Non
     found = adopt_newest(own, (first, second), lambda text: None)
     assert found is not None and found[1].round == 5 and found[0] == checkpoint_folder(own, 5)
     assert (found[0] / "commits.jsonl").read_text().count("\n") == 5
-    assert plan_start(own).from_round == 5
+    assert read_plan_start(own).from_round == 5
     again = adopt_newest(own, (first, second), lambda text: None)
     assert again == found
     newer = attempt(tmp_path / "newer", 7)
-    assert adopt_newest(newer, (second,), lambda text: None) is not None and plan_start(newer).from_round == 0
+    assert adopt_newest(newer, (second,), lambda text: None) is not None and read_plan_start(newer).from_round == 0
 
 
 def test_a_damaged_checkpoint_of_an_earlier_attempt_is_skipped_and_reported(tmp_path: Path) -> None:
@@ -318,22 +318,24 @@ THREADS = replace(fleets.FLEET, devices=tuple(replace(device, threads=2) for dev
 
 def test_a_plan_starts_anew_where_plan_fleet_or_profile_differ(tmp_path: Path) -> None:
     """The start moves to the resumed round with each change, stays without one, and says if the plan itself changed."""
-    assert start_plan(task(tmp_path), 0).from_round == 0
-    assert start_plan(task(tmp_path), 3).from_round == 0, "nothing differs"
-    slower = start_plan(task(tmp_path, fleet=SLOWER), 3)
+    assert record_plan_start(task(tmp_path), 0).from_round == 0
+    assert record_plan_start(task(tmp_path), 3).from_round == 0, "nothing differs"
+    slower = record_plan_start(task(tmp_path, fleet=SLOWER), 3)
     assert (slower.from_round, slower.replanned) == (3, False)
-    assert start_plan(task(tmp_path, fleet=SLOWER), 6) == slower == plan_start(tmp_path)
+    assert record_plan_start(task(tmp_path, fleet=SLOWER), 6) == slower == read_plan_start(tmp_path)
     other = fleets.plan(("u0 u1 u2 u3", {"a": 4}, 1))
-    replanned = start_plan(task(tmp_path, fleet=SLOWER, plan=other), 6)
+    replanned = record_plan_start(task(tmp_path, fleet=SLOWER, plan=other), 6)
     assert (replanned.from_round, replanned.replanned) == (6, True)
-    assert start_plan(task(tmp_path, fleet=SLOWER, plan=other), 5).from_round == 5, "the newest checkpoint was damaged"
+    assert record_plan_start(task(tmp_path, fleet=SLOWER, plan=other), 5).from_round == 5, (
+        "the newest checkpoint was damaged"
+    )
 
 
 def test_the_start_of_an_earlier_version_is_kept(tmp_path: Path) -> None:
     """Earlier versions recorded no digests, so nothing shows a difference."""
     (tmp_path / "plan.json").write_text('{"from_round": 2}')
-    assert start_plan(task(tmp_path), 3).from_round == 2
-    assert start_plan(task(tmp_path, fleet=SLOWER), 3).from_round == 3
+    assert record_plan_start(task(tmp_path), 3).from_round == 2
+    assert record_plan_start(task(tmp_path, fleet=SLOWER), 3).from_round == 3
 
 
 @pytest.mark.parametrize(
@@ -348,11 +350,11 @@ def test_a_resume_names_another_plan_only_where_the_plan_differs(
 ) -> None:
     """Bug: other threads give another stage key and the same plan, and its checkpoint was called another plan's."""
     earlier = attempt(tmp_path / "earlier", 3)
-    start_plan(task(earlier), 0)
+    record_plan_start(task(earlier), 0)
     own = tmp_path / "own"
     for _ in range(2):  # the second time it is interrupted before its first checkpoint
         said: list[str] = []
         found = adopt_newest(own, (earlier,), said.append)
         assert len(resume(task(own, note=said.append, **changes), found)) == 3
         assert said == [f"goes on from round 3 of 9, by {whose} checkpoint"]
-        assert plan_start(own).from_round == 3
+        assert read_plan_start(own).from_round == 3

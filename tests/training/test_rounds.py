@@ -70,7 +70,7 @@ class Worker:
         self.segment.train()
         self.pictures = Pictures()
         context = RoundContext(
-            segment=self.segment,
+            segment_runner=self.segment,
             exchange=cast(Any, Alone()),
             batches=cast(Any, self.pictures),
             optimizer=NamedOptimizer(self.segment.parameters, TRAINING),
@@ -151,7 +151,7 @@ def test_every_kind_of_running_statistic_is_staged() -> None:
     }
     kept = [b for m in {id(m): m for m in modules.values()}.values() for b in m.buffers()]
     before = [b.clone() for b in kept]
-    statistics = BatchNormStatistics(cast(models.Segment, SimpleNamespace(modules=modules)))
+    statistics = BatchNormStatistics(cast(models.SegmentRunner, SimpleNamespace(modules=modules)))
     assert len(statistics.means) == 6
     drawn = torch.randn(4, 3, 5, generator=torch.Generator().manual_seed(1))
     for _ in range(2):  # the first is dropped

@@ -12,9 +12,9 @@ from fleetune.clock import event_loop
 from fleetune.clock import pipeline_arrays as columns
 from fleetune.clock.event_loop import SimInput, SimState, new_input, new_state, run_event_loop
 from fleetune.clock.pipeline_arrays import (
-    BACKWARD,
+    BACKWARD_NS,
     FIRST,
-    FORWARD,
+    FORWARD_NS,
     WARMUP,
     PipelineArrays,
     all_reduce_ns,
@@ -176,7 +176,7 @@ def _fill_layout(arrays: InstanceArrays, candidate: Candidate, layout: PipelineA
             device, samples, member = candidate.device[g], candidate.samples[g], layout.member[g]
             there, back = task_s(arrays, device, samples, first, end)
             member[columns.DEVICE], member[columns.SAMPLES] = device, samples
-            member[FORWARD], member[BACKWARD] = np.int64(np.rint(there * 1e9)), np.int64(np.rint(back * 1e9))
+            member[FORWARD_NS], member[BACKWARD_NS] = np.int64(np.rint(there * 1e9)), np.int64(np.rint(back * 1e9))
             missing += max(0, min(MAX_SHORTFALL_BYTES, state + samples * per_sample - arrays.memory_bytes[device]))
     return missing
 
@@ -223,7 +223,7 @@ def _fill_minima(evaluator: Evaluator) -> None:
         row[FASTEST_FORWARD] = row[FASTEST_BACKWARD] = row[ROUTE_FORWARD] = row[ROUTE_BACKWARD] = WORST_SCORE
         row[SLOWEST_WORK] = row[BUSIEST_PORT] = 0
         for g in range(layout.stage[p, FIRST], layout.stage[p + 1, FIRST]):
-            there, back, port = layout.member[g, FORWARD], layout.member[g, BACKWARD], 0
+            there, back, port = layout.member[g, FORWARD_NS], layout.member[g, BACKWARD_NS], 0
             row[FASTEST_FORWARD] = min(row[FASTEST_FORWARD], there)
             row[FASTEST_BACKWARD] = min(row[FASTEST_BACKWARD], back)
             row[SLOWEST_WORK] = max(row[SLOWEST_WORK], there + back)

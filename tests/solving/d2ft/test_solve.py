@@ -10,7 +10,8 @@ from fleetune.solving.d2ft.methods import SUMMARIES
 from fleetune.solving.d2ft.problem import Problem
 from fleetune.solving.d2ft.solve import solve
 from tests.golden import same_as_golden
-from tests.solving.d2ft.contract import (
+from tests.solving.d2ft.instances import tiny
+from tests.solving.d2ft.reference import (
     FORWARD,
     FULL,
     best_joint,
@@ -23,7 +24,6 @@ from tests.solving.d2ft.contract import (
     subsets,
     worth,
 )
-from tests.solving.d2ft.instances import tiny
 
 
 @pytest.mark.parametrize("part", range(8))

@@ -7,7 +7,7 @@ from fleetune.contracts import json_io
 from fleetune.solving.api import document
 from fleetune.solving.deft.problem import Problem
 from fleetune.solving.deft.solve import solve
-from tests.solving.deft.contract import check
+from tests.solving.deft.reference import check
 
 NONE = float("inf")
 EXAMPLE = (

@@ -12,8 +12,8 @@ from fleetune.solving.deft.instance import Instance
 from fleetune.solving.deft.methods import SUMMARIES
 from fleetune.solving.deft.methods.exact import joint_optimum
 from fleetune.solving.deft.problem import Problem
-from tests.solving.deft.contract import best_s
 from tests.solving.deft.instances import drawn, plain, solved
+from tests.solving.deft.reference import best_s
 
 SAME = 1e-12
 """Relative rounding difference of two equally good divisions."""

@@ -20,8 +20,8 @@ from fleetune.solving.deft.allocation import (
 from fleetune.solving.deft.instance import Ints, rounded_into_band
 from fleetune.solving.deft.solve import solve
 from fleetune.solving.validation import Floats
-from tests.solving.deft.contract import best_s, check
 from tests.solving.deft.instances import EXAMPLE, NONE, drawn, example, solved
+from tests.solving.deft.reference import best_s, check
 
 TABLE = np.array(EXAMPLE).T
 

@@ -7,8 +7,8 @@ from fleetune.errors import Refused
 from fleetune.solving.deft.methods.dual_ascent import ITERATIONS
 from fleetune.solving.deft.problem import Problem
 from fleetune.solving.deft.solve import solve
-from tests.solving.deft.contract import best_s
 from tests.solving.deft.instances import drawn, problem, solved
+from tests.solving.deft.reference import best_s
 
 
 @pytest.mark.parametrize("rows", ["deepen", "any", "even"])

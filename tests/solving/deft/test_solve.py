@@ -14,8 +14,8 @@ from fleetune.solving.deft.methods import SUMMARIES
 from fleetune.solving.deft.problem import Problem, Solution
 from fleetune.solving.deft.solve import solve
 from tests.golden import same_as_golden
-from tests.solving.deft.contract import check
 from tests.solving.deft.instances import drawn, example, plain, problem
+from tests.solving.deft.reference import check
 
 
 @pytest.mark.parametrize(("bandwidth", "method"), [("joint", "bisection"), ("equal", "crunch")])

@@ -7,7 +7,7 @@ from fleetune.solving.hpp.candidate import WORST_SCORE, candidate_of, new_evalua
 from fleetune.solving.hpp.draft import Draft, DraftStage
 from fleetune.solving.hpp.instance import Instance
 from fleetune.solving.hpp.problem import Problem
-from tests.solving.hpp.contract import POLICIES, peak_bytes
+from tests.solving.hpp.reference import POLICIES, peak_bytes
 
 
 def compositions(total: int, parts: int) -> list[tuple[int, ...]]:

@@ -8,7 +8,7 @@ import math
 from functools import cache
 
 from fleetune.solving.hpp.problem import Problem
-from tests.solving.hpp.contract import crossing, latency_s, peak_bytes, task_s, trainable
+from tests.solving.hpp.reference import crossing, latency_s, peak_bytes, task_s, trainable
 
 Layers = tuple[int, int]
 Group = tuple[int, ...]

@@ -31,7 +31,7 @@ from fleetune.solving.hpp.draft import Draft, DraftStage
 from fleetune.solving.hpp.instance import Instance
 from fleetune.solving.hpp.methods.search import Search, SearchOptions
 from fleetune.solving.hpp.problem import Problem
-from tests.solving.hpp import contract
+from tests.solving.hpp import reference
 from tests.solving.hpp.instances import tiny
 from tests.solving.hpp.problem_strategies import drafts, problems
 
@@ -89,7 +89,7 @@ def test_every_step_is_a_plan(rules: str, every_device: bool) -> None:
     seen = visited(problem, every_device=every_device)
     evaluator = new_evaluator(instance)
     for draft, value in {draft: value for value, draft in seen}.items():
-        contract.assert_plan(problem, contract.stages_of(problem, draft))
+        reference.assert_plan(problem, reference.stages_of(problem, draft))
         if every_device:
             assert sum(len(stage.devices) for stage in draft.stages) == instance.devices
         assert score(instance.arrays, candidate_of(instance, draft), evaluator, WORST_SCORE) == value

@@ -12,7 +12,7 @@ from fleetune.solving.hpp.methods import asteroid
 from fleetune.solving.hpp.methods.asteroid import PipelineDP
 from fleetune.solving.hpp.problem import Device, Layer, Problem
 from fleetune.solving.hpp.sample_allocation import IMPOSSIBLE, MEMORY_AMPLE, MEMORY_BOUND, allocate_by_capacity
-from tests.solving.hpp import contract, paper_planner
+from tests.solving.hpp import paper_planner, reference
 from tests.solving.hpp.instances import drawn, tiny
 
 POLICIES = ["2(P-p)-1", "2(P-p)", "P-p", "2(P-p)+1", "free", (2, 1)]
@@ -131,7 +131,7 @@ def test_algorithm_2_as_transcribed(seed: int) -> None:
             assert stages >= len(found) or found[stages] == float("inf")
             continue
         kept = [
-            policy[stages - q] if isinstance(policy, tuple) else contract.POLICIES[paper_policy(policy)](q)
+            policy[stages - q] if isinstance(policy, tuple) else reference.POLICIES[paper_policy(policy)](q)
             for q in range(1, stages + 1)
         ]
         wanted = paper_planner.Planner(problem, kept).latency_s(stages)
@@ -198,7 +198,7 @@ def test_warmups_of_a_plan(policy: str | tuple[int, ...]) -> None:
     if isinstance(policy, tuple):
         assert plan.warmups == policy
     else:
-        assert plan.warmups == tuple(contract.POLICIES[paper_policy(policy)](stages - p) for p in range(stages))
+        assert plan.warmups == tuple(reference.POLICIES[paper_policy(policy)](stages - p) for p in range(stages))
 
 
 def test_short_memory_is_named() -> None:

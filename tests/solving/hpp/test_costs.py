@@ -19,7 +19,7 @@ from fleetune.solving.hpp.methods import SUMMARIES
 from fleetune.solving.hpp.problem import Problem
 from fleetune.solving.hpp.sample_allocation import max_samples, state_bytes
 from fleetune.solving.hpp.solve import solve
-from tests.solving.hpp import contract
+from tests.solving.hpp import reference
 from tests.solving.hpp.instances import drawn, tiny
 from tests.solving.hpp.problem_strategies import posed
 
@@ -44,11 +44,11 @@ def test_a_plan_costs_what_the_contract_says(method: str) -> None:
         except Infeasible:
             assert method in ("asteroid", "search")
             continue
-        contract.assert_plan(problem, plan.stages)
-        assert plan.objective == pytest.approx(contract.round_s(problem, plan), abs=1e-12)
-        assert plan.formula_round_s == pytest.approx(contract.formula_s(problem, plan.stages), rel=1e-9)
-        assert plan.memory_bytes == {name: math.ceil(peak) for name, peak in contract.peaks(problem, plan).items()}
-        assert plan.feasible == contract.fits(problem, plan)
+        reference.assert_plan(problem, plan.stages)
+        assert plan.objective == pytest.approx(reference.round_s(problem, plan), abs=1e-12)
+        assert plan.formula_round_s == pytest.approx(reference.formula_s(problem, plan.stages), rel=1e-9)
+        assert plan.memory_bytes == {name: math.ceil(peak) for name, peak in reference.peaks(problem, plan).items()}
+        assert plan.feasible == reference.fits(problem, plan)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -60,10 +60,10 @@ def test_half_nanoseconds_are_rounded_as_by_the_clock(seed: int) -> None:
     )
     for method in ("asteroid", "dapple", "dp"):
         plan = solve(problem, method=method)
-        assert plan.objective == pytest.approx(contract.round_s(problem, plan), abs=1e-12)
+        assert plan.objective == pytest.approx(reference.round_s(problem, plan), abs=1e-12)
 
 
-def in_whole_ns(rows: contract.Rows) -> contract.Rows:
+def in_whole_ns(rows: reference.Rows) -> reference.Rows:
     """Times as a clock that counts nanoseconds gives them."""
     return tuple(tuple(tuple(round(x, 9) for x in sizes) for sizes in row) for row in rows)
 

@@ -18,7 +18,7 @@ from fleetune.solving.hpp.methods import search as search_module
 from fleetune.solving.hpp.methods.search import Search, SearchOptions
 from fleetune.solving.hpp.problem import Problem, Solution
 from fleetune.solving.hpp.solve import solve
-from tests.solving.hpp import brute_force, contract
+from tests.solving.hpp import brute_force, reference
 from tests.solving.hpp.instances import drawn, tiny
 
 SYNCHRONOUS = [method for method in SUMMARIES if method not in ("search", "hetpipe")]
@@ -48,9 +48,9 @@ def searched(problem: Problem) -> Solution | None:
         plan = solve(problem)
     except Infeasible:
         return None
-    contract.assert_plan(problem, plan.stages)
+    reference.assert_plan(problem, plan.stages)
     assert plan.feasible
-    assert contract.fits(problem, plan)
+    assert reference.fits(problem, plan)
     return plan
 
 
@@ -73,7 +73,7 @@ def test_as_good_as_any_plan() -> None:
                 other = solve(problem, method=method)
             except Infeasible:
                 continue
-            assert other.feasible == contract.fits(problem, other)
+            assert other.feasible == reference.fits(problem, other)
             assert not other.feasible or other.objective >= plan.objective
     assert max(gaps) <= 0.03
     assert sum(gaps) / len(gaps) <= 0.005
@@ -93,7 +93,7 @@ def test_tight_islands(seed: int) -> None:
 def test_the_budget_may_be_used_to_the_last_byte() -> None:
     """A device with exactly the bytes of a stage takes it; with one byte less nobody can."""
     problem = drawn(micro_batch=1, warmup=(5, 3, 1))
-    exact = [int(contract.peak_bytes(problem, (p, p + 1), k, 1)) for p, k in enumerate((5, 3, 1))]
+    exact = [int(reference.peak_bytes(problem, (p, p + 1), k, 1)) for p, k in enumerate((5, 3, 1))]
     assert exact == [5000, 4600, 4200]
 
     def with_budgets(*sizes: int) -> Problem:
@@ -115,7 +115,7 @@ def test_state_in_memory(optimizer: float, snapshots: int) -> None:
     problem = tiny(
         7, devices=1, samples=1, micro_batches=1, optimizer_bytes_per_param_byte=optimizer, snapshots=snapshots
     )
-    need = -int(-contract.peak_bytes(problem, (0, 5), 1, 1) // 1)
+    need = -int(-reference.peak_bytes(problem, (0, 5), 1, 1) // 1)
 
     def given(size: int) -> Problem:
         return dataclasses.replace(problem, devices=(dataclasses.replace(problem.devices[0], memory_bytes=size),))
@@ -236,7 +236,7 @@ def test_edges(edge: str) -> None:
     assert plan is not None
     assert best is not None
     assert best <= round(plan.objective * 1e9) <= 1.03 * best
-    assert plan.objective == pytest.approx(contract.round_s(problem, plan), abs=1e-12)
+    assert plan.objective == pytest.approx(reference.round_s(problem, plan), abs=1e-12)
 
 
 def test_a_clock_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from fleetune.solving import document
 from fleetune.solving.opfence.methods import SUMMARIES
 from fleetune.solving.opfence.problem import Problem
 from fleetune.solving.opfence.solve import solve
-from tests.solving.opfence.contract import check
+from tests.solving.opfence.reference import check
 
 Plain = dict[str, Any]
 

@@ -4,7 +4,6 @@ import pytest
 
 from fleetune.errors import Infeasible
 from tests.golden import same_as_golden
-from tests.solving.opfence.contract import best, check
 from tests.solving.opfence.instances import (
     Plain,
     all_methods,
@@ -17,6 +16,7 @@ from tests.solving.opfence.instances import (
     tiny,
     transformer,
 )
+from tests.solving.opfence.reference import best, check
 
 GRAPHS = {
     "chain": chain(40),

@@ -12,7 +12,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from fleetune.errors import TryAgain
-from fleetune.store import Store, staging
+from fleetune.store import Store, partial_files
 from tests.store.conftest import Make
 
 KEY = "0" * 32
@@ -113,9 +113,9 @@ def test_what_a_power_cut_must_not_take_is_flushed(store: Store, make: Make, mon
 HOLDS = """
 import sys
 from pathlib import Path
-from fleetune.store import staging
+from fleetune.store import partial_files
 folder = Path(sys.argv[1])
-with staging.new_file(folder / "a") as file, staging.new_folder(folder / "b") as made:
+with partial_files.new_file(folder / "a") as file, partial_files.new_folder(folder / "b") as made:
     (made / "half").write_text("x")
     print(file.name, made.name, flush=True)
     sys.stdin.read()
@@ -143,11 +143,11 @@ def test_parts_of_a_killed_process_are_collected_and_those_of_a_living_one_are_n
 def test_a_part_is_its_makers_even_while_it_is_renamed(tmp_path: Path) -> None:
     """A folder moved in from a work folder is locked before it gets the name of a part."""
     (tmp_path / "work").mkdir()
-    with staging.locked(tmp_path / "work"):
-        part = (tmp_path / "work").rename(staging.part_path(tmp_path / "whole"))
-        staging.collect(tmp_path)
+    with partial_files.locked(tmp_path / "work"):
+        part = (tmp_path / "work").rename(partial_files.part_path(tmp_path / "whole"))
+        partial_files.collect(tmp_path)
         assert part.is_dir()
-    staging.collect(tmp_path)
+    partial_files.collect(tmp_path)
     assert not part.exists()
 
 
