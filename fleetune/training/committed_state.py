@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fleetune.errors import TryAgain
-from fleetune.models.segment import Segment
+from fleetune.models.segment import SegmentRunner
 from fleetune.training.checkpoints import FileDigest, write_shard
 from fleetune.training.optimizer import NamedOptimizer
 
@@ -29,7 +29,7 @@ class CommittedState:
     thread may write the state of the last committed round, however long the running round takes.
     """
 
-    def __init__(self, segment: Segment, optimizer: NamedOptimizer, done: int) -> None:
+    def __init__(self, segment: SegmentRunner, optimizer: NamedOptimizer, done: int) -> None:
         """done: the number of rounds in the state."""
         self._segment, self._optimizer, self._done = segment, optimizer, done
         self._moved = threading.Condition()
