@@ -9,8 +9,10 @@ from pathlib import Path
 
 from fleetune.contracts.record import record
 from fleetune.errors import Refused, TryAgain, by_exit_code
+from fleetune.launching import Command, ProcessLauncher
 from fleetune.launching.process import child_command, inherited_environment
-from flows.service.keeper import DATABASE
+from flows.service.environment import client_environment
+from flows.service.keeper import DATABASE, follow_registration
 from flows.service.record import ServiceFiles, ServiceRecord
 
 END_S, ASK_S = 60.0, 0.1
@@ -30,9 +32,13 @@ class ServiceOptions:
 
 
 def up(local: Path, root: str, options: ServiceOptions, tell: Callable[[str], None]) -> ServiceRecord:
-    """Start the service of a store unless it runs; returns its record. Raises the error that the start ended with."""
+    """Start the service of a store, or update the deployments of one that runs; returns its record.
+
+    Raises the error that the start ended with.
+    """
     files = ServiceFiles(local)
     if (running := files.running()) is not None:
+        _register_again(files, running, tell)
         return running
     if files.starting():
         raise TryAgain(f"{root}: its service is starting or ending; try again in a few seconds")
@@ -58,6 +64,19 @@ def up(local: Path, root: str, options: ServiceOptions, tell: Callable[[str], No
     if service is None:
         raise TryAgain(f"the service ended while it started; see {files.folder / 'keeper.log'}, and run it again")
     return service
+
+
+def _register_again(files: ServiceFiles, running: ServiceRecord, tell: Callable[[str], None]) -> None:
+    """Register the deployments of today's configs with a running service."""
+    auth_string = files.auth_string(running)
+    job = ProcessLauncher().start(
+        Command(
+            module="flows.service.registration",
+            environment=client_environment(files, running, auth_string),
+            log=files.folder / "registration.log",
+        )
+    )
+    follow_registration(job, tell)
 
 
 def _follow(keeper: "subprocess.Popen[str]", tell: Callable[[str], None]) -> None:

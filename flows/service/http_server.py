@@ -1,10 +1,9 @@
 """`python -m flows.service.http_server PORT ROOT`: Prefect's server with its UI, and the store's pages beside it.
 
-The process binds the port before it says that it did, so that no other process can answer in its place. The auth
-string arrives on the first line of stdin, which no list of processes shows; an empty line means none.
+The keeper has reserved the port, so that no other user's program can answer in its place. The auth string arrives on
+the first line of stdin, which no list of processes shows; an empty line means none.
 """
 
-import errno
 import os
 import socket
 import sys
@@ -16,25 +15,13 @@ GRACE_S = 3
 
 
 def main() -> None:
-    """Serve until the process is terminated; prints `port N` or `refused REASON` first."""
+    """Serve until the process is terminated."""
     port, root = int(sys.argv[1]), sys.argv[2]
     auth_string = sys.stdin.readline().strip()
     if auth_string:
         os.environ[SECRET] = os.environ[CLIENT_SECRET] = auth_string
-    try:
-        listener = socket.create_server((HOST, port), backlog=2048)
-    except OSError as error:
-        why = "another program listens there" if error.errno == errno.EADDRINUSE else error.strerror
-        _tell(f"refused port {port}: {why}; give another with --port")
-        return
-    with listener:
-        _tell(f"port {listener.getsockname()[1]}")
+    with socket.create_server((HOST, port), backlog=2048, reuse_port=True) as listener:
         _serve(listener, root, auth_string)
-
-
-def _tell(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 def _serve(listener: socket.socket, root: str, auth_string: str) -> None:

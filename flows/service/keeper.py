@@ -5,20 +5,22 @@ command that started it what happens; the last is `ready`, or `refused REASON`.
 """
 
 import datetime
+import errno
 import os
 import signal
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from fleetune.contracts import json_io
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.launching import Command, Job, ProcessLauncher
 from fleetune.store import Store
-from flows.prefect_server import CLIENT_SECRET, HOST, answers
+from flows.prefect_server import HOST, answers
 from flows.provenance import version_of
+from flows.service.environment import client_environment
 from flows.service.record import ServiceFiles, ServiceRecord, other_people
 
 POOL = "fleetune"
@@ -28,16 +30,8 @@ START_S, ASK_S, LOOK_S = 180.0, 0.2, 1.0
 SERVER_GRACE_S, WORKER_GRACE_S = 10.0, 20.0
 MOST_PAUSE_S = 60.0
 """Longest pause before a child that keeps ending is started again."""
-SETTINGS = {
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
-    "DO_NOT_TRACK": "1",
-    "PREFECT_UI_API_URL": "/api",  # whatever name of this machine the browser uses
-    "PREFECT_RUNNER_POLL_FREQUENCY": "2",
-    "PREFECT_WORKER_QUERY_SECONDS": "2",
-    "PREFECT_WORKER_PREFETCH_SECONDS": "5",
-    "PREFECT_CLIENT_MAX_RETRIES": "10",  # a locked SQLite file answers 503
-}
+MOST_LOG_BYTES = 10_000_000
+"""A longer log of a child is set aside when the child starts."""
 
 
 class Keeper:
@@ -65,9 +59,10 @@ class Keeper:
         if not lock.take():
             raise Refused(f"{self._root}: its service runs or starts already")
         try:
-            self._start()
-            self._tell("ready")
-            self._watch()
+            with self._reserve():
+                self._start()
+                self._tell("ready")
+                self._watch()
         finally:
             self._end()
             self._files.record.unlink(missing_ok=True)
@@ -78,7 +73,7 @@ class Keeper:
             self._auth = f"fleetune:{self._files.secret()}"
         self._tell("starting Prefect's server (the first start creates its database)")
         self._start_server()
-        self._files.record.write_text(json_io.text(self._record()), encoding="utf-8")
+        self._files.write(self._record())
         self._tell("registering deployments")
         self._register()
         self._tell("starting the worker")
@@ -94,27 +89,31 @@ class Keeper:
             version=version_of("fleetune"),
         )
 
-    def _environment(self) -> dict[str, str]:
-        """Environment of every child: Prefect's files lie in the store, and its clients know this server."""
-        given = {name: value for name, value in SETTINGS.items() if name not in os.environ}
-        own = {
-            "PREFECT_HOME": str(self._files.home),
-            "PREFECT_API_URL": f"http://{HOST}:{self._port}/api",
-            "PREFECT_UI_STATIC_DIRECTORY": str(self._files.home / "ui"),
-            "PREFECT_SERVER_API_PORT": str(self._port),
-            "FLEETUNE_ROOT": self._root,
-        }
-        return {**given, **own, **({CLIENT_SECRET: self._auth} if self._auth else {})}
+    def _reserve(self) -> socket.socket:
+        """Bind the port without listening on it, so that no other user's program can have it while the server starts
+        again; Refused when one has it. (SO_REUSEPORT shares a port among processes of one user only.)"""
+        reserved = socket.socket()
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        try:
+            reserved.bind((HOST, self._port))
+        except OSError as error:
+            reserved.close()
+            why = "another program listens there" if error.errno == errno.EADDRINUSE else error.strerror
+            raise Refused(f"port {self._port}: {why}; give another with --port") from None
+        return reserved
 
     def _launch(self, name: str, module: str, *arguments: str, first_line: str = "") -> Job:
         database = {DATABASE: os.environ[DATABASE]} if name == "server" and DATABASE in os.environ else {}
+        log = self._files.folder / f"{name}.log"
+        if log.exists() and log.stat().st_size > MOST_LOG_BYTES:
+            log.replace(log.with_suffix(".log.1"))
         job = ProcessLauncher().start(
             Command(
                 module=module,
                 arguments=arguments,
-                environment={**self._environment(), **database},
+                environment={**client_environment(self._files, self._record(), self._auth), **database},
                 first_line=first_line.encode(),
-                log=self._files.folder / f"{name}.log",
+                log=log,
             )
         )
         self._jobs[name] = job
@@ -124,9 +123,6 @@ class Keeper:
         job = self._launch(
             "server", "flows.service.http_server", str(self._port), self._root, first_line=self._auth + "\n"
         )
-        word, _, text = next(job.lines(), "").partition(" ")
-        if word == "refused":
-            raise Refused(text)
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline:
             if job.poll() is not None:
@@ -140,11 +136,10 @@ class Keeper:
     def _register(self) -> None:
         """Tell the server the deployments, and of runs that say Running whether they are."""
         job = self._launch("registration", "flows.service.registration")
-        for line in job.lines():
-            self._tell(line)
-        if job.wait() != 0:
-            raise TryAgain(f"the deployments could not be registered ({job.tail(1).strip()}); run it again")
-        del self._jobs["registration"]
+        try:
+            follow_registration(job, self._tell)
+        finally:
+            del self._jobs["registration"]
 
     def _start_worker(self) -> None:
         self._launch("worker", "prefect", "worker", "start", "--pool", POOL, "--type", "process", "--name", "fleetune")
@@ -174,6 +169,14 @@ class Keeper:
         for name, grace_s in (("registration", 0.0), ("worker", WORKER_GRACE_S), ("server", SERVER_GRACE_S)):
             if name in self._jobs:
                 self._jobs[name].stop(grace_s)
+
+
+def follow_registration(job: Job, tell: Callable[[str], None]) -> None:
+    """Tell what a registration prints; TryAgain when it fails."""
+    for line in job.lines():
+        tell(line)
+    if job.wait() != 0:
+        raise TryAgain(f"the deployments could not be registered ({job.tail(1).strip()}); run it again")
 
 
 def main() -> None:

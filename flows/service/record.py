@@ -12,6 +12,7 @@ from pathlib import Path
 from fleetune.contracts import json_io
 from fleetune.contracts.record import record
 from fleetune.errors import Refused
+from fleetune.filesystem import write_durably
 from fleetune.store import Lock
 from fleetune.store.lock import is_held
 
@@ -54,6 +55,10 @@ class ServiceFiles:
     def record(self) -> Path:
         """The record of the running service."""
         return self.folder / "service.json"
+
+    def write(self, service: ServiceRecord) -> None:
+        """Write the record of the running service."""
+        write_durably(json_io.text(service).encode(), self.record.with_suffix(".part"), self.record)
 
     def lock(self) -> Lock:
         """The lock that the keeper holds."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from flows.prefect_server import answers
 from flows.service.record import store_path
 from tests.flows.service.client import ServiceClient
 
@@ -29,6 +30,18 @@ def test_a_second_up_starts_nothing(service: ServiceClient) -> None:
     told = json.loads(service.command("up", "--json").stdout)
     assert told["address"] == service.record.address and told["root"] == str(service.root.resolve())
     assert before <= {process.pid for process in family(service)}
+
+
+def test_the_server_comes_back_on_its_port(service: ServiceClient) -> None:
+    """A killed server is started again, and meanwhile nobody else can bind its port."""
+    server = next(p for p in family(service) if "flows.service.http_server" in p.cmdline())
+    port = int(service.record.address.rpartition(":")[2])
+    server.kill()
+    server.wait()
+    with pytest.raises(OSError), socket.create_server(("127.0.0.1", port)):
+        pass
+    service.until(lambda: answers(port) and any("http_server" in " ".join(p.cmdline()) for p in family(service)))
+    assert service.ended(service.start(base="asteroid-b", until="plan"))["state_name"] == "Completed"
 
 
 def test_everything_listens_on_loopback(service: ServiceClient) -> None:

@@ -1,0 +1,32 @@
+"""Environment of processes that use the server of a service: its server, its worker, and registrations."""
+
+import os
+from urllib.parse import urlsplit
+
+from flows.prefect_server import CLIENT_SECRET
+from flows.service.record import ServiceFiles, ServiceRecord
+
+SETTINGS = {
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+    "DO_NOT_TRACK": "1",
+    "PREFECT_UI_API_URL": "/api",  # whatever name of this machine the browser uses
+    "PREFECT_RUNNER_POLL_FREQUENCY": "2",
+    "PREFECT_WORKER_QUERY_SECONDS": "2",
+    "PREFECT_WORKER_PREFETCH_SECONDS": "5",
+    "PREFECT_CLIENT_MAX_RETRIES": "10",  # a locked SQLite file answers 503
+}
+
+
+def client_environment(files: ServiceFiles, service: ServiceRecord, auth_string: str) -> dict[str, str]:
+    """Variables that make Prefect's clients use `service` and keep their files in its store; what the user has set of
+    SETTINGS stays."""
+    given = {name: value for name, value in SETTINGS.items() if name not in os.environ}
+    own = {
+        "PREFECT_HOME": str(files.home),
+        "PREFECT_API_URL": service.api,
+        "PREFECT_UI_STATIC_DIRECTORY": str(files.home / "ui"),
+        "PREFECT_SERVER_API_PORT": str(urlsplit(service.address).port),
+        "FLEETUNE_ROOT": service.root,
+    }
+    return {**given, **own, **({CLIENT_SECRET: auth_string} if auth_string else {})}
