@@ -5,7 +5,6 @@ import re
 from typing import Any
 
 from coolname import data as coolname_data
-from prefect.artifacts import create_markdown_artifact
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
@@ -13,22 +12,27 @@ from prefect.runtime import flow_run
 from prefect.states import Completed
 
 from fleetune.errors import FleetuneError
-from fleetune.store import RunRecord, Store
+from fleetune.store import Store
 from flows import configs, preflight
 from flows.context import RunContext
 from flows.form.request import RunRequest, config_of, selection_of
+from flows.inspection.prediction import description
+from flows.inspection.publication import publish_prediction
 from flows.preflight import predict_run
 from flows.run_log import RunLog
 from flows.runner import Runner
 from flows.stage_tasks import failed_state, perform
+from stages.catalog import STAGES
 
+FOLLOWERS = frozenset(spec.name for spec in STAGES if spec.follows)
+"""Stages whose progress is that of the stage they follow."""
 NAME_OF_FORM = re.compile(r"[A-Z][a-z]+-[A-Z][A-Za-z' -]*")
 """Names that the form of the UI makes up, such as `Practical-Tang`."""
 
 
 def run_request(request: RunRequest, root: str) -> State[Any]:
     """Run what `request` asks for, with the store at `root`, as the body of the current flow run."""
-    log = RunLog(get_run_logger())
+    log = RunLog(get_run_logger(), quiet=FOLLOWERS)
     try:
         store = Store(root)
         config, past = config_of(request, store)
@@ -39,7 +43,8 @@ def run_request(request: RunRequest, root: str) -> State[Any]:
     except FleetuneError as error:
         return failed_state(error)
     if request.dry_run:
-        return _publish_prediction(planned)
+        publish_prediction(planned, store, runner.rerun_of, flow_run.id, get_run_logger())
+        return Completed(name="DryRun", message=description(planned))
     try:
         with runner:
             _remember(runner.record.id)
@@ -67,14 +72,3 @@ def _remember(run: str) -> None:
     """Make the run its own base, so that a copy of the flow run reads its config and not today's run file."""
     with get_client(sync_client=True) as client:
         client.update_flow_run(flow_run.id, parameters={**flow_run.parameters, "base": run})
-
-
-def _publish_prediction(planned: RunRecord) -> State[Any]:
-    rows = [f"| {stage.stage} | {stage.how} | {stage.why} |" for stage in planned.stages]
-    create_markdown_artifact(
-        markdown="\n".join(["| stage | would be | why |", "|---|---|---|", *rows]),
-        key=f"{planned.config.name}-dry-run".lower().replace(".", "-").replace("_", "-"),
-        description=f"Dry run of {planned.config.name}",
-    )
-    running = [stage.stage for stage in planned.stages if stage.how == "ran"]
-    return Completed(name="DryRun", message=f"would run {', '.join(running)}" if running else "would reuse every stage")

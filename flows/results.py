@@ -122,13 +122,14 @@ def diff_runs(store: Store, first: RunRecord, second: RunRecord) -> RunDifferenc
     return RunDifference(
         first=first.id,
         second=second.id,
-        settings=_setting_differences(first, second),
+        settings=setting_differences(first, second),
         stages=_stage_differences(store, first, second),
         scores=_score_differences(store, first, second),
     )
 
 
-def _setting_differences(first: RunRecord, second: RunRecord) -> tuple[SettingDifference, ...]:
+def setting_differences(first: RunRecord, second: RunRecord) -> tuple[SettingDifference, ...]:
+    """The settings of two runs that differ, by name."""
     sides = [flatten_config(json_io.dump(run.config), "config") for run in (first, second)]
     names = sorted({*sides[0], *sides[1]})
     differing = [name for name in names if sides[0].get(name) != sides[1].get(name)]

@@ -3,40 +3,118 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
 
-from flows.tracking import StageEvent
+from fleetune import formatting
+from flows.tracking import StageEvent, reason
 
 EVERY_S = 10.0
+WINDOW_S = 30.0
+"""The pace of a stage is that of its last WINDOW_S seconds at least."""
+ENDED = ("done", "failed", "stopped", "reused")
 
 
 class RunLog:
     """Writes events to a logger; called from the threads of all stages."""
 
     def __init__(
-        self, logger: "logging.Logger | logging.LoggerAdapter[Any]", clock: Callable[[], float] = time.monotonic
+        self,
+        logger: "logging.Logger | logging.LoggerAdapter[Any]",
+        clock: Callable[[], float] = time.monotonic,
+        quiet: Collection[str] = (),
     ) -> None:
+        """`clock` gives seconds; `quiet` are stages whose progress another stage shows, as monitor's is train's."""
         self._logger = logger
         self._clock = clock
+        self._quiet = quiet
         self._change = threading.Lock()
-        self._told_s: dict[str, float] = {}
+        self._stages: dict[str, _StageLog] = {}
 
     def hear(self, event: StageEvent) -> None:
         """Write an event; progress of a stage at most every EVERY_S seconds."""
         with self._change:
-            now_s = self._clock()
-            if event.kind == "progress" and now_s - self._told_s.get(event.stage, now_s - EVERY_S) < EVERY_S:
-                return
-            if event.kind == "progress":
-                self._told_s[event.stage] = now_s
-        self._logger.log(logging.ERROR if event.kind == "failed" else logging.INFO, "%s", line_of(event))
+            line = self._line(event)
+        if line:
+            self._logger.log(logging.ERROR if event.kind == "failed" else logging.INFO, "%s", line)
+
+    def _line(self, event: StageEvent) -> str:
+        stage = self._stages.setdefault(event.stage, _StageLog())
+        if event.kind == "progress":
+            said = stage.progress(event, self._clock())
+            return f"{event.stage}: {said}" if said and event.stage not in self._quiet else ""
+        if event.kind in ENDED:
+            del self._stages[event.stage]
+        return f"{event.stage}: {stage.told(event)}"
 
 
-def line_of(event: StageEvent) -> str:
-    """`train: round 12 of 40, loss 2.13, 38 samples/s, 27 s left`."""
-    if event.kind == "progress":
-        return f"{event.stage}: {event.detail or f'{event.text} {event.done:.0f} of {event.total:.0f} {event.unit}'}"
-    took = f" ({event.seconds:.1f} s)" if event.kind in ("done", "failed", "stopped") and event.seconds else ""
-    text = event.text.removeprefix(f"{event.kind}: ")
-    return f"{event.stage}: {event.kind}{': ' + text if text else ''}{took}"
+class _Mark(NamedTuple):
+    """An amount of work and the time at which it was done."""
+
+    at_s: float
+    done: float
+
+
+class _StageLog:
+    """What was told of one stage."""
+
+    def __init__(self) -> None:
+        self._why = ""
+        self._work = ""
+        self._last = ""
+        self._told_s: float | None = None
+        self._marks: deque[_Mark] = deque()
+
+    def progress(self, event: StageEvent, now_s: float) -> str:
+        """The line of a progress event; empty when one was told within EVERY_S."""
+        if event.text != self._work or (self._marks and event.done < self._marks[-1].done):
+            self._work = event.text
+            self._marks.clear()
+        self._marks.append(_Mark(now_s, event.done))
+        while len(self._marks) > 2 and now_s - self._marks[1].at_s >= WINDOW_S:
+            self._marks.popleft()
+        self._last = event.detail or _count(event)
+        if self._told_s is not None and now_s - self._told_s < EVERY_S:
+            return ""
+        self._told_s = now_s
+        return ", ".join([self._last, *self._pace(event)])
+
+    def _pace(self, event: StageEvent) -> list[str]:
+        """`38 samples/s` and `27 s left`, by the work of the last seconds; nothing while that is unknown."""
+        first, last = self._marks[0], self._marks[-1]
+        if last.at_s <= first.at_s or last.done <= first.done:
+            return []
+        per_s = (last.done - first.done) / (last.at_s - first.at_s)
+        said = [f"{_short(per_s)} {event.unit}/s"] if event.unit not in ("", "%") and per_s >= 0.1 else []
+        left = max(event.total - event.done, 0.0)
+        return [*said, f"{formatting.seconds(round(left / per_s))} left"] if left else said
+
+    def told(self, event: StageEvent) -> str:
+        """The line of any other event; the reason of a start is not said again at the end."""
+        why = reason(event.text)
+        if event.kind == "started":
+            self._why = why
+            return f"started ({why})" if why else "started"
+        if event.kind == "note":
+            return event.text
+        took = f" in {event.seconds:.1f} s" if event.kind == "done" else ""
+        took = f" after {event.seconds:.1f} s" if event.kind == "failed" else took
+        if event.kind == "failed":
+            return f"failed{took}: {event.text}"
+        new = why.removeprefix(self._why).lstrip("; ") if self._why else why
+        facts = [fact for fact in (self._last if event.kind == "done" else "", new) if fact]
+        return f"{event.kind}{took}" + (f" ({'; '.join(facts)})" if facts else "")
+
+
+def _count(event: StageEvent) -> str:
+    """`tokenizing 1200 of 4000 files`."""
+    if not event.total:
+        return event.text
+    if event.unit == "%":
+        return f"{event.text} {100 * event.done / event.total:.0f} %"
+    return f"{event.text} {_short(event.done)} of {_short(event.total)} {event.unit}".rstrip()
+
+
+def _short(amount: float) -> str:
+    return f"{amount:.0f}" if amount >= 10 or amount == int(amount) else f"{amount:.1f}"

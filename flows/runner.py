@@ -65,6 +65,7 @@ class Runner:
             settings=yaml_file.text(self._plain),
         )
         self._from_stage = selection.from_stage
+        self.rerun_of = selection.rerun or ""
         self._stop = threading.Event()
         self._jobs: dict[str, Job] = {}
         self._open = ExitStack()

@@ -43,6 +43,12 @@ class StageEvent:
 EventListener = Callable[[StageEvent], None]
 
 
+def reason(why: str) -> str:
+    """Why a stage ran, was reused or stopped, without the word before it that its state repeats."""
+    word, colon, rest = why.partition(": ")
+    return rest if colon and word in ("ran", "reused", "stopped") else why
+
+
 def ignore_event(event: StageEvent) -> None:
     """The default listener."""
 

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fleetune.contracts.metrics import TimelineRow
+from fleetune.contracts.metrics import Forecast, TimelineRow, TrainingMetrics
+from fleetune.contracts.plan import Plan
 from fleetune.drawing.labels import (
     LETTER_NAMES,
     RowLabel,
@@ -64,6 +65,31 @@ def gantt_chart(
     for row in rows:
         parts += _bar(row, left + row.start_s * scale, top + TRACK * names.index(row.device), scale, lanes)
     return canvas(parts, bottom + BOTTOM, title)
+
+
+def round_charts(
+    plan: Plan, forecast: Forecast, training: TrainingMetrics | None, *, transfers: bool = True
+) -> dict[str, str]:
+    """Draw the `forecast` and the `measured` timeline of a round with the same tracks and time scale.
+
+    Empty where there are no rows. Without `transfers` only devices are drawn.
+    """
+    drawn = {
+        "forecast": ("forecast", _drawn(forecast.rows, transfers)),
+        "measured": ("measured, a typical round", _drawn(training.timeline if training else (), transfers)),
+    }
+    rows = [row for _, some in drawn.values() for row in some]
+    until_s = max((row.end_s for row in rows), default=0.0)
+    order = [*plan.devices, *sorted(name for name in track_names(rows) if ">" in name)]
+    streams = [lane.name for lane in plan.lanes]
+    return {
+        name: gantt_chart(some, title, until_s=until_s, order=order, streams=streams) if some else ""
+        for name, (title, some) in drawn.items()
+    }
+
+
+def _drawn(rows: Sequence[TimelineRow], transfers: bool) -> tuple[TimelineRow, ...]:
+    return tuple(row for row in rows if transfers or not row.is_transfer)
 
 
 class _Stream(NamedTuple):

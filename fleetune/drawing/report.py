@@ -15,8 +15,7 @@ from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.profile import Profile
 from fleetune.contracts.record import record
 from fleetune.drawing.charts import Amounts, amounts_chart, fleet_chart, loss_chart
-from fleetune.drawing.gantt import gantt_chart
-from fleetune.drawing.labels import track_names
+from fleetune.drawing.gantt import round_charts
 from fleetune.drawing.model_chart import gates_chart, model_chart
 from fleetune.drawing.svg import STYLE, colour_of_segment
 from fleetune.drawing.text import link_text, plan_text, span_text, trained_text
@@ -73,7 +72,7 @@ def report(content: ReportContent) -> str:
         "loss": loss_chart(content.training.rounds) if content.training else "",
         "memory": amounts_chart(_memory(content), "memory of each device"),
         "links": amounts_chart(_links(content), "bytes of each link in a round"),
-        **_timelines(content),
+        **round_charts(content.plan.plan, content.forecast, content.training),
     }
     return _PAGES.get_template("report.html").render(
         content=content,
@@ -93,21 +92,6 @@ def report(content: ReportContent) -> str:
         sent=sum(link.bytes for link in content.forecast.link_bytes),
         profiled={t.device: t.profiling_s for t in content.profile.times if t.profiling_s is not None},
     )
-
-
-def _timelines(content: ReportContent) -> dict[str, str]:
-    """Draw forecast and measured timelines with the same tracks and time scale."""
-    forecast, measured = content.forecast.rows, content.training.timeline if content.training else ()
-    until_s = max((row.end_s for row in (*forecast, *measured)), default=0.0)
-    order = [*content.plan.plan.devices, *sorted(n for n in track_names((*forecast, *measured)) if ">" in n)]
-    streams = [lane.name for lane in content.plan.plan.lanes]
-    return {
-        name: gantt_chart(rows, title, until_s=until_s, order=order, streams=streams) if rows else ""
-        for name, title, rows in (
-            ("forecast", "forecast", forecast),
-            ("measured", "measured, a typical round", measured),
-        )
-    }
 
 
 def _segment_rows(content: ReportContent) -> list[dict[str, Any]]:

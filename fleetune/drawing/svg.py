@@ -1,5 +1,7 @@
 """SVG elements, a chart's canvas, and the colours that all charts share, in light and dark."""
 
+import base64
+import re
 from xml.sax.saxutils import escape, quoteattr
 
 from fleetune.contracts.plan import Plan
@@ -29,6 +31,8 @@ svg.chart .limit{stroke:var(--ink);stroke-width:2;stroke-dasharray:4 3}
 svg.chart .edge{stroke:var(--muted);stroke-width:1.5;opacity:.6}
 """.strip()
 SEGMENT_COLOURS = 8
+BOX = re.compile(r'viewBox="0 0 ([\d.]+) ([\d.]+)"')
+TOOLTIP = re.compile(r"<title>[^<]*</title>")
 
 
 def element(name: str, text: str = "", /, **attributes: object) -> str:
@@ -75,6 +79,18 @@ def standalone(chart: str) -> str:
     """Add the style sheet to a chart, so that it is a file of its own."""
     head, rest = chart.split(">", 1)
     return f"{head}><style>{STYLE}</style>{rest}"
+
+
+def image_url(chart: str) -> str:
+    """Return a chart as a data URL for pages that show images only: on paper of its own, without tooltips."""
+    found = BOX.search(chart)
+    assert found is not None, "a chart has a canvas"
+    width, height = found.groups()
+    size = f"svg.chart{{width:{width}px;height:{height}px}}"
+    head, rest = TOOLTIP.sub("", chart).split(">", 1)
+    paper = element("rect", width=width, height=height, style="fill:var(--paper)")
+    file = f'{head} width="{width}" height="{height}"><style>{STYLE}\n{size}</style>{paper}{rest}'
+    return "data:image/svg+xml;base64," + base64.b64encode(file.encode()).decode()
 
 
 def _plain(value: object) -> str:

@@ -1,0 +1,59 @@
+"""The history of a config: a row for each of its runs, newest first."""
+
+from fleetune.store import RunRecord, Store
+from flows.inspection import difference
+from flows.inspection.content import RunContent, gain, result_of, round_seconds
+from flows.inspection.links import StoreLinks
+from flows.inspection.overview import moment
+from flows.inspection.page import Page, page, plain, table
+from flows.results import setting_differences
+
+MOST_RUNS = 50
+
+
+def history(store: Store, run: RunRecord, links: StoreLinks) -> Page:
+    """Return the page of all runs of the config of `run`; that one is shown as it is given, not as it is stored."""
+    others = [other for other in store.runs.named(run.config.name) if other.id != run.id]
+    runs = sorted([run, *others], key=lambda one: (one.started, one.id), reverse=True)
+    pairs = list(zip(runs, [*runs[1:], None], strict=True))[:MOST_RUNS]
+    rows = [_row(store, one, before, links) for one, before in pairs]
+    ended = {state: sum(one.state == state for one in runs) for state in ("done", "failed", "interrupted", "running")}
+    counted = ", ".join(f"{count} {state}" for state, count in ended.items() if count)
+    headings = ("run", "when", "strategy", "changed", "score", "a round", "state")
+    parts = [
+        f"# Runs of {plain(run.config.name)}",
+        table(headings, rows),
+        f"{len(runs) - MOST_RUNS} earlier runs are not listed; fleetune runs lists them." if runs[MOST_RUNS:] else "",
+    ]
+    return page(parts, f"{len(runs)} runs: {counted}")
+
+
+def _row(store: Store, run: RunRecord, before: RunRecord | None, links: StoreLinks) -> tuple[str, ...]:
+    content = result_of(store, run)
+    changed = difference.settings_text(setting_differences(before, run)) or "nothing" if before else "(the first run)"
+    return (
+        links.run(run.id),
+        moment(run.started),
+        plain(run.config.strategy.name),
+        plain(changed),
+        _score(content),
+        _round(content),
+        plain(_state(run)),
+    )
+
+
+def _score(content: RunContent) -> str:
+    if content.score is None:
+        return ""
+    return plain(f"{content.score.name} {content.score.after:.3f} ({gain(content.score)})")
+
+
+def _round(content: RunContent) -> str:
+    if content.training is not None and content.training.rounds:
+        return round_seconds(content.training.median_round_s)
+    return f"{round_seconds(content.plan.objective)} forecast" if content.plan is not None else ""
+
+
+def _state(run: RunRecord) -> str:
+    failed = next((stage.stage for stage in run.stages if stage.state == "failed"), None)
+    return f"{run.state} at {failed}" if failed else run.state

@@ -1,0 +1,40 @@
+"""Addresses of runs and files on the store's pages, which the service of the store shows."""
+
+from pathlib import Path
+
+from fleetune.contracts.record import record
+from fleetune.store import Store
+from flows.inspection.page import code, link
+from flows.service.record import ServiceFiles, store_path
+
+
+@record
+class StoreLinks:
+    """Links to the pages of a store; without a service they are paths, since Prefect's UI drops links to files."""
+
+    root: str
+    """Root of the store."""
+    pages: str = ""
+    """Address of its pages; empty without a service."""
+
+    def run(self, run: str) -> str:
+        """Link to the page of a run; its name alone without a service."""
+        return link(run, f"{self.pages}/runs/{run}" if self.pages else "")
+
+    def artifact(self, kind: str, digest: str) -> str:
+        """Link to the files of an artifact; the kind alone without a service."""
+        return link(kind, f"{self.pages}/artifacts/{kind}/{digest}" if self.pages else "")
+
+    def file(self, text: str, kind: str, digest: str, path: str) -> str:
+        """Link to a file of an artifact; its path without a service."""
+        place = f"artifacts/{kind}/{digest}/{path}"
+        return link(text, f"{self.pages}/{place}") if self.pages else f"{text}: {code(f'{self.root}/{place}')}"
+
+
+def links_of(store: Store) -> StoreLinks:
+    """The links of a store, by its service if one runs."""
+    files = ServiceFiles(store.local)
+    service = files.running()
+    if service is None:
+        return StoreLinks(root=store.root if "://" in store.root else str(Path(store.root).resolve()))
+    return StoreLinks(root=service.root, pages=f"{service.address}{store_path(files.auth_string(service))}")

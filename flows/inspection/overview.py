@@ -1,0 +1,191 @@
+"""The overview of a run: results, what changed, stages with reasons, the round, the loss, the fleet, and events."""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from fleetune import formatting
+from fleetune.contracts.metrics import Score
+from fleetune.drawing.charts import fleet_chart, loss_chart
+from fleetune.drawing.gantt import round_charts
+from fleetune.monitoring.event_log import DONE
+from fleetune.store import RunRecord, StageRecord, Store
+from flows import configs
+from flows.inspection import difference
+from flows.inspection.content import RunContent, content_of, gain, round_seconds
+from flows.inspection.links import StoreLinks
+from flows.inspection.page import Page, code, page, picture, plain, table
+from flows.tracking import reason
+
+
+def overview(store: Store, run: RunRecord, base: RunRecord | None, links: StoreLinks) -> Page:
+    """Return the page of a run as far as it has come; `base` is the run that it is compared with."""
+    content = content_of(store, run)
+    parts = [
+        f"# {plain(configs.title(run.config))}",
+        _state(run, links),
+        _failure(run),
+        *_results(content),
+        _links(run, links),
+        "## Stages",
+        _stages(run, links),
+        *(difference.section(store, base, run, links) if base else ()),
+        *_round(content),
+        *_loss(content),
+        *_fleet(content),
+        *_events(content),
+        _commands(run, links),
+    ]
+    return page(parts, _description(run, content))
+
+
+def _description(run: RunRecord, content: RunContent) -> str:
+    """The page in a line; how the run ended comes first unless it ended well."""
+    failed = next((stage.stage for stage in run.stages if stage.state == "failed"), None)
+    ended = f"failed at {failed}" if failed else run.state if run.state in ("failed", "interrupted") else ""
+    return ", ".join(filter(None, (ended, content.headline))) or run.state
+
+
+def _state(run: RunRecord, links: StoreLinks) -> str:
+    when = f"started {moment(run.started)}"
+    took = f", took {duration(run.started, run.ended)}" if run.ended else ""
+    return f"Run {links.run(run.id)}: **{plain(run.state)}**, {when}{took}."
+
+
+def _failure(run: RunRecord) -> str:
+    """The error of a run, and how to go on."""
+    if not run.error:
+        return ""
+    return f"> **{plain(run.error)}**"
+
+
+def _results(content: RunContent) -> Iterable[str]:
+    """Scores before and after, and the round's forecast beside its measurement."""
+    if content.evaluation is not None:
+        headings = (f"on {content.evaluation.samples} samples not trained on", "before", "after", "change")
+        yield table(headings, [_score(score) for score in content.evaluation.scores])
+    if content.training is not None and content.training.rounds:
+        measured_s = content.training.median_round_s
+        said = f"A round took **{round_seconds(measured_s)}**"
+        if content.forecast is not None and measured_s > 0:
+            error = formatting.percent((content.forecast.round_s - measured_s) / measured_s)
+            said += f"; its forecast was {round_seconds(content.forecast.round_s)} ({error})"
+        yield f"{said}."
+    elif content.plan is not None:
+        yield f"The forecast of a round is **{round_seconds(content.plan.objective)}**."
+
+
+def _score(score: Score) -> tuple[str, ...]:
+    better = score.after > score.before if score.better == "higher" else score.after < score.before
+    word = "" if score.after == score.before else ", better" if better else ", **worse**"
+    values = (formatting.number(value) for value in (score.before, score.after))
+    return (f"{plain(score.name)}", *values, f"{gain(score)}{word}")
+
+
+def _links(run: RunRecord, links: StoreLinks) -> str:
+    """Links to the report and to the model."""
+    outputs, shown = run.outputs, []
+    for kind, text in (("evaluation", "Report"), ("plan", "Report of the plan")):
+        if kind in outputs:
+            shown.append(links.file(text, kind, outputs[kind], "report.html"))
+            break
+    if "checkpoint" in outputs:
+        shown.append("Model: " + links.artifact("checkpoint", outputs["checkpoint"]))
+    return " · ".join(shown)
+
+
+def _stages(run: RunRecord, links: StoreLinks) -> str:
+    rows = [
+        (
+            f"**{plain(stage.stage)}**",
+            plain(stage_state(stage)),
+            duration(stage.started, stage.ended) if stage.how == "ran" else "",
+            plain(stage.error or reason(stage.why)),
+            " ".join(links.artifact(kind, digest) for kind, digest in stage.outputs.items()),
+        )
+        for stage in run.stages
+    ]
+    return table(("stage", "state", "took", "why", "made"), rows)
+
+
+def stage_state(stage: StageRecord) -> str:
+    """The state of a stage in a word; a reused one says so."""
+    return "reused" if stage.state == DONE and stage.how == "reused" else stage.state
+
+
+def _round(content: RunContent) -> Iterable[str]:
+    """Pictures of a round: forecast, and beside it what was measured."""
+    if content.plan is None or content.forecast is None:
+        return
+    plan = content.plan.plan
+    drawn = [round_charts(plan, content.forecast, content.training, transfers=among) for among in (True, False)]
+    yield "## A round, forecast and measured" if drawn[0]["measured"] else "## A round, forecast"
+    yield "Tracks are devices and links, numbers are micro-batches."
+    for name in ("forecast", "measured"):
+        if drawn[0][name]:
+            yield picture(f"{name} timeline of a round", [chart[name] for chart in drawn])
+
+
+def _loss(content: RunContent) -> Iterable[str]:
+    if content.training is None or len(content.training.rounds) < 2:
+        return
+    rounds = content.training.rounds
+    yield "## Loss"
+    yield f"From {formatting.number(rounds[0].loss)} to {formatting.number(rounds[-1].loss)} in {len(rounds)} rounds."
+    yield picture("loss by round", [loss_chart(rounds), loss_chart(rounds[:: 1 + len(rounds) // 500])])
+
+
+def _fleet(content: RunContent) -> Iterable[str]:
+    if content.fleet is None:
+        return
+    yield "## Fleet"
+    if content.plan is not None:
+        yield picture("devices and links", [fleet_chart(content.fleet, content.plan.plan)])
+    measured = {peak.device: peak.amount for peak in content.training.peak_memory_bytes} if content.training else {}
+    used = content.plan.plan.devices if content.plan else ()
+    rows = [
+        (
+            plain(device.name),
+            formatting.number(device.cores),
+            plain(device.accelerator),
+            formatting.size(measured[device.name]) if device.name in measured else "",
+            formatting.size(device.memory_bytes),
+            "" if content.plan is None else "yes" if device.name in used else "no",
+        )
+        for device in content.fleet.devices
+    ]
+    yield table(("device", "cores", "accelerator", "peak memory", "memory", "in the plan"), rows)
+
+
+def _events(content: RunContent) -> Iterable[str]:
+    if content.events is None:
+        return
+    events = content.events
+    yield "## Events"
+    longest = max(events.memberships, key=lambda member: member.longest_silence_s, default=None)
+    silence = ""
+    if longest is not None:
+        lasted = formatting.seconds(longest.longest_silence_s)
+        silence = f"; the longest silence of a device lasted {lasted} ({plain(longest.device)})"
+    yield f"{events.rounds_committed} of {events.rounds_planned} rounds were committed{silence}."
+    yield "\n".join(f"- {plain(failure)}" for failure in events.failures) or "Nothing went wrong."
+
+
+def _commands(run: RunRecord, links: StoreLinks) -> str:
+    """Commands that look further, or go on."""
+    on = "" if links.root.endswith("/runs") else f" --root {links.root}"
+    commands = [f"fleetune show {run.id}{on}"]
+    if run.state in ("failed", "interrupted"):
+        commands.append(f"fleetune rerun {run.id}{on}")
+    return "On the command line: " + ", ".join(code(command) for command in commands)
+
+
+def moment(when: str) -> str:
+    """A time in this machine's time zone: `2026-11-22 10:58:25`."""
+    return f"{datetime.fromisoformat(when).astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def duration(started: str | None, ended: str | None) -> str:
+    """Seconds between two times: `34.2 s`; empty while one of them is missing."""
+    if not started or not ended:
+        return ""
+    return formatting.seconds((datetime.fromisoformat(ended) - datetime.fromisoformat(started)).total_seconds())

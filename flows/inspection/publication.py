@@ -1,0 +1,141 @@
+"""Artifacts of a flow run: the overview and the history of its run, or the prediction of a dry run.
+
+They are published beside the run: a server that is slow, gone or full neither fails nor delays its stages.
+"""
+
+import logging
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+from uuid import UUID
+
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
+
+from fleetune.errors import FleetuneError
+from fleetune.store import RunRecord, Store
+from flows.inspection.history import history
+from flows.inspection.links import links_of
+from flows.inspection.overview import overview
+from flows.inspection.page import Page
+from flows.inspection.prediction import prediction
+from flows.runner import Runner
+
+PAUSE_S = 2.0
+"""Shortest time between two updates of the overview."""
+END_S, INTERRUPTED_S = 15.0, 3.0
+"""Longest wait for the last update, and when the run is cancelled."""
+
+Logger = logging.Logger | logging.LoggerAdapter[Any]
+
+
+class Publication:
+    """The overview and the history of one run; a context manager around the run's stages."""
+
+    def __init__(self, runner: Runner, flow_run: str, logger: Logger) -> None:
+        """`flow_run`: id of the flow run whose artifacts they are."""
+        self._runner = runner
+        self._flow_run = UUID(flow_run)
+        self._logger = logger
+        self._due, self._over = threading.Event(), threading.Event()
+        self._state = ""
+        self._overview: UUID | None = None
+        self._worker = threading.Thread(target=self._work, name="publication", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._worker.start()
+        return self
+
+    def update(self) -> None:
+        """Publish the overview soon; returns at once."""
+        self._due.set()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Publish how the run ended, and the history of its config."""
+        interrupted = error is not None and not isinstance(error, Exception)
+        self._state = "interrupted" if interrupted else "failed" if error or self._runner.error else "done"
+        self._over.set()
+        self._due.set()
+        self._worker.join(INTERRUPTED_S if interrupted else END_S)
+
+    def _work(self) -> None:
+        while not self._over.is_set():
+            self._due.wait()
+            self._due.clear()
+            if not self._over.is_set():
+                self._try(self._publish_overview)
+                self._over.wait(PAUSE_S)
+        self._try(self._publish_overview)
+        self._try(self._publish_history)
+
+    def _try(self, publish: Callable[[], None]) -> None:
+        """Publish; whatever goes wrong is a warning, and never an error of the run."""
+        try:
+            publish()
+        except Exception as error:
+            self._logger.warning("the page of this run could not be published (%s)", error)
+
+    def _record(self) -> RunRecord:
+        """The run's record; once its stages have ended, as its end will record it."""
+        run = self._runner.record
+        if not self._state:
+            return run
+        error = str(self._runner.error or "")
+        return replace(run, state=self._state, error=error, ended=self._runner.context.store.clock().isoformat())
+
+    def _publish_overview(self) -> None:
+        run, store = self._record(), self._runner.context.store
+        page = overview(store, run, base_of(store, run, self._runner.rerun_of), links_of(store))
+        if self._overview is None:
+            self._overview = create(page, f"{run.config.name}-overview", self._flow_run)
+            return
+        with get_client(sync_client=True) as client:
+            content = ArtifactUpdate(data=page.markdown, description=page.description)
+            client.update_artifact(self._overview, content)
+
+    def _publish_history(self) -> None:
+        run, store = self._record(), self._runner.context.store
+        create(history(store, run, links_of(store)), f"{run.config.name}-history", self._flow_run)
+
+
+def publish_prediction(planned: RunRecord, store: Store, rerun_of: str, flow_run: str, logger: Logger) -> None:
+    """Publish the page of a dry run; a failure is a warning."""
+    try:
+        page = prediction(planned, base_of(store, planned, rerun_of), links_of(store))
+        create(page, f"{planned.config.name}-dry-run", UUID(flow_run))
+    except Exception as error:
+        logger.warning("the page of this dry run could not be published (%s)", error)
+
+
+def create(page: Page, name: str, flow_run: UUID) -> UUID:
+    """Create an artifact of a flow run; returns its id."""
+    content = ArtifactCreate(
+        key=key_of(name),
+        type="markdown",
+        data=page.markdown,
+        description=page.description,
+        flow_run_id=flow_run,
+    )
+    with get_client(sync_client=True) as client:
+        return client.create_artifact(content).id
+
+
+def key_of(name: str) -> str:
+    """The name as a key of artifacts, which may have small letters, digits and dashes."""
+    return re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-")
+
+
+def base_of(store: Store, run: RunRecord, rerun_of: str) -> RunRecord | None:
+    """The run that `run` is compared with: the one it was started from, else the one before it; None for the first."""
+    if rerun_of:
+        try:
+            return store.runs.load(rerun_of)
+        except FleetuneError:
+            return None
+    before = [one for one in store.runs.named(run.config.name) if one.id != run.id and one.started <= run.started]
+    return before[0] if before else None
