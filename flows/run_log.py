@@ -62,7 +62,7 @@ class _StageLog:
     def __init__(self) -> None:
         self._why = ""
         self._work = ""
-        self._last = ""
+        self._detail = ""
         self._told_s: float | None = None
         self._marks: deque[_Mark] = deque()
 
@@ -74,11 +74,11 @@ class _StageLog:
         self._marks.append(_Mark(now_s, event.done))
         while len(self._marks) > 2 and now_s - self._marks[1].at_s >= WINDOW_S:
             self._marks.popleft()
-        self._last = event.detail or _count(event)
+        self._detail = event.detail
         if self._told_s is not None and now_s - self._told_s < EVERY_S:
             return ""
         self._told_s = now_s
-        return ", ".join([self._last, *self._pace(event)])
+        return ", ".join([event.detail or _count(event), *self._pace(event)])
 
     def _pace(self, event: StageEvent) -> list[str]:
         """`38 samples/s` and `27 s left`, by the work of the last seconds; nothing while that is unknown."""
@@ -103,7 +103,7 @@ class _StageLog:
         if event.kind == "failed":
             return f"failed{took}: {event.text}"
         new = why.removeprefix(self._why).lstrip("; ") if self._why else why
-        facts = [fact for fact in (self._last if event.kind == "done" else "", new) if fact]
+        facts = [fact for fact in (self._detail if event.kind == "done" else "", new) if fact]
         return f"{event.kind}{took}" + (f" ({'; '.join(facts)})" if facts else "")
 
 
@@ -113,7 +113,8 @@ def _count(event: StageEvent) -> str:
         return event.text
     if event.unit == "%":
         return f"{event.text} {100 * event.done / event.total:.0f} %"
-    return f"{event.text} {_short(event.done)} of {_short(event.total)} {event.unit}".rstrip()
+    unit = "" if event.unit in event.text.split() else event.unit
+    return f"{event.text} {_short(event.done)} of {_short(event.total)} {unit}".rstrip()
 
 
 def _short(amount: float) -> str:

@@ -17,6 +17,7 @@ from prefect.states import Cancelled, Completed, Failed
 from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain
 from flows.inspection.publication import Publication
 from flows.runner import Runner
+from flows.tracking import reason
 from stages.catalog import waves
 
 
@@ -67,6 +68,6 @@ def _stage_task(name: str, publication: Publication) -> Any:
             return Cancelled(message="stopped with its run; a retry goes on from what is finished")
         publication.update()
         ended = "Cached" if outcome.how == "reused" else None
-        return Completed(name=ended, message=outcome.why, data=outcome.outputs)
+        return Completed(name=ended, message=reason(outcome.why), data=outcome.outputs)
 
     return stage

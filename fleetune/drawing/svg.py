@@ -31,6 +31,8 @@ svg.chart .limit{stroke:var(--ink);stroke-width:2;stroke-dasharray:4 3}
 svg.chart .edge{stroke:var(--muted);stroke-width:1.5;opacity:.6}
 """.strip()
 SEGMENT_COLOURS = 8
+MARGIN = 14
+"""Margin of a chart that is an image of its own."""
 BOX = re.compile(r'viewBox="0 0 ([\d.]+) ([\d.]+)"')
 TOOLTIP = re.compile(r"<title>[^<]*</title>")
 
@@ -85,11 +87,13 @@ def image_url(chart: str) -> str:
     """Return a chart as a data URL for pages that show images only: on paper of its own, without tooltips."""
     found = BOX.search(chart)
     assert found is not None, "a chart has a canvas"
-    width, height = found.groups()
-    size = f"svg.chart{{width:{width}px;height:{height}px}}"
+    width, height = (float(side) + 2 * MARGIN for side in found.groups())
+    sides = f'width="{_plain(width)}" height="{_plain(height)}"'
+    size = f"svg.chart{{width:{_plain(width)}px;height:{_plain(height)}px}}"
+    paper = f'<rect x="-{MARGIN}" y="-{MARGIN}" {sides} style="fill:var(--paper)"/>'
     head, rest = TOOLTIP.sub("", chart).split(">", 1)
-    paper = element("rect", width=width, height=height, style="fill:var(--paper)")
-    file = f'{head} width="{width}" height="{height}"><style>{STYLE}\n{size}</style>{paper}{rest}'
+    head = BOX.sub(f'viewBox="-{MARGIN} -{MARGIN} {_plain(width)} {_plain(height)}" {sides}', head)
+    file = f"{head}><style>{STYLE}\n{size}</style>{paper}{rest}"
     return "data:image/svg+xml;base64," + base64.b64encode(file.encode()).decode()
 
 

@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from fleetune.errors import FleetuneError
-from fleetune.formatting import number
+from fleetune.formatting import number, size
 from fleetune.store import RunRecord, Store
+from flows.inspection.content import round_seconds
 from flows.inspection.links import StoreLinks
 from flows.inspection.page import plain, table
 from flows.results import RunDifference, SettingDifference, diff_runs, setting_differences
@@ -25,7 +26,7 @@ def section(store: Store, base: RunRecord, run: RunRecord, links: StoreLinks) ->
         return
     yield _stages(base, run, found)
     both = [score for score in found.scores if score.first is not None and score.second is not None]
-    rows = [(plain(score.name), _amount(score.first), _amount(score.second)) for score in both]
+    rows = [_measured(score.name, score.first or 0.0, score.second or 0.0) for score in both]
     yield table(("measured", "before", "now"), rows)
 
 
@@ -60,5 +61,10 @@ def _stages(base: RunRecord, run: RunRecord, found: RunDifference) -> str:
     return "\n".join(lines)
 
 
-def _amount(value: float | None) -> str:
-    return "" if value is None else f"{value:,.0f}" if abs(value) >= 10_000 else number(value)
+def _measured(name: str, before: float, now: float) -> tuple[str, ...]:
+    """The row of a number of both runs."""
+    if name == "round_s":
+        return ("a round", round_seconds(before), round_seconds(now))
+    if name == "bytes_per_round":
+        return ("sent in a round", size(before), size(now))
+    return (plain(name.removesuffix(" after")), number(before), number(now))

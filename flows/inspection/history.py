@@ -5,7 +5,7 @@ from flows.inspection import difference
 from flows.inspection.content import RunContent, gain, result_of, round_seconds
 from flows.inspection.links import StoreLinks
 from flows.inspection.overview import moment
-from flows.inspection.page import Page, page, plain, table
+from flows.inspection.page import Page, page, plain, table, unbroken
 from flows.results import setting_differences
 
 MOST_RUNS = 50
@@ -50,8 +50,8 @@ def _score(content: RunContent) -> str:
 
 def _round(content: RunContent) -> str:
     if content.training is not None and content.training.rounds:
-        return round_seconds(content.training.median_round_s)
-    return f"{round_seconds(content.plan.objective)} forecast" if content.plan is not None else ""
+        return unbroken(round_seconds(content.training.median_round_s))
+    return f"{unbroken(round_seconds(content.plan.objective))} forecast" if content.plan is not None else ""
 
 
 def _state(run: RunRecord) -> str:

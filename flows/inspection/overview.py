@@ -13,7 +13,7 @@ from flows import configs
 from flows.inspection import difference
 from flows.inspection.content import RunContent, content_of, gain, round_seconds
 from flows.inspection.links import StoreLinks
-from flows.inspection.page import Page, code, page, picture, plain, table
+from flows.inspection.page import Page, code, page, picture, plain, table, unbroken
 from flows.tracking import reason
 
 
@@ -98,7 +98,7 @@ def _stages(run: RunRecord, links: StoreLinks) -> str:
         (
             f"**{plain(stage.stage)}**",
             plain(stage_state(stage)),
-            duration(stage.started, stage.ended) if stage.how == "ran" else "",
+            unbroken(duration(stage.started, stage.ended)) if stage.how == "ran" else "",
             plain(stage.error or reason(stage.why)),
             " ".join(links.artifact(kind, digest) for kind, digest in stage.outputs.items()),
         )
@@ -113,13 +113,13 @@ def stage_state(stage: StageRecord) -> str:
 
 
 def _round(content: RunContent) -> Iterable[str]:
-    """Pictures of a round: forecast, and beside it what was measured."""
+    """Pictures of a round: forecast, and beside it what was measured; without transfers where there are too many."""
     if content.plan is None or content.forecast is None:
         return
     plan = content.plan.plan
     drawn = [round_charts(plan, content.forecast, content.training, transfers=among) for among in (True, False)]
     yield "## A round, forecast and measured" if drawn[0]["measured"] else "## A round, forecast"
-    yield "Tracks are devices and links, numbers are micro-batches."
+    yield "Each track is a device or a link, each number a micro-batch."
     for name in ("forecast", "measured"):
         if drawn[0][name]:
             yield picture(f"{name} timeline of a round", [chart[name] for chart in drawn])
@@ -140,20 +140,21 @@ def _fleet(content: RunContent) -> Iterable[str]:
     yield "## Fleet"
     if content.plan is not None:
         yield picture("devices and links", [fleet_chart(content.fleet, content.plan.plan)])
-    measured = {peak.device: peak.amount for peak in content.training.peak_memory_bytes} if content.training else {}
+    peaks = {peak.device: peak.amount for peak in content.training.peak_memory_bytes} if content.training else {}
     used = content.plan.plan.devices if content.plan else ()
     rows = [
         (
             plain(device.name),
             formatting.number(device.cores),
             plain(device.accelerator),
-            formatting.size(measured[device.name]) if device.name in measured else "",
             formatting.size(device.memory_bytes),
-            "" if content.plan is None else "yes" if device.name in used else "no",
+            *([formatting.size(peaks[device.name]) if device.name in peaks else ""] if peaks else []),
+            *(["yes" if device.name in used else "no"] if used else []),
         )
         for device in content.fleet.devices
     ]
-    yield table(("device", "cores", "accelerator", "peak memory", "memory", "in the plan"), rows)
+    headings = ("device", "cores", "accelerator", "memory", *(["peak"] if peaks else []))
+    yield table((*headings, *(["in the plan"] if used else [])), rows)
 
 
 def _events(content: RunContent) -> Iterable[str]:

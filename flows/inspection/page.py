@@ -34,6 +34,11 @@ def plain(text: str) -> str:
     return "".join(f"\\{sign}" if sign in "\\`*_[]<>|#~$" else sign for sign in short)
 
 
+def unbroken(text: str) -> str:
+    """Return text of a narrow column, such as `2.67 s`, that stays on one line."""
+    return text.replace(" ", "\u00a0")
+
+
 def code(text: str) -> str:
     """Return text in a fixed-width font, on one line."""
     return f"`{' '.join(text.split()).replace('`', chr(39)).replace('|', chr(0xA6))}`"

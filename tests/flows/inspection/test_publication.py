@@ -1,0 +1,95 @@
+"""Publication never fails or delays a run."""
+
+import logging
+import threading
+import time
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from flows.context import StageSelection
+from flows.inspection import publication
+from flows.inspection.page import Page
+from flows.inspection.publication import Publication
+from flows.runner import Runner, run_without_prefect
+from tests.flows.toy_pipeline import World, toy_context
+
+FLOW_RUN = str(uuid4())
+LIMIT_S = 30.0
+
+
+class Published:
+    """Stands for the server: keeps the pages by key."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.pages: dict[str, Page] = {}
+        self.first = threading.Event()
+        monkeypatch.setattr(publication, "create", self.create)
+        monkeypatch.setattr(publication, "get_client", self.client)
+
+    def create(self, page: Page, name: str, flow_run: UUID) -> UUID:
+        """Keep a page."""
+        assert str(flow_run) == FLOW_RUN
+        self.pages[name] = page
+        self.first.set()
+        return uuid4()
+
+    def client(self, **_: Any) -> Any:
+        """A client that cannot connect."""
+        raise ConnectionError("the server is gone")
+
+
+def runner_of(world: World, root: Path) -> Runner:
+    """A runner of the toy pipeline, whose stages are none of the real ones."""
+    return Runner(toy_context(root), world.config(), StageSelection())
+
+
+def test_the_last_page_says_how_the_run_ended(world: World, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The overview and the history are there when the block ends, with the run's final state."""
+    server, runner = Published(monkeypatch), runner_of(world, root)
+    with Publication(runner, FLOW_RUN, logging.getLogger("test")):
+        run_without_prefect(runner)
+    assert set(server.pages) == {"toy-overview", "toy-history"}
+    assert (
+        "**done**" in server.pages["toy-overview"].markdown
+        and "never run before" in server.pages["toy-overview"].markdown
+    )
+    assert server.pages["toy-history"].description == "1 runs: 1 done"
+
+
+def test_a_server_that_is_gone_is_a_warning(
+    world: World, root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server vanishes in the middle of a run: the run ends well, and its log says what is missing."""
+    server, runner = Published(monkeypatch), runner_of(world, root)
+    with caplog.at_level(logging.WARNING), Publication(runner, FLOW_RUN, logging.getLogger("test")) as pages:
+        pages.update()
+        assert server.first.wait(LIMIT_S)
+        assert run_without_prefect(runner).state == "done"
+    assert "could not be published (the server is gone)" in caplog.text
+
+
+def test_a_server_that_hangs_does_not_hold_a_cancelled_run(
+    world: World, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cancelled run has ten seconds to end; a page that cannot be sent gets three of them."""
+    hangs, entered = threading.Event(), threading.Event()
+
+    def create(*_: Any) -> UUID:
+        entered.set()
+        hangs.wait(LIMIT_S)
+        return uuid4()
+
+    monkeypatch.setattr(publication, "create", create)
+    begun = time.monotonic()
+    with (
+        pytest.raises(KeyboardInterrupt),
+        Publication(runner_of(world, root), FLOW_RUN, logging.getLogger("test")) as pages,
+    ):
+        pages.update()
+        assert entered.wait(LIMIT_S)
+        raise KeyboardInterrupt
+    assert time.monotonic() - begun < 10
+    hangs.set()
