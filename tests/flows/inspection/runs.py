@@ -12,7 +12,13 @@ from fleetune.monitoring.event_summary import Membership
 from fleetune.store import RunRecord, StageRecord, Store
 from tests.drawing.contents import content
 
-MADE = {"discover": "fleet", "plan": "plan", "train": "metrics", "monitor": "events", "evaluate": "evaluation"}
+MADE = {
+    "discover": ("fleet",),
+    "plan": ("plan",),
+    "train": ("checkpoint", "metrics"),
+    "monitor": ("events",),
+    "evaluate": ("evaluation",),
+}
 PLAIN: dict[str, Any] = {
     "name": "by.hand",
     "fleet": {"devices": [{"name": "a"}, {"name": "b"}, {"name": "c"}]},
@@ -41,8 +47,8 @@ def kept(
     """A run that has ended with stage `until`, kept in the store with its artifacts."""
     artifacts = artifacts_of(made or content())
     stages = []
-    for name, kind in MADE.items():
-        digest = store.put(kind, folder(store, kind, artifacts[kind]), stage_key="0" * 32, inputs={})
+    for name, kinds in MADE.items():
+        folders = {kind: folder(store, kind, artifacts[kind]) for kind in kinds}
         stages.append(
             StageRecord(
                 stage=name,
@@ -51,7 +57,7 @@ def kept(
                 why="reused: same key as by.hand-0" if name == "discover" else "ran: training.rounds changed",
                 started="2026-01-02T12:00:00+00:00",
                 ended="2026-01-02T12:00:04+00:00",
-                outputs={kind: digest},
+                outputs={k: store.put(k, place, stage_key="0" * 32, inputs={}) for k, place in folders.items()},
             )
         )
         if name == until:
@@ -77,6 +83,7 @@ def artifacts_of(made: ReportContent) -> dict[str, dict[str, str]]:
         "fleet": {"fleet.json": json_io.text(made.fleet)},
         "plan": {"plan.json": json_io.text(made.plan), "forecast.json": json_io.text(made.forecast)},
         "metrics": {"training.json": json_io.text(made.training), "forecast.json": json_io.text(made.forecast)},
+        "checkpoint": {"round.json": "60"},
         "events": {"events.json": json_io.text(EVENTS)},
         "evaluation": {"evaluation.json": json_io.text(made.evaluation), "report.html": "<p>"},
     }
