@@ -14,6 +14,8 @@ EVERY_S = 10.0
 WINDOW_S = 30.0
 """The pace of a stage is that of its last WINDOW_S seconds at least."""
 ENDED = ("done", "failed", "stopped", "reused")
+TIMED = ("done", "stopped")
+"""Ends whose time is told, besides a failure's."""
 
 
 class RunLog:
@@ -46,7 +48,7 @@ class RunLog:
             return f"{event.stage}: {said}" if said and event.stage not in self._quiet else ""
         if event.kind in ENDED:
             del self._stages[event.stage]
-        return f"{event.stage}: {stage.told(event)}"
+        return stage.told(event)
 
 
 class _Mark(NamedTuple):
@@ -92,19 +94,26 @@ class _StageLog:
 
     def told(self, event: StageEvent) -> str:
         """The line of any other event; the reason of a start is not said again at the end."""
-        why = reason(event.text)
         if event.kind == "started":
-            self._why = why
-            return f"started ({why})" if why else "started"
-        if event.kind == "note":
-            return event.text
-        took = f" in {event.seconds:.1f} s" if event.kind == "done" else ""
-        took = f" after {event.seconds:.1f} s" if event.kind == "failed" else took
-        if event.kind == "failed":
-            return f"failed{took}: {event.text}"
-        new = why.removeprefix(self._why).lstrip("; ") if self._why else why
-        facts = [fact for fact in (self._detail if event.kind == "done" else "", new) if fact]
-        return f"{event.kind}{took}" + (f" ({'; '.join(facts)})" if facts else "")
+            self._why = reason(event.text)
+        known = self._why if event.kind in ENDED else ""
+        return line_of(event, known, self._detail if event.kind == "done" else "")
+
+
+def line_of(event: StageEvent, known: str = "", detail: str = "") -> str:
+    """`train: done in 34.2 s (round 40 of 40, loss 2.13)`: an event that is not progress.
+
+    `known`: the reason that was told at the start; `detail`: how far the stage came.
+    """
+    if event.kind == "note":
+        return f"{event.stage}: {event.text}"
+    took = f" {'in' if event.kind == 'done' else 'after'} {event.seconds:.1f} s" if event.seconds else ""
+    if event.kind == "failed":
+        return f"{event.stage}: failed{took}: {event.text}"
+    why = reason(event.text)
+    new = why.removeprefix(known).lstrip("; ") if known else why
+    facts = "; ".join(filter(None, (detail, new)))
+    return f"{event.stage}: {event.kind}{took if event.kind in TIMED else ''}" + (f" ({facts})" if facts else "")
 
 
 def _count(event: StageEvent) -> str:
