@@ -71,6 +71,10 @@ class StageSelection:
     """The last stage; stages that it does not need are left out."""
     force: bool = False
     """Stages run even when their keys are known: all, or those from `from_stage` on."""
+    kept: tuple[str, ...] = ()
+    """Stages that are taken from the store though they always run, so that several runs share one measurement."""
+    given: Mapping[str, str] = field(default_factory=dict)
+    """kind -> digest of artifacts of another run that this one reads; the stages that made them are left out."""
 
     def stages(self, catalog: Sequence[StageSpec]) -> tuple[StageSpec, ...]:
         """The stages of the run, in order: all, or the last one selected and those that it needs."""
@@ -82,11 +86,13 @@ class StageSelection:
         while todo:
             spec = todo.pop()
             needed.add(spec.name)
-            todo += [producer_of(catalog, kind) for kind in spec.inputs]
+            todo += [producer_of(catalog, kind) for kind in spec.inputs if kind not in self.given]
         return tuple(spec for spec in order if spec.name in needed)
 
     def must_be_stored(self, catalog: Sequence[StageSpec], stage: str) -> bool:
         """True when the run starts from stored outputs of this stage."""
+        if stage in self.kept:
+            return True
         names = [spec.name for spec in self.stages(catalog)]
         first = names.index(self.from_stage) if self.from_stage in names else len(names)
         if self.only is not None and stage != self.only:

@@ -21,7 +21,7 @@ def predict_run(runner: Runner) -> RunRecord:
     Measurements are assumed to be unchanged. Refused when a stage that must be stored is not.
     """
     past = {stage.stage for run in runner.context.store.runs.all() for stage in run.stages if stage.state == "done"}
-    made: dict[str, str] = {}
+    made: dict[str, str] = dict(runner.given)
     stages: dict[str, StageRecord] = {}
     for spec in runner.specs:
         missing = [kind for kind in spec.inputs if kind not in made]

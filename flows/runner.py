@@ -66,6 +66,7 @@ class Runner:
         )
         self._from_stage = selection.from_stage
         self.rerun_of = selection.rerun or ""
+        self.given = selection.given
         self._stop = threading.Event()
         self._jobs: dict[str, Job] = {}
         self._open = ExitStack()
@@ -282,7 +283,8 @@ class Runner:
 
     def _known_inputs(self, spec: StageSpec) -> dict[str, str]:
         """kind -> digest of the stage's inputs that exist already."""
-        return {kind: digest for kind, digest in self.record.outputs.items() if kind in spec.inputs}
+        known = {**self.given, **self.record.outputs}
+        return {kind: digest for kind, digest in known.items() if kind in spec.inputs}
 
 
 def _new_record(context: RunContext, config: RunConfig, specs: Sequence[StageSpec]) -> RunRecord:

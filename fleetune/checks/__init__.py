@@ -1,11 +1,13 @@
 """Checks whether a plan can run on a fleet, before anything is started.
 
 Records validate their own fields; these checks validate relations between a plan, a fleet and a profile. `findings`
-returns all faults, `validate` raises the first. Without them an unrunnable plan would fail on many machines at once.
+returns all faults, `validate` raises the first, `untrainable_features` names what workers do not run yet. Without them
+an unrunnable plan would fail on many machines at once.
 
 May import: fleetune.clock, fleetune.contracts, fleetune.errors.
 """
 
 from fleetune.checks.findings import findings, validate
+from fleetune.checks.trainable import untrainable_features
 
-__all__ = ["findings", "validate"]
+__all__ = ["findings", "untrainable_features", "validate"]

@@ -1,7 +1,7 @@
 """Charts of the report: the fleet, the loss, and bars that compare forecast and measured bytes."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from fleetune.contracts.fleet import Fleet
@@ -86,7 +86,7 @@ def loss_chart(rounds: Sequence[RoundMetrics]) -> str:
 
 
 class Amounts(NamedTuple):
-    """Forecast and measured bytes of one device or link."""
+    """A forecast and a measured amount, such as the bytes of one device or link."""
 
     name: str
     forecast: float
@@ -95,8 +95,11 @@ class Amounts(NamedTuple):
     limit: float | None = None
 
 
-def amounts_chart(lines: Sequence[Amounts], name: str) -> str:
-    """Draw a pair of bars per entry, forecast above measured, with a dashed mark at the limit if it fits the scale."""
+def amounts_chart(lines: Sequence[Amounts], name: str, words: Callable[[float], str] = size) -> str:
+    """Draw a pair of bars per entry, forecast above measured, with a dashed mark at the limit if it fits the scale.
+
+    `words` formats an amount; by default it is one of bytes.
+    """
     if not lines:
         return ""
     highest = max(max(one.forecast, one.measured or 0.0) for one in lines) or 1.0
@@ -112,12 +115,12 @@ def amounts_chart(lines: Sequence[Amounts], name: str) -> str:
         ):
             if value is None:
                 continue
-            hint = f"{one.name}, {kind}: {size(value)}"
+            hint = f"{one.name}, {kind}: {words(value)}"
             parts.append(bar(left, y + 2 + 15 * k, (value * scale, 12), hint, class_="bar F", style=style))
-            text = f"{size(value)} {kind}"
+            text = f"{words(value)} {kind}"
             parts.append(label(left + value * scale + 6, y + 12 + 15 * k, text, class_="muted", font_size="11"))
         if one.limit is not None and one.limit <= 2.5 * highest:
             x = left + one.limit * scale
-            hint = tooltip(f"budget {size(one.limit)}")
+            hint = tooltip(f"budget {words(one.limit)}")
             parts.append(element("line", hint, x1=x, y1=y - 2, x2=x, y2=y + 33, class_="limit"))
     return canvas(parts, 12 + 40 * len(lines), name)

@@ -3,6 +3,7 @@
 artifacts/KIND/DIGEST/...  and manifest.json    written whole
 keys/STAGE_KEY.json                             written after the artifacts it names
 runs/RUN_ID/run.json                            see runs.py
+comparisons/ID/                                 written by flows/comparison
 work/STAGE_KEY/                                 outlives an interrupted attempt; local
 cache/STAGE/                                    kept by a stage between runs; local
 locks/NAME.lock                                 local
@@ -32,7 +33,7 @@ from fleetune.store.manifest import (
 from fleetune.store.runs import RunRegistry
 from fleetune.store.storage import LocalStorage, RemoteStorage, Storage
 
-WRITTEN = ("artifacts/*", "keys", "runs/*", "cache/*")
+WRITTEN = ("artifacts/*", "keys", "runs/*", "comparisons/*", "cache/*")
 """Folders that the store writes into, as patterns."""
 Clock = Callable[[], datetime]
 

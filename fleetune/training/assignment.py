@@ -1,8 +1,8 @@
 """The part of a plan that each device takes: its segment, its samples and the transfers with its neighbours."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
+from fleetune.checks import untrainable_features
 from fleetune.contracts.plan import Lane, Plan, Segment
 from fleetune.errors import Refused
 
@@ -107,30 +107,10 @@ def validate_supported(plan: Plan) -> None:
 
     Workers run a chain of segments. Fields with neutral values are accepted, since ignoring them is correct.
     """
-    found = list(_unsupported_features(plan))
+    found = untrainable_features(plan)
     if found:
         raise Refused(
             f"plan: strategy {plan.strategy} made it with {', '.join(found)}; training runs one lane of segments, each "
             "on devices of its own, over uncompressed and unshared links; look at this plan with --until plan, or "
             "train with another strategy"
         )
-
-
-def _unsupported_features(plan: Plan) -> Iterator[str]:
-    if len(plan.lanes) > 1:
-        yield f"{len(plan.lanes)} lanes"
-    if any(_reuses_devices(lane) for lane in plan.lanes):
-        yield "devices in several segments"
-    if any(segment.trained != segment.units for lane in plan.lanes for segment in lane.segments):
-        yield "segments that train only some of their units"
-    if not all(use.is_neutral for use in plan.links):
-        yield "compressed or shared links"
-    if not all(gate.is_neutral for gate in plan.gates):
-        yield "gates"
-    if plan.collector:
-        yield f"a collector ({plan.collector})"
-
-
-def _reuses_devices(lane: Lane) -> bool:
-    devices = [device for segment in lane.segments for device in segment.devices]
-    return len(set(devices)) < len(devices)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fleetune.errors import TryAgain
+from flows.cli.compare import compare
 from flows.cli.exit_codes import CommandGroup, Interrupted
 from flows.cli.join import join
 from flows.cli.options import CommonOptions, with_common_options
@@ -194,6 +195,7 @@ def cite(config: Config, sets: Sets = None) -> None:
     typer.echo("\n\n".join(citations(configs.load(config, sets or ()).strategy)))
 
 
+app.command()(compare)
 app.command()(solve)
 app.command()(join)
 app.command()(up)

@@ -19,7 +19,9 @@ from prefect.utilities.callables import parameter_schema
 from fleetune.contracts.record import record
 from fleetune.launching.process import child_command
 from fleetune.store.lock import is_held
+from flows.compare import compare
 from flows.finetune import finetune
+from flows.profile_fleet import profile_fleet
 from flows.service.keeper import POOL
 from flows.service.record import ServiceFiles
 
@@ -39,6 +41,8 @@ class Deployment:
 
 DEPLOYMENTS = (
     Deployment(flow=finetune, name="finetune", description="Fine-tune a model across the devices of a fleet."),
+    Deployment(flow=compare, name="compare", description="Compare strategies: which method for my devices?"),
+    Deployment(flow=profile_fleet, name="profile-fleet", description="Measure the devices and the model on them."),
 )
 
 

@@ -20,6 +20,7 @@ from fleetune.contracts import json_io
 from fleetune.errors import FleetuneError
 from fleetune.store import Store
 from flows import yaml_file
+from flows.comparison.archive import every, read
 
 POLICY = "default-src 'none'; img-src 'self' data:; style-src 'unsafe-inline'; sandbox"
 HEADERS = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
@@ -44,6 +45,7 @@ def store_pages(store: Store) -> Starlette:
         routes=[
             Route("/", pages.runs),
             Route("/runs/{run}", pages.run),
+            Route("/comparisons/{comparison}/{file}", pages.comparison),
             Route("/artifacts/{kind}/{digest}", pages.artifact),
             Route("/artifacts/{kind}/{digest}/{path:path}", pages.file),
         ],
@@ -58,8 +60,19 @@ class StorePages:
         self._store = store
 
     async def runs(self, request: Request) -> Response:
-        """All runs, newest first."""
-        return await _answer(lambda: _page(request, "runs.html", runs=self._store.runs.all(), root=self._store.root))
+        """All runs and comparisons, newest first."""
+
+        def page() -> Response:
+            store = self._store
+            return _page(request, "runs.html", runs=store.runs.all(), comparisons=every(store), root=store.root)
+
+        return await _answer(page)
+
+    async def comparison(self, request: Request) -> Response:
+        """A file of a comparison: its page, or its document."""
+        named, file = request.path_params["comparison"], request.path_params["file"]
+        media_type = SHOWN.get(Path(file).suffix)
+        return await _answer(lambda: Response(read(self._store, named, file), media_type=media_type, headers=HEADERS))
 
     async def run(self, request: Request) -> Response:
         """One run: its stages with reasons and artifacts, and its config."""

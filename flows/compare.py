@@ -1,0 +1,43 @@
+"""The Prefect flow `compare`: several strategies on one fleet and one profile.
+
+(No postponed annotations: flows that are served could not read their parameters.)
+"""
+
+import os
+from typing import Any
+
+from prefect import flow
+from prefect.client.schemas.objects import State
+
+from flows.comparison.comparer import CompareRequest
+from flows.comparison.requested import run_comparison
+from flows.form.choices import AS_GIVEN, Change, Data, Fleet, Model, Rounds, StrategyName, TargetLoss
+
+
+@flow(name="compare", persist_result=False, log_prints=False)
+def compare(
+    base: str = "demo",
+    strategies: list[StrategyName] = ["asteroid", "dp", "single"],  # noqa: B006  (a form's default; never changed)
+    train: bool = False,
+    fleet: Fleet = AS_GIVEN,
+    model: Model = AS_GIVEN,
+    data: Data = AS_GIVEN,
+    rounds: Rounds = 0,
+    target_loss: TargetLoss = 0.0,
+    changes: list[Change] = [],  # noqa: B006
+) -> State[Any]:
+    """Compare strategies on one fleet: which method for my devices?
+
+    Args:
+        base: A run file (demo), or a past run (demo-20260102-120000-ab12, latest), whose config is used as it was.
+        strategies: Each is planned in a run of its own, on the same measured fleet.
+        train: Trains every strategy that can be trained, one after the other, and measures it.
+        fleet: The devices.
+        model: The model that is fine-tuned.
+        data: What it is trained and tested on.
+        rounds: Optimizer steps; 0 as in the run file.
+        target_loss: Seconds are told until this loss; 0 for the lowest that every trained strategy reached.
+        changes: Any other setting as KEY=VALUE, such as training.batch_samples=16.
+    """
+    request = CompareRequest(**{**locals(), "strategies": tuple(strategies), "changes": tuple(changes)})
+    return run_comparison(request, os.environ.get("FLEETUNE_ROOT", "runs"))

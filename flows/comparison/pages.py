@@ -1,0 +1,199 @@
+"""A comparison for people: its verdict, its tables as Markdown, its charts, and the page that the store keeps."""
+
+import base64
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from fleetune.contracts.metrics import DeviceAmount
+from fleetune.contracts.record import record
+from fleetune.drawing.charts import Amounts, amounts_chart
+from fleetune.drawing.curves import Curve, curves_chart
+from fleetune.drawing.svg import standalone
+from fleetune.formatting import number, seconds, size
+from flows.comparison.record import ComparedStrategy, Comparison, RoundFigures
+
+NONE = "-"
+_PAGES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+
+
+@record
+class Table:
+    """A table of text; its first row are the headings."""
+
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def verdict(comparison: Comparison) -> str:
+    """The answer in one or two sentences: the fastest by the clock, and once trained the fastest by measurement."""
+    planned, trained, reached = comparison.by_forecast, comparison.by_measurement, comparison.by_target
+    if not planned:
+        return "No strategy has a plan for these devices"
+    said = f"By the clock {_fastest(planned, measured=False)}"
+    trainable = tuple(row for row in planned if not row.untrainable)
+    if trainable and trainable[0] is not planned[0]:
+        said += f"; of those that can be trained here, {_fastest(trainable, measured=False)}"
+    if trained:
+        said += f". Measured, {_fastest(trained, measured=True)}"
+    if reached and reached[0].target_s is not None and comparison.target_loss is not None:
+        said += f"; {reached[0].name} was the first at loss {number(comparison.target_loss)}"
+        said += f", after {seconds(reached[0].target_s)}"
+    return said
+
+
+def _fastest(rows: tuple[ComparedStrategy, ...], measured: bool) -> str:
+    """`single is the fastest (0.52 s a round, 1.3 times as fast as dp)`."""
+    paces = [row.samples_per_s(figures) for row in rows if (figures := row.measured if measured else row.forecast)]
+    figures = rows[0].measured if measured else rows[0].forecast
+    assert figures is not None, "only strategies with figures are ranked"
+    said = f"{seconds(figures.round_s)} a round"
+    if len(rows) > 1 and paces[1]:
+        said += f", {paces[0] / paces[1]:.2f} times as fast as {rows[1].name}"
+    return f"{rows[0].name} is the fastest ({said})"
+
+
+def strategy_table(comparison: Comparison) -> Table:
+    """A row per strategy: round, samples/s, bytes, the tightest device, and what was measured."""
+    headings = (
+        "strategy",
+        "round",
+        "samples/s",
+        f"{comparison.rounds} round{'s' * (comparison.rounds != 1)}",
+        "sent a round",
+        "tightest memory",
+    )
+    if comparison.target_loss is None:
+        return Table(headings=headings, rows=tuple(_forecast_cells(comparison, row) for row in comparison.strategies))
+    target = f"to loss {number(comparison.target_loss)}"
+    scores = {row.score.name for row in comparison.strategies if row.score}
+    more = ("measured round", "measured sent", target, min(scores) if len(scores) == 1 else "score")
+    rows = ((*_forecast_cells(comparison, row), *_measured_cells(row)) for row in comparison.strategies)
+    return Table(headings=(*headings, *more), rows=tuple(rows))
+
+
+def _forecast_cells(comparison: Comparison, row: ComparedStrategy) -> tuple[str, ...]:
+    figures = row.forecast
+    if figures is None:
+        return row.name, NONE, NONE, NONE, NONE, NONE
+    return (
+        row.name,
+        seconds(figures.round_s),
+        number(row.samples_per_s(figures)),
+        seconds(figures.round_s * comparison.rounds),
+        size(figures.link_bytes),
+        _tightest(comparison, figures),
+    )
+
+
+def _measured_cells(row: ComparedStrategy) -> tuple[str, ...]:
+    figures = row.measured
+    if figures is None:
+        return NONE, NONE, NONE, NONE
+    reached = NONE if row.target_s is None else seconds(row.target_s)
+    score = f"{number(row.score.before)} → {number(row.score.after)}" if row.score else NONE
+    return seconds(figures.round_s), size(figures.link_bytes), reached, score
+
+
+def _tightest(comparison: Comparison, figures: RoundFigures) -> str:
+    """`nano 81 %`: the device whose memory is fullest."""
+    limits = {device.name: device.memory_bytes for device in comparison.devices}
+    shares = [(one.amount / limits[one.device], one.device) for one in figures.memory_bytes if limits.get(one.device)]
+    return f"{max(shares)[1]} {max(shares)[0]:.0%}".replace("%", " %") if shares else NONE
+
+
+def memory_table(comparison: Comparison) -> Table:
+    """A row per device: its memory, and the peak of each planned strategy, measured after its forecast."""
+    rows = [row for row in comparison.strategies if row.forecast]
+    return Table(
+        headings=("device", "memory", *(row.name for row in rows)),
+        rows=tuple(
+            (device.name, size(device.memory_bytes), *(_peaks(row, device.name) for row in rows))
+            for device in comparison.devices
+        ),
+    )
+
+
+def _peaks(row: ComparedStrategy, device: str) -> str:
+    forecast = _amount(row.forecast.memory_bytes, device) if row.forecast else None
+    measured = _amount(row.measured.memory_bytes, device) if row.measured else None
+    said = "not used" if forecast is None else size(forecast)
+    return said if measured is None else f"{said}, measured {size(measured)}"
+
+
+def _amount(amounts: tuple[DeviceAmount, ...], device: str) -> float | None:
+    return next((one.amount for one in amounts if one.device == device), None)
+
+
+def notes(comparison: Comparison) -> tuple[str, ...]:
+    """A sentence for each strategy that has no plan, or that is not trained."""
+    told = [f"{row.name}: {row.why}" for row in comparison.strategies if row.why]
+    samples = {row.samples for row in comparison.strategies if row.forecast}
+    if len(samples) > 1:
+        each = ", ".join(f"{row.name} {row.samples}" for row in comparison.strategies if row.forecast)
+        told.append(f"a round trains on different numbers of samples ({each}): compare samples/s")
+    return tuple(told)
+
+
+def charts(comparison: Comparison) -> tuple[str, ...]:
+    """SVG files: seconds of a round for each strategy, and the loss over seconds where something was trained."""
+    bars = [
+        Amounts(row.name, row.forecast.round_s, row.measured.round_s if row.measured else None)
+        for row in comparison.strategies
+        if row.forecast
+    ]
+    curves = [Curve(row.name, [(point.seconds, point.loss) for point in row.losses]) for row in comparison.strategies]
+    made = (
+        amounts_chart(bars, "seconds of a round", seconds),
+        curves_chart(curves, "loss over seconds of rounds", comparison.target_loss),
+    )
+    return tuple(standalone(chart) for chart in made if chart)
+
+
+def as_image(chart: str) -> str:
+    """A chart as the address of an image, on a ground of its own: the page around it may be light or dark."""
+    grounded = chart.replace("</style>", "svg.chart{background:var(--paper)}</style>", 1)
+    return f"data:image/svg+xml;base64,{base64.b64encode(grounded.encode()).decode()}"
+
+
+def markdown(comparison: Comparison, links: tuple[str, ...] = ()) -> str:
+    """The comparison as Markdown; `links` are lines below it."""
+    parts = [
+        f"**{verdict(comparison)}**",
+        _markdown_table(strategy_table(comparison)),
+        *(f"![{name}]({as_image(chart)})" for name, chart in zip(CHARTS, charts(comparison), strict=False)),
+        _markdown_table(memory_table(comparison)) if comparison.by_forecast else "",
+        "\n".join(f"- {_cell(note)}" for note in notes(comparison)),
+        *links,
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+CHARTS = ("seconds of a round", "loss over seconds")
+
+
+def _markdown_table(table: Table) -> str:
+    lines = [table.headings, tuple("---" for _ in table.headings), *table.rows]
+    return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def html_page(comparison: Comparison) -> str:
+    """One self-contained page, readable from the store's folder and over HTTP."""
+    page = _PAGES.get_template("comparison.html")
+    return page.render(
+        comparison=comparison,
+        verdict=verdict(comparison),
+        tables=[strategy_table(comparison), memory_table(comparison)],
+        images=list(zip(CHARTS, map(as_image, charts(comparison)), strict=False)),
+        notes=notes(comparison),
+    )

@@ -1,0 +1,109 @@
+"""A comparison of strategies, as it is stored and printed."""
+
+from fleetune.contracts.metrics import DeviceAmount, Score
+from fleetune.contracts.record import check_name, distinct, one_of, record
+
+PLANNED, TRAINED, INFEASIBLE, REFUSED, FAILED = "planned", "trained", "infeasible", "refused", "failed"
+STATES = (PLANNED, TRAINED, INFEASIBLE, REFUSED, FAILED)
+
+
+@record
+class RoundFigures:
+    """One round of a strategy, as the clock forecasts it or as it was measured."""
+
+    round_s: float
+    memory_bytes: tuple[DeviceAmount, ...]
+    """Peak of each device that takes part."""
+    link_bytes: int
+    """Bytes on all links."""
+
+
+@record
+class LossPoint:
+    """The loss at one moment of a training."""
+
+    seconds: float
+    """Seconds of rounds since the training began."""
+    loss: float
+    """Mean loss of the last rounds (see figures.WINDOW_ROUNDS)."""
+
+
+@record
+class ComparedStrategy:
+    """The row of one strategy."""
+
+    name: str
+    """Name of a file in configs/strategies."""
+    state: str
+    """One of STATES; `failed`: a retry can help."""
+    why: str = ""
+    """Why it has no plan, is not trained, or was not trained to its end; empty otherwise."""
+    run: str = ""
+    """Id of its newest run; empty if it was refused before one began."""
+    samples: int = 0
+    """Samples of one round, over all lanes."""
+    forecast: RoundFigures | None = None
+    untrainable: tuple[str, ...] = ()
+    """Features of its plan that cannot be trained yet."""
+    measured: RoundFigures | None = None
+    losses: tuple[LossPoint, ...] = ()
+    target_s: float | None = None
+    """Seconds of rounds until the target loss; None if it was not reached."""
+    score: Score | None = None
+    """Its first score on held-out data."""
+
+    def __post_init__(self) -> None:
+        one_of(f"strategy {self.name}", "state", self.state, STATES)
+
+    def samples_per_s(self, figures: RoundFigures) -> float:
+        """Samples per second by its forecast or measured figures; 0 for a round that takes no time."""
+        return self.samples / figures.round_s if figures.round_s else 0.0
+
+
+@record
+class ComparedDevice:
+    """A device of the fleet."""
+
+    name: str
+    memory_bytes: int
+
+
+@record
+class Comparison:
+    """Several strategies on one fleet and one profile."""
+
+    id: str
+    name: str
+    """Name of the run file."""
+    model: str
+    started: str
+    rounds: int
+    """Rounds of a training."""
+    devices: tuple[ComparedDevice, ...]
+    fleet: str
+    """Digest of the fleet that every strategy was planned on."""
+    strategies: tuple[ComparedStrategy, ...]
+    target_loss: float | None = None
+    """The loss that `target_s` refers to; None before training."""
+
+    def __post_init__(self) -> None:
+        check_name("comparison", self.id)
+        distinct(f"comparison {self.id}", "strategy", (row.name for row in self.strategies))
+
+    @property
+    def by_forecast(self) -> tuple[ComparedStrategy, ...]:
+        """The strategies that have a plan; the most forecast samples per second come first."""
+        planned = [(row.samples_per_s(row.forecast), row) for row in self.strategies if row.forecast]
+        return tuple(row for _, row in sorted(planned, key=lambda one: -one[0]))
+
+    @property
+    def by_measurement(self) -> tuple[ComparedStrategy, ...]:
+        """The strategies that were trained; the most measured samples per second come first."""
+        trained = [(row.samples_per_s(row.measured), row) for row in self.strategies if row.measured]
+        return tuple(row for _, row in sorted(trained, key=lambda one: -one[0]))
+
+    @property
+    def by_target(self) -> tuple[ComparedStrategy, ...]:
+        """The strategies that reached the target loss, the earliest first."""
+        reached = [(row.target_s, row) for row in self.strategies if row.target_s is not None]
+        return tuple(row for _, row in sorted(reached, key=lambda one: one[0]))
