@@ -15,7 +15,7 @@ from flows.form.choices import AS_GIVEN, Change, Data, Fleet, Model, Rounds, Str
 
 
 @flow(name="compare", persist_result=False, log_prints=False)
-def compare(
+def compare(  # noqa: PLR0913  (the fields of a form)
     base: str = "demo",
     strategies: list[StrategyName] = ["asteroid", "dp", "single"],  # noqa: B006  (a form's default; never changed)
     train: bool = False,

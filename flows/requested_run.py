@@ -47,7 +47,7 @@ def run_request(request: RunRequest, root: str) -> State[Any]:
         return Completed(name="DryRun", message=description(planned))
     try:
         with runner:
-            _remember(runner.record.id)
+            remember(base=runner.record.id)  # a copy reads this run's config, and not today's run file
             return perform(runner)
     except FleetuneError as error:
         return failed_state(error)
@@ -68,7 +68,7 @@ def is_made_up(name: str) -> bool:
     return bool(NAME_OF_FORM.fullmatch(name)) or (len(words) == 2 and known.issuperset(words))
 
 
-def _remember(run: str) -> None:
-    """Make the run its own base, so that a copy of the flow run reads its config and not today's run file."""
+def remember(**parameters: str) -> None:
+    """Change parameters of the current flow run, so that a copy or a retry of it means what this one meant."""
     with get_client(sync_client=True) as client:
-        client.update_flow_run(flow_run.id, parameters={**flow_run.parameters, "base": run})
+        client.update_flow_run(flow_run.id, parameters={**flow_run.parameters, **parameters})

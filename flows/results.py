@@ -27,6 +27,8 @@ class Results:
 def load_results(store: Store, run: RunRecord) -> Results | None:
     """Results of a run; None when it was not evaluated. Refused when an artifact is missing or corrupt."""
     evaluation, checkpoint = run.outputs.get("evaluation"), run.outputs.get("checkpoint")
+    if evaluation is not None and checkpoint is None:  # it evaluated the checkpoint of an earlier run again
+        checkpoint = run.stage("evaluate").inputs.get("checkpoint")
     if evaluation is None or checkpoint is None:
         return None
     folder = store.folder("evaluation", evaluation)

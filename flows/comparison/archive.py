@@ -6,7 +6,6 @@ from fleetune.contracts import json_io
 from fleetune.contracts.record import NAME
 from fleetune.errors import Refused
 from fleetune.store import Store
-from flows.comparison.pages import html_page
 from flows.comparison.record import Comparison
 
 FOLDER, DOCUMENT, PAGE = "comparisons", "comparison.json", "comparison.html"
@@ -14,6 +13,8 @@ FOLDER, DOCUMENT, PAGE = "comparisons", "comparison.json", "comparison.html"
 
 def keep(store: Store, comparison: Comparison) -> None:
     """Write a comparison, or write it again as it has come further; each file is replaced atomically."""
+    from flows.comparison.pages import html_page  # brings the clock's compiler, which no server needs
+
     place = f"{FOLDER}/{comparison.id}"
     store.storage.write(f"{place}/{PAGE}", html_page(comparison).encode())
     store.storage.write(f"{place}/{DOCUMENT}", json_io.text(comparison).encode())

@@ -218,9 +218,10 @@ class Comparer:
 
 def _failed(row: ComparedStrategy, done: _Attempt) -> ComparedStrategy:
     """The row with the reason of a failed run."""
-    states = {Infeasible: INFEASIBLE, Refused: REFUSED}
+    states: dict[type[FleetuneError] | type[None], str] = {Infeasible: INFEASIBLE, Refused: REFUSED}
     said = str(done.error or "its run has left no record")
-    return replace(row, state=states.get(type(done.error), FAILED), why=said, run=done.run.id if done.run else row.run)
+    run = done.run.id if done.run else row.run
+    return replace(row, state=states.get(type(done.error), FAILED), why=said, run=run)
 
 
 def _no_plan(rows: Sequence[ComparedStrategy]) -> FleetuneError:

@@ -1,4 +1,4 @@
-"""A comparison that somebody asked for in Prefect's UI: refused at once, named, logged, and published as one artifact."""
+"""A comparison that somebody asked for in Prefect's UI: refused at once, named, logged, published as one artifact."""
 
 from typing import Any
 from uuid import UUID

@@ -20,6 +20,7 @@ from fleetune.contracts.record import record
 from fleetune.launching.process import child_command
 from fleetune.store.lock import is_held
 from flows.compare import compare
+from flows.evaluate import evaluate
 from flows.finetune import finetune
 from flows.profile_fleet import profile_fleet
 from flows.service.keeper import POOL
@@ -43,6 +44,7 @@ DEPLOYMENTS = (
     Deployment(flow=finetune, name="finetune", description="Fine-tune a model across the devices of a fleet."),
     Deployment(flow=compare, name="compare", description="Compare strategies: which method for my devices?"),
     Deployment(flow=profile_fleet, name="profile-fleet", description="Measure the devices and the model on them."),
+    Deployment(flow=evaluate, name="evaluate", description="Evaluate a past run's checkpoint again."),
 )
 
 

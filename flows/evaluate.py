@@ -1,0 +1,57 @@
+"""The Prefect flow `evaluate`: evaluates the checkpoint of a past run again.
+
+(No postponed annotations: flows that are served could not read their parameters.)
+"""
+
+import os
+from typing import Any
+
+from prefect import flow
+from prefect.client.schemas.objects import State
+from prefect.logging import get_run_logger
+
+from fleetune.errors import FleetuneError
+from fleetune.store import Store
+from flows import preflight
+from flows.context import RunContext
+from flows.form.choices import AS_GIVEN, Change, Data
+from flows.preflight import predict_run
+from flows.reevaluation import EvaluationRequest, reevaluation
+from flows.requested_run import name_flow_run, remember
+from flows.run_log import RunLog
+from flows.stage_tasks import failed_state, perform
+
+
+@flow(name="evaluate", persist_result=False, log_prints=False)
+def evaluate(
+    run: str = "latest",
+    data: Data = AS_GIVEN,
+    changes: list[Change] = [],  # noqa: B006  (a form's default; never changed)
+    force: bool = False,
+) -> State[Any]:
+    """Evaluate the checkpoint of a past run again, on the same or on other data.
+
+    Args:
+        run: A past run that was trained (demo-20260102-120000-ab12, demo, latest).
+        data: Other data with the same classes; their test split is scored.
+        changes: Settings of the data as KEY=VALUE, such as data.source=reviews.csv.
+        force: Evaluates even if nothing has changed.
+    """
+    asked = EvaluationRequest(run=run, data=data, changes=tuple(changes), force=force)
+    return run_evaluation(asked, os.environ.get("FLEETUNE_ROOT", "runs"))
+
+
+def run_evaluation(request: EvaluationRequest, root: str) -> State[Any]:
+    """Evaluate what `request` asks for, with the store at `root`, as the body of the current flow run."""
+    log = RunLog(get_run_logger())
+    try:
+        store = Store(root)
+        found = reevaluation(request, store)
+        remember(run=found.past.id)  # `latest` would be another run in a copy or a retry
+        name_flow_run(found.title)
+        runner = found.runner(RunContext(store=store, listen=log.hear))
+        preflight.validate(predict_run(runner))
+        with runner:
+            return perform(runner)
+    except FleetuneError as error:
+        return failed_state(error)

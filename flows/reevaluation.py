@@ -1,0 +1,135 @@
+"""A past run's checkpoint, evaluated again: on the data it was tested on, or on other data that fit its model.
+
+The evaluation is a run of one stage that is given the artifacts of the past run. Other data are prepared first, by the
+model's own settings; they fit if their classes, their tokenizer and the size of their images are those of the past run.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fleetune.contracts import json_io
+from fleetune.contracts.record import record
+from fleetune.contracts.run_config import RunConfig
+from fleetune.data.prepared_data import INFO, PIXELS, TOKENIZER, DataInfo
+from fleetune.errors import Refused
+from fleetune.store import RunRecord, Store
+from flows import api, configs
+from flows.context import RunContext, StageSelection
+from flows.form.choices import AS_GIVEN
+from flows.runner import Runner
+from stages.catalog import EVALUATE, PREPARE
+
+SHOWN_LABELS = 4
+
+
+@record
+class EvaluationRequest:
+    """The values of the form of `evaluate`."""
+
+    run: str
+    """Name of a past run, as RunRegistry.load takes it."""
+    data: str = AS_GIVEN
+    """Name of a file in configs/data."""
+    changes: tuple[str, ...] = ()
+    """KEY=VALUE each, of keys of the data section."""
+    force: bool = False
+
+    def sets(self) -> list[str]:
+        """The changes of the config. Refused: a change of anything but the data."""
+        for change in self.changes:
+            if not change.startswith("data."):
+                raise Refused(
+                    f"changes: {change!r} is not about the data; a checkpoint is evaluated as it was trained, so only "
+                    "data.source, data.test_samples and other keys of data can change"
+                )
+        return [*([] if self.data == AS_GIVEN else [f"data={self.data}"]), *self.changes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reevaluation:
+    """What a request asks for: the past run, its artifacts, and the config with the data that are asked for."""
+
+    past: RunRecord
+    config: RunConfig
+    given: Mapping[str, str]
+    """kind -> digest of every input of the stage, as the past run had them."""
+    other_data: bool
+    """The request names data; they are prepared by their content, even where the past run names the same source."""
+    force: bool
+
+    @property
+    def title(self) -> str:
+        """`demo · evaluated again on reviews.csv`."""
+        source = self.config.data.source.rstrip("/").rpartition("/")[2]
+        return f"{self.config.name} · evaluated again on {source}"
+
+    def runner(self, context: RunContext) -> Runner:
+        """The run of the evaluation, after other data were prepared. Refused: the data do not fit the model."""
+        given = dict(self.given)
+        if self.other_data:
+            prepared = api.run_with(context, self.config, StageSelection(until=PREPARE.name, rerun=self.past.id))
+            given["data"] = prepared.outputs["data"]
+            check_fit(context.store, self.past.id, self.given["data"], given["data"])
+        selection = StageSelection(only=EVALUATE.name, given=given, rerun=self.past.id, force=self.force)
+        return Runner(context, self.config, selection)
+
+
+def reevaluation(request: EvaluationRequest, store: Store) -> Reevaluation:
+    """What `request` asks for. Refused: an unknown run, one without a checkpoint, gone artifacts, wrong data."""
+    past = store.runs.load(request.run)
+    sets = request.sets()
+    config = configs.with_changes(past.config, sets, past.id) if sets else past.config
+    known: dict[str, str] = {}
+    for stage in past.stages:  # a run that evaluated again has the checkpoint among its inputs
+        known = {**stage.inputs, **known, **stage.outputs}
+    for kind in EVALUATE.inputs:
+        if kind not in known:
+            ended = past.stages[-1].stage if past.state == "done" and past.stages else past.state
+            raise Refused(
+                f"run: {past.id} has no {kind} to evaluate (it is {past.state}, its last stage is {ended}); "
+                "choose a run that was trained to its end"
+            )
+        if not store.has(kind, known[kind]):
+            raise Refused(
+                f"run: the {kind} of {past.id} is gone from the store; fleetune rerun {past.id} makes it anew"
+            )
+    given = {kind: known[kind] for kind in EVALUATE.inputs}
+    return Reevaluation(past=past, config=config, given=given, other_data=bool(sets), force=request.force)
+
+
+def check_fit(store: Store, run: str, trained: str, other: str) -> None:
+    """Refuse prepared data (artifact `other`) that do not fit the model of `run`, which was trained on `trained`."""
+    old, new = (json_io.read(DataInfo, store.folder("data", digest) / INFO) for digest in (trained, other))
+    if old.labels != new.labels:
+        raise Refused(
+            f"data: {new.source} has the classes {_listed(new.labels)}, and the model of {run} was trained for "
+            f"{_listed(old.labels)}; give data with exactly these classes"
+        )
+    if _tokenizer(store, trained) != _tokenizer(store, other):
+        raise Refused(
+            f"data: the texts of {new.source} have another tokenizer than those that the model of {run} was trained on "
+            "(a model from random weights learns its tokenizer from its data); choose a run whose model has its own"
+        )
+    sizes = [_image_shape(info) for info in (old, new)]
+    if sizes[0] != sizes[1]:
+        raise Refused(
+            f"data: the images of {new.source} are {sizes[1]}, and the model of {run} was trained on {sizes[0]}; set "
+            "data.image_size"
+        )
+
+
+def _listed(labels: tuple[str, ...]) -> str:
+    more = f" and {len(labels) - SHOWN_LABELS} more" if len(labels) > SHOWN_LABELS else ""
+    return f"{', '.join(labels[:SHOWN_LABELS])}{more}"
+
+
+def _tokenizer(store: Store, digest: str) -> dict[str, str]:
+    """path -> sha256 of the tokenizer's files in prepared data; empty for images."""
+    files = store.manifest("data", digest).files
+    return {file.path: file.sha256 for file in files if file.path.startswith(f"{TOKENIZER}/")}
+
+
+def _image_shape(info: DataInfo) -> str:
+    """`3 x 32 x 32`; empty for texts."""
+    shapes = {array.shape[1:] for split in info.splits for array in split.arrays if array.name == PIXELS}
+    return " or ".join(" x ".join(map(str, shape)) for shape in sorted(shapes))
