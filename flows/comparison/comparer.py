@@ -207,6 +207,7 @@ class Comparer:
             started=self._fleet.started,
             rounds=self._measuring.training.rounds,
             devices=load_fleet(self._context.store, self._fleet),
+            measured_by=self._fleet.id,
             fleet=self._fleet.outputs["fleet"],
             strategies=rows if target is None else tuple(with_target(row, target) for row in rows),
             target_loss=target if trained else None,

@@ -80,6 +80,8 @@ class Comparison:
     rounds: int
     """Rounds of a training."""
     devices: tuple[ComparedDevice, ...]
+    measured_by: str
+    """Id of the run that measured the fleet and the model."""
     fleet: str
     """Digest of the fleet that every strategy was planned on."""
     strategies: tuple[ComparedStrategy, ...]

@@ -17,7 +17,7 @@ from flows.comparison.comparer import Comparer, CompareRequest
 from flows.comparison.pages import markdown, verdict
 from flows.comparison.record import Comparison
 from flows.context import RunContext
-from flows.requested_run import name_flow_run
+from flows.requested_run import name_flow_run, remember
 from flows.run_log import RunLog
 from flows.service.record import ServiceFiles, store_path
 from flows.stage_tasks import failed_state
@@ -30,7 +30,13 @@ def run_comparison(request: CompareRequest, root: str) -> State[Any]:
         store = Store(root)
         comparer = Comparer(RunContext(store=store, listen=log.hear), request)
         name_flow_run(comparer.title)
-        found = comparer.compare(_Artifact(store).publish)
+        artifact = _Artifact(store)
+
+        def publish(comparison: Comparison) -> None:
+            remember(base=comparison.measured_by)  # a copy reads this run's config, and not today's run file
+            artifact.publish(comparison)
+
+        found = comparer.compare(publish)
     except FleetuneError as error:
         return failed_state(error)
     return Completed(message=verdict(found), data=found.id)

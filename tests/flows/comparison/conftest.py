@@ -1,0 +1,23 @@
+"""Fixtures: a store, and a pipeline that computes nothing."""
+
+from pathlib import Path
+
+import pytest
+
+from fleetune.store import Store
+from flows import api
+from tests.flows.comparison.stand_in import StandIn
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """An empty store."""
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def pipeline(store: Store, monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    """A pipeline that computes nothing."""
+    stand_in = StandIn(store)
+    monkeypatch.setattr(api, "run_with", stand_in.run_with)
+    return stand_in
