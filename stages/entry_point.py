@@ -25,12 +25,11 @@ import psutil
 from fleetune import filesystem
 from fleetune.contracts import json_io
 from fleetune.contracts.record import record
-from fleetune.contracts.task import StageTask
+from fleetune.contracts.task import OUTLIVES_STAGE, StageTask
 from fleetune.errors import FleetuneError, Refused, TryAgain
 
 END_CHILDREN_S = 2.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-REAPER = ".launching.docker.cleanup"  # only a suffix: a full module name would make it part of every stage's code
 
 
 class Channel:
@@ -197,17 +196,17 @@ def _short(error: Exception) -> str:
 
 def _end_children() -> None:
     """Stop every child process that the stage left running."""
-    children = [each for each in psutil.Process().children(recursive=True) if not _outlives(each)]
+    children = [each for each in psutil.Process().children(recursive=True) if not outlives_stage(each)]
     for child in children:
         _signal(child, signal.SIGTERM)
     for child in psutil.wait_procs(children, timeout=END_CHILDREN_S)[1]:
         _signal(child, signal.SIGKILL)
 
 
-def _outlives(process: psutil.Process) -> bool:
+def outlives_stage(process: psutil.Process) -> bool:
     """True for a reaper, which ends by itself once it has removed what this process left on engines."""
     try:
-        return any(word.endswith(REAPER) for word in process.cmdline())
+        return OUTLIVES_STAGE in process.cmdline()
     except psutil.Error:
         return False
 

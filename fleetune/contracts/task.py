@@ -7,6 +7,9 @@ from typing import Any, Protocol
 
 from fleetune.contracts.record import record
 
+OUTLIVES_STAGE = "--outlives-stage"
+"""Argument of a child process that its stage does not stop when it ends."""
+
 
 @record
 class RunFacts:

@@ -1,6 +1,8 @@
 """Memory of a measuring process, and the forecast of a training worker's memory."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from fleetune.models.source import configuration
 from fleetune.planning import solve
 from fleetune.planning.strategy import Problem
 from fleetune.profiling.measuring_process import extrapolated
-from fleetune.profiling.memory import TRAINING_WORKER, UnitMemory, fitting_sizes, unit_memory, windows
+from fleetune.profiling.memory import WORKER_MODULES_BYTES, UnitMemory, fitting_sizes, unit_memory, windows
 from fleetune.profiling.profile import profile
 from fleetune.profiling.task import ProfilingTask
 from fleetune.training import TrainingTask, train
@@ -46,10 +48,31 @@ def test_what_units_need_is_counted_without_data_as_it_is_measured(tmp_path: Pat
         assert needs[name].activations(4) == pytest.approx(cost.activation_bytes[-1], rel=0.25), name
 
 
+IMPORTS = f"""
+import importlib, json, sys
+from fleetune.models.process_memory import resident_bytes
+from fleetune.profiling import measuring_process
+from fleetune.profiling.memory import WORKER_LIBRARIES
+for library in WORKER_LIBRARIES:
+    importlib.import_module(library)
+before, before_bytes = set(sys.modules), resident_bytes()
+importlib.import_module("{WORKER}")
+print(json.dumps([sorted(set(sys.modules) - before), resident_bytes() - before_bytes]))
+"""
+
+
 def test_the_imports_that_are_weighed_are_those_of_the_worker_that_trains() -> None:
-    """TRAINING_WORKER, split so that training's code is not part of the profile's key, still names the training
-    worker."""
-    assert ".".join(TRAINING_WORKER) == WORKER
+    """The training worker imports no library beyond those of a measuring process and WORKER_LIBRARIES, and its own
+    modules take about WORKER_MODULES_BYTES.
+
+    Bug: the profile imported the worker by a name that the stage key does not see, so that new imports of the worker
+    left the stored memory as it was.
+    """
+    ended = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True)
+    modules, used_bytes = json.loads(ended.stdout)
+    assert {name.partition(".")[0] for name in modules} - set(sys.stdlib_module_names) == {"fleetune"}
+    assert WORKER in modules
+    assert used_bytes == pytest.approx(WORKER_MODULES_BYTES, rel=0.6)
 
 
 def test_windows_hold_what_fits_with_its_activations() -> None:

@@ -12,7 +12,7 @@ import pytest
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Device, Fleet, ModelSpeed, SimulatedDevice
 from fleetune.contracts.task import StageTask
-from fleetune.launching.docker import cleanup
+from fleetune.launching.docker.cleanup import Reaper, ReaperTask
 from stages import entry_point
 
 END_S = 120
@@ -173,6 +173,12 @@ def test_training_on_devices_that_are_not_there_is_refused(tmp_path: Path) -> No
     assert events[-1]["message"] == "device nano-0 is simulated: a run with it ends after plan; use --until plan"
 
 
-def test_the_reaper_is_known_by_its_module() -> None:
-    """Bug: a rename broke the suffix by which a stage finds its reaper, which it must not stop."""
-    assert cleanup.__name__.endswith(entry_point.REAPER)
+def test_a_stage_knows_its_reaper_by_its_command_line() -> None:
+    """Bug: a rename broke the suffix by which a stage found its reaper, which it must not stop; other children end."""
+    before = psutil.Process().children()
+    reaper = Reaper(ReaperTask(token="t", engines=(), local=False))
+    try:
+        (started,) = set(psutil.Process().children()) - set(before)
+        assert entry_point.outlives_stage(started) and not entry_point.outlives_stage(psutil.Process())
+    finally:
+        reaper.dismiss()

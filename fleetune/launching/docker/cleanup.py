@@ -18,6 +18,7 @@ from typing import IO, Any
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Engine
 from fleetune.contracts.record import record
+from fleetune.contracts.task import OUTLIVES_STAGE
 from fleetune.errors import FleetuneError
 from fleetune.launching.docker.engine_client import ENGINE_ERRORS, connect
 from fleetune.launching.process import child_command, inherited_environment
@@ -95,14 +96,14 @@ def _remove_all(client: Any, filters: dict[str, str]) -> None:
     _remove(_listed(lambda: client.volumes.list(filters=filters)))
 
 
-def remove_orphans(client: Any, *, own: bool, machine: MachineIdentity | None = None) -> None:
+def remove_orphans(client: Any, *, own: bool) -> None:
     """Remove what killed processes of this machine, whose reapers were killed too, left on an engine.
 
     Several machines may use one engine, and machines may be copies of each other. So an owner counts as gone only if it
     was a process that this one could see and that has ended, or if the thing was made on this machine's own engine
-    before this machine booted. `own`: the engine runs on this machine. `machine`: this machine, for tests.
+    before this machine booted. `own`: the engine runs on this machine.
     """
-    machine = machine or this_machine()
+    machine = this_machine()
     filters = {"label": OWNER_LABEL}
     try:
         containers = _containers(client, filters)
@@ -187,7 +188,7 @@ class Reaper:
 
     def __init__(self, task: ReaperTask) -> None:
         self._process = subprocess.Popen(
-            [*child_command(0), __name__],
+            [*child_command(0), __name__, OUTLIVES_STAGE],
             env=inherited_environment(os.environ),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,

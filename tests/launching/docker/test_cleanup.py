@@ -126,7 +126,10 @@ def test_within_one_boot_the_owners_process_decides() -> None:
 
 
 def sweep(engine: Engine, *, own: bool, machine: MachineIdentity = HERE) -> None:
-    cleanup.remove_orphans(engine, own=own, machine=machine)
+    """Remove orphans as that machine does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cleanup, "this_machine", lambda: machine)
+        cleanup.remove_orphans(engine, own=own)
 
 
 @pytest.mark.parametrize(
