@@ -1,5 +1,6 @@
 """Fine-tune a foundation model across uneven machines.
 
-Packages in import order, later ones may import earlier ones: errors; contracts, filesystem and compiled; clock; checks,
-models, data, launching, drawing, store, links and monitoring; solving; one package per stage.
+Layers, each of which may import those before it: errors and formatting; contracts, filesystem, compiled, cgroup and
+procfs; clock; checks, models, data, launching, drawing, store, links and monitoring; preparation and solving; one
+package for each other stage. The import-linter contracts in pyproject.toml enforce this order.
 """

@@ -3,8 +3,6 @@
 Records validate their own fields; these checks validate relations between a plan, a fleet and a profile. `findings`
 returns all faults, `validate` raises the first, `untrainable_features` names what workers do not run yet. Without them
 an unrunnable plan would fail on many machines at once.
-
-May import: fleetune.clock, fleetune.contracts, fleetune.errors.
 """
 
 from fleetune.checks.findings import findings, validate

@@ -3,8 +3,6 @@
 `forecast(plan, fleet, profile)` is the entry point; `Clock` does the same for planners that simulate many plans. Chains
 of segments run compiled (`pipeline_simulation`), other plans by the same rules in plain Python (`event_simulation`).
 Asteroid's closed formula (eq. (4)-(6)) was rejected as the judge: it is off by up to a third on uneven links.
-
-May import: fleetune.contracts, fleetune.compiled, fleetune.errors.
 """
 
 from fleetune.clock.costs import device_bytes, interpolate

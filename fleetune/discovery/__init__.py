@@ -1,10 +1,9 @@
 """Discovery: finds the devices of a fleet and measures the latency, rate and processor time of the links between them.
 
-May import errors, contracts, links and launching; torch only inside an agent that looks for an accelerator. One agent
-process per device reports facts; then every directed link is probed alone, over the encrypted transport that training
-uses. A link that deviates from its request or from an earlier run is probed again. Rejected: timing raw sockets, which
-are several times faster than the transport of training; and probing several pairs at a time, which disturb each other
-on a shared machine.
+One agent process per device reports facts; then every directed link is probed alone, over the encrypted transport that
+training uses. A link that deviates from its request or from an earlier run is probed again. Rejected: timing raw
+sockets, which are several times faster than the transport of training; and probing several pairs at a time, which
+disturb each other on a shared machine.
 """
 
 from fleetune.discovery.agent_pool import DiscoveryTimeLimits

@@ -3,8 +3,6 @@
 `plan_text` and `timeline_text` return text for terminals and golden files, `gantt` an SVG of forecast or measured
 timeline rows, `report` one self-contained HTML file without external links, for light and dark themes and narrow
 screens. Plotting libraries were rejected: their pictures need megabytes, and none draws links or micro-batches.
-
-May import: fleetune.clock, fleetune.contracts, fleetune.errors, jinja2.
 """
 
 from fleetune.drawing.gantt import gantt

@@ -4,8 +4,6 @@ The score before is that of the initial weights; the score after is that of the 
 and PEFT alone, so every evaluation also shows that the result loads without this project. `report.html` is for people,
 `summary.json` for programs. Scoring inside the workers was rejected: it would score the weights in memory, not those on
 disk.
-
-May import: contracts, errors, data, drawing, models; torch, transformers, peft, scikit-learn.
 """
 
 from fleetune.evaluation.evaluate import DeviceSummary, EvaluationTask, Summary, evaluate, measured_forecast

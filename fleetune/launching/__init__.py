@@ -1,8 +1,8 @@
 """Starts commands in other processes, with one interface for local processes and for containers.
 
-May import errors and contracts. A `Launcher` starts a `Command` and returns a `Job`, which streams its output and stops
-it; secrets travel in the first line of the command's stdin, never in its arguments or environment. Not used:
-multiprocessing (it pickles, and children inherit the parent's state) and subprocess pools (they hide how a child died).
+A `Launcher` starts a `Command` and returns a `Job`, which streams its output and stops it; secrets travel in the first
+line of the command's stdin, never in its arguments or environment. Not used: multiprocessing (it pickles, and children
+inherit the parent's state) and subprocess pools (they hide how a child died).
 """
 
 from fleetune.launching.job import (

@@ -6,5 +6,5 @@ them, `weights` reads exactly the tensors that they need, `init_weights` draws t
 writes the trained model in its own standard format, `attention_heads` finds the weights of each head.
 
 torch.export and fx.symbolic_trace were rejected: the first fails on three of eleven model families and needs pickle
-to travel, the second traces one of eleven. May import: contracts, errors; torch, transformers and peft.
+to travel, the second traces one of eleven.
 """

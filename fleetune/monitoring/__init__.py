@@ -1,8 +1,8 @@
 """Failure detection and the event log of a training, which outlives the run.
 
-May import errors and contracts. `FailureDetector` turns missing beats into suspicions, `EventLog` is written by the
-stage train, and `follow` reads it while it grows and sums it up. Not used: polling devices (a monitor would
-need keys and links of its own, and would see less than the coordinator, which the devices talk to anyway).
+`FailureDetector` turns missing beats into suspicions, `EventLog` is written by the stage train, and `follow` reads it
+while it grows and sums it up. Not used: polling devices (a monitor would need keys and links of its own, and would see
+less than the coordinator, which the devices talk to anyway).
 """
 
 from fleetune.monitoring.event_log import Event, EventLog

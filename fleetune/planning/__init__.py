@@ -4,10 +4,8 @@
 one file in `strategies/` and imports no other; the modules beside `api` are functions that they share. A base class was
 rejected, which would tie each strategy to the shape of the first, and so was a single planner with switches, because
 the published methods disagree about the purpose of a plan. Strategies may minimise different objectives, but all plans
-are compared by the clock's round time. Mathematical problems are solved by `fleetune.solving`.
-
-May import: fleetune.solving, fleetune.checks, fleetune.clock, fleetune.contracts, fleetune.errors, numpy. No torch,
-files or clock time.
+are compared by the clock's round time.
+`fleetune.solving` solves the mathematical problems; planning reads no files and no time of day.
 """
 
 from fleetune.planning.api import citations, solve, strategies, validate_request

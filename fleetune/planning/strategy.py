@@ -30,7 +30,9 @@ class Problem:
 
 
 class Strategy(Protocol):
-    """A planning method. Pure: the same problem gives the same plan, without time, randomness, files or devices.
+    """A planning method: the same problem gives the same plan, unless an option limits its time (`time_limit_s`).
+
+    It draws random numbers from the problem's seed only, and reads no files and no devices.
 
     Options are plain values in `problem.options`. The strategy parses them with `json_io.load` into its own record, so
     that an unknown option is refused by name with the list of known ones.

@@ -2,8 +2,6 @@
 
 `prepare` writes them and compares one training step of the recorded graph with the model's own, so that an unfaithful
 recording is refused before anything is measured or trained by it.
-
-May import: models, data, contracts, errors.
 """
 
 from fleetune.preparation.artifacts import PreparationTask, prepare, write_artifacts

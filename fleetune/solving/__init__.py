@@ -3,9 +3,6 @@
 One folder per kind of problem, and one interface for all: `read`, `solve`, `document`, `kinds`. A problem knows no
 fleet, model or run: `fleetune.planning` reduces those to one. Every method is deterministic by its seed, and cites the
 paper it follows. Rejected alternative: one solver for all kinds; the problems share no mathematics.
-
-May import: fleetune.clock, fleetune.contracts, fleetune.errors, numpy, numba, scipy, networkx, ortools, pydantic (types
-of fields). No torch or files.
 """
 
 from fleetune.solving.api import Kind, Solved, document, read, solve

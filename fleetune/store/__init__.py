@@ -3,8 +3,6 @@
 An artifact exists once its manifest does, which is written last. A key record maps a stage key to its artifacts and is
 written after all of them; a run record lists the keys of a run's stages. Rejected: Prefect's result store (results are
 keyed by task, not by content) and DVC (a working tree per version).
-
-May import: fleetune.contracts, fleetune.errors.
 """
 
 from fleetune.store.lock import Lock

@@ -30,7 +30,12 @@ class Stopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TransferKey:
-    """Identity of a tensor message: `segment` receives it, `step` counts micro-batches or ring steps."""
+    """Identity of a tensor message.
+
+    Kinds `values` and `gradients` (of a cut): `segment` is the receiver's, `step` the micro-batch. Kind `ring` (the
+    all-reduce in a group): `segment` is the group's, `step` counts the ring's steps. Kind `tied` (gradients of a
+    shared parameter): `segment` is the sender's, `step` the parameter's number.
+    """
 
     kind: str
     round: int

@@ -5,8 +5,7 @@ both sides derive from the token. A *device* (device_side.py) opens its engine t
 which it sends only to authenticated hosts. mDNS is untrusted and provides addresses only. Rejected: passwords over TLS
 (a false host would learn them), and one key per device (each would have to be copied to the host).
 
-May import errors, contracts, links, containers and the engine's client of launching; needs zeroconf and cryptography,
-so nothing that runs in a device's container imports it.
+It needs zeroconf and cryptography, so nothing that runs in a device's container imports it.
 """
 
 from fleetune.discovery.joining.host_side import collect_devices, joined_request

@@ -1,4 +1,1 @@
-"""The strategies, one file each; none imports another. `fleetune.planning.api` lists them.
-
-May import: the other modules of fleetune.planning except `api`, and what those may.
-"""
+"""The strategies, one file each; none imports another, nor `fleetune.planning.api`, which lists them."""

@@ -1,12 +1,14 @@
 """Best sets of given sizes (f micro-batches to train, o to run forward only), and dual prices that prove them optimal.
 
+Every micro-batch has a score a if it is trained, w if it only runs forward, and 0 if it is skipped.
+
 Sets: by descending a - w (the advantage of training over running forward) the trained come before the forward-only, or
 exchanging two would gain. So a position k splits the order: the f largest a before it, the o largest w behind it.
-Moving k past a micro-batch gains (a - m)+ and loses (w - n)+, where m, the least a among the f, never decreases with k,
-and n, the least w among the o, never increases: the decisive (a - w) - (m - n) decreases. Hence bisection.
+Let m be the least a among the f, and n the least w among the o. Moving k past a micro-batch gains (a - m)+ and loses
+(w - n)+; m never decreases with k and n never increases: the decisive (a - w) - (m - n) decreases. Hence bisection.
 
-Prices: choosing the sets is a transportation problem, so a plan is optimal if and only if there are prices m (of
-training) and n (of running forward) at which every micro-batch is where it gains most among a - m, w - n and 0; and any
+Prices: choosing the sets is a transportation problem, so a plan is optimal if and only if there are prices m of
+training and n of running forward at which every micro-batch is where it gains most among a - m, w - n and 0; and any
 plan of these sizes with that property is optimal as well (complementary slackness; Ahuja, Magnanti, Orlin: Network
 Flows, 1993, chapter 9). A score of -inf excludes training.
 """
