@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from fleetune.contracts import json_io
-from fleetune.contracts.record import check_name, distinct, one_of, record
+from fleetune.contracts.record import NAME, check_name, distinct, one_of, record
 from fleetune.contracts.run_config import RunConfig
 from fleetune.errors import Refused
 from fleetune.store.lock import Lock, is_held
@@ -146,6 +146,10 @@ class RunRegistry:
     def alive(self, run: str) -> Lock:
         """Lock that the process of a run holds; once it is released, a running run reads as interrupted."""
         return Lock(self._lock(run), _never)
+
+    def is_alive(self, run: str) -> bool:
+        """True while the process of a run holds its lock; False for a name that no run has."""
+        return bool(NAME.fullmatch(run)) and is_held(self._lock(run))
 
     def _readable(self, name: str) -> RunRecord | None:
         try:

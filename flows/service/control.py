@@ -72,6 +72,7 @@ def _register_again(files: ServiceFiles, running: ServiceRecord, tell: Callable[
     job = ProcessLauncher().start(
         Command(
             module="flows.service.registration",
+            arguments=("--worker-lives",),
             environment=client_environment(files, running, auth_string),
             log=files.folder / "registration.log",
         )

@@ -75,7 +75,7 @@ class Keeper:
         self._start_server()
         self._files.write(self._record())
         self._tell("registering deployments")
-        self._register()
+        self._register(worker_lives=False)
         self._tell("starting the worker")
         self._start_worker()
 
@@ -133,9 +133,9 @@ class Keeper:
                 raise TryAgain("stopped while Prefect's server was starting")
         raise TryAgain(f"Prefect's server did not answer within {START_S:.0f} s; see {self._files.folder}/server.log")
 
-    def _register(self) -> None:
+    def _register(self, worker_lives: bool) -> None:
         """Tell the server the deployments, and of runs that say Running whether they are."""
-        job = self._launch("registration", "flows.service.registration")
+        job = self._launch("registration", "flows.service.registration", *(("--worker-lives",) if worker_lives else ()))
         try:
             follow_registration(job, self._tell)
         finally:
@@ -158,7 +158,7 @@ class Keeper:
             try:
                 if "server" in ended:
                     self._start_server()
-                self._register()
+                self._register(worker_lives="worker" not in ended)
                 if "worker" in ended:
                     self._start_worker()
             except FleetuneError as error:

@@ -3,32 +3,26 @@
 It runs at every start of the service. Schedules that people made in the UI stay as they are.
 """
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType
-from prefect.client.schemas.objects import ConcurrencyLimitStrategy, ConcurrencyOptions, State, StateType
+from prefect.client.schemas.objects import ConcurrencyLimitStrategy, ConcurrencyOptions
 from prefect.exceptions import ObjectAlreadyExists
-from prefect.settings import PREFECT_HOME
-from prefect.states import Crashed
 from prefect.utilities.callables import parameter_schema
 
 from fleetune.contracts.record import record
 from fleetune.launching.process import child_command
-from fleetune.store.lock import is_held
+from fleetune.store import Store
 from flows.compare import compare
 from flows.evaluate import evaluate
 from flows.finetune import finetune
 from flows.profile_fleet import profile_fleet
+from flows.service.dead_runs import end_dead_runs
 from flows.service.keeper import POOL
-from flows.service.record import ServiceFiles
-
-LIVE = (StateType.RUNNING, StateType.PENDING, StateType.CANCELLING)
-PAGE = 200
-GONE = "its process is gone (the machine, the worker or the service ended); Retry goes on"
 
 
 @record
@@ -50,9 +44,9 @@ DEPLOYMENTS = (
 
 def main() -> None:
     """Register everything; prints a line for each thing that was done."""
-    files = ServiceFiles(Path(str(PREFECT_HOME.value())).parent)
+    store, worker_lives = Store(os.environ["FLEETUNE_ROOT"]), "--worker-lives" in sys.argv
     with get_client(sync_client=True) as client:
-        for name in end_dead_runs(client, files):
+        for name in end_dead_runs(client, store, worker_lives):
             sys.stdout.write(f"run {name} has no process any more: it is marked as crashed\n")
         create_pool(client)
         for deployment in DEPLOYMENTS:
@@ -95,20 +89,6 @@ def register(client: SyncPrefectClient, deployment: Deployment) -> None:
         },
         tags=["fleetune"],
     )
-
-
-def end_dead_runs(client: SyncPrefectClient, files: ServiceFiles) -> list[str]:
-    """Mark flow runs as crashed that say they run and whose process is gone; returns their names."""
-    ended = []
-    states = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=list(LIVE))))
-    for run in client.read_flow_runs(flow_run_filter=states, limit=PAGE):
-        if not is_held(files.flow_run_lock(str(run.id))):
-            gone: State[Any] = Crashed(
-                message="its process is gone (the machine, the worker or the service ended); Retry goes on"
-            )
-            client.set_flow_run_state(run.id, gone, force=True)
-            ended.append(run.name)
-    return ended
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from fleetune.store import Store
 from flows.prefect_server import answers
 from flows.service.record import store_path
 from tests.flows.service.client import ServiceClient
@@ -139,6 +140,25 @@ def test_a_password(tmp_path: Path) -> None:
         assert b"No runs yet" in answer.read()
     assert other.files.folder.joinpath("secret").stat().st_mode & 0o077 == 0
     other.command("down")
+
+
+def test_up_ends_runs_without_a_process(service: ServiceClient) -> None:
+    """Of runs that say Running, `up` ends those whose process is gone; a run that holds its lock in the store, and one
+    that the worker is just starting, go on."""
+    flow = service.call("POST", "/flows/", {"name": "finetune"})["id"]
+
+    def says(kind: str, base: str) -> str:
+        asked = {"flow_id": flow, "parameters": {"base": base}, "state": {"type": kind}}
+        return str(service.call("POST", "/flow_runs/", asked)["id"])
+
+    dead, live, starting = says("RUNNING", "demo-1"), says("RUNNING", "demo-2"), says("PENDING", "demo")
+    with Store(service.root).runs.alive("demo-2"):
+        told = service.command("up").stdout
+        states = [service.flow_run(run)["state_type"] for run in (dead, live, starting)]
+    assert states == ["CRASHED", "RUNNING", "PENDING"] and "marked as crashed" in told
+    service.command("up")
+    assert service.flow_run(live)["state_type"] == "CRASHED", "its lock is free now"
+    service.set_state(starting, "CANCELLED", "Cancelled")
 
 
 def test_down_ends_what_up_started(tmp_path: Path) -> None:

@@ -1,0 +1,66 @@
+"""Flow runs that say they run and do not: their process was killed, or the machine lost its power.
+
+A live run holds a lock, which the kernel releases whatever ends its process: the lock of its flow run, and from its
+first moment that of its run in the store.
+"""
+
+import datetime
+from typing import Any
+
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterId,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.states import Crashed
+
+from fleetune.store import Store
+from fleetune.store.lock import is_held
+from flows.service.record import ServiceFiles
+
+LIVE = (StateType.RUNNING, StateType.PENDING, StateType.CANCELLING)
+PAGE = 200
+SUBMIT_S = 120.0
+"""Longest time in which a live worker starts the process of a run."""
+GONE = "its process is gone (the machine, the worker or the service ended); Retry goes on"
+
+
+def end_dead_runs(client: SyncPrefectClient, store: Store, worker_lives: bool) -> list[str]:
+    """Mark flow runs, and their stages, as crashed that say they run and whose process is gone; returns their names.
+
+    `worker_lives`: a worker may be starting the process of a pending run right now.
+    """
+    dead = [run for run in _read(client, LIVE) if not _lives(run, store, worker_lives)]
+    for run in dead:
+        _end(client, run)
+    return [run.name for run in dead]
+
+
+def _read(client: SyncPrefectClient, types: tuple[StateType, ...]) -> list[FlowRun]:
+    states = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=list(types))))
+    found: list[FlowRun] = []
+    while page := client.read_flow_runs(flow_run_filter=states, limit=PAGE, offset=len(found)):
+        found += page
+    return found
+
+
+def _lives(run: FlowRun, store: Store, worker_lives: bool) -> bool:
+    base = str(run.parameters.get("base", ""))
+    if is_held(ServiceFiles(store.local).flow_run_lock(str(run.id))) or store.runs.is_alive(base):
+        return True
+    since = run.state.timestamp if run.state else run.created
+    age_s = (datetime.datetime.now(datetime.UTC) - since).total_seconds() if since else SUBMIT_S
+    pending = run.state is not None and run.state.type == StateType.PENDING
+    return worker_lives and pending and age_s < SUBMIT_S
+
+
+def _end(client: SyncPrefectClient, run: FlowRun) -> None:
+    gone: State[Any] = Crashed(message=GONE)
+    stages = client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[run.id])))
+    for stage in stages:
+        if stage.state is None or not stage.state.is_final():
+            client.set_task_run_state(stage.id, gone, force=True)
+    client.set_flow_run_state(run.id, gone, force=True)
