@@ -6,10 +6,12 @@ mapping with `use: NAME` whose other keys override those of that file. A device'
 of a file in configs/devices.
 """
 
+import datetime
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from zoneinfo import available_timezones
 
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet_request import FleetRequest
@@ -21,6 +23,7 @@ from flows import yaml_file
 FOLDERS = {"fleet": "fleets", "model": "models", "data": "data", "strategy": "strategies", "training": "trainings"}
 DEVICES = "devices"
 LORA_START, JOIN_TOKEN, ENGINE_TLS = "model.lora.start", "fleet.join.token_file", "fleet.engines.tls"
+CRON_FIELDS = 5
 DATA_FILES = (".jsonl", ".csv", ".parquet")
 RUNS = Path("configs", "runs")
 """Folder of run files; reruns look up names from here."""
@@ -64,6 +67,7 @@ def _config(plain: dict[str, Any], sets: Sequence[str], origin: "_Origin") -> Ru
         _resolve_paths(plain, origin)
         config = json_io.load(RunConfig, plain, origin.owner)
         _validate_strategy(config, origin.owner)
+        _validate_schedule(config, origin.owner)
     except Refused as error:
         by_hand = any(change.partition("=")[0].strip() in str(error) for change in sets)
         raise Refused(str(error) + ("" if by_hand else _origin_note(str(error), files, origin))) from None
@@ -220,6 +224,33 @@ def _must_be_path(given: str, label: str) -> bool:
         or given.startswith(("/", "./", "../", "~"))
         or (label == "data.source" and given.endswith(DATA_FILES))
     )
+
+
+def _validate_schedule(config: RunConfig, owner: str) -> None:
+    """Refuse a cron expression that Prefect would not accept or that names no day, and an unknown time zone."""
+    if config.schedule is None or config.schedule.cron is None:
+        return
+    cron, timezone = config.schedule.cron, config.schedule.timezone
+    from prefect._vendor.croniter.croniter import croniter  # Prefect's own, whose scheduler a bad expression stops
+
+    parser: Any = croniter
+    example = '"0 2 * * *" is every night at two'
+    fields = cron.lower().split()
+    random = any(field.startswith(("r", "h")) for field in fields)  # Prefect does not take croniter's R and H
+    if random or len(fields) != CRON_FIELDS or not parser.is_valid(cron):
+        raise Refused(
+            f"{owner}: schedule.cron: {cron!r} is not minute, hour, day of the month, month and day of the week; "
+            f"{example}"
+        )
+    try:
+        parser(cron, datetime.datetime.now(datetime.UTC)).get_next()
+    except ValueError:
+        raise Refused(f"{owner}: schedule.cron: {cron!r} names a day that does not exist; {example}") from None
+    if timezone is not None and timezone not in available_timezones():
+        raise Refused(
+            f"{owner}: schedule.timezone: {timezone!r} is not a time zone; give one such as Europe/Berlin, or leave it "
+            "out for UTC"
+        )
 
 
 def _validate_strategy(config: RunConfig, owner: str) -> None:

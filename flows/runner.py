@@ -21,14 +21,14 @@ from fleetune.contracts.run_config import RunConfig
 from fleetune.contracts.task import RunFacts, StageTask
 from fleetune.errors import FleetuneError, TryAgain
 from fleetune.launching import Job, open_stage_launchers
-from fleetune.store import KeyRecord, RunRecord, StageRecord
+from fleetune.store import KeyRecord, PromotionDecision, RunRecord, StageRecord
 from fleetune.store.runs import new_run_id
-from flows import attempt, yaml_file
+from flows import attempt, promotion, yaml_file
 from flows.attempt import resumable_attempts, write_ingredients
 from flows.cache_policy import CachePolicy, Decision
 from flows.context import RunContext, StageSelection
 from flows.provenance import version_of
-from flows.tracking import FollowedStages, RunTracker
+from flows.tracking import FollowedStages, RunTracker, StageEvent
 from stages.catalog import StageSpec, config_slice, find_stage, waves
 
 
@@ -49,6 +49,8 @@ class Runner:
     def __init__(self, context: RunContext, config: RunConfig, selection: StageSelection) -> None:
         """Refused when the selection or the config is not possible; nothing is written yet."""
         self.context = context
+        if selection.rerun is None:  # a past run starts where it started
+            config = promotion.pin_start(context.store, config)
         self.config = config = context.pin(config)
         self.cache_policy = CachePolicy(context, config, selection)
         self.specs = self.cache_policy.specs
@@ -104,6 +106,14 @@ class Runner:
                 error=str(failure or ""),
                 exit_code=failure.exit_code if failure else 0,
             )
+
+    def decide_promotion(self) -> PromotionDecision | None:
+        """Decide whether the trained model is promoted, after the last stage; None when the config has no `promote`."""
+        decided = promotion.decide(self.context.store, self.record, self._stop.wait)
+        if decided is not None:
+            what = "promoted" if decided.promoted else "not promoted"
+            self.context.listen(StageEvent(stage="run", kind="note", text=f"{what}: {decided.why}"))
+        return decided
 
     def stop(self) -> None:
         """Stop every process of this run; idempotent, and callable from any thread."""

@@ -16,6 +16,7 @@ from prefect.states import Cancelled, Completed, Failed
 
 from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain
 from flows.inspection.publication import Publication
+from flows.promotion import command
 from flows.runner import Runner
 from flows.tracking import reason
 from stages.catalog import waves
@@ -38,7 +39,24 @@ def _perform(runner: Runner, publication: Publication) -> State[Any]:
     except BaseException:
         runner.stop()  # before Prefect waits for its threads
         raise
-    return Completed(message=f"run {runner.record.id}", data=runner.record.id)
+    try:
+        return _completed(runner)
+    except FleetuneError as error:
+        return failed_state(error)
+
+
+def _completed(runner: Runner) -> State[Any]:
+    """The state of a run whose stages are done; of one that may promote its model, Promoted or NotBetter."""
+    run = runner.record
+    decided = runner.decide_promotion()
+    if decided is None:
+        return Completed(message=f"run {run.id}", data=run.id)
+    if decided.promoted:
+        name, words = "Promoted", "models"
+    else:
+        name, words = "NotBetter", f"show {run.id}"
+    message = f"{decided.why}; next: {command(runner.context.store, words)}"
+    return Completed(name=name, message=message, data=run.id)
 
 
 def failed_state(error: FleetuneError) -> State[Any]:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from fleetune.contracts.daily_use import SCORES, PromotionRequest, Schedule
 from fleetune.contracts.fleet import LAUNCHERS, PROCESS
 from fleetune.contracts.fleet_request import FleetRequest
 from fleetune.contracts.record import check_name, not_negative, one_of, positive, record
@@ -72,6 +73,10 @@ class ModelRequest:
 
 
 BUILT_IN = ("digits", "docstrings", "stdlib-sources")
+NO_FILES = (
+    "data: newest_files is {newest_files}, but {source} is not a folder of data files; give a folder with files such "
+    "as 2026-11-22.jsonl, or leave newest_files out"
+)
 
 
 @record
@@ -97,6 +102,8 @@ class DataRequest:
     """Exactly this many, from the same shuffle; a data set with fewer is refused."""
     test_fraction: float = 0.2
     """Share of the samples held out for testing if the source has no test split."""
+    newest_files: Annotated[int | None, Field(exclude_if=lambda value: value is None)] = None
+    """Of a folder, train on the last so many files by name, such as 2026-11-22.jsonl; older ones are not read."""
 
     def __post_init__(self) -> None:
         if not self.source:
@@ -106,9 +113,12 @@ class DataRequest:
             ("train_samples", self.train_samples),
             ("test_samples", self.test_samples),
             ("image_size", self.image_size),
+            ("newest_files", self.newest_files),
         ):
             if value is not None:
                 positive("data", **{name: value})
+        if self.newest_files is not None and self.source in BUILT_IN:
+            raise Refused(NO_FILES.format(newest_files=self.newest_files, source=self.source))
         not_negative("data", test_fraction=self.test_fraction)
         if not 0 < self.test_fraction < 1:
             raise Refused(f"data: test_fraction must lie between 0 and 1 (got {self.test_fraction})")
@@ -220,7 +230,17 @@ class RunConfig:
     strategy: StrategyRequest = StrategyRequest()
     stages: Annotated[StagesRequest, Field(exclude_if=lambda value: value == StagesRequest())] = StagesRequest()
     profile: Annotated[ProfileRequest, Field(exclude_if=lambda value: value == ProfileRequest())] = ProfileRequest()
+    schedule: Annotated[Schedule | None, Field(exclude_if=lambda value: value is None)] = None
+    promote: Annotated[PromotionRequest | None, Field(exclude_if=lambda value: value is None)] = None
 
     def __post_init__(self) -> None:
         check_name("run", self.name)
         not_negative("run", seed=self.seed)
+        if self.promote is None:
+            return
+        one_of(f"promote: for {self.model.task}", "score", self.promote.score, SCORES[self.model.task])
+        if self.fleet.simulated:
+            raise Refused(
+                f"promote: device {self.fleet.simulated[0]} is simulated, so that nothing is trained and nothing can "
+                "be promoted; leave promote out, or give real devices"
+            )

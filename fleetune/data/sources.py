@@ -21,6 +21,7 @@ from fleetune.data.hub import HUB_NAME, hub_digest, hub_source, pinned_source
 from fleetune.data.images import image_folder_source
 from fleetune.data.splits import check_test_rows, held_out_count
 from fleetune.data.tables import SUFFIXES, DataSource, InMemoryTable, Table, open_table
+from fleetune.data.window import check_has_files, newest
 from fleetune.errors import Refused, TryAgain
 from fleetune.filesystem import check_symlinks, file_digest
 
@@ -42,12 +43,13 @@ def open_source(request: DataRequest) -> DataSource:
     if request.source in BUILTIN_SOURCES:
         return BUILTIN_SOURCES[request.source]()
     path = source_path(request.source)
+    check_has_files(request, _has_files(path))
     if path is None:
         return hub_source(request)
     pictures = image_folder_source(path, request) if path.is_dir() and not _data_files(path) else None
     if pictures is not None:
         return pictures
-    splits = folder_splits(path) if path.is_dir() else {"train": (path,)}
+    splits = newest(request, folder_splits(path)) if path.is_dir() else {"train": (path,)}
     test = next((splits[name] for name in TEST_NAMES if name in splits), ())
     return DataSource(
         train=tuple(open_table(file) for file in splits["train"]),
@@ -89,7 +91,10 @@ def validate_data(request: DataRequest, task: str) -> None:
 
 def _check_test_rows(request: DataRequest, source: DataSource, requested: int) -> None:
     if source.test:
-        return check_test_rows(request, _count_rows(source.test, requested))
+        check_test_rows(request, _count_rows(source.test, requested))
+        return
+    if request.newest_files is not None:
+        return  # how many rows are held out is known once all are read
     limit = math.ceil(requested / request.test_fraction) + 1
     check_test_rows(request, held_out_count(_count_rows(source.train, limit), request.test_fraction))
 
@@ -193,7 +198,8 @@ def content_digest(request: DataRequest) -> str:
     """sha256 (hex) over the bytes of the request's source and DATA_VERSION.
 
     Reads every byte on every call, because size and modification time do not reveal an edit in place. Includes the
-    file names of a folder, and the versions of the packages that ship a built-in set.
+    file names of a folder, without files that `newest_files` leaves unread, and the versions of the packages that ship
+    a built-in set.
     """
     if request.source == "digits":
         return _digest_of("digits", version("scikit-learn"))
@@ -201,12 +207,28 @@ def content_digest(request: DataRequest) -> str:
         files = [f"{name}\0{_file_digest(path)}" for name, path in stdlib_files()]
         return _digest_of(request.source, platform.python_version(), *files)
     path = source_path(request.source)
+    check_has_files(request, _has_files(path))
     if path is None:
         return _digest_of("hub", hub_digest(request.source))
     if path.is_file():
         return _digest_of("file", path.suffix.lower(), _file_digest(path))
-    names = sorted(file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file())
+    older = _older_files(request, path)
+    kept = (file for file in path.rglob("*") if file.is_file() and file not in older)
+    names = sorted(file.relative_to(path).as_posix() for file in kept)
     return _digest_of("folder", *(f"{name}\0{_file_digest(path / name)}" for name in names))
+
+
+def _has_files(path: Path | None) -> bool:
+    return path is not None and path.is_dir() and bool(_data_files(path))
+
+
+def _older_files(request: DataRequest, folder: Path) -> frozenset[Path]:
+    """Data files that `newest_files` leaves unread."""
+    if request.newest_files is None:
+        return frozenset()
+    splits = folder_splits(folder)
+    kept = newest(request, splits)
+    return frozenset(file for name, files in splits.items() for file in files if file not in kept[name])
 
 
 def checked_digest(request: DataRequest, expected: str | None) -> str:

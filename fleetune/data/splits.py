@@ -8,6 +8,7 @@ import numpy as np
 
 from fleetune.contracts.run_config import DataRequest
 from fleetune.data.prepared_data import Array
+from fleetune.data.window import held_out
 from fleetune.errors import Refused
 
 RowIndices = np.ndarray[Any, np.dtype[np.int64]]
@@ -20,20 +21,30 @@ def split_rows(
     """Split rows by test_fraction and return (train, test) row indices, each shuffled.
 
     Rows with equal `keys` [rows] are the same sample and stay in one split, so no test sample is a training sample.
+    With `newest_files`, a row's split depends on its content and not on the other rows.
     Raises Refused if there are too few distinct samples to hold one out.
     """
     _, groups = np.unique(keys, return_inverse=True)
     distinct = int(groups.max(initial=-1)) + 1
+    if request.newest_files is not None:
+        tested = held_out(keys, request.test_fraction, seed)
+        if not tested.any() or tested.all():
+            raise _too_few(request, distinct)
+        return shuffled(np.flatnonzero(~tested), seed, TRAIN), shuffled(np.flatnonzero(tested), seed, TEST)
     order = np.argsort(_rng(seed, "hold out").permutation(distinct)[groups], kind="stable")
     border = held_out_count(len(keys), request.test_fraction)
     while 0 < border < len(order) and groups[order[border]] == groups[order[border - 1]]:
         border += 1
     if not 0 < border < len(order):
-        raise Refused(
-            f"data: {request.source} has {distinct} distinct sample(s), too few to hold some out for testing; "
-            "give more, or a test split"
-        )
+        raise _too_few(request, distinct)
     return shuffled(order[border:], seed, TRAIN), shuffled(order[:border], seed, TEST)
+
+
+def _too_few(request: DataRequest, distinct: int) -> Refused:
+    return Refused(
+        f"data: {request.source} has {distinct} distinct sample(s), too few to hold some out for testing; "
+        "give more, or a test split"
+    )
 
 
 def held_out_count(rows: int, fraction: float) -> int:

@@ -7,15 +7,18 @@ keyed by task, not by content) and DVC (a working tree per version).
 
 from fleetune.store.lock import Lock
 from fleetune.store.manifest import KeyRecord, Manifest
+from fleetune.store.promotions import PromotionDecision, PromotionRegistry
 from fleetune.store.runs import RunRecord, RunRegistry, StageRecord
 from fleetune.store.stage_key import Ingredients, changes, stage_key
 from fleetune.store.store import Store
 
 __all__ = [
+    "PromotionDecision",
     "Ingredients",
     "KeyRecord",
     "Lock",
     "Manifest",
+    "PromotionRegistry",
     "RunRegistry",
     "RunRecord",
     "StageRecord",

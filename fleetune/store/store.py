@@ -4,6 +4,7 @@ artifacts/KIND/DIGEST/...  and manifest.json    written whole
 keys/STAGE_KEY.json                             written after the artifacts it names
 runs/RUN_ID/run.json                            see runs.py
 comparisons/ID/                                 written by flows/comparison
+promotions/NAME/NUMBER.json                     see promotions.py
 work/STAGE_KEY/                                 outlives an interrupted attempt; local
 cache/STAGE/                                    kept by a stage between runs; local
 locks/NAME.lock                                 local
@@ -30,10 +31,11 @@ from fleetune.store.manifest import (
     content_digest,
     list_files,
 )
+from fleetune.store.promotions import PromotionRegistry
 from fleetune.store.runs import RunRegistry
 from fleetune.store.storage import LocalStorage, RemoteStorage, Storage
 
-WRITTEN = ("artifacts/*", "keys", "runs/*", "comparisons/*", "cache/*")
+WRITTEN = ("artifacts/*", "keys", "runs/*", "comparisons/*", "cache/*", "promotions/*")
 """Folders that the store writes into, as patterns."""
 Clock = Callable[[], datetime]
 
@@ -52,6 +54,7 @@ class Store:
         self.storage, self.local = _open(str(root), cache)
         self.clock = clock
         self.runs = RunRegistry(self.storage, self.local)
+        self.promotions = PromotionRegistry(self.storage)
 
     def put(self, kind: str, folder: Path, *, stage_key: str, inputs: Mapping[str, str]) -> str:
         """Move a local folder into the store as an artifact and return its digest.

@@ -13,6 +13,7 @@ from fleetune.errors import TryAgain
 from flows.cli.compare import compare
 from flows.cli.exit_codes import CommandGroup, Interrupted
 from flows.cli.join import join
+from flows.cli.models import models
 from flows.cli.options import CommonOptions, with_common_options
 from flows.cli.service import down, up
 from flows.cli.solve import solve
@@ -200,6 +201,7 @@ app.command()(solve)
 app.command()(join)
 app.command()(up)
 app.command()(down)
+app.command()(models)
 
 
 def _run_pipeline(

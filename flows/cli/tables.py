@@ -13,7 +13,7 @@ from rich.text import Text
 
 from fleetune.contracts.plan import PlanResult
 from fleetune.errors import Refused
-from fleetune.store import RunRecord, StageRecord, Store
+from fleetune.store import PromotionDecision, RunRecord, StageRecord, Store
 
 if TYPE_CHECKING:
     from flows.doctor import Finding
@@ -49,6 +49,16 @@ def print_runs(console: Console, runs: Sequence[RunRecord]) -> None:
     for row in cells:
         console.print(row.pop("run"))
         console.print(Padding(Text(", ").join(cell for cell in row.values() if cell), (0, 0, 0, 2)), soft_wrap=False)
+
+
+def print_promotions(console: Console, promoted: Sequence[PromotionDecision], models: Sequence[str | None]) -> None:
+    """Print promoted models: a line with the run and its scores, below it the folder of the model."""
+    for one, model in zip(promoted, models, strict=True):
+        start = f"from {one.start[:12]}" if one.start else "from the model of its config"
+        console.print(Text(f"{one.name} {one.number}  {_local_time(one.decided)}  {one.run}"))
+        facts = f"{one.checkpoint[:12]} {start}, data {one.data[:12]}, {one.why}"
+        console.print(Padding(Text(facts), (0, 0, 0, 2)), soft_wrap=False)
+        console.print(Padding(Text(model or "gone from the store"), (0, 0, 0, 2)), soft_wrap=False)
 
 
 def _least_width(column: str, text: str) -> int:

@@ -29,6 +29,7 @@ def _serve(listener: socket.socket, root: str, auth_string: str) -> None:
     from prefect.server.api.server import create_app
     from starlette.routing import Mount
 
+    import flows.service.failure_log  # noqa: F401  (the server finds the block by its class)
     from fleetune.store import Store
     from flows.service.store_pages import store_pages
 

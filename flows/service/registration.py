@@ -1,28 +1,33 @@
 """`python -m flows.service.registration`: tells the server the work pool and the deployments, and ends dead runs.
 
-It runs at every start of the service. Schedules that people made in the UI stay as they are.
+It runs at every start of the service: schedules of run files and the automations follow what is written today;
+schedules that people made in the UI stay as they are.
 """
 
 import os
 import sys
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
 from prefect.client.schemas.objects import ConcurrencyLimitStrategy, ConcurrencyOptions
-from prefect.exceptions import ObjectAlreadyExists
+from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.utilities.callables import parameter_schema
 
 from fleetune.contracts.record import record
 from fleetune.launching.process import child_command
 from fleetune.store import Store
+from flows import configs
 from flows.compare import compare
 from flows.evaluate import evaluate
 from flows.finetune import finetune
 from flows.profile_fleet import profile_fleet
+from flows.service.automations import update_automations
 from flows.service.dead_runs import end_dead_runs
 from flows.service.keeper import POOL
+from flows.service.schedules import read_schedules, update_schedules
 
 
 @record
@@ -50,7 +55,11 @@ def main() -> None:
             sys.stdout.write(f"run {name} has no process any more: it is marked as crashed\n")
         create_pool(client)
         for deployment in DEPLOYMENTS:
-            register(client, deployment)
+            identity = register(client, deployment)
+            if deployment.flow is finetune:
+                for line in update_schedules(client, identity, read_schedules(configs.RUNS)):
+                    sys.stdout.write(f"{line}\n")
+        update_automations(client)
     sys.stdout.flush()
 
 
@@ -70,25 +79,29 @@ def create_pool(client: SyncPrefectClient) -> None:
         return
 
 
-def register(client: SyncPrefectClient, deployment: Deployment) -> None:
-    """Create or update a deployment; an existing one keeps its schedules."""
+def register(client: SyncPrefectClient, deployment: Deployment) -> UUID:
+    """Create or update a deployment; returns its id. An existing one keeps its schedules, which a creation drops."""
     flow = deployment.flow
-    client.create_deployment(
-        flow_id=client.create_flow(flow),
-        name=deployment.name,
-        description=deployment.description,
-        entrypoint=f"{flow.fn.__module__}.{flow.fn.__name__}",
-        work_pool_name=POOL,
-        parameter_openapi_schema=parameter_schema(flow).model_dump_for_openapi(),
-        enforce_parameter_schema=True,
-        concurrency_limit=1,
-        concurrency_options=ConcurrencyOptions(collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW),
-        job_variables={
+    settings: dict[str, Any] = {
+        "description": deployment.description,
+        "entrypoint": f"{flow.fn.__module__}.{flow.fn.__name__}",
+        "work_pool_name": POOL,
+        "parameter_openapi_schema": parameter_schema(flow).model_dump_for_openapi(),
+        "enforce_parameter_schema": True,
+        "concurrency_limit": 1,
+        "concurrency_options": ConcurrencyOptions(collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW),
+        "job_variables": {
             "command": " ".join([*child_command(0), "flows.service.flow_process"]),
             "working_dir": str(Path.cwd()),
         },
-        tags=["fleetune"],
-    )
+        "tags": ["fleetune"],
+    }
+    try:
+        found = client.read_deployment_by_name(f"{flow.name}/{deployment.name}")
+    except ObjectNotFound:
+        return client.create_deployment(flow_id=client.create_flow(flow), name=deployment.name, **settings)
+    client.update_deployment(found.id, DeploymentUpdate(**settings))
+    return found.id
 
 
 if __name__ == "__main__":

@@ -175,3 +175,31 @@ def test_paths(run_file: Path) -> None:
     assert configs.load(run_file, ["data.source=someone/something"]).data.source == "someone/something"
     (Path.cwd() / "digits").mkdir()
     assert configs.load(run_file, ["data.source=digits"]).data.source == "digits"
+
+
+@pytest.mark.parametrize(
+    ("schedule", "says"),
+    [
+        ('{cron: "0 2 * *"}', "minute, hour"),
+        ('{cron: "0 2 * * * *"}', "minute, hour"),
+        ('{cron: "@daily"}', "minute, hour"),
+        ('{cron: "61 2 * * *"}', "minute, hour"),
+        ('{cron: "R 2 * * *"}', "minute, hour"),
+        ('{cron: "H(0-3) 2 * * *"}', "minute, hour"),
+        ('{cron: "0 0 31 2 *"}', "a day that does not exist"),
+        ('{cron: "0 2 * * *", timezone: Europe/Bonn}', "Europe/Bonn"),
+    ],
+)
+def test_a_time_that_never_comes(run_file: Path, schedule: str, says: str) -> None:
+    """A cron expression that Prefect would not take, or at which its scheduler would stop, is refused with the file."""
+    run_file.write_text(RUN + f"schedule: {schedule}\n")
+    with pytest.raises(Refused, match=says) as error:
+        configs.load(run_file)
+    assert "small.yaml: schedule." in str(error.value)
+
+
+def test_every_night_at_two(run_file: Path) -> None:
+    """A valid schedule is read as it is written."""
+    run_file.write_text(RUN + 'schedule: {cron: "0 2 * * mon-fri", timezone: Europe/Berlin, active: false}\n')
+    schedule = configs.load(run_file).schedule
+    assert schedule is not None and (schedule.cron, schedule.active) == ("0 2 * * mon-fri", False)

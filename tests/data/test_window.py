@@ -1,0 +1,72 @@
+"""The newest files of a folder."""
+
+from pathlib import Path
+
+import pytest
+
+from fleetune.contracts.run_config import DataRequest
+from fleetune.data import content_digest, validate_data
+from fleetune.errors import Refused
+from tests.data.samples import json_lines, prepared, texts
+
+DAYS = ("2026-11-19", "2026-11-20", "2026-11-21", "2026-11-22")
+
+
+@pytest.fixture
+def days(tmp_path: Path) -> Path:
+    """A folder with a file of 40 rows for each day."""
+    folder = tmp_path / "days"
+    folder.mkdir()
+    for day in DAYS:
+        rows = [{"text": f"{day} {fruit} {n}", "label": fruit} for n in range(20) for fruit in ("pear", "apple")]
+        json_lines(folder / f"{day}.jsonl", rows)
+    return folder
+
+
+def request(folder: Path, newest_files: int | None = 2) -> DataRequest:
+    """The newest files of a folder."""
+    return DataRequest(source=str(folder), newest_files=newest_files)
+
+
+def test_only_the_newest_files_count(days: Path) -> None:
+    """An older file's content is not part of the digest, a newer file's is, and a later day moves the window."""
+    seen = content_digest(request(days))
+    (days / "2026-11-19.jsonl").write_text("not even JSON")
+    assert content_digest(request(days)) == seen != content_digest(request(days, None))
+    json_lines(days / "2026-11-22.jsonl", [{"text": "other", "label": "pear"}])
+    edited = content_digest(request(days))
+    json_lines(days / "2026-11-23.jsonl", [{"text": "new", "label": "pear"}])
+    assert len({seen, edited, content_digest(request(days))}) == 3
+
+
+def test_no_window_tests_on_what_another_trained_on(days: Path, tmp_path: Path) -> None:
+    """Rows are held out by their content, so that a model of an earlier window has not seen tonight's test rows."""
+    early = prepared(tmp_path / "early", days, newest_files=3)
+    json_lines(days / "2026-11-23.jsonl", [{"text": f"2026-11-23 pear {n}", "label": "pear"} for n in range(40)])
+    late = prepared(tmp_path / "late", days, newest_files=3)
+    for one, other in ((early, late), (late, early)):
+        assert set(texts(one, "train")).isdisjoint(texts(other, "test"))
+    rows = texts(late, "train") + texts(late, "test")
+    assert {text.split()[0] for text in rows} == {"2026-11-21", "2026-11-22", "2026-11-23"} and len(rows) == 120
+    assert 10 <= late.size("test") <= 40, "about a fifth"
+
+
+def test_test_files_stay(days: Path) -> None:
+    """Where the folder has test files, the window moves over the train files only."""
+    for day in DAYS:
+        (days / f"{day}.jsonl").rename(days / f"train-{day}.jsonl")
+    json_lines(days / "test.jsonl", [{"text": "a test", "label": "pear"}])
+    seen = content_digest(request(days, 1))
+    json_lines(days / "test.jsonl", [{"text": "another test", "label": "pear"}])
+    assert content_digest(request(days, 1)) != seen
+    validate_data(request(days, 1), "sequence-classification")
+
+
+def test_only_folders_of_files_have_newest_ones(days: Path, tmp_path: Path) -> None:
+    """A single file, a built-in set and an empty folder are refused by name, and so is a window without files."""
+    (tmp_path / "empty").mkdir()
+    for source in (str(days / "2026-11-22.jsonl"), "docstrings", str(tmp_path / "empty")):
+        with pytest.raises(Refused, match="newest_files"):
+            content_digest(DataRequest(source=source, newest_files=2))
+    with pytest.raises(Refused, match="newest_files"):
+        request(days, 0)
