@@ -107,6 +107,4 @@ def _of_prefect(one: FileSchedule) -> DeploymentScheduleCreate:
     else:
         times = IntervalSchedule(interval=datetime.timedelta(seconds=one.schedule.every_s or 0.0))
     parameters = {"base": one.file, **({"until": one.until} if one.until else {})}
-    return DeploymentScheduleCreate(
-        schedule=times, active=one.schedule.active, parameters=parameters, slug=one.slug
-    )
+    return DeploymentScheduleCreate(schedule=times, active=one.schedule.active, parameters=parameters, slug=one.slug)
