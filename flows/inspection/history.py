@@ -4,7 +4,7 @@ from fleetune.store import RunRecord, Store
 from flows.inspection import difference
 from flows.inspection.content import RunContent, gain, result_of, round_seconds
 from flows.inspection.links import StoreLinks
-from flows.inspection.overview import moment
+from flows.inspection.overview import moment, state_text
 from flows.inspection.page import Page, page, plain, table, unbroken
 from flows.results import setting_differences
 
@@ -38,7 +38,7 @@ def _row(store: Store, run: RunRecord, before: RunRecord | None, links: StoreLin
         plain(changed),
         _score(content),
         _round(content),
-        plain(_state(run)),
+        plain(state_text(run)),
     )
 
 
@@ -52,8 +52,3 @@ def _round(content: RunContent) -> str:
     if content.training is not None and content.training.rounds:
         return unbroken(round_seconds(content.training.median_round_s))
     return f"{unbroken(round_seconds(content.plan.objective))} forecast" if content.plan is not None else ""
-
-
-def _state(run: RunRecord) -> str:
-    failed = next((stage.stage for stage in run.stages if stage.state == "failed"), None)
-    return f"{run.state} at {failed}" if failed else run.state

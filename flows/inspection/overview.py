@@ -40,15 +40,20 @@ def overview(store: Store, run: RunRecord, base: RunRecord | None, links: StoreL
 
 def _description(run: RunRecord, content: RunContent) -> str:
     """The page in a line; how the run ended comes first unless it ended well."""
-    failed = next((stage.stage for stage in run.stages if stage.state == "failed"), None)
-    ended = f"failed at {failed}" if failed else run.state if run.state in ("failed", "interrupted") else ""
-    return ", ".join(filter(None, (ended, content.headline))) or run.state
+    said = "" if run.state in ("done", "running") else state_text(run)
+    return ", ".join(filter(None, (said, content.headline))) or run.state
+
+
+def state_text(run: RunRecord) -> str:
+    """The state of a run in words: `done`, `failed at train`."""
+    at = next((stage.stage for stage in run.stages if stage.state in ("failed", "stopped")), "")
+    return f"{run.state} at {at}" if at and run.state in ("failed", "interrupted") else run.state
 
 
 def _state(run: RunRecord, links: StoreLinks) -> str:
     when = f"started {moment(run.started)}"
     took = f", took {duration(run.started, run.ended)}" if run.ended else ""
-    return f"Run {links.run(run.id)}: **{plain(run.state)}**, {when}{took}."
+    return f"Run {links.run(run.id)}: **{plain(state_text(run))}**, {when}{took}."
 
 
 def _failure(run: RunRecord) -> str:
