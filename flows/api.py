@@ -7,6 +7,7 @@ use the flow `flows/finetune.py:finetune`.
 
 import errno
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from fleetune.store import RunRecord, Store
 from flows import configs, prefect_server, preflight
 from flows.context import RunContext, StageSelection
 from flows.preflight import predict_run
+from flows.run_log import CommandLog
 from flows.runner import Runner
-from flows.tracking import EventListener, StageEvent, ignore_event
+from flows.tracking import EventListener, StageEvent, both, ignore_event
 
 
 def run(
@@ -39,7 +41,8 @@ def run(
 
 def run_with(context: RunContext, config: RunConfig, selection: StageSelection, dry_run: bool = False) -> RunRecord:
     """Run the pipeline as `run` does, in a context that the caller made."""
-    runner = Runner(context, config, selection)
+    log = CommandLog()
+    runner = Runner(replace(context, listen=both(context.listen, log.hear)), config, selection)
     planned = predict_run(runner)  # refuses stages that must be stored and are not, before anything starts
     preflight.validate(planned)
     if dry_run:
@@ -52,7 +55,7 @@ def run_with(context: RunContext, config: RunConfig, selection: StageSelection, 
         prefect_server.ensure(context.store.local / "prefect")
         with runner:
             context.listen(StageEvent(stage="run", kind="started", text=runner.record.id))
-            _through_prefect(runner)
+            _through_prefect(runner, log)
     except FleetuneError:
         raise
     except Exception as error:
@@ -77,9 +80,10 @@ def _check_writable(folder: Path) -> None:
         raise Refused(f"--root {folder}: cannot be written to ({error.strerror}); choose another folder") from None
 
 
-def _through_prefect(runner: Runner) -> None:
+def _through_prefect(runner: Runner, log: CommandLog) -> None:
     """Run every stage as a task of a Prefect flow; TryAgain when Prefect ends the flow by itself."""
     from prefect import flow
+    from prefect.logging import get_run_logger
     from prefect.runtime import flow_run
 
     from flows.service.flow_process import hold
@@ -88,9 +92,11 @@ def _through_prefect(runner: Runner) -> None:
     @flow(name="finetune", flow_run_name=configs.title(runner.config), persist_result=False, validate_parameters=False)
     def finetune(base: str) -> Any:
         lock = hold(runner.context.store.local, flow_run.id)
+        log.connect(get_run_logger(), frozenset(spec.name for spec in runner.specs if spec.follows))
         try:
             return perform(runner)
         finally:
+            log.flush()
             lock.release()
 
     state: Any = finetune(runner.record.id, return_state=True)

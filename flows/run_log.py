@@ -11,6 +11,8 @@ from fleetune import formatting
 from flows.tracking import StageEvent, reason
 
 EVERY_S = 10.0
+FLOW_RUNS = "prefect.flow_runs"
+"""Parent of the loggers of all flow runs."""
 WINDOW_S = 30.0
 """The pace of a stage is that of its last WINDOW_S seconds at least."""
 ENDED = ("done", "failed", "stopped", "reused")
@@ -49,6 +51,34 @@ class RunLog:
         if event.kind in ENDED:
             del self._stages[event.stage]
         return stage.told(event)
+
+
+class CommandLog:
+    """The log of a flow run that a command starts: events reach Prefect's server, and not the command's terminal.
+
+    Events before `connect` are not written: the flow run does not exist yet.
+    """
+
+    def __init__(self) -> None:
+        self._log: RunLog | None = None
+
+    def connect(self, logger: "logging.Logger | logging.LoggerAdapter[Any]", quiet: Collection[str]) -> None:
+        """Write to the logger of the flow run that has begun."""
+        family = logging.getLogger(FLOW_RUNS)
+        if not family.isEnabledFor(logging.INFO):  # as the command sets it, for its terminal
+            family.setLevel(logging.INFO)
+            family.propagate = False
+        self._log = RunLog(logger, quiet=quiet)
+
+    def hear(self, event: StageEvent) -> None:
+        """See RunLog.hear."""
+        if self._log is not None:
+            self._log.hear(event)
+
+    def flush(self) -> None:
+        """Send what is not sent yet, for some seconds at most."""
+        for handler in logging.getLogger(FLOW_RUNS).handlers:
+            handler.flush()
 
 
 class _Mark(NamedTuple):

@@ -43,6 +43,16 @@ class StageEvent:
 EventListener = Callable[[StageEvent], None]
 
 
+def both(first: EventListener, second: EventListener) -> EventListener:
+    """A listener that passes each event to two others."""
+
+    def listen(event: StageEvent) -> None:
+        first(event)
+        second(event)
+
+    return listen
+
+
 def reason(why: str) -> str:
     """Why a stage ran, was reused or stopped, without the word before it that its state repeats."""
     word, colon, rest = why.partition(": ")

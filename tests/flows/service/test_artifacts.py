@@ -49,8 +49,10 @@ def test_a_changed_run_shows_what_changed(service: ServiceClient) -> None:
         assert f"/runs/{first})" in page["data"] and "| training.rounds | 5 | 6 |" in page["data"]
 
 
-def test_a_run_of_the_command_line_has_the_same_pages(service: ServiceClient) -> None:
-    """Runs are inspected in one place, however they were started."""
-    service.command("run", "configs/runs/asteroid-b.yaml", "--until", "plan")
+def test_a_run_of_the_command_line_has_the_same_pages_and_log(service: ServiceClient) -> None:
+    """Runs are inspected in one place, however they were started; the command's own output has no line of that log."""
+    done = service.command("run", "configs/runs/asteroid-b.yaml", "--until", "plan")
+    assert "plan: " not in done.stdout and done.stderr == ""
     newest = service.call("POST", "/flow_runs/filter", {"sort": "START_TIME_DESC", "limit": 1})[0]["id"]
     assert set(pages(service, newest)) == {"asteroid-b-overview", "asteroid-b-history"}
+    assert {line.partition(":")[0] for line in service.logs(newest).splitlines()} >= {"discover", "prepare", "plan"}
