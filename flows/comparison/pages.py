@@ -1,6 +1,5 @@
 """A comparison for people: its verdict, its tables as Markdown, its charts, and the page that the store keeps."""
 
-import base64
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -9,9 +8,12 @@ from fleetune.contracts.metrics import DeviceAmount
 from fleetune.contracts.record import record
 from fleetune.drawing.charts import Amounts, amounts_chart
 from fleetune.drawing.curves import Curve, curves_chart
-from fleetune.drawing.svg import standalone
+from fleetune.drawing.svg import image_url
 from fleetune.formatting import number, seconds, size
 from flows.comparison.record import ComparedStrategy, Comparison, RoundFigures
+from flows.inspection.links import StoreLinks
+from flows.inspection.page import Page, page, picture, plain, unbroken
+from flows.inspection.page import table as markdown_table
 
 NONE = "-"
 _PAGES = Environment(
@@ -111,11 +113,11 @@ def _tightest(comparison: Comparison, figures: RoundFigures) -> str:
 def memory_table(comparison: Comparison) -> Table:
     """A row per device: its memory, and the peak of each planned strategy, measured after its forecast."""
     rows = [row for row in comparison.strategies if row.forecast]
+    devices = comparison.devices if rows else ()
     return Table(
         headings=("device", "memory", *(row.name for row in rows)),
         rows=tuple(
-            (device.name, size(device.memory_bytes), *(_peaks(row, device.name) for row in rows))
-            for device in comparison.devices
+            (device.name, size(device.memory_bytes), *(_peaks(row, device.name) for row in rows)) for device in devices
         ),
     )
 
@@ -142,7 +144,7 @@ def notes(comparison: Comparison) -> tuple[str, ...]:
 
 
 def charts(comparison: Comparison) -> tuple[str, ...]:
-    """SVG files: seconds of a round for each strategy, and the loss over seconds where something was trained."""
+    """SVG charts: seconds of a round for each strategy, and the loss over seconds where something was trained."""
     bars = [
         Amounts(row.name, row.forecast.round_s, row.measured.round_s if row.measured else None)
         for row in comparison.strategies
@@ -153,47 +155,37 @@ def charts(comparison: Comparison) -> tuple[str, ...]:
         amounts_chart(bars, "seconds of a round", seconds),
         curves_chart(curves, "loss over seconds of rounds", comparison.target_loss),
     )
-    return tuple(standalone(chart) for chart in made if chart)
+    return tuple(chart for chart in made if chart)
 
 
-def as_image(chart: str) -> str:
-    """A chart as the address of an image, on a ground of its own: the page around it may be light or dark."""
-    grounded = chart.replace("</style>", "svg.chart{background:var(--paper)}</style>", 1)
-    return f"data:image/svg+xml;base64,{base64.b64encode(grounded.encode()).decode()}"
-
-
-def markdown(comparison: Comparison, links: tuple[str, ...] = ()) -> str:
-    """The comparison as Markdown; `links` are lines below it."""
-    parts = [
-        f"**{verdict(comparison)}**",
+def markdown(comparison: Comparison, links: StoreLinks) -> Page:
+    """The comparison as the page of a flow run."""
+    runs = ", ".join(f"{plain(row.name)} {links.run(row.run)}" for row in comparison.strategies if row.run)
+    parts = (
+        f"**{plain(verdict(comparison))}.**",
         _markdown_table(strategy_table(comparison)),
-        *(f"![{name}]({as_image(chart)})" for name, chart in zip(CHARTS, charts(comparison), strict=False)),
-        _markdown_table(memory_table(comparison)) if comparison.by_forecast else "",
-        "\n".join(f"- {_cell(note)}" for note in notes(comparison)),
-        *links,
-    ]
-    return "\n\n".join(part for part in parts if part)
+        *(picture(name, [chart]) for name, chart in zip(CHARTS, charts(comparison), strict=False)),
+        _markdown_table(memory_table(comparison)),
+        "\n".join(f"- {plain(note)}" for note in notes(comparison)),
+        f"Runs: {runs}",
+        links.comparison(comparison.id),
+    )
+    return page(parts, verdict(comparison))
 
 
 CHARTS = ("seconds of a round", "loss over seconds")
 
 
 def _markdown_table(table: Table) -> str:
-    lines = [table.headings, tuple("---" for _ in table.headings), *table.rows]
-    return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    return markdown_table(table.headings, [[unbroken(plain(cell)) for cell in row] for row in table.rows])
 
 
 def html_page(comparison: Comparison) -> str:
     """One self-contained page, readable from the store's folder and over HTTP."""
-    page = _PAGES.get_template("comparison.html")
-    return page.render(
+    return _PAGES.get_template("comparison.html").render(
         comparison=comparison,
         verdict=verdict(comparison),
         tables=[strategy_table(comparison), memory_table(comparison)],
-        images=list(zip(CHARTS, map(as_image, charts(comparison)), strict=False)),
+        images=list(zip(CHARTS, map(image_url, charts(comparison)), strict=False)),
         notes=notes(comparison),
     )

@@ -30,6 +30,11 @@ class StoreLinks:
         place = f"artifacts/{kind}/{digest}/{path}"
         return link(text, f"{self.pages}/{place}") if self.pages else f"{text}: {code(f'{self.root}/{place}')}"
 
+    def comparison(self, comparison: str) -> str:
+        """Link to the page of a comparison; its path without a service."""
+        place = f"comparisons/{comparison}/comparison.html"
+        return link("This comparison", f"{self.pages}/{place}") if self.pages else code(f"{self.root}/{place}")
+
 
 def links_of(store: Store) -> StoreLinks:
     """The links of a store, by its service if one runs."""

@@ -13,6 +13,7 @@ from fleetune.store import Store
 from flows.comparison import archive
 from flows.comparison.pages import charts, html_page, markdown, memory_table, notes, strategy_table, verdict
 from flows.comparison.record import Comparison
+from flows.inspection.links import StoreLinks
 from tests.clock import fleets
 from tests.flows.comparison.stand_in import StandIn
 from tests.flows.comparison.test_comparer import compared
@@ -64,14 +65,15 @@ def test_the_table(planned: Comparison, trained: Comparison) -> None:
 def test_markdown_has_whole_tables_and_images(trained: Comparison) -> None:
     """Every line of a table has the same number of cells, and each image is a well-formed SVG."""
     broken = replace(trained.strategies[0], why="a | b\nc")
-    text = markdown(replace(trained, strategies=(broken, *trained.strategies[1:])), ("[link](there)",))
+    links = StoreLinks(root="store", pages="http://127.0.0.1:4200/store")
+    text = markdown(replace(trained, strategies=(broken, *trained.strategies[1:])), links).markdown
     tables = [part.splitlines() for part in text.split("\n\n") if part.startswith("| ")]
     assert len(tables) == 2
     assert all(len({len(re.split(r"(?<!\\)\|", line)) for line in table}) == 1 for table in tables)
     images = re.findall(r"!\[[^]]+\]\(data:image/svg\+xml;base64,([^)]+)\)", text)
     assert len(images) == 2, "rounds, and loss over seconds"
     assert all(ElementTree.fromstring(base64.b64decode(image)).tag.endswith("svg") for image in images)
-    assert "a \\| b c" in text and text.endswith("[link](there)")
+    assert "a \\| b c" in text and f"{links.pages}/comparisons/{trained.id}/comparison.html" in text
 
 
 def test_charts_show_every_strategy(planned: Comparison, trained: Comparison) -> None:

@@ -1,0 +1,201 @@
+"""A checkpoint that is evaluated again: what it is given, and which data fit."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleetune.contracts import json_io
+from fleetune.data.prepared_data import ArrayInfo, DataInfo, SplitInfo
+from fleetune.errors import Refused
+from fleetune.store import RunRecord, StageRecord, Store
+from flows import api, configs
+from flows.context import RunContext, StageSelection
+from flows.preflight import predict_run
+from flows.reevaluation import EvaluationRequest, check_fit, reevaluation
+from flows.results import load_results
+from flows.runner import Runner, run_without_prefect
+from stages.catalog import EVALUATE
+from tests.cli.conftest import add_run
+from tests.flows.toy_pipeline import World, run_toy, toy_context
+
+DEMO = Path("configs/runs/demo.yaml")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """An empty store."""
+    return Store(tmp_path / "store")
+
+
+def put(store: Store, kind: str, files: dict[str, str]) -> str:
+    """Store an artifact of these files; its digest."""
+    folder = store.local.parent / f"making-{kind}"
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return store.put(kind, folder, stage_key="0" * 64, inputs={})
+
+
+def put_data(store: Store, labels: tuple[str, ...] = ("no", "yes"), tokenizer: str = "t", size: int = 0) -> str:
+    """Store prepared data with these classes and this tokenizer; with images of that size if it is not 0."""
+    shape = (5, 3, size, size) if size else (5, 64)
+    array = ArrayInfo(name="pixel_values" if size else "input_ids", dtype="float32", shape=shape)
+    info = DataInfo(
+        task="sequence-classification",
+        labels=labels,
+        splits=(SplitInfo(name="test", samples=5, arrays=(array,)),),
+        source="reviews.csv",
+        digest="d",
+        seed=0,
+    )
+    return put(store, "data", {"data.json": json_io.text(info), "tokenizer/tokenizer.json": tokenizer})
+
+
+def trained_run(store: Store, **left_out: str) -> RunRecord:
+    """A past run of the demo with every input of `evaluate`."""
+    data = put_data(store)
+    outputs = {kind: put(store, kind, {"x": kind}) for kind in EVALUATE.inputs if kind != "data"} | {"data": data}
+    kept = {kind: digest for kind, digest in outputs.items() if kind not in left_out}
+    record = RunRecord(
+        id="demo-20260102-120000-ab12",
+        config=configs.load(DEMO),
+        seed=1,
+        code_version="1",
+        started="2026",
+        state="done",
+        stages=(StageRecord(stage="train", key="0" * 64, state="done", outputs=kept),),
+    )
+    store.runs.save(record)
+    return record
+
+
+def test_the_past_runs_own_artifacts_are_given(store: Store) -> None:
+    """Whatever has been measured or trained since, the evaluation reads the artifacts of the run that was named."""
+    past = trained_run(store)
+    found = reevaluation(EvaluationRequest(run="demo"), store)
+    assert dict(found.given) == past.outputs and not found.other_data
+    runner = found.runner(RunContext(store=store, contents=dict.fromkeys(("data", "model weights"), lambda _: "c")))
+    assert [spec.name for spec in runner.specs] == ["evaluate"]
+    assert predict_run(runner).stage("evaluate").inputs == past.outputs
+
+
+def test_other_data_are_prepared_and_checked(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data that were named are prepared by a run of their own, even from the same source, and must fit."""
+    past = trained_run(store)
+    asked: list[StageSelection] = []
+    labels = [("no", "yes"), ("no", "perhaps", "yes")]
+
+    def prepare(context: RunContext, config: Any, selection: StageSelection) -> RunRecord:
+        asked.append(selection)
+        digest = put_data(store, labels.pop(0), tokenizer="t")
+        stage = StageRecord(stage="prepare", key="1" * 64, outputs={"data": digest})
+        return replace(past, id="demo-2", config=config, stages=(stage,))
+
+    monkeypatch.setattr(api, "run_with", prepare)
+    context = RunContext(store=store, contents=dict.fromkeys(("data", "model weights"), lambda _: "c"))
+    request = EvaluationRequest(run="demo", data="docstrings", changes=("data.test_samples=7",))
+    found = reevaluation(request, store)
+    assert found.config.data.test_samples == 7 and found.config.training == past.config.training
+    assert found.runner(context).given["checkpoint"] == past.outputs["checkpoint"]
+    with pytest.raises(Refused, match=r"no, perhaps, yes.* trained for no, yes"):
+        found.runner(context)
+    assert {selection.until for selection in asked} == {"prepare"}
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"labels": ("no", "perhaps", "yes")}, ("perhaps", "exactly these classes")),
+        ({"labels": ("yes", "no")}, ("yes, no", "no, yes")),
+        ({"tokenizer": "other"}, ("tokenizer", "random weights")),
+        ({"size": 8}, ("3 x 8 x 8", "data.image_size")),
+    ],
+)
+def test_data_that_do_not_fit(store: Store, other: dict[str, Any], said: tuple[str, ...]) -> None:
+    """Other classes or another order of them, another tokenizer and images of another size are refused by name."""
+    trained = put_data(store, size=4 if "size" in other else 0)
+    with pytest.raises(Refused) as refused:
+        check_fit(store, "demo-1", trained, put_data(store, **other))
+    assert all(word in str(refused.value) for word in said), str(refused.value)
+    check_fit(store, "demo-1", trained, trained)
+
+
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        (EvaluationRequest(run="nothing"), ("nothing", "none")),
+        (EvaluationRequest(run="demo", changes=("training.rounds=3",)), ("training.rounds", "about the data")),
+        (EvaluationRequest(run="demo", data="digitz"), ("digitz", "digits")),
+        (EvaluationRequest(run="demo", changes=("data.sauce=x",)), ("sauce", "source")),
+    ],
+)
+def test_a_refusal_names_what_is_wrong(store: Store, request_: EvaluationRequest, said: tuple[str, ...]) -> None:
+    """Unknown runs, and changes of anything but the data, are refused before anything runs."""
+    trained_run(store)
+    with pytest.raises(Refused) as refused:
+        reevaluation(request_, store)
+    assert all(word in str(refused.value) for word in said), str(refused.value)
+
+
+def test_a_run_without_a_checkpoint(store: Store) -> None:
+    """A run that was not trained to its end, and one whose checkpoint is gone, are refused with what to do."""
+    trained_run(store, checkpoint="")
+    with pytest.raises(Refused, match="no checkpoint .* trained to its end"):
+        reevaluation(EvaluationRequest(run="demo"), store)
+    past = trained_run(store)
+    store.storage.remove(f"artifacts/checkpoint/{past.outputs['checkpoint']}")
+    with pytest.raises(Refused, match=f"checkpoint of {past.id} is gone .* fleetune rerun {past.id}"):
+        reevaluation(EvaluationRequest(run="demo"), store)
+
+
+def test_results_of_an_evaluation_are_those_of_its_checkpoint(tmp_path: Path) -> None:
+    """`show` finds scores and model of a run whose only stage evaluated the checkpoint of another run."""
+    made = add_run(tmp_path / "kept", 1)
+    store = Store(tmp_path / "kept")
+    alone = replace(made.stage("evaluate"), inputs={"checkpoint": made.outputs["checkpoint"]})
+    found = load_results(store, replace(made, id="small-2", stages=(alone,)))
+    assert found is not None and found == load_results(store, made)
+    again = reevaluation_of(store, replace(made, id="small-2", stages=(alone,)))
+    assert "no fleet" in again
+
+
+def reevaluation_of(store: Store, run: RunRecord) -> str:
+    """The refusal of an evaluation of this run."""
+    store.runs.save(run)
+    with pytest.raises(Refused) as refused:
+        reevaluation(EvaluationRequest(run=run.id), store)
+    return str(refused.value)
+
+
+def test_a_stage_runs_on_what_it_is_given(root: Path, world: World) -> None:
+    """Given all inputs, one stage runs alone on exactly these, though a newer measurement is stored; the same again is
+    reused by its key."""
+    first = run_toy(root, world.config())
+    world.set("value", "500")
+    second = run_toy(root, world.config())
+    world.started()
+    given = {kind: first.outputs[kind] for kind in ("shape", "weights", "events")}
+    assert second.outputs["shape"] != given["shape"], "the newest measurement is another"
+
+    def score(force: bool = False) -> RunRecord:
+        selection = StageSelection(only="score", given=given, force=force)
+        return run_without_prefect(Runner(toy_context(root), world.config(), selection))
+
+    reused = score()
+    assert reused.stage("score").how == "reused" and reused.outputs == {"scores": first.outputs["scores"]}
+    assert world.started() == []
+    assert score(force=True).outputs == reused.outputs and world.started() == ["score"]
+
+
+def test_a_kept_measurement_is_not_repeated(root: Path, world: World) -> None:
+    """A stage that always runs is taken from the store when it is kept, and refused when it is not there."""
+    config = world.config()
+    with pytest.raises(Refused, match="measure has to run first"):
+        predict_run(Runner(toy_context(root), config, StageSelection(kept=("measure",))))
+    first = run_toy(root, config)
+    world.set("value", "500")
+    kept = run_without_prefect(Runner(toy_context(root), config, StageSelection(kept=("measure",), until="shape")))
+    assert kept.outputs["value"] == first.outputs["value"] and kept.stage("measure").how == "reused"
+    assert run_toy(root, config).outputs["value"] != first.outputs["value"]
