@@ -123,9 +123,18 @@ def fleet_of(request: FleetRequest, mbit_per_s: float) -> Fleet:
     return simulated_fleet(replace(request, links=replace(request.links, mbit_per_s=mbit_per_s)))
 
 
+class RecordedModel(NamedTuple):
+    """A model as the profile needs it."""
+
+    model_type: str
+    graph: Graph
+    module: nn.Module
+    unit_works: list[UnitWork]
+
+
 @cache
-def recorded(model: Model) -> tuple[str, Graph, nn.Module, list[UnitWork]]:
-    """model_type, graph, module and the work of every unit, recorded on tensors without data."""
+def recorded(model: Model) -> RecordedModel:
+    """Record a model on tensors without data."""
     path = CONFIGS / "models" / f"{model.file}.yaml"
     request = json_io.load(ModelRequest, yaml_file.read(path), str(path))
     config = configuration(request, tuple(map(str, range(model.classes))))
@@ -133,7 +142,7 @@ def recorded(model: Model) -> tuple[str, Graph, nn.Module, list[UnitWork]]:
     graph = merge_uncuttable(
         fold_into_units(record_model(module, _samples(model.shape), leaf_modules(module, request.granularity)))
     )
-    return str(config.model_type), graph, module, unit_work(graph, module)
+    return RecordedModel(str(config.model_type), graph, module, unit_work(graph, module))
 
 
 def profile_of(model: Model, fleet: Fleet, micro_batch: int, by_bytes: bool = False) -> Profile:

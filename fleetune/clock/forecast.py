@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fleetune.clock.costs import device_bytes, interpolate, lost_s_per_byte, nanoseconds, remaining_shares
 from fleetune.clock.event_simulation import Trace, simulate_graph
-from fleetune.clock.lowering import LoweredPlan, PassTimes, PlanLowering
+from fleetune.clock.lowering import LoweredPlan, PassKey, PassTimes, PlanLowering
 from fleetune.clock.pipeline_simulation import Member, Order, Pipeline, PipelineStage, PipelineTrace, simulate
 from fleetune.clock.timeline import AllReduce, chain_rows, graph_rows, link_bytes
 from fleetune.contracts.fleet import Fleet
@@ -170,8 +170,8 @@ class Clock:
         latency_s = max(link.latency_s for link in links)
         return nanoseconds(2 * (count - 1) * (latency_s + self.trainable_bytes(segment) / (count * slowest)))
 
-    def _costs(self, plan: Plan) -> dict[tuple[int, int, str, int], PassTimes]:
-        """Return (lane, segment, device, micro-batch) -> seconds; backward passes end at the first trained unit."""
+    def _costs(self, plan: Plan) -> dict[PassKey, PassTimes]:
+        """Return the seconds of every pass; backward passes end at the first trained unit."""
         left = remaining_shares(plan.gates, self.profile)
         costs = {}
         for at, lane in enumerate(plan.lanes):
@@ -182,7 +182,7 @@ class Clock:
                     for m in range(plan.micro_batches):
                         parts = [left[name][m] if name in left else (1.0, 1.0) for name in segment.units]
                         at_work = list(zip([self._position(name) for name in segment.units], parts, strict=True))
-                        costs[at, index, share.device, m] = PassTimes(
+                        costs[PassKey(at, index, share.device, m)] = PassTimes(
                             sum(forward[k] * part[0] for k, part in at_work),
                             sum(backward[k] * part[1] for k, part in at_work[first:]),
                         )

@@ -28,6 +28,24 @@ class TaskKey(NamedTuple):
     micro_batch: int
 
 
+class PassKey(NamedTuple):
+    """One micro-batch on one device of a segment."""
+
+    lane: int
+    segment: int
+    device: str
+    micro_batch: int
+
+
+class SegmentMember(NamedTuple):
+    """One device of a segment, with the numbers of lane and segment."""
+
+    lane: int
+    segment_index: int
+    segment: Segment
+    device: str
+
+
 class PassTimes(NamedTuple):
     """Seconds of the forward and backward of one micro-batch on one device of a segment."""
 
@@ -60,12 +78,10 @@ class LoweredPlan(NamedTuple):
 class PlanLowering:
     """Builds the task graph of one plan.
 
-    `costs` maps (lane, segment, device, micro-batch) to compute seconds, without the CPU cost of transfers.
+    `costs` are compute seconds, without the CPU cost of transfers.
     """
 
-    def __init__(
-        self, plan: Plan, fleet: Fleet, units: dict[str, Unit], costs: dict[tuple[int, int, str, int], PassTimes]
-    ):
+    def __init__(self, plan: Plan, fleet: Fleet, units: dict[str, Unit], costs: dict[PassKey, PassTimes]):
         self.plan, self.units, self.costs = plan, units, costs
         self.uses = {(use.source, use.target): use for use in plan.links}
         self.links = {(link.source, link.target): link for link in fleet.links}
@@ -101,7 +117,7 @@ class PlanLowering:
                 continue
             lane = self.lanes.get(action.lane, -1)
             key = TaskKey(lane, action.segment, device, action.letter, action.micro_batch)
-            if (lane, action.segment, device, action.micro_batch) not in self.costs or key in keys:
+            if PassKey(lane, action.segment, device, action.micro_batch) not in self.costs or key in keys:
                 raise Refused(f"plan: the order of {device} has {action}, which is not its own or is there twice")
             keys[key] = None
         return list(keys)
@@ -135,7 +151,7 @@ class PlanLowering:
     def _add_parameter_transfers(self) -> tuple[int, ...]:
         """Add the transfers of parameters from the collector to all other devices; return their numbers."""
         ready = []
-        for at, index, segment, device in self._seats():
+        for at, index, segment, device in self._members():
             size = sum(self.units[name].trainable_bytes for name in segment.units)
             if device != self.plan.collector and size:
                 self.feeds[len(self.infos)] = self._passes(at, index, device, FORWARD)
@@ -145,7 +161,7 @@ class PlanLowering:
 
     def _add_gradient_transfers(self) -> None:
         """Add the transfers of gradients to the collector after each device's last backward."""
-        for at, index, segment, device in self._seats():
+        for at, index, segment, device in self._members():
             size = sum(self.units[name].trainable_bytes for name in segment.trained)
             keys = self._passes(at, index, device, BACKWARD)
             if device != self.plan.collector and size and keys:
@@ -156,15 +172,15 @@ class PlanLowering:
     def _passes(self, lane: int, segment: int, device: str, letter: str) -> list[TaskKey]:
         return [k for k in self.orders[device] if (k.lane, k.segment, k.letter) == (lane, segment, letter)]
 
-    def _seats(self) -> Iterator[tuple[int, int, Segment, str]]:
+    def _members(self) -> Iterator[SegmentMember]:
         for at, lane in enumerate(self.plan.lanes):
             for index, segment in enumerate(lane.segments):
                 for device in segment.devices:
-                    yield at, index, segment, device
+                    yield SegmentMember(at, index, segment, device)
 
     def _duration_ns(self, key: TaskKey) -> int:
         at, index, device, letter, m = key
-        cost = self.costs[at, index, device, m]
+        cost = self.costs[PassKey(at, index, device, m)]
         seconds = cost.forward_s if letter == FORWARD else cost.backward_s
         first, end = self.plan.lanes[at].segments[index].span(device)
         per_sample = self._wire_bytes_of(key) / (end - first)  # bit-identical to `Clock.pipeline`

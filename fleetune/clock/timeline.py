@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from fleetune.clock.event_simulation import Trace
-from fleetune.clock.lowering import LoweredPlan
+from fleetune.clock.lowering import LoweredPlan, TaskKey, TransferInfo
 from fleetune.clock.pipeline_simulation import PipelineTrace
 from fleetune.contracts.metrics import LinkBytes, TimelineRow
 from fleetune.contracts.plan import REDUCE, Action, Lane, Plan, parse_action
@@ -30,13 +30,16 @@ def chain_rows(lane: Lane, trace: PipelineTrace, trainable_bytes: list[int]) -> 
     def name(seat: tuple[int, int]) -> str:
         return lane.segments[seat[0]].devices[seat[1]]
 
+    def action(segment: int, letter: str, micro_batch: int) -> Action:
+        return Action(lane=lane.name, segment=segment, letter=letter, micro_batch=micro_batch)
+
     rows = [
-        _row(name((t.stage, t.place)), (lane.name, t.stage, t.letter, t.micro_batch), (t.start_ns, t.end_ns))
+        _row(name((t.stage, t.place)), action(t.stage, t.letter, t.micro_batch), (t.start_ns, t.end_ns))
         for t in trace.tasks
     ]
     for t in trace.transfers:
         link = f"{name(t.sender)}>{name(t.receiver)}"
-        rows.append(_row(link, (lane.name, t.sender[0], t.letter, t.micro_batch), (t.start_ns, t.end_ns), t.bytes))
+        rows.append(_row(link, action(t.sender[0], t.letter, t.micro_batch), (t.start_ns, t.end_ns), t.bytes))
     for reduce in trace.reduces:
         group = lane.segments[reduce.stage].devices
         rows += _reduce_rows(lane, AllReduce(0, *reduce, trainable_bytes[reduce.stage]), group)
@@ -47,12 +50,11 @@ def graph_rows(plan: Plan, lowered: LoweredPlan, trace: Trace, reduced: list[All
     """Return the timeline of a task graph's trace by start time, with a collector's updates on their links."""
     rows = []
     for number, span in trace.tasks.items():
-        at, index, device, letter, m = lowered.tasks[number]
-        rows.append(_row(device, (plan.lanes[at].name, index, letter, m), span))
+        task = lowered.tasks[number]
+        rows.append(_row(task.device, _action(plan, task), span))
     for number, span in trace.transfers.items():
         t = lowered.transfers[number]
-        action = (plan.lanes[t.lane].name, t.segment, t.letter, t.micro_batch)
-        rows.append(_row(f"{t.source}>{t.target}", action, span, t.bytes))
+        rows.append(_row(f"{t.source}>{t.target}", _action(plan, t), span, t.bytes))
     for one in reduced:
         lane = plan.lanes[one.lane]
         rows += _reduce_rows(lane, one, lane.segments[one.segment].devices)
@@ -83,14 +85,17 @@ def ring_bytes(trainable_bytes: int, members: int) -> int:
 
 def _reduce_rows(lane: Lane, one: AllReduce, group: tuple[str, ...]) -> list[TimelineRow]:
     size = ring_bytes(one.trainable_bytes, len(group))
-    return [_row(d, (lane.name, one.segment, REDUCE, 0), (one.start_ns, one.end_ns), size) for d in group]
+    action = Action(lane=lane.name, segment=one.segment, letter=REDUCE, micro_batch=0)
+    return [_row(device, action, (one.start_ns, one.end_ns), size) for device in group]
 
 
-def _row(device: str, action: tuple[str, int, str, int], span_ns: Span, size: int = 0) -> TimelineRow:
-    lane, segment, letter, micro_batch = action
-    spelled = str(Action(lane=lane, segment=segment, letter=letter, micro_batch=micro_batch))
+def _action(plan: Plan, of: TaskKey | TransferInfo) -> Action:
+    return Action(lane=plan.lanes[of.lane].name, segment=of.segment, letter=of.letter, micro_batch=of.micro_batch)
+
+
+def _row(device: str, action: Action, span_ns: Span, size: int = 0) -> TimelineRow:
     start_s, end_s = span_ns[0] / 1e9, span_ns[1] / 1e9
-    return TimelineRow(device=device, lane=lane, action=spelled, start_s=start_s, end_s=end_s, bytes=size)
+    return TimelineRow(device=device, lane=action.lane, action=str(action), start_s=start_s, end_s=end_s, bytes=size)
 
 
 def _sorted(rows: list[TimelineRow], devices: Sequence[str]) -> tuple[TimelineRow, ...]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -18,6 +18,16 @@ from fleetune.models.units import crossing_values
 from fleetune.models.weights import WeightReader, assign_tensor
 
 Values = dict[int, torch.Tensor]
+
+
+class _Operation(NamedTuple):
+    """A node of the graph, ready to be called."""
+
+    node: int
+    call: Any
+    args: Any
+    """As recorded: references to other nodes stand for their values."""
+    kwargs: Any
 
 
 class SegmentRunner:
@@ -90,7 +100,7 @@ class SegmentRunner:
                         held.pop(expired, None)
         return {number: held[number] for number in self.output_values}
 
-    def _compile(self, unit: g.GraphUnit, skeleton: nn.Module) -> list[tuple[int, Any, Any, Any]]:
+    def _compile(self, unit: g.GraphUnit, skeleton: nn.Module) -> list[_Operation]:
         operations = []
         for number in unit.nodes:
             node = self.graph.node(number)
@@ -108,7 +118,7 @@ class SegmentRunner:
             for read in node.reads:
                 if self.graph.node(read).kind == g.ATTRIBUTE:
                     self._attributes[read] = self.graph.node(read).target
-            operations.append((number, call, *_on_device((node.args, node.kwargs), self.device)))
+            operations.append(_Operation(number, call, *_on_device((node.args, node.kwargs), self.device)))
         return operations
 
     def _expired_values(self) -> dict[int, tuple[int, ...]]:

@@ -25,7 +25,7 @@ from fleetune.monitoring import EventLog
 from fleetune.training.assignment import validate_supported
 from fleetune.training.checkpoints import COMMITS, CheckpointSaver, StoredCheckpoint, copy_state, trained_tensors
 from fleetune.training.gradients import clip_scale, total_norm
-from fleetune.training.measurements import MeasuredRound, RoundMeasurements
+from fleetune.training.measurements import MeasuredRound, ReportedRow, RoundMeasurements
 from fleetune.training.optimizer import learning_rate
 from fleetune.training.recovery import EVENTS, CommitLog, adopt_newest, read_plan_start, resume
 from fleetune.training.task import TrainingTask
@@ -131,11 +131,18 @@ def _round_metrics(
     odd = [device for device, header in ready.items() if header["round"] != round]
     if odd:
         raise TryAgain(f"device {odd[0]} reports round {ready[odd[0]]['round']} while {round} is due")
-    raw = [row for header in ready.values() for row in header["rows"]]
-    begin_s = min(row[2] for row in raw)
+    reported: list[ReportedRow] = [row for header in ready.values() for row in header["rows"]]
+    begin_s = min(row.start_s for row in reported)
     rows = [
-        TimelineRow(device=d, lane=a.split("/")[0], action=a, start_s=s - begin_s, end_s=max(s, e) - begin_s, bytes=n)
-        for d, a, s, e, n in raw
+        TimelineRow(
+            device=row.device,
+            lane=row.action.split("/")[0],
+            action=row.action,
+            start_s=row.start_s - begin_s,
+            end_s=max(row.start_s, row.end_s) - begin_s,
+            bytes=row.bytes,
+        )
+        for row in reported
     ]
     sent_bytes: dict[tuple[str, str], int] = {}
     for device, header in ready.items():

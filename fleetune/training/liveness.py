@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from fleetune.errors import Refused
 from fleetune.links.endpoint import Endpoint
@@ -116,6 +116,16 @@ class Fault:
     """Sentence that follows "device NAME" if there is one."""
 
 
+class _LinkReport(NamedTuple):
+    """Faults of links as the device at one end sees them."""
+
+    device: str
+    lost: Mapping[str, int]
+    """Sender -> messages that were lost."""
+    down: Mapping[str, float]
+    """Peer -> seconds without a connection."""
+
+
 @dataclass(frozen=True, slots=True)
 class _BeatState:
     progress: int
@@ -167,15 +177,16 @@ class Liveness:
         silent = [suspicion for suspicion in suspicions if suspicion.kind == SILENT]
         if silent:
             return self._silent([c.device for c in silent], silent[0].since_s)
-        links = [(self._coordinator, lost_here, down_here), *((d, b.lost, b.down) for d, b in self._beats.items())]
-        for device, lost, _ in links:
-            for sender, count in lost.items():
+        reports = [_LinkReport(self._coordinator, lost_here, down_here)]
+        reports += [_LinkReport(device, beat.lost, beat.down) for device, beat in self._beats.items()]
+        for report in reports:
+            for sender, count in report.lost.items():
                 why = f"{count} message{' was' if count == 1 else 's were'} lost when the connection broke"
-                return Fault("", f"link {sender}>{device}: {why}{self._own_stall()}")
-        for device, _, down in links:
-            for peer, seconds in down.items():
+                return Fault("", f"link {sender}>{report.device}: {why}{self._own_stall()}")
+        for report in reports:
+            for peer, seconds in report.down.items():
                 if seconds > DOWN_S:
-                    return Fault("", f"link {device}>{peer}: there is no connection for {seconds:.0f} s")
+                    return Fault("", f"link {report.device}>{peer}: there is no connection for {seconds:.0f} s")
         for suspicion in suspicions:
             return Fault(
                 suspicion.device,

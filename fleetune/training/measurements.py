@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 from typing_extensions import Buffer
 
@@ -57,25 +57,37 @@ class ClockOffset:
         return best.offset_s if best else 0.0
 
 
+class ReportedRow(NamedTuple):
+    """A timeline row as a worker sends it; a clock offset that changes may put its end before its start."""
+
+    device: str
+    """Name of the device, or `a>b` for a transfer on the link from a to b."""
+    action: str
+    start_s: float
+    """Seconds by the coordinator's clock."""
+    end_s: float
+    bytes: int
+
+
 def encode_rows(rows: Sequence[TimelineRow]) -> bytes:
     """Return rows as a message part; with many micro-batches they would not fit into a header."""
-    plain = [[r.device, r.action, r.start_s, r.end_s, r.bytes] for r in rows]
+    plain = [ReportedRow(r.device, r.action, r.start_s, r.end_s, r.bytes) for r in rows]
     return json.dumps(plain, separators=(",", ":"), allow_nan=False).encode()
 
 
-def decode_rows(device: str, parts: Sequence[Buffer]) -> list[list[Any]]:
-    """Return [device or link, action, start_s, end_s, bytes] of each row that a device sent; Refused if malformed."""
+def decode_rows(device: str, parts: Sequence[Buffer]) -> list[ReportedRow]:
+    """Return the rows that a device sent; Refused if malformed."""
     try:
         (part,) = parts
-        rows = json.loads(bytes(part))
-        for name, action, start_s, end_s, size_bytes in rows:
-            times = math.isfinite(start_s) and math.isfinite(end_s)
-            own = name == device or name.endswith(f">{device}")
-            if not (times and own and "/" in action and type(size_bytes) is int and size_bytes >= 0):
-                raise ValueError(f"{name!s:.40} {action!s:.40} from {start_s} to {end_s}")
+        rows = [ReportedRow(*row) for row in json.loads(bytes(part))]
+        for row in rows:
+            times = math.isfinite(row.start_s) and math.isfinite(row.end_s)
+            own = row.device == device or row.device.endswith(f">{device}")
+            if not (times and own and "/" in row.action and type(row.bytes) is int and row.bytes >= 0):
+                raise ValueError(f"{row.device!s:.40} {row.action!s:.40} from {row.start_s} to {row.end_s}")
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise Refused(f"device {device} reports a round in rows that cannot be read ({error})") from None
-    return list(rows)
+    return rows
 
 
 @dataclass(frozen=True, slots=True)

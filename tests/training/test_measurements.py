@@ -87,7 +87,7 @@ def test_rows_of_many_micro_batches_fit_into_a_message() -> None:
     rows = [row(name, f"main/0F{n}", n / 7, n) for n in range(20_000) for name in ("d0", "d1>d0")]
     part = encode_rows(rows)
     assert len(part) > MAX_HEADER_BYTES
-    assert decode_rows("d0", [part]) == [[r.device, r.action, r.start_s, r.end_s, r.bytes] for r in rows]
+    assert decode_rows("d0", [part]) == [(r.device, r.action, r.start_s, r.end_s, r.bytes) for r in rows]
 
 
 @pytest.mark.parametrize(

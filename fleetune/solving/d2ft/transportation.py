@@ -52,8 +52,17 @@ def dual_prices(scores: Scores, full: Bools, forward: Bools) -> DualPrices:
     return DualPrices(m, n)
 
 
-def all_optima(scores: Scores, full: Bools, forward: Bools) -> tuple[OptimalChoices, Bools, Bools]:
-    """Return all plans as good as a given optimum: choices to train, and the must and may sets of the forward-only."""
+class JointOptima(NamedTuple):
+    """All plans that are equally good: what to train, and what to run forward only [subnet, micro-batch]."""
+
+    full: OptimalChoices
+    must_forward: Bools
+    """Run forward only if they are not trained."""
+    may_forward: Bools
+
+
+def all_optima(scores: Scores, full: Bools, forward: Bools) -> JointOptima:
+    """Return all plans as good as a given optimum."""
     at = dual_prices(scores, full, forward)
     scale = np.maximum(np.where(np.isfinite(scores.full), scores.full, 0.0), scores.forward).max(axis=1)
     scale = np.maximum(scale, np.maximum(np.abs(at.full), np.abs(at.forward)))
@@ -76,7 +85,7 @@ def all_optima(scores: Scores, full: Bools, forward: Bools) -> tuple[OptimalChoi
         least=or_forward.sum(axis=1) + here - wanted,
         most=may_forward.sum(axis=1) - wanted,
     )
-    return tightened(choices), must_forward | or_forward, may_forward
+    return JointOptima(tightened(choices), must_forward | or_forward, may_forward)
 
 
 def _largest(values: Floats, where: Bools) -> Floats:

@@ -52,6 +52,17 @@ def geometric_grid(low: float, high: float, count: int) -> Floats:
     return found
 
 
+class _PathTables(NamedTuple):
+    """Result of the dynamic program."""
+
+    cost_s: Floats
+    """[trial, device] cost of the cheapest path that ends on the device."""
+    start: Indices
+    """[cut, trial, device] start of the run that ends at the cut."""
+    previous: Indices
+    """[cut, trial, device] device before the run that begins at the cut."""
+
+
 class PathProgram:
     """Dynamic program over one linear order.
 
@@ -78,23 +89,22 @@ class PathProgram:
     def costs(self, limits: TrialLimits) -> Floats:
         """Return [trial] the cost of the cheapest path; infinite if there is none, 0 (a valid bound) if time ran
         out."""
-        found = self._run(limits)
-        return np.zeros(len(limits.compute_s)) if found is None else np.asarray(found[0].min(axis=1))
+        found = self._tables(limits)
+        return np.zeros(len(limits.compute_s)) if found is None else np.asarray(found.cost_s.min(axis=1))
 
     def paths(self, limits: TrialLimits) -> list[DevicePath]:
         """Return the cheapest path of every feasible trial, without duplicates."""
-        run = self._run(limits)
-        if run is None:
+        tables = self._tables(limits)
+        if tables is None:
             return []
-        last, start, before = run
+        last, start, before = tables
         found: dict[tuple[tuple[int, ...], tuple[int, ...]], None] = {}
         for trial in np.flatnonzero(np.isfinite(last.min(axis=1))).tolist():
             found[self._trace_back(start[:, trial], before[:, trial], int(np.argmin(last[trial])))] = None
         return [DevicePath(list(devices), list(ends)) for devices, ends in found]
 
-    def _run(self, limits: TrialLimits) -> tuple[Floats, Indices, Indices] | None:
-        """Return [trial, device] the final cost, and [cut, trial, device] the start of the run that ends there and
-        the device before the run that begins there. None if time ran out."""
+    def _tables(self, limits: TrialLimits) -> _PathTables | None:
+        """Run the program; return None if time ran out."""
         if self.deadline.expired:
             return None
         cuts, trials, devices = self.line.cuts, len(limits.compute_s), len(self.speed)
@@ -127,7 +137,7 @@ class PathProgram:
             best[better] = cut
         _replace_expired_starts(begun, best, best_s, first[cuts], cuts)
         start[cuts] = best
-        return best_s + work_s[cuts], start, previous
+        return _PathTables(best_s + work_s[cuts], start, previous)
 
     def _first_starts(self, compute_s: Floats) -> Ints:
         """Return [cut, trial, device] the earliest start of a run that ends at the cut, by work and memory."""

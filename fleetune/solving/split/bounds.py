@@ -88,7 +88,7 @@ def branch_and_cut_bound(energetic: EnergeticBound, gap: Gap, nodes: int, left_s
     if not opened.any(axis=0).all():
         return BranchAndCut(gap.makespan, None)
     unit = max(1, horizon // MAX_UNITS)
-    matrix, least, most = _rows(energetic, gap.lower_bound, opened, unit)
+    rows = _inequalities(energetic, gap.lower_bound, opened, unit)
     count = int(opened.sum())
     options: dict[str, float] = {"node_limit": nodes}
     if math.isfinite(left_s):
@@ -97,7 +97,7 @@ def branch_and_cut_bound(energetic: EnergeticBound, gap: Gap, nodes: int, left_s
         np.append(np.zeros(count), 1.0),
         integrality=np.ones(count + 1),
         bounds=Bounds(np.zeros(count + 1), np.append(np.ones(count), horizon // unit)),
-        constraints=LinearConstraint(matrix, least, most),
+        constraints=LinearConstraint(rows.matrix, rows.least, rows.most),
         options=options,
     )
     if solved.status == 2:
@@ -113,8 +113,17 @@ def branch_and_cut_bound(energetic: EnergeticBound, gap: Gap, nodes: int, left_s
     return BranchAndCut(bound, masks_of(instance, np.argmax(share, axis=0).tolist()))
 
 
-def _rows(energetic: EnergeticBound, low: int, opened: Bools, unit: int) -> tuple[Any, Floats, Floats]:
-    """Return matrix, lower and upper sides over the open pairs and the horizon in units."""
+class _Inequalities(NamedTuple):
+    """least <= matrix · x <= most, where x holds the open pairs and, last, the horizon in units."""
+
+    matrix: Any
+    """Sparse, in rows."""
+    least: Floats
+    most: Floats
+
+
+def _inequalities(energetic: EnergeticBound, low: int, opened: Bools, unit: int) -> _Inequalities:
+    """Return the cuts, the helpers' memories, and one helper for each client."""
     from scipy.sparse import csr_matrix
 
     instance, count = energetic.instance, int(opened.sum())
@@ -142,4 +151,4 @@ def _rows(energetic: EnergeticBound, low: int, opened: Bools, unit: int) -> tupl
         add(place[held, j], np.ones(len(held)), (1, 1))
     shape = (len(least), count + 1)
     matrix = csr_matrix((np.concatenate(values).astype(float), np.concatenate(columns), starts), shape)
-    return matrix, np.array(least, float), np.array(most, float)
+    return _Inequalities(matrix, np.array(least, float), np.array(most, float))

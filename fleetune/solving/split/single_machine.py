@@ -110,8 +110,8 @@ class TaskWindows(NamedTuple):
         return all(h + p <= min(c, horizon - q) for h, p, c, q in zip(head, length, latest_end, tail, strict=True))
 
 
-TaskSpan = tuple[int, int, int]
-"""Task, start, end."""
+TaskPiece = tuple[int, int, int]
+"""Task, start, end; a plain tuple, because the search makes millions of them."""
 
 
 class MachineSchedule(NamedTuple):
@@ -189,7 +189,7 @@ class _Search:
     def __init__(self, times: MachineTimes, clients: Sequence[int], below: int) -> None:
         self.times, self.clients, self.count = times, list(clients), len(clients)
         self.turnaround = [times.turnaround[j] for j in clients]
-        self.best, self.spans = below, list[TaskSpan]()
+        self.best, self.spans = below, list[TaskPiece]()
         self.node_count = 0
         """Nodes."""
         self.undecided_bound = INFINITE_TIME
@@ -286,13 +286,13 @@ class _Search:
 
     def _simulate(
         self, node: TaskWindows, rank: Sequence[int] | None, uninterruptible: Sequence[bool]
-    ) -> tuple[list[TaskSpan], int]:
+    ) -> tuple[list[TaskPiece], int]:
         count, times, turnaround = self.count, self.times, self.turnaround
         coming = [(node.head[k], k) for k in range(count)]
         heapq.heapify(coming)
         waiting: list[tuple[int, int, int]] = []
         left, pieces = node.length[:], [0] * count
-        spans: list[TaskSpan] = []
+        spans: list[TaskPiece] = []
         now, value, order = 0, 0, 0
         while coming or waiting:
             if not waiting:

@@ -53,8 +53,33 @@ def feasible_counts(budget: JointBudget, micro_batches: int) -> list[int]:
     return [max_count(forward_cost, capacity - f * full_cost, micro_batches - f) for f in range(most + 1)]
 
 
-def best_counts(scores: Scores, forwards: list[list[int]]) -> tuple[Ints, Ints, Ints]:
-    """Return [subnet] how many to train, how many to run forward, and the split position of their order.
+class JointCounts(NamedTuple):
+    """Sizes of both sets [subnet]."""
+
+    fulls: Ints
+    forwards: Ints
+    splits: Ints
+    """Position that splits the micro-batches by descending advantage of training."""
+
+
+class OptimalSets(NamedTuple):
+    """Optimal sets [subnet, micro-batch], and scores at which they are optimal."""
+
+    scores: Scores
+    full: Bools
+    forward: Bools
+
+
+class SplitValue(NamedTuple):
+    """Sum of the scores of the best sets at a split position, and their dual prices."""
+
+    value: float
+    full_price: float
+    forward_price: float
+
+
+def best_counts(scores: Scores, forwards: list[list[int]]) -> JointCounts:
+    """Return the best sizes of both sets of every subnet.
 
     forwards: [subnet][trained], the most forward-only beside each feasible number of trained ones.
     """
@@ -68,7 +93,7 @@ def best_counts(scores: Scores, forwards: list[list[int]]) -> tuple[Ints, Ints, 
         parts = [slice(k, k + step) for k in range(0, subnets, step)]
         found = [row for part in parts for row in _counts_by_tables(a[part], w[part], forwards[part])]
     fulls, splits = (np.array(column) for column in zip(*found, strict=True))
-    return fulls, np.array([row[f] for row, f in zip(forwards, fulls, strict=True)]), splits
+    return JointCounts(fulls, np.array([row[f] for row, f in zip(forwards, fulls, strict=True)]), splits)
 
 
 def _counts_by_tables(a: Floats, w: Floats, forwards: list[list[int]]) -> list[tuple[int, int]]:
@@ -106,7 +131,7 @@ def _counts_by_cutting_planes(a: Floats, w: Floats, forwards: Ints) -> tuple[int
     while True:
         o = int(forwards[f])
         k = split_position(a, w, f, o)
-        reached, m, n = _priced(a, w, k, (f, o))
+        reached, m, n = _value_at_split(a, w, k, (f, o))
         if reached > value:
             value, answer = reached, (f, k)
         np.minimum(bound, trained * m + forwards * n + np.maximum(np.maximum(a - m, w - n), 0.0).sum(), out=bound)
@@ -116,13 +141,13 @@ def _counts_by_cutting_planes(a: Floats, w: Floats, forwards: Ints) -> tuple[int
             return answer
 
 
-def _priced(a: Floats, w: Floats, k: int, counts: tuple[int, int]) -> tuple[float, float, float]:
-    """Return the sum of the best sets split at k, and their dual prices."""
+def _value_at_split(a: Floats, w: Floats, k: int, counts: tuple[int, int]) -> SplitValue:
     index = np.arange(len(a))[None]
     full = mask_of_largest(np.where(index < k, a, -np.inf), np.array([counts[0]]))
     forward = mask_of_largest(np.where(index < k, -np.inf, w), np.array([counts[1]]))
     found = dual_prices(Scores(a[None], w[None]), full, forward)
-    return float(a[full[0]].sum() + w[forward[0]].sum()), float(found.full[0]), float(found.forward[0])
+    value = float(a[full[0]].sum() + w[forward[0]].sum())
+    return SplitValue(value, float(found.full[0]), float(found.forward[0]))
 
 
 def plan(instance: Instance, weight: float | None) -> Table:
@@ -132,7 +157,7 @@ def plan(instance: Instance, weight: float | None) -> Table:
     """
     budgets = [_joint_budget(instance, k) for k in range(instance.subnets)]
     if weight is None:
-        scores, full, forward = _lexicographic(instance, budgets)
+        scores, full, forward = _lexicographic_optimum(instance, budgets)
     else:
         forwards = {budget: feasible_counts(budget, instance.micro_batches) for budget in set(budgets)}
         trains = np.array([len(forwards[budget]) > 1 for budget in budgets])
@@ -140,9 +165,10 @@ def plan(instance: Instance, weight: float | None) -> Table:
         scores = Scores(np.where(trains[:, None], instance.backward, 0.0), weight * instance.forward)
         fulls, others, splits = best_counts(scores, [forwards[budget] for budget in budgets])
         full, forward = sets_at_split(scores, splits, fulls, others)
-    choices, must, may = all_optima(scores, full, forward)
-    full = cover_micro_batches(choices)
-    inner = tightened(OptimalChoices(must & ~full, may & ~full, forward.sum(axis=1)))
+    optima = all_optima(scores, full, forward)
+    full = cover_micro_batches(optima.full)
+    must, may = optima.must_forward & ~full, optima.may_forward & ~full
+    inner = tightened(OptimalChoices(must, may, forward.sum(axis=1)))
     return to_table(full, spread_forwards(inner, full.sum(axis=0), full))
 
 
@@ -156,7 +182,7 @@ def _joint_budget(instance: Instance, k: int) -> JointBudget:
     return JointBudget(budget.full_cost, budget.forward_cost, budget.capacity)
 
 
-def _lexicographic(instance: Instance, budgets: list[JointBudget]) -> tuple[Scores, Bools, Bools]:
+def _lexicographic_optimum(instance: Instance, budgets: list[JointBudget]) -> OptimalSets:
     """Return one optimal plan and scores that describe it: inf for what must be trained, -inf for what must not, 0 for
     ties.
 
@@ -174,4 +200,4 @@ def _lexicographic(instance: Instance, budgets: list[JointBudget]) -> tuple[Scor
     outer = top_choices(instance.backward, fulls)
     scores = Scores(np.where(outer.must, np.inf, np.where(outer.may, 0.0, -np.inf)), instance.forward)
     full = mask_of_largest(np.where(outer.must, np.inf, np.where(outer.may, -instance.forward, -np.inf)), fulls)
-    return scores, full, mask_of_largest(np.where(full, -np.inf, instance.forward), others)
+    return OptimalSets(scores, full, mask_of_largest(np.where(full, -np.inf, instance.forward), others))

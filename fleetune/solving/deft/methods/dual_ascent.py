@@ -70,6 +70,17 @@ class Multipliers(NamedTuple):
     """[device], sigma of (C4.3)."""
 
 
+class BandwidthMinimum(NamedTuple):
+    """Minimiser of the bandwidth part of the Lagrangian."""
+
+    chosen: Ints
+    """[block], devices that participate."""
+    bandwidth: Floats
+    """[block], shares of the band by eq. (17)."""
+    cost: float
+    """Value of this part, eq. (18)."""
+
+
 class LagrangianMinimum(NamedTuple):
     """Minimiser of the Lagrangian, part by part; latency relative to the known plan's, bandwidth to the band."""
 
@@ -103,11 +114,11 @@ class Ascent:
             table = np.where(np.isfinite(self.compute), at.latency * self.compute - at.involved, np.inf)
             devices = self._blocks(table)
             cheapest = min_cost_assignment(table)
-            chosen, bandwidth, cost = self._bandwidth(at)
+            band = self._bandwidth(at)
             assert cheapest is not None
-            dual = (1 - np.sum(at.latency)) * latency + self._total(table, cheapest) + cost
+            dual = (1 - np.sum(at.latency)) * latency + self._total(table, cheapest) + band.cost
             yield float(dual), devices
-            found = LagrangianMinimum(latency, devices, chosen, bandwidth)
+            found = LagrangianMinimum(latency, devices, band.chosen, band.bandwidth)
             at = self._step(at, FIRST_STEP / np.sqrt(number + 1), found)
 
     def _start(self) -> Multipliers:
@@ -123,13 +134,11 @@ class Ascent:
         assert devices is not None
         return devices
 
-    def _bandwidth(self, at: Multipliers) -> tuple[Ints, Floats, float]:
-        """Return participating devices, their shares of the band (eq. (17)) and their part of the Lagrangian (eq.
-        (18))."""
+    def _bandwidth(self, at: Multipliers) -> BandwidthMinimum:
         worth = 2 * np.sqrt(at.latency * self.upload * at.band) + at.involved
         chosen = np.argsort(worth, kind="stable")[: self.blocks]
         parts = np.sqrt(at.latency * self.upload / at.band)[chosen]
-        return chosen, parts, float(np.sum(worth[chosen])) - at.band
+        return BandwidthMinimum(chosen, parts, float(np.sum(worth[chosen])) - at.band)
 
     def _step(self, at: Multipliers, step: float, found: LagrangianMinimum) -> Multipliers:
         """Return the multipliers after a step along the violated constraints, eq. (16)."""

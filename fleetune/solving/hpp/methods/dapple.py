@@ -75,6 +75,16 @@ Pairs = tuple[Ints, Ints]
 """Numbers of devices split off after and before a stage."""
 
 
+class NewStates(NamedTuple):
+    """States that are written together, all at one edge."""
+
+    edge: int
+    counts: Ints
+    """Devices split off, by state."""
+    origin: State
+    """The old states that they extend."""
+
+
 def plan(instance: Instance) -> Draft:
     """A plan on all devices that can have a sample, in as many stages as warm-ups are listed."""
     return estimated(instance)[0]
@@ -141,7 +151,8 @@ def _split(fleet: HomogeneousFleet, old: Split, new: Split, edge: int, pairs: Pa
     column[after, before] = np.arange(len(rows))
     m = np.flatnonzero(np.min(best, axis=1) < np.inf)
     columns = column[m, np.argmin(best[m], axis=1)]
-    _keep(old, new, extensions, (rows[columns], columns), ((rows[columns], before[columns]), edge, m))
+    states = NewStates(edge, m, (rows[columns], before[columns]))
+    _keep(old, new, extensions, (rows[columns], columns), states)
 
 
 def _extensions(fleet: HomogeneousFleet, old: Split, edge: int, pairs: Pairs) -> Extensions:
@@ -181,9 +192,9 @@ def _extensions(fleet: HomogeneousFleet, old: Split, edge: int, pairs: Pairs) ->
     )
 
 
-def _keep(old: Split, new: Split, extensions: Extensions, way: State, states: tuple[State, int, Ints]) -> None:
+def _keep(old: Split, new: Split, extensions: Extensions, way: State, states: NewStates) -> None:
     """Write extensions of old states into new ones, their steps before those of the old."""
-    origin, edge, m = states
+    edge, m, origin = states
     new.latency_s[edge, m], new.before_s[edge, m] = extensions.latency_s[way], extensions.before_s[way]
     new.backward_s[edge, m], new.tail_s[edge, m] = extensions.backward_s[way], extensions.tail_s[way]
     new.steps[edge, m] = old.steps[origin] + len(extensions.key_s)
