@@ -1,9 +1,11 @@
 """Which stages of a run are executed and which are reused from the store, decided by stage keys, and the reasons.
 
-Dry runs decide by the same code. A stage that measures always runs; its stored measurement stays within tolerance.
+Dry runs decide by the same code. A stage that measures always runs; its stored measurement is kept until
+another is believed.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import field, replace
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from fleetune.store import Ingredients, RunRecord, Store, changes, stage_key
 from fleetune.store.stage_key import CODE_PREFIX, flatten_config
 from flows.attempt import read_ingredients
 from flows.context import RunContext, StageSelection
+from flows.provenance import MeasurementPair, MeasurementVerdict
 from stages.catalog import StageSpec, config_slice
 
 
@@ -95,26 +98,32 @@ class CachePolicy:
         return ""
 
     def stored_measurement(self, spec: StageSpec, decision: Decision) -> dict[str, Path]:
-        """kind -> folder of the earlier measurement of a stage that measures; empty if none is usable."""
-        if not spec.measures or decision.stored is None:
-            return {}
-        try:
-            self.verify(spec.measures, decision.stored[spec.measures])
-        except Refused:
-            return {}
-        return {spec.measures: self._context.store.folder(spec.measures, decision.stored[spec.measures])}
+        """kind -> folder of the earlier measurement of a stage that measures, and of its evidence; those usable."""
+        found = {}
+        for kind in (spec.measures, spec.evidence):
+            digest = (decision.stored or {}).get(kind)
+            with suppress(Refused):
+                if digest is not None:
+                    self.verify(kind, digest)
+                    found[kind] = self._context.store.folder(kind, digest)
+        return found
 
-    def reason_to_keep(self, spec: StageSpec, measured: Path, decision: Decision) -> str:
-        """The reason to keep the stored measurement instead of `measured`; empty when it is replaced or corrupt."""
+    def verdict(self, spec: StageSpec, measured: Mapping[str, Path], decision: Decision) -> MeasurementVerdict:
+        """Whether the stored measurement is kept instead of `measured`, and the reason for the run's record."""
         kind = spec.measures
-        stored = self.stored_measurement(spec, decision).get(kind)
-        if stored is None:
-            return ""
-        if self._context.within_tolerance[kind](stored, measured, self._config):
-            return f"the stored {kind} is kept, within tolerance"
-        if decision.unfinished and self._context.same_members[kind](stored, measured, self._config):
-            return f"the unfinished run {decision.unfinished} keeps its {kind}"
-        return ""
+        stored = self.stored_measurement(spec, decision)
+        if kind not in stored:
+            return MeasurementVerdict(keep=False, why=f"the {kind} has changed")
+        anew = self._forced(spec) or spec.name == self._selection.from_stage
+        found = self._context.judges[kind](
+            MeasurementPair(stored=stored, measured=measured, config=self._config, anew=anew)
+        )
+        if found.keep:
+            said = f": {found.why}" if found.why else ", within tolerance"
+            return replace(found, why=f"the stored {kind} is kept{said}")
+        if decision.unfinished and self._context.same_members[kind](stored[kind], measured[kind], self._config):
+            return MeasurementVerdict(keep=True, why=f"the unfinished run {decision.unfinished} keeps its {kind}")
+        return replace(found, why=f"the {kind} has changed" + (f": {found.why}" if found.why else ""))
 
     def _forced(self, spec: StageSpec) -> bool:
         """True when the selection runs this stage whatever is stored: all that it does not take from the store."""

@@ -13,12 +13,13 @@ from fleetune.store.stage_key import SourceDigests
 from flows.provenance import (
     Commit,
     InputFact,
+    MeasurementJudge,
     MeasurementTest,
     current_commit,
     data_content,
     device_arithmetic,
     fleet_has_same_devices,
-    fleet_within_tolerance,
+    judge_fleet,
     model_content,
     pin_revisions,
     plan_decisions,
@@ -50,8 +51,8 @@ class RunContext:
     sources: Callable[[str], Mapping[str, str]] = field(default_factory=lambda: SourceDigests().of)
     """module -> path and digest of each source file that it runs"""
     commit: Callable[[], Commit] = current_commit
-    within_tolerance: Mapping[str, MeasurementTest] = field(default_factory=lambda: {"fleet": fleet_within_tolerance})
-    """kind -> test that a new measurement is close enough to the stored one, which is then kept"""
+    judges: Mapping[str, MeasurementJudge] = field(default_factory=lambda: {"fleet": judge_fleet})
+    """kind -> decision whether the stored measurement is kept"""
     same_members: Mapping[str, MeasurementTest] = field(default_factory=lambda: {"fleet": fleet_has_same_devices})
     """kind -> test that an unfinished run's measurement names the same devices; it is then kept, however far off"""
     token_hex: Callable[[int], str] = secrets.token_hex

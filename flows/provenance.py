@@ -4,7 +4,7 @@ commit, and the facts of fleets and plans that stage keys depend on."""
 import hashlib
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -59,14 +59,39 @@ def model_content(config: RunConfig) -> str:
     return content_digest(config.model)
 
 
-def fleet_within_tolerance(stored: Path, measured: Path, config: RunConfig) -> bool:
-    """True when a measured fleet is within the tolerance of the stored one."""
-    from fleetune.discovery import within_tolerance
+@record
+class MeasurementPair:
+    """The stored outputs of a stage that measures and those of a new attempt, kind -> folder; and the run's config."""
 
-    old, new = (json_io.read(Fleet, folder / "fleet.json") for folder in (stored, measured))
-    if new.simulated:
-        return bool(old == new)  # stated, not measured
-    return bool(within_tolerance(old, new, config.fleet.tolerance))
+    stored: Mapping[str, Path]
+    """Its evidence is that of the newest run; absent if that run left none."""
+    measured: Mapping[str, Path]
+    config: RunConfig
+    anew: bool
+    """The user asked to measure again."""
+
+
+@record
+class MeasurementVerdict:
+    """Whether the stored measurement is kept, and why; `why` is empty for one within tolerance."""
+
+    keep: bool
+    why: str = ""
+
+
+def judge_fleet(pair: MeasurementPair) -> MeasurementVerdict:
+    """Compare a measured fleet with the stored one; see `fleetune.discovery.hysteresis`."""
+    from fleetune.discovery import Measurement, judge
+
+    def measurement(folders: Mapping[str, Path]) -> Measurement | None:
+        folder = folders.get("measurement")
+        return json_io.read(Measurement, folder / "measurement.json") if folder else None
+
+    new = measurement(pair.measured)
+    assert new is not None, "discover writes its measurement"
+    stored = json_io.read(Fleet, pair.stored["fleet"] / "fleet.json")
+    verdict = judge(stored, new, measurement(pair.stored), pair.config.fleet.tolerance, pair.anew)
+    return MeasurementVerdict(keep=verdict.keep, why=verdict.why)
 
 
 def fleet_has_same_devices(stored: Path, measured: Path, config: RunConfig) -> bool:
@@ -74,6 +99,9 @@ def fleet_has_same_devices(stored: Path, measured: Path, config: RunConfig) -> b
     from fleetune.discovery import same_devices
 
     return bool(same_devices(*(json_io.read(Fleet, folder / "fleet.json") for folder in (stored, measured))))
+
+
+MeasurementJudge = Callable[[MeasurementPair], MeasurementVerdict]
 
 
 @record

@@ -267,13 +267,16 @@ class Runner:
     def _store_outputs(self, spec: StageSpec, decision: Decision, task: StageTask) -> Outcome:
         """Store the outputs of a stage, then its key."""
         store, why, outputs = self.context.store, self.record.stage(spec.name).why, {}
-        for kind, folder in attempt.outputs_of(spec, task).items():
-            if kind == spec.measures and decision.stored is not None:
-                kept = self.cache_policy.reason_to_keep(spec, folder, decision)
-                why += f"; {kept}" if kept else f"; the {kind} has changed"
-                if kept:
-                    outputs[kind] = decision.stored[kind]
-                    continue
+        folders = attempt.outputs_of(spec, task)
+        kept: dict[str, str] = {}
+        if spec.measures and decision.stored is not None:
+            verdict = self.cache_policy.verdict(spec, folders, decision)
+            kept = {spec.measures: decision.stored[spec.measures]} if verdict.keep else {}
+            why += f"; {verdict.why}"
+        for kind, folder in folders.items():
+            if kind in kept:
+                outputs[kind] = kept[kind]
+                continue
             outputs[kind] = store.put(kind, folder, stage_key=decision.key, inputs=decision.inputs)
         made = KeyRecord(stage=spec.name, run=self.record.id, outputs=outputs, ingredients=decision.ingredients)
         store.keep_key(decision.key, made)

@@ -35,7 +35,9 @@ class StageSpec:
     """Inputs and facts that may differ from those of an unfinished attempt that it resumes: name -> files that may not
     differ. Empty: it resumes attempts of the same key only."""
     measures: str = ""
-    """Its output that is a measurement: the stored one is kept when the new one is within tolerance."""
+    """Its output that is a measurement: the stored one is kept until another is believed."""
+    evidence: str = ""
+    """Its output that says what was measured and how, also when the stored measurement is kept. Empty: none."""
     follows: str = ""
     """The stage that it runs beside, reading the work folder of that stage."""
     image: str = ""
@@ -60,10 +62,11 @@ DISCOVER = StageSpec(
     version=1,
     module="stages.discover",
     config=("fleet",),
-    outputs=("fleet",),
+    outputs=("fleet", "measurement"),
     packages=("psutil", "pyzmq"),
     always_runs=True,
     measures="fleet",
+    evidence="measurement",
 )
 PREPARE = StageSpec(
     name="prepare",

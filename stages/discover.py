@@ -1,4 +1,4 @@
-"""discover: fleet request -> fleet."""
+"""discover: fleet request -> fleet, and the measurement that it is made of."""
 
 from pathlib import Path
 
@@ -23,8 +23,9 @@ def discover(context: StageContext) -> None:
     earlier = context.task.stored.get("fleet")
     stored = json_io.read(Fleet, Path(earlier) / "fleet.json") if earlier else None
     with open_sites(FleetPlacement.from_request(request), context.channel.note) as sites:
-        fleet = discovery.discover(request, sites, context.channel.progress, context.channel.note, stored=stored)
-    json_io.write(fleet, context.output("fleet") / "fleet.json")
+        measured = discovery.discover(request, sites, context.channel.progress, context.channel.note, stored=stored)
+    json_io.write(measured.fleet, context.output("fleet") / "fleet.json")
+    json_io.write(measured, context.output("measurement") / "measurement.json")
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ def prepare_workload(
         devices=tuple(DeviceRequest(name=name, accelerator="cpu", emulate=emulate) for name in ("left", "right"))
     )
     report_progress("discovering the two devices and their links")
-    fleet = discover(request, LocalSites(), ignore_progress, lambda sentence: None)
+    fleet = discover(request, LocalSites(), ignore_progress, lambda sentence: None).fleet
     report_progress("profiling the model on both")
     model_folder, data_folder = folder / "profile", folder / "data"
     prepare(PreparationTask(model=model, data=DATA, seed=SEED, model_folder=model_folder, data_folder=data_folder))

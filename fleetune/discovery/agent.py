@@ -12,6 +12,7 @@ from fleetune.contracts import json_io
 from fleetune.discovery.agent_pool import STAGE, AgentHello, AgentTask
 from fleetune.discovery.link_probe import ProbeRequest, RoundTrip, sweep
 from fleetune.discovery.machine_facts import inspect_machine
+from fleetune.discovery.machine_load import sample_load
 from fleetune.errors import FleetuneError, TryAgain
 from fleetune.links.authentication import KeyPair
 from fleetune.links.endpoint import Endpoint, Listen
@@ -45,6 +46,8 @@ class Agent:
                 self._connect_peers(header)
             elif received.sender == STAGE and kind == "probe":
                 self._probe(json_io.load(ProbeRequest, header, "probe"))
+            elif received.sender == STAGE and kind == "load":
+                self._endpoint.send(STAGE, Message("load", json_io.dump(sample_load())))
             elif received.sender == STAGE and kind == "end":
                 return
 

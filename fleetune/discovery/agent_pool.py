@@ -1,13 +1,13 @@
 """Agent pool: the messages between the discover stage and its agents, and the stage's side of the conversation.
 
 An agent reads an AgentTask from stdin and then talks over the links: it sends `here` (its facts and address), `ready`
-once it is connected to the `peers` it was given, and `probed` for every `probe`. `ping` and `pong` are the probes
-themselves, and `end` ends the agent.
+once it is connected to the `peers` it was given, `probed` for every `probe`, and its counters for every `load`. `ping`
+and `pong` are the probes themselves, and `end` ends the agent.
 """
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -15,6 +15,7 @@ from fleetune.contracts import json_io
 from fleetune.contracts.record import record
 from fleetune.discovery.link_probe import LinkProbe
 from fleetune.discovery.machine_facts import MachineFacts
+from fleetune.discovery.machine_load import LoadSample
 from fleetune.errors import FleetuneError, Infeasible, TryAgain
 from fleetune.launching import Job, ListenSettings, describe_exit, describe_used_memory
 from fleetune.links.endpoint import Endpoint
@@ -99,6 +100,17 @@ class AgentPool:
                     raise self._failure(device, f"its discovery agent {self._exit_reason(device, code)}")
         device = min(waiting_for)
         raise self._failure(device, f"its discovery agent did not say {kind!r} within {self.limits.answer_s:g} s")
+
+    def sample_loads(self, devices: Sequence[str]) -> dict[str, LoadSample]:
+        """Ask agents for their counters; device -> sample."""
+        for device in devices:
+            self.send(device, "load", {})
+        samples: dict[str, LoadSample] = {}
+        while len(samples) < len(devices):
+            received = self.receive("load", set(devices) - samples.keys())
+            header, owner = received.message.header, f"load of {received.sender}"
+            samples[received.sender] = json_io.load(LoadSample, header, owner)
+        return samples
 
     def shutdown(self) -> None:
         """Ask all agents to end and wait for them, SHUTDOWN_S each."""

@@ -14,6 +14,7 @@ from fleetune.discovery.agent_pool import STAGE, AgentHello, AgentPool, AgentTas
 from fleetune.discovery.devices import build_devices, oversubscription_notes, simulated_fleet
 from fleetune.discovery.link_measurement import Expectations, LinkProber, ProbeEnd
 from fleetune.discovery.machine_facts import MachineFacts
+from fleetune.discovery.measurement import Measurement
 from fleetune.discovery.tolerance import link_deviations
 from fleetune.launching import Command, Sites
 from fleetune.links.authentication import KeyPair, new_key_pair
@@ -29,7 +30,7 @@ def discover(
     note: Callable[[str], None],
     limits: DiscoveryTimeLimits = DEFAULT_LIMITS,
     stored: Fleet | None = None,
-) -> Fleet:
+) -> Measurement:
     """Measure the requested devices and the links between them, both ways and one at a time.
 
     Measurements that deviate from `stored`, the fleet of an earlier run, are repeated before they are accepted.
@@ -39,7 +40,7 @@ def discover(
     every emulated link that deviates from its request. A simulated fleet is built from the request alone.
     """
     if request.simulated:
-        return simulated_fleet(request)
+        return Measurement(fleet=simulated_fleet(request))
     keys = {name: new_key_pair() for name in (STAGE, *(device.name for device in request.devices))}
     allowed = {name: pair.public for name, pair in keys.items()}
     run = secrets.token_hex(8)
@@ -51,12 +52,12 @@ def discover(
         try:
             for requested in request.devices:
                 _start(agents, requested, keys[requested.name], sites, Path(folder))
-            fleet = _measure_fleet(agents, request, stored, progress)
+            measured = _measure_fleet(agents, request, stored, progress)
             agents.shutdown()
         finally:
             for job in agents.jobs.values():
                 job.stop()
-    return fleet
+    return measured
 
 
 def _start(agents: AgentPool, requested: DeviceRequest, keys: KeyPair, sites: Sites, logs: Path) -> None:
@@ -79,7 +80,7 @@ def _start(agents: AgentPool, requested: DeviceRequest, keys: KeyPair, sites: Si
     agents.jobs[requested.name] = sites.launcher(requested.name).start(command)
 
 
-def _measure_fleet(agents: AgentPool, request: FleetRequest, stored: Fleet | None, progress: Progress) -> Fleet:
+def _measure_fleet(agents: AgentPool, request: FleetRequest, stored: Fleet | None, progress: Progress) -> Measurement:
     """Collect the facts of all devices, then have them measure their links under their emulated limits."""
     facts = _receive_facts(agents, [requested.name for requested in request.devices], progress)
     found = build_devices(request, facts)
@@ -93,13 +94,14 @@ def _measure_fleet(agents: AgentPool, request: FleetRequest, stored: Fleet | Non
     cpu_s_per_byte = prober.link_cpu_s_per_byte(ends)
     for sentence in link_deviations(request.links, links) if request.links else ():
         agents.note(sentence)
-    return Fleet(
+    fleet = Fleet(
         devices=tuple(replace(device, link_cpu_s_per_byte=cpu_s_per_byte[device.name]) for device in found),
         links=tuple(links),
         engines=request.engines,
         image=request.image,
         emulated_links=request.links,
     )
+    return Measurement(fleet=fleet, links=tuple(prober.evidence))
 
 
 def _probe_end(device: Device, facts: dict[str, MachineFacts]) -> ProbeEnd:

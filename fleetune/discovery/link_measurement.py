@@ -21,7 +21,7 @@ from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Fleet, Link, NetworkSpec
 from fleetune.contracts.record import record
 from fleetune.contracts.task import Progress
-from fleetune.discovery.agent_pool import AgentPool
+from fleetune.discovery.agent_pool import STAGE, AgentPool
 from fleetune.discovery.link_probe import (
     LinkProbe,
     ProbeRequest,
@@ -31,6 +31,8 @@ from fleetune.discovery.link_probe import (
     pool_probes,
     split_halves,
 )
+from fleetune.discovery.machine_load import LoadSample, load_between, sample_load
+from fleetune.discovery.measurement import LinkEvidence, LinkFit
 from fleetune.discovery.tolerance import link_matches, same_link_cpu, same_times
 
 TYPICAL_QUANTILE = 0.25
@@ -39,15 +41,6 @@ ATTEMPTS = 3
 HUBER_BEND = 0.1
 """Relative residual above which a point counts as an outlier."""
 MAX_BYTES_PER_S = 1e12
-
-
-@record
-class LinkFit:
-    """Fitted line of a link; `error` is the median relative distance of the sizes' times from it."""
-
-    latency_s: float
-    bytes_per_s: float
-    error: float
 
 
 def measure_link(
@@ -132,6 +125,8 @@ class LinkProber:
     """Measures links between the devices of an agent pool."""
 
     def __init__(self, agents: AgentPool, expected: Expectations) -> None:
+        self.evidence: list[LinkEvidence] = []
+        """One entry for every link that was measured."""
         self._agents = agents
         self._expected = expected
 
@@ -176,7 +171,18 @@ class LinkProber:
                 return False
             return old is None or same_times(old, line, self._expected.tolerance + old.fit_error + line.error)
 
+        before, first = self._load(source, target), len(self._agents.probes)
         line = measure_link(partial(self._probe, source, target), expected, self._expected.tolerance)
+        after = self._load(source, target)
+        loads = [load_between(before, after, before[end.name].machine) for end in (source, target)]
+        self.evidence.append(
+            LinkEvidence(
+                source=source.name,
+                target=target.name,
+                lines=tuple(fit_link(probe.probed) for probe in self._agents.probes[first:]),
+                load=max(loads, key=lambda load: load.waiting),
+            )
+        )
         if line.error > GOOD_FIT:
             self._agents.note(
                 f"link {source.name} -> {target.name}: no line fits its times better than {line.error:.0%}; "
@@ -189,6 +195,10 @@ class LinkProber:
             bytes_per_s=line.bytes_per_s,
             fit_error=line.error,
         )
+
+    def _load(self, *ends: ProbeEnd) -> dict[str, LoadSample]:
+        """Counters of both ends, and of this process, whose work is not that of other programs."""
+        return {**self._agents.sample_loads([end.name for end in ends]), STAGE: sample_load()}
 
     def _probe(self, source: ProbeEnd, target: ProbeEnd) -> ProbeResult:
         request = ProbeRequest(

@@ -59,7 +59,7 @@ def inspect_machine(wanted: str) -> MachineFacts:
     cores = float(len(os.sched_getaffinity(0)))
     memory_bytes = int(psutil.virtual_memory().total)
     return MachineFacts(
-        machine=read_text(Path("/proc/sys/kernel/random/boot_id")).strip() or platform.node(),
+        machine=machine_id(),
         cpu=_cpu_name(),
         architecture=platform.machine(),
         cores=min(cores, limits.cores or cores),
@@ -71,6 +71,11 @@ def inspect_machine(wanted: str) -> MachineFacts:
         torch=_torch_version(),
         image=os.environ.get(IMAGE_VARIABLE, ""),
     )
+
+
+def machine_id() -> str:
+    """Id of the running system; all processes on it give the same, those in containers too."""
+    return read_text(Path("/proc/sys/kernel/random/boot_id")).strip() or platform.node()
 
 
 def _find_accelerators() -> tuple[Accelerator, ...]:

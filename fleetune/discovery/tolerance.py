@@ -82,13 +82,23 @@ def same_link(old: Link, new: Link, tolerance: float) -> bool:
     return same_times(old, new, tolerance + old.fit_error + new.fit_error)
 
 
+def message_s(link: LinkTimes, size_bytes: int) -> float:
+    """Predicted duration of a message."""
+    return link.latency_s + size_bytes / link.bytes_per_s
+
+
 def same_times(old: LinkTimes, new: LinkTimes, share: float) -> bool:
     """Return whether the times of a small and a large message differ by at most `share` plus jitter."""
     for size_bytes in COMPARED_BYTES:
-        old_s, new_s = (found.latency_s + size_bytes / found.bytes_per_s for found in (old, new))
-        if abs(new_s - old_s) > share * old_s + JITTER_S + JITTER_S_PER_BYTE * size_bytes:
+        old_s, new_s = message_s(old, size_bytes), message_s(new, size_bytes)
+        if abs(new_s - old_s) > allowed_difference_s(old, size_bytes, share):
             return False
     return True
+
+
+def allowed_difference_s(old: LinkTimes, size_bytes: int, share: float) -> float:
+    """Difference from the stored duration of a message that is no change."""
+    return share * message_s(old, size_bytes) + JITTER_S + JITTER_S_PER_BYTE * size_bytes
 
 
 def _without_measurements(device: Device) -> Device:

@@ -1,6 +1,7 @@
 """Devices built from requests and machine facts, their threads, and simulated fleets."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,9 +14,10 @@ from fleetune.contracts.task import ignore_progress
 from fleetune.discovery import discover
 from fleetune.discovery.devices import build_devices, oversubscription_notes
 from fleetune.discovery.machine_facts import Accelerator, MachineFacts
+from fleetune.discovery.measurement import Measurement
 from fleetune.errors import Refused
 from fleetune.launching import LocalSites
-from flows.context import fleet_within_tolerance
+from flows.provenance import MeasurementPair, judge_fleet
 from tests.profiling.instances import Scripted
 
 GPU = Accelerator(name="H", memory_bytes=80)
@@ -224,7 +226,7 @@ def request(**changes: Any) -> FleetRequest:
 
 def found(asked: FleetRequest) -> Fleet:
     """Discover the request with a launcher that can start nothing."""
-    return discover(asked, LocalSites(Scripted({})), ignore_progress, lambda sentence: None)
+    return discover(asked, LocalSites(Scripted({})), ignore_progress, lambda sentence: None).fleet
 
 
 def test_a_simulated_fleet_is_built_from_its_request() -> None:
@@ -279,11 +281,16 @@ def test_what_cannot_be_simulated_is_refused(changes: dict[str, Any], said: str)
 
 def test_a_simulated_fleet_is_kept_only_when_nothing_changed(tmp_path: Path) -> None:
     """Links of simulated fleets are stated, so any change counts, even within the tolerance."""
-    config: Any = None  # the tolerance in it is not asked for
+    config: Any = SimpleNamespace(fleet=request())
     folders = []
     for number, speed in enumerate((100, 100, 101)):
         folders.append(tmp_path / str(number))
         fleet = found(request(links={"mbit_per_s": speed}))
         json_io.write(fleet, folders[-1] / "fleet.json")
-    assert fleet_within_tolerance(folders[0], folders[1], config)
-    assert not fleet_within_tolerance(folders[0], folders[2], config)
+        json_io.write(Measurement(fleet=fleet), folders[-1] / "measurement.json")
+    stored = {"fleet": folders[0]}
+    kept = [
+        judge_fleet(MeasurementPair(stored=stored, measured={"measurement": folder}, config=config, anew=False)).keep
+        for folder in folders[1:]
+    ]
+    assert kept == [True, False]

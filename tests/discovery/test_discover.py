@@ -1,15 +1,21 @@
 """Discovery with real agents."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
-from fleetune.contracts.fleet import DOCKER, NetworkSpec
+from fleetune.contracts.fleet import DOCKER, Fleet, NetworkSpec
 from fleetune.contracts.fleet_request import DeviceRequest, Emulate, FleetRequest
 from fleetune.contracts.task import ignore_progress
-from fleetune.discovery import DiscoveryTimeLimits, discover
+from fleetune.discovery import DiscoveryTimeLimits, Measurement, discover, judge
+from fleetune.discovery.machine_load import MachineLoad
+from fleetune.discovery.measurement import LinkEvidence
 from fleetune.errors import Infeasible, Refused, TryAgain
 from fleetune.launching import Command, Job, ListenSettings, LocalSites, ProcessLauncher
 from fleetune.launching.process import ProcessJob
@@ -48,7 +54,7 @@ def test_two_devices_and_their_links(launcher: Watched) -> None:
     notes: list[str] = []
     fleet = discover(
         TWO, LocalSites(launcher), lambda what, done, total, unit="": told.append((what, done, total)), notes.append
-    )
+    ).fleet
     assert [device.name for device in fleet.devices] == ["a", "b"]
     assert fleet.devices[0].fingerprint == fleet.devices[1].fingerprint
     assert sum(device.memory_bytes for device in fleet.devices) <= psutil.virtual_memory().total
@@ -79,7 +85,7 @@ def test_emulated_links_are_compared_with_what_was_asked(launcher: Watched, monk
     devices = tuple(DeviceRequest(name=name, accelerator="cpu", launcher=DOCKER) for name in "ab")
     request = FleetRequest(devices=devices, links=NetworkSpec(mbit_per_s=1e-3), image="own")
     notes: list[str] = []
-    fleet = discover(request, Far(launcher), ignore_progress, notes.append, DiscoveryTimeLimits(probe_s=0.1))
+    fleet = discover(request, Far(launcher), ignore_progress, notes.append, DiscoveryTimeLimits(probe_s=0.1)).fleet
     there, back = fleet.link("a", "b"), fleet.link("b", "a")
     assert 0.02 <= there.latency_s and back.latency_s < there.latency_s - 0.01
     off = [note for note in notes if "asked 0.001 Mbit/s and 0 ms, measured" in note]
@@ -87,6 +93,44 @@ def test_emulated_links_are_compared_with_what_was_asked(launcher: Watched, monk
     assert sorted(held) == sorted(job.pid for job in launcher.jobs)
     assert (fleet.emulated_links, fleet.image, fleet.engines) == (request.links, "own", ())
     assert [device.launcher for device in fleet.devices] == [DOCKER, DOCKER]
+
+
+@pytest.mark.slow
+def test_a_machine_that_others_keep_busy_keeps_the_stored_fleet() -> None:
+    """Real links beside two programs on every core, three times as slow as in the stored fleet, are never believed.
+
+    Were it not for the load, the second measurement would be.
+    """
+    found = discover(TWO, LocalSites(), ignore_progress, lambda _: None).fleet
+    links = (replace(link, latency_s=link.latency_s + 0.005, bytes_per_s=link.bytes_per_s / 3) for link in found.links)
+    slow = replace(found, links=tuple(links))
+    fast = replace(
+        found, links=tuple(replace(link, latency_s=0.0, bytes_per_s=3 * link.bytes_per_s) for link in found.links)
+    )
+    before = calm(slow)
+    assert not judge(fast, before, before, 0.1).keep
+    loop = "while True: pass"
+    programs = [subprocess.Popen([sys.executable, "-c", loop]) for _ in 2 * [*os.sched_getaffinity(0)]]
+    try:
+        for _ in range(3):
+            seen = discover(TWO, LocalSites(), ignore_progress, lambda _: None, stored=fast)
+            assert all(evidence.load.other_cores > 0.5 for evidence in seen.links)
+            verdict = judge(fast, seen, before, 0.1)
+            assert verdict.keep and (not verdict.why or "while other programs used" in verdict.why), verdict.why
+            before = seen
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+
+
+def calm(fleet: Fleet) -> Measurement:
+    """The measurement of a fleet on a machine without other programs."""
+    free = MachineLoad(cores=2, other_cores=0.0, waiting=0.0)
+    return Measurement(
+        fleet=fleet,
+        links=tuple(LinkEvidence(source=link.source, target=link.target, lines=(), load=free) for link in fleet.links),
+    )
 
 
 def test_an_agent_without_memory_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +145,7 @@ def test_an_agent_without_memory_is_told_apart(monkeypatch: pytest.MonkeyPatch) 
 def test_one_device_has_no_links(launcher: Watched) -> None:
     """A fleet of one is found without any probing."""
     request = FleetRequest(devices=(DeviceRequest(name="only", accelerator="cpu", emulate=Emulate(memory_bytes=1000)),))
-    fleet = discover(request, LocalSites(launcher), ignore_progress, lambda _: None)
+    fleet = discover(request, LocalSites(launcher), ignore_progress, lambda _: None).fleet
     assert (fleet.links, fleet.devices[0].memory_bytes, fleet.devices[0].emulated) == ((), 1000, True)
 
 

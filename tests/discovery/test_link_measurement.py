@@ -13,6 +13,7 @@ from fleetune.contracts.fleet import Device, Fleet, Link
 from fleetune.contracts.task import ignore_progress
 from fleetune.discovery.link_measurement import Expectations, LinkProber, ProbeEnd, fit_link, measure_link
 from fleetune.discovery.link_probe import SIZES_BYTES, LinkProbe, ProbeResult, RoundTrip, max_payload_bytes, sweep
+from fleetune.discovery.machine_load import sample_load
 from fleetune.discovery.tolerance import within_tolerance
 
 
@@ -191,7 +192,9 @@ class Scripted(LinkProber):
     """Prober with a scripted list of probes, followed by undisturbed ones."""
 
     def __init__(self, stored: Fleet | None, *first: ProbeResult) -> None:
-        agents: Any = SimpleNamespace(probes=[], note=lambda sentence: None)
+        agents: Any = SimpleNamespace(
+            probes=[], note=lambda sentence: None, sample_loads=lambda names: {name: sample_load() for name in names}
+        )
         super().__init__(agents, Expectations(requested=None, stored=stored, tolerance=0.1))
         self._first = list(first)
         self.asked: list[str] = []
@@ -220,6 +223,7 @@ def test_a_disturbed_probe_is_repeated_and_the_stored_fleet_stays() -> None:
     busy = Scripted(stored, probe_result(slower=2.0), probe_result(slower=1.7))
     assert within_tolerance(stored, measured(busy), 0.1)
     assert busy.asked == ["ab", "ab", "ab", "ba"]
+    assert [len(evidence.lines) for evidence in busy.evidence] == [3, 1]
 
 
 def test_a_deviating_processor_time_is_measured_again() -> None:

@@ -97,12 +97,30 @@ def test_a_measurement_within_tolerance_keeps_the_stored_one(world: World, root:
     world.started()
     world.set("value", "105")
     near = run_toy(root, world.config())
-    assert near.outputs == first.outputs and world.started() == []
+    assert near.outputs["value"] == first.outputs["value"] and world.started() == []
     world.set("value", "120")
     far = run_toy(root, world.config())
     assert far.stage("measure").why == "ran: measured in every run; the value has changed"
     assert reasons(far)["shape"] == "ran: input value changed"
     assert world.started() == ["shape", "learn", "score"]
+
+
+def test_a_run_remembers_what_it_measured_and_did_not_believe(world: World, root: Path) -> None:
+    """In doubt the stored value is kept and nothing runs again, until two runs in a row see the same other value."""
+    first = run_toy(root, world.config())
+    world.set("doubt", "")
+    world.started()
+    for value in ("120", "150", "120"):
+        world.set("value", value)
+        doubted = run_toy(root, world.config())
+        assert doubted.stage("measure").why.endswith(f"; the stored value is kept: {value} was seen once")
+        assert doubted.outputs["value"] == first.outputs["value"] and world.started() == []
+    believed = run_toy(root, world.config())
+    assert believed.stage("measure").why.endswith("; the value has changed")
+    assert world.started() == ["shape", "learn", "score"]
+    world.set("value", "200")
+    asked = run_toy(root, world.config(), from_stage="measure")
+    assert asked.stage("measure").why == "ran: asked for with --from; the value has changed"
 
 
 def test_a_config_of_another_name_reuses_but_does_not_compare(world: World, root: Path) -> None:

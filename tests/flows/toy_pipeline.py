@@ -18,7 +18,7 @@ from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig, 
 from fleetune.errors import Infeasible, Refused, TryAgain
 from fleetune.store import RunRecord, Store
 from flows.context import RunContext, StageSelection
-from flows.provenance import Commit
+from flows.provenance import Commit, MeasurementPair, MeasurementVerdict
 from flows.runner import Runner, run_without_prefect
 from flows.tracking import EventListener, ignore_event
 from stages.catalog import StageSpec
@@ -27,7 +27,14 @@ from stages.entry_point import StageContext, main
 HERE = "tests.flows.toy_pipeline"
 CODE = {"tests/flows/toy_pipeline.py": "d0"}
 MEASURE = StageSpec(
-    name="measure", version=1, module=HERE, config=("data",), outputs=("value",), always_runs=True, measures="value"
+    name="measure",
+    version=1,
+    module=HERE,
+    config=("data",),
+    outputs=("value", "seen"),
+    always_runs=True,
+    measures="value",
+    evidence="seen",
 )
 SHAPE = StageSpec(
     name="shape",
@@ -115,10 +122,14 @@ def data_content(config: RunConfig) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def close_enough(stored: Path, measured: Path, config: RunConfig) -> bool:
-    """True within ten per cent."""
-    old, new = (float((folder / "value").read_text()) for folder in (stored, measured))
-    return abs(new - old) <= 0.1 * old
+def close_enough(pair: MeasurementPair) -> MeasurementVerdict:
+    """The stored value is kept within ten per cent; in doubt, until two runs see another or the user asks."""
+    old, new = (float((folders["value"] / "value").read_text()) for folders in (pair.stored, pair.measured))
+    if abs(new - old) <= 0.1 * old:
+        return MeasurementVerdict(keep=True)
+    seen = (pair.stored["seen"] / "seen").read_text()
+    doubt = (Path(pair.config.data.source) / "doubt").exists() and not pair.anew and float(seen) != new
+    return MeasurementVerdict(keep=doubt, why=f"{new:g} was seen once" if doubt else "")
 
 
 def still_there(stored: Path, measured: Path, config: RunConfig) -> bool:
@@ -139,7 +150,7 @@ def toy_context(
         versions={"numpy": numpy}.__getitem__,
         sources=lambda module: code,
         commit=lambda: Commit(id="c0ffee", dirty=True),
-        within_tolerance={"value": close_enough},
+        judges={"value": close_enough},
         same_members={"value": still_there},
     )
 

@@ -139,5 +139,5 @@ def test_an_unknown_stage_is_refused_with_the_list() -> None:
     """Unknown stages and kinds of artifact are refused with the known ones."""
     with pytest.raises(Refused, match="'trian' does not exist; stages are discover, prepare, profile, plan, train"):
         find_stage(STAGES, "trian")
-    with pytest.raises(Refused, match="no stage makes 'plam'; kinds are fleet, model, data, profile, plan"):
+    with pytest.raises(Refused, match="no stage makes 'plam'; kinds are fleet, measurement, model, data"):
         producer_of(STAGES, "plam")
