@@ -35,7 +35,7 @@ def pin_revisions(config: RunConfig) -> RunConfig:
     """The config with every hub name pinned to its current commit."""
     model, data = config.model, config.data
     if model.source is not None and not model.source.startswith("package:") and not Path(model.source).is_dir():
-        from fleetune.models.source import pin_revision  # imports transformers: only for names on the hub
+        from fleetune.models.source import pin_revision  # brings numpy: only for names on the hub
 
         model = pin_revision(model)
     if data.source not in BUILT_IN and not Path(data.source).expanduser().exists():
@@ -54,7 +54,7 @@ def data_content(config: RunConfig) -> str:
 
 def model_content(config: RunConfig) -> str:
     """Digest of every byte of the run's model; Refused when it cannot be found."""
-    from fleetune.models.source import content_digest  # imports transformers: only when a run really starts
+    from fleetune.models.source import content_digest  # brings numpy: only when a run really starts
 
     return content_digest(config.model)
 

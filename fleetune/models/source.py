@@ -6,8 +6,7 @@ import importlib.util
 import os
 import re
 from pathlib import Path
-
-from transformers import AutoConfig, PretrainedConfig
+from typing import TYPE_CHECKING
 
 from fleetune.contracts import json_io
 from fleetune.contracts.input_spec import InputSpec
@@ -15,6 +14,9 @@ from fleetune.contracts.record import check_file_name
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import Refused
 from fleetune.filesystem import check_symlinks
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 PACKAGE = "package:"
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -103,8 +105,10 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
 
 def configuration(
     request: ModelRequest, labels: tuple[str, ...] = (), pad_token_id: int | None = None
-) -> PretrainedConfig:
+) -> "PretrainedConfig":
     """Return the model's own configuration with the request's changes, and the labels and padding of the data."""
+    from transformers import AutoConfig  # takes seconds, which a digest of the model does not need
+
     folder = source_folder(request)
     changes = dict(request.config or {})
     if folder is None:
@@ -164,7 +168,7 @@ def input_spec(request: ModelRequest) -> InputSpec:
     )
 
 
-def _class_names(config: PretrainedConfig, request: ModelRequest) -> tuple[str, ...]:
+def _class_names(config: "PretrainedConfig", request: ModelRequest) -> tuple[str, ...]:
     """Return the class names of an existing head, whether the request or the folder names them; () for a new head."""
     heads = {"sequence-classification": "ForSequenceClassification", "image-classification": "ForImageClassification"}
     head = heads.get(request.task)
@@ -175,7 +179,7 @@ def _class_names(config: PretrainedConfig, request: ModelRequest) -> tuple[str, 
     return tuple(str(name) for _, name in sorted((int(number), name) for number, name in config.id2label.items()))
 
 
-def _image_size(config: PretrainedConfig) -> int | None:
+def _image_size(config: "PretrainedConfig") -> int | None:
     """Return the side of an image in pixels, which some configurations give as [height, width]."""
     size = getattr(config, "image_size", None)
     sides = tuple(size) if isinstance(size, list | tuple) else (size,)
@@ -211,8 +215,8 @@ def _model_files(folder: Path) -> list[tuple[str, Path]]:
 
 
 def _for_training(
-    config: PretrainedConfig, request: ModelRequest, labels: tuple[str, ...], pad_token_id: int | None
-) -> PretrainedConfig:
+    config: "PretrainedConfig", request: ModelRequest, labels: tuple[str, ...], pad_token_id: int | None
+) -> "PretrainedConfig":
     if hasattr(config, "use_cache"):
         config.use_cache = False
     if request.task != "causal-lm" and labels:
