@@ -94,9 +94,9 @@ class Runner:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         """Stop every process and write to run.json how the run ended."""
+        stopped, told = self.stopped and self.error is None, self._tracker.stop_error
         self.stop()
-        told = self._tracker.stop_error
-        interrupted = error is not None and (error is told or not isinstance(error, Exception))
+        interrupted = stopped if error is None else error is told or not isinstance(error, Exception)
         failure = error if isinstance(error, FleetuneError) else self.error or told
         state = "interrupted" if interrupted else "failed" if error or failure else "done"
         with self._open, suppress(OSError) if error or failure else nullcontext():  # a full disk takes no record

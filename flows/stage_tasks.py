@@ -15,6 +15,7 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Failed
 
 from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain
+from flows.flow_run_watch import FlowRunWatch
 from flows.inspection.publication import Publication
 from flows.promotion import command
 from flows.runner import Runner
@@ -24,15 +25,17 @@ from stages.catalog import waves
 
 def perform(runner: Runner) -> State[Any]:
     """Run every stage as a task of the current flow run; the state holds the run's id or its first error."""
-    with Publication(runner, flow_run.id, get_run_logger()) as publication:
-        return _perform(runner, publication)
+    with FlowRunWatch(runner) as watch, Publication(runner, flow_run.id, get_run_logger()) as publication:
+        return _perform(runner, watch, publication)
 
 
-def _perform(runner: Runner, publication: Publication) -> State[Any]:
+def _perform(runner: Runner, watch: FlowRunWatch, publication: Publication) -> State[Any]:
     try:
         for wave in waves(runner.specs):
             futures = [_stage_task(spec.name, publication).submit(runner) for spec in wave]
             states = [_ended(future) for future in futures]
+            if (ended := watch.ended()) is not None:
+                return ended
             failed = next((state for state in states if not state.is_completed()), None)
             if failed is not None:
                 return failed_state(runner.error) if runner.error else Failed(message=failed.message)

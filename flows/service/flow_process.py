@@ -17,7 +17,7 @@ from fleetune.store import Lock
 from flows.service.record import ServiceFiles
 
 PR_SET_PDEATHSIG = 1
-ORPHAN_S, LOOK_S = 15.0, 0.5
+ORPHAN_S, LOOK_S = 28.0, 0.5
 """Longest life of a flow run after its worker, whose server may be gone too; and seconds between two looks."""
 
 
@@ -34,10 +34,16 @@ def main() -> None:
 
 
 def hold(local: Path, flow_run: str) -> Lock:
-    """Take the lock of a flow run of the store whose local folder is `local`."""
-    lock = Lock(ServiceFiles(local).flow_run_lock(flow_run), lambda _: True)
-    lock.take()
-    return lock
+    """Take the lock of a flow run of the store whose local folder is `local`.
+
+    It waits for another process of the same flow run, which Resume or Retry can follow before it has ended.
+    """
+    return Lock(ServiceFiles(local).flow_run_lock(flow_run), _sleep).__enter__()
+
+
+def _sleep(seconds: float) -> bool:
+    time.sleep(seconds)
+    return False
 
 
 def _end_after(worker: int) -> None:
