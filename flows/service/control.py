@@ -15,7 +15,7 @@ from flows.service.environment import client_environment
 from flows.service.keeper import DATABASE, follow_registration
 from flows.service.record import ServiceFiles, ServiceRecord
 
-END_S, ASK_S = 60.0, 0.1
+END_S, ASK_S = 75.0, 0.1
 PORT = 4200
 PASSWORD = {None: "auto", True: "yes", False: "no"}
 

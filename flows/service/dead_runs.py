@@ -5,6 +5,7 @@ first moment that of its run in the store.
 """
 
 import datetime
+import time
 from typing import Any
 
 from prefect.client.orchestration import SyncPrefectClient
@@ -13,30 +14,53 @@ from prefect.client.schemas.filters import (
     FlowRunFilterId,
     FlowRunFilterState,
     FlowRunFilterStateType,
+    TaskRunFilter,
+    TaskRunFilterState,
+    TaskRunFilterStateType,
 )
-from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.client.schemas.objects import TERMINAL_STATES, FlowRun, State, StateType
 from prefect.states import Crashed
 
 from fleetune.store import Store
 from fleetune.store.lock import is_held
+from flows.service.flow_process import ORPHAN_S
 from flows.service.record import ServiceFiles
 
 LIVE = (StateType.RUNNING, StateType.PENDING, StateType.CANCELLING)
 PAGE = 200
-SUBMIT_S = 120.0
-"""Longest time in which a live worker starts the process of a run."""
+ASK_S, SUBMIT_S = 0.2, 120.0
+"""Seconds between two looks at a process that ends; longest time in which a live worker starts one."""
 GONE = "its process is gone (the machine, the worker or the service ended); Retry goes on"
 
 
 def end_dead_runs(client: SyncPrefectClient, store: Store, worker_lives: bool) -> list[str]:
     """Mark flow runs, and their stages, as crashed that say they run and whose process is gone; returns their names.
 
-    `worker_lives`: a worker may be starting the process of a pending run right now.
+    `worker_lives`: a worker may be starting the process of a pending run right now. Without one, the processes that it
+    has left write a checkpoint and end within ORPHAN_S; they are waited for.
     """
+    if not worker_lives:
+        _wait_for_orphans(client, store)
     dead = [run for run in _read(client, LIVE) if not _lives(run, store, worker_lives)]
     for run in dead:
         _end(client, run)
+    _end_stages_of_ended_runs(client)
     return [run.name for run in dead]
+
+
+def _wait_for_orphans(client: SyncPrefectClient, store: Store) -> None:
+    files, deadline_s = ServiceFiles(store.local), time.monotonic() + ORPHAN_S
+    for run in _read(client, LIVE):
+        while run.deployment_id and is_held(files.flow_run_lock(str(run.id))) and time.monotonic() < deadline_s:
+            time.sleep(ASK_S)
+
+
+def _end_stages_of_ended_runs(client: SyncPrefectClient) -> None:
+    """Mark stages as crashed that say they run, of runs whose end a worker has reported after their process."""
+    ended = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=list(TERMINAL_STATES))))
+    running = TaskRunFilter(state=TaskRunFilterState(type=TaskRunFilterStateType(any_=list(LIVE))))
+    for stage in client.read_task_runs(flow_run_filter=ended, task_run_filter=running, limit=PAGE):
+        client.set_task_run_state(stage.id, Crashed(message=GONE), force=True)
 
 
 def _read(client: SyncPrefectClient, types: tuple[StateType, ...]) -> list[FlowRun]:

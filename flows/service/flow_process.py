@@ -23,6 +23,7 @@ ORPHAN_S, LOOK_S = 28.0, 0.5
 
 def main() -> None:
     """Run the flow run that the environment names."""
+    os.setpgid(0, 0)  # whoever kills its worker's process group leaves it the time for a checkpoint
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     threading.Thread(target=_end_after, args=(os.getppid(),), daemon=True).start()
     flow_run = os.environ["PREFECT__FLOW_RUN_ID"]

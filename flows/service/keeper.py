@@ -13,14 +13,19 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.launching import Command, Job, ProcessLauncher
 from fleetune.store import Store
 from flows.prefect_server import HOST, answers
 from flows.provenance import version_of
+from flows.service.ended_runs import EndedRuns
 from flows.service.environment import client_environment
+from flows.service.flow_process import ORPHAN_S
 from flows.service.record import ServiceFiles, ServiceRecord, other_people
 
 POOL = "fleetune"
@@ -147,9 +152,10 @@ class Keeper:
     def _watch(self) -> None:
         """Start a child that has ended again, after a pause that grows while it keeps ending."""
         pause_s, began = LOOK_S, time.monotonic()
+        ended_runs = EndedRuns(self._files, self._port, self._auth)
         while not self._stop.wait(LOOK_S):
             ended = [name for name, job in self._jobs.items() if job.poll() is not None]
-            if not ended:
+            if not ended and not ended_runs.still_shown():
                 pause_s = LOOK_S if time.monotonic() - began > MOST_PAUSE_S else pause_s
                 continue
             if self._stop.wait(pause_s):
@@ -165,10 +171,25 @@ class Keeper:
                 self._tell(str(error))
 
     def _end(self) -> None:
-        """Stop the worker, which stops its runs, and then the server, which they report to."""
+        """Stop the runs, the worker, and then the server, which they report to.
+
+        A worker that ends kills its runs, so that they are told first: training writes a checkpoint.
+        """
+        if "worker" in self._jobs:
+            end_runs(self._jobs["worker"].pid)
         for name, grace_s in (("registration", 0.0), ("worker", WORKER_GRACE_S), ("server", SERVER_GRACE_S)):
             if name in self._jobs:
                 self._jobs[name].stop(grace_s)
+
+
+def end_runs(worker: int) -> None:
+    """Tell the flow runs of a worker to end, and wait for them; `worker` is its process id."""
+    with suppress(psutil.Error):
+        runs = psutil.Process(worker).children()
+        for run in runs:
+            with suppress(psutil.Error):
+                run.terminate()
+        psutil.wait_procs(runs, timeout=ORPHAN_S)
 
 
 def follow_registration(job: Job, tell: Callable[[str], None]) -> None:
