@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test lint up down engine engine-stop images clean
+.PHONY: demo test lint up down engine engine-stop images browser screenshots clean
 
 demo: $(STAMP)
 	$(BIN)/fleetune run configs/runs/demo.yaml
@@ -40,6 +40,14 @@ engine-stop:
 
 images: $(STAMP)
 	@$(BIN)/python -m containers.images $(ONLY)
+
+# Debian's Chromium, unless there is one; screenshots takes those of docs/daily-use.md again.
+browser:
+	@command -v chromium || { apt-get update -q; apt-get install -yq --no-install-recommends chromium; } \
+		|| { echo "chromium could not be installed: as root, run apt-get install chromium" >&2; exit 75; }
+
+screenshots: $(STAMP)
+	$(BIN)/python -m tests.browser.screenshots docs/images
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

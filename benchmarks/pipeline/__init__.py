@@ -1,0 +1,1 @@
+"""What the pipeline costs besides the work of its stages."""

@@ -1,0 +1,163 @@
+"""Flow runs of a service: what they take besides their stages, as the server's own clock says."""
+
+import base64
+import json
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from datetime import datetime
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from benchmarks.pipeline.commands import COMMAND
+from benchmarks.report import Figure, median_and_spread
+from fleetune.contracts.record import record
+from fleetune.store import RunRecord, Store
+from flows.service.record import ServiceFiles
+
+OVERHEAD_S, REUSED_S, REFUSED_S = 1.0, 5.0, 3.0
+RUN = {"base": "asteroid-b", "model": "vit-tiny", "data": "digits", "until": "plan"}
+"""Simulated devices and a small model: the stages take seconds."""
+ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+LIMIT_S, ASK_S, BUSY_TIMES = 300.0, 0.1, 100
+
+
+@record
+class TimedRun:
+    """One flow run that has ended; times in seconds."""
+
+    state: str
+    run: str
+    """Its run in the store; for a refused one what was given as its base."""
+    from_submit_s: float
+    """From the submission to the end."""
+    from_process_s: float
+    """From the start of its process to the end, imports included."""
+    from_flow_s: float
+    """From the first line of the flow to the end."""
+
+
+class Service:
+    """A service of an empty store, started and stopped by the commands that people use."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def __enter__(self) -> "Service":
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
+        self._command("up", "--port", str(port))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._command("down")
+
+    def _command(self, *words: str) -> None:
+        subprocess.run([*COMMAND, *words, "--root", str(self.root)], check=True, stdout=subprocess.DEVNULL)
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        """One call of Prefect's API, made again while it says 503: its SQLite file is locked."""
+        files = ServiceFiles(self.root)
+        running = files.running()
+        assert running is not None, "the service runs"
+        content = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{running.api}{path}", method=method, data=content)
+        request.add_header("Content-Type", "application/json")
+        if auth_string := files.auth_string(running):
+            request.add_header("Authorization", "Basic " + base64.b64encode(auth_string.encode()).decode())
+        for _ in range(BUSY_TIMES):
+            try:
+                with urllib.request.urlopen(request, timeout=60) as answer:
+                    return json.load(answer)
+            except urllib.error.HTTPError as error:
+                if error.code != HTTPStatus.SERVICE_UNAVAILABLE:
+                    raise
+                error.close()
+            time.sleep(ASK_S)
+        raise RuntimeError(f"Prefect's server was busy {BUSY_TIMES} times in succession; run it on an idle machine")
+
+    def run(self, **parameters: Any) -> TimedRun:
+        """Submit a run as the form does and wait for its end; TimeoutError after LIMIT_S."""
+        deployment = self.call("GET", "/deployments/name/finetune/finetune")["id"]
+        begun = self.call("POST", f"/deployments/{deployment}/create_flow_run", {"parameters": parameters})
+        deadline = time.monotonic() + LIMIT_S
+        while time.monotonic() < deadline:
+            ended = self.call("GET", f"/flow_runs/{begun['id']}")
+            if ended["state_type"] in ENDED:
+                return self._timed(ended)
+            time.sleep(ASK_S)
+        raise TimeoutError(f"flow run {begun['id']} has not ended within {LIMIT_S:.0f} s")
+
+    def _timed(self, flow_run: Any) -> TimedRun:
+        states = self.call("GET", f"/flow_run_states/?flow_run_id={flow_run['id']}")
+        starts = [state["timestamp"] for state in states if state["type"] == "PENDING"]
+        end = flow_run["end_time"]
+        return TimedRun(
+            state=flow_run["state_name"],
+            run=flow_run["parameters"]["base"],
+            from_submit_s=seconds_between(flow_run["created"], end),
+            from_process_s=seconds_between(min(starts), end),
+            from_flow_s=seconds_between(flow_run["start_time"], end),
+        )
+
+
+def seconds_between(begin: str, end: str) -> float:
+    """Seconds from one ISO 8601 time to another."""
+    return (datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds()
+
+
+def stages_work_s(run: RunRecord) -> float:
+    """Seconds in which at least one stage of a run was at work, from the decision to run it to its stored outputs."""
+    spans = sorted((s.started, s.ended) for s in run.stages if s.how == "ran" and s.started and s.ended)
+    total_s, reached = 0.0, ""
+    for begin, end in spans:
+        if not reached or datetime.fromisoformat(begin) > datetime.fromisoformat(reached):
+            reached = begin
+        if datetime.fromisoformat(end) > datetime.fromisoformat(reached):
+            total_s += seconds_between(reached, end)
+            reached = end
+    return total_s
+
+
+def flow_run_figures(root: Path, repeats: int, report_progress: Callable[[str], None]) -> list[Figure]:
+    """Overhead of stages, a reused run and a refused one, with a service that is started for them."""
+    report_progress("starting a service")
+    with Service(root) as service:
+        store = Store(str(root))
+        report_progress("the stages up to plan, twice")
+        overheads_s, reused, from_process_s, from_submit_s = [], [], [], []
+        for place in range(repeats):
+            ran = expect(service.run(**RUN, changes=[f"seed={place + 1}"]), "Completed")
+            said = store.runs.load(ran.run)
+            done = [stage for stage in said.stages if stage.state == "done"]
+            overheads_s.append((ran.from_flow_s - stages_work_s(said)) / len(done))
+            again = expect(service.run(**RUN, changes=[f"seed={place + 1}"]), "Completed")
+            reused.append(again.from_flow_s - stages_work_s(store.runs.load(again.run)))
+        report_progress("a run that is refused")
+        for _ in range(max(repeats, 2)):
+            refused = expect(service.run(**RUN, changes=["training.rouns=3"]), "Refused")
+            from_process_s.append(refused.from_process_s)
+            from_submit_s.append(refused.from_submit_s)
+        report_progress("stopping the service")
+    limits = {"unit": "s", "better": "lower"}
+    return [
+        Figure(name="overhead_of_a_stage", **median_and_spread(overheads_s), target=OVERHEAD_S, **limits,
+               about="flow run without its stages' work, divided by their number"),
+        Figure(name="reused_run", **median_and_spread(reused), target=REUSED_S, **limits,
+               about="every stage reused; without probing and the worker's start"),
+        Figure(name="refusal_from_process", **median_and_spread(from_process_s), target=REFUSED_S, **limits,
+               about="from the start of the flow run's process to state Refused"),
+        Figure(name="refusal_from_submit", **median_and_spread(from_submit_s), target=REFUSED_S, **limits,
+               about="from the submission to state Refused"),
+    ]  # fmt: skip
+
+
+def expect(run: TimedRun, state: str) -> TimedRun:
+    """The run, if it ended in `state`; RuntimeError otherwise."""
+    if run.state != state:
+        raise RuntimeError(f"a run ended in state {run.state}, not {state}; nothing was measured")
+    return run

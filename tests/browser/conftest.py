@@ -1,0 +1,98 @@
+"""Tests with a browser: left out in one line where it or Playwright is missing, and never unnoticed.
+
+All of them carry the marker `browser` and share one service. With FLEETUNE_BROWSER_TESTS=required it is an error to
+leave them out. Fixtures live as long as this package: Playwright's event loop would disturb the tests of others.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.flows.service.client import ServiceClient
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+    from tests.browser.ui import Ui
+
+HERE = Path(__file__).parent
+REQUIRED = "required"
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+WIDTH, HEIGHT = 1400, 900
+
+
+def chromium() -> str:
+    """Path of the browser of this machine; empty where there is none."""
+    return next((path for name in PROGRAMS if (path := shutil.which(name))), "")
+
+
+def lack() -> str:
+    """What these tests need and this machine has not; empty where they can run."""
+    if find_spec("playwright") is None:
+        return "the browser tests are left out (no playwright in this environment): make test installs it"
+    if not chromium():
+        return "the browser tests are left out (no chromium): make browser, then make test, includes them"
+    return ""
+
+
+LACK = lack()
+collect_ignore_glob = ["test_*.py"] if LACK else []
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests of this folder; an error where they must run and cannot."""
+    if LACK and os.environ.get("FLEETUNE_BROWSER_TESTS") == REQUIRED:
+        raise pytest.UsageError(f"FLEETUNE_BROWSER_TESTS=required, but {LACK}")
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker("browser")
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """To have left everything out is no failure where it is allowed."""
+    if LACK and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+        session.exitstatus = pytest.ExitCode.OK
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The last line."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if LACK and reporter is not None:
+        reporter.write_line(LACK)
+
+
+@pytest.fixture(scope="package")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceClient]:
+    """A service of an empty store, started and stopped by the commands that people use."""
+    client = ServiceClient(tmp_path_factory.mktemp("browser") / "runs")
+    client.command("up", "--port", str(client.free_port()), "--no-password")
+    yield client
+    client.command("down")
+
+
+@pytest.fixture(scope="package")
+def browser() -> "Iterator[Browser]":
+    """A headless browser."""
+    from tests.browser.ui import open_browser
+
+    with open_browser(chromium()) as opened:
+        yield opened
+
+
+@pytest.fixture
+def ui(browser: "Browser", service: ServiceClient) -> "Iterator[Ui]":
+    """Prefect's UI of the service in a window of its own; an error of its scripts fails the test."""
+    from tests.browser.ui import LIMIT_MS, Ui
+
+    page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, reduced_motion="reduce")
+    page.set_default_timeout(LIMIT_MS)
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    yield Ui(page, service.record.address)
+    page.close()
+    assert not errors, errors

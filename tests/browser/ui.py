@@ -1,0 +1,108 @@
+"""Prefect's UI as a person uses it: pages are reached by links and buttons, and found by what they say."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+
+LIMIT_MS = 20_000
+"""Longest wait for a page or a button, on a busy machine."""
+RUN_LIMIT_MS = 180_000
+"""Longest wait for a flow run."""
+
+expect.set_options(timeout=LIMIT_MS)
+
+
+@contextmanager
+def open_browser(program: str) -> Iterator[Browser]:
+    """Headless Chromium by its path; as root it runs without its sandbox, and no proxy stands before this machine."""
+    arguments = ["--no-proxy-server", *(["--no-sandbox"] if os.getuid() == 0 else [])]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=arguments)
+        yield browser
+        browser.close()
+
+
+class Ui:
+    """A window of the browser."""
+
+    def __init__(self, page: Page, address: str) -> None:
+        self.page = page
+        self.main = page.get_by_role("main")
+        self._address = address
+
+    def open_deployment(self, name: str = "finetune") -> None:
+        """Go to the page of a deployment from the start page."""
+        self.page.goto(self._address)
+        self.page.get_by_role("link", name="Deployments").first.click()
+        self.main.get_by_role("link", name=name, exact=True).first.click()
+        expect(self.page.get_by_role("tab", name="Runs")).to_be_visible()
+
+    def open_form(self, name: str = "finetune") -> None:
+        """Go to the form of a deployment."""
+        self.open_deployment(name)
+        self.page.get_by_role("button", name="Run", exact=True).first.click()
+        self.page.get_by_role("menuitem", name="Custom run").click()
+        expect(self.button("Submit")).to_be_visible()
+        expect(self.field("base")).to_be_visible()
+
+    def open_run(self, flow_run: str) -> None:
+        """Go to the page of a flow run."""
+        self.page.goto(f"{self._address}/v2/runs/flow-run/{flow_run}")
+        expect(self.page.get_by_role("tab", name="Logs")).to_be_visible()
+
+    def button(self, name: str) -> Locator:
+        """A button by its whole name."""
+        return self.page.get_by_role("button", name=name, exact=True)
+
+    def field(self, name: str, inside: Locator | None = None) -> Locator:
+        """The text or number field of a parameter."""
+        return (inside or self.main).get_by_label(re.compile(rf"^{name} \(Optional\)"))
+
+    def choose(self, name: str, option: str, inside: Locator | None = None) -> None:
+        """Choose a parameter's value in its dropdown."""
+        listed = self._dropdown(name, inside or self.main)
+        listed.get_by_role("option", name=option, exact=True).click()
+        expect(listed).to_have_count(0)
+
+    def options(self, name: str) -> list[str]:
+        """What a dropdown offers."""
+        listed = self._dropdown(name, self.main)
+        found = listed.get_by_role("option").all_inner_texts()
+        self.page.keyboard.press("Escape")
+        expect(listed).to_have_count(0)
+        return found
+
+    def _dropdown(self, name: str, inside: Locator) -> Locator:
+        inside.get_by_role("button", name=f"Select {name}", exact=True).click()
+        listed = self.page.get_by_role("listbox")
+        expect(listed).to_be_visible()
+        return listed
+
+    def submit(self) -> str:
+        """Submit the form; returns the id of the flow run that it started."""
+        self.button("Submit").click()
+        link = self.page.get_by_role("link", name="View run")
+        expect(link).to_be_visible()
+        return str(link.get_attribute("href")).rpartition("/")[2]
+
+    def expect_state(self, state: str) -> None:
+        """Wait until the page of the flow run that is open shows a state."""
+        expect(self.main.get_by_text(state, exact=True).first).to_be_visible(timeout=RUN_LIMIT_MS)
+
+    def choose_in_menu(self, item: str) -> None:
+        """Choose an item of the menu of the page that is open."""
+        self.main.get_by_role("button", name="Open menu").first.click()
+        self.page.get_by_role("menuitem", name=item, exact=True).click()
+
+    def confirm(self, button: str) -> None:
+        """Press a button of the dialog that asks whether something shall be done."""
+        dialog = self.page.get_by_role("alertdialog")
+        dialog.get_by_role("button", name=button, exact=True).click()
+        expect(dialog).to_have_count(0)
+
+    def form_height(self) -> int:
+        """Height of the whole page in pixels."""
+        return int(self.page.evaluate("document.documentElement.scrollHeight"))
