@@ -143,17 +143,17 @@ def flow_run_figures(root: Path, repeats: int, report_progress: Callable[[str], 
             from_process_s.append(refused.from_process_s)
             from_submit_s.append(refused.from_submit_s)
         report_progress("stopping the service")
-    limits = {"unit": "s", "better": "lower"}
     return [
-        Figure(name="overhead_of_a_stage", **median_and_spread(overheads_s), target=OVERHEAD_S, **limits,
-               about="flow run without its stages' work, divided by their number"),
-        Figure(name="reused_run", **median_and_spread(reused), target=REUSED_S, **limits,
-               about="every stage reused; without probing and the worker's start"),
-        Figure(name="refusal_from_process", **median_and_spread(from_process_s), target=REFUSED_S, **limits,
-               about="from the start of the flow run's process to state Refused"),
-        Figure(name="refusal_from_submit", **median_and_spread(from_submit_s), target=REFUSED_S, **limits,
-               about="from the submission to state Refused"),
-    ]  # fmt: skip
+        seconds("overhead_of_a_stage", overheads_s, OVERHEAD_S, "flow run without its stages' work, by their number"),
+        seconds("reused_run", reused, REUSED_S, "every stage reused; without probing and the worker's start"),
+        seconds("refusal_from_process", from_process_s, REFUSED_S, "from the start of the process to state Refused"),
+        seconds("refusal_from_submit", from_submit_s, REFUSED_S, "from the submission to state Refused"),
+    ]
+
+
+def seconds(name: str, times_s: list[float], target_s: float, about: str) -> Figure:
+    """A figure of several times."""
+    return Figure(name=name, **median_and_spread(times_s), unit="s", target=target_s, better="lower", about=about)
 
 
 def expect(run: TimedRun, state: str) -> TimedRun:
