@@ -125,12 +125,15 @@ class Comparer:
         return found
 
     def _config(self, name: str) -> RunConfig:
-        """The config of one strategy; heads are scored for those that select by scores."""
+        """The config of one strategy; heads are scored for those that select by scores.
+
+        It promotes nothing, and starts from the model of the run file: all strategies must start alike.
+        """
         asked, store = self._request.run_of(name), self._context.store
         config, _ = config_of(asked, store)
         if getattr(planning.strategies()[config.strategy.name], "needs_scores", False) and not config.profile.scores:
             config, _ = config_of(replace(asked, changes=(*asked.changes, SCORES)), store)
-        return config
+        return replace(config, promote=None)
 
     def _measure(self) -> RunRecord:
         """Measure the fleet and profile the model, in a run that ends there."""

@@ -19,7 +19,8 @@ from tests.flows.comparison.stand_in import StandIn, other_fleet
 
 def compared(store: Store, *strategies: str, **values: Any) -> Comparison:
     """The comparison of these strategies on the demo's run file."""
-    return Comparer(RunContext(store=store), CompareRequest(base="demo", strategies=strategies, **values)).compare()
+    request = CompareRequest(**{"base": "demo", "strategies": strategies, **values})
+    return Comparer(RunContext(store=store), request).compare()
 
 
 def test_every_strategy_is_planned_on_one_fleet(store: Store, pipeline: StandIn) -> None:
@@ -98,6 +99,13 @@ def test_heads_are_scored_for_those_who_need_it(store: Store, pipeline: StandIn)
     """A strategy that selects by scores is run with them; the others, and the measuring run, without."""
     compared(store, "d2ft", "dp")
     assert [config.profile.scores for _, _, config in pipeline.asked] == [False, True, False]
+
+
+def test_a_comparison_promotes_nothing(store: Store, pipeline: StandIn) -> None:
+    """Of a config that promotes its model, no strategy is promoted: the next one would start from its model."""
+    assert config_of(RunRequest(base="nightly"), store)[0].promote is not None
+    compared(store, "single", "dp", base="nightly", train=True)
+    assert [config.promote for _, _, config in pipeline.asked] == [None] * 5
 
 
 def test_a_fleet_that_changes_meanwhile(store: Store, pipeline: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
