@@ -1,0 +1,68 @@
+"""The deployments `compare`, `profile-fleet` and `evaluate`, started as their forms do."""
+
+import urllib.error
+import urllib.request
+
+import pytest
+
+from fleetune.store import Store
+from flows.comparison import archive
+from flows.service.record import store_path
+from tests.flows.service.client import ServiceClient
+
+pytestmark = pytest.mark.slow
+
+
+def artifacts(service: ServiceClient, flow_run: str) -> list[dict[str, str]]:
+    """The artifacts of a flow run."""
+    found: list[dict[str, str]] = service.call(
+        "POST", "/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [flow_run]}}}
+    )
+    return found
+
+
+def test_strategies_are_compared(service: ServiceClient) -> None:
+    """A comparison is one artifact with its answer and a page in the store; again, nothing is planned anew."""
+    run = service.start("compare", base="asteroid-b", strategies=["single", "dp", "pp-groups"])
+    ended = service.ended(run)
+    assert ended["state_name"] == "Completed", ended["state"]["message"]
+    assert ended["name"] == "asteroid-b · compare single, dp, pp-groups"
+    assert "dp is the fastest" in ended["state"]["message"]
+    [shown] = artifacts(service, run)
+    assert shown["key"] == "asteroid-b-compare" and shown["description"] == ended["state"]["message"]
+    assert "data:image/svg+xml" in shown["data"] and "pp-groups: strategy pp: option groups" in shown["data"]
+    store = Store(service.root)
+    newest = archive.every(store)[0]
+    assert newest.measured_by == ended["parameters"]["base"], "a copy reads the config of this comparison"
+    base = f"{service.record.address}{store_path(service.files.auth_string(service.record))}"
+    for page in (f"{base}/comparisons/{newest.id}/comparison.html", f"{base}/"):
+        with urllib.request.urlopen(page) as answer:
+            assert newest.id in (text := answer.read().decode()) or "single" in text
+            assert "sandbox" in answer.headers["Content-Security-Policy"]
+    again = service.start("compare", base=newest.measured_by, strategies=["dp", "single"])
+    assert service.ended(again)["state_name"] == "Completed"
+    runs = {row.run for row in archive.every(store)[0].strategies}
+    assert runs.isdisjoint({row.run for row in newest.strategies})
+    assert {stage.how for run in runs for stage in store.runs.load(run).stages} == {"reused"}
+
+
+def test_a_comparison_that_cannot_be_is_refused(service: ServiceClient) -> None:
+    """An unknown strategy is refused by the form, and training on simulated devices before any run begins."""
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        service.start("compare", base="asteroid-b", strategies=["astroid"])
+    with refused.value as answer:
+        assert b"asteroid" in answer.read()
+    run = service.start("compare", base="asteroid-b", strategies=["single"], train=True)
+    ended = service.ended(run)
+    assert ended["state_name"] == "Refused" and "simulated" in ended["state"]["message"]
+    assert service.tasks(run) == {} and "Traceback" not in service.logs(run)
+
+
+def test_a_fleet_is_profiled(service: ServiceClient) -> None:
+    """`profile-fleet` ends after the profile, and what it has measured cannot be evaluated."""
+    run = service.start("profile-fleet", base="asteroid-b")
+    ended = service.ended(run)
+    assert ended["state_name"] == "Completed", ended["state"]["message"]
+    assert set(service.tasks(run)) == {"discover", "prepare", "profile"}
+    evaluation = service.ended(service.start("evaluate", run=ended["parameters"]["base"]))
+    assert evaluation["state_name"] == "Refused" and "no plan to evaluate" in evaluation["state"]["message"]
