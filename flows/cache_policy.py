@@ -175,8 +175,13 @@ class CachePolicy:
             return " ".join(inputs[kind] for kind in spec.unkeyed_inputs)
 
     def _reason(self, spec: StageSpec, key: str, ingredients: Ingredients, this_run: str) -> str:
-        """Differences from the run that is rerun, else from the newest run of the same config name with this stage."""
+        """Why the outputs of a key are not in the store: they are gone from it, or how the key differs.
+
+        It is compared with the run that is rerun, else with the newest run of the same config name with this stage.
+        """
         store = self._context.store
+        if (known := store.key(key)) is not None:
+            return f"its artifacts are gone from the store, {known.run} had them"
         for run in self._compared_with(this_run):
             past = next((stage for stage in run.stages if stage.stage == spec.name), None)
             if past is None or not past.key:

@@ -1,14 +1,17 @@
 """Results of past runs, read from their artifacts, and the differences between two runs."""
 
 import json
+from fnmatch import fnmatchcase
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from fleetune.contracts import json_io
 from fleetune.contracts.metrics import EvaluationMetrics
 from fleetune.contracts.plan import PlanResult
-from fleetune.contracts.record import record
+from fleetune.contracts.record import one_of, record
 from fleetune.store import RunRecord, StageRecord, Store, changes
+from fleetune.store.runs import RUN_STATES
 from fleetune.store.stage_key import flatten_config
 from flows.attempt import LOG
 
@@ -22,6 +25,34 @@ class Results:
     """Path of report.html."""
     model: str
     """Path of the Hugging Face folder or PEFT adapter."""
+
+
+@record
+class RunList:
+    """Runs that were asked for."""
+
+    runs: tuple[RunRecord, ...]
+    """Newest first."""
+    more: int
+    """Number of further runs that were asked for and are beyond the limit."""
+
+
+def list_runs(store: Store, *, name: str = "", states: tuple[str, ...] = (), limit: int = 0) -> RunList:
+    """The newest runs whose config is called `name` (a shell pattern) and that are in one of `states`; empty: any.
+
+    `limit` is the largest number, 0 for all. Refused: an unknown state.
+    """
+    for state in states:
+        one_of("runs", "--state", state, RUN_STATES)
+    found = (
+        run
+        for run in store.runs.newest_first()
+        if (not name or fnmatchcase(run.config.name, name)) and (not states or run.state in states)
+    )
+    listed = tuple(islice(found, limit or None))
+    if not name and not states and limit:  # the rest is counted without parsing it
+        return RunList(runs=listed, more=max(0, store.runs.count() - len(listed)))
+    return RunList(runs=listed, more=sum(1 for _ in found))
 
 
 def load_results(store: Store, run: RunRecord) -> Results | None:

@@ -21,7 +21,7 @@ from fleetune.contracts.run_config import RunConfig
 from fleetune.contracts.task import RunFacts, StageTask
 from fleetune.errors import FleetuneError, TryAgain
 from fleetune.launching import Job, open_stage_launchers
-from fleetune.store import KeyRecord, PromotionDecision, RunRecord, StageRecord
+from fleetune.store import KeyRecord, Lock, PromotionDecision, RunRecord, StageRecord
 from fleetune.store.runs import new_run_id
 from flows import attempt, promotion, yaml_file
 from flows.attempt import resumable_attempts, write_ingredients
@@ -162,17 +162,24 @@ class Runner:
         with store.lock(
             decide().key, self._stop.wait, lambda: self._tracker.emit(spec.name, "note", "waits for another run")
         ):
-            decision = dataclasses.replace(decide(), inputs=known)  # again: the other run may have stored it meanwhile
-            self._tracker.update_stage(
-                spec.name, key=decision.key, inputs=known, why=decision.why, started=self._tracker.now()
-            )
-            if not decision.runs:
-                damage = self.cache_policy.damage(spec, decision)
-                if not damage:
-                    return self._reused(spec, decision)
-                decision = dataclasses.replace(decision, runs=True, why=f"ran: {damage}")
-                self._tracker.update_stage(spec.name, why=decision.why)
+            with self._in_use(spec):
+                decision = dataclasses.replace(decide(), inputs=known)  # again: another run may have stored it
+                self._tracker.update_stage(
+                    spec.name, key=decision.key, inputs=known, why=decision.why, started=self._tracker.now()
+                )
+                if not decision.runs:
+                    damage = self.cache_policy.damage(spec, decision)
+                    if not damage:
+                        return self._reused(spec, decision)
+                    decision = dataclasses.replace(decision, runs=True, why=f"ran: {damage}")
+                    self._tracker.update_stage(spec.name, why=decision.why)
             return self._follow(spec, decision) if live else self._run(spec, decision)
+
+    def _in_use(self, spec: StageSpec) -> Lock:
+        """The lock under which artifacts are found or stored and named in the run's record, before any are removed."""
+        return self.context.store.in_use(
+            self._stop.wait, lambda: self._tracker.emit(spec.name, "note", "waits until old runs are removed")
+        )
 
     def _reused(self, spec: StageSpec, decision: Decision) -> Outcome:
         assert decision.stored is not None
@@ -209,7 +216,8 @@ class Runner:
             self.cache_policy.verify(kind, digest)
         store = self.context.store
         folders = {kind: store.folder(kind, digest) for kind, digest in decision.inputs.items()}
-        with resumable_attempts(store, spec, decision.key, decision.ingredients) as earlier:
+        measured = self._in_use(spec) if spec.measures and decision.stored else nullcontext()
+        with measured, resumable_attempts(store, spec, decision.key, decision.ingredients) as earlier:
             outcome = self._store_outputs(spec, decision, self._attempt(spec, decision, folders, earlier))
             for key in earlier:
                 store.drop_work(key)
@@ -265,7 +273,7 @@ class Runner:
         return attempt.start(spec, task, place, reads)
 
     def _store_outputs(self, spec: StageSpec, decision: Decision, task: StageTask) -> Outcome:
-        """Store the outputs of a stage, then its key."""
+        """Store the outputs of a stage, then its key, then the record that names them."""
         store, why, outputs = self.context.store, self.record.stage(spec.name).why, {}
         folders = attempt.outputs_of(spec, task)
         kept: dict[str, str] = {}
@@ -273,14 +281,15 @@ class Runner:
             verdict = self.cache_policy.verdict(spec, folders, decision)
             kept = {spec.measures: decision.stored[spec.measures]} if verdict.keep else {}
             why += f"; {verdict.why}"
-        for kind, folder in folders.items():
-            if kind in kept:
-                outputs[kind] = kept[kind]
-                continue
-            outputs[kind] = store.put(kind, folder, stage_key=decision.key, inputs=decision.inputs)
-        made = KeyRecord(stage=spec.name, run=self.record.id, outputs=outputs, ingredients=decision.ingredients)
-        store.keep_key(decision.key, made)
-        self._tracker.end_stage(spec.name, state="done", outputs=outputs, why=why)
+        with self._in_use(spec):
+            for kind, folder in folders.items():
+                if kind in kept:
+                    outputs[kind] = kept[kind]
+                    continue
+                outputs[kind] = store.put(kind, folder, stage_key=decision.key, inputs=decision.inputs)
+            made = KeyRecord(stage=spec.name, run=self.record.id, outputs=outputs, ingredients=decision.ingredients)
+            store.keep_key(decision.key, made)
+            self._tracker.end_stage(spec.name, state="done", outputs=outputs, why=why)
         if spec.name not in self._followed:
             store.drop_work(decision.key)
         if spec.follows:

@@ -18,11 +18,22 @@ RETRY_S = 0.1
 class Lock:
     """A lock on a file; as a context manager it waits until the lock is free."""
 
-    def __init__(self, path: Path, pause: Callable[[float], bool], waiting: Callable[[], None] = lambda: None) -> None:
-        """`pause(s)` sleeps and returns True to give up waiting; `waiting` is called once before the first wait."""
+    def __init__(
+        self,
+        path: Path,
+        pause: Callable[[float], bool],
+        waiting: Callable[[], None] = lambda: None,
+        *,
+        shared: bool = False,
+    ) -> None:
+        """`pause(s)` sleeps and returns True to give up waiting; `waiting` is called once before the first wait.
+
+        Several processes may hold a `shared` lock at once, but not together with one that is not shared.
+        """
         self._path = path
         self._pause = pause
         self._waiting = waiting
+        self._kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         self._file: int | None = None
 
     def take(self) -> bool:
@@ -32,7 +43,7 @@ class Lock:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, self._kind | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(file)
             return False

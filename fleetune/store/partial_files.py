@@ -67,6 +67,12 @@ def discard(whole: Path) -> None:
 
 def collect(folder: Path) -> None:
     """Delete the parts in a folder that no living process holds."""
+    for part in abandoned(folder):
+        _delete(part)
+
+
+def abandoned(folder: Path) -> Iterator[Path]:
+    """Yield the parts in a folder that no living process holds; each is locked while the caller has it."""
     for part in folder.glob(PART_PATTERN):
         try:
             handle = os.open(part, os.O_RDONLY)
@@ -74,7 +80,7 @@ def collect(folder: Path) -> None:
             continue
         try:
             if _try_lock(handle):
-                _delete(part)
+                yield part
         finally:
             os.close(handle)
 

@@ -1,7 +1,8 @@
 """Run records: `runs/RUN_ID/run.json`, replaced atomically at every change. Times are ISO 8601 in UTC."""
 
 import dataclasses
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import field
 from datetime import datetime
 from pathlib import Path
@@ -88,6 +89,8 @@ class RunRecord:
 
 
 LATEST, PREVIOUS = "latest", "previous"
+STARTED = re.compile(rb'\n "started": "([^"\\\n]*)"')
+"""The line of a run record that says when the run started; deeper keys are indented further."""
 
 
 class RunRegistry:
@@ -136,8 +139,19 @@ class RunRegistry:
 
     def all(self) -> tuple[RunRecord, ...]:
         """Return all readable run records, newest first; only `load` refuses an unreadable one."""
-        found = [record for name in self._storage.names("runs") if (record := self._readable(name))]
-        return tuple(sorted(found, key=lambda record: (record.started, record.id), reverse=True))
+        return tuple(self.newest_first())
+
+    def newest_first(self) -> Iterator[RunRecord]:
+        """Yield the readable run records, newest first; each is parsed when it is reached."""
+        found = {name: content for name in self._storage.names("runs") if (content := self._content(name))}
+        started = {name: self._started(name, content) for name, content in found.items()}
+        for name in sorted(found, key=lambda name: (started[name], name), reverse=True):
+            if record := self._readable(name, found[name]):
+                yield record
+
+    def count(self) -> int:
+        """Return the number of run records, readable or not."""
+        return sum(self._content(name) is not None for name in self._storage.names("runs"))
 
     def named(self, name: str) -> tuple[RunRecord, ...]:
         """Return the runs of the config called `name`, newest first."""
@@ -151,16 +165,34 @@ class RunRegistry:
         """True while the process of a run holds its lock; False for a name that no run has."""
         return bool(NAME.fullmatch(run)) and is_held(self._lock(run))
 
-    def _readable(self, name: str) -> RunRecord | None:
+    def _content(self, name: str) -> bytes | None:
+        """The bytes of a run record; None if it does not exist or cannot be read."""
         try:
-            return self._read(name)
+            return self._storage.read(f"runs/{name}/run.json")
+        except OSError:
+            return None
+
+    def _started(self, name: str, content: bytes) -> str:
+        """When a run started: read without parsing the record if it is formatted as the registry formats it."""
+        if found := STARTED.search(content):
+            return found[1].decode("utf-8", "replace")
+        record = self._readable(name, content)
+        return record.started if record else ""
+
+    def _readable(self, name: str, content: bytes) -> RunRecord | None:
+        try:
+            return self._parsed(name, content)
         except Refused:
             return None
 
     def _read(self, name: str) -> RunRecord | None:
-        content = self._storage.read(f"runs/{name}/run.json")
-        if content is None:
-            return None
+        try:
+            content = self._storage.read(f"runs/{name}/run.json")
+        except OSError as error:
+            raise Refused(f"runs/{name}/run.json: cannot be read ({error.strerror}); delete that folder") from None
+        return None if content is None else self._parsed(name, content)
+
+    def _parsed(self, name: str, content: bytes) -> RunRecord:
         record = json_io.parse(RunRecord, content, f"runs/{name}/run.json")
         if record.id != name:
             raise Refused(f"runs/{name}/run.json: it is the record of another run, {record.id}; delete that folder")

@@ -52,7 +52,7 @@ class LocalStorage:
         """See Storage."""
         try:
             return (self.root / path).read_bytes()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def write(self, path: str, content: bytes) -> None:

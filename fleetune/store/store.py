@@ -20,7 +20,6 @@ from pathlib import Path
 
 from fleetune.contracts import json_io
 from fleetune.errors import Refused
-from fleetune.filesystem import file_digest
 from fleetune.store.lock import Lock
 from fleetune.store.manifest import (
     MANIFEST,
@@ -29,13 +28,14 @@ from fleetune.store.manifest import (
     Manifest,
     check_artifacts,
     content_digest,
+    first_fault,
     list_files,
 )
 from fleetune.store.promotions import PromotionRegistry
 from fleetune.store.runs import RunRegistry
 from fleetune.store.storage import LocalStorage, RemoteStorage, Storage
 
-WRITTEN = ("artifacts/*", "keys", "runs/*", "comparisons/*", "cache/*", "promotions/*")
+WRITTEN = ("artifacts/*", "keys", "runs/*", "comparisons/*", "cache/*", "promotions/*", "work")
 """Folders that the store writes into, as patterns."""
 Clock = Callable[[], datetime]
 
@@ -124,12 +124,8 @@ class Store:
             )
         except Refused as error:
             return str(error)
-        for entry in manifest.files:
-            path = folder / entry.path
-            if path.is_symlink() or not path.is_file():
-                return f"{path}: file of the {kind} artifact is missing"
-            if path.stat().st_size != entry.bytes or file_digest(path) != entry.sha256:
-                return f"{path}: file of the {kind} artifact is corrupt, its content is not what was stored"
+        if fault := first_fault(folder, manifest):
+            return fault
         listed = {entry.path for entry in manifest.files} | {MANIFEST}
         odd = sorted({p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()} - listed)
         return f"{folder / odd[0]}: file was added to the {kind} artifact" if odd else ""
@@ -183,6 +179,22 @@ class Store:
     def lock(self, name: str, pause: Callable[[float], bool], waiting: Callable[[], None] = lambda: None) -> Lock:
         """Return the lock called `name`, for example a stage key; see Lock for `pause` and `waiting`."""
         return Lock(self.local / "locks" / f"{name}.lock", pause, waiting)
+
+    def in_use(self, pause: Callable[[float], bool], waiting: Callable[[], None] = lambda: None) -> Lock:
+        """Return the lock that keeps artifacts from being removed until they are named in a record; see Lock.
+
+        A run holds it from finding or storing artifacts until its run record names them, a promotion from finding its
+        run until it is written. Any number of processes may hold it at once.
+        """
+        return Lock(self._removal_lock, pause, waiting, shared=True)
+
+    def removal(self, pause: Callable[[float], bool], waiting: Callable[[], None] = lambda: None) -> Lock:
+        """Return the lock under which records and artifacts are removed; free when nobody holds `in_use`."""
+        return Lock(self._removal_lock, pause, waiting)
+
+    @property
+    def _removal_lock(self) -> Path:
+        return self.local / "locks" / "removal.lock"
 
 
 def _open(root: str, cache: Path | None) -> tuple[Storage, Path]:

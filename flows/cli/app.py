@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fleetune.contracts.record import record
 from fleetune.errors import TryAgain
 from flows.cli.compare import compare
 from flows.cli.exit_codes import CommandGroup, Interrupted
 from flows.cli.join import join
 from flows.cli.models import models
-from flows.cli.options import CommonOptions, with_common_options
+from flows.cli.options import CommonOptions, with_common_options, with_options
 from flows.cli.service import down, up
 from flows.cli.solve import solve
+from flows.cli.store_commands import Run, diff, gc, runs, show, verify
 
 if TYPE_CHECKING:
     from fleetune.contracts.run_config import RunConfig
@@ -35,13 +37,9 @@ Sets = Annotated[
 ]
 Until = Annotated[str | None, typer.Option("--until", metavar="STAGE", help="End after this stage.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show which stages would run, and why; write nothing.")]
-Run = Annotated[
-    str,
-    typer.Argument(
-        help="Id of a run or its beginning; latest, previous; the name of a run file; ~N after it: the N-th before."
-    ),
+Force = Annotated[
+    bool, typer.Option("--force", help="Run stages even where nothing has changed: all, or those from --from on.")
 ]
-Stage = Annotated[str | None, typer.Argument(help="One stage of the run.")]
 
 
 def _version(asked: bool) -> None:
@@ -61,110 +59,46 @@ def _(
     """Options of the program itself."""
 
 
+@record
+class RunOptions(CommonOptions):
+    """The options of commands that run the pipeline."""
+
+    sets: Sets = None
+    force: Force = False
+    dry_run: DryRun = False
+
+
 @app.command()
-@with_common_options
-def run(
-    options: CommonOptions, config: Config, sets: Sets = None, until: Until = None, dry_run: DryRun = False
-) -> None:
+@with_options(RunOptions)
+def run(options: RunOptions, config: Config, until: Until = None) -> None:
     """Run the pipeline by a run file; stages whose key is known are reused."""
     from flows import configs
     from flows.context import StageSelection
 
-    _run_pipeline(options, configs.load(config, sets or ()), StageSelection(until=until), dry_run)
+    selection = StageSelection(until=until, force=options.force)
+    _run_pipeline(options, configs.load(config, options.sets or ()), selection)
 
 
 @app.command()
-@with_common_options
+@with_options(RunOptions)
 def rerun(
-    options: CommonOptions,
+    options: RunOptions,
     run: Run,
     from_stage: Annotated[
         str | None, typer.Option("--from", metavar="STAGE", help="Run again from this stage on.")
     ] = None,
     only: Annotated[str | None, typer.Option(metavar="STAGE", help="Run this stage and stop.")] = None,
-    sets: Sets = None,
-    dry_run: DryRun = False,
 ) -> None:
     """Run the config of an earlier run again, from a stage on and with changes if asked for."""
     from flows import configs
     from flows.context import StageSelection
 
     found = options.store().runs.load(run)
-    config = configs.with_changes(found.config, sets or (), found.id)
+    config = configs.with_changes(found.config, options.sets or (), found.id)
     until = found.stages[-1].stage if config.fleet.simulated and only is None else None  # it ends where it ended
     again = f"fleetune rerun ID{f' --only {only}' if only else ''}{options.root_option()}"
-    selection = StageSelection(from_stage=from_stage, only=only, until=until, rerun=found.id)
-    _run_pipeline(options, config, selection, dry_run, again)
-
-
-@app.command()
-@with_common_options
-def runs(options: CommonOptions) -> None:
-    """List all runs, newest first."""
-    from flows.cli import tables
-
-    found = options.store().runs.all()
-    if options.as_json:
-        options.print_json({"root": options.root, "runs": [tables.run_summary(record) for record in found]})
-    elif found:
-        tables.print_runs(options.console(), found)
-    else:
-        options.console().print(f"no runs in {options.root}; start one with: fleetune run configs/runs/demo.yaml")
-
-
-@app.command()
-@with_common_options
-def show(options: CommonOptions, run: Run, stage: Stage = None) -> None:
-    """Show a run and its results, or one stage with its artifacts."""
-    from flows.cli import tables
-    from flows.results import load_results, run_document, stage_document
-
-    store = options.store()
-    found = store.runs.load(run)
-    if stage is not None:
-        one = found.stage(stage)
-        artifacts = stage_document(store, one)
-        options.print_json(artifacts) if options.as_json else tables.print_stage(options.console(), one, artifacts)
-    elif options.as_json:
-        options.print_json(run_document(found, load_results(store, found)))
-    else:
-        tables.print_run(options.console(), found, load_results(store, found))
-
-
-@app.command()
-@with_common_options
-def verify(options: CommonOptions, run: Run) -> None:
-    """Hash every file of a run's artifacts again; the first bad one is named."""
-    from flows.cli.progress_display import show_progress
-
-    store = options.store()
-    found = store.runs.load(run)
-    checked = 0
-    with show_progress(options) as listener:
-        for kind, digest in found.outputs.items():
-            listener.report("verify", kind, checked, len(found.outputs))
-            store.verify(kind, digest)
-            checked += 1
-    if options.as_json:
-        options.print_json({"run": found.id, "artifacts": checked, "ok": True})
-    else:
-        options.console().print(f"{found.id}: every file of its {checked} artifacts is what was stored")
-
-
-@app.command()
-@with_common_options
-def diff(options: CommonOptions, run: Run, other: Run) -> None:
-    """Show the differences between two runs: config, stages, scores."""
-    from fleetune.contracts import json_io
-    from flows.cli import tables
-    from flows.results import diff_runs
-
-    store = options.store()
-    difference = diff_runs(store, store.runs.load(run), store.runs.load(other))
-    if options.as_json:
-        options.print_json(json_io.dump(difference))
-    else:
-        tables.print_difference(options.console(), difference)
+    selection = StageSelection(from_stage=from_stage, only=only, until=until, rerun=found.id, force=options.force)
+    _run_pipeline(options, config, selection, again)
 
 
 @app.command()
@@ -196,6 +130,11 @@ def cite(config: Config, sets: Sets = None) -> None:
     typer.echo("\n\n".join(citations(configs.load(config, sets or ()).strategy)))
 
 
+app.command()(runs)
+app.command()(show)
+app.command()(diff)
+app.command()(verify)
+app.command()(gc)
 app.command()(compare)
 app.command()(solve)
 app.command()(join)
@@ -204,9 +143,7 @@ app.command()(down)
 app.command()(models)
 
 
-def _run_pipeline(
-    options: CommonOptions, config: "RunConfig", selection: "StageSelection", dry_run: bool, again: str = ""
-) -> None:
+def _run_pipeline(options: RunOptions, config: "RunConfig", selection: "StageSelection", again: str = "") -> None:
     """Run the pipeline with a progress display, then print its results.
 
     `again` is the command that continues an interrupted run when the same command would not; ID stands for the run.
@@ -222,17 +159,17 @@ def _run_pipeline(
     with show_progress(options) as listener:
         context = RunContext(store=store, listen=listener.on_event)
         try:
-            record = api.run_with(context, config, selection, dry_run)
+            record = api.run_with(context, config, selection, options.dry_run)
         except KeyboardInterrupt:
             raise Interrupted(_resume_hint(listener.run, again)) from None
         except Exception as error:
             for line in tables.failure_lines(store, listener.run):
                 error.add_note(line)
             raise
-    results = None if dry_run else load_results(store, record)
+    results = None if options.dry_run else load_results(store, record)
     if options.as_json:
         options.print_json(run_document(record, results))
-    elif dry_run:
+    elif options.dry_run:
         options.console().print(tables.stages_table(record))
     else:
         tables.print_run_end(

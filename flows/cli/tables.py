@@ -1,6 +1,7 @@
 """Tables and lines that the commands print for people."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -13,9 +14,11 @@ from rich.text import Text
 
 from fleetune.contracts.plan import PlanResult
 from fleetune.errors import Refused
+from fleetune.formatting import size
 from fleetune.store import PromotionDecision, RunRecord, StageRecord, Store
 
 if TYPE_CHECKING:
+    from fleetune.store.garbage import Removal
     from flows.doctor import Finding
     from flows.results import Results, RunDifference
 
@@ -67,7 +70,7 @@ def _least_width(column: str, text: str) -> int:
 
 
 def _runs_table(rows: Sequence[dict[str, Text]], columns: Sequence[str]) -> Table:
-    table = _table(*columns)
+    table = new_table(*columns)
     for column in table.columns:
         column.no_wrap = column.header != "stages"
     for row in rows:
@@ -98,7 +101,7 @@ def _stages(run: RunRecord) -> str:
 def stages_table(run: RunRecord) -> Table:
     """Table of the stages of a run: reused or ran, in a dry run what would happen, and why."""
     planned = run.state == "planned"
-    table = _table("stage", "would" if planned else "state", "took", "why")
+    table = new_table("stage", "would" if planned else "state", "took", "why")
     for stage in run.stages:
         word, _, rest = stage.why.partition(": ")
         would = {"ran": "run", "reused": "be reused"}.get(stage.how, "")
@@ -162,7 +165,7 @@ def print_stage(console: Console, stage: StageRecord, answer: dict[str, Any]) ->
         console.print(f"reads   {kind} {digest}")
     for artifact in answer["artifacts"]:
         console.print(f"made    {artifact['kind']} in {artifact['folder']}")
-        table = _table("file", "bytes")
+        table = new_table("file", "bytes")
         table.columns[1].justify = "right"
         for file in artifact["files"]:
             table.add_row(file["path"], f"{file['bytes']:,}")
@@ -171,15 +174,15 @@ def print_stage(console: Console, stage: StageRecord, answer: dict[str, Any]) ->
 
 def print_difference(console: Console, difference: "RunDifference") -> None:
     """Print the differences between two runs side by side."""
-    settings = _table("setting", difference.first, difference.second)
+    settings = new_table("setting", difference.first, difference.second)
     for setting in difference.settings:
         settings.add_row(setting.key, _value(setting.first), _value(setting.second))
     console.print(settings if difference.settings else "their configs are the same")
-    stages = _table("stage", "outputs", "why")
+    stages = new_table("stage", "outputs", "why")
     for stage in difference.stages:
         stages.add_row(stage.stage, "same" if stage.same else "differ", stage.why)
     console.print(stages)
-    scores = _table("measured", difference.first, difference.second)
+    scores = new_table("measured", difference.first, difference.second)
     for score in difference.scores:
         scores.add_row(score.name, _number(score.first), _number(score.second))
     if difference.scores:
@@ -188,7 +191,7 @@ def print_difference(console: Console, difference: "RunDifference") -> None:
 
 def findings_table(findings: Sequence["Finding"]) -> Table:
     """Table of the findings of `fleetune doctor`."""
-    table = _table("", "", "")
+    table = new_table("", "", "")
     table.show_header = False
     for finding in findings:
         table.add_row(finding.topic, _state(finding.state), finding.words)
@@ -199,11 +202,11 @@ def _print_results(console: Console, results: "Results | None") -> None:
     if results is None:
         return
     metrics = results.metrics
-    table = _table(f"on {metrics.samples} samples not trained on", "before", "after")
+    table = new_table(f"on {metrics.samples} samples not trained on", "before", "after")
     for score in metrics.scores:
         table.add_row(f"{score.name} ({score.better} is better)", _number(score.before), _number(score.after))
     console.print(table)
-    table = _table("each round", "forecast", "measured", "error")
+    table = new_table("each round", "forecast", "measured", "error")
     table.add_row(
         "time",
         f"{metrics.forecast_round_s:.3f} s",
@@ -220,7 +223,28 @@ def _print_results(console: Console, results: "Results | None") -> None:
     console.print(f"model   {results.model}")
 
 
-def _table(*headings: str) -> Table:
+def print_removal(console: Console, removal: "Removal") -> None:
+    """Print what `fleetune gc` removed, or would, the runs that stay and why, and what it left alone."""
+    counted = Counter(one.what for one in removal.removed)
+    named = [f"{many} {word}{'s' if many > 1 and word != 'unfinished work' else ''}" for word, many in counted.items()]
+    verb = "would free" if removal.dry_run else "freed"
+    console.print(f"{verb} {size(removal.freed_bytes)}: {', '.join(named)}" if named else "nothing to remove")
+    table = new_table("removed" if not removal.dry_run else "would remove", "", "size")
+    for one in removal.removed:
+        table.add_row(one.what, one.path, size(one.bytes))
+    if removal.dry_run and removal.removed:
+        console.print(table)
+    kept = new_table("kept", "because it is")
+    for run in removal.kept:
+        kept.add_row(run.run, run.why)
+    if removal.kept:
+        console.print(kept)
+    for left in removal.left:
+        console.print(f"left alone: {left.path}: {left.why}")
+
+
+def new_table(*headings: str) -> Table:
+    """A table with these headings; long words are broken, not cut."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for heading in headings:
         table.add_column(heading, overflow="fold")
@@ -232,13 +256,19 @@ def _state(state: str) -> Text:
 
 
 def _local_time(moment: str) -> str:
-    return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S}"
+    try:
+        return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S}"
+    except ValueError:  # a damaged record
+        return moment
 
 
 def _duration(started: str | None, ended: str | None) -> str:
     if not started or not ended:
         return ""
-    return f"{(datetime.fromisoformat(ended) - datetime.fromisoformat(started)).total_seconds():.1f} s"
+    try:
+        return f"{(datetime.fromisoformat(ended) - datetime.fromisoformat(started)).total_seconds():.1f} s"
+    except (ValueError, TypeError):  # a damaged record
+        return ""
 
 
 def _value(value: Any) -> str:
@@ -250,7 +280,7 @@ def _number(value: float | None) -> str:
 
 
 def _bytes(amount: float) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if amount >= size:
-            return f"{amount / size:.2f} {unit}"
+    for unit, unit_bytes in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if amount >= unit_bytes:
+            return f"{amount / unit_bytes:.2f} {unit}"
     return f"{amount:.0f} B"

@@ -18,7 +18,7 @@ from tests.cli.conftest import Call, add_run, document
 
 def test_no_runs(call: Call, root: Path) -> None:
     """Without runs the list is empty, names the command that starts one, and no folder is created."""
-    assert document(call("runs", "--json")) == {"root": str(root), "runs": []}
+    assert document(call("runs", "--json")) == {"root": str(root), "runs": [], "more": 0}
     assert "no runs in" in call("runs").stdout
     assert not root.exists()
 
@@ -115,7 +115,12 @@ def test_show_stage(call: Call, root: Path) -> None:
 def test_verify(call: Call, root: Path) -> None:
     """An untouched run is verified; one changed byte is named by its file, with exit code 64."""
     run = add_run(root, 1)
-    assert document(call("verify", "small-1", "--json")) == {"run": "small-1", "artifacts": 2, "ok": True}
+    assert document(call("verify", "small-1", "--json")) == {
+        "run": "small-1",
+        "artifacts": 2,
+        "bytes": 426,
+        "ok": True,
+    }
     assert "every file of its 2 artifacts is what was stored" in call("verify", "latest").stdout
     bad = Store(root).folder("evaluation", run.outputs["evaluation"]) / "report.html"
     bad.write_text("<html>.</html>"[:13])
@@ -186,7 +191,9 @@ def test_a_run_without_prepare_is_refused_by_name(call: Call, root: Path) -> Non
     add_run_without_prepare(root)
     shown = call("show", "old-1", "prepare")
     assert (shown.exit_code, shown.stderr) == (
-        64, "run old-1: no stage 'prepare'; it has discover, profile, plan, train, evaluate\n"
+        64,
+        "run old-1: no stage 'prepare'; it has discover, profile, plan, train, evaluate; "
+        "artifacts that are drawn: plan, fleet, profile, metrics, events\n",
     )  # fmt: skip
     refused = call("rerun", "old-1", "--from", "train", "--dry-run")
     assert refused.exit_code == 64

@@ -1,0 +1,137 @@
+"""The commands that look into the store: `runs`, `show`, `diff`, `verify`; and `gc`, which removes old runs."""
+
+import time
+from typing import Annotated
+
+import typer
+
+from flows.cli.options import CommonOptions, with_common_options
+
+Run = Annotated[
+    str,
+    typer.Argument(
+        help="Id of a run or its beginning; latest, previous; the name of a run file; ~N after it: the N-th before."
+    ),
+]
+What = Annotated[
+    str | None, typer.Argument(help="plan, fleet, profile, metrics or events: drawn; or a stage: its files and log.")
+]
+LISTED = 50
+"""Runs that are listed unless --limit says otherwise."""
+
+
+@with_common_options
+def runs(
+    options: CommonOptions,
+    name: Annotated[
+        str, typer.Option(metavar="NAME", help="Only runs of this run file; `demo*` matches several.")
+    ] = "",
+    state: Annotated[
+        list[str] | None,
+        typer.Option(metavar="STATE", help="Only runs in this state: running, done, failed, interrupted. Repeatable."),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help=f"At most so many; 0: all. [{LISTED}; all with --json]")
+    ] = None,
+) -> None:
+    """List runs, newest first."""
+    from flows.cli import tables
+    from flows.results import list_runs
+
+    most = limit if limit is not None else 0 if options.as_json else LISTED
+    listed = list_runs(options.store(), name=name, states=tuple(state or ()), limit=most)
+    out = options.console()
+    if options.as_json:
+        found = [tables.run_summary(record) for record in listed.runs]
+        options.print_json({"root": options.root, "runs": found, "more": listed.more})
+    elif listed.runs:
+        tables.print_runs(out, listed.runs)
+        if listed.more:
+            out.print(f"and {listed.more} more; --limit 0 lists all")
+    elif name or state:
+        out.print(f"no such runs in {options.root}")
+    else:
+        out.print(f"no runs in {options.root}; start one with: fleetune run configs/runs/demo.yaml")
+
+
+@with_common_options
+def show(options: CommonOptions, run: Run, what: What = None) -> None:
+    """Show a run and its results; draw one of its artifacts; or show one stage with its files."""
+    from flows.cli import tables
+    from flows.results import load_results, run_document
+
+    store = options.store()
+    found = store.runs.load(run)
+    if what is not None:
+        from flows.cli.show_artifact import show_artifact
+
+        show_artifact(options, store, found, what)
+    elif options.as_json:
+        options.print_json(run_document(found, load_results(store, found)))
+    else:
+        tables.print_run(options.console(), found, load_results(store, found))
+
+
+@with_common_options
+def verify(options: CommonOptions, run: Run) -> None:
+    """Hash every file of a run's artifacts again; the first bad one is named."""
+    from fleetune.formatting import rate, size
+    from flows.cli.progress_display import show_progress
+
+    store = options.store()
+    found = store.runs.load(run)
+    checked, hashed_bytes, begun_s = 0, 0, time.monotonic()
+    with show_progress(options) as listener:
+        for kind, digest in found.outputs.items():
+            listener.report("verify", kind, checked, len(found.outputs))
+            store.verify(kind, digest)
+            hashed_bytes += sum(file.bytes for file in store.manifest(kind, digest).files)
+            checked += 1
+    speed_bytes_per_s = hashed_bytes / max(time.monotonic() - begun_s, 1e-9)
+    if options.as_json:
+        options.print_json({"run": found.id, "artifacts": checked, "bytes": hashed_bytes, "ok": True})
+    else:
+        said = f"{size(hashed_bytes)}, {rate(speed_bytes_per_s)}"
+        options.console().print(f"{found.id}: every file of its {checked} artifacts is what was stored ({said})")
+
+
+@with_common_options
+def diff(options: CommonOptions, run: Run, other: Run) -> None:
+    """Show the differences between two runs: config, stages, scores."""
+    from fleetune.contracts import json_io
+    from flows.cli import tables
+    from flows.results import diff_runs
+
+    store = options.store()
+    difference = diff_runs(store, store.runs.load(run), store.runs.load(other))
+    if options.as_json:
+        options.print_json(json_io.dump(difference))
+    else:
+        tables.print_difference(options.console(), difference)
+
+
+@with_common_options
+def gc(
+    options: CommonOptions,
+    keep: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Runs that stay: the N newest, and N that are done.")
+    ] = 20,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed; remove nothing.")] = False,
+) -> None:
+    """Remove old runs, and the artifacts and unfinished work that only they need."""
+    from fleetune.contracts import json_io
+    from fleetune.store.garbage import remove_old_runs
+    from flows.cli import tables
+
+    def pause(seconds: float) -> bool:
+        time.sleep(seconds)
+        return False
+
+    def waiting() -> None:
+        typer.echo("waits while a run takes artifacts from the store", err=True)
+
+    done = remove_old_runs(options.store(), keep, dry_run=dry_run, pause=pause, waiting=waiting)
+    if options.as_json:
+        options.print_json({**json_io.dump(done), "freed_bytes": done.freed_bytes})
+    else:
+        tables.print_removal(options.console(), done)
