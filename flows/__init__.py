@@ -3,6 +3,6 @@
 A run: `api.py` (Python) or `finetune.py` (Prefect flow) -> `runner.py` (each stage) -> `cache_policy.py` (reuse or run)
 -> `attempt.py` (the stage's process); `tracking.py` keeps record and events.
 
-May import: stages and every package of fleetune. Rejected: an engine of our own, because Prefect has scheduling,
+Rejected: an engine of our own, because Prefect has scheduling,
 retries and a user interface; and stages called in this process, because a stage must also run elsewhere.
 """

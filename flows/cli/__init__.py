@@ -1,7 +1,6 @@
 """The command line `fleetune`: calls the pipeline and the store, and prints for people or (--json) for programs.
 
-May import: flows and everything below; only commands that need Prefect or torch import them, so that help appears
-at once. Rejected: argparse, which has no tables, progress bars or completion.
+Only commands that need Prefect or torch import them, so that help appears at once. Rejected: argparse, which has no tables, progress bars or completion.
 """
 
 import os

@@ -2,6 +2,4 @@
 
 A keeper process holds a lock of the store, starts Prefect's server and a worker as children, and starts them again when
 they end. The server also shows the store's files over HTTP. Everything listens on loopback.
-
-May import: fleetune.store, fleetune.launching, fleetune.contracts, fleetune.errors, flows, prefect.
 """

@@ -116,15 +116,6 @@ def connect(engine: Engine | None, environment: Mapping[str, str] = os.environ) 
     return client
 
 
-def has_image(client: docker.DockerClient, image: str) -> bool:
-    """True if the engine has the image; nothing is pulled."""
-    try:
-        client.images.get(image)
-    except NotFound:
-        return False
-    return True
-
-
 def find_image(client: docker.DockerClient, engine_name: str, image: str = IMAGE) -> Image:
     """An image of an engine by name; Refused, with the images it has, where it is missing."""
     try:

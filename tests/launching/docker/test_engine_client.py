@@ -248,7 +248,6 @@ def test_find_image(tmp_path: Path) -> None:
                 id="sha256:1", mounted=False, architecture="arm64"
             )
             assert engine_client.find_image(client, "pi", "fleetune-mounted").mounted
-            assert engine_client.has_image(client, "zoo") and not engine_client.has_image(client, "fleetune-train")
             has = r"engine pi has no image fleetune-train; it has fleetune-mounted, zoo; run make images \(or docker"
             with pytest.raises(Refused, match=has):
                 engine_client.find_image(client, "pi")
