@@ -1,6 +1,7 @@
 """The command line `fleetune`: calls the pipeline and the store, and prints for people or (--json) for programs.
 
-Only commands that need Prefect or torch import them, so that help appears at once. Rejected: argparse, which has no tables, progress bars or completion.
+Only commands that need Prefect or torch import them, so that help appears at once. Rejected: argparse, which has no
+tables, progress bars or completion.
 """
 
 import os
