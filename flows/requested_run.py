@@ -3,9 +3,11 @@ base, so that a copy of the flow run repeats the same config."""
 
 import datetime
 import re
+from contextlib import suppress
 from typing import Any
 
 from coolname import data as coolname_data
+from httpx import HTTPError  # of Prefect's client
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
@@ -23,6 +25,7 @@ from flows.preflight import predict_run
 from flows.promotion import command, same_as_last
 from flows.run_log import RunLog
 from flows.runner import Runner
+from flows.service.automations import name_skipped
 from flows.service.schedules import late_s
 from flows.stage_tasks import failed_state, perform
 from stages.catalog import STAGES
@@ -34,7 +37,19 @@ NAME_OF_FORM = re.compile(r"[A-Z][a-z]+-[A-Z][A-Za-z' -]*")
 
 
 def run_request(request: RunRequest, root: str) -> State[Any]:
-    """Run what `request` asks for, with the store at `root`, as the body of the current flow run."""
+    """Run what `request` asks for, with the store at `root`, as the body of the current flow run.
+
+    Runs that were not started beside it are named Skipped at its end: the automation that does so learns of runs which
+    a schedule planned minutes before only a quarter of an hour later.
+    """
+    try:
+        return _run(request, root)
+    finally:
+        with suppress(HTTPError), get_client(sync_client=True) as client:
+            name_skipped(client)
+
+
+def _run(request: RunRequest, root: str) -> State[Any]:
     log = RunLog(get_run_logger(), quiet=FOLLOWERS)
     if (skipped := _skipped(request.base)) is not None:
         return skipped

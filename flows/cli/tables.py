@@ -60,8 +60,8 @@ def print_promotions(console: Console, promoted: Sequence[PromotionDecision], mo
         start = f"from {one.start[:12]}" if one.start else "from the model of its config"
         console.print(Text(f"{one.name} {one.number}  {_local_time(one.decided)}  {one.run}"))
         facts = f"{one.checkpoint[:12]} {start}, data {one.data[:12]}, {one.why}"
-        console.print(Padding(Text(facts), (0, 0, 0, 2)), soft_wrap=False)
-        console.print(Padding(Text(model or "gone from the store"), (0, 0, 0, 2)), soft_wrap=False)
+        console.print(f"  {facts}")
+        console.print(f"  {model or 'gone from the store'}")
 
 
 def _least_width(column: str, text: str) -> int:

@@ -14,15 +14,20 @@ from prefect.automations import (
     SendNotification,
 )
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.objects import StateType
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateName
+from prefect.client.schemas.objects import State, StateType
+from prefect.client.schemas.sorting import FlowRunSort
+from prefect.states import Cancelled
 
 from flows.service.failure_log import FailureLog
 
 RETRIES = 2
 """How often a run that ended in TryAgain is started again."""
 MOST_STARTS = 100
+PAGE = 100
 LIMIT_REACHED = "Deployment concurrency limit reached."
 """What Prefect says of a run that it did not start beside another."""
+SKIPPED = "another run was in progress, and one runs at a time; next: fleetune runs"
 FAILURES = "failures"
 """Name of the blocks that are told of failures: our log, and any notification block that the user saves so."""
 OF_A_DEPLOYMENT = ResourceSpecification({"prefect.resource.role": "tag", "prefect.resource.id": "prefect.tag.fleetune"})
@@ -43,7 +48,7 @@ def automations(blocks: list[UUID]) -> list[AutomationCore]:
                 ChangeFlowRunState(
                     name="Skipped",
                     state=StateType.CANCELLED,
-                    message="another run was in progress, and one runs at a time; next: fleetune runs",
+                    message=SKIPPED,
                     force=True,
                 )
             ],
@@ -82,6 +87,16 @@ def update_automations(client: SyncPrefectClient) -> None:
             client.create_automation(wanted)
         elif _plain(found[0]) != _plain(wanted):
             client.update_automation(found[0].id, wanted.model_copy(update={"enabled": found[0].enabled}))
+
+
+def name_skipped(client: SyncPrefectClient) -> None:
+    """Name the newest runs Skipped that Prefect cancelled because another one ran."""
+    cancelled = FlowRunFilter(state=FlowRunFilterState(name=FlowRunFilterStateName(any_=["Cancelled"])))
+    newest = client.read_flow_runs(flow_run_filter=cancelled, limit=PAGE, sort=FlowRunSort.EXPECTED_START_TIME_DESC)
+    skipped: State[Any] = Cancelled(name="Skipped", message=SKIPPED)
+    for run in newest:
+        if run.state is not None and run.state.message == LIMIT_REACHED:
+            client.set_flow_run_state(run.id, skipped, force=True)
 
 
 def _blocks(client: SyncPrefectClient) -> list[UUID]:

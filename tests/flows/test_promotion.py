@@ -1,6 +1,7 @@
 """Promotion: what a run starts from, and when its model is the next one to start from."""
 
 import dataclasses
+import json
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -216,3 +217,20 @@ def test_without_promote_nothing_happens(nights: Nights) -> None:
     plain = dataclasses.replace(config(), promote=None)
     record = nights.run(plain, 2.0, 1.0)
     assert decide(nights.store, record, lambda seconds: True) is None and nights.store.promotions.names() == []
+
+
+def test_models_are_listed(nights: Nights) -> None:
+    """`fleetune models` names the run, data, scores and folder of each promoted model, and of nothing else."""
+    from typer.testing import CliRunner
+
+    from flows.cli.app import app
+
+    root = ["--root", nights.store.root]
+    runner = CliRunner()
+    assert "no promoted models" in runner.invoke(app, ["models", *root]).output
+    good, bad = (nights.decided(nights.run(config(), 2.0, after)) for after in (1.0, 3.0))
+    listed = json.loads(runner.invoke(app, ["models", "--json", *root]).output)["models"]
+    assert [one["run"] for one in listed] == [good.run] and listed[0]["data"] == good.data
+    assert (Path(listed[0]["model"]) / "weights").is_file() and listed[0]["scores"][0]["after"] == 1.0
+    shown = runner.invoke(app, ["models", *root]).output
+    assert good.run in shown and "loss 2 before and 1 after" in shown and bad.run not in shown
