@@ -1,12 +1,14 @@
 """A client of a running service: its commands, and Prefect's API as the UI calls it."""
 
 import base64
+import http
 import json
 import os
 import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -46,7 +48,7 @@ class ServiceClient:
         return done
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        """One call of Prefect's API."""
+        """One call of Prefect's API, made again while it says 503 because its SQLite file is locked."""
         request = urllib.request.Request(
             f"{self.record.api}{path}",
             method=method,
@@ -55,8 +57,7 @@ class ServiceClient:
         )
         if auth_string := self.files.auth_string(self.record):
             request.add_header("Authorization", "Basic " + base64.b64encode(auth_string.encode()).decode())
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            content = answer.read()
+        content = self.until(lambda: _answer(request))[0]
         return json.loads(content) if content else None
 
     def start(self, flow: str = "finetune", **parameters: Any) -> str:
@@ -100,3 +101,15 @@ class ServiceClient:
         """A port that is free now."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             return int(listener.getsockname()[1])
+
+
+def _answer(request: urllib.request.Request) -> list[bytes]:
+    """The content of the answer; nothing where the server is busy."""
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return [answer.read()]
+    except urllib.error.HTTPError as error:
+        if error.code != http.HTTPStatus.SERVICE_UNAVAILABLE:
+            raise
+        error.close()
+        return []

@@ -1,0 +1,163 @@
+"""What people do in the browser works: the form, a run and its artifacts, a copy, a schedule, cancel and retry."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from playwright.sync_api import expect
+
+from fleetune.store import RunRecord, Store
+from flows.form.choices import AS_GIVEN, STAGE_NAMES, names_in
+from tests.browser.ui import Ui
+from tests.flows.service.client import ServiceClient
+
+pytestmark = pytest.mark.slow
+
+BASE = "asteroid-b"
+"""A run file of simulated devices: it ends after `plan` in seconds."""
+MODEL, DATA = "vit-tiny", "digits"
+"""A model that is prepared and profiled sooner than the run file's, and images of its size."""
+FORM_PIXELS = 1900
+"""Height of the form at 1400 pixels of width; Prefect gives a field with its help about 98."""
+EVERY_S = "20"
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+def run_of(service: ServiceClient, flow_run: dict[str, Any]) -> RunRecord:
+    """The run in the store that a flow run has made."""
+    return Store(str(service.root)).runs.load(flow_run["parameters"]["base"])
+
+
+def completed_automatic_runs(service: ServiceClient) -> Any:
+    """Flow runs that a schedule has started and that have ended well."""
+    found = service.call("POST", "/flow_runs/filter", {"flow_runs": {"state": {"type": {"any_": ["COMPLETED"]}}}})
+    return [run for run in found if run["auto_scheduled"]]
+
+
+def started_by_hand(service: ServiceClient) -> set[str]:
+    """Ids of flow runs that no schedule has made."""
+    return {run["id"] for run in service.call("POST", "/flow_runs/filter", {}) if not run["auto_scheduled"]}
+
+
+def schedules(service: ServiceClient) -> set[str]:
+    """Paths of the deployment's schedules in Prefect's API."""
+    deployment = service.call("GET", "/deployments/name/finetune/finetune")
+    return {f"/deployments/{deployment['id']}/schedules/{each['id']}" for each in deployment["schedules"]}
+
+
+def test_a_run_by_the_form(ui: Ui, service: ServiceClient) -> None:
+    """The form offers every strategy and stage; what was chosen is run, and its page leads to the store."""
+    ui.open_form()
+    assert ui.options("strategy") == [AS_GIVEN, *names_in("strategies")]
+    assert ui.options("until")[1:] == STAGE_NAMES
+    ui.field("base").fill(BASE)
+    ui.choose("strategy", "dp")
+    ui.choose("model", MODEL)
+    ui.choose("data", DATA)
+    ui.choose("until", "plan")
+    ui.field("rounds").fill("3")
+    run = ui.submit()
+    ui.open_run(run)
+    ui.expect_state("Completed")
+    expect(ui.main.get_by_text("asteroid-b · dp · 3 rounds").first).to_be_visible()
+    made = run_of(service, service.flow_run(run))
+    assert (made.config.strategy.name, made.config.training.rounds) == ("dp", 3)
+    ui.page.get_by_role("tab", name="Artifacts").click()
+    ui.main.get_by_role("link", name="asteroid-b-overview").click()
+    ui.main.locator("a[href*='/artifacts/artifact/']").first.click()
+    expect(ui.main.get_by_role("table").filter(has_text="prepare").first).to_be_visible()
+    link = ui.main.get_by_role("link", name=made.id).first.get_attribute("href")
+    ui.page.goto(str(link))
+    expect(ui.page.get_by_text(made.id).first).to_be_visible()
+
+
+def test_wrong_values_are_refused_in_the_form(ui: Ui, service: ServiceClient) -> None:
+    """A number below its bound and a change that is no KEY=VALUE are said in the form, and no run exists."""
+    ui.open_form()
+    before = started_by_hand(service)
+    ui.field("rounds").fill("-3")
+    ui.button("Submit").click()
+    assert "greater than or equal to 0" in ui.field("rounds").evaluate("field => field.validationMessage")
+    ui.field("rounds").fill("0")
+    ui.button("Add item").click()
+    ui.main.get_by_role("group").filter(has=ui.button("Add item")).get_by_role("textbox").fill("nonsense")
+    ui.button("Submit").click()
+    expect(ui.main.get_by_text("'nonsense' does not match").first).to_be_visible()
+    assert started_by_hand(service) == before
+
+
+def test_the_form_is_short(ui: Ui) -> None:
+    """The whole form fits two screens of 1080 pixels, at 1400 pixels of width."""
+    ui.open_form()
+    assert ui.form_height() <= FORM_PIXELS
+
+
+def test_a_copy_reads_the_past_runs_config(ui: Ui, service: ServiceClient, tmp_path: Path) -> None:
+    """`Copy to new run` with another strategy runs from `plan` on the past run's config, not on today's run file."""
+    for folder in ("fleets", "models", "data", "strategies", "devices"):
+        (tmp_path / folder).symlink_to(CONFIGS / folder)
+    file = tmp_path / "runs" / "mine.yaml"
+    file.parent.mkdir()
+    plain = {
+        **yaml.safe_load((CONFIGS / "runs" / f"{BASE}.yaml").read_text()),
+        "name": "mine",
+        "model": MODEL,
+        "data": DATA,
+        "seed": 1,
+    }
+    file.write_text(yaml.safe_dump(plain))
+    first = service.ended(service.start(base=str(file), until="plan"))
+    assert first["state_name"] == "Completed", first["state"]["message"]
+    file.write_text(yaml.safe_dump({**plain, "seed": 2}))
+
+    ui.open_run(first["id"])
+    ui.choose_in_menu("Copy to new run")
+    expect(ui.field("base")).to_have_value(first["parameters"]["base"])
+    ui.choose("strategy", "dp")
+    ui.choose("start_from", "plan")
+    copy = ui.submit()
+    ui.open_run(copy)
+    ui.expect_state("Completed")
+    made = run_of(service, service.flow_run(copy))
+    assert (made.config.seed, made.config.strategy.name) == (1, "dp")
+    assert service.tasks(copy)["profile"] == "Cached" and made.stage("plan").how == "ran"
+
+
+def test_a_schedule_fires_and_reuses(ui: Ui, service: ServiceClient) -> None:
+    """A schedule that was saved in the dialog starts runs by itself, which reuse what is stored."""
+    first = service.ended(service.start(base=BASE, model=MODEL, data=DATA, until="plan"))
+    assert first["state_name"] == "Completed", first["state"]["message"]
+    before = schedules(service)
+    ui.open_deployment()
+    ui.button("Schedule").click()
+    dialog = ui.page.get_by_role("dialog")
+    dialog.get_by_label("Value").fill(EVERY_S)
+    dialog.get_by_role("combobox", name="Interval").click()
+    ui.page.get_by_role("option", name="Seconds").click()
+    ui.field("base", dialog).fill(BASE)
+    ui.choose("model", MODEL, dialog)
+    ui.choose("data", DATA, dialog)
+    ui.choose("until", "plan", dialog)
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog).to_be_hidden()
+    (added,) = schedules(service) - before
+    try:
+        fired = service.until(lambda: completed_automatic_runs(service))[0]
+    finally:
+        service.call("DELETE", added)
+    assert service.tasks(fired["id"])["plan"] == "Cached"
+
+
+def test_cancel_and_retry(ui: Ui, service: ServiceClient) -> None:
+    """Cancel ends a run in the middle of a stage; Retry goes on from the stages that had ended."""
+    run = service.start(base=BASE, model="mobilenet-v2", until="profile")
+    ui.open_run(run)
+    expect(ui.page.get_by_text("profile: started")).to_be_visible(timeout=120_000)
+    ui.choose_in_menu("Cancel")
+    ui.confirm("Cancel Flow Run")
+    ui.expect_state("Cancelled")
+    ui.choose_in_menu("Retry")
+    ui.confirm("Retry")
+    ui.expect_state("Completed")
+    assert service.tasks(run)["prepare"] == "Cached"
