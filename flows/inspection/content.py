@@ -11,7 +11,7 @@ from fleetune.contracts.record import record
 from fleetune.errors import FleetuneError
 from fleetune.formatting import number
 from fleetune.monitoring import EventSummary
-from fleetune.store import RunRecord, Store
+from fleetune.store import PromotionDecision, RunRecord, Store
 
 T = TypeVar("T")
 
@@ -67,6 +67,14 @@ def result_of(store: Store, run: RunRecord) -> RunContent:
         events=None,
         evaluation=_read(store, run, EvaluationMetrics, "evaluation", "evaluation.json"),
     )
+
+
+def decisions(store: Store, name: str) -> dict[str, PromotionDecision]:
+    """Run -> what was decided about its model, for the runs of a config; empty when that cannot be read."""
+    try:
+        return {decided.run: decided for decided in store.promotions.history(name)}
+    except (FleetuneError, OSError):
+        return {}
 
 
 def gain(score: Score) -> str:

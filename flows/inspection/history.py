@@ -1,8 +1,10 @@
 """The history of a config: a row for each of its runs, newest first."""
 
+from collections.abc import Mapping
+
 from fleetune.store import RunRecord, Store
 from flows.inspection import difference
-from flows.inspection.content import RunContent, gain, result_of, round_seconds
+from flows.inspection.content import RunContent, decisions, gain, result_of, round_seconds
 from flows.inspection.links import StoreLinks
 from flows.inspection.overview import moment, state_text
 from flows.inspection.page import Page, page, plain, table, unbroken
@@ -16,7 +18,8 @@ def history(store: Store, run: RunRecord, links: StoreLinks) -> Page:
     others = [other for other in store.runs.named(run.config.name) if other.id != run.id]
     runs = sorted([run, *others], key=lambda one: (one.started, one.id), reverse=True)
     pairs = list(zip(runs, [*runs[1:], None], strict=True))[:MOST_RUNS]
-    rows = [_row(store, one, before, links) for one, before in pairs]
+    promoted = {name: decided.promoted for name, decided in decisions(store, run.config.name).items()}
+    rows = [(*_row(store, one, before, links), _state(one, promoted)) for one, before in pairs]
     ended = {state: sum(one.state == state for one in runs) for state in ("done", "failed", "interrupted", "running")}
     counted = ", ".join(f"{count} {state}" for state, count in ended.items() if count)
     headings = ("run", "when", "strategy", "changed", "score", "a round", "state")
@@ -38,8 +41,13 @@ def _row(store: Store, run: RunRecord, before: RunRecord | None, links: StoreLin
         plain(changed),
         _score(content),
         _round(content),
-        plain(state_text(run)),
     )
+
+
+def _state(run: RunRecord, promoted: Mapping[str, bool]) -> str:
+    """The state of a run, and what was decided about its model."""
+    decided = {name: ", promoted" if yes else ", not better" for name, yes in promoted.items()}
+    return plain(state_text(run) + decided.get(run.id, ""))
 
 
 def _score(content: RunContent) -> str:

@@ -11,9 +11,10 @@ from fleetune.monitoring.event_log import DONE
 from fleetune.store import RunRecord, StageRecord, Store
 from flows import configs
 from flows.inspection import difference
-from flows.inspection.content import RunContent, content_of, gain, round_seconds
+from flows.inspection.content import RunContent, content_of, decisions, gain, round_seconds
 from flows.inspection.links import StoreLinks
 from flows.inspection.page import Page, code, page, picture, plain, table, unbroken
+from flows.promotion import command
 from flows.tracking import reason
 
 
@@ -25,6 +26,7 @@ def overview(store: Store, run: RunRecord, base: RunRecord | None, links: StoreL
         _state(run, links),
         _failure(run),
         *_results(content),
+        _promotion(store, run),
         _links(run, links),
         "## Stages",
         _stages(run, links),
@@ -33,7 +35,7 @@ def overview(store: Store, run: RunRecord, base: RunRecord | None, links: StoreL
         *_loss(content),
         *_fleet(content),
         *_events(content),
-        _commands(run, links),
+        _commands(store, run),
     ]
     return page(parts, _description(run, content))
 
@@ -176,13 +178,18 @@ def _events(content: RunContent) -> Iterable[str]:
     yield "\n".join(f"- {plain(failure)}" for failure in events.failures) or "Nothing went wrong."
 
 
-def _commands(run: RunRecord, links: StoreLinks) -> str:
+def _commands(store: Store, run: RunRecord) -> str:
     """Commands that look further, or go on."""
-    on = "" if links.root.endswith("/runs") else f" --root {links.root}"
-    commands = [f"fleetune show {run.id}{on}"]
-    if run.state in ("failed", "interrupted"):
-        commands.append(f"fleetune rerun {run.id}{on}")
-    return "On the command line: " + ", ".join(code(command) for command in commands)
+    words = [f"show {run.id}", *([f"rerun {run.id}"] if run.state in ("failed", "interrupted") else [])]
+    return "On the command line: " + ", ".join(code(command(store, word)) for word in words)
+
+
+def _promotion(store: Store, run: RunRecord) -> str:
+    """Whether the run's model was promoted, and why; empty while that is not decided."""
+    decided = decisions(store, run.config.name).get(run.id) if run.config.promote is not None else None
+    if decided is None:
+        return ""
+    return f"**{'Promoted' if decided.promoted else 'Not promoted'}**: {plain(decided.why)}."
 
 
 def moment(when: str) -> str:

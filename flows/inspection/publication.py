@@ -3,6 +3,7 @@
 They are published beside the run: a server that is slow, gone or full neither fails nor delays its stages.
 """
 
+import functools
 import logging
 import re
 import threading
@@ -42,6 +43,7 @@ class Publication:
         self._logger = logger
         self._due, self._over = threading.Event(), threading.Event()
         self._state = ""
+        self._base = functools.cache(lambda: base_of(runner.context.store, runner.record, runner.rerun_of))
         self._overview: UUID | None = None
         self._worker = threading.Thread(target=self._work, name="publication", daemon=True)
 
@@ -90,7 +92,7 @@ class Publication:
 
     def _publish_overview(self) -> None:
         run, store = self._record(), self._runner.context.store
-        page = overview(store, run, base_of(store, run, self._runner.rerun_of), links_of(store))
+        page = overview(store, run, self._base(), links_of(store))
         if self._overview is None:
             self._overview = create(page, f"{run.config.name}-overview", self._flow_run)
             return

@@ -11,7 +11,8 @@ import pytest
 from markdown_it import MarkdownIt
 
 from fleetune.contracts.metrics import TimelineRow
-from fleetune.store import Store
+from fleetune.contracts.run_config import PromotionRequest
+from fleetune.store import PromotionDecision, Store
 from flows.inspection.history import history
 from flows.inspection.links import StoreLinks, links_of
 from flows.inspection.overview import overview
@@ -147,6 +148,31 @@ def test_the_history_of_a_config(store: Store) -> None:
     assert "nothing" in rows[0] and "accuracy 0.860 (+0.76)" in rows[0] and "done" in rows[0]
     assert "training.rounds 20 → 60" in rows[1] and "forecast" in rows[1] and "failed" in rows[1]
     assert page.description == "3 runs: 2 done, 1 failed"
+
+
+def test_a_promoted_model_says_so(store: Store) -> None:
+    """The pages have the decision about a run's model; a damaged record of decisions takes only that from them."""
+    run = kept(store, "by.hand-1", config=replace(config(), promote=PromotionRequest(score="loss")))
+    assert "romoted" not in overview(store, run, None, LINKS).markdown
+    digest = run.outputs["checkpoint"]
+    store.promotions.append(
+        PromotionDecision(
+            name="by.hand",
+            run=run.id,
+            promoted=True,
+            checkpoint=digest,
+            origin="0" * 64,
+            data=digest,
+            scores=(),
+            why="loss 2.31 before and 0.41 after",
+            decided="2026-01-02T12:00:05+00:00",
+        )
+    )
+    assert "**Promoted**: loss 2.31 before" in overview(store, run, None, LINKS).markdown
+    assert "done, promoted" in history(store, run, LINKS).markdown
+    next((store.local / "promotions").rglob("*.json")).write_text("{")
+    assert "romoted" not in overview(store, run, None, LINKS).markdown
+    assert "| done |" in history(store, run, LINKS).markdown
 
 
 def test_the_prediction_of_a_dry_run(store: Store) -> None:
