@@ -153,7 +153,7 @@ def test_the_history_of_a_config(store: Store) -> None:
 def test_a_promoted_model_says_so(store: Store) -> None:
     """The pages have the decision about a run's model; a damaged record of decisions takes only that from them."""
     run = kept(store, "by.hand-1", config=replace(config(), promote=PromotionRequest(score="loss")))
-    assert "romoted" not in overview(store, run, None, LINKS).markdown
+    assert "romoted**" not in overview(store, run, None, LINKS).markdown
     digest = run.outputs["checkpoint"]
     store.promotions.append(
         PromotionDecision(
@@ -171,7 +171,7 @@ def test_a_promoted_model_says_so(store: Store) -> None:
     assert "**Promoted**: loss 2.31 before" in overview(store, run, None, LINKS).markdown
     assert "done, promoted" in history(store, run, LINKS).markdown
     next((store.local / "promotions").rglob("*.json")).write_text("{")
-    assert "romoted" not in overview(store, run, None, LINKS).markdown
+    assert "romoted**" not in overview(store, run, None, LINKS).markdown
     assert "| done |" in history(store, run, LINKS).markdown
 
 
