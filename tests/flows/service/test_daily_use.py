@@ -1,0 +1,122 @@
+"""Schedules and automations on a real server: runs fire, are skipped, retried and told of."""
+
+import datetime
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.service.automations import RETRIES
+from tests.flows.service.client import ENDED, ServiceClient
+
+pytestmark = pytest.mark.slow
+UNREACHABLE = 'fleet={devices: [{name: far, launcher: docker, engine: away}], engines: [{name: away, address: "%s"}]}'
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory: its configs are those of the project."""
+    shutil.copytree("configs", tmp_path / "configs")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def own_service(home: Path) -> Iterator[ServiceClient]:
+    """A service that was started in `home`."""
+    client = ServiceClient(home / "store")
+    client.command("up", "--port", str(client.free_port()))
+    yield client
+    client.command("down")
+
+
+def schedules(service: ServiceClient) -> list[Any]:
+    """The schedules of `finetune`."""
+    return list(service.call("GET", "/deployments/name/finetune/finetune")["schedules"])
+
+
+def ended(service: ServiceClient, state: str) -> list[Any]:
+    """Runs that a schedule made and that ended in a state, oldest first."""
+    found = service.call("POST", "/flow_runs/filter", {"sort": "EXPECTED_START_TIME_ASC"})
+    return [run for run in found if run["auto_scheduled"] and run["state_name"] == state]
+
+
+def told(service: ServiceClient, word: str) -> list[str]:
+    """Reasons in the store's list of failures that contain a word."""
+    path = service.root / "failures.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [reason for line in lines if word in (reason := json.loads(line)["reason"])]
+
+
+def test_a_schedule_of_a_run_file(own_service: ServiceClient, home: Path) -> None:
+    """A run file with an interval runs by itself and reuses what it made; runs whose time comes meanwhile are skipped.
+    The schedule goes when the file no longer asks for it; one that was made in the UI stays, switched off or not."""
+    service = own_service
+    by_hand = {"schedule": {"interval": 86400}, "active": False, "parameters": {"base": "demo"}}
+    deployment = service.call("GET", "/deployments/name/finetune/finetune")["id"]
+    service.call("POST", f"/deployments/{deployment}/schedules", [by_hand])
+    file = home / "configs" / "runs" / "often.yaml"
+    plain = (home / "configs" / "runs" / "asteroid-b.yaml").read_text().replace("name: asteroid-b", "name: often")
+    file.write_text(plain + "schedule: {every_s: 7}\n")
+    assert "often is scheduled every 7 s" in service.command("up").stdout
+    assert "often" not in service.command("up").stdout, "nothing has changed"
+    runs = service.until(lambda: found if len(found := ended(service, "Completed")) >= 2 else None)
+    assert service.tasks(runs[1]["id"])["plan"] == "Cached"
+    skipped = service.until(lambda: ended(service, "Skipped"))
+    assert "one runs at a time" in skipped[0]["state"]["message"] and service.tasks(skipped[0]["id"]) == {}
+    file.write_text(plain + "schedule: {cron: 0 2 * *}\n")
+    assert "often cannot be scheduled" in service.command("up").stdout
+    assert any((one["slug"] or "").startswith("run-file-often") for one in schedules(service)), "as it was"
+    file.write_text(plain)
+    assert "removed the schedule of often" in service.command("up").stdout
+    slugs = [one["slug"] or "" for one in schedules(service)]
+    assert "" in slugs and not any(slug.startswith("run-file-often") for slug in slugs)
+    assert [one["active"] for one in schedules(service) if not one["slug"]] == [False]
+
+
+def test_two_at_once(service: ServiceClient) -> None:
+    """Of two runs that are started at the same moment one runs, and the other one reads Skipped with a sentence."""
+    runs = [service.start(base="asteroid-b", until="plan") for _ in range(2)]
+    service.until(lambda: "Skipped" in [service.flow_run(run)["state_name"] for run in runs])
+    for run in runs:
+        service.until(lambda run=run: service.flow_run(run)["state_name"] in ("Skipped", "Completed"))
+    skipped = [run for run in map(service.flow_run, runs) if run["state_name"] == "Skipped"]
+    assert len(skipped) == 1 and "another run was in progress" in skipped[0]["state"]["message"]
+
+
+def test_a_time_that_passed_while_the_machine_was_off(service: ServiceClient) -> None:
+    """A run that a schedule planned for yesterday is dropped: it says when it was due, and starts no stage."""
+    deployment = service.call("GET", "/deployments/name/finetune/finetune")["id"]
+    daily = {"schedule": {"interval": 86400}, "active": True, "parameters": {"base": "asteroid-b", "until": "plan"}}
+    made = service.call("POST", f"/deployments/{deployment}/schedules", [daily])
+    now = datetime.datetime.now(datetime.UTC)
+    asked = {"start_time": (now - datetime.timedelta(days=2)).isoformat(), "end_time": now.isoformat(), "min_runs": 1}
+    service.call("POST", f"/deployments/{deployment}/schedule", asked)
+
+    def dropped() -> list[Any]:
+        return [run for run in ended(service, "Skipped") if "min ago" in run["state"]["message"]]
+
+    run = service.until(dropped)[0]
+    service.call("DELETE", f"/deployments/{deployment}/schedules/{made[0]['id']}")
+    assert "the machine was off" in run["state"]["message"] and service.tasks(run["id"]) == {}
+
+
+def test_try_again_is_retried_with_a_bound(service: ServiceClient, tmp_path: Path) -> None:
+    """A run whose engine does not answer is started again a few times, goes on as the same run, and is then told of."""
+    run = service.start(base="demo", until="discover", changes=[UNREACHABLE % f"unix://{tmp_path}/no.sock"])
+    service.until(lambda: told(service, "no.sock"))
+    found = service.flow_run(run)
+    assert (found["state_name"], found["run_count"]) == ("TryAgain", RETRIES + 1)
+    assert len(told(service, "no.sock")) == 1, "once, after the last retry"
+
+
+def test_refused_is_not_retried(service: ServiceClient) -> None:
+    """A run that was refused is told of with its reason and stays as it is."""
+    run = service.start(base="demo", changes=["training.rounds=-17"])
+    reason = service.until(lambda: told(service, "-17"))[0]
+    assert reason.startswith("Refused: ") and "rounds" in reason
+    found = service.flow_run(run)
+    assert (found["state_name"], found["run_count"]) == ("Refused", 1) and found["state_type"] in ENDED
