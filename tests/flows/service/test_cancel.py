@@ -12,6 +12,7 @@ import psutil
 import pytest
 import yaml
 
+from fleetune.filesystem import file_digest
 from tests.flows.service.client import ServiceClient
 
 pytestmark = pytest.mark.slow
@@ -101,10 +102,11 @@ class Training:
         return self.model_of(self.run)
 
     def model_of(self, flow_run: str) -> str:
-        """Digest of the checkpoint that a flow run has trained."""
+        """Digest of the weights that a flow run has trained."""
         run = self.service.flow_run(flow_run)["parameters"]["base"]
         stages = json.loads((self.service.root / "runs" / run / "run.json").read_text())["stages"]
-        return str(next(stage["outputs"]["checkpoint"] for stage in stages if stage["stage"] == "train"))
+        digest = next(stage["outputs"]["checkpoint"] for stage in stages if stage["stage"] == "train")
+        return file_digest(self.service.root / "artifacts" / "checkpoint" / digest / "model" / "model.safetensors")
 
     def _of(self, name: str) -> list[psutil.Process]:
         keeper = psutil.Process(self.service.record.keeper)
@@ -138,7 +140,9 @@ def test_cancel_and_retry_lose_no_round(service: ServiceClient, config: Path) ->
     assert "train: stopped" in log and "failed" not in log and "Traceback" not in log
     trained = training.retried()
     whole = service.start(base=service.flow_run(training.run)["parameters"]["base"], start_from="train")
-    assert service.ended(whole)["state_name"] == "Completed" and "goes on from round" not in service.logs(whole)
+    ended = service.ended(whole)
+    assert ended["state_name"] == "Completed", ended["state"]["message"]
+    assert "goes on from round" not in service.logs(whole)
     assert training.model_of(whole) == trained
 
 
