@@ -36,6 +36,7 @@ SETTINGS = {
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
     "DO_NOT_TRACK": "1",
     "PREFECT_LOGGING_LEVEL": "CRITICAL",  # the command line prints errors in one sentence
+    "PREFECT_LOGGING_ROOT_LEVEL": "CRITICAL",  # services of Prefect's clients that log outside of its loggers
 }
 SERVER_ONLY = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
 """Disables the user interface and the scheduling services, as Prefect's own temporary server does."""

@@ -186,7 +186,8 @@ def toy_stage(context: StageContext) -> None:
         (context.work / "events.jsonl").write_text('{"event": "end"}\n')
         text = json.dumps([text, context.task.config["training"]])
     elif name == "watch":
-        text = (context.input("metrics") / "events.jsonl").read_text()
+        events = context.input("metrics") / "events.jsonl"
+        text = events.read_text() if events.exists() else ""  # learn has just begun
     for kind in {spec.name: spec.outputs for spec in CATALOG}[name]:
         (context.output(kind) / ("events.jsonl" if kind == "metrics" else kind)).write_text(
             '{"event": "end"}\n' if kind == "metrics" else text

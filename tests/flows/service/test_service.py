@@ -25,12 +25,18 @@ def family(service: ServiceClient) -> list[psutil.Process]:
     return [keeper, *keeper.children(recursive=True)]
 
 
+def lasting(service: ServiceClient) -> set[int]:
+    """Ids of the processes that last as long as the service: keeper, server, worker."""
+    named = [(process.pid, " ".join(process.cmdline())) for process in family(service)]
+    return {pid for pid, line in named if any(word in line for word in ("keeper", "http_server", "worker start"))}
+
+
 def test_a_second_up_starts_nothing(service: ServiceClient) -> None:
     """`up` on a running service tells its addresses and leaves its processes alone."""
-    before = {process.pid for process in family(service)}
+    before = lasting(service)
     told = json.loads(service.command("up", "--json").stdout)
     assert told["address"] == service.record.address and told["root"] == str(service.root.resolve())
-    assert before <= {process.pid for process in family(service)}
+    assert len(before) == 3 and before == lasting(service)
 
 
 def test_the_server_comes_back_on_its_port(service: ServiceClient) -> None:
