@@ -96,6 +96,10 @@ class ServiceClient:
         asked = {"logs": {"flow_run_id": {"any_": [flow_run]}}, "sort": "TIMESTAMP_ASC"}
         return "\n".join(line["message"] for line in self.call("POST", "/logs/filter", asked))
 
+    def logged(self, flow_run: str, text: str) -> str:
+        """The first line of a log that holds `text`, once it has arrived: logs are sent in batches."""
+        return str(self.until(lambda: next((one for one in self.logs(flow_run).splitlines() if text in one), "")))
+
     @staticmethod
     def free_port() -> int:
         """A port that is free now."""

@@ -98,7 +98,7 @@ class Training:
         """Wait for the end of the run, whose training has resumed after `before` rounds; its model's digest."""
         self.service.until(lambda: self.service.flow_run(self.run)["state_name"] == "Running")
         assert self.service.ended(self.run)["state_name"] == "Completed"
-        assert f"goes on from round {before} of {ROUNDS}" in self.service.logs(self.run)
+        assert self.service.logged(self.run, f"goes on from round {before} of {ROUNDS}")
         return self.model_of(self.run)
 
     def model_of(self, flow_run: str) -> str:
@@ -135,9 +135,9 @@ def test_cancel_and_retry_lose_no_round(service: ServiceClient, config: Path) ->
     assert training.saved == [training.rounds]
     assert service.ended(training.run)["state_name"] == "Cancelled"
     assert {service.tasks(training.run)[stage] for stage in ("train", "monitor")} == {"Cancelled"}
-    log = service.logs(training.run)
-    assert f"ended after round {training.rounds} of {ROUNDS}, with a checkpoint" in log
-    assert "train: stopped" in log and "failed" not in log and "Traceback" not in log
+    assert service.logged(training.run, f"ended after round {training.rounds} of {ROUNDS}, with a checkpoint")
+    assert service.logged(training.run, "train: stopped")
+    assert "failed" not in service.logs(training.run) and "Traceback" not in service.logs(training.run)
     trained = training.retried()
     whole = service.start(base=service.flow_run(training.run)["parameters"]["base"], start_from="train")
     ended = service.ended(whole)
