@@ -12,7 +12,7 @@ SETTINGS = {
     "DO_NOT_TRACK": "1",
     "PREFECT_UI_API_URL": "/api",  # whatever name of this machine the browser uses
     "PREFECT_RUNNER_POLL_FREQUENCY": "2",
-    "PREFECT_WORKER_QUERY_SECONDS": "2",
+    "PREFECT_WORKER_QUERY_SECONDS": "1",
     "PREFECT_WORKER_PREFETCH_SECONDS": "5",
     "PREFECT_CLIENT_MAX_RETRIES": "10",  # a locked SQLite file answers 503
 }
