@@ -10,7 +10,11 @@ Messages are one sentence that says what was given, what is allowed and what to 
 
 from typing import ClassVar
 
-__all__ = ["FleetuneError", "Infeasible", "Refused", "TryAgain", "by_exit_code", "first_line"]
+__all__ = ["STOPPED", "FleetuneError", "Infeasible", "Refused", "TryAgain", "by_exit_code", "first_line"]
+
+
+STOPPED = 128 + 2
+"""Exit code of a command that SIGINT (Ctrl-C) has ended, as shells have it."""
 
 
 class FleetuneError(Exception):

@@ -30,11 +30,15 @@ HOST = "127.0.0.1"
 SECRET, CLIENT_SECRET = "PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING"
 """Prefect's variables for the secret: of the server, and of its clients."""
 START_TIMEOUT_S, RESTART_TIMEOUT_S, POLL_S = 180.0, 30.0, 0.1
-SETTINGS = {
+QUIET = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
-    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
     "DO_NOT_TRACK": "1",
+}
+"""Settings of every server and client: nothing is reported to anybody."""
+SETTINGS = {
+    **QUIET,
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
     "PREFECT_LOGGING_LEVEL": "CRITICAL",  # the command line prints errors in one sentence
     "PREFECT_LOGGING_ROOT_LEVEL": "CRITICAL",  # services of Prefect's clients that log outside of its loggers
 }

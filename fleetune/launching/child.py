@@ -34,13 +34,13 @@ def _module_path(path: list[str]) -> Iterator[str]:
         yield root
 
 
-def die_with(parent: int) -> None:
-    """Have this process killed when `parent` ends; at once if it has ended already."""
+def die_with(parent: int, number: int = signal.SIGKILL) -> None:
+    """Have this process get signal `number` when `parent` ends; at once if it has ended already."""
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+    if libc.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), number)
 
 
 def main() -> None:

@@ -9,11 +9,11 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
+from fleetune.errors import STOPPED
+
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
-STOPPED = 130
-"""128 + SIGINT, as shells have it."""
 REPEAT_AFTER_S = 0.01
 
 

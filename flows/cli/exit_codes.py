@@ -13,8 +13,7 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from fleetune import filesystem
-from fleetune.errors import FleetuneError, Refused, TryAgain
-from flows.cli import STOPPED
+from fleetune.errors import STOPPED, FleetuneError, Refused, TryAgain
 
 
 class Interrupted(FleetuneError):

@@ -17,8 +17,7 @@ import typer
 
 from fleetune import filesystem
 from fleetune.contracts.record import record
-from fleetune.errors import Refused, TryAgain
-from flows.cli import STOPPED
+from fleetune.errors import STOPPED, Refused, TryAgain
 from flows.cli.options import AsJson, with_options
 
 if TYPE_CHECKING:

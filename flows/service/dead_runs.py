@@ -11,7 +11,6 @@ from typing import Any
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import (
     FlowRunFilter,
-    FlowRunFilterId,
     FlowRunFilterState,
     FlowRunFilterStateType,
     TaskRunFilter,
@@ -43,7 +42,7 @@ def end_dead_runs(client: SyncPrefectClient, store: Store, worker_lives: bool) -
         _wait_for_orphans(client, store)
     dead = [run for run in _read(client, LIVE) if not _lives(run, store, worker_lives)]
     for run in dead:
-        _end(client, run)
+        client.set_flow_run_state(run.id, _gone(), force=True)
     _end_stages_of_ended_runs(client)
     return [run.name for run in dead]
 
@@ -56,11 +55,11 @@ def _wait_for_orphans(client: SyncPrefectClient, store: Store) -> None:
 
 
 def _end_stages_of_ended_runs(client: SyncPrefectClient) -> None:
-    """Mark stages as crashed that say they run, of runs whose end a worker has reported after their process."""
+    """Mark stages as crashed that say they run, of runs that have ended."""
     ended = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=list(TERMINAL_STATES))))
     running = TaskRunFilter(state=TaskRunFilterState(type=TaskRunFilterStateType(any_=list(LIVE))))
     for stage in client.read_task_runs(flow_run_filter=ended, task_run_filter=running, limit=PAGE):
-        client.set_task_run_state(stage.id, Crashed(message=GONE), force=True)
+        client.set_task_run_state(stage.id, _gone(), force=True)
 
 
 def _read(client: SyncPrefectClient, types: tuple[StateType, ...]) -> list[FlowRun]:
@@ -81,10 +80,5 @@ def _lives(run: FlowRun, store: Store, worker_lives: bool) -> bool:
     return worker_lives and pending and age_s < SUBMIT_S
 
 
-def _end(client: SyncPrefectClient, run: FlowRun) -> None:
-    gone: State[Any] = Crashed(message=GONE)
-    stages = client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[run.id])))
-    for stage in stages:
-        if stage.state is None or not stage.state.is_final():
-            client.set_task_run_state(stage.id, gone, force=True)
-    client.set_flow_run_state(run.id, gone, force=True)
+def _gone() -> State[Any]:
+    return Crashed(message=GONE)

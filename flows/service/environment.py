@@ -3,13 +3,11 @@
 import os
 from urllib.parse import urlsplit
 
-from flows.prefect_server import CLIENT_SECRET
+from flows.prefect_server import CLIENT_SECRET, QUIET
 from flows.service.record import ServiceFiles, ServiceRecord
 
 SETTINGS = {
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
-    "DO_NOT_TRACK": "1",
+    **QUIET,
     "PREFECT_UI_API_URL": "/api",  # whatever name of this machine the browser uses
     "PREFECT_RUNNER_POLL_FREQUENCY": "2",
     "PREFECT_WORKER_QUERY_SECONDS": "1",

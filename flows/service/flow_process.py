@@ -5,7 +5,6 @@ It is terminated (SIGTERM, so that training leaves a checkpoint) when its worker
 engine does, except that a flow which ends in a failed state has given its reason: no traceback follows.
 """
 
-import ctypes
 import os
 import signal
 import threading
@@ -13,10 +12,10 @@ import time
 from pathlib import Path
 from uuid import UUID
 
+from fleetune.launching.child import die_with
 from fleetune.store import Lock
 from flows.service.record import ServiceFiles
 
-PR_SET_PDEATHSIG = 1
 ORPHAN_S, LOOK_S = 28.0, 0.5
 """Longest life of a flow run after its worker, whose server may be gone too; and seconds between two looks."""
 
@@ -24,8 +23,9 @@ ORPHAN_S, LOOK_S = 28.0, 0.5
 def main() -> None:
     """Run the flow run that the environment names."""
     os.setpgid(0, 0)  # whoever kills its worker's process group leaves it the time for a checkpoint
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    threading.Thread(target=_end_after, args=(os.getppid(),), daemon=True).start()
+    worker = os.getppid()
+    die_with(worker, signal.SIGTERM)
+    threading.Thread(target=_end_after, args=(worker,), daemon=True).start()
     flow_run = os.environ["PREFECT__FLOW_RUN_ID"]
     lock = hold(Path(os.environ["PREFECT_HOME"]).parent, flow_run)
     try:
