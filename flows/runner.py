@@ -73,7 +73,7 @@ class Runner:
         self._jobs: dict[str, Job] = {}
         self._open = ExitStack()
         self._folders = filesystem.folders(context.store.local)
-        self._containers = open_stage_launchers(lambda text: None)
+        self._containers = open_stage_launchers(lambda text: None) if config.stages.launcher == DOCKER else None
 
     @property
     def record(self) -> RunRecord:
@@ -87,7 +87,8 @@ class Runner:
 
     def __enter__(self) -> "Runner":
         self._open.enter_context(self.context.store.runs.alive(self.record.id))
-        self._open.enter_context(self._containers)
+        if self._containers is not None:
+            self._open.enter_context(self._containers)
         self.context.store.tidy()
         self._tracker.save()
         return self
@@ -266,7 +267,7 @@ class Runner:
     def _start(self, spec: StageSpec, task: StageTask) -> Job:
         """Start in a container if the config asks for it, the stage starts no devices, and its data can be mounted."""
         stages = self.config.stages
-        if stages.launcher != DOCKER or not spec.image or not attempt.fits_in_container(spec, self.config):
+        if self._containers is None or not spec.image or not attempt.fits_in_container(spec, self.config):
             return attempt.start(spec, task, self.context.launcher)
         place = self._containers.launcher(stages.image or spec.image)
         task, reads = attempt.for_container(spec, task, self.config)

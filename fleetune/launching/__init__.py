@@ -5,6 +5,7 @@ line of the command's stdin, never in its arguments or environment. Not used: mu
 inherit the parent's state) and subprocess pools (they hide how a child died).
 """
 
+from fleetune.launching.factory import open_sites, open_stage_launchers
 from fleetune.launching.job import (
     MALLOC_ENVIRONMENT,
     Command,
@@ -14,7 +15,7 @@ from fleetune.launching.job import (
     describe_used_memory,
     thread_environment,
 )
-from fleetune.launching.placement import ListenSettings, LocalSites, Sites, open_sites, open_stage_launchers
+from fleetune.launching.placement import ListenSettings, LocalSites, Sites
 from fleetune.launching.process import ProcessLauncher
 
 __all__ = [

@@ -1,18 +1,18 @@
-"""Placement of a fleet's devices on processes and engines, and `Sites`, which starts commands at its devices."""
+"""Placement of a fleet's devices on processes and engines, and `Sites`, which starts commands at its devices.
 
-from collections.abc import Callable, Mapping
+`fleetune.launching.factory` opens the sites of a placement.
+"""
+
+from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import Protocol, Self
 
 from fleetune.contracts.fleet import DOCKER, LOCAL, Engine, Fleet, NetworkSpec
 from fleetune.contracts.fleet_request import FleetRequest
 from fleetune.contracts.record import record
 from fleetune.launching.job import Launcher
 from fleetune.launching.process import ProcessLauncher
-
-if TYPE_CHECKING:
-    from fleetune.launching.docker.sites import StageLaunchers
 
 LOOPBACK = "tcp://127.0.0.1:*"
 
@@ -164,19 +164,3 @@ class LocalSites:
 
     def __exit__(self, *_: object) -> None:
         return
-
-
-def open_sites(placement: FleetPlacement, note: Callable[[str], None]) -> Sites:
-    """Sites of a fleet, to be entered; `note` receives what engines report of themselves."""
-    if not placement.in_containers:
-        return LocalSites(memory_bytes=placement.process_memory_bytes)
-    from fleetune.launching.docker.sites import DockerSites  # the docker library is slow to import
-
-    return DockerSites(placement, note)
-
-
-def open_stage_launchers(note: Callable[[str], None]) -> "StageLaunchers":
-    """Launchers of whole stages in containers, to be entered; `note` receives what the engine reports of itself."""
-    from fleetune.launching.docker.sites import StageLaunchers
-
-    return StageLaunchers(note)

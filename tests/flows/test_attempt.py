@@ -1,5 +1,7 @@
 """Attempts at a stage: the task that the stage is given, its cache, and data that a container can read."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +11,7 @@ from fleetune.contracts import json_io
 from fleetune.contracts.run_config import DataRequest, RunConfig
 from fleetune.contracts.task import StageTask
 from fleetune.launching import Command, Job, ProcessLauncher
+from fleetune.store import Store
 from flows.attempt import fits_in_container, for_container
 from flows.context import StageSelection
 from flows.runner import Runner, run_without_prefect
@@ -54,6 +57,25 @@ def test_only_a_stage_that_is_asked_for_starts_anew(world: World, root: Path) ->
     forced = tasks_of_run(root, world.config(learning_rate=0.5), from_stage="shape")
     assert {name for name, task in forced.items() if task.anew} == {"shape"}
     assert "learn" in forced
+
+
+def test_a_run_of_processes_does_not_import_the_docker_library(world: World, root: Path) -> None:
+    """Bug: every run imported the Docker library for stages in containers, which few runs ask for."""
+    config = world.folder / "config.json"
+    json_io.write(world.config(), config)
+    program = f"""
+import runpy, sys
+sys.argv = ["toy_pipeline", "--run", {str(config)!r}, {str(root)!r}]
+runpy.run_module("tests.flows.toy_pipeline", run_name="__main__", alter_sys=True)
+from fleetune.contracts.fleet_request import DeviceRequest, FleetRequest
+from fleetune.launching import open_sites
+from fleetune.launching.placement import FleetPlacement
+with open_sites(FleetPlacement.from_request(FleetRequest(devices=(DeviceRequest(name="desk"),))), print):
+    print(*(name for name in sys.modules if "docker" in name.split(".")))
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == [], ended.stderr
+    assert [record.state for record in Store(root).runs.all()] == ["done"]
 
 
 PREPARE, PLAN, MONITOR = (find_stage(STAGES, name) for name in ("prepare", "plan", "monitor"))

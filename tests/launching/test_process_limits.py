@@ -12,8 +12,8 @@ from fleetune.contracts.fleet_request import DeviceRequest, Emulate, FleetReques
 from fleetune.contracts.task import ignore_progress
 from fleetune.discovery import discover
 from fleetune.errors import Infeasible
-from fleetune.launching import Command, ProcessLauncher, describe_used_memory
-from fleetune.launching.placement import FleetPlacement, open_sites
+from fleetune.launching import Command, ProcessLauncher, describe_used_memory, open_sites
+from fleetune.launching.placement import FleetPlacement
 from fleetune.launching.process_limits import is_out_of_memory, limit_memory
 
 LIMIT_BYTES = 80 << 20
