@@ -121,7 +121,8 @@ def test_a_copy_reads_the_past_runs_config(ui: Ui, service: ServiceClient, tmp_p
     ui.expect_state("Completed")
     made = run_of(service, service.flow_run(copy))
     assert (made.config.seed, made.config.strategy.name) == (1, "dp")
-    assert service.tasks(copy)["profile"] == "Cached" and made.stage("plan").how == "ran"
+    assert made.stage("plan").how == "ran"
+    service.expect_tasks(copy, profile="Cached")
 
 
 def test_a_schedule_fires_and_reuses(ui: Ui, service: ServiceClient) -> None:
@@ -141,12 +142,13 @@ def test_a_schedule_fires_and_reuses(ui: Ui, service: ServiceClient) -> None:
     ui.choose("until", "plan", dialog)
     dialog.get_by_role("button", name="Save").click()
     expect(dialog).to_be_hidden()
-    (added,) = schedules(service) - before
+    (added,) = service.until(lambda: schedules(service) - before)  # the dialog goes before the server has answered
     try:
         fired = service.until(lambda: completed_automatic_runs(service))[0]
     finally:
         service.call("DELETE", added)
-    assert service.tasks(fired["id"])["plan"] == "Cached"
+        service.idle()
+    service.expect_tasks(fired["id"], plan="Cached")
 
 
 def test_cancel_and_retry(ui: Ui, service: ServiceClient) -> None:
@@ -160,4 +162,4 @@ def test_cancel_and_retry(ui: Ui, service: ServiceClient) -> None:
     ui.choose_in_menu("Retry")
     ui.confirm("Retry")
     ui.expect_state("Completed")
-    assert service.tasks(run)["prepare"] == "Cached"
+    service.expect_tasks(run, prepare="Cached")

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
-LIMIT_MS = 20_000
-"""Longest wait for a page or a button, on a busy machine."""
-RUN_LIMIT_MS = 180_000
+LIMIT_MS, LOAD_MS = 60_000, 30_000
+"""Longest wait for a page or a button, on a busy machine; and the time after which a page that stays empty, as one of
+its first requests has failed, is loaded again."""
+RUN_LIMIT_MS = 300_000
 """Longest wait for a flow run."""
 
 expect.set_options(timeout=LIMIT_MS)
@@ -35,8 +37,9 @@ class Ui:
 
     def open_deployment(self, name: str = "finetune") -> None:
         """Go to the page of a deployment from the start page."""
-        self.page.goto(self._address)
-        self.page.get_by_role("link", name="Deployments").first.click()
+        deployments = self.page.get_by_role("link", name="Deployments").first
+        self._load(self._address, deployments)
+        deployments.click()
         self.main.get_by_role("link", name=name, exact=True).first.click()
         expect(self.page.get_by_role("tab", name="Runs")).to_be_visible()
 
@@ -50,8 +53,16 @@ class Ui:
 
     def open_run(self, flow_run: str) -> None:
         """Go to the page of a flow run."""
-        self.page.goto(f"{self._address}/v2/runs/flow-run/{flow_run}")
-        expect(self.page.get_by_role("tab", name="Logs")).to_be_visible()
+        self._load(f"{self._address}/v2/runs/flow-run/{flow_run}", self.page.get_by_role("tab", name="Logs"))
+
+    def _load(self, address: str, landmark: Locator) -> None:
+        """Go to a page, and again where it stays without its landmark."""
+        try:
+            self.page.goto(address)
+            landmark.wait_for(timeout=LOAD_MS)
+        except PlaywrightTimeout:
+            self.page.goto(address)
+            landmark.wait_for()
 
     def button(self, name: str) -> Locator:
         """A button by its whole name."""
@@ -70,6 +81,7 @@ class Ui:
     def options(self, name: str) -> list[str]:
         """What a dropdown offers."""
         listed = self._dropdown(name, self.main)
+        expect(listed.get_by_role("option")).not_to_have_count(0)
         found = listed.get_by_role("option").all_inner_texts()
         self.page.keyboard.press("Escape")
         expect(listed).to_have_count(0)
@@ -84,8 +96,7 @@ class Ui:
     def submit(self) -> str:
         """Submit the form; returns the id of the flow run that it started."""
         self.button("Submit").click()
-        link = self.page.get_by_role("link", name="View run")
-        expect(link).to_be_visible()
+        link = self.page.get_by_role("link", name="View run")  # goes by itself, so that it is read in one step
         return str(link.get_attribute("href")).rpartition("/")[2]
 
     def expect_state(self, state: str) -> None:

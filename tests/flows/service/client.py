@@ -15,7 +15,8 @@ from typing import Any
 
 from flows.service.record import ServiceFiles, ServiceRecord
 
-LIMIT_S, ASK_S = 180.0, 0.2
+LIMIT_S, ASK_S = 300.0, 0.2
+"""Longest wait, for a machine that does much else; and seconds between two looks."""
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 
 
@@ -48,7 +49,7 @@ class ServiceClient:
         return done
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        """One call of Prefect's API, made again while it says 503 because its SQLite file is locked."""
+        """One call of Prefect's API; again while it says 503 (its SQLite file is locked) or starts."""
         request = urllib.request.Request(
             f"{self.record.api}{path}",
             method=method,
@@ -64,6 +65,11 @@ class ServiceClient:
         """Start a run of a deployment as its form does; the id of the flow run."""
         deployment = self.call("GET", f"/deployments/name/{flow}/{flow}")["id"]
         return str(self.call("POST", f"/deployments/{deployment}/create_flow_run", {"parameters": parameters})["id"])
+
+    def runs_of_commands(self) -> set[str]:
+        """Ids of flow runs that no deployment has started."""
+        asked = {"flow_runs": {"deployment_id": {"is_null_": True}}}
+        return {run["id"] for run in self.call("POST", "/flow_runs/filter", asked)}
 
     def set_state(self, flow_run: str, kind: str, name: str) -> None:
         """Change a state as the UI's menu does: Cancel, Retry."""
@@ -86,8 +92,20 @@ class ServiceClient:
             time.sleep(ASK_S)
         raise AssertionError("it did not happen in time")
 
+    def idle(self) -> None:
+        """Wait until no run of a deployment is in progress: a run that is started beside it would read Skipped."""
+        live = {"state": {"type": {"any_": ["PENDING", "RUNNING", "CANCELLING"]}}, "deployment_id": {"is_null_": False}}
+        self.until(lambda: not self.call("POST", "/flow_runs/filter", {"flow_runs": live}))
+
+    def expect_tasks(self, flow_run: str, **states: str) -> None:
+        """Wait until stages show these states: the server learns of them by events, later than of the flow run's."""
+        deadline = time.monotonic() + LIMIT_S
+        while not states.items() <= (shown := self.tasks(flow_run)).items():
+            assert time.monotonic() < deadline, f"expected {states}, and the server shows {shown}"
+            time.sleep(ASK_S)
+
     def tasks(self, flow_run: str) -> dict[str, str]:
-        """Stage -> name of its newest state."""
+        """Stage -> name of its newest state, as far as the server has heard of it."""
         found = self.call("POST", "/task_runs/filter", {"flow_runs": {"id": {"any_": [flow_run]}}})
         return {task["name"]: task["state_name"] for task in sorted(found, key=lambda task: str(task["created"]))}
 
@@ -108,7 +126,7 @@ class ServiceClient:
 
 
 def _answer(request: urllib.request.Request) -> list[bytes]:
-    """The content of the answer; nothing where the server is busy."""
+    """The content of the answer; nothing where the server is busy, or starts again and has not heard the request."""
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
             return [answer.read()]
@@ -116,4 +134,8 @@ def _answer(request: urllib.request.Request) -> list[bytes]:
         if error.code != http.HTTPStatus.SERVICE_UNAVAILABLE:
             raise
         error.close()
+        return []
+    except urllib.error.URLError as error:
+        if not isinstance(error.reason, ConnectionRefusedError):
+            raise
         return []

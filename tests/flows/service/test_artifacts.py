@@ -50,8 +50,9 @@ def test_a_changed_run_shows_what_changed(service: ServiceClient) -> None:
 
 def test_a_run_of_the_command_line_has_the_same_pages_and_log(service: ServiceClient) -> None:
     """Runs are inspected in one place, however they were started; the command's own output has no line of that log."""
+    before = service.runs_of_commands()
     done = service.command("run", "configs/runs/asteroid-b.yaml", "--until", "plan")
     assert "plan: " not in done.stdout and done.stderr == ""
-    newest = service.call("POST", "/flow_runs/filter", {"sort": "START_TIME_DESC", "limit": 1})[0]["id"]
+    (newest,) = service.runs_of_commands() - before
     assert set(pages(service, newest)) == {"asteroid-b-overview", "asteroid-b-history"}
     assert all(service.logged(newest, f"{stage}: ") for stage in ("discover", "prepare", "plan"))
