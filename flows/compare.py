@@ -29,15 +29,15 @@ def compare(  # noqa: PLR0913  (the fields of a form)
     """Compare strategies on one fleet: which method for my devices?
 
     Args:
-        base: A run file (demo), or a past run (demo-20260102-120000-ab12, latest), whose config is used as it was.
-        strategies: Each is planned in a run of its own, on the same measured fleet.
-        train: Trains every strategy that can be trained, one after the other, and measures it.
+        base: A run file (demo), or a past run's id or latest.
+        strategies: Each is planned on the same measured fleet.
+        train: Trains every strategy that can be trained.
         fleet: The devices.
         model: The model that is fine-tuned.
         data: What it is trained and tested on.
         rounds: Optimizer steps; 0 as in the run file.
-        target_loss: Seconds are told until this loss; 0 for the lowest that every trained strategy reached.
-        changes: Any other setting as KEY=VALUE, such as training.batch_samples=16.
+        target_loss: Seconds until this loss; 0: the lowest reached.
+        changes: KEY=VALUE: training.batch_samples=16.
     """
     request = CompareRequest(**{**locals(), "strategies": tuple(strategies), "changes": tuple(changes)})
     return run_comparison(request, os.environ.get("FLEETUNE_ROOT", "runs"))

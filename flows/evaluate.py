@@ -32,10 +32,10 @@ def evaluate(
     """Evaluate the checkpoint of a past run again, on the same or on other data.
 
     Args:
-        run: A past run that was trained (demo-20260102-120000-ab12, demo, latest).
-        data: Other data with the same classes; their test split is scored.
-        changes: Settings of the data as KEY=VALUE, such as data.source=reviews.csv.
-        force: Evaluates even if nothing has changed.
+        run: A past run that was trained: its id, or latest.
+        data: Other data with the same classes.
+        changes: KEY=VALUE: data.source=reviews.csv.
+        force: Evaluates even if nothing changed.
     """
     asked = EvaluationRequest(run=run, data=data, changes=tuple(changes), force=force)
     return run_evaluation(asked, os.environ.get("FLEETUNE_ROOT", "runs"))

@@ -48,19 +48,19 @@ def finetune(  # noqa: PLR0913  (the fields of a form)
     """Fine-tune a model across the devices of a fleet.
 
     Args:
-        base: A run file (demo), or a past run (demo-20260102-120000-ab12, latest), whose config is used as it was.
+        base: A run file (demo), or a past run's id or latest.
         strategy: How devices share the work.
         fleet: The devices.
         model: The model that is fine-tuned.
         data: What it is trained and tested on.
         rounds: Optimizer steps; 0 as in the run file.
         learning_rate: Peak learning rate; 0 as in the run file.
-        changes: Any other setting as KEY=VALUE, such as training.batch_samples=16.
-        start_from: Runs this stage again and takes earlier ones from the store.
+        changes: KEY=VALUE: training.batch_samples=16.
+        start_from: Runs this stage again, on what is stored.
         only: Runs this stage on what is stored, and stops.
         until: Stops after this stage.
-        force: Runs stages even where nothing has changed.
-        dry_run: Says what would run, and why, without running it.
+        force: Runs stages even where nothing changed.
+        dry_run: Says what would run, and why.
     """
     request = RunRequest(**{**locals(), "changes": tuple(changes)})
     return run_request(request, os.environ.get("FLEETUNE_ROOT", "runs"))

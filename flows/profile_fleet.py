@@ -21,7 +21,7 @@ def profile_fleet(
     """Measure the devices of a fleet and a model on them.
 
     Args:
-        base: A run file (demo), or a past run (demo-20260102-120000-ab12, latest), whose config is used as it was.
+        base: A run file (demo), or a past run's id or latest.
         fleet: The devices.
         model: The model that is measured on them.
         force: Measures even what has not changed.

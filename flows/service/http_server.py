@@ -7,11 +7,14 @@ the first line of stdin, which no list of processes shows; an empty line means n
 import os
 import socket
 import sys
+from pathlib import Path
 
 from flows.prefect_server import CLIENT_SECRET, HOST, SECRET
 from flows.service.record import store_path
 
 GRACE_S = 3
+STATIC = "PREFECT_UI_STATIC_DIRECTORY"
+"""Prefect's variable for the folder in which it keeps a copy of its UI."""
 
 
 def main() -> None:
@@ -31,9 +34,11 @@ def _serve(listener: socket.socket, root: str, auth_string: str) -> None:
 
     import flows.service.failure_log  # noqa: F401  (the server finds the block by its class)
     from fleetune.store import Store
+    from flows.service.form_style import put_form_in_columns
     from flows.service.store_pages import store_pages
 
     app = create_app()
+    put_form_in_columns(Path(os.environ[STATIC]))
     app.router.routes.insert(0, Mount(store_path(auth_string), app=store_pages(Store(root))))  # before the UI's "/"
     config = uvicorn.Config(app, log_level="warning", lifespan="on", timeout_graceful_shutdown=GRACE_S)
     uvicorn.Server(config).run(sockets=[listener])

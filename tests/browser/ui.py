@@ -49,7 +49,7 @@ class Ui:
         self.page.get_by_role("button", name="Run", exact=True).first.click()
         self.page.get_by_role("menuitem", name="Custom run").click()
         expect(self.button("Submit")).to_be_visible()
-        expect(self.field("base")).to_be_visible()
+        expect(self.main.get_by_text("(Optional)").first).to_be_visible()
 
     def open_run(self, flow_run: str) -> None:
         """Go to the page of a flow run."""
