@@ -11,7 +11,8 @@ from typing import NamedTuple
 from fleetune.clock.costs import lost_s_per_byte, nanoseconds
 from fleetune.clock.event_simulation import Task, TaskGraph, Transfer
 from fleetune.contracts.fleet import Fleet
-from fleetune.contracts.plan import BACKWARD, FORWARD, UPDATE, Lane, LinkUse, Plan, Segment, actions_of, wire_bytes
+from fleetune.contracts.link_codecs import wire_bytes
+from fleetune.contracts.plan import BACKWARD, FORWARD, UPDATE, Lane, LinkUse, Plan, Segment, actions_of
 from fleetune.contracts.profile import Unit
 from fleetune.errors import Refused
 
@@ -135,13 +136,13 @@ class PlanLowering:
                 for m in range(self.plan.micro_batches):
                     sender = TaskKey(at, index, source, FORWARD, m)
                     receiver = TaskKey(at, index + 1, target, FORWARD, m)
-                    self._add_transfer(sender, receiver, overlap * last.output_bytes)
+                    self._add_transfer(sender, receiver, last.output_bytes, overlap)
                     back, front = receiver._replace(letter=BACKWARD), sender._replace(letter=BACKWARD)
-                    self._add_transfer(back, front, overlap * last.gradient_bytes)
+                    self._add_transfer(back, front, last.gradient_bytes, overlap)
 
-    def _add_transfer(self, sender: TaskKey, receiver: TaskKey, dense_bytes: int) -> None:
+    def _add_transfer(self, sender: TaskKey, receiver: TaskKey, sample_bytes: int, samples: int) -> None:
         use = self._use_of(sender.device, receiver.device)
-        size = wire_bytes(dense_bytes, use.codec, use.ratio)
+        size = wire_bytes(sample_bytes, samples, use.codec_of(sender.letter), use.ratio)
         lane, segment, source, letter, micro_batch = sender
         info = TransferInfo(source, receiver.device, lane, segment, letter, micro_batch, size)
         self.sends.setdefault(sender, []).append(len(self.infos))
@@ -200,7 +201,7 @@ class PlanLowering:
                 overlap = max(0, min(b, d) - max(a, c))
                 ends = (partner, device) if letter == letters[0] else (device, partner)
                 use = self._use_of(*ends)
-                total += wire_bytes(overlap * dense, use.codec, use.ratio)
+                total += wire_bytes(dense, overlap, use.codec_of(letter), use.ratio)
         return total
 
     def _transfer(self, k: int, info: TransferInfo, place: dict[TaskKey, int]) -> Transfer:

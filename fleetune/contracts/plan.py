@@ -7,12 +7,12 @@ a group, U update (gradients to the collector, new parameters back; micro-batch 
 spelling follows the schedules of torch.distributed.pipelining.
 """
 
-import math
 import re
 from typing import Annotated, Any
 
 from pydantic import Field
 
+from fleetune.contracts.link_codecs import CODECS, DENSE, FORWARD_MASK, SPARSE, TOP_K
 from fleetune.contracts.record import check_link_ends, check_name, distinct, not_negative, one_of, positive, record
 from fleetune.errors import Refused
 
@@ -139,29 +139,6 @@ class DeviceOrder:
             parse_action(spelling)
 
 
-DENSE, TOP_K = "dense", "top-k"
-BYTES_PER_KEPT_ELEMENT = {DENSE: 4.0, TOP_K: 8.0}
-"""Bytes on the wire: 4 per dense element; for top-k a value and an int32 index (FusionLLM's int64 indices need 12)."""
-CODECS = tuple(BYTES_PER_KEPT_ELEMENT)
-ELEMENT_BYTES = 4
-"""Size of an element that crosses a cut: float32."""
-
-
-def wire_bytes(dense_bytes: int, codec: str, ratio: float) -> int:
-    """Bytes on the wire of a tensor of `dense_bytes` of which one in `ratio` elements is kept.
-
-    Never more than `dense_bytes`: a codec that saves nothing is not used. Refused: an unknown codec, or a ratio that is
-    not above 0.
-    """
-    if codec not in CODECS:
-        raise Refused(f"codec: {codec!r} is not known; allowed are {', '.join(CODECS)}")
-    positive("codec", ratio=ratio)
-    if codec == DENSE:
-        return dense_bytes
-    kept = math.ceil(math.ceil(dense_bytes / ELEMENT_BYTES) / ratio)
-    return min(dense_bytes, math.ceil(kept * BYTES_PER_KEPT_ELEMENT[codec]))
-
-
 @record
 class LinkUse:
     """Compression and bandwidth share of a directed link; links without a LinkUse are dense and unshared."""
@@ -171,7 +148,7 @@ class LinkUse:
     codec: str = DENSE
     """Codec of tensors that cross cuts, from CODECS; a collector's parameters and gradients stay dense."""
     ratio: float = 1.0
-    """Compression ratio of a sparsifying codec: one of every `ratio` elements is sent."""
+    """Compression ratio of a codec that leaves elements out: one of every `ratio` elements is sent."""
     share: float = 1.0
     """Share of a medium, in (0, 1]: the link runs at this part of its rate and waits for no other link."""
 
@@ -184,13 +161,17 @@ class LinkUse:
         positive(owner, ratio=self.ratio, share=self.share)
         if self.ratio < 1 or self.share > 1:
             raise Refused(f"{owner}: ratio must be at least 1 and share at most 1 (got {self.ratio}, {self.share})")
-        if self.ratio > 1 and self.codec == DENSE:
+        if self.ratio > 1 and self.codec not in SPARSE:
             raise Refused(f"{owner}: ratio {self.ratio} needs a codec that leaves elements out, not {self.codec}")
 
     @property
     def is_neutral(self) -> bool:
-        """True for a link at its full rate whose codec keeps every element."""
-        return self.ratio == 1.0 and self.share == 1.0
+        """True for a link at its full rate whose codec sends every element as it is."""
+        return self.share == 1.0 and (self.codec == DENSE or self.codec in SPARSE and self.ratio == 1.0)
+
+    def codec_of(self, letter: str) -> str:
+        """Return the codec of forward (F) or backward (B) messages: a forward has no mask yet, so top-k makes one."""
+        return TOP_K if self.codec == FORWARD_MASK and letter == FORWARD else self.codec
 
 
 @record
@@ -234,6 +215,7 @@ class Plan:
         if self.collector:
             check_name("plan: collector", self.collector)
         distinct("plan", "link", (f"{use.source}>{use.target}" for use in self.links))
+        self._check_masks()
         distinct("plan", "gate of subnet", (gate.subnet for gate in self.gates))
         for gate in self.gates:
             if len(gate.operations) != self.micro_batches:
@@ -254,6 +236,18 @@ class Plan:
                         f"plan: segment {lane.name}/{index} deals {total} samples, but a micro-batch has "
                         f"{self.micro_batch_samples}"
                     )
+
+    def _check_masks(self) -> None:
+        """Refuse forward-mask where the forward, on the opposite link, is not top-k of the same ratio."""
+        uses = {(use.source, use.target): use for use in self.links}
+        for (source, target), use in uses.items():
+            forward = uses.get((target, source))
+            masked = forward is not None and forward.codec in SPARSE and forward.ratio == use.ratio
+            if use.codec == FORWARD_MASK and not masked:
+                raise Refused(
+                    f"plan: link {source}>{target} sends gradients at the elements that {target}>{source} kept, so "
+                    f"{target}>{source} needs codec {TOP_K} and ratio {use.ratio} too"
+                )
 
     @property
     def devices(self) -> tuple[str, ...]:

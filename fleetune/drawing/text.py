@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from fleetune.contracts.link_codecs import DENSE, SPARSE
 from fleetune.contracts.metrics import TimelineRow
 from fleetune.contracts.plan import (
-    DENSE,
     FORWARD_ONLY,
     FULL,
     SKIP,
@@ -63,7 +63,8 @@ def trained_text(segment: Segment) -> str:
 
 def link_text(use: LinkUse) -> str:
     """Format the use of a link: `top-k 1/100, 0.25 of the medium`."""
-    said = [] if use.codec == DENSE else [f"{use.codec} 1/{number(use.ratio)}"]
+    thinned = f" 1/{number(use.ratio)}" if use.codec in SPARSE else ""
+    said = [] if use.codec == DENSE else [use.codec + thinned]
     said += [f"{number(use.share)} of the medium"] if use.share != 1.0 else []
     return ", ".join(said) or "dense and whole"
 

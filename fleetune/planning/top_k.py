@@ -6,16 +6,8 @@ from dataclasses import replace
 import numpy as np
 
 from fleetune.clock import Clock
-from fleetune.contracts.plan import (
-    BACKWARD,
-    BYTES_PER_KEPT_ELEMENT,
-    ELEMENT_BYTES,
-    FORWARD,
-    TOP_K,
-    LinkUse,
-    Plan,
-    wire_bytes,
-)
+from fleetune.contracts.link_codecs import ELEMENT_BYTES, TOP_K, bytes_per_kept_element
+from fleetune.contracts.plan import BACKWARD, FORWARD, LinkUse, Plan
 from fleetune.contracts.record import positive
 from fleetune.errors import Refused
 from fleetune.solving.opfence.compression import Codec
@@ -29,24 +21,37 @@ def check_ratio(owner: str, ratio: float | None) -> None:
             raise Refused(f"{owner}: compression_ratio {ratio} is below 1; 100 sends about one of 100 bytes")
 
 
+def kept_element_bytes(ratio: float) -> float:
+    """Return c of eq. (7): bytes of a kept element on the slowest link, which keeps one in max(1, c/4 · ratio)."""
+    found = 0.0
+    while (more := bytes_per_kept_element(TOP_K, max(1.0, found / ELEMENT_BYTES * ratio))) > found:
+        found = more  # rises to the least fixed point: rarer elements need longer indices
+    return found
+
+
 def with_top_k(plan: Plan, clock: Clock, ratio: float | None) -> Plan:
     """The plan with top-k on every link between segments that becomes faster by it.
 
-    `ratio` is the slowest link's, before the cost of a kept element's index (8 bytes for 4 here, 12 in the paper):
-    r_i = max(1, c/4 · ratio · R_i / max R), R_i a link's dense seconds per micro-batch. None: dense.
+    `ratio` is the slowest link's, in bytes: r_i = max(1, c/4 · ratio · R_i / max R), R_i a link's dense seconds per
+    micro-batch and c the bytes of a kept element, 2.1 to 4 here (12 in the paper). None: dense.
     """
     if ratio is None:
         return plan
     dense_s, dense_bytes = _link_loads(plan, clock)
     if not dense_s:
         return plan
-    codec = Codec(ratio, BYTES_PER_KEPT_ELEMENT[TOP_K], ELEMENT_BYTES)
+    codec = Codec(ratio, kept_element_bytes(ratio), ELEMENT_BYTES)
     ratios = codec.ratios(np.array(list(dense_s.values())), max(dense_s.values()))
     uses = {(use.source, use.target): use for use in plan.links}
-    for (source, target), found in zip(dense_s, ratios.tolist(), strict=True):
-        if found > 1 and wire_bytes(dense_bytes[source, target], TOP_K, found) < dense_bytes[source, target]:
-            use = uses.get((source, target)) or LinkUse(source=source, target=target)
-            uses[source, target] = replace(use, codec=TOP_K, ratio=found)
+    thinned = {
+        (source, target): replace(
+            uses.get((source, target)) or LinkUse(source=source, target=target), codec=TOP_K, ratio=found
+        )
+        for (source, target), found in zip(dense_s, ratios.tolist(), strict=True)
+        if found > 1
+    }
+    _, thin_bytes = _link_loads(replace(plan, links=tuple({**uses, **thinned}.values())), clock)
+    uses |= {pair: use for pair, use in thinned.items() if thin_bytes[pair] < dense_bytes[pair]}
     return replace(plan, links=tuple(uses.values())) if uses else plan
 
 

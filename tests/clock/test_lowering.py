@@ -302,10 +302,11 @@ b>s ...........................UUUUUUUUU
 
 
 @pytest.mark.parametrize(
-    ("ratio", "wire"), [(1.0, 40), (1.5, 40), (1.99, 40), (2.0, 40), (2.5, 32), (4.0, 24), (10.0, 8), (1000.0, 8)]
+    ("ratio", "wire"), [(1.0, 40), (1.1, 40), (1.2, 20), (2.0, 12), (2.5, 10), (4.0, 8), (10.0, 3), (1000.0, 3)]
 )
 def test_top_k_sends_values_and_indices_of_kept_elements(ratio: float, wire: int) -> None:
-    """40 bytes are 10 elements: 8 bytes for each kept one, and dense where that would be more; rows say wire bytes."""
+    """40 bytes are 10 elements: 2 bytes for each kept one and its index, and dense where all are kept; rows say wire
+    bytes."""
     units = [ticks.unit("u0", out=40, back=40), ticks.unit("u1")]
     profile = ticks.profile(units, {name: ([1, 1], [1, 1]) for name in "ab"})
     plan = ticks.plan({"main": [segment("u0", "a"), segment("u1", "b")]})
@@ -317,16 +318,26 @@ def test_top_k_sends_values_and_indices_of_kept_elements(ratio: float, wire: int
     assert ticks.ticks(said.round_s) == 1 + wire + 2 + 40 + 1
 
 
-def test_top_k_rounds_up_per_message() -> None:
-    """A group of two gets a message each: of 5 elements one in 4 is 2, of which 16 bytes are sent."""
+def test_top_k_rounds_up_per_sample() -> None:
+    """A group of two gets a message each of one sample of two: of 5 elements one in 4 is 2, with a bitmap 5 bytes."""
     profile = ticks.profile([ticks.unit("u0", out=20), ticks.unit("u1")], {name: ([1, 1], [1, 1]) for name in "abc"})
     lanes = {"main": [replace(segment("u0", "a"), shares=(Share(device="a", samples=2),)), segment("u1", "b c")]}
     plan = replace(ticks.plan(lanes), links=(use("a>b", ratio=4.0), use("a>c", ratio=4.0)))
     rows = forecast(plan, ticks.fleet("a b c"), profile).rows
     assert [(row.device, row.bytes) for row in rows if row.is_transfer and row.device[0] == "a"] == [
-        ("a>b", 16),
-        ("a>c", 16),
+        ("a>b", 5),
+        ("a>c", 5),
     ]
+
+
+@pytest.mark.parametrize(("codec", "forward", "back"), [("top-k", 10, 10), ("forward-mask", 10, 8)])
+def test_gradients_at_the_mask_of_the_forward_have_no_indices(codec: str, forward: int, back: int) -> None:
+    """Of 10 elements 4 are kept: 8 bytes and a bitmap of 2, which gradients at the same elements need not send."""
+    profile = ticks.profile([ticks.unit("u0", out=40, back=40), ticks.unit("u1")], {n: ([1, 1], [1, 1]) for n in "ab"})
+    plan = ticks.plan({"main": [segment("u0", "a"), segment("u1", "b")]})
+    links = (use("a>b", ratio=2.5), replace(use("b>a", ratio=2.5), codec=codec))
+    rows = forecast(replace(plan, links=links), ticks.fleet("a b"), profile).rows
+    assert [(row.device, row.bytes) for row in rows if row.is_transfer] == [("a>b", forward), ("b>a", back)]
 
 
 def test_updates_are_dense_on_thin_links() -> None:
@@ -335,7 +346,7 @@ def test_updates_are_dense_on_thin_links() -> None:
     assert picture(replace(COLLECTED, links=thin), TRIO, TRIO_PROFILE) == picture(COLLECTED, TRIO, TRIO_PROFILE)
 
 
-@pytest.mark.parametrize(("ratio", "moved"), [(1.0, 40), (4.0, 24)])
+@pytest.mark.parametrize(("ratio", "moved"), [(1.0, 40), (4.0, 8)])
 def test_cpu_costs_of_links_count_wire_bytes(ratio: float, moved: int) -> None:
     """On one core a byte costs what its encryption does, a tick: a's forward lasts 1 + what it sends, its backward
     1 + the 8 dense bytes it receives; b has two cores and loses nothing."""

@@ -1,4 +1,4 @@
-"""The plan language: neutral values are not written, invalid values are refused, and codecs state their bytes."""
+"""The plan language: neutral values are not written, and invalid values are refused."""
 
 import json
 from dataclasses import replace
@@ -8,8 +8,6 @@ import pytest
 
 from fleetune.contracts import json_io
 from fleetune.contracts.plan import (
-    DENSE,
-    TOP_K,
     Action,
     Gate,
     Lane,
@@ -18,7 +16,6 @@ from fleetune.contracts.plan import (
     Segment,
     Share,
     parse_action,
-    wire_bytes,
 )
 from fleetune.errors import Refused
 from tests.clock import fleets
@@ -137,6 +134,7 @@ def test_what_is_neutral_says_so() -> None:
     """Links, gates and segments know whether they are neutral."""
     assert LinkUse(source="a", target="b").is_neutral
     assert LinkUse(source="a", target="b", codec="top-k").is_neutral
+    assert not LinkUse(source="a", target="b", codec="int8").is_neutral
     assert not FULL.links[0].is_neutral and not LinkUse(source="a", target="b", share=0.5).is_neutral
     assert Gate(subnet="s", operations="111").is_neutral and not FULL.gates[0].is_neutral
     assert [segment.trained for segment in FULL.lanes[0].segments] == [("u1",), ("u2",), ("u3",)]
@@ -145,7 +143,7 @@ def test_what_is_neutral_says_so() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
-        ("links.0.codec", "zip", "link a>b: codec is 'zip'; allowed are dense, top-k"),
+        ("links.0.codec", "zip", "link a>b: codec is 'zip'; allowed are dense, fp16, bf16, int8, int4, int8-h"),
         ("links.0.ratio", 0.5, r"link a>b: ratio must be at least 1 and share at most 1 \(got 0.5, 0.25\)"),
         ("links.0.ratio", -1, "link a>b: ratio must be a number above 0"),
         ("links.0.ratio", "much", "links.0.ratio: must be a number"),
@@ -153,6 +151,12 @@ def test_what_is_neutral_says_so() -> None:
         ("links.0.share", 1.5, "share at most 1 .got 100.0, 1.5"),
         ("links.0.share", 0, "link a>b: share must be a number above 0"),
         ("links.0.codec", "dense", "link a>b: ratio 100.0 needs a codec that leaves elements out, not dense"),
+        ("links.0.codec", "int8", "link a>b: ratio 100.0 needs a codec that leaves elements out, not int8"),
+        (
+            "links.0.codec",
+            "forward-mask",
+            "gradients at the elements that b>a kept, so b>a needs codec top-k and ratio 10",
+        ),
         ("links.0.target", "a", "link a>a: a link joins two different devices"),
         ("links.0.source", "a>b", "'a>b' is not a name"),
         ("links.0.rate", 1, "links.0.rate: unknown key; allowed are source, target, codec, ratio, share"),
@@ -204,40 +208,12 @@ def test_what_is_no_action_is_refused_with_an_example(spelling: str) -> None:
         parse_action(spelling)
 
 
-@pytest.mark.parametrize(
-    ("dense_bytes", "ratio", "wire"),
-    [
-        (4000, 1.0, 4000),
-        (4000, 1.2, 4000),
-        (4000, 1.999, 4000),
-        (4000, 2.0, 4000),
-        (4000, 2.01, 3984),
-        (4000, 100.0, 80),
-        (4000, 1e9, 8),
-        (0, 100.0, 0),
-        (4, 100.0, 4),
-        (12, 100.0, 8),
-        (6, 2.5, 6),
-        (9, 2.5, 9),
-        (17, 5.0, 8),
-    ],
-)
-def test_top_k_is_a_value_and_an_index_for_each_kept_element(dense_bytes: int, ratio: float, wire: int) -> None:
-    """Top-k sends 8 bytes for each of ceil(elements / ratio) elements, never more than dense, at least one element of a
-    non-empty tensor."""
-    assert wire_bytes(dense_bytes, TOP_K, ratio) == wire
-    assert wire_bytes(dense_bytes, DENSE, ratio) == dense_bytes
-
-
-@pytest.mark.parametrize(
-    ("codec", "ratio", "words"),
-    [
-        ("zip", 1.0, "codec: 'zip' is not known; allowed are dense, top-k"),
-        (TOP_K, 0.0, "codec: ratio must be a number above 0"),
-        (TOP_K, float("nan"), "codec: ratio must be a number above 0"),
-    ],
-)
-def test_what_is_no_codec_is_refused(codec: str, ratio: float, words: str) -> None:
-    """Unknown codecs and bad ratios are refused with what is allowed."""
-    with pytest.raises(Refused, match=words):
-        wire_bytes(100, codec, ratio)
+def test_a_mask_comes_from_the_opposite_forward() -> None:
+    """Gradients at the forward's kept elements need top-k at the same ratio there; forwards over such a link, which has
+    none to reuse, are top-k."""
+    back = LinkUse(source="b", target="a", codec="forward-mask", ratio=100.0)
+    plan = replace(FULL, links=(*FULL.links, back))
+    assert [use.codec_of("F") for use in plan.links] == ["top-k", "top-k"]
+    assert [use.codec_of("B") for use in plan.links] == ["top-k", "forward-mask"]
+    with pytest.raises(Refused, match="link b>a sends gradients at the elements that a>b kept, so a>b needs"):
+        replace(FULL, links=(*FULL.links, replace(back, ratio=99.0)))

@@ -101,6 +101,7 @@ def test_trained_units_are_told_in_stretches(trains: str, words: str) -> None:
         ("top-k", 100.0, 1.0, "top-k 1/100"),
         ("top-k", 12.5, 0.25, "top-k 1/12.5, 0.25 of the medium"),
         ("dense", 1.0, 1 / 3, "0.3333 of the medium"),
+        ("int4-hadamard", 1.0, 0.5, "int4-hadamard, 0.5 of the medium"),
     ],
 )
 def test_what_a_link_carries_in_words(codec: str, ratio: float, share: float, words: str) -> None:

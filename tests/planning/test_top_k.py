@@ -10,7 +10,7 @@ from fleetune.contracts.fleet import Fleet, Link
 from fleetune.contracts.plan import LinkUse
 from fleetune.errors import Refused
 from fleetune.planning import solve
-from fleetune.planning.top_k import with_top_k
+from fleetune.planning.top_k import kept_element_bytes, with_top_k
 from tests.clock import fleets
 from tests.planning.instances import small
 
@@ -37,14 +37,18 @@ def uses(ratio: float | None, **bytes_per_s: float) -> dict[str, LinkUse]:
 
 
 def test_ratios_follow_the_slowness_of_links() -> None:
-    """The slowest link gets 8/4 times the ratio asked for, one that is twice as fast half of that."""
+    """The slowest link gets c/4 times the ratio asked for, one that is twice as fast half of that; c is its 2 bytes of
+    value and 1 + 75.56/64 bits of index above 6 low ones."""
     found = uses(100.0, bc=1e5, cb=2e5, ab=1e6, ba=1e9)
-    assert {pair: use.ratio for pair, use in found.items()} == pytest.approx({"bc": 200.0, "cb": 100.0, "ab": 20.0})
+    assert kept_element_bytes(100.0) == pytest.approx(3.0226, abs=1e-4) == 2 + (7 + 75.5647 / 64) / 8
+    assert {pair: use.ratio for pair, use in found.items()} == pytest.approx(
+        {"bc": 75.565, "cb": 75.565 / 2, "ab": 7.5565}, rel=1e-5
+    )
     assert {use.codec for use in found.values()} == {"top-k"}
 
 
 def test_links_that_would_save_nothing_stay_dense() -> None:
-    """At ratio 1 half of the elements would be kept at twice the bytes: no plan is changed."""
+    """At ratio 1 everything would be kept: no plan is changed."""
     assert uses(1.0) == {}
     assert uses(None) == {}
     clock = Clock(fleet(), fleets.PROFILE)

@@ -22,7 +22,7 @@ from fleetune.checks.findings import over_memory
 from fleetune.clock import Clock
 from fleetune.clock.costs import segment_bytes
 from fleetune.contracts import json_io
-from fleetune.contracts.plan import BYTES_PER_KEPT_ELEMENT, TOP_K, Plan, PlanResult, Segment
+from fleetune.contracts.plan import Plan, PlanResult, Segment
 from fleetune.contracts.record import positive, record
 from fleetune.errors import Infeasible
 from fleetune.planning import papers
@@ -30,7 +30,7 @@ from fleetune.planning.chain_planner import ChainPlanner
 from fleetune.planning.layers import layer_edges
 from fleetune.planning.plan_result import plan_result, segment, single_lane_plan
 from fleetune.planning.strategy import Problem, devices_with_room, participants, unprofiled_reason
-from fleetune.planning.top_k import check_ratio, with_top_k
+from fleetune.planning.top_k import check_ratio, kept_element_bytes, with_top_k
 from fleetune.solving.hpp.problem import warmups
 from fleetune.solving.opfence.problem import Device, Operator, Solution
 from fleetune.solving.opfence.problem import Problem as PlacementProblem
@@ -152,7 +152,7 @@ def placement_problem(
         micro_batches=problem.micro_batches,
         optimizer_bytes_per_param_byte=0.0,
         compression_ratio=ratio,
-        codec_bytes_per_kept_element=None if ratio is None else BYTES_PER_KEPT_ELEMENT[TOP_K],
+        codec_bytes_per_kept_element=None if ratio is None else kept_element_bytes(ratio),
     )
 
 
