@@ -13,10 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-
-import psutil
 
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.launching import Command, Job, ProcessLauncher
@@ -32,7 +29,7 @@ POOL = "fleetune"
 DATABASE = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
 """Prefect's variable for its database: by default a SQLite file in the store. Only the server gets it."""
 START_S, ASK_S, LOOK_S = 180.0, 0.2, 1.0
-SERVER_GRACE_S, WORKER_GRACE_S = 10.0, 20.0
+SERVER_GRACE_S, WORKER_GRACE_S = 10.0, ORPHAN_S + 10.0
 MOST_PAUSE_S = 60.0
 """Longest pause before a child that keeps ending is started again."""
 MOST_LOG_BYTES = 10_000_000
@@ -147,7 +144,7 @@ class Keeper:
             del self._jobs["registration"]
 
     def _start_worker(self) -> None:
-        self._launch("worker", "prefect", "worker", "start", "--pool", POOL, "--type", "process", "--name", "fleetune")
+        self._launch("worker", "flows.service.worker", POOL)
 
     def _watch(self) -> None:
         """Start a child that has ended again, after a pause that grows while it keeps ending."""
@@ -171,25 +168,10 @@ class Keeper:
                 self._tell(str(error))
 
     def _end(self) -> None:
-        """Stop the runs, the worker, and then the server, which they report to.
-
-        A worker that ends kills its runs, so that they are told first: training writes a checkpoint.
-        """
-        if "worker" in self._jobs:
-            end_runs(self._jobs["worker"].pid)
+        """Stop the worker, which ends after its runs, and then the server, which they report to."""
         for name, grace_s in (("registration", 0.0), ("worker", WORKER_GRACE_S), ("server", SERVER_GRACE_S)):
             if name in self._jobs:
                 self._jobs[name].stop(grace_s)
-
-
-def end_runs(worker: int) -> None:
-    """Tell the flow runs of a worker to end, and wait for them; `worker` is its process id."""
-    with suppress(psutil.Error):
-        runs = psutil.Process(worker).children()
-        for run in runs:
-            with suppress(psutil.Error):
-                run.terminate()
-        psutil.wait_procs(runs, timeout=ORPHAN_S)
 
 
 def follow_registration(job: Job, tell: Callable[[str], None]) -> None:

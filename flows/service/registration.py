@@ -17,6 +17,7 @@ from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.utilities.callables import parameter_schema
 
 from fleetune.contracts.record import record
+from fleetune.launching.docker.cleanup import remove_orphans_here
 from fleetune.launching.process import child_command
 from fleetune.store import Store
 from flows import configs
@@ -53,6 +54,8 @@ def main() -> None:
     with get_client(sync_client=True) as client:
         for name in end_dead_runs(client, store, worker_lives):
             sys.stdout.write(f"run {name} has no process any more: it is marked as crashed\n")
+        if left := remove_orphans_here():
+            sys.stdout.write(f"killed runs had left {left} containers and networks: they are removed\n")
         create_pool(client)
         for deployment in DEPLOYMENTS:
             identity = register(client, deployment)

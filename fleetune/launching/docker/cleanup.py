@@ -8,9 +8,10 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
@@ -20,7 +21,7 @@ from fleetune.contracts.fleet import Engine
 from fleetune.contracts.record import record
 from fleetune.contracts.task import OUTLIVES_STAGE
 from fleetune.errors import FleetuneError
-from fleetune.launching.docker.engine_client import ENGINE_ERRORS, connect
+from fleetune.launching.docker.engine_client import ENGINE_ERRORS, connect, local_engine
 from fleetune.launching.process import child_command, inherited_environment
 from fleetune.procfs import start_ticks
 
@@ -33,6 +34,8 @@ ATTEMPTS = 5
 STOPPED_STATES = ("created", "dead", "exited")
 DONE = b"done\n"
 REAPER_EXIT_TIMEOUT_S = 10.0
+CREATION_S = 3.0
+"""Seconds in which an engine ends a creation whose client has gone."""
 
 
 @record
@@ -80,6 +83,13 @@ def remove(client: Any, token: str) -> None:
     _remove_all(client, {"label": f"{RUN_LABEL}={token}"})
 
 
+def remove_session(client: Any, token: str, pause: Callable[[float], None]) -> None:
+    """Remove what a killed process has made, and then what the engine was still making for it."""
+    remove(client, token)
+    pause(CREATION_S)
+    remove(client, token)
+
+
 def remove_by_address(client: Any, address: str) -> None:
     """Remove everything that other machines have made by this address of the engine."""
     _remove_all(client, {"label": f"{ENGINE_LABEL}={address}"})
@@ -96,8 +106,16 @@ def _remove_all(client: Any, filters: dict[str, str]) -> None:
     _remove(_listed(lambda: client.volumes.list(filters=filters)))
 
 
-def remove_orphans(client: Any, *, own: bool) -> None:
-    """Remove what killed processes of this machine, whose reapers were killed too, left on an engine.
+def remove_orphans_here() -> int:
+    """Remove orphans from the engine of this machine, if one answers; returns their number."""
+    with suppress(FleetuneError, *ENGINE_ERRORS), closing(connect(engine := local_engine())) as client:
+        return remove_orphans(client, own=engine.is_here)
+    return 0
+
+
+def remove_orphans(client: Any, *, own: bool) -> int:
+    """Remove what killed processes of this machine, whose reapers were killed too, left on an engine; returns how many
+    containers, networks and volumes that were.
 
     Several machines may use one engine, and machines may be copies of each other. So an owner counts as gone only if it
     was a process that this one could see and that has ended, or if the thing was made on this machine's own engine
@@ -109,7 +127,7 @@ def remove_orphans(client: Any, *, own: bool) -> None:
         containers = _containers(client, filters)
         networks, volumes = client.networks.list(filters=filters), client.volumes.list(filters=filters)
     except ENGINE_ERRORS:
-        return  # without the whole list, anything may be in use
+        return 0  # without the whole list, anything may be in use
     running = {_labels(each).get(RUN_LABEL, "") for each in containers if _state(each) not in STOPPED_STATES}
 
     def is_orphan(thing: Any) -> bool:
@@ -122,8 +140,10 @@ def remove_orphans(client: Any, *, own: bool) -> None:
         of_this = own and parts[1] == machine.id != UNKNOWN
         return of_this and found.get(RUN_LABEL, "") not in running and _created_s(thing) < machine.booted_s
 
-    for things in (containers, networks, volumes):
-        _remove([thing for thing in things if is_orphan(thing)])
+    orphans = [[thing for thing in things if is_orphan(thing)] for things in (containers, networks, volumes)]
+    for things in orphans:
+        _remove(things)
+    return sum(map(len, orphans))
 
 
 def _listed(query: Callable[[], Iterable[Any]]) -> Iterator[Any]:
@@ -163,10 +183,10 @@ def _created_s(thing: Any) -> float:
     """Creation time in seconds since 1970; infinity where the engine does not report it."""
     created = str(thing.attrs.get("Created") or thing.attrs.get("CreatedAt") or "")
     try:
-        time = datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", created))
+        moment = datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", created))
     except ValueError:
         return float("inf")
-    return time.timestamp() if time.tzinfo else float("inf")
+    return moment.timestamp() if moment.tzinfo else float("inf")
 
 
 @record
@@ -225,9 +245,8 @@ def main() -> int:
         return 0
     for engine in (*task.engines, *([None] if task.local else [])):
         with suppress(FleetuneError):
-            client = connect(engine)
-            remove(client, task.token)
-            client.close()
+            with closing(connect(engine)) as client:
+                remove_session(client, task.token, time.sleep)
     return 0
 
 

@@ -23,7 +23,9 @@ from fleetune.launching.process import ProcessLauncher
 
 PORT = 7700
 """Port at which a device's command listens; a device runs one such command at a time."""
-PAUSE_COMMAND = ["-PSEc", "import signal; signal.pause()"]
+PAUSE_COMMAND = ["-PSEc", "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()"]
+"""It ignores SIGTERM, which comes when the machine shuts down, so that workers on its network can write a checkpoint;
+it is removed by force."""
 PAUSE_MEMORY_BYTES = 64 << 20
 SHAPING_TIMEOUT_S = 60
 

@@ -125,6 +125,17 @@ def test_within_one_boot_the_owners_process_decides() -> None:
     assert gone.removed and not alive.removed
 
 
+def test_a_container_that_was_being_created_is_removed() -> None:
+    """The engine completes a creation whose client was killed: the reaper looks again, and leaves nothing."""
+    late, engine = container(owner(), LATER, "created"), Engine()
+
+    def pause(_: float) -> None:
+        engine.containers = Listing((late,))
+
+    cleanup.remove_session(engine, "t", pause)
+    assert late.removed
+
+
 def sweep(engine: Engine, *, own: bool, machine: MachineIdentity = HERE) -> None:
     """Remove orphans as that machine does."""
     with pytest.MonkeyPatch.context() as patch:

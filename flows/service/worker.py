@@ -1,0 +1,77 @@
+"""`python -m flows.service.worker POOL`: Prefect's process worker, which ends after its flow runs.
+
+Prefect's own command kills the flow runs of a worker that is terminated, and loses the rounds since their checkpoints.
+"""
+
+import abc
+import asyncio
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from typing import Any
+
+import psutil
+from prefect.logging.configuration import setup_logging
+from prefect.workers.process import ProcessWorker
+
+from flows.service.flow_process import LOOK_S, ORPHAN_S
+
+NAME = "fleetune"
+
+
+class Worker(ProcessWorker, abc.ABC):  # abstract: so Prefect does not offer it as another type of worker
+    """Starts no flow run once `ends` is set."""
+
+    ends = False
+
+    async def get_and_submit_flow_runs(self) -> Any:
+        """Start the flow runs that are due."""
+        return [] if self.ends else await super().get_and_submit_flow_runs()
+
+
+def main() -> None:
+    """Work until SIGTERM or Ctrl-C."""
+    setup_logging()
+    asyncio.run(_work(sys.argv[1]))
+
+
+async def _work(pool: str) -> None:
+    worker, loop = Worker(work_pool_name=pool, name=NAME), asyncio.get_running_loop()
+    work = asyncio.create_task(worker.start(printer=_ignore))
+    ending: list[asyncio.Task[None]] = []
+
+    async def end() -> None:
+        await asyncio.to_thread(end_runs, os.getpid())
+        work.cancel()
+
+    def told() -> None:
+        worker.ends = True
+        ending[:] = ending or [asyncio.create_task(end())]
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told)
+    with suppress(asyncio.CancelledError):
+        await work
+
+
+def end_runs(worker: int) -> None:
+    """Tell the flow runs of a worker to end, and wait for them: training writes a checkpoint. `worker`: its process."""
+    deadline_s = time.monotonic() + ORPHAN_S
+    told: set[psutil.Process] = set()
+    with suppress(psutil.Error):
+        while (runs := set(psutil.Process(worker).children())) and time.monotonic() < deadline_s:
+            for run in runs - told:
+                with suppress(psutil.Error):
+                    run.terminate()
+            told |= runs
+            psutil.wait_procs(list(runs), timeout=LOOK_S)
+
+
+def _ignore(_: str) -> None:
+    """Discard what Prefect's command would print."""
+
+
+if __name__ == "__main__":
+    main()
