@@ -36,7 +36,7 @@ def command_line(process: psutil.Process) -> str:
 def lasting(service: ServiceClient) -> set[int]:
     """Ids of the processes that last as long as the service: keeper, server, worker; not of what those start."""
     keeper = psutil.Process(service.record.keeper)
-    words = ("keeper", "http_server", "worker start")
+    words = ("keeper", "http_server", "flows.service.worker")
     return {p.pid for p in (keeper, *keeper.children()) if any(word in command_line(p) for word in words)}
 
 

@@ -1,0 +1,159 @@
+"""A training that a service runs, with all processes that it consists of, for tests that interrupt it."""
+
+import datetime
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar
+
+import psutil
+
+from fleetune.filesystem import file_digest
+from tests.flows.service.client import ServiceClient
+
+SAMPLE_S = 0.02
+"""Processor time of a computation that shows how busy the machine is."""
+
+
+class Training:
+    """A flow run in the middle of its training, with the processes that it consists of."""
+
+    names: ClassVar[tuple[str, ...]] = ("flow_process", "stages.train", "stages.monitor", "training.worker")
+    """What the command lines of its processes hold."""
+
+    def __init__(self, service: ServiceClient, config: Path, learning_rate: float) -> None:
+        """Start it and wait for some rounds; the learning rate makes it a training of its own."""
+        self.service, self.port, self.said = service, service.record.address.rpartition(":")[2], ""
+        before = set((service.root / "work").glob("*"))
+        self.run = service.start(base=str(config), changes=[f"training.learning_rate={learning_rate}"])
+        self.work: Path = service.until(
+            lambda: next((w for w in set((service.root / "work").glob("*")) - before if committed_rounds(w) > 4), None)
+        )
+        self.processes = self.find_processes()
+
+    def find_processes(self) -> list[psutil.Process]:
+        """Its processes; at least one of each name."""
+        found = {name: self.find(name) for name in self.names}
+        assert all(found.values()), found
+        return [process for processes in found.values() for process in processes]
+
+    @property
+    def rounds(self) -> int:
+        """The number of committed rounds."""
+        return committed_rounds(self.work)
+
+    @property
+    def saved(self) -> list[int]:
+        """The rounds of its complete checkpoints, ascending."""
+        return saved_rounds(self.work)
+
+    @property
+    def alive(self) -> list[Any]:
+        """What of it has not ended."""
+        return list(psutil.wait_procs(self.processes, timeout=0)[1])
+
+    def terminate_all(self) -> None:
+        """SIGTERM to every process of the service and of the run at once, as from a machine that shuts down."""
+        keeper = psutil.Process(self.service.record.keeper)
+        for process in (keeper, *keeper.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):
+                process.terminate()
+
+    def goes_on(self) -> None:
+        """Retry as the UI does, and wait for a round of the next attempt."""
+        before = self.rounds
+        self.service.set_state(self.run, "SCHEDULED", "AwaitingRetry")
+        self.service.until(lambda: self.rounds > before)
+        self.processes = self.find_processes()
+
+    def up(self) -> None:
+        """Wait for the end of the service, and start it again on its port."""
+        self.service.until(lambda: not self.service.files.starting())
+        self.said = self.service.command("up", "--port", self.port).stdout
+
+    def kill(self, name: str) -> int:
+        """kill -9 of the service's process whose command line holds `name`; its process id."""
+        return self._signal(name, signal.SIGKILL)
+
+    def terminate(self, name: str) -> int:
+        """SIGTERM to the service's process whose command line holds `name`; its process id."""
+        return self._signal(name, signal.SIGTERM)
+
+    def _signal(self, name: str, number: int) -> int:
+        found = self.find(name)
+        (process,) = [one for one in found if one.ppid() not in [other.pid for other in found]]  # no child before exec
+        os.kill(process.pid, number)
+        return process.pid
+
+    def end_in_s(self, limit_s: float) -> None:
+        """Wait until nothing of it is left, and check the seconds that it took."""
+        end_in_s(lambda: self.alive, limit_s)
+
+    def pause(self) -> None:
+        """Pause as the UI's dialog does."""
+        until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=300)
+        details = {"pause_timeout": until.isoformat(), "pause_reschedule": True}
+        state = {"type": "PAUSED", "name": "Suspended", "state_details": details}
+        self.service.call("POST", f"/flow_runs/{self.run}/set_state", {"state": state, "force": True})
+
+    def retried(self) -> str:
+        """Retry as the UI does, and wait for the end; the digest of the trained model."""
+        before = self.rounds if self.work.exists() else 0
+        self.service.set_state(self.run, "SCHEDULED", "AwaitingRetry")
+        return self.finished(before)
+
+    def finished(self, before: int) -> str:
+        """Wait for the end of the run, whose training has resumed after `before` rounds; its model's digest."""
+        assert self.service.ended(self.run)["state_name"] == "Completed"
+        assert self.service.logged(self.run, f"goes on from round {before} of ")
+        return self.model_of(self.run)
+
+    def model_of(self, flow_run: str) -> str:
+        """Digest of the weights that a flow run has trained."""
+        run = self.service.flow_run(flow_run)["parameters"]["base"]
+        stages = json.loads((self.service.root / "runs" / run / "run.json").read_text())["stages"]
+        digest = next(stage["outputs"]["checkpoint"] for stage in stages if stage["stage"] == "train")
+        return file_digest(self.service.root / "artifacts" / "checkpoint" / digest / "model" / "model.safetensors")
+
+    def find(self, name: str) -> list[psutil.Process]:
+        """Processes of the service whose command line holds `name`."""
+        keeper = psutil.Process(self.service.record.keeper)
+        return [process for process in keeper.children(recursive=True) if name in _command(process)]
+
+
+def committed_rounds(work: Path) -> int:
+    """The number of committed rounds of the training in a work folder."""
+    log = work / "commits.jsonl"
+    return len(log.read_text().splitlines()) if log.exists() else 0
+
+
+def saved_rounds(work: Path) -> list[int]:
+    """The rounds of the complete checkpoints in a work folder, ascending."""
+    return sorted(int(mark.parent.name.removeprefix("round-")) for mark in work.glob("checkpoints/*/round.json"))
+
+
+def end_in_s(alive: Callable[[], Collection[object]], limit_s: float) -> None:
+    """Wait until nothing is alive, and check the seconds that it took.
+
+    Where other programs take their share of the processor, the limit is as much longer as they make a computation.
+    """
+    began_s, computed_s, wall_s = time.monotonic(), 0.0, 0.0
+    while left := alive():
+        at_s, cpu_s = time.monotonic(), time.thread_time()
+        while time.thread_time() - cpu_s < SAMPLE_S:
+            pass
+        computed_s, wall_s = computed_s + SAMPLE_S, wall_s + time.monotonic() - at_s
+        took_s, slowness = time.monotonic() - began_s, max(1.0, wall_s / computed_s)
+        assert took_s < limit_s * slowness, f"{left} after {took_s:.1f} s, {slowness:.1f} times slower"
+        time.sleep(10 * SAMPLE_S)
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
