@@ -147,14 +147,20 @@ def _files_gone(facts: os.statvfs_result) -> bool:
 
 
 def _state(number: int, path: Path) -> str:
-    free, total = _room(path)
+    room = free_space(path)
     path = path if path.is_dir() else _there(path.parent)
-    disk = f"the disk of {path} (mounted at {_mount(path)}, {size(free)} free of {size(total)})"
+    disk = f"the disk of {path} (mounted at {_mount(path)}, {room})"
     if number == errno.EROFS:
         return f"{disk} is read-only"
     if number == errno.EDQUOT:
         return f"{disk} gives this user no more room (quota)"
     return f"{disk} takes no more files" if _files_gone(os.statvfs(_there(path))) else f"{disk} has no room for this"
+
+
+def free_space(path: Path) -> str:
+    """The room on the disk of a path, such as `8 MB free of 262 MB`."""
+    free, total = _room(path)
+    return f"{size(free)} free of {size(total)}"
 
 
 def _room(path: Path) -> tuple[int, int]:

@@ -24,7 +24,7 @@ from fleetune.contracts import json_io
 from fleetune.contracts.record import record
 from fleetune.contracts.run_config import TrainingRequest
 from fleetune.errors import Refused, TryAgain
-from fleetune.filesystem import file_digest, sync, write_durably
+from fleetune.filesystem import file_digest, free_space, sync, write_durably
 from fleetune.models.segment import SegmentRunner
 from fleetune.training.optimizer import NamedOptimizer
 
@@ -179,8 +179,8 @@ def write_error(folder: Path, error: Exception) -> TryAgain:
     """Return the error for a checkpoint that could not be written."""
     why = (error.strerror if isinstance(error, OSError) else None) or str(error)
     return TryAgain(
-        f"{folder}: this checkpoint could not be written ({why}); those before it are kept: make room on that disk and "
-        "run again to go on from the newest"
+        f"{folder}: this checkpoint could not be written ({why}); those before it are kept: make room on that disk "
+        f"({free_space(folder)}) and run again to go on from the newest"
     )
 
 
@@ -189,6 +189,13 @@ def delete_checkpoint(folder: Path) -> None:
     with suppress(OSError):
         (folder / MARK).unlink()  # first, so that a half deleted checkpoint is not complete
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def drop_incomplete(work: Path) -> None:
+    """Delete what is there of checkpoints that were not completed: nothing resumes from them, and they take room."""
+    for _, folder in _rounds(work):
+        if not (folder / MARK).exists():
+            delete_checkpoint(folder)
 
 
 def restore_segment(folder: Path, segment: SegmentRunner, optimizer: NamedOptimizer) -> None:

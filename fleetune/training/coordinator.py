@@ -23,7 +23,14 @@ from fleetune.models.init_weights import INIT_WEIGHTS
 from fleetune.models.skeleton import saved_configuration
 from fleetune.monitoring import EventLog
 from fleetune.training.assignment import validate_supported
-from fleetune.training.checkpoints import COMMITS, CheckpointSaver, StoredCheckpoint, copy_state, trained_tensors
+from fleetune.training.checkpoints import (
+    COMMITS,
+    CheckpointSaver,
+    StoredCheckpoint,
+    copy_state,
+    drop_incomplete,
+    trained_tensors,
+)
 from fleetune.training.gradients import clip_scale, total_norm
 from fleetune.training.measurements import MeasuredRound, ReportedRow, RoundMeasurements
 from fleetune.training.optimizer import learning_rate
@@ -44,9 +51,13 @@ def train(task: TrainingTask) -> TrainingMetrics:
     validate_supported(task.plan.plan)
     try:
         return _train(task)
+    except FleetuneError:
+        drop_incomplete(task.work)
+        raise
     except OSError as error:
         if error.errno not in DISK_FULL:
             raise
+        drop_incomplete(task.work)
         raise TryAgain(
             f"{task.work}: its disk is full ({error.strerror}); make room and run again to go on from the newest "
             "checkpoint"
@@ -56,6 +67,7 @@ def train(task: TrainingTask) -> TrainingMetrics:
 def _train(task: TrainingTask) -> TrainingMetrics:
     started_s = time.monotonic()
     found = adopt_newest(task.work, task.earlier, task.note)
+    drop_incomplete(task.work)
     rounds = resume(task, found)
     first_round = len(rounds)
     measured = RoundMeasurements()

@@ -21,6 +21,7 @@ from fleetune.training.checkpoints import (
     StoredCheckpoint,
     checkpoint_folder,
     copy_state,
+    drop_incomplete,
     mark_complete,
     restore_segment,
     trained_tensors,
@@ -339,6 +340,8 @@ def test_a_full_disk_loses_only_the_new_checkpoint_and_is_reported(
         mark_complete(tmp_path, 2, {}, "", None)
     found, said = newest(tmp_path)
     assert found is not None and found[1].round == 1 and "the checkpoint of round 2 is not used" in said
+    drop_incomplete(tmp_path)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["round-000001"], "others take room"
 
 
 @pytest.mark.parametrize(
