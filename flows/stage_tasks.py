@@ -85,8 +85,9 @@ def _stage_task(name: str, publication: Publication) -> Any:
                 return Cancelled(message=str(error))
             publication.update()
             return failed_state(error)
-        if outcome.how == "stopped" and runner.stopped:
-            return Cancelled(message="stopped with its run; a retry goes on from what is finished")
+        if outcome.how == "stopped":
+            with_run = "stopped with its run; a retry goes on from what is finished"
+            return Cancelled(message=with_run if runner.stopped else reason(outcome.why))
         publication.update()
         ended = "Cached" if outcome.how == "reused" else None
         return Completed(name=ended, message=reason(outcome.why), data=outcome.outputs)
