@@ -75,7 +75,7 @@ def validate(planned: RunRecord) -> None:
     if "plan" in running:
         _validate_strategy(config)
     if "prepare" in running:
-        from fleetune.data import validate_data
+        from fleetune.data.sources import validate_data
 
         validate_data(config.data, config.model.task)
         _validate_model(config.model)

@@ -39,7 +39,7 @@ def pin_revisions(config: RunConfig) -> RunConfig:
 
         model = pin_revision(model)
     if data.source not in BUILT_IN and not Path(data.source).expanduser().exists():
-        from fleetune.data import pinned_request
+        from fleetune.data.sources import pinned_request
 
         data = pinned_request(data)
     return replace(config, model=model, data=data)
@@ -47,7 +47,7 @@ def pin_revisions(config: RunConfig) -> RunConfig:
 
 def data_content(config: RunConfig) -> str:
     """Digest of every byte of the run's data; Refused when they cannot be read."""
-    from fleetune.data import content_digest
+    from fleetune.data.sources import content_digest
 
     return content_digest(config.data)
 

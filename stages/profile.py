@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
-from fleetune import profiling
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.run_config import ModelRequest, ProfileRequest, TrainingRequest
 from fleetune.launching import open_sites
 from fleetune.launching.placement import FleetPlacement
+from fleetune.profiling.cache import MeasurementCache
+from fleetune.profiling.profile import profile as profile_fleet
+from fleetune.profiling.task import ProfilingTask
 from stages.entry_point import StageContext, main
 
 
@@ -16,8 +18,8 @@ def profile(context: StageContext) -> None:
     config, task = context.task.config, context.task
     fleet = json_io.read(Fleet, context.input("fleet") / "fleet.json")
     with open_sites(FleetPlacement.from_fleet(fleet), context.channel.note) as sites:
-        profiling.profile(
-            profiling.ProfilingTask(
+        profile_fleet(
+            ProfilingTask(
                 fleet=fleet,
                 model=json_io.load(ModelRequest, config["model"], "model"),
                 training=json_io.load(
@@ -32,7 +34,7 @@ def profile(context: StageContext) -> None:
                 progress=context.channel.progress,
                 note=context.channel.note,
                 scores=json_io.load(ProfileRequest, config.get("profile", {}), "profile").scores,
-                cache=profiling.MeasurementCache(Path(task.cache), task.run, anew=task.anew) if task.cache else None,
+                cache=MeasurementCache(Path(task.cache), task.run, anew=task.anew) if task.cache else None,
             )
         )
 

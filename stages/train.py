@@ -3,7 +3,6 @@
 import shutil
 from pathlib import Path
 
-from fleetune import training
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import PlanResult
@@ -12,6 +11,8 @@ from fleetune.contracts.run_config import ModelRequest, TrainingRequest
 from fleetune.errors import Refused
 from fleetune.launching import open_sites
 from fleetune.launching.placement import FleetPlacement
+from fleetune.training import coordinator
+from fleetune.training.task import TrainingTask
 from stages.entry_point import StageContext, main
 
 
@@ -21,8 +22,8 @@ def train(context: StageContext) -> None:
     if fleet.simulated:
         raise Refused(f"device {fleet.simulated[0]} is simulated: a run with it ends after plan; use --until plan")
     with open_sites(FleetPlacement.from_fleet(fleet), context.channel.note) as sites:
-        training.train(
-            training.TrainingTask(
+        coordinator.train(
+            TrainingTask(
                 plan=json_io.read(PlanResult, context.input("plan") / "plan.json"),
                 fleet=fleet,
                 profile=json_io.read(Profile, context.input("profile") / "profile.json"),

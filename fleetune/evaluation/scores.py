@@ -11,7 +11,7 @@ from torch import nn
 
 from fleetune.contracts.metrics import ClassScore
 from fleetune.contracts.task import Progress, ignore_progress
-from fleetune.data import PreparedData
+from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import Refused
 from fleetune.models.loss import count_targets, loss_sum
 

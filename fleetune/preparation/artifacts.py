@@ -9,7 +9,8 @@ from torch import nn
 
 from fleetune.contracts.run_config import DataRequest, ModelRequest
 from fleetune.contracts.task import Progress, ignore_progress
-from fleetune.data import PreparedData, prepare_data
+from fleetune.data.prepared_data import PreparedData
+from fleetune.data.writer import prepare_data
 from fleetune.models.graph import Graph, graph_text
 from fleetune.models.init_weights import INIT_WEIGHTS, write_init_weights
 from fleetune.models.recorder import record_model

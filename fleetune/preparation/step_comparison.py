@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from fleetune.contracts.run_config import ModelRequest
-from fleetune.data import PreparedData
+from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import Refused
 from fleetune.models.graph import Graph
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fleetune.data import PreparedData, batch_indices
+from fleetune.data.prepared_data import PreparedData, batch_indices
 from fleetune.errors import Infeasible, Refused
 from fleetune.launching.process_limits import CpuThrottle
 from fleetune.models.attention_heads import AttentionHead, attention_heads, find_blocks

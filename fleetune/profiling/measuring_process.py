@@ -17,7 +17,7 @@ from torch import nn
 
 from fleetune import filesystem
 from fleetune.contracts import json_io
-from fleetune.data import PreparedData
+from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import FleetuneError, TryAgain
 from fleetune.launching.process_limits import OUT_OF_MEMORY_EXIT_CODE, is_out_of_memory
 from fleetune.models.graph import Graph, parse_graph

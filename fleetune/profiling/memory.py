@@ -1,6 +1,5 @@
 """Keeps a measuring process within its device's memory, and measures a worker's memory beyond its tensors."""
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,11 +15,10 @@ from fleetune.models.segment import META, META_SAMPLES, SegmentRunner, empty_inp
 from fleetune.models.units import state_by_unit
 from fleetune.profiling.unit_timing import detached_inputs, kept_bytes, run_tracking_saved
 
-WORKER_LIBRARIES = ("numba",)
-"""Libraries that a training worker imports and a measuring process otherwise does not; a test compares both."""
-WORKER_MODULES_BYTES = 8_000_000
-"""Assumed memory of the modules of this project that only a training worker imports. They are not imported here: an
-edit in training would otherwise change the key of the profile stage and measure all devices again."""
+WORKER_MODULES_BYTES = 1_500_000
+"""Assumed memory of the modules of this project that only a training worker imports; it imports the same libraries as
+a measuring process. They are not imported here: an edit in training would otherwise change the key of the profile stage
+and measure all devices again."""
 MANY = 2 * META_SAMPLES
 CARRIED = 4
 
@@ -110,8 +108,6 @@ def _window_bytes(needs: list[UnitMemory], samples: int) -> int:
 def idle_worker_bytes() -> int:
     """Return the memory of a training worker before its first unit: its imports, an endpoint and an optimizer that has
     stepped."""
-    for library in WORKER_LIBRARIES:
-        importlib.import_module(library)
     with Endpoint("floor", new_key_pair(), {}, run="floor", listen=Listen(), note=lambda sentence: None):
         weight = nn.Parameter(torch.zeros(2, 2))
         optimizer = torch.optim.AdamW([weight], fused=True)

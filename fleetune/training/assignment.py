@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from fleetune.checks import untrainable_features
 from fleetune.contracts.plan import Lane, Plan, Segment
 from fleetune.errors import Refused
 
@@ -100,17 +99,3 @@ def peers_of(plan: Plan, device: str) -> tuple[str, ...]:
     senders, receivers = [t.source for t in own.incoming], [t.target for t in own.outgoing]
     lane = [d for segment in own.lane.segments for d in segment.devices]
     return tuple(d for d in dict.fromkeys([*senders, *receivers, *own.segment.devices, *lane]) if d != device)
-
-
-def validate_supported(plan: Plan) -> None:
-    """Refuse a plan with features that workers do not implement, naming all of them.
-
-    Workers run a chain of segments. Fields with neutral values are accepted, since ignoring them is correct.
-    """
-    found = untrainable_features(plan)
-    if found:
-        raise Refused(
-            f"plan: strategy {plan.strategy} made it with {', '.join(found)}; training runs one lane of segments, each "
-            "on devices of its own, over uncompressed and unshared links; look at this plan with --until plan, or "
-            "train with another strategy"
-        )

@@ -12,17 +12,18 @@ from typing import Any
 
 import torch
 
+from fleetune.checks import untrainable_features
 from fleetune.clock import Clock
 from fleetune.clock.costs import memory_warnings
 from fleetune.contracts import json_io
 from fleetune.contracts.metrics import DeviceAmount, LinkBytes, RoundMetrics, TimelineRow, TrainingMetrics
-from fleetune.data import PreparedData
+from fleetune.contracts.plan import Plan
+from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.models.export import copy_tokenizer, export_model
 from fleetune.models.init_weights import INIT_WEIGHTS
 from fleetune.models.skeleton import saved_configuration
 from fleetune.monitoring import EventLog
-from fleetune.training.assignment import validate_supported
 from fleetune.training.checkpoints import (
     COMMITS,
     CheckpointSaver,
@@ -62,6 +63,20 @@ def train(task: TrainingTask) -> TrainingMetrics:
             f"{task.work}: its disk is full ({error.strerror}); make room and run again to go on from the newest "
             "checkpoint"
         ) from None
+
+
+def validate_supported(plan: Plan) -> None:
+    """Refuse a plan with features that workers do not implement, naming all of them.
+
+    Workers run a chain of segments. Fields with neutral values are accepted, since ignoring them is correct.
+    """
+    found = untrainable_features(plan)
+    if found:
+        raise Refused(
+            f"plan: strategy {plan.strategy} made it with {', '.join(found)}; training runs one lane of segments, each "
+            "on devices of its own, over uncompressed and unshared links; look at this plan with --until plan, or "
+            "train with another strategy"
+        )
 
 
 def _train(task: TrainingTask) -> TrainingMetrics:

@@ -15,7 +15,7 @@ import torch
 
 from fleetune.contracts.metrics import TimelineRow
 from fleetune.contracts.plan import BACKWARD, FORWARD, REDUCE, Action, Plan, actions_of
-from fleetune.data import PreparedData, batch_indices
+from fleetune.data.prepared_data import PreparedData, batch_indices
 from fleetune.launching.process_limits import CpuThrottle
 from fleetune.models.loss import count_targets, loss_sum
 from fleetune.models.randomness import DrawContext

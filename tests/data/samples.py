@@ -7,7 +7,8 @@ from typing import Any
 
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import DataRequest
-from fleetune.data import PreparedData, prepare_data
+from fleetune.data.prepared_data import PreparedData
+from fleetune.data.writer import prepare_data
 
 TEXT = InputSpec(task="sequence-classification", vocab_size=260, max_positions=64)
 CAUSAL = InputSpec(task="causal-lm", vocab_size=260, max_positions=64)

@@ -8,7 +8,8 @@ import pytest
 from sklearn.datasets import load_digits
 
 from fleetune.contracts.input_spec import InputSpec
-from fleetune.data import PreparedData, builtin_datasets
+from fleetune.data import builtin_datasets
+from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import Refused
 from tests.data.samples import CAUSAL, IMAGES, TEXT, prepared, texts, whole
 

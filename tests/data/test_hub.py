@@ -13,7 +13,7 @@ import pytest
 from huggingface_hub import constants
 
 from fleetune.contracts.run_config import DataRequest
-from fleetune.data import content_digest, pinned_request
+from fleetune.data.sources import content_digest, pinned_request
 from fleetune.errors import Refused, TryAgain
 from tests.data.samples import FRUITS, prepared, texts, whole
 

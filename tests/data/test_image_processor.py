@@ -10,7 +10,7 @@ from PIL import Image
 from transformers import AutoImageProcessor
 
 from fleetune.contracts.input_spec import InputSpec
-from fleetune.data import PreparedData
+from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import Refused
 from tests.data.samples import json_lines, prepared, whole
 

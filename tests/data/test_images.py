@@ -10,8 +10,9 @@ from PIL import Image
 
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import DataRequest
-from fleetune.data import PreparedData, content_digest
 from fleetune.data.images import as_image, convert_channels, resize
+from fleetune.data.prepared_data import PreparedData
+from fleetune.data.sources import content_digest
 from fleetune.errors import Refused
 from tests.data.samples import every_byte, json_lines, prepared, whole
 

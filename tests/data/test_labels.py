@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fleetune.contracts.input_spec import InputSpec
-from fleetune.data import PreparedData
+from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import Refused
 from tests.data.samples import FRUITS, TEXT, json_lines, prepared, texts, whole
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleetune.data import batch_indices
+from fleetune.data.prepared_data import batch_indices
 from fleetune.errors import Refused
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import DataRequest
-from fleetune.data import PreparedData, validate_data
+from fleetune.data.prepared_data import PreparedData
+from fleetune.data.sources import validate_data
 from fleetune.errors import Refused
 from tests.data.samples import CAUSAL, FRUITS, IMAGES, TEXT, json_lines, prepared
 

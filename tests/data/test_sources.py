@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from fleetune.contracts.run_config import DataRequest
-from fleetune.data import content_digest, prepare_data, sources
+from fleetune.data import sources
+from fleetune.data.sources import content_digest
+from fleetune.data.writer import prepare_data
 from fleetune.errors import Refused, TryAgain
 from tests.data.samples import FRUITS, IMAGES, TEXT, json_lines
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fleetune.contracts.run_config import DataRequest
-from fleetune.data import content_digest, validate_data
+from fleetune.data.sources import content_digest, validate_data
 from fleetune.errors import Refused
 from tests.data.samples import json_lines, prepared, texts
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fleetune import training
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.metrics import TrainingMetrics
@@ -22,6 +21,8 @@ from fleetune.discovery.tolerance import link_matches
 from fleetune.errors import Infeasible
 from fleetune.launching.docker.sites import DockerSites
 from fleetune.launching.placement import FleetPlacement
+from fleetune.training import coordinator
+from fleetune.training.task import TrainingTask
 from tests.engine.pipelines import Told, config, run
 from tests.engine.places import ignored
 from tests.engine.second_engine import Second
@@ -64,8 +65,8 @@ def test_a_device_that_runs_out_of_memory_is_named(tmp_path: Path) -> None:
         DockerSites(FleetPlacement.from_fleet(fleet), ignored) as sites,
         pytest.raises(Infeasible, match=r"device desk ran out of its 0\.10 GB while training segment \d .* needs 0\."),
     ):
-        training.train(
-            training.TrainingTask(
+        coordinator.train(
+            TrainingTask(
                 plan=json_io.read(PlanResult, folder["plan"] / "plan.json"),
                 fleet=fleet,
                 profile=json_io.read(Profile, folder["profile"] / "profile.json"),

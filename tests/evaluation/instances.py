@@ -10,7 +10,8 @@ from torch import nn
 
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import DataRequest, Lora, ModelRequest
-from fleetune.data import PreparedData, prepare_data
+from fleetune.data.prepared_data import PreparedData
+from fleetune.data.writer import prepare_data
 from fleetune.evaluation import EvaluationTask
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model, write_init_weights
 from fleetune.models.skeleton import saved_configuration

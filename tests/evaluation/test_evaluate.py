@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from fleetune.contracts import json_io
 from fleetune.contracts.metrics import EvaluationMetrics, Forecast
 from fleetune.contracts.run_config import ModelRequest
-from fleetune.data import PreparedData
+from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import Refused
 from fleetune.evaluation import EvaluationTask, Summary, evaluate, measured_forecast
 from fleetune.evaluation.scores import ScoringOptions, score

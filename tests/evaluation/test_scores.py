@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fleetune.data import PreparedData
+from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import Refused
 from fleetune.evaluation.scores import ScoringOptions, class_scores, classification_scores, score
 from tests.evaluation.instances import Told, text_data

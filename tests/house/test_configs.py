@@ -10,7 +10,7 @@ from fleetune import solving
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet import SimulatedDevice
 from fleetune.contracts.run_config import DataRequest, ModelRequest, StrategyRequest
-from fleetune.data import validate_data
+from fleetune.data.sources import validate_data
 from flows import configs, yaml_file
 
 CONFIGS = Path(__file__).parents[2] / "configs"

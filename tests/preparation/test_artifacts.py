@@ -8,7 +8,7 @@ import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from fleetune.contracts.run_config import DataRequest, Lora, ModelRequest
-from fleetune.data import PreparedData
+from fleetune.data.prepared_data import PreparedData
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
 from fleetune.models.skeleton import saved_configuration
 from fleetune.models.source import configuration

@@ -17,10 +17,12 @@ from fleetune.contracts.run_config import Lora
 from fleetune.errors import Refused, TryAgain
 from fleetune.launching import LocalSites
 from fleetune.models.graph import Graph
-from fleetune.profiling import MeasurementCache, ProfilingTask, cache, profile
+from fleetune.profiling import cache
+from fleetune.profiling.cache import MeasurementCache
 from fleetune.profiling.fleet_measurement import measure_fleet
 from fleetune.profiling.messages import DeviceMeasurement, minimum_times, parse_measurement
-from fleetune.profiling.profile import batch_sizes
+from fleetune.profiling.profile import batch_sizes, profile
+from fleetune.profiling.task import ProfilingTask
 from tests.profiling.instances import Scripted, ScriptedJob, costs, prepared, profiling_task
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

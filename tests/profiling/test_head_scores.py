@@ -16,7 +16,7 @@ from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Device, Fleet, ModelSpeed, SimulatedDevice
 from fleetune.contracts.profile import Profile
 from fleetune.contracts.run_config import Lora, ModelRequest
-from fleetune.data import PreparedData, batch_indices
+from fleetune.data.prepared_data import PreparedData, batch_indices
 from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain
 from fleetune.launching import LocalSites
 from fleetune.models.attention_heads import AttentionHead, ParameterSlice, attention_heads, find_blocks
@@ -24,7 +24,8 @@ from fleetune.models.graph import parse_graph
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
 from fleetune.models.randomness import DrawContext
 from fleetune.models.skeleton import saved_configuration, skeleton
-from fleetune.profiling import MeasurementCache, measuring_process
+from fleetune.profiling import measuring_process
+from fleetune.profiling.cache import MeasurementCache
 from fleetune.profiling.head_scores import first_round_losses
 from fleetune.profiling.messages import Scores, parse_scores
 from fleetune.profiling.profile import profile

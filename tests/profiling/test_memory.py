@@ -24,7 +24,8 @@ from fleetune.profiling.measuring_process import extrapolated
 from fleetune.profiling.memory import WORKER_MODULES_BYTES, UnitMemory, fitting_sizes, unit_memory, windows
 from fleetune.profiling.profile import profile
 from fleetune.profiling.task import ProfilingTask
-from fleetune.training import TrainingTask, train
+from fleetune.training.coordinator import train
+from fleetune.training.task import TrainingTask
 from fleetune.training.worker_group import WORKER
 from tests.models.instances import recorded
 from tests.profiling.instances import MODEL, measure_task, prepared
@@ -52,9 +53,6 @@ IMPORTS = f"""
 import importlib, json, sys
 from fleetune.models.process_memory import resident_bytes
 from fleetune.profiling import measuring_process
-from fleetune.profiling.memory import WORKER_LIBRARIES
-for library in WORKER_LIBRARIES:
-    importlib.import_module(library)
 before, before_bytes = set(sys.modules), resident_bytes()
 importlib.import_module("{WORKER}")
 print(json.dumps([sorted(set(sys.modules) - before), resident_bytes() - before_bytes]))
@@ -62,8 +60,8 @@ print(json.dumps([sorted(set(sys.modules) - before), resident_bytes() - before_b
 
 
 def test_the_imports_that_are_weighed_are_those_of_the_worker_that_trains() -> None:
-    """The training worker imports no library beyond those of a measuring process and WORKER_LIBRARIES, and its own
-    modules take about WORKER_MODULES_BYTES.
+    """The training worker imports no library beyond those of a measuring process, and its own modules take about
+    WORKER_MODULES_BYTES.
 
     Bug: the profile imported the worker by a name that the stage key does not see, so that new imports of the worker
     left the stored memory as it was.

@@ -7,8 +7,8 @@ import pytest
 from fleetune.contracts import json_io
 from fleetune.contracts.task import StageTask
 from fleetune.errors import Refused
-from fleetune.profiling import ProfilingTask
 from fleetune.profiling.messages import DeviceMeasurement
+from fleetune.profiling.task import ProfilingTask
 from stages import profile as stage
 from stages.entry_point import Channel, StageContext
 from tests.profiling.instances import MODEL, Scripted, profiling_task
@@ -20,7 +20,7 @@ ANSWER = DeviceMeasurement(runtime_bytes=1, profiling_s=1.0, units=())
 def given(folder: Path, monkeypatch: pytest.MonkeyPatch, **task: object) -> ProfilingTask:
     """The ProfilingTask that a stage with this task makes."""
     found: list[ProfilingTask] = []
-    monkeypatch.setattr("stages.profile.profiling.profile", found.append)
+    monkeypatch.setattr("stages.profile.profile_fleet", found.append)
     usual = profiling_task(folder, Scripted({}), ("ann", "bob"))
     json_io.write(usual.fleet, folder / "fleet" / "fleet.json")
     training = {name: getattr(usual.training, name) for name in ("batch_samples", "micro_batch_samples")}

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fleetune.contracts.run_config import TrainingRequest
-from fleetune.data import PreparedData
+from fleetune.data.prepared_data import PreparedData
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
 from fleetune.models.skeleton import saved_configuration
 from tests.training.runs import Prepared

@@ -14,7 +14,8 @@ from fleetune.contracts.profile import DeviceTimes, Profile, Unit
 from fleetune.contracts.run_config import DataRequest, ModelRequest, TrainingRequest
 from fleetune.launching import LocalSites
 from fleetune.models.graph import Graph
-from fleetune.training import TrainingTask, train
+from fleetune.training.coordinator import train
+from fleetune.training.task import TrainingTask
 from tests.preparation.instances import PreparedFolders, prepared_below
 
 MICRO_BATCH, MICRO_BATCHES = 8, 3

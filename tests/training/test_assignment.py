@@ -8,7 +8,8 @@ from hypothesis import given
 
 from fleetune.contracts.plan import Gate, Lane, LinkUse, Plan, Segment, Share
 from fleetune.errors import Refused
-from fleetune.training.assignment import SampleTransfer, assignment_of, peers_of, sample_transfers, validate_supported
+from fleetune.training.assignment import SampleTransfer, assignment_of, peers_of, sample_transfers
+from fleetune.training.coordinator import validate_supported
 from fleetune.training.gradients import tied_holders
 from tests.clock import fleets, ticks
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fleetune.contracts.run_config import TrainingRequest
-from fleetune.data import PreparedData
+from fleetune.data.prepared_data import PreparedData
 from tests.training.control_comparison import FP64, Comparison, beside_control, has_batch_norm, whole_model
 from tests.training.model_families import BY_NAME, data_request, model_request
 from tests.training.runs import Prepared, prepared

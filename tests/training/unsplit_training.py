@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
 from fleetune.contracts.run_config import TrainingRequest
-from fleetune.data import PreparedData, batch_indices
+from fleetune.data.prepared_data import PreparedData, batch_indices
 from fleetune.models.randomness import unit_seed
 
 
