@@ -24,6 +24,7 @@ from pathlib import Path
 from containers import base_image, engine_api
 from containers.machine import print_steps
 from fleetune.errors import Refused, TryAgain
+from fleetune.formatting import megabytes
 
 __all__ = [
     "BASE_LABEL",
@@ -211,7 +212,7 @@ def build(docker: DockerCommand, targets: Sequence[str], requested_base: str, pr
         _build(docker, target, {"BASE_IMAGE": chosen}, labels, project)
         size = int(docker.inspect(tag(target), "{{.Size}}") or 0)
         spent = f"packages {gathered_s - start_s:.0f} s, image {time.monotonic() - gathered_s:.0f} s"
-        yield f"{tag(target)}: {size / 1e6:.0f} MB ({spent})"
+        yield f"{tag(target)}: {megabytes(size)} ({spent})"
 
 
 def _build(

@@ -13,13 +13,38 @@ def seconds(value: float) -> str:
 
 
 def size(value: float) -> str:
-    """Format bytes in powers of ten: `4.56 MB`."""
+    """Format bytes in powers of ten, with three significant digits: `4.56 MB`."""
     return _scaled(value, BYTES)
+
+
+def gigabytes(value: float, decimals: int = 2) -> str:
+    """Format bytes in gigabytes, so that the amounts of a sentence compare: `0.05 GB`."""
+    return f"{value / 1e9:.{decimals}f} GB"
+
+
+def megabytes(value: float, decimals: int = 0) -> str:
+    """Format bytes in megabytes, so that the amounts of a sentence compare: `612 MB`."""
+    return f"{value / 1e6:.{decimals}f} MB"
+
+
+def aligned_size(value: float) -> str:
+    """Format bytes for a column of amounts of any magnitude, with two decimals from a kilobyte on: `123.40 MB`."""
+    for factor, name in BYTES[1:-1]:
+        if value >= factor:
+            return f"{value / factor:.2f} {name}"
+    return f"{value:.0f} B"
+
+
+def whole_size(value: float) -> str:
+    """Format bytes in full: `1 byte`, `5000000000 bytes`; a fraction of a byte only where it has one."""
+    if value == 1:
+        return "1 byte"
+    return f"{int(value) if value == value // 1 and value < 1e18 else value} bytes"
 
 
 def exact_size(value: float) -> str:
     """Format bytes for an error: in whole bytes, with a rounded unit before them from a million on."""
-    exact = f"{int(value)} bytes"
+    exact = whole_size(int(value))
     return exact if value < 1e6 else f"{size(value)} ({exact})"
 
 

@@ -3,7 +3,6 @@
 (No postponed annotations: flows that are served could not read their parameters.)
 """
 
-import os
 from typing import Any
 
 from prefect import flow
@@ -12,6 +11,7 @@ from prefect.client.schemas.objects import State
 from flows.comparison.comparer import CompareRequest
 from flows.comparison.requested import run_comparison
 from flows.form.choices import AS_GIVEN, Change, Data, Fleet, Model, Rounds, StrategyName, TargetLoss
+from flows.store_root import store_root
 
 
 @flow(name="compare", persist_result=False, log_prints=False)
@@ -40,4 +40,4 @@ def compare(  # noqa: PLR0913  (the fields of a form)
         changes: KEY=VALUE: training.batch_samples=16.
     """
     request = CompareRequest(**{**locals(), "strategies": tuple(strategies), "changes": tuple(changes)})
-    return run_comparison(request, os.environ.get("FLEETUNE_ROOT", "runs"))
+    return run_comparison(request, store_root())

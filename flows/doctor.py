@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 from containers import engine_api, images, machine
 from fleetune.cgroup import cgroup_limits
 from fleetune.contracts.record import record
+from fleetune.formatting import gigabytes
 
 GOOD, LIMITED, MISSING = "good", "limited", "missing"
 CHECKED_PACKAGES = ("torch", "transformers", "peft", "prefect", "fastapi", "sqlalchemy", "pyzmq")
@@ -102,7 +103,7 @@ def _memory() -> Finding:
     total = min(seen.total, cgroup_limits().memory_bytes or seen.total)
     free = min(seen.available, total)
     workers = free // MEMORY_FOR_A_WORKER_BYTES
-    words = f"{_gigabytes(free)} free of {_gigabytes(total)}; room for about {workers} workers of a small model"
+    words = f"{gigabytes(free, 1)} free of {gigabytes(total, 1)}; room for about {workers} workers of a small model"
     return Finding(topic="Memory", state=GOOD if workers >= 3 else LIMITED if workers else MISSING, words=words)
 
 
@@ -117,7 +118,7 @@ def _accelerators() -> Finding:
             topic="Accelerators", state=LIMITED, words=f"PyTorch gave no answer ({type(error).__name__}); CPU only"
         )
     if found:
-        listed = ", ".join(f"cuda:{i} {d['name']} ({_gigabytes(d['memory_bytes'])})" for i, d in enumerate(found))
+        listed = ", ".join(f"cuda:{i} {d['name']} ({gigabytes(d['memory_bytes'], 1)})" for i, d in enumerate(found))
         return Finding(topic="Accelerators", state=GOOD, words=f"{listed}; a device takes one with accelerator: auto")
     return Finding(topic="Accelerators", state=GOOD, words="none that PyTorch can use; devices compute on the CPU")
 
@@ -159,11 +160,13 @@ def _images(found: Mapping[str, Mapping[str, str]]) -> Finding:
 def _disk(root: Path) -> Finding:
     there = next(place for place in (root.absolute(), *root.absolute().parents) if place.exists())
     free = shutil.disk_usage(there).free
-    words = f"{_gigabytes(free)} free where runs are kept ({root})"
+    words = f"{gigabytes(free, 1)} free where runs are kept ({root})"
     if not there.is_dir() or not os.access(there, os.W_OK):
         return Finding(topic="Disk", state=MISSING, words=f"{there} cannot be written to; choose another with --root")
     if free < DISK_FOR_A_RUN_BYTES:
-        return Finding(topic="Disk", state=LIMITED, words=f"{words}; a run may need {_gigabytes(DISK_FOR_A_RUN_BYTES)}")
+        return Finding(
+            topic="Disk", state=LIMITED, words=f"{words}; a run may need {gigabytes(DISK_FOR_A_RUN_BYTES, 1)}"
+        )
     return Finding(topic="Disk", state=GOOD, words=words)
 
 
@@ -200,7 +203,3 @@ def _hub() -> Finding:
     return Finding(
         topic="Hub", state=GOOD, words="not contacted; models and data by name are possible where it can be reached"
     )
-
-
-def _gigabytes(amount: float) -> str:
-    return f"{amount / 1e9:.1f} GB"

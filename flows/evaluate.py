@@ -3,7 +3,6 @@
 (No postponed annotations: flows that are served could not read their parameters.)
 """
 
-import os
 from typing import Any
 
 from prefect import flow
@@ -20,6 +19,7 @@ from flows.reevaluation import EvaluationRequest, reevaluation
 from flows.requested_run import name_flow_run, remember
 from flows.run_log import RunLog
 from flows.stage_tasks import failed_state, perform
+from flows.store_root import store_root
 
 
 @flow(name="evaluate", persist_result=False, log_prints=False)
@@ -38,7 +38,7 @@ def evaluate(
         force: Evaluates even if nothing changed.
     """
     asked = EvaluationRequest(run=run, data=data, changes=tuple(changes), force=force)
-    return run_evaluation(asked, os.environ.get("FLEETUNE_ROOT", "runs"))
+    return run_evaluation(asked, store_root())
 
 
 def run_evaluation(request: EvaluationRequest, root: str) -> State[Any]:

@@ -3,7 +3,6 @@
 (No postponed annotations: flows that are served could not read their parameters.)
 """
 
-import os
 from typing import Any
 
 from prefect import flow
@@ -27,6 +26,7 @@ from flows.form.choices import (
 )
 from flows.form.request import RunRequest
 from flows.requested_run import run_request
+from flows.store_root import store_root
 
 
 @flow(name="finetune", persist_result=False, log_prints=False)
@@ -63,4 +63,4 @@ def finetune(  # noqa: PLR0913  (the fields of a form)
         dry_run: Says what would run, and why.
     """
     request = RunRequest(**{**locals(), "changes": tuple(changes)})
-    return run_request(request, os.environ.get("FLEETUNE_ROOT", "runs"))
+    return run_request(request, store_root())

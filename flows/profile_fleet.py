@@ -3,7 +3,6 @@
 (No postponed annotations: flows that are served could not read their parameters.)
 """
 
-import os
 from typing import Any
 
 from prefect import flow
@@ -12,6 +11,7 @@ from prefect.client.schemas.objects import State
 from flows.form.choices import AS_GIVEN, Fleet, Model
 from flows.form.request import RunRequest
 from flows.requested_run import run_request
+from flows.store_root import store_root
 
 
 @flow(name="profile-fleet", persist_result=False, log_prints=False)
@@ -27,4 +27,4 @@ def profile_fleet(
         force: Measures even what has not changed.
     """
     request = RunRequest(base=base, fleet=fleet, model=model, until="profile", force=force)
-    return run_request(request, os.environ.get("FLEETUNE_ROOT", "runs"))
+    return run_request(request, store_root())

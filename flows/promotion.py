@@ -14,6 +14,7 @@ from fleetune.contracts.metrics import EvaluationMetrics, Score
 from fleetune.contracts.run_config import ModelRequest, RunConfig
 from fleetune.errors import Refused
 from fleetune.store import PromotionDecision, RunRecord, Store
+from flows.store_root import DEFAULT_ROOT
 
 CHECKPOINT, MODEL, ADAPTER = "checkpoint", "model", "adapter"
 PREPARE = "prepare"
@@ -109,7 +110,7 @@ def same_as_last(store: Store, planned: RunRecord) -> str:
 
 def command(store: Store, words: str) -> str:
     """A command for this store, for a message."""
-    default = Path("runs").resolve()
+    default = Path(DEFAULT_ROOT).resolve()
     return f"fleetune {words}" + ("" if Path(store.root).resolve() == default else f" --root {store.root}")
 
 

@@ -13,6 +13,7 @@ from fleetune.contracts.fleet import Device, Fleet
 from fleetune.contracts.plan import BACKWARD, FORWARD, FULL, SKIP, Gate, Plan, Segment, parse_action
 from fleetune.contracts.profile import Profile, Unit
 from fleetune.errors import Refused
+from fleetune.formatting import megabytes
 
 FORECAST_MARGIN = 0.05
 """Tolerated relative excess of a memory peak: allocator fragmentation changes it by a few percent between trainings."""
@@ -100,16 +101,16 @@ def memory_warnings(fleet: Fleet, forecast: Mapping[str, float], peaks: Mapping[
     """
     for device, peak in peaks.items():
         budget, forecast_bytes = fleet.device(device).memory_bytes, forecast.get(device, math.inf)
-        beside = "" if math.isinf(forecast_bytes) else f", {forecast_bytes / 1e6:.0f} MB forecast"
+        beside = "" if math.isinf(forecast_bytes) else f", {megabytes(forecast_bytes)} forecast"
         if peak > budget:
             yield (
-                f"device {device} used {peak / 1e6:.0f} MB of its {budget / 1e6:.0f} MB{beside}: give it more memory "
+                f"device {device} used {megabytes(peak)} of its {megabytes(budget)}{beside}: give it more memory "
                 "or lower training.micro_batch_samples"
             )
         elif peak > forecast_bytes * (1 + FORECAST_MARGIN):
             yield (
-                f"device {device} used {peak / 1e6:.0f} MB{beside}: plans that need most of its "
-                f"{budget / 1e6:.0f} MB may not fit"
+                f"device {device} used {megabytes(peak)}{beside}: plans that need most of its "
+                f"{megabytes(budget)} may not fit"
             )
 
 

@@ -17,6 +17,7 @@ from fleetune.discovery.link_probe import LinkProbe
 from fleetune.discovery.machine_facts import MachineFacts
 from fleetune.discovery.machine_load import LoadSample
 from fleetune.errors import FleetuneError, Infeasible, TryAgain
+from fleetune.formatting import gigabytes
 from fleetune.launching import Job, ListenSettings, describe_exit, describe_used_memory
 from fleetune.links.endpoint import Endpoint
 from fleetune.links.message import Message, Received
@@ -122,7 +123,7 @@ class AgentPool:
     def _exit_reason(self, device: str, code: int) -> str:
         if self.jobs[device].out_of_memory:
             allowed_bytes = self.memory_bytes.get(device)
-            whose = "the device's memory" if allowed_bytes is None else f"its {allowed_bytes / 1e9:.2f} GB"
+            whose = "the device's memory" if allowed_bytes is None else f"its {gigabytes(allowed_bytes)}"
             return f"ran out of {whose}{describe_used_memory(self.jobs[device])}; give it more by emulate.memory_bytes"
         return describe_exit(code)
 

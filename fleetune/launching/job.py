@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fleetune.contracts.record import record
+from fleetune.formatting import gigabytes
 
 OUT_OF_MEMORY_CODES = (-signal.SIGKILL, 128 + signal.SIGKILL)
 
@@ -92,7 +93,7 @@ class Launcher(Protocol):
 
 def describe_used_memory(job: Job) -> str:
     """Peak memory of a job that ran out of memory, as the end of a clause; empty where it is not known."""
-    return f" ({job.used_bytes / 1e9:.2f} GB used)" if job.used_bytes else ""
+    return f" ({gigabytes(job.used_bytes)} used)" if job.used_bytes else ""
 
 
 def describe_exit(code: int) -> str:

@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import Refused
+from fleetune.formatting import gigabytes
 from fleetune.models.graph import Graph
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
 from fleetune.models.loss import count_targets, loss_sum
@@ -67,7 +68,7 @@ def compare_recorded(
     if needed > free:
         return (
             f"the recorded model was not compared with the model's own step before training: that takes about "
-            f"{needed / 1e9:.1f} GB of this machine's memory, and {free / 1e9:.1f} GB are free"
+            f"{gigabytes(needed, 1)} of this machine's memory, and {gigabytes(free, 1)} are free"
         )
     rows = data.rows("train", [index % data.size("train") for index in range(RECORDED_SAMPLES)])
     given = {name: torch.from_numpy(array) for name, array in rows.items()}

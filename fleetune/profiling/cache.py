@@ -21,7 +21,7 @@ from fleetune.filesystem import file_digest
 from fleetune.profiling.messages import DeviceMeasurement, minimum_times
 from fleetune.store.stage_key import SourceDigests
 from fleetune.store.storage import LocalStorage
-from fleetune.store.store import Clock, utc_now
+from fleetune.wall_clock import WallClock, utc_now
 
 METHOD = 3
 """Version of the measuring method; a change invalidates all entries."""
@@ -48,7 +48,7 @@ class CacheEntry:
 class MeasurementCache:
     """A folder of entries, safe for concurrent threads and processes."""
 
-    def __init__(self, folder: Path, run: str, *, anew: bool = False, clock: Clock = utc_now) -> None:
+    def __init__(self, folder: Path, run: str, *, anew: bool = False, clock: WallClock = utc_now) -> None:
         """`run` is this run's id; with `anew` nothing is loaded, so that everything is measured and replaced."""
         self.folder = folder
         self._storage = LocalStorage(folder)

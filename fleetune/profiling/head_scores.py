@@ -17,6 +17,7 @@ from torch import nn
 
 from fleetune.data.prepared_data import PreparedData, batch_indices
 from fleetune.errors import Infeasible, Refused
+from fleetune.formatting import gigabytes
 from fleetune.launching.process_limits import CpuThrottle
 from fleetune.models.attention_heads import AttentionHead, attention_heads, find_blocks
 from fleetune.models.graph import parse_graph
@@ -47,8 +48,8 @@ def score_heads(task: MeasureTask, scoring: ScoringTask, runtime_bytes: int, sen
     send({"event": LOADING, "runtime_bytes": runtime_bytes, "unit_bytes": held_bytes})
     if runtime_bytes + held_bytes > task.memory_bytes:
         raise Infeasible(
-            f"scores need the whole model at once, {held_bytes / 1e9:.2f} GB with its gradients beside "
-            f"{runtime_bytes / 1e9:.2f} GB of a worker, and it has {task.memory_bytes / 1e9:.2f} GB; give one device "
+            f"scores need the whole model at once, {gigabytes(held_bytes)} with its gradients beside "
+            f"{gigabytes(runtime_bytes)} of a worker, and it has {gigabytes(task.memory_bytes)}; give one device "
             "of the fleet more memory or leave profile.scores out"
         )
     segment = SegmentRunner(graph, tuple(unit.name for unit in graph.units), skeleton(config, task.model), device)

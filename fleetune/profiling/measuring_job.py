@@ -9,6 +9,7 @@ from typing import Any
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Device
 from fleetune.errors import FleetuneError, Infeasible, TryAgain, by_exit_code
+from fleetune.formatting import gigabytes
 from fleetune.launching import (
     MALLOC_ENVIRONMENT,
     Command,
@@ -146,12 +147,8 @@ def _failure(task: ProfilingTask, spec: JobSpec, job: Job, messages: _Messages) 
 def _memory_sentence(task: ProfilingTask, spec: JobSpec, messages: _Messages, used: str = "") -> str:
     """Sentence with the available, used and needed memory."""
     model = task.model.source or (task.model.config or {}).get("model_type")
-    more = f" and {_gigabytes(messages.unit_bytes)} {spec.held_units}" if messages.unit_bytes is not None else ""
+    more = f" and {gigabytes(messages.unit_bytes)} {spec.held_units}" if messages.unit_bytes is not None else ""
     return (
-        f"its {_gigabytes(spec.device.memory_bytes)}{used} while {spec.activity} {model}: a worker needs about "
-        f"{_gigabytes(messages.worker_bytes)} before it holds any unit{more}, activations aside; {spec.advice}"
+        f"its {gigabytes(spec.device.memory_bytes)}{used} while {spec.activity} {model}: a worker needs about "
+        f"{gigabytes(messages.worker_bytes)} before it holds any unit{more}, activations aside; {spec.advice}"
     )
-
-
-def _gigabytes(amount_bytes: float) -> str:
-    return f"{amount_bytes / 1e9:.2f} GB"

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from fleetune.errors import Infeasible
+from fleetune.formatting import gigabytes
 from fleetune.links.authentication import new_key_pair
 from fleetune.links.endpoint import Endpoint, Listen
 from fleetune.models.graph import Graph
@@ -79,8 +80,8 @@ def fitting_sizes(needs: Mapping[str, UnitMemory], sizes: tuple[int, ...], budge
     if not fitting:
         unit, need = max(needs.items(), key=lambda item: _window_bytes([item[1]], sizes[0]))
         raise Infeasible(
-            f"unit {unit} alone takes {_window_bytes([need], sizes[0]) / 1e9:.2f} GB at {sizes[0]} samples, and a "
-            f"worker leaves {max(0, budget_bytes) / 1e9:.2f} GB of its memory for units; give it more memory or leave "
+            f"unit {unit} alone takes {gigabytes(_window_bytes([need], sizes[0]))} at {sizes[0]} samples, and a "
+            f"worker leaves {gigabytes(max(0, budget_bytes))} of its memory for units; give it more memory or leave "
             "it out"
         )
     return fitting

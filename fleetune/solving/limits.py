@@ -15,6 +15,7 @@ import psutil
 from fleetune import cgroup
 from fleetune.cgroup import MEMBERSHIP, MOUNT
 from fleetune.errors import Refused
+from fleetune.formatting import gigabytes
 
 
 class Deadline:
@@ -69,8 +70,8 @@ def require_memory(needed_bytes: int, what: str) -> None:
     room_bytes = available_bytes()
     if needed_bytes > room_bytes:
         raise Refused(
-            f"{what} need {needed_bytes / 1e9:.1f} GB of memory by this method, and {room_bytes / 1e9:.1f} GB are free "
-            "here; join layers, or choose another method (fleetune solve --list)"
+            f"{what} need {gigabytes(needed_bytes, 1)} of memory by this method, and {gigabytes(room_bytes, 1)} are "
+            "free here; join layers, or choose another method (fleetune solve --list)"
         )
 
 

@@ -15,7 +15,6 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 
 from fleetune.contracts import json_io
@@ -34,21 +33,16 @@ from fleetune.store.manifest import (
 from fleetune.store.promotions import PromotionRegistry
 from fleetune.store.runs import RunRegistry
 from fleetune.store.storage import LocalStorage, RemoteStorage, Storage
+from fleetune.wall_clock import WallClock, utc_now
 
 WRITTEN = ("artifacts/*", "keys", "runs/*", "comparisons/*", "cache/*", "promotions/*", "work")
 """Folders that the store writes into, as patterns."""
-Clock = Callable[[], datetime]
-
-
-def utc_now() -> datetime:
-    """Return the current time; the default clock of a store."""
-    return datetime.now(UTC)
 
 
 class Store:
     """Artifacts, keys and run records under one root; safe for several processes at once."""
 
-    def __init__(self, root: str | Path, *, cache: Path | None = None, clock: Clock = utc_now) -> None:
+    def __init__(self, root: str | Path, *, cache: Path | None = None, clock: WallClock = utc_now) -> None:
         """`root` is a folder or an fsspec URL; `cache` is the local folder for a remote store's copies and locks."""
         self.root = str(root)
         self.storage, self.local = _open(str(root), cache)

@@ -12,6 +12,7 @@ from fleetune.clock import Clock
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet import PROCESS
 from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain, by_exit_code
+from fleetune.formatting import gigabytes
 from fleetune.launching import (
     MALLOC_ENVIRONMENT,
     Command,
@@ -273,9 +274,9 @@ class WorkerGroup:
         task, assignment = self._task, assignment_of(self._task.plan.plan, device)
         needed = Clock(task.fleet, task.profile).memory_bytes(task.plan.plan, device)
         why = (
-            f"ran out of its {task.fleet.device(device).memory_bytes / 1e9:.2f} GB{used} while training segment "
+            f"ran out of its {gigabytes(task.fleet.device(device).memory_bytes)}{used} while training segment "
             f"{assignment.index} ({len(assignment.segment.units)} units): by its profile it needs "
-            f"{needed / 1e9:.2f} GB; "
+            f"{gigabytes(needed)}; "
             "lower training.micro_batch_samples, give it more memory or leave it out"
         )
         self._events.lost(device, why)

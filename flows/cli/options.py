@@ -14,6 +14,7 @@ import typer
 
 from fleetune.contracts.record import record
 from fleetune.errors import Refused
+from flows.store_root import DEFAULT_ROOT, ROOT_VARIABLE
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from fleetune.store import Store
 
 Root = Annotated[
-    str, typer.Option("--root", envvar="FLEETUNE_ROOT", help="Folder (or fsspec URL) that keeps runs and artifacts.")
+    str, typer.Option("--root", envvar=ROOT_VARIABLE, help="Folder (or fsspec URL) that keeps runs and artifacts.")
 ]
 PIPE_WIDTH = 1000
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
@@ -31,7 +32,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document an
 class CommonOptions:
     """The common options of one call."""
 
-    root: Root = "runs"
+    root: Root = DEFAULT_ROOT
     as_json: AsJson = False
 
     def store(self) -> "Store":
@@ -55,7 +56,7 @@ class CommonOptions:
 
     def root_option(self) -> str:
         """The `--root` option of a command that is printed for the user; empty for the default root."""
-        return "" if self.root == "runs" else f" --root {shlex.quote(self.root)}"
+        return "" if self.root == DEFAULT_ROOT else f" --root {shlex.quote(self.root)}"
 
     def console(self) -> "Console":
         """stdout for people; prints text verbatim, and only a terminal wraps it: files and pipes have no width."""

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from fleetune.contracts.plan import PlanResult
 from fleetune.errors import Refused
-from fleetune.formatting import size
+from fleetune.formatting import aligned_size, size
 from fleetune.store import PromotionDecision, RunRecord, StageRecord, Store
 
 if TYPE_CHECKING:
@@ -213,9 +213,9 @@ def _print_results(console: Console, results: "Results | None") -> None:
         f"{metrics.measured_round_s:.3f} s",
         f"{metrics.forecast_error:+.1%}",
     )
-    table.add_row("bytes sent", "", _bytes(metrics.bytes_per_round), "")
+    table.add_row("bytes sent", "", aligned_size(metrics.bytes_per_round), "")
     for peak in metrics.peak_memory_bytes:
-        table.add_row(f"peak memory of {peak.device}", "", _bytes(peak.amount), "")
+        table.add_row(f"peak memory of {peak.device}", "", aligned_size(peak.amount), "")
     if metrics.energy_j is not None:
         table.add_row("energy of the run", "", f"{metrics.energy_j:.0f} J", "")
     console.print(table)
@@ -277,10 +277,3 @@ def _value(value: Any) -> str:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
-
-
-def _bytes(amount: float) -> str:
-    for unit, unit_bytes in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if amount >= unit_bytes:
-            return f"{amount / unit_bytes:.2f} {unit}"
-    return f"{amount:.0f} B"

@@ -5,6 +5,7 @@ from urllib.parse import urlsplit
 
 from flows.prefect_server import CLIENT_SECRET, QUIET
 from flows.service.record import ServiceFiles, ServiceRecord
+from flows.store_root import ROOT_VARIABLE
 
 SETTINGS = {
     **QUIET,
@@ -25,6 +26,6 @@ def client_environment(files: ServiceFiles, service: ServiceRecord, auth_string:
         "PREFECT_API_URL": service.api,
         "PREFECT_UI_STATIC_DIRECTORY": str(files.home / "ui"),
         "PREFECT_SERVER_API_PORT": str(urlsplit(service.address).port),
-        "FLEETUNE_ROOT": service.root,
+        ROOT_VARIABLE: service.root,
     }
     return {**given, **own, **({CLIENT_SECRET: auth_string} if auth_string else {})}

@@ -29,6 +29,7 @@ from flows.service.automations import update_automations
 from flows.service.dead_runs import end_dead_runs
 from flows.service.keeper import POOL
 from flows.service.schedules import read_schedules, update_schedules
+from flows.store_root import ROOT_VARIABLE
 
 
 @record
@@ -50,7 +51,7 @@ DEPLOYMENTS = (
 
 def main() -> None:
     """Register everything; prints a line for each thing that was done."""
-    store, worker_lives = Store(os.environ["FLEETUNE_ROOT"]), "--worker-lives" in sys.argv
+    store, worker_lives = Store(os.environ[ROOT_VARIABLE]), "--worker-lives" in sys.argv
     with get_client(sync_client=True) as client:
         for name in end_dead_runs(client, store, worker_lives):
             sys.stdout.write(f"run {name} has no process any more: it is marked as crashed\n")

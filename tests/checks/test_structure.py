@@ -173,8 +173,8 @@ SPLIT_LESS = "give it fewer segments, units or samples, or an order with fewer f
 def test_memory_over_several_segments_is_counted_to_the_byte(plan: Plan, device: str, needed: int, words: str) -> None:
     """The finding names the missing bytes and the segments; a peak equal to the budget fits."""
     assert told(plan, with_budget(device, needed)) == ""
-    assert told(plan, with_budget(device, needed - 1)) == f"device {device} lacks 1 bytes {words}"
-    with pytest.raises(Infeasible, match=f"device {device} lacks 1 bytes"):
+    assert told(plan, with_budget(device, needed - 1)) == f"device {device} lacks 1 byte {words}"
+    with pytest.raises(Infeasible, match=f"device {device} lacks 1 byte"):
         validate(plan, with_budget(device, needed - 1), PROFILE)
 
 
@@ -254,6 +254,6 @@ def test_findings_of_a_chain_name_its_segment() -> None:
     """A device that lacks memory in one segment is reported like before several segments were possible."""
     fleet = fleets.fleet(fleets.device("a", 10449), fleets.device("b"), fleets.device("c"))
     assert told(fleets.PLAN, fleet, fleets.PROFILE) == (
-        "device a lacks 1 bytes for segment main/0 (u0 .. u1, 4 samples, 3 micro-batches kept): it needs 10450 bytes; "
+        "device a lacks 1 byte for segment main/0 (u0 .. u1, 4 samples, 3 micro-batches kept): it needs 10450 bytes; "
         "give it fewer units or samples, or a lower warm-up"
     )

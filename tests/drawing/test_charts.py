@@ -18,7 +18,6 @@ from fleetune.drawing.labels import axis_ticks, short_names
 from fleetune.drawing.model_chart import gates_chart, model_chart
 from fleetune.drawing.svg import colours_of_devices
 from fleetune.errors import Refused
-from fleetune.formatting import percent, rate, seconds, size
 from fleetune.planning import solve
 from tests.clock import fleets
 from tests.drawing import hand_made
@@ -282,24 +281,6 @@ def test_many_lanes_are_drawn_low_and_their_segments_folded() -> None:
     assert [text.text for text in cut.iter(f"{SVG}text")] == clients
     legend = [text.text for text in ElementTree.fromstring(chart(page, "forecast")).iter(f"{SVG}text")][:3]
     assert legend == ["forecast", "backward", "forward"]
-
-
-@pytest.mark.parametrize(
-    ("shown", "expected"),
-    [
-        (seconds(0.00123), "1.23 ms"),
-        (seconds(0.99999), "1 s"),
-        (seconds(150), "2 min 30 s"),
-        (seconds(0), "0 s"),
-        (size(4_560_000), "4.56 MB"),
-        (size(999), "999 B"),
-        (rate(12.5e6), "12.5 MB/s"),
-        (percent(-0.074), "-7.4 %"),
-    ],
-)
-def test_quantities_read_as_people_write_them(shown: str, expected: str) -> None:
-    """Quantities have three digits and a unit."""
-    assert shown == expected
 
 
 @given(st.floats(1e-9, 1e9), st.integers(3, 10))

@@ -133,7 +133,7 @@ def test_budgets_are_memory_less_the_idle_runtime() -> None:
     fleet = fleets.fleet(fleets.device("a", 1000), fleets.device("b", 50), fleets.device("c", 49))
     problem = replace(small(), fleet=fleet)
     assert [(d.name, d.memory_bytes) for d in to_hpp_problem(problem, "abc").problem.devices] == [("a", 950), ("b", 0)]
-    with pytest.raises(Infeasible, match="device c lacks 1 bytes for an idle worker"):
+    with pytest.raises(Infeasible, match="device c lacks 1 byte for an idle worker"):
         to_hpp_problem(problem, "c")
 
 

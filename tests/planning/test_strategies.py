@@ -173,9 +173,9 @@ def test_more_segments_than_pieces_is_infeasible_in_words() -> None:
     ("method", "memory_bytes", "words"),
     [
         ("single", 16000, "device a lacks 1650 bytes for the whole model with 4 samples"),
-        ("dp", 16449, "device a lacks 1 bytes for .*u0 .. u3, 1 samples"),
+        ("dp", 16449, "device a lacks 1 byte for .*u0 .. u3, 1 samples"),
         ("dp", 16450, "together hold 3 samples of the whole model: they lack 400 bytes"),
-        ("pp", 4449, "device a lacks 1 bytes for the cheapest segment it could run .u0, 4 samples, 1 micro-"),
+        ("pp", 4449, "device a lacks 1 byte for the cheapest segment it could run .u0, 4 samples, 1 micro-"),
         ("pp", 8450, "lacks .* bytes for the cheapest segment"),
     ],
 )

@@ -24,6 +24,7 @@ from fleetune.discovery.joining.introduction import DEVICE, HOST, JOIN_RUN, Intr
 from fleetune.discovery.joining.network import AnnouncedHost, LocalNetwork, browse_hosts, listening_sockets
 from fleetune.discovery.joining.tls_proxy import TlsProxy
 from fleetune.errors import FleetuneError, Refused
+from fleetune.formatting import gigabytes
 from fleetune.links.endpoint import Endpoint, Listen
 from fleetune.links.message import Message
 
@@ -251,7 +252,7 @@ def serve(
             address = f"tcp://{own}:{proxy.port}"
             return Introduction(name=options.name, address=address, answer_to=answer_to, facts=facts, **credentials)
 
-        say(f"device {options.name}: engine {facts.version}, {facts.cores} cores, {facts.memory_bytes / 1e9:.1f} GB")
+        say(f"device {options.name}: engine {facts.version}, {facts.cores} cores, {gigabytes(facts.memory_bytes, 1)}")
         say(
             f"its engine is open at port {proxy.port} of {', '.join(network.addresses)} until Ctrl-C, for at most "
             f"{credentials.VALIDITY.days} days, to hosts with the same token: whoever has the token can use this "

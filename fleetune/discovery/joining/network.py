@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 import psutil
 from zeroconf import IPVersion, ServiceBrowser, ServiceInfo, ServiceStateChange, Zeroconf
 
 from fleetune.errors import Refused, TryAgain
+from fleetune.wall_clock import WallClock, utc_now
 
 LOOPBACK = "127.0.0.1"
 BRIDGES = ("docker", "br-")
@@ -39,11 +39,6 @@ def own_addresses() -> tuple[str, ...]:
     return tuple(addresses_found) or (LOOPBACK,)
 
 
-def utc_now() -> datetime:
-    """Current UTC time, for certificates and logs."""
-    return datetime.now(UTC)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalNetwork:
     """Addresses, port and clocks of a host or device; tests replace them."""
@@ -53,7 +48,7 @@ class LocalNetwork:
     port: int | None = None
     """None: DEFAULT_HOST_PORT for a host if it is free, else any port."""
     clock: Callable[[], float] = time.monotonic
-    now: Callable[[], datetime] = utc_now
+    now: WallClock = utc_now
 
     def source_address(self, address: str) -> str:
         """Own address under which a machine at `address` reaches this one."""

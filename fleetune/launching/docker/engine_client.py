@@ -23,6 +23,7 @@ from containers import engine_api
 from fleetune.contracts.fleet import IMAGE, Engine
 from fleetune.contracts.record import record
 from fleetune.errors import FleetuneError, Refused, TryAgain
+from fleetune.formatting import gigabytes
 from fleetune.launching.docker.transports import KeepAliveAdapter, SshAdapter, load_tls_files, ssh_command, tls_failure
 
 CONNECT_TIMEOUT_S = 10.0
@@ -67,8 +68,8 @@ class EngineDescription:
         """One line for people."""
         more = f", {', '.join(self.accelerators)}" if self.accelerators else ""
         return (
-            f"{self.version} on {self.os} ({self.architecture}), "
-            f"{self.cores} cores, {self.memory_bytes / 1e9:.1f} GB{more}; runtimes {', '.join(self.runtimes) or 'none'}"
+            f"{self.version} on {self.os} ({self.architecture}), {self.cores} cores, "
+            f"{gigabytes(self.memory_bytes, 1)}{more}; runtimes {', '.join(self.runtimes) or 'none'}"
         )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleetune.errors import Infeasible
+from fleetune.formatting import whole_size
 from fleetune.solving.deft.problem import Iteration, Problem
 from fleetune.solving.validation import Floats, plural
 
@@ -109,8 +110,8 @@ def memory_violation(problem: Problem, devices: Sequence[int]) -> str:
         return ""
     device = devices[block]
     return (
-        f"device {device} lacks {_bytes(lacks[block])} for block {block}, which needs {_bytes(needs[block])}; "
-        f"it has {_bytes(memory[device])}"
+        f"device {device} lacks {whole_size(lacks[block])} for block {block}, which needs {whole_size(needs[block])}; "
+        f"it has {whole_size(memory[device])}"
     )
 
 
@@ -123,9 +124,9 @@ def _too_little(problem: Problem, blocks: list[int], need: float) -> str:
     who = f"only {_listed('device', enough)} {'has' if len(enough) == 1 else 'have'}" if enough else "no device has"
     each = f"block {blocks[0]} needs" if len(blocks) == 1 else f"{_listed('block', blocks)} need at least"
     return (
-        f"{each} {_bytes(need)}{'' if len(blocks) == 1 else ' each'}, and {who} that much; device {following} comes "
-        f"next with {_bytes(has)} and lacks {_bytes(need - has)}: give a device more memory, add one, or make smaller "
-        f"blocks"
+        f"{each} {whole_size(need)}{'' if len(blocks) == 1 else ' each'}, and {who} that much; device {following} "
+        f"comes next with {whole_size(has)} and lacks {whole_size(need - has)}: give a device more memory, add one, or "
+        "make smaller blocks"
     )
 
 
@@ -134,7 +135,3 @@ def _listed(noun: str, indices: list[int]) -> str:
     shown = ", ".join(map(str, indices[:SHOWN]))
     more = f" and {len(indices) - SHOWN} more" if len(indices) > SHOWN else ""
     return f"{noun}{'' if len(indices) == 1 else 's'} {shown}{more}"
-
-
-def _bytes(value: float) -> str:
-    return "1 byte" if value == 1 else f"{int(value) if value == value // 1 and value < 1e18 else value} bytes"
