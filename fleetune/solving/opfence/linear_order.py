@@ -87,3 +87,14 @@ def linear_order(instance: Instance, order: list[int], reach: int) -> LinearOrde
         crossing_bytes=np.maximum(np.cumsum(outputs)[: count + 1], 0.0),
         crossing=np.cumsum(crossing)[: count + 1],
     )
+
+
+def equal_cuts(before: Floats, parts: int, *, nearest: bool) -> Ints:
+    """Cuts [parts - 1] that divide a prefix sum [cut] into equal shares; two may be the same.
+
+    Each is the first cut at or behind the end of its share; with `nearest` the nearest one, of two equally near the
+    later.
+    """
+    ends = before[-1] * np.arange(1, parts) / parts
+    cuts = np.clip(np.searchsorted(before, ends), 1, len(before) - 1)
+    return cuts - (ends - before[cuts - 1] < before[cuts] - ends) if nearest else cuts

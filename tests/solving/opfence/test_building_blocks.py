@@ -14,7 +14,7 @@ from fleetune.solving.opfence.device_exchange import exchange_devices
 from fleetune.solving.opfence.graph import components, depth_first, topological
 from fleetune.solving.opfence.infeasibility import pack
 from fleetune.solving.opfence.instance import Instance
-from fleetune.solving.opfence.linear_order import linear_order, linear_orders
+from fleetune.solving.opfence.linear_order import equal_cuts, linear_order, linear_orders
 from fleetune.solving.opfence.local_search import IncrementalPlacement, anneal, chain_moves
 from fleetune.solving.opfence.methods import search
 from fleetune.solving.opfence.path_dp import PathProgram, TrialLimits, best_cuts
@@ -246,3 +246,23 @@ def test_packing() -> None:
         {"name": name, "flops_per_s": 1, "memory_bytes": 40 + change} for name, change in (("a", 1), ("b", -1))
     ]
     assert pack(instance_of(plain)) == (None, True)
+
+
+def test_equal_cuts_end_at_the_first_cut_behind_their_share_or_at_the_nearest() -> None:
+    """Cuts into equal work lie behind the end of their share, or where nothing is nearer; several may be the same."""
+    before = np.array([0.0, 1.0, 5.0, 6.0, 9.0])
+    assert equal_cuts(before, 3, nearest=False).tolist() == [2, 3]
+    assert equal_cuts(before, 4, nearest=False).tolist() == [2, 2, 4]
+    assert equal_cuts(before, 4, nearest=True).tolist() == [1, 2, 3]
+    assert equal_cuts(np.array([0.0, 0.0, 2.0, 4.0]), 4, nearest=True).tolist() == [2, 2, 3]
+    for seed in range(50):
+        random = np.random.default_rng(seed)
+        before = np.concatenate([[0.0], np.cumsum(random.integers(0, 5, random.integers(1, 12)))])
+        parts = int(random.integers(1, 6))
+        ends = before[-1] * np.arange(1, parts) / parts
+        behind, near = equal_cuts(before, parts, nearest=False), equal_cuts(before, parts, nearest=True)
+        assert len(behind) == len(near) == parts - 1
+        for cut, end in zip(behind, ends, strict=True):
+            assert before[cut] >= end and (cut == 1 or before[cut - 1] < end)
+        for cut, end in zip(near, ends, strict=True):
+            assert abs(before[cut] - end) == min(abs(before - end))

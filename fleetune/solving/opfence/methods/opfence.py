@@ -27,7 +27,7 @@ from fleetune.solving.opfence.device_exchange import exchange_devices
 from fleetune.solving.opfence.graph import depth_first
 from fleetune.solving.opfence.infeasibility import greedy_packing, infeasibility_reason, pack, packing_failure
 from fleetune.solving.opfence.instance import Instance, Ints, Placement, prefix_sums
-from fleetune.solving.opfence.linear_order import LinearOrder, linear_order
+from fleetune.solving.opfence.linear_order import LinearOrder, equal_cuts, linear_order
 from fleetune.solving.opfence.path_dp import TrialLimits, best_cuts, geometric_grid
 
 DEVICE_ORDERS = 6
@@ -157,14 +157,10 @@ def _partitions_within(
 
 def _equal_partitions(line: LinearOrder, device_order: list[int]) -> list[Placement]:
     """Return the partitions with equal numbers of operators and with equal flops."""
-    cuts, flops = np.arange(line.cuts + 1), line.flops
-    found = []
-    for before in (cuts.astype(np.float64), flops):
-        shares = before[-1] * np.arange(1, len(device_order) + 1) / len(device_order)
-        ends = np.clip(np.searchsorted(before, shares), 1, line.cuts)
-        ends[-1] = line.cuts
-        found.append(line.to_placement(device_order, ends.tolist()))
-    return found
+    return [
+        line.to_placement(device_order, [*equal_cuts(before, len(device_order), nearest=False).tolist(), line.cuts])
+        for before in (np.arange(line.cuts + 1.0), line.flops)
+    ]
 
 
 def equal_modules(instance: Instance, seed: int) -> Placement:
@@ -182,11 +178,8 @@ def equal_compute(instance: Instance, seed: int) -> Placement:
     before = prefix_sums(instance.flops[order])
     if before[-1] == 0:
         return equal_modules(instance, seed)
-    shares = before[-1] * np.arange(1, instance.devices) / instance.devices
-    cuts = np.clip(np.searchsorted(before, shares), 1, instance.operators)
-    cuts -= shares - before[cuts - 1] < before[cuts] - shares
     found = np.empty(instance.operators, np.int64)
-    for device, run in enumerate(np.split(order, cuts)):
+    for device, run in enumerate(np.split(order, equal_cuts(before, instance.devices, nearest=True))):
         found[run] = device
     return found
 
