@@ -8,7 +8,7 @@ import functools
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from flows.cache_policy import CachePolicy, Decision
 from flows.context import RunContext, StageSelection
 from flows.provenance import version_of
 from flows.tracking import FollowedStages, RunTracker, StageEvent
-from stages.catalog import StageSpec, config_slice, find_stage, waves
+from stages.catalog import StageSpec, config_slice, find_stage
 
 
 @record
@@ -323,21 +323,3 @@ def _new_record(context: RunContext, config: RunConfig, specs: Sequence[StageSpe
         started=moment.isoformat(),
         stages=tuple(StageRecord(stage=spec.name) for spec in specs),
     )
-
-
-def run_without_prefect(runner: Runner) -> RunRecord:
-    """Run every stage in threads, without Prefect; raises the first error once the stages beside it have ended."""
-    with runner, ThreadPoolExecutor(thread_name_prefix="stage") as pool:
-        try:
-            for wave in waves(runner.specs):
-                _all([pool.submit(runner.run_stage, spec.name) for spec in wave])
-        except BaseException:
-            runner.stop()  # before the pool waits for its threads
-            raise
-    return runner.record
-
-
-def _all(futures: list[Future[Outcome]]) -> None:
-    wait(futures)
-    for future in futures:
-        future.result()

@@ -13,13 +13,14 @@ from typing import Any
 import yaml
 
 from benchmarks import CONFIGS
+from benchmarks.without_prefect import run_without_prefect
 from fleetune.contracts import json_io
 from fleetune.contracts.metrics import Forecast, TrainingMetrics
 from fleetune.errors import FleetuneError
 from fleetune.store import RunRecord, Store
 from flows import configs
 from flows.context import RunContext, StageSelection
-from flows.runner import Runner, run_without_prefect
+from flows.runner import Runner
 from flows.tracking import StageEvent
 
 STRATEGIES = ("search", "dp", "pp", "single")

@@ -6,10 +6,11 @@ from typing import Any
 
 import yaml
 
+from benchmarks.without_prefect import run_without_prefect
 from fleetune.store import RunRecord, Store
 from flows import configs
 from flows.context import RunContext, StageSelection
-from flows.runner import Runner, run_without_prefect
+from flows.runner import Runner
 from flows.tracking import StageEvent
 
 MODEL = {

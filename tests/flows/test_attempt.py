@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.without_prefect import run_without_prefect
 from fleetune.contracts import json_io
 from fleetune.contracts.run_config import DataRequest, RunConfig
 from fleetune.contracts.task import StageTask
@@ -14,7 +15,7 @@ from fleetune.launching import Command, Job, ProcessLauncher
 from fleetune.store import Store
 from flows.attempt import fits_in_container, for_container
 from flows.context import StageSelection
-from flows.runner import Runner, run_without_prefect
+from flows.runner import Runner
 from stages.catalog import STAGES, find_stage
 from tests.flows.toy_pipeline import World, toy_context
 

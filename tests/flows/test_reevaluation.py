@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.without_prefect import run_without_prefect
 from fleetune.contracts import json_io
 from fleetune.data.prepared_data import ArrayInfo, DataInfo, SplitInfo
 from fleetune.errors import Refused
@@ -15,7 +16,7 @@ from flows.context import RunContext, StageSelection
 from flows.preflight import predict_run
 from flows.reevaluation import EvaluationRequest, check_fit, reevaluation
 from flows.results import load_results
-from flows.runner import Runner, run_without_prefect
+from flows.runner import Runner
 from stages.catalog import EVALUATE
 from tests.cli.conftest import add_run
 from tests.flows.toy_pipeline import World, run_toy, toy_context

@@ -13,13 +13,14 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from benchmarks.without_prefect import run_without_prefect
 from fleetune.contracts import json_io
 from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig, TrainingRequest
 from fleetune.errors import Infeasible, Refused, TryAgain
 from fleetune.store import RunRecord, Store
 from flows.context import RunContext, StageSelection
 from flows.provenance import Commit, MeasurementPair, MeasurementVerdict
-from flows.runner import Runner, run_without_prefect
+from flows.runner import Runner
 from flows.tracking import EventListener, ignore_event
 from stages.catalog import StageSpec
 from stages.entry_point import StageContext, main

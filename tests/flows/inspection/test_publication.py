@@ -9,11 +9,12 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from benchmarks.without_prefect import run_without_prefect
 from flows.context import StageSelection
 from flows.inspection import publication
 from flows.inspection.page import Page
 from flows.inspection.publication import Publication
-from flows.runner import Runner, run_without_prefect
+from flows.runner import Runner
 from tests.flows.toy_pipeline import World, toy_context
 
 FLOW_RUN = str(uuid4())
