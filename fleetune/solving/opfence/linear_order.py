@@ -96,5 +96,7 @@ def equal_cuts(before: Floats, parts: int, *, nearest: bool) -> Ints:
     later.
     """
     ends = before[-1] * np.arange(1, parts) / parts
-    cuts = np.clip(np.searchsorted(before, ends), 1, len(before) - 1)
-    return cuts - (ends - before[cuts - 1] < before[cuts] - ends) if nearest else cuts
+    cuts: Ints = np.clip(np.searchsorted(before, ends), 1, len(before) - 1)
+    if nearest:
+        cuts -= ends - before[cuts - 1] < before[cuts] - ends
+    return cuts
