@@ -6,11 +6,12 @@ import os
 import sys
 from pathlib import Path
 
+from benchmarks.without_prefect import run_without_prefect
 from fleetune.errors import TryAgain
 from fleetune.store import Store
 from flows import configs
 from flows.context import RunContext, StageSelection
-from flows.runner import Runner, run_without_prefect
+from flows.runner import Runner
 from flows.tracking import StageEvent
 
 FREE_BYTES = 60_000
