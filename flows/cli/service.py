@@ -6,7 +6,9 @@ import typer
 
 from flows.cli.options import CommonOptions, with_common_options
 
-Port = Annotated[int, typer.Option(min=1, max=65535, help="Port of the server, on loopback.")]
+Port = Annotated[
+    int | None, typer.Option(min=1, max=65535, help="Port of the server, on loopback.", show_default="4200")
+]
 Password = Annotated[
     bool | None, typer.Option(help="Ask for a password; by default if other people log in to this machine.")
 ]
@@ -21,7 +23,7 @@ Database = Annotated[
 
 
 @with_common_options
-def up(options: CommonOptions, port: Port = 4200, password: Password = None, database: Database = None) -> None:
+def up(options: CommonOptions, port: Port = None, password: Password = None, database: Database = None) -> None:
     """Start Prefect's server with its UI, a worker, and the deployments of this store; nothing if they run."""
     from fleetune.contracts import json_io
     from flows.service import control

@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from fleetune.contracts.record import record
 from fleetune.errors import Refused, TryAgain, by_exit_code
@@ -24,7 +25,8 @@ PASSWORD = {None: "auto", True: "yes", False: "no"}
 class ServiceOptions:
     """What `up` can be told."""
 
-    port: int = PORT
+    port: int | None = None
+    """Port of the server; None: PORT, or that of the service that runs."""
     password: bool | None = None
     """The server asks for a password; None: if other people log in to this machine."""
     database: str | None = None
@@ -38,6 +40,7 @@ def up(local: Path, root: str, options: ServiceOptions, tell: Callable[[str], No
     """
     files = ServiceFiles(local)
     if (running := files.running()) is not None:
+        refuse_changes(running, options)
         _register_again(files, running, tell)
         return running
     if files.starting():
@@ -47,7 +50,7 @@ def up(local: Path, root: str, options: ServiceOptions, tell: Callable[[str], No
     database = {DATABASE: url} if url else {}
     with (files.folder / "keeper.log").open("ab") as log:
         keeper = subprocess.Popen(
-            [*child_command(0), "flows.service.keeper", str(options.port), root, PASSWORD[options.password]],
+            [*child_command(0), "flows.service.keeper", str(options.port or PORT), root, PASSWORD[options.password]],
             env={**inherited_environment(os.environ), **database, "PYTHONSAFEPATH": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -64,6 +67,16 @@ def up(local: Path, root: str, options: ServiceOptions, tell: Callable[[str], No
     if service is None:
         raise TryAgain(f"the service ended while it started; see {files.folder / 'keeper.log'}, and run it again")
     return service
+
+
+def refuse_changes(running: ServiceRecord, options: ServiceOptions) -> None:
+    """Refused when `up` asks for settings that the running service does not have; they count from its next start on."""
+    first = "to change it: fleetune down, then fleetune up"
+    if options.port is not None and options.port != urlsplit(running.address).port:
+        raise Refused(f"--port {options.port}: the service of this store runs already, on {running.address}; {first}")
+    if options.password is not None and options.password != running.authenticated:
+        has = "with" if running.authenticated else "without"
+        raise Refused(f"--{'' if options.password else 'no-'}password: the service runs already, {has} one; {first}")
 
 
 def _register_again(files: ServiceFiles, running: ServiceRecord, tell: Callable[[str], None]) -> None:

@@ -61,7 +61,7 @@ class Keeper:
         if not lock.take():
             raise Refused(f"{self._root}: its service runs or starts already")
         try:
-            with self._reserve():
+            with reserve(self._port):
                 self._start()
                 self._tell("ready")
                 self._watch()
@@ -90,19 +90,6 @@ class Keeper:
             authenticated=bool(self._auth),
             version=version_of("fleetune"),
         )
-
-    def _reserve(self) -> socket.socket:
-        """Bind the port without listening on it, so that no other user's program can have it while the server starts
-        again; Refused when one has it. (SO_REUSEPORT shares a port among processes of one user only.)"""
-        reserved = socket.socket()
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        try:
-            reserved.bind((HOST, self._port))
-        except OSError as error:
-            reserved.close()
-            why = "another program listens there" if error.errno == errno.EADDRINUSE else error.strerror
-            raise Refused(f"port {self._port}: {why}; give another with --port") from None
-        return reserved
 
     def _launch(self, name: str, module: str, *arguments: str, first_line: str = "") -> Job:
         database = {DATABASE: os.environ[DATABASE]} if name == "server" and DATABASE in os.environ else {}
@@ -172,6 +159,25 @@ class Keeper:
         for name, grace_s in (("registration", 0.0), ("worker", WORKER_GRACE_S), ("server", SERVER_GRACE_S)):
             if name in self._jobs:
                 self._jobs[name].stop(grace_s)
+
+
+def reserve(port: int) -> socket.socket:
+    """Bind a port without listening on it; Refused when any other program has it.
+
+    Nobody else can have it then while the server starts again. It is bound alone, and shared only after that, with the
+    server: SO_REUSEPORT shares a port among all processes of one user, and the service of another store is one of them.
+    """
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that have just ended are no program
+    try:
+        reserved.bind((HOST, port))
+    except OSError as error:
+        reserved.close()
+        why = "another program has it" if error.errno == errno.EADDRINUSE else error.strerror
+        raise Refused(f"port {port}: {why}; give another with --port") from None
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    return reserved
 
 
 def follow_registration(job: Job, tell: Callable[[str], None]) -> None:
