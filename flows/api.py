@@ -7,6 +7,7 @@ use the flow `flows/finetune.py:finetune`.
 
 import errno
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,8 +42,13 @@ def run(
 
 def run_with(context: RunContext, config: RunConfig, selection: StageSelection, dry_run: bool = False) -> RunRecord:
     """Run the pipeline as `run` does, in a context that the caller made."""
+    return run_made(context, lambda told: Runner(told, config, selection), dry_run)
+
+
+def run_made(context: RunContext, make: Callable[[RunContext], Runner], dry_run: bool = False) -> RunRecord:
+    """Run what `make` makes of the context, as `run` does."""
     log = CommandLog()
-    runner = Runner(replace(context, listen=both(context.listen, log.hear)), config, selection)
+    runner = make(replace(context, listen=both(context.listen, log.hear)))
     planned = predict_run(runner)  # refuses stages that must be stored and are not, before anything starts
     preflight.validate(planned)
     if dry_run:

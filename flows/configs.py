@@ -16,7 +16,7 @@ from zoneinfo import available_timezones
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet_request import FleetRequest
 from fleetune.contracts.record import NAME, record
-from fleetune.contracts.run_config import BUILT_IN, RunConfig
+from fleetune.contracts.run_config import BUILT_IN, STRATEGIES, RunConfig
 from fleetune.errors import Refused
 from flows import yaml_file
 
@@ -52,7 +52,8 @@ def with_changes(config: RunConfig, sets: Sequence[str], owner: str, folder: Pat
 
 def title(config: RunConfig) -> str:
     """`demo · asteroid · 40 rounds`, the name of a run in Prefect's UI."""
-    return f"{config.name} · {config.strategy.name} · {config.training.rounds} rounds"
+    rounds = config.training.rounds
+    return f"{config.name} · {config.strategy.name} · {rounds} round{'' if rounds == 1 else 's'}"
 
 
 def _config(plain: dict[str, Any], sets: Sequence[str], origin: "_Origin") -> RunConfig:
@@ -255,8 +256,6 @@ def _validate_schedule(config: RunConfig, owner: str) -> None:
 
 def _validate_strategy(config: RunConfig, owner: str) -> None:
     """Refuse an unknown strategy, before anything is measured."""
-    from fleetune import planning
-
-    known = planning.strategies()
-    if config.strategy.name not in known:
-        raise Refused(f"{owner}: strategy.name is {config.strategy.name!r}; allowed are {', '.join(sorted(known))}")
+    if config.strategy.name not in STRATEGIES:
+        allowed = ", ".join(sorted(STRATEGIES))
+        raise Refused(f"{owner}: strategy.name is {config.strategy.name!r}; allowed are {allowed}")

@@ -77,6 +77,11 @@ class StageSelection:
     given: Mapping[str, str] = field(default_factory=dict)
     """kind -> digest of artifacts of another run that this one reads; the stages that made them are left out."""
 
+    @property
+    def end_words(self) -> list[str]:
+        """The options of the command line that let a run end where this one ends."""
+        return ["--only", self.only] if self.only else ["--until", self.until] if self.until else []
+
     def stages(self, catalog: Sequence[StageSpec]) -> tuple[StageSpec, ...]:
         """The stages of the run, in order: all, or the last one selected and those that it needs."""
         order = [spec for wave in waves(catalog) for spec in wave]

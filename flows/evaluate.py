@@ -3,17 +3,19 @@
 (No postponed annotations: flows that are served could not read their parameters.)
 """
 
+import dataclasses
 from typing import Any
 
 from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
 
-from fleetune.errors import FleetuneError
+from fleetune.errors import FleetuneError, Refused
 from fleetune.store import Store
 from flows import preflight
 from flows.context import RunContext
 from flows.form.choices import AS_GIVEN, Change, Data
+from flows.next_step import again, command
 from flows.preflight import predict_run
 from flows.reevaluation import EvaluationRequest, reevaluation
 from flows.requested_run import name_flow_run, remember
@@ -52,6 +54,17 @@ def run_evaluation(request: EvaluationRequest, root: str) -> State[Any]:
         runner = found.runner(RunContext(store=store, listen=log.hear))
         preflight.validate(predict_run(runner))
         with runner:
-            return perform(runner)
+            return perform(runner, _again(request, root))
     except FleetuneError as error:
-        return failed_state(error)
+        return failed_state(error, _next_command(request, error, root))
+
+
+def _next_command(request: EvaluationRequest, error: FleetuneError, root: str) -> str:
+    """The command after an error: runs that could be evaluated, or the same evaluation again."""
+    if isinstance(error, Refused):
+        return command(root, ["runs", "--state", "done"])
+    return _again(request, root)
+
+
+def _again(request: EvaluationRequest, root: str) -> str:
+    return command(root, again("evaluate", dataclasses.asdict(request)))

@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from fleetune.contracts import json_io
+from fleetune.contracts.daily_use import PromotionRequest
 from fleetune.contracts.metrics import EvaluationMetrics, Score
 from fleetune.contracts.run_config import ModelRequest, RunConfig
 from fleetune.errors import Refused
 from fleetune.store import PromotionDecision, RunRecord, Store
-from flows.store_root import DEFAULT_ROOT
 
 CHECKPOINT, MODEL, ADAPTER = "checkpoint", "model", "adapter"
 PREPARE = "prepare"
@@ -41,11 +41,21 @@ def pin_start(store: Store, config: RunConfig) -> RunConfig:
 def decide(store: Store, run: RunRecord, pause: Callable[[float], bool]) -> PromotionDecision | None:
     """Decide whether an evaluated run's checkpoint is promoted, and write that down; None without `promote`.
 
-    A run is decided about once. Refused when its evaluation cannot be read; `pause` is that of a Lock.
+    A run is decided about once. No run is removed meanwhile, so that a model that is promoted is there. Refused when
+    its evaluation cannot be read; `pause` is that of a Lock.
     """
-    wanted, made = run.config.promote, run.outputs
-    if wanted is None or "evaluation" not in made or CHECKPOINT not in made:
+    if run.config.promote is None or "evaluation" not in run.outputs or CHECKPOINT not in run.outputs:
         return None
+    with store.in_use(pause):
+        return _decide(store, run, run.config.promote, pause)
+
+
+def _decide(
+    store: Store, run: RunRecord, wanted: PromotionRequest, pause: Callable[[float], bool]
+) -> PromotionDecision:
+    made = run.outputs
+    if not store.has(CHECKPOINT, made[CHECKPOINT]):
+        raise Refused(f"promote: the model of {run.id} was removed from the store before it could be promoted")
     metrics = json_io.read(EvaluationMetrics, store.folder("evaluation", made["evaluation"]) / "evaluation.json")
     score = next(score for score in metrics.scores if score.name == wanted.score)
     name, registry = run.config.name, store.promotions
@@ -106,12 +116,6 @@ def same_as_last(store: Store, planned: RunRecord) -> str:
         return ""
     keys = [next((stage.key for stage in run.stages if stage.stage == PREPARE), "") for run in (last, planned)]
     return last.id if keys[0] and keys[0] == keys[1] else ""
-
-
-def command(store: Store, words: str) -> str:
-    """A command for this store, for a message."""
-    default = Path(DEFAULT_ROOT).resolve()
-    return f"fleetune {words}" + ("" if Path(store.root).resolve() == default else f" --root {store.root}")
 
 
 def _starting_from(model: ModelRequest, folder: Path) -> ModelRequest:

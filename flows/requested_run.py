@@ -1,31 +1,30 @@
 """The body of flow `finetune`: refuses an impossible request at once, names and logs the run, and makes the run its own
 base, so that a copy of the flow run repeats the same config."""
 
+import dataclasses
 import datetime
 import re
-from contextlib import suppress
 from typing import Any
 
 from coolname import data as coolname_data
-from httpx import HTTPError  # of Prefect's client
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed
 
-from fleetune.errors import FleetuneError
+from fleetune.errors import FleetuneError, Refused
 from fleetune.store import RunRecord, Store
 from flows import configs, preflight
 from flows.context import RunContext
 from flows.form.request import RunRequest, config_of, selection_of
 from flows.inspection.prediction import description
 from flows.inspection.publication import publish_prediction
+from flows.next_step import again, and_next, command
 from flows.preflight import predict_run
-from flows.promotion import command, same_as_last
+from flows.promotion import same_as_last
 from flows.run_log import RunLog
 from flows.runner import Runner
-from flows.service.automations import name_skipped
 from flows.service.schedules import late_s
 from flows.stage_tasks import failed_state, perform
 from stages.catalog import STAGES
@@ -37,21 +36,9 @@ NAME_OF_FORM = re.compile(r"[A-Z][a-z]+-[A-Z][A-Za-z' -]*")
 
 
 def run_request(request: RunRequest, root: str) -> State[Any]:
-    """Run what `request` asks for, with the store at `root`, as the body of the current flow run.
-
-    Runs that were not started beside it are named Skipped at its end: the automation that does so learns of runs which
-    a schedule planned minutes before only a quarter of an hour later.
-    """
-    try:
-        return _run(request, root)
-    finally:
-        with suppress(HTTPError), get_client(sync_client=True) as client:
-            name_skipped(client)
-
-
-def _run(request: RunRequest, root: str) -> State[Any]:
+    """Run what `request` asks for, with the store at `root`, as the body of the current flow run."""
     log = RunLog(get_run_logger(), quiet=FOLLOWERS)
-    if (skipped := _skipped(request.base)) is not None:
+    if (skipped := _skipped(request, root)) is not None:
         return skipped
     try:
         store = Store(root)
@@ -61,7 +48,7 @@ def _run(request: RunRequest, root: str) -> State[Any]:
         planned = predict_run(runner)
         preflight.validate(planned)
     except FleetuneError as error:
-        return failed_state(error)
+        return failed_state(error, _after_refusal(request, error, root))
     if request.dry_run:
         publish_prediction(planned, store, runner.rerun_of, flow_run.id, get_run_logger())
         return Completed(name="DryRun", message=description(planned))
@@ -72,17 +59,31 @@ def _run(request: RunRequest, root: str) -> State[Any]:
             remember(base=runner.record.id)  # a copy reads this run's config, and not today's run file
             return perform(runner)
     except FleetuneError as error:
-        return failed_state(error)
+        return failed_state(error, command(root, ["show", runner.record.id]))
 
 
-def _skipped(base: str) -> State[Any] | None:
+def _command(request: RunRequest, root: str) -> str:
+    """The command that does what a request asks for."""
+    return command(root, again("finetune", dataclasses.asdict(request)))
+
+
+def _after_refusal(request: RunRequest, error: FleetuneError, root: str) -> str:
+    """The command after an error before the run began: the same again, as a dry run until it is corrected."""
+    if not isinstance(error, Refused):
+        return _command(request, root)
+    if str(error).startswith("base: "):
+        return command(root, ["runs"])
+    return command(root, [*again("finetune", dataclasses.asdict(request)), "--dry-run"])
+
+
+def _skipped(request: RunRequest, root: str) -> State[Any] | None:
     """The state of a scheduled run whose time is long past; None for any other run."""
     with get_client(sync_client=True) as client:
         late = late_s(client.read_flow_run(flow_run.id), datetime.datetime.now(datetime.UTC))
     if not late:
         return None
-    again = f"next: start a run with base {base}, or wait for its next time"
-    return Cancelled(name="Skipped", message=f"its time was {late / 60:.0f} min ago: the machine was off; {again}")
+    message = f"its time was {late / 60:.0f} min ago: the machine was off; wait for its next time, or start it now"
+    return Cancelled(name="Skipped", message=and_next(message, _command(request, root)))
 
 
 def _nothing_new(store: Store, request: RunRequest, planned: RunRecord) -> State[Any] | None:
@@ -91,7 +92,10 @@ def _nothing_new(store: Store, request: RunRequest, planned: RunRecord) -> State
     last = same_as_last(store, planned) if selection_of(request, "") == selection_of(whole, "") else ""
     if not last or request.force:
         return None
-    message = f"data, start and settings are those of {last}; next: add data, or {command(store, f'show {last}')}"
+    message = and_next(
+        f"data, start and settings are those of {last}; new data would be trained on",
+        command(store.root, ["show", last]),
+    )
     return Completed(name="NothingNew", message=message)
 
 

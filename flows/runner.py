@@ -66,7 +66,7 @@ class Runner:
             dirty=run.dirty,
             settings=yaml_file.text(self._plain),
         )
-        self._from_stage = selection.from_stage
+        self.selection = selection
         self.rerun_of = selection.rerun or ""
         self.given = selection.given
         self._stop = threading.Event()
@@ -243,7 +243,7 @@ class Runner:
             earlier=tuple(str(self.context.store.work(key).resolve()) for key in earlier),
             cache=str(self.context.store.cache(spec.name).resolve()),
             stored={kind: str(folder.resolve()) for kind, folder in measured.items()},
-            anew=spec.name == self._from_stage,
+            anew=spec.name == self.selection.from_stage,
             facts=self._facts,
         )
         if self.record.stage(spec.name).state != "running":  # a follower is attempted twice

@@ -17,55 +17,78 @@ from prefect.states import Cancelled, Completed, Failed
 from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain
 from flows.flow_run_watch import FlowRunWatch
 from flows.inspection.publication import Publication
-from flows.promotion import command
+from flows.next_step import and_next, command
 from flows.runner import Runner
 from flows.tracking import reason
 from stages.catalog import waves
 
 
-def perform(runner: Runner) -> State[Any]:
-    """Run every stage as a task of the current flow run; the state holds the run's id or its first error."""
+def perform(runner: Runner, go_on: str = "") -> State[Any]:
+    """Run every stage as a task of the current flow run; the state holds the run's id or its first error.
+
+    Its message ends with the next command. `go_on`: the one after TryAgain and Cancelled; see `go_on_command`.
+    """
     with FlowRunWatch(runner) as watch, Publication(runner, flow_run.id, get_run_logger()) as publication:
-        return _perform(runner, watch, publication)
+        return _perform(runner, watch, publication, go_on or go_on_command(runner))
 
 
-def _perform(runner: Runner, watch: FlowRunWatch, publication: Publication) -> State[Any]:
+def go_on_command(runner: Runner) -> str:
+    """The command that goes on with a run: `rerun`, or `evaluate` for one that was given another run's artifacts."""
+    rerun = ["rerun", runner.record.id, *runner.selection.end_words]
+    return command(runner.context.store.root, ["evaluate", runner.rerun_of] if runner.given else rerun)
+
+
+def _perform(runner: Runner, watch: FlowRunWatch, publication: Publication, go_on: str) -> State[Any]:
     try:
         for wave in waves(runner.specs):
             futures = [_stage_task(spec.name, publication).submit(runner) for spec in wave]
             states = [_ended(future) for future in futures]
             if (ended := watch.ended()) is not None:
-                return ended
+                return with_next(ended, go_on)
             failed = next((state for state in states if not state.is_completed()), None)
             if failed is not None:
-                return failed_state(runner.error) if runner.error else Failed(message=failed.message)
+                return _failed(runner, runner.error or TryAgain(failed.message or "a stage has failed"), go_on)
     except BaseException:
         runner.stop()  # before Prefect waits for its threads
         raise
     try:
         return _completed(runner)
     except FleetuneError as error:
-        return failed_state(error)
+        return _failed(runner, error, go_on)
 
 
 def _completed(runner: Runner) -> State[Any]:
     """The state of a run whose stages are done; of one that may promote its model, Promoted or NotBetter."""
-    run = runner.record
+    run, root = runner.record, runner.context.store.root
     decided = runner.decide_promotion()
     if decided is None:
-        return Completed(message=f"run {run.id}", data=run.id)
+        return Completed(message=and_next(f"run {run.id}", command(root, ["show", run.id])), data=run.id)
     if decided.promoted:
-        name, words = "Promoted", "models"
+        name, words = "Promoted", ["models"]
     else:
-        name, words = "NotBetter", f"show {run.id}"
-    message = f"{decided.why}; next: {command(runner.context.store, words)}"
-    return Completed(name=name, message=message, data=run.id)
+        name, words = "NotBetter", ["show", run.id]
+    return Completed(name=name, message=and_next(decided.why, command(root, words)), data=run.id)
 
 
-def failed_state(error: FleetuneError) -> State[Any]:
-    """A failed state whose name says whether a retry can help: Refused, Infeasible or TryAgain."""
+def with_next(state: State[Any], next_command: str) -> State[Any]:
+    """The state with the next command at the end of its message."""
+    return state.model_copy(update={"message": and_next(state.message or str(state.name), next_command)})
+
+
+def _failed(runner: Runner, error: FleetuneError, go_on: str) -> State[Any]:
+    """The state of a run that has begun: TryAgain names the command that goes on, others the one that shows more."""
+    shown = command(runner.context.store.root, ["show", runner.record.id])
+    return failed_state(error, go_on if isinstance(error, TryAgain) else shown)
+
+
+def failed_state(error: FleetuneError, next_command: str) -> State[Any]:
+    """A failed state whose name says whether a retry can help, Refused, Infeasible or TryAgain, and what to do next."""
+    return Failed(name=_name(error), message=and_next(str(error), next_command))
+
+
+def _name(error: FleetuneError) -> str:
     kinds = {Refused: "Refused", Infeasible: "Infeasible"}
-    return Failed(name=kinds.get(type(error), "TryAgain"), message=str(error))
+    return kinds.get(type(error), "TryAgain")
 
 
 def _ended(future: PrefectFuture[Any]) -> State[Any]:
@@ -84,7 +107,7 @@ def _stage_task(name: str, publication: Publication) -> Any:
             if runner.stopped and isinstance(error, TryAgain):
                 return Cancelled(message=str(error))
             publication.update()
-            return failed_state(error)
+            return Failed(name=_name(error), message=str(error))
         if outcome.how == "stopped":
             with_run = "stopped with its run; a retry goes on from what is finished"
             return Cancelled(message=with_run if runner.stopped else reason(outcome.why))

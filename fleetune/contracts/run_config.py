@@ -188,6 +188,10 @@ class TrainingRequest:
         return 2.0 if self.optimizer == "adamw" else (1.0 if self.momentum else 0.0)
 
 
+STRATEGIES = ("asteroid", "d2ft", "dp", "fusionllm", "lola-deft", "pp", "single", "split-learning")
+"""Names of the strategies of `fleetune.planning`, whose import takes most of a second."""
+
+
 @record
 class StrategyRequest:
     """The strategy that plans, and its options, which the strategy validates."""

@@ -12,6 +12,7 @@ import typer
 from fleetune.contracts.record import record
 from fleetune.errors import TryAgain
 from flows.cli.compare import compare
+from flows.cli.evaluate import evaluate
 from flows.cli.exit_codes import CommandGroup, Interrupted
 from flows.cli.join import join
 from flows.cli.models import models
@@ -88,6 +89,7 @@ def rerun(
         str | None, typer.Option("--from", metavar="STAGE", help="Run again from this stage on.")
     ] = None,
     only: Annotated[str | None, typer.Option(metavar="STAGE", help="Run this stage and stop.")] = None,
+    until: Until = None,
 ) -> None:
     """Run the config of an earlier run again, from a stage on and with changes if asked for."""
     from flows import configs
@@ -95,8 +97,10 @@ def rerun(
 
     found = options.store().runs.load(run)
     config = configs.with_changes(found.config, options.sets or (), found.id)
-    until = found.stages[-1].stage if config.fleet.simulated and only is None else None  # it ends where it ended
-    again = f"fleetune rerun ID{f' --only {only}' if only else ''}{options.root_option()}"
+    if config.fleet.simulated and only is None and until is None:
+        until = found.stages[-1].stage  # it ends where it ended
+    ends = f" --only {only}" if only else f" --until {until}" if until else ""
+    again = f"fleetune rerun ID{ends}{options.root_option()}"
     selection = StageSelection(from_stage=from_stage, only=only, until=until, rerun=found.id, force=options.force)
     _run_pipeline(options, config, selection, again)
 
@@ -136,6 +140,7 @@ app.command()(diff)
 app.command()(verify)
 app.command()(gc)
 app.command()(compare)
+app.command()(evaluate)
 app.command()(solve)
 app.command()(join)
 app.command()(up)

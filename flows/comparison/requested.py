@@ -1,5 +1,6 @@
 """A comparison that somebody asked for in Prefect's UI: refused at once, named, logged, published as one artifact."""
 
+import dataclasses
 from typing import Any
 from uuid import UUID
 
@@ -19,6 +20,7 @@ from flows.context import RunContext
 from flows.inspection.links import links_of
 from flows.inspection.page import Page
 from flows.inspection.publication import Logger, create
+from flows.next_step import again, command
 from flows.requested_run import name_flow_run, remember
 from flows.run_log import RunLog
 from flows.stage_tasks import failed_state
@@ -40,7 +42,7 @@ def run_comparison(request: CompareRequest, root: str) -> State[Any]:
 
         found = comparer.compare(publish)
     except FleetuneError as error:
-        return failed_state(error)
+        return failed_state(error, command(root, again("compare", dataclasses.asdict(request))))
     return Completed(message=verdict(found), data=found.id)
 
 

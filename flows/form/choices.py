@@ -3,6 +3,7 @@
 The names are read when the flow is deployed and again when it runs, from `configs/` in the working directory.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,11 +14,31 @@ from stages.catalog import STAGES
 AS_GIVEN = "as in the run file"
 FIRST_CHANGE, EVERY_STAGE, LAST_STAGE = "the first stage that changed", "all stages", "the last stage"
 CONFIGS = Path("configs")
+SECTIONS = ("fleet", "model", "data", "strategy")
 
 
 def names_in(folder: str) -> list[str]:
     """Names of the YAML files of one folder of `configs/`."""
     return sorted(file.stem for file in (CONFIGS / folder).glob("*.yaml"))
+
+
+def find_run_file(base: str) -> Path | None:
+    """The run file that `base` names; None when it does not look like one."""
+    for file in (CONFIGS / "runs" / f"{base}.yaml", Path(base)):
+        if file.suffix in (".yaml", ".yml") and file.is_file():
+            return file
+    return None
+
+
+def config_changes(values: Mapping[str, Any]) -> list[str]:
+    """The changes that a form's values make to a config, as KEY=VALUE in the order in which they are applied."""
+    named = {section: values.get(section, AS_GIVEN) for section in SECTIONS}
+    numbers = {f"training.{name}": values.get(name, 0) for name in ("rounds", "learning_rate")}
+    return [
+        *(f"{section}={name}" for section, name in named.items() if name != AS_GIVEN),
+        *(f"{key}={value}" for key, value in numbers.items() if value),
+        *values.get("changes", ()),
+    ]
 
 
 def _one_of(neutral: str, names: list[str]) -> Any:

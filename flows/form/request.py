@@ -1,5 +1,6 @@
 """A form's values as a run: its config and the stages that were selected."""
 
+import dataclasses
 from pathlib import Path
 
 from fleetune.contracts.record import record
@@ -8,9 +9,15 @@ from fleetune.errors import Refused
 from fleetune.store import RunRecord, Store
 from flows import configs
 from flows.context import StageSelection
-from flows.form.choices import AS_GIVEN, CONFIGS, EVERY_STAGE, FIRST_CHANGE, LAST_STAGE, names_in
-
-SECTIONS = ("fleet", "model", "data", "strategy")
+from flows.form.choices import (
+    AS_GIVEN,
+    EVERY_STAGE,
+    FIRST_CHANGE,
+    LAST_STAGE,
+    config_changes,
+    find_run_file,
+    names_in,
+)
 
 
 @record
@@ -35,13 +42,7 @@ class RunRequest:
 
     def sets(self) -> list[str]:
         """The changes of the config as KEY=VALUE, in the order in which they are applied."""
-        named = {section: getattr(self, section) for section in SECTIONS}
-        numbers = {"training.rounds": self.rounds, "training.learning_rate": self.learning_rate}
-        return [
-            *(f"{section}={name}" for section, name in named.items() if name != AS_GIVEN),
-            *(f"{key}={value}" for key, value in numbers.items() if value),
-            *self.changes,
-        ]
+        return config_changes(dataclasses.asdict(self))
 
 
 def config_of(request: RunRequest, store: Store) -> tuple[RunConfig, str]:
@@ -72,10 +73,7 @@ def _run_file(base: str) -> Path | None:
     """The run file that `base` names; None when it does not look like one."""
     if not base.strip():
         raise Refused(f"base: it is empty; give one of {', '.join(names_in('runs'))}, a run file, or a past run's id")
-    for file in (CONFIGS / "runs" / f"{base}.yaml", Path(base)):
-        if file.suffix in (".yaml", ".yml") and file.is_file():
-            return file
-    return None
+    return find_run_file(base)
 
 
 def _past_run(base: str, store: Store) -> RunRecord:

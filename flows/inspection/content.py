@@ -5,13 +5,17 @@ from typing import TypeVar
 
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Fleet
-from fleetune.contracts.metrics import EvaluationMetrics, Forecast, Score, TrainingMetrics
+from fleetune.contracts.metrics import EvaluationMetrics, Forecast, RoundMetrics, Score, TrainingMetrics
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.record import record
 from fleetune.errors import FleetuneError
 from fleetune.formatting import number
 from fleetune.monitoring import EventSummary
 from fleetune.store import PromotionDecision, RunRecord, Store
+from stages.catalog import TRAIN
+
+COMMITS = "commits.jsonl"
+"""The commit log in the work folder of `train`, a line for each round."""
 
 T = TypeVar("T")
 
@@ -27,6 +31,13 @@ class RunContent:
     training: TrainingMetrics | None
     events: EventSummary | None
     evaluation: EvaluationMetrics | None
+    so_far: tuple[RoundMetrics, ...] = ()
+    """Rounds that a training has committed which has no metrics yet, because it runs or was interrupted."""
+
+    @property
+    def rounds(self) -> tuple[RoundMetrics, ...]:
+        """The rounds of the training, as far as it has come."""
+        return self.training.rounds if self.training is not None else self.so_far
 
     @property
     def score(self) -> Score | None:
@@ -54,6 +65,7 @@ def content_of(store: Store, run: RunRecord) -> RunContent:
         training=_read(store, run, TrainingMetrics, "metrics", "training.json"),
         events=_read(store, run, EventSummary, "events", "events.json"),
         evaluation=_read(store, run, EvaluationMetrics, "evaluation", "evaluation.json"),
+        so_far=_committed(store, run),
     )
 
 
@@ -86,6 +98,18 @@ def gain(score: Score) -> str:
 def round_seconds(value: float) -> str:
     """Seconds of a round with two decimals at least: `0.86 s`, `12.40 s`, `0.0031 s`."""
     return f"{value:.2f} s" if value >= 0.095 else f"{value:.2g} s"
+
+
+def _committed(store: Store, run: RunRecord) -> tuple[RoundMetrics, ...]:
+    """The rounds in the commit log of an unfinished training; its last line may be half written."""
+    key = next((stage.key for stage in run.stages if stage.stage == TRAIN.name and stage.state != "done"), "")
+    if not key:
+        return ()
+    try:
+        lines = (store.local / "work" / key / COMMITS).read_bytes().split(b"\n")[:-1]
+        return tuple(json_io.parse(RoundMetrics, line, COMMITS) for line in lines)
+    except (FleetuneError, OSError):
+        return ()
 
 
 def _three(value: float) -> str:

@@ -14,7 +14,7 @@ from flows.inspection import difference
 from flows.inspection.content import RunContent, content_of, decisions, gain, round_seconds
 from flows.inspection.links import StoreLinks
 from flows.inspection.page import Page, code, page, picture, plain, table, unbroken
-from flows.promotion import command
+from flows.next_step import command
 from flows.tracking import reason
 
 
@@ -78,6 +78,9 @@ def _results(content: RunContent) -> Iterable[str]:
             said += f"; its forecast was {round_seconds(content.forecast.round_s)} ({error})"
         yield f"{said}."
     elif content.plan is not None:
+        if content.so_far:
+            round_ = content.so_far[-1]
+            yield f"Round **{round_.round + 1}** of training, loss {formatting.number(round_.loss)}."
         yield f"The forecast of a round is **{round_seconds(content.plan.objective)}**."
 
 
@@ -133,10 +136,10 @@ def _round(content: RunContent) -> Iterable[str]:
 
 
 def _loss(content: RunContent) -> Iterable[str]:
-    if content.training is None or len(content.training.rounds) < 2:
+    rounds = content.rounds
+    if len(rounds) < 2:
         return
-    rounds = content.training.rounds
-    yield "## Loss"
+    yield "## Loss" if content.training is not None else "## Loss, so far"
     yield f"From {formatting.number(rounds[0].loss)} to {formatting.number(rounds[-1].loss)} in {len(rounds)} rounds."
     yield picture("loss by round", [loss_chart(rounds), loss_chart(rounds[:: 1 + len(rounds) // 500])])
 
@@ -180,8 +183,8 @@ def _events(content: RunContent) -> Iterable[str]:
 
 def _commands(store: Store, run: RunRecord) -> str:
     """Commands that look further, or go on."""
-    words = [f"show {run.id}", *([f"rerun {run.id}"] if run.state in ("failed", "interrupted") else [])]
-    return "On the command line: " + ", ".join(code(command(store, word)) for word in words)
+    words = ["show", *(["rerun"] if run.state in ("failed", "interrupted") else [])]
+    return "On the command line: " + ", ".join(code(command(store.root, [word, run.id])) for word in words)
 
 
 def _promotion(store: Store, run: RunRecord) -> str:

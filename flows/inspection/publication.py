@@ -24,9 +24,12 @@ from flows.inspection.overview import overview
 from flows.inspection.page import Page
 from flows.inspection.prediction import prediction
 from flows.runner import Runner
+from stages.catalog import TRAIN
 
 PAUSE_S = 2.0
 """Shortest time between two updates of the overview."""
+TRAINING_S = 20.0
+"""Time between two updates of the overview while the model is trained."""
 END_S, INTERRUPTED_S = 15.0, 3.0
 """Longest wait for the last update, and when the run is cancelled."""
 
@@ -67,13 +70,16 @@ class Publication:
 
     def _work(self) -> None:
         while not self._over.is_set():
-            self._due.wait()
+            due = self._due.wait(TRAINING_S) or self._is_training()
             self._due.clear()
-            if not self._over.is_set():
+            if due and not self._over.is_set():
                 self._try(self._publish_overview)
                 self._over.wait(PAUSE_S)
         self._try(self._publish_overview)
         self._try(self._publish_history)
+
+    def _is_training(self) -> bool:
+        return any(stage.stage == TRAIN.name and stage.state == "running" for stage in self._runner.record.stages)
 
     def _try(self, publish: Callable[[], None]) -> None:
         """Publish; whatever goes wrong is a warning, and never an error of the run."""

@@ -1,8 +1,9 @@
-"""Automations that every service has: a run that was not started reads Skipped, TryAgain is retried, failures are told.
+"""Automations that every service has: TryAgain is retried after a pause that grows, and failures are told.
 
 They are found by their names. One that was switched off in the UI stays off.
 """
 
+import datetime
 from typing import Any
 from uuid import UUID
 
@@ -10,24 +11,24 @@ from prefect.automations import (
     AutomationCore,
     ChangeFlowRunState,
     EventTrigger,
+    Posture,
     ResourceSpecification,
     SendNotification,
 )
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateName
-from prefect.client.schemas.objects import State, StateType
-from prefect.client.schemas.sorting import FlowRunSort
-from prefect.states import Cancelled
+from prefect.client.schemas.objects import StateType
 
 from flows.service.failure_log import FailureLog
 
-RETRIES = 2
-"""How often a run that ended in TryAgain is started again."""
+OWN = "fleetune: "
+"""Names of our automations begin like this; others are those of people."""
+PAUSES_S = (30.0, 180.0)
+"""Shortest pause before a run that ended in TryAgain is started again, for each time; Prefect looks again only after a
+pause, so that it may last twice as long."""
+RETRIES = len(PAUSES_S)
+STARTED = ("AwaitingRetry", "Scheduled", "Late", "Pending", "Running")
+"""States by which somebody else has started a run again."""
 MOST_STARTS = 100
-PAGE = 100
-LIMIT_REACHED = "Deployment concurrency limit reached."
-"""What Prefect says of a run that it did not start beside another."""
-SKIPPED = "another run was in progress, and one runs at a time; next: fleetune runs"
 FAILURES = "failures"
 """Name of the blocks that are told of failures: our log, and any notification block that the user saves so."""
 OF_A_DEPLOYMENT = ResourceSpecification({"prefect.resource.role": "tag", "prefect.resource.id": "prefect.tag.fleetune"})
@@ -40,37 +41,15 @@ def automations(blocks: list[UUID]) -> list[AutomationCore]:
     tell: list[Any] = [SendNotification(block_document_id=block, subject=SUBJECT, body=BODY) for block in blocks]
     given_up = [str(starts) for starts in range(RETRIES + 1, MOST_STARTS)]
     return [
+        *(_retry(starts, pause_s) for starts, pause_s in enumerate(PAUSES_S, start=1)),
         AutomationCore(
-            name="fleetune: skipped",
-            description="A run that was not started because another one ran reads Skipped.",
-            trigger=_on("Cancelled", **{"prefect.state-message": LIMIT_REACHED}),
-            actions=[
-                ChangeFlowRunState(
-                    name="Skipped",
-                    state=StateType.CANCELLED,
-                    message=SKIPPED,
-                    force=True,
-                )
-            ],
-        ),
-        AutomationCore(
-            name="fleetune: retry",
-            description=f"A run that ended in TryAgain is started again, {RETRIES} times at most.",
-            trigger=_on("TryAgain", **{"prefect.run-count": [str(starts) for starts in range(1, RETRIES + 1)]}),
-            actions=[
-                ChangeFlowRunState(
-                    name="AwaitingRetry", state=StateType.SCHEDULED, message="started again after TryAgain", force=False
-                )
-            ],
-        ),
-        AutomationCore(
-            name="fleetune: tell of failures",
+            name=f"{OWN}tell of failures",
             description=f"Every notification block that is called {FAILURES} is told of a run that failed.",
             trigger=_on("Failed", "Refused", "Infeasible", "Crashed", "TimedOut"),
             actions=tell,
         ),
         AutomationCore(
-            name="fleetune: tell of the last retry",
+            name=f"{OWN}tell of the last retry",
             description=f"Every notification block that is called {FAILURES} is told when retries did not help.",
             trigger=_on("TryAgain", **{"prefect.run-count": given_up}),
             actions=tell,
@@ -79,24 +58,39 @@ def automations(blocks: list[UUID]) -> list[AutomationCore]:
 
 
 def update_automations(client: SyncPrefectClient) -> None:
-    """Create the automations, or update those that are there; their switches stay as they are."""
+    """Create the automations, or update those that are there; their switches stay as they are. Others of ours, of an
+    earlier release, are deleted."""
     FailureLog().save(FAILURES, overwrite=True)
-    for wanted in automations(_blocks(client)):
-        found = client.read_automations_by_name(wanted.name)
-        if not found:
-            client.create_automation(wanted)
-        elif _plain(found[0]) != _plain(wanted):
-            client.update_automation(found[0].id, wanted.model_copy(update={"enabled": found[0].enabled}))
+    wanted = {one.name: one for one in automations(_blocks(client))}
+    there = {found.name: found for found in client.read_automations() if found.name.startswith(OWN)}
+    for name, found in there.items():
+        if name not in wanted:
+            client.delete_automation(found.id)
+        elif _plain(found) != _plain(wanted[name]):
+            client.update_automation(found.id, wanted[name].model_copy(update={"enabled": found.enabled}))
+    for name in wanted.keys() - there.keys():
+        client.create_automation(wanted[name])
 
 
-def name_skipped(client: SyncPrefectClient) -> None:
-    """Name the newest runs Skipped that Prefect cancelled because another one ran."""
-    cancelled = FlowRunFilter(state=FlowRunFilterState(name=FlowRunFilterStateName(any_=["Cancelled"])))
-    newest = client.read_flow_runs(flow_run_filter=cancelled, limit=PAGE, sort=FlowRunSort.EXPECTED_START_TIME_DESC)
-    skipped: State[Any] = Cancelled(name="Skipped", message=SKIPPED)
-    for run in newest:
-        if run.state is not None and run.state.message == LIMIT_REACHED:
-            client.set_flow_run_state(run.id, skipped, force=True)
+def _retry(starts: int, pause_s: float) -> AutomationCore:
+    """The automation that starts a run again which was started `starts` times and has ended in TryAgain since."""
+    trigger = _on("TryAgain", **{"prefect.run-count": str(starts)})
+    waits = {
+        "posture": Posture.Proactive,
+        "after": trigger.expect,
+        "expect": {f"prefect.flow-run.{state}" for state in STARTED},
+        "within": datetime.timedelta(seconds=pause_s),
+    }
+    return AutomationCore(
+        name=f"{OWN}retry {starts}",
+        description=f"A run that ended in TryAgain is started again after {pause_s:g} s, {RETRIES} times at most.",
+        trigger=trigger.model_copy(update=waits),
+        actions=[
+            ChangeFlowRunState(
+                name="AwaitingRetry", state=StateType.SCHEDULED, message="started again after TryAgain", force=False
+            )
+        ],
+    )
 
 
 def _blocks(client: SyncPrefectClient) -> list[UUID]:

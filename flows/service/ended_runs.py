@@ -4,22 +4,16 @@ The process of a flow run holds a lock as long as it lives. One that was killed,
 away, could not report its end, and the server would show it as running for ever.
 """
 
-import base64
-import http.client
-import json
 import time
 from collections.abc import Callable
-from typing import Any
 
 from fleetune.store.lock import is_held
-from flows.prefect_server import HOST
 from flows.service.record import ServiceFiles
+from flows.service.server_api import ERRORS, ServerApi
 
 SETTLE_S = 5.0
 """Seconds that an ended process's own last report, and its worker's, may take to arrive."""
-TIMEOUT_S = 10.0
 LIVE = ("RUNNING", "PENDING", "CANCELLING")
-DELETED = "deleted"
 RUNNING_TASKS = {"type": {"any_": ["RUNNING", "PENDING"]}}
 
 
@@ -30,11 +24,7 @@ class EndedRuns:
         self, files: ServiceFiles, port: int, auth_string: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """`auth_string`: the server's, or empty. `clock`: returns seconds."""
-        self._folder, self._port, self._clock = files.flow_run_lock("any").parent, port, clock
-        token = base64.b64encode(auth_string.encode()).decode()
-        self._headers = {"Content-Type": "application/json"} | (
-            {"Authorization": f"Basic {token}"} if auth_string else {}
-        )
+        self._folder, self._api, self._clock = files.flow_run_lock("any").parent, ServerApi(port, auth_string), clock
         self._held: set[str] = set()
         self._ended_s: dict[str, float] = {}
 
@@ -52,27 +42,14 @@ class EndedRuns:
             try:
                 if self._is_shown(run):
                     shown.append(run)
-            except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError):
+            except ERRORS:
                 continue
             del self._ended_s[run]
         return [run for run in shown if run not in held]
 
     def _is_shown(self, run: str) -> bool:
-        state = self._call("GET", f"/flow_runs/{run}")["state_type"]
-        if state == DELETED or state in LIVE:
-            return state in LIVE
+        found = self._api.call("GET", f"/flow_runs/{run}")
+        if found is None or found["state_type"] in LIVE:
+            return found is not None
         asked = {"flow_runs": {"id": {"any_": [run]}}, "task_runs": {"state": RUNNING_TASKS}}
-        return bool(self._call("POST", "/task_runs/count", asked))
-
-    def _call(self, method: str, path: str, body: Any = None) -> Any:
-        connection = http.client.HTTPConnection(HOST, self._port, timeout=TIMEOUT_S)
-        try:
-            connection.request(method, f"/api{path}", None if body is None else json.dumps(body), self._headers)
-            answer = connection.getresponse()
-            if answer.status == http.client.NOT_FOUND:
-                return {"state_type": DELETED}
-            if answer.status != http.client.OK:
-                raise http.client.HTTPException(f"{path}: {answer.status}")
-            return json.loads(answer.read())
-        finally:
-            connection.close()
+        return bool(self._api.call("POST", "/task_runs/count", asked))

@@ -20,10 +20,12 @@ from fleetune.launching import Command, Job, ProcessLauncher
 from fleetune.store import Store
 from flows.prefect_server import HOST, answers
 from flows.provenance import version_of
+from flows.service.end_messages import EndMessages
 from flows.service.ended_runs import EndedRuns
 from flows.service.environment import client_environment
 from flows.service.flow_process import ORPHAN_S
 from flows.service.record import ServiceFiles, ServiceRecord, other_people
+from flows.service.server_api import ServerApi
 
 POOL = "fleetune"
 DATABASE = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
@@ -137,7 +139,9 @@ class Keeper:
         """Start a child that has ended again, after a pause that grows while it keeps ending."""
         pause_s, began = LOOK_S, time.monotonic()
         ended_runs = EndedRuns(self._files, self._port, self._auth)
+        messages = EndMessages(ServerApi(self._port, self._auth), self._root)
         while not self._stop.wait(LOOK_S):
+            messages.complete()
             ended = [name for name, job in self._jobs.items() if job.poll() is not None]
             if not ended and not ended_runs.still_shown():
                 pause_s = LOOK_S if time.monotonic() - began > MOST_PAUSE_S else pause_s

@@ -13,8 +13,9 @@ import pytest
 from fleetune.contracts import json_io
 from fleetune.contracts.metrics import EvaluationMetrics, Score
 from fleetune.contracts.run_config import RunConfig
-from fleetune.errors import Refused
+from fleetune.errors import Refused, TryAgain
 from fleetune.store import PromotionDecision, RunRecord, StageRecord, Store
+from flows import promotion
 from flows.promotion import decide, pin_start, same_as_last, start_of
 
 PLAIN: dict[str, Any] = {
@@ -234,3 +235,29 @@ def test_models_are_listed(nights: Nights) -> None:
     assert (Path(listed[0]["model"]) / "weights").is_file() and listed[0]["scores"][0]["after"] == 1.0
     shown = runner.invoke(app, ["models", *root]).output
     assert good.run in shown and "loss 2 before and 1 after" in shown and bad.run not in shown
+
+
+def test_nothing_is_removed_while_a_model_is_promoted(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A removal that looked for promoted runs just before a promotion would take that run's model. So the two exclude
+    each other, whichever comes first."""
+    record = nights.run(config(), before=2.0, after=1.0)
+    held: list[bool] = []
+
+    def start(store: Store, config: RunConfig) -> str:
+        held.append(store.removal(lambda seconds: True).take())
+        return start_of(store, config)
+
+    monkeypatch.setattr(promotion, "start_of", start)
+    with nights.store.removal(lambda seconds: True), pytest.raises(TryAgain, match="removal"):
+        nights.decided(record)
+    assert nights.decided(record).promoted and held == [False]
+    assert nights.store.removal(lambda seconds: True).take(), "free again"
+
+
+def test_a_removed_model_is_not_promoted(nights: Nights) -> None:
+    """A model that was removed before the decision is refused by name, and nothing is written down."""
+    record = nights.run(config(), before=2.0, after=1.0)
+    nights.store.storage.remove(f"artifacts/checkpoint/{record.outputs['checkpoint']}")
+    with pytest.raises(Refused, match=f"model of {record.id} was removed"):
+        nights.decided(record)
+    assert nights.store.promotions.history("nightly") == ()

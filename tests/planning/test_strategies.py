@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from fleetune.checks import findings
 from fleetune.clock import Clock
 from fleetune.contracts.plan import Segment
+from fleetune.contracts.run_config import STRATEGIES
 from fleetune.errors import Infeasible, Refused
-from fleetune.planning import Problem, solve
+from fleetune.planning import Problem, solve, strategies
 from fleetune.planning.plan_result import segment, single_lane_plan
 from fleetune.planning.run_costs import GroupCosts, RunCosts
 from fleetune.solving.hpp.problem import warmups
@@ -24,6 +25,11 @@ PROPERTY = settings(max_examples=40, deadline=None, suppress_health_check=[Healt
 def segments(strategy: str, problem: Problem) -> tuple[Segment, ...]:
     """Segments of the plan's only lane."""
     return solve(strategy, problem).plan.lanes[0].segments
+
+
+def test_the_names_that_a_config_may_give_are_those_of_the_strategies() -> None:
+    """Configs are checked against a list of names, without an import of every solver; it names all and no others."""
+    assert sorted(STRATEGIES) == sorted(strategies())
 
 
 def test_single_takes_the_fastest_that_is_large_enough() -> None:

@@ -1,6 +1,7 @@
 """The overview and the history of runs, and the prediction of a dry run."""
 
 import base64
+import json
 import re
 import shutil
 from dataclasses import replace
@@ -10,9 +11,10 @@ from xml.etree import ElementTree
 import pytest
 from markdown_it import MarkdownIt
 
-from fleetune.contracts.metrics import TimelineRow
+from fleetune.contracts import json_io
+from fleetune.contracts.metrics import RoundMetrics, TimelineRow
 from fleetune.contracts.run_config import PromotionRequest
-from fleetune.store import PromotionDecision, Store
+from fleetune.store import PromotionDecision, StageRecord, Store
 from flows.inspection.history import history
 from flows.inspection.links import StoreLinks, links_of
 from flows.inspection.overview import overview
@@ -84,6 +86,27 @@ def test_a_run_until_its_plan_has_a_forecast(store: Store) -> None:
     page = overview(store, kept(store, "by.hand-1", until="plan"), None, LINKS)
     assert re.fullmatch(r"forecast [\d.]+ s a round", page.description)
     assert len(PICTURE.findall(page.markdown)) == 2 and "## Loss" not in page.markdown
+
+
+def test_a_training_that_runs_shows_its_loss_so_far(store: Store) -> None:
+    """Bug: while a model was trained, for hours, its page showed nothing of it. The committed rounds are drawn; a line
+    that is half written is none, and a log that cannot be read leaves the rest of the page."""
+    run = kept(store, "by.hand-1", until="plan", state="running")
+    stage = StageRecord(stage="train", key="ab" * 16, state="running", how="ran", why="ran: never run before")
+    training = replace(run, stages=(*run.stages, stage))
+    assert "## Loss" not in overview(store, training, None, PATHS).markdown, "no round yet"
+    log = store.work(stage.key) / "commits.jsonl"
+    rounds = [
+        RoundMetrics(round=number, loss=2.5 - number, gradient_norm=None, learning_rate=0.1, round_s=1.0)
+        for number in range(2)
+    ]
+    lines = [json.dumps(json_io.dump(one)) for one in rounds]
+    log.write_text("\n".join([*lines, lines[1][:20]]))
+    page = overview(store, training, None, PATHS).markdown
+    assert "## Loss, so far" in page and "From 2.5 to 1.5 in 2 rounds" in page and "Round **2** of training" in page
+    assert len(PICTURE.findall(page)) == 3, "forecast, loss, fleet"
+    log.write_text("nonsense\n")
+    assert "## A round, forecast" in overview(store, training, None, PATHS).markdown
 
 
 def test_a_damaged_artifact_leaves_the_rest(store: Store) -> None:

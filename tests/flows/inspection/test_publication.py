@@ -3,18 +3,22 @@
 import logging
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
 from benchmarks.without_prefect import run_without_prefect
+from fleetune.store import StageRecord, Store
 from flows.context import StageSelection
 from flows.inspection import publication
 from flows.inspection.page import Page
 from flows.inspection.publication import Publication
 from flows.runner import Runner
+from tests.flows.inspection.runs import kept
 from tests.flows.toy_pipeline import World, toy_context
 
 FLOW_RUN = str(uuid4())
@@ -58,6 +62,45 @@ def test_the_last_page_says_how_the_run_ended(world: World, root: Path, monkeypa
         and "never run before" in server.pages["toy-overview"].markdown
     )
     assert server.pages["toy-history"].description == "1 runs: 1 done"
+
+
+class Pages:
+    """Stands for a client of the server: counts the updates of a page."""
+
+    def __init__(self) -> None:
+        self.updates = 0
+        self.third = threading.Event()
+
+    def __enter__(self) -> "Pages":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def update_artifact(self, *_: Any) -> None:
+        """Take an update."""
+        self.updates += 1
+        if self.updates == 3:
+            self.third.set()
+
+
+@pytest.mark.parametrize("state", ["running", "done"])
+def test_the_page_is_updated_while_the_model_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    """Bug: a training of hours had a page of its first minute. It is made again now and then while the model is
+    trained, without anybody asking, and at no other time."""
+    pages = Pages()
+    Published(monkeypatch)
+    monkeypatch.setattr(publication, "get_client", lambda **_: pages)
+    monkeypatch.setattr(publication, "TRAINING_S", 0.01)
+    monkeypatch.setattr(publication, "PAUSE_S", 0.01)
+    store = Store(tmp_path / "runs")
+    run = kept(store, "by.hand-1", until="plan", state="running")
+    training = replace(run, stages=(*run.stages, StageRecord(stage="train", state=state)))
+    runner: Any = SimpleNamespace(record=training, context=SimpleNamespace(store=store), rerun_of="", error=None)
+    with Publication(runner, FLOW_RUN, logging.getLogger("test")):
+        assert pages.third.wait(LIMIT_S if state == "running" else 0.5) == (state == "running")
 
 
 def test_a_server_that_is_gone_is_a_warning(

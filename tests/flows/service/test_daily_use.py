@@ -1,6 +1,7 @@
 """Schedules and automations on a real server: runs fire, are skipped, retried and told of."""
 
 import datetime
+import itertools
 import json
 import shutil
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flows.service.automations import RETRIES
+from flows.service.automations import OWN, RETRIES
 from tests.flows.service.client import ENDED, ServiceClient
 
 pytestmark = pytest.mark.slow
@@ -66,7 +67,7 @@ def test_a_schedule_of_a_run_file(own_service: ServiceClient, home: Path) -> Non
     runs = service.until(lambda: found if len(found := ended(service, "Completed")) >= 2 else None)
     service.expect_tasks(runs[1]["id"], plan="Cached")
     skipped = service.until(lambda: ended(service, "Skipped"))
-    assert "one runs at a time" in skipped[0]["state"]["message"] and service.tasks(skipped[0]["id"]) == {}
+    assert "one runs at a time; next: " in skipped[0]["state"]["message"] and service.tasks(skipped[0]["id"]) == {}
     file.write_text(plain + "schedule: {cron: 0 2 * *}\n")
     assert "often cannot be scheduled" in service.command("up").stdout
     assert any((one["slug"] or "").startswith("run-file-often") for one in schedules(service)), "as it was"
@@ -105,13 +106,32 @@ def test_a_time_that_passed_while_the_machine_was_off(service: ServiceClient) ->
     assert "the machine was off" in run["state"]["message"] and service.tasks(run["id"]) == {}
 
 
+def shorten_pauses(service: ServiceClient, pause_s: float) -> None:
+    """Let the retries of a service wait for `pause_s` only, as the page of an automation can do it."""
+    for found in service.call("POST", "/automations/filter", {}):
+        if found["name"].startswith(f"{OWN}retry"):
+            kept = {key: found[key] for key in ("name", "description", "enabled", "trigger", "actions")}
+            kept["trigger"]["within"] = pause_s
+            service.call("PUT", f"/automations/{found['id']}", kept)
+
+
 def test_try_again_is_retried_with_a_bound(service: ServiceClient, tmp_path: Path) -> None:
-    """A run whose engine does not answer is started again a few times, goes on as the same run, and is then told of."""
+    """A run whose engine does not answer is started again a few times, after pauses, and is then told of."""
+    shorten_pauses(service, 10)
     run = service.start(base="demo", until="discover", changes=[UNREACHABLE % f"unix://{tmp_path}/no.sock"])
     service.until(lambda: told(service, "no.sock"))
     found = service.flow_run(run)
     assert (found["state_name"], found["run_count"]) == ("TryAgain", RETRIES + 1)
     assert len(told(service, "no.sock")) == 1, "once, after the last retry"
+    states = service.call("GET", f"/flow_run_states/?flow_run_id={run}")
+    times = [(one["name"], datetime.datetime.fromisoformat(one["timestamp"])) for one in states]
+    times.sort(key=lambda one: one[1])
+    pauses_s = [
+        (after[1] - before[1]).total_seconds()
+        for before, after in itertools.pairwise(times)
+        if after[0] == "AwaitingRetry"
+    ]
+    assert len(pauses_s) == RETRIES and min(pauses_s) >= 10, "a device needs some time to come back"
 
 
 def test_refused_is_not_retried(service: ServiceClient) -> None:

@@ -1,0 +1,80 @@
+"""`fleetune evaluate`: what it runs, and what it refuses."""
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fleetune.store import RunRecord, Store
+from flows import api
+from flows.context import RunContext
+from flows.runner import Runner
+from stages.catalog import EVALUATE
+from tests.cli.conftest import Call, add_run, document
+from tests.cli.test_readme import COMMANDS, REPOSITORY
+from tests.flows.test_reevaluation import trained_run
+
+
+@pytest.fixture
+def made(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[Runner]:
+    """The runs that were started, which end as the last run of the store has ended."""
+    monkeypatch.chdir(REPOSITORY)
+    runners: list[Runner] = []
+
+    def run_made(context: RunContext, make: Callable[[RunContext], Runner], dry_run: bool = False) -> RunRecord:
+        runners.append(make(context))
+        return context.store.runs.load("latest")
+
+    monkeypatch.setattr(api, "run_made", run_made)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    return runners
+
+
+def test_one_stage_on_the_past_runs_artifacts(call: Call, root: Path, made: list[Runner]) -> None:
+    """The command runs what the flow `evaluate` runs: one stage, on exactly what the past run has made."""
+    past = trained_run(Store(root))
+    told = document(call("evaluate", past.id[:10], "--force", "--json"))
+    assert told["run"]["id"] == past.id
+    (runner,) = made
+    assert [spec.name for spec in runner.specs] == [EVALUATE.name] and dict(runner.given) == past.outputs
+    assert runner.rerun_of == past.id and runner.selection.force
+
+
+def test_results_are_printed(call: Call, root: Path, made: list[Runner], monkeypatch: pytest.MonkeyPatch) -> None:
+    """People read the scores and the run."""
+    past = add_run(root, 1)
+    monkeypatch.setattr(api, "run_made", lambda context, make: past)
+    result = call("evaluate", trained_run(Store(root)).id)
+    assert result.exit_code == 0, result.stderr
+    assert "5.5" in result.stdout and past.id in result.stdout
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command.startswith("evaluate")])
+def test_a_command_of_the_documentation(
+    call: Call, root: Path, made: list[Runner], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """Each command that evaluates works as written; other data are prepared first, here by what the run had."""
+    past = trained_run(Store(root))
+    monkeypatch.setattr(api, "run_with", lambda context, config, selection: past)
+    result = call(*shlex.split(command))
+    assert result.exit_code == 0, result.stderr
+    (runner,) = made
+    assert past.id in result.stdout and (runner.config.data != past.config.data) == ("--set" in command)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nothing"], "nothing"),
+        (["demo", "--data", "digitz"], "digits"),
+        (["demo", "--set", "training.rounds=3"], "about the data"),
+    ],
+)
+def test_refusals(
+    call: Call, root: Path, made: list[Runner], monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
+) -> None:
+    """What cannot be evaluated is refused with exit code 64 before anything runs."""
+    trained_run(Store(root))
+    result = call("evaluate", *words)
+    assert result.exit_code == 64 and said in result.stderr and made == []
