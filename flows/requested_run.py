@@ -18,7 +18,7 @@ from fleetune.store import RunRecord, Store
 from flows import configs, preflight
 from flows.context import RunContext
 from flows.form.request import RunRequest, config_of, selection_of
-from flows.inspection.prediction import description
+from flows.inspection.dry_run import description
 from flows.inspection.publication import publish_prediction
 from flows.next_step import again, and_next, command
 from flows.preflight import predict_run

@@ -6,13 +6,18 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from fleetune.contracts.daily_use import SCORES, PromotionRequest, Schedule
 from fleetune.contracts.fleet import LAUNCHERS, PROCESS
 from fleetune.contracts.fleet_request import FleetRequest
 from fleetune.contracts.record import check_name, not_negative, one_of, positive, record
 from fleetune.errors import Refused
 
-TASKS = ("sequence-classification", "image-classification", "causal-lm")
+SCORES = {
+    "sequence-classification": ("loss", "accuracy", "macro_f1"),
+    "image-classification": ("loss", "accuracy", "macro_f1"),
+    "causal-lm": ("loss", "perplexity"),
+}
+"""task -> scores that evaluation gives"""
+TASKS = tuple(SCORES)
 
 
 @record
@@ -219,6 +224,47 @@ class ProfileRequest:
 
     scores: bool = False
     """True to score every attention head on the first round's micro-batches, which D2FT needs. Transformers only."""
+
+
+@record
+class Schedule:
+    """The `schedule` section of a run: `fleetune up` starts the run at these times."""
+
+    cron: str | None = None
+    """Minute, hour, day of the month, month and day of the week, such as `0 2 * * *`."""
+    every_s: float | None = None
+    """Seconds from one start to the next."""
+    timezone: str | None = None
+    """Time zone of `cron`, such as Europe/Berlin; UTC by default."""
+    active: bool = True
+    """False: the schedule is made switched off, and is switched on in Prefect's UI."""
+
+    def __post_init__(self) -> None:
+        if self.cron is None and self.every_s is None:
+            raise Refused('schedule: give cron ("0 2 * * *": every night at two) or every_s (seconds)')
+        if self.cron is not None and self.every_s is not None:
+            raise Refused(f"schedule: cron {self.cron!r} and every_s {self.every_s} contradict each other; give one")
+        if self.every_s is not None:
+            positive("schedule", every_s=self.every_s)
+        if self.timezone is not None and self.cron is None:
+            raise Refused(f"schedule: timezone {self.timezone!r} belongs to cron; leave it out beside every_s")
+
+
+@record
+class PromotionRequest:
+    """The `promote` section of a run.
+
+    The run starts from the checkpoint that its config name promoted last, where there is one, and promotes its own when
+    a score on the test data is better after training than before.
+    """
+
+    score: str = "loss"
+    """One of the SCORES of the model's task."""
+    least_gain: float = 0.0
+    """The score must be better by more than this."""
+
+    def __post_init__(self) -> None:
+        not_negative("promote", least_gain=self.least_gain)
 
 
 @record

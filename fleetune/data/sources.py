@@ -19,9 +19,9 @@ from fleetune.data.builtin_datasets import digits, docstrings, stdlib_files, std
 from fleetune.data.examples import check_task, examples
 from fleetune.data.hub import HUB_NAME, hub_digest, hub_source, pinned_source
 from fleetune.data.images import image_folder_source
+from fleetune.data.newest_files import check_has_files, newest
 from fleetune.data.splits import check_test_rows, held_out_count
 from fleetune.data.tables import SUFFIXES, DataSource, InMemoryTable, Table, open_table
-from fleetune.data.window import check_has_files, newest
 from fleetune.errors import Refused, TryAgain
 from fleetune.filesystem import check_symlinks, file_digest
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from fleetune.contracts.run_config import DataRequest
+from fleetune.data.newest_files import held_out
 from fleetune.data.prepared_data import Array
-from fleetune.data.window import held_out
 from fleetune.errors import Refused
 
 RowIndices = np.ndarray[Any, np.dtype[np.int64]]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.metrics import RoundMetrics
 from fleetune.contracts.plan import Plan
-from fleetune.drawing.labels import axis_ticks
+from fleetune.drawing.axis_labels import axis_ticks
 from fleetune.drawing.svg import SEVERAL, WIDTH, bar, canvas, colours_of_devices, element, label, line, tooltip
 from fleetune.formatting import number, rate, seconds, size
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from fleetune.drawing.labels import axis_ticks
+from fleetune.drawing.axis_labels import axis_ticks
 from fleetune.drawing.svg import WIDTH, canvas, colour, element, label, line, tooltip
 from fleetune.formatting import number, seconds
 

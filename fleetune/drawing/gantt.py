@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from fleetune.contracts.metrics import Forecast, TimelineRow, TrainingMetrics
 from fleetune.contracts.plan import Plan
-from fleetune.drawing.labels import (
+from fleetune.drawing.axis_labels import (
     LETTER_NAMES,
     RowLabel,
     axis_ticks,

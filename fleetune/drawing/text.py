@@ -16,7 +16,7 @@ from fleetune.contracts.plan import (
     Segment,
     parse_action,
 )
-from fleetune.drawing.labels import lane_names, parse_label, track_names
+from fleetune.drawing.axis_labels import lane_names, parse_label, track_names
 from fleetune.formatting import number, seconds
 
 OPERATIONS = {FULL: "full", FORWARD_ONLY: "forward-only", SKIP: "skip"}

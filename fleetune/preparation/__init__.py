@@ -4,6 +4,6 @@
 recording is refused before anything is measured or trained by it.
 """
 
-from fleetune.preparation.artifacts import PreparationTask, prepare, write_artifacts
+from fleetune.preparation.prepare import PreparationTask, prepare, write_artifacts
 
 __all__ = ["PreparationTask", "prepare", "write_artifacts"]

@@ -64,7 +64,7 @@ class Kind(NamedTuple):
     methods: Mapping[str, str]
     """Method -> summary in one line; the first method is the default."""
     solve: Solve
-    in_short: Callable[[Any], str]
+    describe_plan: Callable[[Any], str]
     """Summarise a plan: `3 stages: nano-0+nano-1 | tx2 | nx`."""
     default: Callable[[Any], str] | None = None
     """problem -> default method, if it is not always the first."""

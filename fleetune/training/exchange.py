@@ -96,7 +96,7 @@ class Exchange:
             "tensors": described,
             "sent_s": self.now_s(),
         }
-        cut = list(split_parts(parts, self._endpoint.limit_bytes))
+        cut = list(split_into_pieces(parts, self._endpoint.limit_bytes))
         for number, piece in enumerate(cut):
             where = {"piece": [number, len(cut)]} if len(cut) > 1 else {}
             self._endpoint.send(peer, Message(key.kind, {**header, **where}, piece))
@@ -185,7 +185,7 @@ class Exchange:
             return None
         del self._partial[key]
         sizes = [math.prod(shape) * DTYPES[dtype].itemsize for _, dtype, shape in header["tensors"]]
-        return join_parts([part for piece in partial for part in piece], sizes)
+        return join_pieces([part for piece in partial for part in piece], sizes)
 
 
 def _tensors(described: list[Any], parts: Sequence[Any], device: torch.device) -> dict[int, torch.Tensor]:
@@ -211,7 +211,7 @@ def _writable(view: np.ndarray) -> np.ndarray:
     return np.asarray(holder)
 
 
-def split_parts(parts: Sequence[memoryview], limit_bytes: int) -> Iterator[tuple[memoryview, ...]]:
+def split_into_pieces(parts: Sequence[memoryview], limit_bytes: int) -> Iterator[tuple[memoryview, ...]]:
     """Yield the parts of each message: the bytes of `parts` in order, at most `limit_bytes` a message, at least one."""
     piece: list[memoryview] = []
     room = limit_bytes
@@ -227,7 +227,7 @@ def split_parts(parts: Sequence[memoryview], limit_bytes: int) -> Iterator[tuple
     yield tuple(piece)
 
 
-def join_parts(slices: Sequence[memoryview], sizes: Sequence[int]) -> list[memoryview]:
+def join_pieces(slices: Sequence[memoryview], sizes: Sequence[int]) -> list[memoryview]:
     """Return parts of these sizes, joined from the slices of all pieces; ValueError if the totals differ."""
     total = sum(part.nbytes for part in slices)
     if min(sizes, default=0) < 0 or sum(sizes) != total:

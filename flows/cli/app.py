@@ -157,7 +157,7 @@ def _run_pipeline(options: RunOptions, config: "RunConfig", selection: "StageSel
     from flows.cli import tables
     from flows.cli.progress_display import show_progress
     from flows.context import RunContext
-    from flows.results import load_plan, load_results, plan_report_path, run_document
+    from flows.past_runs import load_plan, load_results, plan_report_path, run_document
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends everything as Ctrl-C does
     store = options.store()

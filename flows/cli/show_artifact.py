@@ -8,7 +8,7 @@ from fleetune.store import RunRecord, Store
 from flows.artifact_content import EVENTS, FLEET, METRICS, PLAN, PROFILE, Content, producer, read_content
 from flows.cli import drawings, tables
 from flows.cli.options import CommonOptions
-from flows.results import stage_document
+from flows.past_runs import stage_document
 
 KINDS = (PLAN, FLEET, PROFILE, METRICS, EVENTS)
 

@@ -98,7 +98,7 @@ def summary_line(kind: Kind, plan: Solved) -> str:
     from fleetune.formatting import number, seconds
 
     value = seconds(plan.objective) if kind.unit == "s" else f"{number(plan.objective)} {kind.unit}".rstrip()
-    reached = f"{kind.objective} {value}{_gap(plan)}, {kind.in_short(plan)}, solved in {seconds(plan.solve_s)}"
+    reached = f"{kind.objective} {value}{_gap(plan)}, {kind.describe_plan(plan)}, solved in {seconds(plan.solve_s)}"
     if plan.feasible:
         return f"{plan.method}: {reached}"
     return f"x {plan.method}: infeasible: {plan.reason.rstrip('.')}; if it were not: {reached}"

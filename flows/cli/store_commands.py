@@ -36,7 +36,7 @@ def runs(
 ) -> None:
     """List runs, newest first."""
     from flows.cli import tables
-    from flows.results import list_runs
+    from flows.past_runs import list_runs
 
     most = limit if limit is not None else 0 if options.as_json else LISTED
     listed = list_runs(options.store(), name=name, states=tuple(state or ()), limit=most)
@@ -58,7 +58,7 @@ def runs(
 def show(options: CommonOptions, run: Run, what: What = None) -> None:
     """Show a run and its results; draw one of its artifacts; or show one stage with its files."""
     from flows.cli import tables
-    from flows.results import load_results, run_document
+    from flows.past_runs import load_results, run_document
 
     store = options.store()
     found = store.runs.load(run)
@@ -100,7 +100,7 @@ def diff(options: CommonOptions, run: Run, other: Run) -> None:
     """Show the differences between two runs: config, stages, scores."""
     from fleetune.contracts import json_io
     from flows.cli import tables
-    from flows.results import diff_runs
+    from flows.past_runs import diff_runs
 
     store = options.store()
     difference = diff_runs(store, store.runs.load(run), store.runs.load(other))

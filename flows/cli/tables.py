@@ -20,7 +20,7 @@ from fleetune.store import PromotionDecision, RunRecord, StageRecord, Store
 if TYPE_CHECKING:
     from fleetune.store.garbage import Removal
     from flows.doctor import Finding
-    from flows.results import Results, RunDifference
+    from flows.past_runs import Results, RunDifference
 
 STYLES = {
     **{"done": "green", "failed": "red", "interrupted": "yellow", "stopped": "yellow", "running": "cyan"},
@@ -143,7 +143,7 @@ def print_run_end(
 
 def failure_lines(store: Store, run: str) -> list[str]:
     """Lines that name a run and the log of its failed stage, if there are any."""
-    from flows.results import log_path
+    from flows.past_runs import log_path
 
     if not run:
         return []

@@ -13,7 +13,7 @@ from fleetune.contracts.plan import Plan
 from fleetune.errors import Refused
 from fleetune.store import RunRecord, Store
 from flows.comparison.record import PLANNED, TRAINED, ComparedDevice, ComparedStrategy, LossPoint, RoundFigures
-from flows.results import load_plan, load_results
+from flows.past_runs import load_plan, load_results
 
 WINDOW_ROUNDS = 5
 """Rounds over which a loss is averaged: the loss of one batch says little."""

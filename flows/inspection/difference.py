@@ -7,10 +7,10 @@ from typing import Any
 from fleetune.errors import FleetuneError
 from fleetune.formatting import number, size
 from fleetune.store import RunRecord, Store
-from flows.inspection.content import round_seconds
 from flows.inspection.links import StoreLinks
 from flows.inspection.page import plain, table
-from flows.results import RunDifference, SettingDifference, diff_runs, setting_differences
+from flows.inspection.run_content import round_seconds
+from flows.past_runs import RunDifference, SettingDifference, diff_runs, setting_differences
 
 MOST_SETTINGS, LONGEST_VALUE = 40, 60
 

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 from fleetune.store import RunRecord, Store
 from flows.inspection import difference
-from flows.inspection.content import RunContent, decisions, gain, result_of, round_seconds
 from flows.inspection.links import StoreLinks
 from flows.inspection.overview import moment, state_text
 from flows.inspection.page import Page, page, plain, table, unbroken
-from flows.results import setting_differences
+from flows.inspection.run_content import RunContent, decisions, gain, result_of, round_seconds
+from flows.past_runs import setting_differences
 
 MOST_RUNS = 50
 

@@ -11,9 +11,9 @@ from fleetune.monitoring.event_log import DONE
 from fleetune.store import RunRecord, StageRecord, Store
 from flows import configs
 from flows.inspection import difference
-from flows.inspection.content import RunContent, content_of, decisions, gain, round_seconds
 from flows.inspection.links import StoreLinks
 from flows.inspection.page import Page, code, page, picture, plain, table, unbroken
+from flows.inspection.run_content import RunContent, content_of, decisions, gain, round_seconds
 from flows.next_step import command
 from flows.tracking import reason
 

@@ -18,11 +18,11 @@ from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 
 from fleetune.errors import FleetuneError
 from fleetune.store import RunRecord, Store
+from flows.inspection.dry_run import prediction
 from flows.inspection.history import history
 from flows.inspection.links import links_of
 from flows.inspection.overview import overview
 from flows.inspection.page import Page
-from flows.inspection.prediction import prediction
 from flows.runner import Runner
 from stages.catalog import TRAIN
 

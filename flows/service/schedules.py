@@ -11,8 +11,8 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.schedules import SCHEDULE_TYPES, CronSchedule, IntervalSchedule
 
 from fleetune.contracts import json_io
-from fleetune.contracts.daily_use import Schedule
 from fleetune.contracts.record import record
+from fleetune.contracts.run_config import Schedule
 from fleetune.errors import Refused
 from flows import configs, yaml_file
 from stages.catalog import PLAN

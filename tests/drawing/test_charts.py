@@ -13,8 +13,8 @@ from fleetune.clock import forecast
 from fleetune.contracts.metrics import TimelineRow
 from fleetune.contracts.plan import DeviceOrder
 from fleetune.drawing import ReportContent, gantt, report
+from fleetune.drawing.axis_labels import axis_ticks, short_names
 from fleetune.drawing.charts import fleet_chart
-from fleetune.drawing.labels import axis_ticks, short_names
 from fleetune.drawing.model_chart import gates_chart, model_chart
 from fleetune.drawing.svg import colours_of_devices
 from fleetune.errors import Refused

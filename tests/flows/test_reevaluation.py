@@ -13,9 +13,9 @@ from fleetune.errors import Refused
 from fleetune.store import RunRecord, StageRecord, Store
 from flows import api, configs
 from flows.context import RunContext, StageSelection
+from flows.past_runs import load_results
 from flows.preflight import predict_run
 from flows.reevaluation import EvaluationRequest, check_fit, reevaluation
-from flows.results import load_results
 from flows.runner import Runner
 from stages.catalog import EVALUATE
 from tests.cli.conftest import add_run

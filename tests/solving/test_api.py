@@ -8,7 +8,7 @@ import pytest
 from fleetune import solving
 from fleetune.contracts import json_io
 from fleetune.errors import Infeasible, Refused
-from fleetune.solving.hpp import in_short
+from fleetune.solving.hpp import describe_plan
 from fleetune.solving.hpp.problem import Share, Solution, Stage, VirtualWorker
 from tests.solving.hpp.instances import drawn
 from tests.solving.stand_in import KIND, METHODS, solution
@@ -111,7 +111,7 @@ def test_optional_keys_are_written_and_read_back() -> None:
     assert plain["reason"] == "device tx2 lacks 1 byte"
     assert plain["virtual_workers"] == [{"devices": ["tx2"], "stages": [json_io.dump(stages[0])], "micro_batches": 5}]
     assert json_io.parse(Solution, json.dumps(plain), "plan.json") == plan
-    assert in_short(plan) == "1 virtual worker [tx2]"
+    assert describe_plan(plan) == "1 virtual worker [tx2]"
 
 
 @pytest.mark.parametrize("field", ["objective", "lower_bound", "solve_s", "formula_round_s"])

@@ -13,7 +13,7 @@ from fleetune.errors import Refused
 from fleetune.links.authentication import new_key_pair
 from fleetune.links.endpoint import Endpoint, Listen
 from fleetune.links.message import Message
-from fleetune.training.exchange import Exchange, Stopped, TransferKey, join_parts, split_parts
+from fleetune.training.exchange import Exchange, Stopped, TransferKey, join_pieces, split_into_pieces
 from fleetune.training.gradients import ring_all_reduce, sum_tied
 
 COORDINATOR = "coordinator"
@@ -307,21 +307,21 @@ PARTS = [b"", b"abcdefg", b"h", b"", b"ijklmnop", b"q", b""]
 @pytest.mark.parametrize("limit_bytes", range(1, 20))
 def test_split_and_join_keep_the_parts(limit_bytes: int) -> None:
     """No message exceeds the limit, all but the last are full, and joining gives the same parts."""
-    cut = list(split_parts([memoryview(part) for part in PARTS], limit_bytes))
+    cut = list(split_into_pieces([memoryview(part) for part in PARTS], limit_bytes))
     sizes = [sum(part.nbytes for part in piece) for piece in cut]
     assert max(sizes) <= limit_bytes and all(size == limit_bytes for size in sizes[:-1]) and sum(sizes) == 17
     slices = [part for piece in cut for part in piece]
-    assert [bytes(part) for part in join_parts(slices, [len(part) for part in PARTS])] == PARTS
+    assert [bytes(part) for part in join_pieces(slices, [len(part) for part in PARTS])] == PARTS
 
 
 def test_no_parts_make_one_message() -> None:
     """A message without tensors is still sent, once."""
-    assert list(split_parts([], 5)) == [()]
-    assert join_parts([], []) == []
+    assert list(split_into_pieces([], 5)) == [()]
+    assert join_pieces([], []) == []
 
 
 @pytest.mark.parametrize("sizes", [[2], [4], [], [5, -2], [1 << 60]])
 def test_sizes_that_differ_from_the_bytes_are_refused(sizes: list[int]) -> None:
     """Sizes are compared before any memory is allocated."""
     with pytest.raises(ValueError, match="3 bytes came"):
-        join_parts([memoryview(b"abc")], sizes)
+        join_pieces([memoryview(b"abc")], sizes)

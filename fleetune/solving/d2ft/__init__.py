@@ -24,7 +24,7 @@ def _solve(problem: Problem, *, method: str, time_limit_s: float | None, seed: i
     return solve(problem, method=method, seed=seed)
 
 
-def in_short(plan: Solution) -> str:
+def describe_plan(plan: Solution) -> str:
     """Summarise a plan: `4 subnets x 5 micro-batches: 12 full, 4 forward-only, 4 shortcut, 0 untrained`."""
     found = Counter(operation for row in plan.table for operation in row)
     size = f"{plural(len(plan.table), 'subnet')} x {plural(len(plan.table[0]), 'micro-batch')}"
@@ -40,5 +40,5 @@ D2FT = Kind(
     parse=partial(json_io.load, Problem),
     methods=SUMMARIES,
     solve=_solve,
-    in_short=in_short,
+    describe_plan=describe_plan,
 )

@@ -29,7 +29,7 @@ def default(problem: Problem) -> str:
     return "crunch" if problem.bandwidth == "equal" else "bisection"
 
 
-def in_short(plan: Solution) -> str:
+def describe_plan(plan: Solution) -> str:
     """Summarise a plan: `3 blocks on devices 2 0 5 with 1.5e+06 to 4e+06 Hz`."""
     shown = " ".join(map(str, plan.devices[:SHOWN])) + (" ..." if len(plan.devices) > SHOWN else "")
     least, most = (f"{hz:.4g}" for hz in (min(plan.bandwidth_hz), max(plan.bandwidth_hz)))
@@ -45,6 +45,6 @@ DEFT = Kind(
     parse=partial(json_io.load, Problem),
     methods=SUMMARIES,
     solve=_solve,
-    in_short=in_short,
+    describe_plan=describe_plan,
     default=default,
 )

@@ -26,7 +26,7 @@ def _solve(problem: Problem, *, method: str, time_limit_s: float | None, seed: i
     return solve(problem, method=method, time_limit_s=time_limit_s, seed=seed)
 
 
-def in_short(plan: Solution) -> str:
+def describe_plan(plan: Solution) -> str:
     """Format a plan: `3 stages nano-0+nano-1 | tx2 | nx`, virtual workers in brackets."""
     if plan.virtual_workers is not None:
         workers = " ".join(f"[{_line(worker.stages)}]" for worker in plan.virtual_workers)
@@ -46,5 +46,5 @@ HPP = Kind(
     parse=_parse,
     methods=SUMMARIES,
     solve=_solve,
-    in_short=in_short,
+    describe_plan=describe_plan,
 )

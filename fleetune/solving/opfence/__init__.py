@@ -20,7 +20,7 @@ def _solve(problem: Problem, *, method: str, time_limit_s: float | None, seed: i
     return solve(problem, method=method, time_limit_s=time_limit_s, seed=seed)
 
 
-def in_short(plan: Solution) -> str:
+def describe_plan(plan: Solution) -> str:
     """Summarise a plan: `9 operators on 3 devices, 2 links, 1 of them compressed`."""
     used = len(set(plan.placement.values()))
     count = sum(link["ratio"] > 1 for link in plan.links)
@@ -37,5 +37,5 @@ OPFENCE = Kind(
     parse=partial(json_io.load, Problem),
     methods=SUMMARIES,
     solve=_solve,
-    in_short=in_short,
+    describe_plan=describe_plan,
 )

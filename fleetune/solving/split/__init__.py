@@ -27,7 +27,7 @@ def _solve(problem: Problem, *, method: str, time_limit_s: float | None, seed: i
     return solve(problem, method=method, time_limit_s=time_limit_s, seed=seed)
 
 
-def in_short(plan: Solution) -> str:
+def describe_plan(plan: Solution) -> str:
     """Summarise a plan: `5 clients on 2 helpers (3 + 2)`, and the number of interruptions if any."""
     counts = [sum(i == helper for i in plan.helper) for helper in range(len(plan.order))]
     shown = " + ".join(map(str, counts[:MAX_SHOWN])) + (" + ..." if len(counts) > MAX_SHOWN else "")
@@ -44,5 +44,5 @@ SPLIT = Kind(
     parse=partial(json_io.load, Problem),
     methods=SUMMARIES,
     solve=_solve,
-    in_short=in_short,
+    describe_plan=describe_plan,
 )

@@ -15,11 +15,11 @@ from fleetune.contracts import json_io
 from fleetune.contracts.metrics import RoundMetrics, TimelineRow
 from fleetune.contracts.run_config import PromotionRequest
 from fleetune.store import PromotionDecision, StageRecord, Store
+from flows.inspection.dry_run import prediction
 from flows.inspection.history import history
 from flows.inspection.links import StoreLinks, links_of
 from flows.inspection.overview import overview
 from flows.inspection.page import MOST_PAGE_BYTES, Page, plain
-from flows.inspection.prediction import prediction
 from flows.inspection.publication import base_of, key_of
 from tests.drawing.contents import content
 from tests.flows.inspection.runs import config, failed, kept

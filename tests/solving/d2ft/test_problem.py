@@ -160,6 +160,6 @@ def test_kind_is_registered() -> None:
         "kind", "method", "feasible", "objective", "upper_bound", "solve_s", "table", "forward_objective",
         "workload_variance", "untrained_micro_batches",
     ]  # fmt: skip
-    assert kind.in_short(plan) == "3 subnets x 4 micro-batches: 4 full, 2 forward-only, 6 shortcut, 0 untrained"
+    assert kind.describe_plan(plan) == "3 subnets x 4 micro-batches: 4 full, 2 forward-only, 6 shortcut, 0 untrained"
     with pytest.raises(Refused, match="capacity: method joint needs this key"):
         solving.solve(kind, drawn(capacity=None), method="joint")

@@ -105,7 +105,7 @@ def text(problem: Problem, method: str) -> str:
     plan = solve(problem, method=method)
     kind = solving.kinds()["d2ft"]
     bound = "no bound" if plan.upper_bound is None else f"at most {plan.upper_bound:.2f}"
-    lines = [f"{plan.method}: {plan.objective:.2f}, {bound}, {kind.in_short(plan)}"]
+    lines = [f"{plan.method}: {plan.objective:.2f}, {bound}, {kind.describe_plan(plan)}"]
     lines.append(f"forward {plan.forward_objective:.2f}, workload variance {plan.workload_variance:.5f}")
     lines += [" ".join(SIGNS[one] for one in row) for row in plan.table]
     return "\n".join([*lines, plan.reason]).rstrip() + "\n"

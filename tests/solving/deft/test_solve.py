@@ -9,7 +9,7 @@ import pytest
 
 from fleetune import solving
 from fleetune.contracts import json_io
-from fleetune.solving.deft import in_short
+from fleetune.solving.deft import describe_plan
 from fleetune.solving.deft.methods import SUMMARIES
 from fleetune.solving.deft.problem import Problem, Solution
 from fleetune.solving.deft.solve import solve
@@ -72,15 +72,15 @@ def test_unknown_method() -> None:
         solve(problem(), method="magic")
 
 
-def test_in_short() -> None:
+def test_describe_plan() -> None:
     """The summary shows blocks, devices and parts of the band; long lists are cut."""
-    assert in_short(solve(problem(bandwidth="equal"))) == "2 blocks on devices 2 1 with 5e+05 Hz"
-    assert in_short(solve(problem())) == "2 blocks on devices 2 1 with 2.679e+05 to 7.321e+05 Hz"
-    assert in_short(solve(problem(compute_s=((1.0,),) * 3, block_memory_bytes=(1.0,)))).startswith(
+    assert describe_plan(solve(problem(bandwidth="equal"))) == "2 blocks on devices 2 1 with 5e+05 Hz"
+    assert describe_plan(solve(problem())) == "2 blocks on devices 2 1 with 2.679e+05 to 7.321e+05 Hz"
+    assert describe_plan(solve(problem(compute_s=((1.0,),) * 3, block_memory_bytes=(1.0,)))).startswith(
         "1 block on device 2"
     )
     many = solve(json_io.load(Problem, drawn(1, 20, 15), "p"))
-    assert " ... with " in in_short(many)
+    assert " ... with " in describe_plan(many)
 
 
 def test_no_solver_is_imported_before_it_is_asked() -> None:

@@ -8,7 +8,7 @@ import pytest
 from fleetune import solving
 from fleetune.contracts import json_io
 from fleetune.errors import Infeasible, Refused
-from fleetune.solving.split import SPLIT, in_short
+from fleetune.solving.split import SPLIT, describe_plan
 from fleetune.solving.split.methods import SUMMARIES
 from fleetune.solving.split.problem import Problem, Solution
 from fleetune.solving.split.solve import solve
@@ -109,14 +109,16 @@ def test_a_plan_is_its_json() -> None:
     assert json_io.parse(Solution, json_io.text(plan), "plan.json") == plan
 
 
-def test_in_short() -> None:
+def test_describe_plan() -> None:
     """The summary shows clients per helper, and interruptions if any."""
     plan = solve(random_problem(1, 5, 2, preemptive=False, room=4.0), method="balanced-greedy")
-    assert in_short(plan) == "5 clients on 2 helpers (3 + 2)"
+    assert describe_plan(plan) == "5 clients on 2 helpers (3 + 2)"
     piece = plan.schedule[0]
-    assert in_short(dataclasses.replace(plan, schedule=(*plan.schedule, piece))).endswith("(3 + 2), 1 interruption")
+    assert describe_plan(dataclasses.replace(plan, schedule=(*plan.schedule, piece))).endswith(
+        "(3 + 2), 1 interruption"
+    )
     many = solve(scenario_problem(1, 30, 14, preemptive=False), method="random-fcfs")
-    assert in_short(many).endswith(" + ...)")
+    assert describe_plan(many).endswith(" + ...)")
 
 
 def text(plan: Solution) -> str:

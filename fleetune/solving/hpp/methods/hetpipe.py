@@ -31,7 +31,7 @@ RUNS = 256
 """Longer chains of layers are joined into this many runs."""
 
 
-class Worker(NamedTuple):
+class VirtualWorker(NamedTuple):
     """A virtual worker of a plan."""
 
     draft: Draft
@@ -44,7 +44,7 @@ class Worker(NamedTuple):
 class HetPipe(NamedTuple):
     """An asynchronous plan and its costs."""
 
-    virtual_workers: tuple[Worker, ...]
+    virtual_workers: tuple[VirtualWorker, ...]
     round_s: float
     """Maximum of the slowest worker's and the server's busier port's seconds."""
     server: int | None
@@ -163,7 +163,7 @@ def _stage_s(instance: Instance, devices: list[int], p: int, edges: Ints) -> Flo
 
 
 def _costed(instance: Instance, drafts: list[Draft], shares: list[int]) -> HetPipe:
-    workers = tuple(Worker(d, m, steady_s(instance, d, m)) for d, m in zip(drafts, shares, strict=True))
+    workers = tuple(VirtualWorker(d, m, steady_s(instance, d, m)) for d, m in zip(drafts, shares, strict=True))
     where, server_s = best_server(instance, drafts, shares)
     memory = [0] * instance.devices
     for draft in drafts:

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from fleetune.contracts import json_io
-from fleetune.contracts.daily_use import SCORES, PromotionRequest, Schedule
-from fleetune.contracts.run_config import TASKS, RunConfig
+from fleetune.contracts.run_config import SCORES, TASKS, PromotionRequest, RunConfig, Schedule
 from fleetune.errors import Refused
 from stages.catalog import STAGES, config_slice
 

@@ -5,7 +5,7 @@ from flows import configs
 from flows.inspection.difference import settings_table
 from flows.inspection.links import StoreLinks
 from flows.inspection.page import Page, page, plain, table
-from flows.results import setting_differences
+from flows.past_runs import setting_differences
 from flows.tracking import reason
 
 WOULD = {"ran": "run", "reused": "be reused"}

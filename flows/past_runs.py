@@ -1,4 +1,4 @@
-"""Results of past runs, read from their artifacts, and the differences between two runs."""
+"""Past runs: lists of them, their results, and the differences between two."""
 
 import json
 from fnmatch import fnmatchcase
