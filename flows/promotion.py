@@ -10,9 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from fleetune.contracts import json_io
-from fleetune.contracts.daily_use import PromotionRequest
 from fleetune.contracts.metrics import EvaluationMetrics, Score
-from fleetune.contracts.run_config import ModelRequest, RunConfig
+from fleetune.contracts.run_config import ModelRequest, PromotionRequest, RunConfig
 from fleetune.errors import Refused
 from fleetune.store import PromotionDecision, RunRecord, Store
 

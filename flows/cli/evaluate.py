@@ -37,8 +37,8 @@ def evaluate(options: EvaluateOptions, run: PastRun = "latest") -> None:
     from flows.cli.progress_display import show_progress
     from flows.context import RunContext
     from flows.form.choices import AS_GIVEN
+    from flows.past_runs import load_results, plan_report_path, run_document
     from flows.reevaluation import EvaluationRequest, reevaluation
-    from flows.results import load_results, plan_report_path, run_document
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends everything as Ctrl-C does
     store, sets = options.store(), tuple(options.sets or ())
