@@ -165,7 +165,7 @@ class PeerSockets:
 
 def key(number: int) -> TransferKey:
     """TransferKey of the exchange's transfer `number`."""
-    return TransferKey("values", 0, 1, number, "sender")
+    return TransferKey("values", 0, "main", 1, number, "sender")
 
 
 def receive(config: PeerConfig) -> None:

@@ -2,10 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import Lane, Plan, Segment
 from fleetune.contracts.profile import Profile
+from fleetune.program import sample_transfers
 
 
 def unknown(plan: Plan, fleet: Fleet, profile: Profile) -> Iterator[str]:
@@ -127,12 +129,9 @@ def _used_links(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _across_cuts(lane: Lane) -> Iterator[tuple[str, str]]:
-    for low, high in zip(lane.segments, lane.segments[1:], strict=False):
-        for a in low.devices:
-            for b in high.devices:
-                (first, end), (begin, stop) = low.span(a), high.span(b)
-                if min(end, stop) > max(first, begin):
-                    yield from ((a, b), (b, a))
+    for low, high in pairwise(lane.segments):
+        for each in sample_transfers(low, high):
+            yield from ((each.source, each.target), (each.target, each.source))
 
 
 def nothing_to_train(plan: Plan, profile: Profile) -> Iterator[str]:

@@ -1,20 +1,19 @@
-"""Lowering of any plan to the tasks and transfers that `event_simulation` runs.
+"""The program of any plan as the tasks and transfers that `event_simulation` runs.
 
 Covers what the compiled pipeline simulation does not: several lanes, devices in several segments, gates, compressed and
 shared links, and a collector.
 """
 
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
 from typing import NamedTuple
 
 from fleetune.clock.costs import lost_s_per_byte, nanoseconds
 from fleetune.clock.event_simulation import Task, TaskGraph, Transfer
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.link_codecs import wire_bytes
-from fleetune.contracts.plan import BACKWARD, FORWARD, UPDATE, Lane, LinkUse, Plan, Segment, actions_of
+from fleetune.contracts.plan import BACKWARD, FORWARD, UPDATE, Action, LinkUse, Plan
 from fleetune.contracts.profile import Unit
-from fleetune.errors import Refused
+from fleetune.program import Step, lower, steps
 
 _NEUTRAL = LinkUse(source="any", target="other")
 
@@ -36,15 +35,6 @@ class PassKey(NamedTuple):
     segment: int
     device: str
     micro_batch: int
-
-
-class SegmentMember(NamedTuple):
-    """One device of a segment, with the numbers of lane and segment."""
-
-    lane: int
-    segment_index: int
-    segment: Segment
-    device: str
 
 
 class PassTimes(NamedTuple):
@@ -77,132 +67,99 @@ class LoweredPlan(NamedTuple):
 
 
 class PlanLowering:
-    """Builds the task graph of one plan.
+    """Builds the task graph of one plan from the steps of its devices.
 
-    `costs` are compute seconds, without the CPU cost of transfers.
+    `costs` are compute seconds, without the CPU cost of transfers. Refused: an order with foreign or repeated actions.
     """
 
     def __init__(self, plan: Plan, fleet: Fleet, units: dict[str, Unit], costs: dict[PassKey, PassTimes]):
         self.plan, self.units, self.costs = plan, units, costs
+        self.program = lower(plan, trainable={name for name, unit in units.items() if unit.trainable_bytes})
         self.uses = {(use.source, use.target): use for use in plan.links}
         self.links = {(link.source, link.target): link for link in fleet.links}
         self.lost_s_per_byte = {name: lost_s_per_byte(fleet.device(name)) for name in plan.devices}
         self.numbers = {name: k for k, name in enumerate(plan.devices)}
         self.lanes = {lane.name: index for index, lane in enumerate(plan.lanes)}
         self.infos: list[TransferInfo] = []
-        self.sends: dict[TaskKey, list[int]] = {}
-        self.feeds: dict[int, list[TaskKey]] = {}
-        self.orders = {name: self._order(name) for name in plan.devices}
+        self.sends: defaultdict[TaskKey, list[int]] = defaultdict(list)
+        self.feeds: defaultdict[int, list[TaskKey]] = defaultdict(list)
+        self.moved_bytes: Counter[TaskKey] = Counter()
+        self.orders: dict[str, list[TaskKey]] = {}
 
     def lower(self) -> LoweredPlan:
-        """Return the plan as a task graph. Refused: an order with foreign or repeated actions."""
-        for at, lane in enumerate(self.plan.lanes):
-            for index in range(len(lane.segments) - 1):
-                self._add_cut_transfers(at, lane, index)
-        ready = self._add_parameter_transfers() if self.plan.collector else ()
-        if self.plan.collector:
-            self._add_gradient_transfers()
+        """Return the plan as a task graph."""
+        for own in self.program:
+            runs = [step.action for step in own.round if step.kind == steps.RUN]
+            self.orders[own.device] = [self._key(own.device, action) for action in runs]
+        self._add_cut_transfers()
+        ready = self._add_updates()
         keys = tuple(key for order in self.orders.values() for key in order)
         place = {key: k for k, key in enumerate(keys)}
         awaited = Counter(key for fed in self.feeds.values() for key in fed)
-        tasks = tuple(Task(self._duration_ns(key), awaited[key], tuple(self.sends.get(key, ()))) for key in keys)
+        tasks = tuple(Task(self._duration_ns(key), awaited[key], tuple(self.sends[key])) for key in keys)
         transfers = tuple(self._transfer(k, info, place) for k, info in enumerate(self.infos))
         orders = tuple(tuple(place[key] for key in order) for order in self.orders.values())
         return LoweredPlan(TaskGraph(tasks, transfers, orders, ready), keys, tuple(self.infos), tuple(self.orders))
 
-    def _order(self, device: str) -> list[TaskKey]:
-        """Return the forwards and backwards of a device in order. Refused: foreign and repeated actions."""
-        keys: dict[TaskKey, None] = {}
-        for action in actions_of(self.plan, device):
-            if action.letter not in (FORWARD, BACKWARD):
-                continue
-            lane = self.lanes.get(action.lane, -1)
-            key = TaskKey(lane, action.segment, device, action.letter, action.micro_batch)
-            if PassKey(lane, action.segment, device, action.micro_batch) not in self.costs or key in keys:
-                raise Refused(f"plan: the order of {device} has {action}, which is not its own or is there twice")
-            keys[key] = None
-        return list(keys)
+    def _key(self, device: str, action: Action) -> TaskKey:
+        return TaskKey(self.lanes[action.lane], action.segment, device, action.letter, action.micro_batch)
 
-    def _add_cut_transfers(self, at: int, lane: Lane, index: int) -> None:
-        """Add both directions of the cut after a segment, wherever samples of two devices overlap."""
-        low, high = lane.segments[index], lane.segments[index + 1]
-        last = self.units[low.units[-1]]
-        for source in low.devices:
-            for target in high.devices:
-                (a, b), (c, d) = low.span(source), high.span(target)
-                overlap = min(b, d) - max(a, c)
-                if overlap <= 0:
-                    continue
-                for m in range(self.plan.micro_batches):
-                    sender = TaskKey(at, index, source, FORWARD, m)
-                    receiver = TaskKey(at, index + 1, target, FORWARD, m)
-                    self._add_transfer(sender, receiver, last.output_bytes, overlap)
-                    back, front = receiver._replace(letter=BACKWARD), sender._replace(letter=BACKWARD)
-                    self._add_transfer(back, front, last.gradient_bytes, overlap)
+    def _add_cut_transfers(self) -> None:
+        """Add the transfers across cuts: what a step sends, the first step that has received it waits for."""
+        for own in self.program:
+            waiting: list[Step] = []
+            for step in own.round:
+                if step.kind == steps.RECEIVE:
+                    waiting.append(step)
+                elif step.kind == steps.RUN:
+                    for each in waiting:
+                        self._add_cut_transfer(
+                            self._key(each.peer, each.action), self._key(own.device, step.action), each
+                        )
+                    waiting.clear()
 
-    def _add_transfer(self, sender: TaskKey, receiver: TaskKey, sample_bytes: int, samples: int) -> None:
-        use = self._use_of(sender.device, receiver.device)
-        size = wire_bytes(sample_bytes, samples, use.codec_of(sender.letter), use.ratio)
+    def _add_cut_transfer(self, sender: TaskKey, receiver: TaskKey, step: Step) -> None:
         lane, segment, source, letter, micro_batch = sender
-        info = TransferInfo(source, receiver.device, lane, segment, letter, micro_batch, size)
-        self.sends.setdefault(sender, []).append(len(self.infos))
-        self.feeds[len(self.infos)] = [receiver]
-        self.infos.append(info)
+        last = self.units[self.plan.lanes[lane].segments[min(segment, receiver.segment)].units[-1]]
+        dense = last.output_bytes if letter == FORWARD else last.gradient_bytes
+        use = self._use_of(source, receiver.device)
+        size = wire_bytes(dense, step.end - step.first, use.codec_of(letter), use.ratio)
+        self.sends[sender].append(len(self.infos))
+        self.feeds[len(self.infos)].append(receiver)
+        self.infos.append(TransferInfo(source, receiver.device, lane, segment, letter, micro_batch, size))
+        self.moved_bytes.update({sender: size, receiver: size})
 
-    def _add_parameter_transfers(self) -> tuple[int, ...]:
-        """Add the transfers of parameters from the collector to all other devices; return their numbers."""
-        ready = []
-        for at, index, segment, device in self._members():
-            size = sum(self.units[name].trainable_bytes for name in segment.units)
-            if device != self.plan.collector and size:
-                self.feeds[len(self.infos)] = self._passes(at, index, device, FORWARD)
+    def _add_updates(self) -> tuple[int, ...]:
+        """Add a collector's parameters, which all forwards of a seat wait for, and the gradients that return after its
+        last backward; return the numbers of the former."""
+        hub, ready = self.plan.collector, []
+        for step in self.program.of(hub).round if hub else ():
+            if step.kind not in (steps.HAND, steps.COLLECT) or step.peer == hub:
+                continue
+            lane, segment = self.lanes[step.action.lane], step.action.segment
+            handed = step.kind == steps.HAND
+            units = self.plan.lanes[lane].segments[segment]
+            size = sum(self.units[name].trainable_bytes for name in (units.units if handed else units.trained))
+            passes = self._passes(lane, segment, step.peer, FORWARD if handed else BACKWARD)
+            if handed:
+                self.feeds[len(self.infos)] = passes
                 ready.append(len(self.infos))
-                self.infos.append(TransferInfo(self.plan.collector, device, at, index, UPDATE, 0, size))
+            elif passes:
+                self.sends[passes[-1]].append(len(self.infos))
+            ends = (hub, step.peer) if handed else (step.peer, hub)
+            self.infos.append(TransferInfo(*ends, lane, segment, UPDATE, 0, size))
         return tuple(ready)
-
-    def _add_gradient_transfers(self) -> None:
-        """Add the transfers of gradients to the collector after each device's last backward."""
-        for at, index, segment, device in self._members():
-            size = sum(self.units[name].trainable_bytes for name in segment.trained)
-            keys = self._passes(at, index, device, BACKWARD)
-            if device != self.plan.collector and size and keys:
-                self.sends.setdefault(keys[-1], []).append(len(self.infos))
-                self.feeds[len(self.infos)] = []
-                self.infos.append(TransferInfo(device, self.plan.collector, at, index, UPDATE, 0, size))
 
     def _passes(self, lane: int, segment: int, device: str, letter: str) -> list[TaskKey]:
         return [k for k in self.orders[device] if (k.lane, k.segment, k.letter) == (lane, segment, letter)]
-
-    def _members(self) -> Iterator[SegmentMember]:
-        for at, lane in enumerate(self.plan.lanes):
-            for index, segment in enumerate(lane.segments):
-                for device in segment.devices:
-                    yield SegmentMember(at, index, segment, device)
 
     def _duration_ns(self, key: TaskKey) -> int:
         at, index, device, letter, m = key
         cost = self.costs[PassKey(at, index, device, m)]
         seconds = cost.forward_s if letter == FORWARD else cost.backward_s
         first, end = self.plan.lanes[at].segments[index].span(device)
-        per_sample = self._wire_bytes_of(key) / (end - first)  # bit-identical to `Clock.pipeline`
+        per_sample = self.moved_bytes[key] / (end - first)  # bit-identical to `Clock.pipeline`
         return nanoseconds(seconds + self.lost_s_per_byte[device] * (end - first) * per_sample)
-
-    def _wire_bytes_of(self, key: TaskKey) -> int:
-        """Return the bytes on the wire of a task's inputs and outputs, without updates."""
-        lane, index, device, letter = self.plan.lanes[key.lane], key.segment, key.device, key.letter
-        segment, total = lane.segments[index], 0
-        for other, cut, letters in ((index - 1, index - 1, "FB"), (index + 1, index, "BF")):
-            if not 0 <= other < len(lane.segments):
-                continue
-            last = self.units[lane.segments[cut].units[-1]]
-            dense = last.output_bytes if letter == FORWARD else last.gradient_bytes
-            for partner in lane.segments[other].devices:
-                (a, b), (c, d) = segment.span(device), lane.segments[other].span(partner)
-                overlap = max(0, min(b, d) - max(a, c))
-                ends = (partner, device) if letter == letters[0] else (device, partner)
-                use = self._use_of(*ends)
-                total += wire_bytes(dense, overlap, use.codec_of(letter), use.ratio)
-        return total
 
     def _transfer(self, k: int, info: TransferInfo, place: dict[TaskKey, int]) -> Transfer:
         link, use = self.links[info.source, info.target], self._use_of(info.source, info.target)

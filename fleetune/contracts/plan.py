@@ -3,8 +3,8 @@
 One language for every strategy. A field that only some strategies decide has a neutral value, and a plan with neutral
 values behaves as if the field did not exist. Actions are spelled `LANE/SEGMENT LETTER MICRO_BATCH`: `main/2F0` is lane
 main, segment 2, forward of micro-batch 0. Letters: F forward, B backward, R all-reduce of the round's gradients within
-a group, U update (gradients to the collector, new parameters back; micro-batch 0, never in an explicit order). The
-spelling follows the schedules of torch.distributed.pipelining.
+a group, U update (gradients to the collector, new parameters back), A average (parameters of all lanes). U and A have
+micro-batch 0 and are never in an explicit order. The spelling follows the schedules of torch.distributed.pipelining.
 """
 
 import re
@@ -16,8 +16,8 @@ from fleetune.contracts.link_codecs import CODECS, DENSE, FORWARD_MASK, SPARSE, 
 from fleetune.contracts.record import check_link_ends, check_name, distinct, not_negative, one_of, positive, record
 from fleetune.errors import Refused
 
-FORWARD, BACKWARD, REDUCE, UPDATE = "F", "B", "R", "U"
-SPELLING = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*)/(\d+)([FBRU])(\d+)")
+FORWARD, BACKWARD, REDUCE, UPDATE, AVERAGE = "F", "B", "R", "U", "A"
+SPELLING = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*)/(\d+)([FBRUA])(\d+)")
 
 
 @record
@@ -38,7 +38,7 @@ def parse_action(spelling: str) -> Action:
     found = SPELLING.fullmatch(spelling)
     if not found:
         raise Refused(
-            f"action {spelling!r}: write LANE/SEGMENT LETTER MICRO-BATCH such as main/2F0, letters F, B, R, U"
+            f"action {spelling!r}: write LANE/SEGMENT LETTER MICRO-BATCH such as main/2F0, letters F, B, R, U, A"
         )
     lane, segment, letter, micro_batch = found.groups()
     return Action(lane=lane, segment=int(segment), letter=letter, micro_batch=int(micro_batch))
@@ -210,10 +210,15 @@ class Plan:
     collector: Annotated[str, Field(exclude_if=_neutral)] = ""
     """Device that sums the gradients of all lanes, steps the optimizer and hands out the new parameters. Neutral:
     empty, every holder steps its own."""
+    average_every_rounds: Annotated[int, Field(exclude_if=_neutral)] = 0
+    """Rounds after which the parameters of all lanes are averaged, weighted by their samples (FedAvg); they always are
+    after the last round. Neutral: 0, nothing is averaged."""
 
     def __post_init__(self) -> None:
         if self.collector:
             check_name("plan: collector", self.collector)
+        if self.collector and self.average_every_rounds:
+            raise Refused("plan: a collector holds the only parameters, so nothing is to be averaged; leave out one")
         distinct("plan", "link", (f"{use.source}>{use.target}" for use in self.links))
         self._check_masks()
         distinct("plan", "gate of subnet", (gate.subnet for gate in self.gates))
@@ -224,7 +229,7 @@ class Plan:
                     "micro-batches; give one for each"
                 )
         positive("plan", micro_batch_samples=self.micro_batch_samples, micro_batches=self.micro_batches)
-        not_negative("plan", revision=self.revision)
+        not_negative("plan", revision=self.revision, average_every_rounds=self.average_every_rounds)
         if not self.lanes:
             raise Refused("plan: it needs at least one lane")
         distinct("plan", "lane", (lane.name for lane in self.lanes))
@@ -260,7 +265,7 @@ class Plan:
         """True for one lane of segments on disjoint device groups whose other fields are neutral."""
         names = [d for lane in self.lanes for segment in lane.segments for d in segment.devices]
         trains = any(segment.trains for lane in self.lanes for segment in lane.segments)
-        extra = trains or self.links or self.gates or self.collector
+        extra = trains or self.links or self.gates or self.collector or self.average_every_rounds
         return len(self.lanes) == 1 and not extra and len(set(names)) == len(names)
 
     @property

@@ -1,6 +1,6 @@
 """Runs some units of a recorded model, owning only their modules and weights."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -48,6 +48,9 @@ class SegmentRunner:
         self.is_last = self.units[-1] is graph.units[-1]
         self.input_values = tuple(sorted(graph.inputs.values())) if self.is_first else crossing_values(graph, before)
         self.output_values = (graph.output,) if self.is_last else crossing_values(graph, last)
+        self.differentiates_inputs = True
+        """False if nothing below the segment needs its gradients, and its first units keep no graph."""
+        self._without_graph: frozenset[str] = frozenset()
         self._sizes = SizeEvaluator(graph.batch)
         self._modules: dict[str, nn.Module] = {}
         self._attributes: dict[int, str] = {}
@@ -60,11 +63,32 @@ class SegmentRunner:
         """Leaf modules by name in the whole model."""
         return self._modules
 
-    def load(self, weights: WeightReader) -> None:
-        """Load this segment's tensors, and no others, onto its device."""
+    def train_only(self, trained: Collection[str], parameters: Collection[str]) -> None:
+        """Train only these units' parameters, from now on; call it before `load`.
+
+        The backward ends at the first trained unit: nothing below keeps a graph, and the segment's inputs get no
+        gradient unless their first reader is trained.
+        """
+        first = next((at for at, unit in enumerate(self.units) if unit.name in trained), len(self.units))
+        self._without_graph = frozenset(unit.name for unit in self.units[:first])
+        self.differentiates_inputs = first == 0
+        for name, parameter in self.parameters.items():
+            if name not in parameters:
+                parameter.requires_grad_(False)
+
+    def load(self, weights: WeightReader, frozen: dict[str, torch.Tensor] | None = None) -> None:
+        """Load this segment's tensors, and no others, onto its device.
+
+        frozen: frozen weights by name that other segments of this process have loaded; they are used and not loaded
+        again, and this segment's are added.
+        """
+        held = {} if frozen is None else frozen
         wanted = {canonical for canonical in self._owners if canonical in self.parameters or canonical in self.buffers}
-        for canonical, tensor in weights.read(wanted).items():
-            self._put(canonical, tensor.to(self.device))
+        found = {name: held[name] for name in wanted if name in held}
+        for canonical, tensor in {**found, **weights.read(wanted - set(found))}.items():
+            self._put(canonical, tensor if canonical in found else tensor.to(self.device))
+            if canonical in self.parameters and not self.parameters[canonical].requires_grad:
+                held[canonical] = self.parameters[canonical].detach()
 
     def put(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Overwrite parameters and buffers of this segment in place; other names are ignored."""
@@ -91,14 +115,21 @@ class SegmentRunner:
             for unit, operations in self._program:
                 if draws is not None:
                     draws.seed_unit(unit)
-                for number, call, args, kwargs in operations:
-                    bound = bind_argument(args, held, self._sizes, samples)
-                    if sliced is not None:
-                        sliced.expect(self.graph.node(number).draws)
-                    held[number] = call(*bound, **bind_argument(kwargs, held, self._sizes, samples))
-                    for expired in self._expired.get(number, ()):
-                        held.pop(expired, None)
+                with torch.no_grad() if unit in self._without_graph else nullcontext():
+                    self._run_unit(operations, held, samples, sliced)
         return {number: held[number] for number in self.output_values}
+
+    def _run_unit(
+        self, operations: list[_Operation], held: dict[int, Any], samples: int, sliced: ShardedDraws | None
+    ) -> None:
+        """Run the operations of one unit; `held` gets their values and loses those that no later node reads."""
+        for number, call, args, kwargs in operations:
+            bound = bind_argument(args, held, self._sizes, samples)
+            if sliced is not None:
+                sliced.expect(self.graph.node(number).draws)
+            held[number] = call(*bound, **bind_argument(kwargs, held, self._sizes, samples))
+            for expired in self._expired.get(number, ()):
+                held.pop(expired, None)
 
     def _compile(self, unit: g.GraphUnit, skeleton: nn.Module) -> list[_Operation]:
         operations = []

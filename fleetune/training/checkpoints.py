@@ -1,6 +1,7 @@
 """State from which training resumes under any plan: tensors by name, never by device or segment.
 
-    checkpoints/round-000050/SEGMENT.safetensors ...   parameters, buffers and optimizer state, each by name
+    checkpoints/round-000050/SEGMENT.safetensors ...   parameters, buffers and optimizer state, each by name; of
+                                                       several lanes without a collector LANE@SEGMENT.safetensors
     checkpoints/round-000050/commits.jsonl             the commit log of the rounds in the checkpoint
     checkpoints/round-000050/round.json                size and digest of each of these files; written last
 
@@ -10,9 +11,9 @@ the newest is damaged, training resumes from the one before.
 
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -25,12 +26,13 @@ from fleetune.contracts.record import record
 from fleetune.contracts.run_config import TrainingRequest
 from fleetune.errors import Refused, TryAgain
 from fleetune.filesystem import file_digest, free_space, sync, write_durably
-from fleetune.models.segment import SegmentRunner
 from fleetune.training.optimizer import NamedOptimizer
 
 CHECKPOINTS = "checkpoints"
 MARK, COMMITS = "round.json", "commits.jsonl"
 MODEL, OPTIMIZER = "model|", "optimizer|"  # '|' appears in no parameter name
+LANE_MARK = "@"
+"""Stands behind the lane in the name of a shard; it appears in no name of a lane."""
 SAVE = "save"
 """Kind of the message that asks a worker for its shard while a round runs."""
 SAVING_S = 600.0
@@ -125,10 +127,33 @@ def first_damaged(folder: Path, mark: CheckpointMark, names: Iterable[str]) -> s
     return ""
 
 
-def write_shard(folder: Path, name: str, segment: SegmentRunner, optimizer: NamedOptimizer) -> tuple[str, FileDigest]:
-    """Write the state of one segment; return the file's name and digest. TryAgain if it cannot be written."""
-    trained = {n: p.detach() for n, p in segment.parameters.items() if p.requires_grad}
-    tensors = {MODEL + n: t for n, t in {**trained, **segment.buffers}.items()}
+class StateHolder(Protocol):
+    """What a shard holds the state of: a segment, or a collector."""
+
+    @property
+    def parameters(self) -> Mapping[str, torch.Tensor]:
+        """Parameters by name; those that are trained are stored."""
+
+    @property
+    def buffers(self) -> Mapping[str, torch.Tensor]:
+        """Buffers by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """A holder whose parameters another one stores."""
+
+    buffers: Mapping[str, torch.Tensor]
+    parameters: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+
+def write_shard(folder: Path, name: str, held: StateHolder, optimizer: NamedOptimizer) -> tuple[str, FileDigest]:
+    """Write trained parameters, buffers and optimizer state; return the file's name and digest.
+
+    TryAgain if it cannot be written.
+    """
+    trained = {n: p.detach() for n, p in held.parameters.items() if p.requires_grad}
+    tensors = {MODEL + n: t for n, t in {**trained, **held.buffers}.items()}
     tensors.update({OPTIMIZER + n: t for n, t in optimizer.state().items()})
     file = f"{name}.safetensors"
     part = folder / f"{file}.part"
@@ -143,6 +168,11 @@ def write_shard(folder: Path, name: str, segment: SegmentRunner, optimizer: Name
         part.unlink(missing_ok=True)  # its space may be what the disk lacks
         raise write_error(folder, error) from None
     return file, digest
+
+
+def shard_name(lane: str, segment: int, lanes: int) -> str:
+    """Return the name of a segment's shard, without its suffix; a single lane is not named."""
+    return f"segment-{segment}" if lanes == 1 else f"{lane}{LANE_MARK}segment-{segment}"
 
 
 def mark_complete(
@@ -198,25 +228,40 @@ def drop_incomplete(work: Path) -> None:
             delete_checkpoint(folder)
 
 
-def restore_segment(folder: Path, segment: SegmentRunner, optimizer: NamedOptimizer) -> None:
-    """Load a checkpoint's state into a segment and its optimizer, whatever plan wrote it.
+def restore(folder: Path, holder: StateHolder, optimizer: NamedOptimizer, lane: str = "") -> None:
+    """Load a checkpoint's state into trained parameters, buffers and their optimizer, whatever plan wrote it.
 
+    lane: where a checkpoint holds several lanes, this one's state is loaded, or the first one's if it has none.
     TryAgain if a file is damaged or a tensor is missing; then nothing is loaded.
     """
     mark = _verified_mark(folder)
-    trained = {n for n, p in segment.parameters.items() if p.requires_grad}
-    needed = trained | set(segment.buffers)
-    found = {n: t for n, t in _tensors(folder, mark, MODEL) if n in needed}
-    lacking = sorted(needed - set(found))
+    files = _files_of_lane(mark, lane)
+    trained = {n: p for n, p in holder.parameters.items() if p.requires_grad}
+    held = {**trained, **holder.buffers}
+    found = {n: t for n, t in _tensors(folder, files, MODEL) if n in held}
+    lacking = sorted(set(held) - set(found))
     if lacking:
         raise TryAgain(f"{folder}: holds no {lacking[0]} ({len(lacking)} tensor(s) in all); delete it and run again")
-    segment.put(found)
-    optimizer.load_state(dict(_tensors(folder, mark, OPTIMIZER, trained)))
+    with torch.no_grad():
+        for name, tensor in found.items():
+            held[name].copy_(tensor.to(held[name].device))
+    optimizer.load_state(dict(_tensors(folder, files, OPTIMIZER, set(trained))))
+
+
+def _files_of_lane(mark: CheckpointMark, lane: str) -> tuple[str, ...]:
+    """Return the shards of one lane, and those of no lane."""
+    lanes = list(dict.fromkeys(name.split(LANE_MARK)[0] for name in mark.files if LANE_MARK in name))
+    chosen = lane if lane in lanes else next(iter(lanes), "")
+    return tuple(name for name in mark.files if LANE_MARK not in name or name.split(LANE_MARK)[0] == chosen)
 
 
 def trained_tensors(folder: Path) -> Mapping[str, torch.Tensor]:
-    """Return every parameter and buffer of a checkpoint by name; TryAgain if a file is damaged."""
-    return dict(_tensors(folder, _verified_mark(folder), MODEL))
+    """Return every parameter and buffer of a checkpoint by name; TryAgain if a file is damaged.
+
+    After the last round all lanes hold the same.
+    """
+    mark = _verified_mark(folder)
+    return dict(_tensors(folder, _files_of_lane(mark, ""), MODEL))
 
 
 def copy_state(found: StoredCheckpoint, target: Path) -> Path:
@@ -244,9 +289,9 @@ def _verified_mark(folder: Path) -> CheckpointMark:
 
 
 def _tensors(
-    folder: Path, mark: CheckpointMark, prefix: str, only: set[str] | None = None
+    folder: Path, files: Sequence[str], prefix: str, only: set[str] | None = None
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    for name in mark.files:
+    for name in files:
         try:
             with safe_open(folder / name, framework="pt") as file:
                 for key in file.keys():
@@ -325,7 +370,8 @@ class CheckpointSaver:
         began_s = self._clock()
         saved = workers.gather("saved", leaders, patience_s)
         workers.collect(leaders, checkpoint_folder(self._work, done))
-        shards = {str(h["file"]): FileDigest(bytes=int(h["bytes"]), sha256=str(h["sha256"])) for h in saved.values()}
+        written = [shard for header in saved.values() for shard in header["shards"]]
+        shards = {str(h["file"]): FileDigest(bytes=int(h["bytes"]), sha256=str(h["sha256"])) for h in written}
         before = self.newest.folder if self.newest else None
         self.newest = mark_complete(self._work, done, shards, commits, before)
         self._last_s = self._clock()

@@ -1,14 +1,13 @@
 """The state of a worker after its last committed round, which may be written while the next round runs."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from fleetune.errors import TryAgain
-from fleetune.models.segment import SegmentRunner
-from fleetune.training.checkpoints import FileDigest, write_shard
+from fleetune.training.checkpoints import FileDigest, StateHolder, write_shard
 from fleetune.training.optimizer import NamedOptimizer
 
 COMMIT_S = 10.0
@@ -23,15 +22,15 @@ class Shard(NamedTuple):
 
 
 class CommittedState:
-    """Parameters, committed statistics and optimizer state of one segment.
+    """Parameters, committed statistics and optimizer state of a worker, by shard.
 
     A round changes gradients and working copies only; parameters move in `advance`, which excludes `write`. So any
     thread may write the state of the last committed round, however long the running round takes.
     """
 
-    def __init__(self, segment: SegmentRunner, optimizer: NamedOptimizer, done: int) -> None:
-        """done: the number of rounds in the state."""
-        self._segment, self._optimizer, self._done = segment, optimizer, done
+    def __init__(self, shards: Mapping[str, tuple[StateHolder, NamedOptimizer]], done: int) -> None:
+        """shards: name of a file -> what it holds the state of. done: the number of rounds in the state."""
+        self._shards, self._done = shards, done
         self._moved = threading.Condition()
         self._broken = False
 
@@ -45,7 +44,7 @@ class CommittedState:
             self._done += 1
             self._moved.notify_all()
 
-    def write(self, folder: Path, name: str, done: int) -> Shard:
+    def write(self, folder: Path, done: int) -> list[Shard]:
         """Write the state after `done` rounds; waits for a commit that has not arrived yet.
 
         TryAgain if the state is another one or the disk does not take it.
@@ -54,4 +53,4 @@ class CommittedState:
             self._moved.wait_for(lambda: self._done >= done, COMMIT_S)
             if self._done != done or self._broken:
                 raise TryAgain(f"{folder}: asked for the state after {done} rounds, this device has {self._done}")
-            return Shard(*write_shard(folder, name, self._segment, self._optimizer))
+            return [Shard(*write_shard(folder, name, *held)) for name, held in self._shards.items()]

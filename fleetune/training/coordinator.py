@@ -24,6 +24,8 @@ from fleetune.models.export import copy_tokenizer, export_model
 from fleetune.models.init_weights import INIT_WEIGHTS
 from fleetune.models.skeleton import saved_configuration
 from fleetune.monitoring import EventLog
+from fleetune.training.assignment import savers_of
+from fleetune.training.batches import lane_weights
 from fleetune.training.checkpoints import (
     COMMITS,
     CheckpointSaver,
@@ -66,15 +68,11 @@ def train(task: TrainingTask) -> TrainingMetrics:
 
 
 def validate_supported(plan: Plan) -> None:
-    """Refuse a plan with features that workers do not implement, naming all of them.
-
-    Workers run a chain of segments. Fields with neutral values are accepted, since ignoring them is correct.
-    """
+    """Refuse a plan with features that workers do not implement, naming all of them."""
     found = untrainable_features(plan)
     if found:
         raise Refused(
-            f"plan: strategy {plan.strategy} made it with {', '.join(found)}; training runs one lane of segments, each "
-            "on devices of its own, over uncompressed and unshared links; look at this plan with --until plan, or "
+            f"plan: strategy {plan.strategy} made it with {', '.join(found)}; look at this plan with --until plan, or "
             "train with another strategy"
         )
 
@@ -109,7 +107,7 @@ def _run_rounds(
 ) -> tuple[StoredCheckpoint | None, list[RoundMetrics]]:
     """Run the remaining rounds, each as a transaction; return the last checkpoint and the metrics of all rounds."""
     patience_s = max(120.0, 50.0 * task.plan.objective)
-    leaders = tuple(s.devices[0] for lane in task.plan.plan.lanes for s in lane.segments)
+    savers = savers_of(task.plan.plan)
     saver = CheckpointSaver(task.training, task.work, found, task.clock)
     log = CommitLog(task.work / COMMITS, rounds)
     with closing(log), WorkerGroup(task, found, events) as workers, task.stop.deferred():
@@ -117,18 +115,18 @@ def _run_rounds(
             try:
                 ready = workers.gather("ready", workers.devices, patience_s, lambda: task.stop.asked)
             except StopAsked:
-                raise _stopped(task, round, lambda done: saver.save_now(done, workers, leaders, log.text)) from None
-            norm = total_norm(header["norms"] for header in ready.values())
-            metrics = _round_metrics(task, round, ready, measured, norm)
+                raise _stopped(task, round, lambda done: saver.save_now(done, workers, savers, log.text)) from None
+            norms = _norms_by_lane(task.plan.plan, ready)
+            metrics = _round_metrics(task, round, ready, measured, norms)
             log.commit(metrics)
             checkpoint = saver.due(round + 1)
             if checkpoint:
                 saver.prepare(round + 1)
-            scale = clip_scale(task.training, norm)
-            workers.broadcast("commit", {"round": round, "scale": scale, "checkpoint": checkpoint})
+            scales = {lane: clip_scale(task.training, norm) for lane, norm in norms.items()}
+            workers.broadcast("commit", {"round": round, "scales": scales, "checkpoint": checkpoint})
             events.committed(round)
             if checkpoint:
-                saver.save(round + 1, workers, leaders, log.text)
+                saver.save(round + 1, workers, savers, log.text)
             samples = task.plan.plan.batch_samples
             last = task.training.rounds
             detail = f"round {round + 1} of {last}, loss {metrics.loss:.4g}"
@@ -148,10 +146,37 @@ def _stopped(task: TrainingTask, done: int, save: Callable[[int], None]) -> TryA
     return TryAgain(f"{where}, with a checkpoint of it; run it again to go on")
 
 
+def _norms_by_lane(plan: Plan, ready: dict[str, dict[str, Any]]) -> dict[str, torch.Tensor]:
+    """Return the norm of each lane's gradients; with a collector all have the norm of their sum."""
+    if plan.collector:
+        norm = total_norm(packed for header in ready.values() for packed in header["norms"].values())
+        return dict.fromkeys((lane.name for lane in plan.lanes), norm)
+    reports = {
+        lane.name: [header["norms"][lane.name] for header in ready.values() if lane.name in header["norms"]]
+        for lane in plan.lanes
+    }
+    return {lane: total_norm(packed) for lane, packed in reports.items()}
+
+
+def _mean_loss(task: TrainingTask, ready: dict[str, dict[str, Any]]) -> float:
+    """Return the mean of the lanes' losses, weighted by their samples."""
+    plan, losses = task.plan.plan, [header["losses"] for header in ready.values()]
+    if len(plan.lanes) == 1:
+        return sum(float(loss) for by_lane in losses for loss in by_lane.values())
+    weights = lane_weights(plan, PreparedData(task.data_folder).size("train"))
+    return sum(weights[lane] * float(loss) for by_lane in losses for lane, loss in by_lane.items())
+
+
 def _round_metrics(
-    task: TrainingTask, round: int, ready: dict[str, dict[str, Any]], measured: RoundMeasurements, norm: torch.Tensor
+    task: TrainingTask,
+    round: int,
+    ready: dict[str, dict[str, Any]],
+    measured: RoundMeasurements,
+    norms: dict[str, torch.Tensor],
 ) -> RoundMetrics:
     """Merge the devices' reports of a round into `measured` and the round's metrics.
+
+    norms: of each lane's gradients; the largest is reported.
 
     TryAgain if a device reports another round; Refused if clipping is on and the norm is not finite.
     """
@@ -178,14 +203,14 @@ def _round_metrics(
             sent_bytes[device, peer] = int(size)
     round_s = max(row.end_s for row in rows)
     measured.add(round, MeasuredRound(round_s, rows, sent_bytes))
-    clipped = task.training.clip_norm is not None
+    clipped, norm = task.training.clip_norm is not None, torch.stack(list(norms.values())).max()
     if clipped and not bool(norm.isfinite()):
         raise Refused(
             f"training: the gradients of round {round} have a norm of {float(norm)}; choose a smaller learning_rate"
         )
     return RoundMetrics(
         round=round,
-        loss=sum(float(header["loss"]) for header in ready.values()),
+        loss=_mean_loss(task, ready),
         gradient_norm=float(norm) if clipped else None,
         learning_rate=learning_rate(task.training, round),
         round_s=round_s,

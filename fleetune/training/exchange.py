@@ -28,17 +28,21 @@ class Stopped(Exception):
     """Raised when the coordinator says stop; not an error."""
 
 
+Tensors = Mapping[Any, torch.Tensor]
+"""Tensors of a message: by the number of a value that crosses a cut, else by name."""
+
+
 @dataclass(frozen=True, slots=True)
 class TransferKey:
-    """Identity of a tensor message.
+    """Identity of a tensor message; `lane` and `segment` are the sender's.
 
-    Kinds `values` and `gradients` (of a cut): `segment` is the receiver's, `step` the micro-batch. Kind `ring` (the
-    all-reduce in a group): `segment` is the group's, `step` counts the ring's steps. Kind `tied` (gradients of a
-    shared parameter): `segment` is the sender's, `step` the parameter's number.
+    `step` is the micro-batch of kind `values-F` (of a forward, across a cut) and `values-B` (gradients, back across
+    it), counts the steps of a `ring`, and is the receiver's segment of `tied` (gradients of shared weights).
     """
 
     kind: str
     round: int
+    lane: str
     segment: int
     step: int
     sender: str
@@ -46,9 +50,9 @@ class TransferKey:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """Received tensors by value number; times are in seconds of the coordinator's clock."""
+    """Received tensors by value number or name; times are in seconds of the coordinator's clock."""
 
-    tensors: dict[int, torch.Tensor]
+    tensors: dict[Any, torch.Tensor]
     sent_s: float
     arrived_s: float
     size_bytes: int
@@ -80,8 +84,12 @@ class Exchange:
         """Return the time in seconds of the coordinator's clock."""
         return time.monotonic() + self.offset_s
 
-    def send(self, peer: str, key: TransferKey, tensors: Mapping[int, torch.Tensor]) -> None:
-        """Send tensors to a peer; their memory must not change until they have arrived."""
+    def send(self, peer: str, key: TransferKey, tensors: Tensors) -> None:
+        """Send tensors to a peer, or to this worker itself; their memory must not change until they have arrived."""
+        if peer == self._endpoint.name:
+            now_s = self.now_s()
+            self._arrived[key] = Arrival({k: tensor.detach() for k, tensor in tensors.items()}, now_s, now_s, 0)
+            return
         described, parts = [], []
         for number, tensor in tensors.items():
             flat = tensor.detach().contiguous().cpu()
@@ -91,6 +99,7 @@ class Exchange:
         header = {
             "revision": self._revision,
             "round": key.round,
+            "lane": key.lane,
             "segment": key.segment,
             "step": key.step,
             "tensors": described,
@@ -157,7 +166,7 @@ class Exchange:
         try:
             stale = header["revision"] != self._revision or int(header["round"]) < self.round
             round, segment, step = (int(header[name]) for name in ("round", "segment", "step"))
-            key = TransferKey(message.kind, round, segment, step, received.sender)
+            key = TransferKey(message.kind, round, str(header["lane"]), segment, step, received.sender)
             if stale:
                 return
             parts = self._assemble(key, header, [memoryview(part) for part in message.parts])
@@ -190,17 +199,24 @@ class Exchange:
 
 def _tensors(described: list[Any], parts: Sequence[Any], device: torch.device) -> dict[int, torch.Tensor]:
     """Return tensors over the received memory, without a copy on the CPU."""
-    made: dict[int, torch.Tensor] = {}
+    made: dict[Any, torch.Tensor] = {}
     for (number, dtype, shape), part in zip(described, parts, strict=True):
         kind = DTYPES[dtype]
         if memoryview(part).nbytes == 0:
-            made[int(number)] = torch.empty(0, dtype=kind, device=device).view(shape)
+            made[_key(number)] = torch.empty(0, dtype=kind, device=device).view(shape)
             continue
         view = np.frombuffer(part, dtype=np.uint8)
         if not view.flags.writeable:
             view = _writable(view)
-        made[int(number)] = torch.from_numpy(view).view(kind).view(shape).to(device)
+        made[_key(number)] = torch.from_numpy(view).view(kind).view(shape).to(device)
     return made
+
+
+def _key(described: Any) -> Any:
+    """Return the number or name of a received tensor; ValueError for anything else."""
+    if not isinstance(described, int | str):
+        raise ValueError(f"{described!r:.40} is neither the number nor the name of a tensor")
+    return described
 
 
 def _writable(view: np.ndarray) -> np.ndarray:

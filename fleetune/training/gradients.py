@@ -7,6 +7,7 @@ single tensors, in the order of the model's parameters and in the gradients' own
 import base64
 import functools
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -62,14 +63,14 @@ class GradientBucket:
                 parameter.grad = None
 
 
-def ring_all_reduce(exchange: Exchange, group: Sequence[str], me: str, segment: int, flat: torch.Tensor) -> float:
+def ring_all_reduce(exchange: Exchange, group: Sequence[str], key: TransferKey, flat: torch.Tensor) -> float:
     """Sum `flat` over the group in place by a ring all-reduce; every member ends with the same bits.
 
-    The ring takes 2(|G|-1) steps of |flat|/|G| elements each. Returns the time at which the previous member sent its
-    first message (seconds of the coordinator's clock), so that waiting for a slow member is not counted as the ring's
-    own time.
+    key: this member's first message. The ring takes 2(|G|-1) steps of |flat|/|G| elements each. Returns the time at
+    which the previous member sent its first message (seconds of the coordinator's clock), so that waiting for a slow
+    member is not counted as the ring's own time.
     """
-    size, position = len(group), group.index(me)
+    size, position = len(group), group.index(key.sender)
     following, previous = group[(position + 1) % size], group[position - 1]
     chunks = list(flat.tensor_split(size))
     began_s = 0.0
@@ -78,8 +79,8 @@ def ring_all_reduce(exchange: Exchange, group: Sequence[str], me: str, segment: 
         out = (position - step) % size
         into = (out - 1) % size
         # No copy: a chunk is overwritten only by its total, which depends on this message having arrived.
-        exchange.send(following, TransferKey("ring", exchange.round, segment, step, me), {0: chunks[out]})
-        arrival = exchange.receive(TransferKey("ring", exchange.round, segment, step, previous))
+        exchange.send(following, replace(key, step=step), {0: chunks[out]})
+        arrival = exchange.receive(replace(key, step=step, sender=previous))
         began_s = began_s or arrival.sent_s
         if gathering:
             chunks[into].copy_(arrival.tensors[0])
@@ -88,40 +89,40 @@ def ring_all_reduce(exchange: Exchange, group: Sequence[str], me: str, segment: 
     return began_s
 
 
-def sum_tied(
-    exchange: Exchange, lane: Lane, me: str, holders: dict[str, tuple[int, ...]], grads: dict[str, torch.Tensor]
-) -> None:
-    """Add the gradients that other segments have for the weights they share with this one.
+def shared_gradients(
+    holders: Mapping[str, tuple[int, ...]], ends: tuple[int, int], grads: Mapping[str, torch.Tensor]
+) -> dict[str | int, torch.Tensor]:
+    """Return the gradients of the weights that both segments `ends` hold; those that no loss reaches are missing.
 
-    holders: parameter -> ascending indices of the segments that hold it, for the whole lane, since messages are
-    numbered by it. grads: gradients of this segment, already summed over its group; a parameter that no loss reaches
-    here is missing, and stays missing if no holder's loss reaches it.
-    Every holder adds in the order of segments, so that all end with the same bits. Sums replace their terms in `grads`;
-    the terms' memory is left as it is, since the ring may still be sending from it.
+    holders: parameter -> ascending numbers of the segments that hold it.
     """
-    own = next(index for index, segment in enumerate(lane.segments) if me in segment.devices)
-    position = lane.segments[own].devices.index(me)
-    for number, (name, segments) in enumerate(sorted(holders.items())):
+    return {
+        name: grads[name] for name, segments in sorted(holders.items()) if set(ends) <= {*segments} and name in grads
+    }
+
+
+def add_terms(
+    holders: Mapping[str, tuple[int, ...]],
+    own: int,
+    grads: Mapping[str, torch.Tensor],
+    terms: Mapping[int, Mapping[str | int, torch.Tensor]],
+) -> dict[str, torch.Tensor]:
+    """Return the gradients of shared weights, with what other segments have for them added.
+
+    grads: gradients of segment `own`, already summed over its group; a parameter that no loss reaches here is missing,
+    and stays missing if no holder's loss reaches it. terms: other segment -> its gradients.
+    Every holder adds in the order of segments, so that all end with the same bits. The terms' memory is left as it is,
+    since the ring may still be sending from it.
+    """
+    sums: dict[str, torch.Tensor] = {}
+    for name, segments in sorted(holders.items()):
         if own not in segments:
             continue
-        mine = {0: grads[name]} if name in grads else {}
-        for other in (s for s in segments if s != own):
-            members = lane.segments[other].devices
-            for target in (m for i, m in enumerate(members) if i % len(lane.segments[own].devices) == position):
-                exchange.send(target, TransferKey("tied", exchange.round, own, number, me), mine)
-        terms: list[torch.Tensor] = []
-        for index in segments:
-            if index == own:
-                terms += mine.values()
-            else:
-                members = lane.segments[index].devices
-                sender = members[position % len(members)]
-                terms += exchange.receive(TransferKey("tied", exchange.round, index, number, sender)).tensors.values()
-        if terms:
-            total = torch.zeros_like(terms[0])
-            for term in terms:
-                total.add_(term)
-            grads[name] = total
+        found = [(grads if segment == own else terms[segment]).get(name) for segment in segments]
+        for term in found:
+            if term is not None:
+                sums[name] = sums.get(name, torch.zeros_like(term)).add_(term)
+    return sums
 
 
 def tied_holders(units: dict[str, tuple[str, ...]], lane: Lane) -> dict[str, tuple[int, ...]]:

@@ -32,10 +32,13 @@ def learning_rate(training: TrainingRequest, round: int) -> float:
 class NamedOptimizer:
     """An optimizer over named parameters; its state is saved and loaded by parameter name."""
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], training: TrainingRequest) -> None:
+    def __init__(
+        self, parameters: Mapping[str, nn.Parameter], training: TrainingRequest, *, steps: bool = True
+    ) -> None:
+        """steps: False if another device steps these parameters: only their gradients are held."""
         self._named = {name: p for name, p in parameters.items() if p.requires_grad}
         self._training = training
-        self._optimizer = _optimizer(list(self._named.values()), training)
+        self._optimizer = _optimizer(list(self._named.values()), training) if steps else None
 
     def clear_gradients(self) -> None:
         """Drop all gradients, such as those of a round that was not committed."""
@@ -119,6 +122,11 @@ class BatchNormStatistics:
     def means(self) -> list[torch.Tensor]:
         """The working copies that a group averages, weighted by samples."""
         return [self._copy(norm, name) for norm, name, _ in self._kept if name in AVERAGED]
+
+    def committed(self, buffers: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the committed statistics by their names among `buffers`."""
+        own = {id(kept) for _, _, kept in self._kept}
+        return {name: buffer for name, buffer in buffers.items() if id(buffer) in own}
 
     def start(self) -> None:
         """Reset the working copies to the committed statistics."""

@@ -1,80 +1,42 @@
-"""One worker's rounds: forwards and backwards in the plan's order, then the sums inside its group.
+"""One worker's rounds: it executes the steps of its program, in order.
 
-    F  inputs (data, or values from the segment before) -> run -> values to the segment after, or the loss
-    B  gradients of the sent values (or of the loss) -> autograd -> gradients to the segment before
-    R  ring all-reduce of gradients and batch statistics; then gradients of weights shared with other segments
+    receive  values or gradients of a micro-batch, for the next forward or backward
+    run      F: inputs (data, or what was received) -> values or the loss; B: gradients -> autograd
+    send     a forward's values, or the gradients of what it has read; with letter R gradients of shared weights
+    reduce   ring all-reduce of gradients and batch statistics; `tie` adds what came from segments with shared weights
+    pull, push, hand, collect: see `hub`
 
-None of these changes a parameter or a committed statistic; only `commit` does.
+None of these changes a parameter that counts or a committed statistic; only `commit` does, and what `average` leaves
+belongs to the same transaction. With a collector, a worker's parameters are copies, which every round's `pull` renews.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
-import numpy as np
 import torch
 
 from fleetune.contracts.metrics import TimelineRow
-from fleetune.contracts.plan import BACKWARD, FORWARD, REDUCE, Action, Plan, actions_of
-from fleetune.data.prepared_data import PreparedData, batch_indices
+from fleetune.contracts.plan import AVERAGE, BACKWARD, FORWARD, REDUCE, UPDATE, Action, Plan
 from fleetune.launching.process_limits import CpuThrottle
-from fleetune.models.loss import count_targets, loss_sum
+from fleetune.models.loss import loss_sum
 from fleetune.models.randomness import DrawContext
-from fleetune.models.segment import SegmentRunner, Values
-from fleetune.training.assignment import Assignment
+from fleetune.program import DeviceProgram, Step, steps
+from fleetune.training.batches import lane_seed
 from fleetune.training.exchange import Arrival, Exchange, TransferKey
-from fleetune.training.gradients import GradientBucket, ring_all_reduce, sum_tied
-from fleetune.training.optimizer import BatchNormStatistics, NamedOptimizer
+from fleetune.training.gradients import add_terms, ring_all_reduce, shared_gradients
+from fleetune.training.hub import Averager, Collector, pull_state, push_state, trainable_state
+from fleetune.training.seat import MicroBatchState, TrainingSeat
 
-
-class Batches:
-    """Inputs and labels of the training split, by round, micro-batch and span of samples."""
-
-    def __init__(self, folder: Path, plan: Plan, seed: int, device: torch.device) -> None:
-        self._data = PreparedData(folder)
-        self._plan = plan
-        self._seed = seed
-        self._device = device
-        self._indices = np.empty(0, dtype=np.int64)
-        self._targets = 0
-
-    @property
-    def task(self) -> str:
-        """The task that the data were prepared for."""
-        return self._data.task
-
-    def start_round(self, round: int, with_targets: bool) -> None:
-        """Draw the round's batch; count its targets if this device computes the loss."""
-        size = self._data.size("train")
-        self._indices = batch_indices(size, self._plan.batch_samples, self._seed, round)
-        if with_targets:
-            self._targets = count_targets(self._data.rows("train", self._indices)["labels"], self.task)
-
-    @property
-    def targets(self) -> int:
-        """The number of targets in the whole batch."""
-        return self._targets
-
-    def inputs(self, micro_batch: int, span: tuple[int, int]) -> dict[str, torch.Tensor]:
-        """Return model inputs by name, each of shape [samples of the span, ...]."""
-        rows = self._data.rows("train", self._span(micro_batch, span))
-        return {name: torch.from_numpy(a).to(self._device) for name, a in rows.items() if name != "labels"}
-
-    def labels(self, micro_batch: int, span: tuple[int, int]) -> torch.Tensor:
-        """Return the labels of the span."""
-        rows = self._data.rows("train", self._span(micro_batch, span))
-        return torch.from_numpy(rows["labels"]).to(self._device)
-
-    def _span(self, micro_batch: int, span: tuple[int, int]) -> np.ndarray:
-        start = micro_batch * self._plan.micro_batch_samples
-        return self._indices[start + span[0] : start + span[1]]
+VALUES, RING, TIED = "values", "ring", "tied"
+"""Kinds of messages: values or gradients across a cut, a step of a ring, gradients of shared weights."""
 
 
 @dataclass(slots=True)
 class RoundResult:
     """Result of a round on one device."""
 
-    loss: float = 0.0
-    """This device's share of the mean loss over the batch's targets."""
+    losses: dict[str, float] = field(default_factory=dict)
+    """Lane -> this device's share of the mean loss over the targets of the lane's batch."""
     rows: list[TimelineRow] = field(default_factory=list)
 
 
@@ -82,89 +44,111 @@ class RoundResult:
 class RoundContext:
     """Objects that a device's rounds work on."""
 
-    segment_runner: SegmentRunner
+    plan: Plan
+    seed: int
+    """The run's."""
+    seats: Mapping[tuple[str, int], TrainingSeat]
+    """(Lane, segment) -> seat."""
     exchange: Exchange
-    batches: Batches
-    optimizer: NamedOptimizer
     throttle: CpuThrottle
-    tied: dict[str, tuple[int, ...]]
-    """Parameter shared with other segments -> the segments that hold it."""
-
-
-@dataclass(slots=True)
-class _MicroBatchState:
-    """State of a micro-batch between its forward and its backward."""
-
-    inputs: Values
-    outputs: Values
-    loss: torch.Tensor | None
+    collector: Collector | None = None
+    averager: Averager | None = None
 
 
 class RoundRunner:
     """Runs the rounds of one device."""
 
-    def __init__(self, plan: Plan, assignment: Assignment, context: RoundContext, seed: int) -> None:
-        self._plan, self._assignment, self._context, self._seed = plan, assignment, context, seed
-        self._actions = actions_of(plan, assignment.device)
-        self._held: dict[int, _MicroBatchState] = {}
+    def __init__(self, program: DeviceProgram, context: RoundContext) -> None:
+        self._program, self._context = program, context
         self._result = RoundResult()
-        graph = context.segment_runner.graph
-        carry = [n for n in context.segment_runner.output_values if graph.value(n).gradient]
-        self._gradient_values = () if assignment.is_last else tuple(carry)
-        alone = len(assignment.segment.devices) == 1
-        self._statistics = BatchNormStatistics(context.segment_runner)
-        self._bucket = None if alone else GradientBucket(context.segment_runner.parameters, self._statistics.means)
+        self._frees = _last_uses(program)
+        self._kinds: dict[str, Callable[[Step], None]] = {
+            steps.RECEIVE: self._receive,
+            steps.RUN: self._run,
+            steps.SEND: self._send,
+            steps.REDUCE: self._reduce,
+            steps.TIE: self._tie,
+            steps.PULL: self._pull,
+            steps.PUSH: self._push,
+            steps.HAND: self._hand,
+            steps.COLLECT: self._collect,
+        }
 
     def run(self, round: int) -> RoundResult:
         """Run one round; the gradients, summed over all devices, end in the parameters' `grad`."""
         self._result = RoundResult()
-        self._held.clear()
-        self._context.optimizer.clear_gradients()
-        self._statistics.start()
-        if self._bucket is not None:
-            self._bucket.start()
         self._context.exchange.start_round(round)
-        self._context.batches.start_round(round, with_targets=self._assignment.is_last)
-        for action in self._actions:
-            if action.letter == FORWARD:
-                self._forward(action)
-            elif action.letter == BACKWARD:
-                self._backward(action)
+        for seat in self._context.seats.values():
+            seat.start_round(round)
+        if self._context.collector is not None:
+            self._context.collector.start_round()
+        for number, step in enumerate(self._program.round):
+            self._kinds[step.kind](step)
+            if number in self._frees:
+                self._context.seats[step.action.lane, step.action.segment].held.pop(step.action.micro_batch)
             self._context.exchange.on_progress()
-        self._reduce()
+        for seat in self._context.seats.values():
+            if seat.seat.is_last:
+                lane = seat.seat.lane.name
+                self._result.losses[lane] = self._result.losses.get(lane, 0.0) + seat.loss
         return self._result
 
-    def commit(self, round: int, scale: float) -> None:
-        """Step the parameters with gradients times `scale`, and keep the round's batch statistics."""
-        self._context.optimizer.step(round, scale)
-        self._statistics.commit()
+    def commit(self, round: int, scales: Mapping[str, float]) -> None:
+        """Step the parameters with gradients times their lane's scale, and keep the round's batch statistics."""
+        for seat in self._context.seats.values():
+            seat.optimizer.step(round, scales[seat.seat.lane.name])
+            seat.statistics.commit()
+        if self._context.collector is not None:
+            self._context.collector.commit(round, next(iter(scales.values())))
 
-    def _forward(self, action: Action) -> None:
-        context, assignment, micro_batch = self._context, self._assignment, action.micro_batch
-        values = self._inputs(micro_batch)
-        first, _ = assignment.span
-        draws = DrawContext(self._seed, context.exchange.round, micro_batch, first, self._plan.micro_batch_samples)
-        start_s = context.exchange.now_s()
-        with context.throttle.throttled():
-            outputs = context.segment_runner.run(values, assignment.samples, draws)
-            loss = self._mean_loss_share(outputs, micro_batch) if assignment.is_last else None
-        self._record_action(action, start_s, self._synchronized_now_s())
-        self._held[micro_batch] = _MicroBatchState(values, outputs, loss)
-        for transfer in assignment.outgoing:
-            part = {
-                number: value[transfer.first - first : transfer.end - first] if self._is_batched(number) else value
-                for number, value in outputs.items()
-                if self._is_batched(number) or transfer.carries_shared
-            }
-            key = TransferKey("values", context.exchange.round, assignment.index + 1, micro_batch, assignment.device)
-            context.exchange.send(transfer.target, key, part)
+    def average(self) -> list[TimelineRow]:
+        """Exchange the parameters of all lanes for their average; return the rows of this."""
+        self._result = RoundResult()
+        if self._context.averager is not None:
+            self._context.averager.start()
+        for step in self._program.average:
+            self._kinds[step.kind](step)
+        return self._result.rows
 
-    def _backward(self, action: Action) -> None:
+    def _receive(self, step: Step) -> None:
+        action = step.action
+        if action.letter == REDUCE:
+            seat = self._context.seats[action.lane, action.micro_batch]
+            seat.terms[action.segment] = self._context.exchange.receive(self._key(TIED, step, step.peer))
+            return
+        on = 1 if action.letter == FORWARD else -1
+        seat = self._context.seats[action.lane, action.segment + on]
+        seat.arrivals.append(self._received(step))
+
+    def _received(self, step: Step) -> Arrival:
+        """Wait for a transfer across a cut, and record its row."""
+        arrival = self._context.exchange.receive(self._key(VALUES, step, step.peer))
+        end_s = max(arrival.sent_s, arrival.arrived_s)
+        self._add_row(f"{step.peer}>{self._program.device}", step.action, arrival.sent_s, end_s, arrival.size_bytes)
+        return arrival
+
+    def _run(self, step: Step) -> None:
+        seat = self._context.seats[step.action.lane, step.action.segment]
+        (self._forward if step.action.letter == FORWARD else self._backward)(seat, step.action)
+
+    def _forward(self, seat: TrainingSeat, action: Action) -> None:
         context, micro_batch = self._context, action.micro_batch
-        held = self._held.pop(micro_batch)
-        gradients = {} if self._assignment.is_last else self._output_gradients(micro_batch)
+        values = seat.take_inputs(micro_batch)
+        first, _ = seat.seat.span
+        seed = lane_seed(context.plan, seat.seat.lane, context.seed)
+        draws = DrawContext(seed, context.exchange.round, micro_batch, first, context.plan.micro_batch_samples)
         start_s = context.exchange.now_s()
         with context.throttle.throttled():
+            outputs = seat.runner.run(values, seat.seat.samples, draws)
+            loss = self._mean_loss_share(seat, outputs, micro_batch) if seat.seat.is_last else None
+        self._record_action(action, start_s, self._synchronized_now_s(seat))
+        seat.held[micro_batch] = MicroBatchState(values, outputs, loss)
+
+    def _backward(self, seat: TrainingSeat, action: Action) -> None:
+        held = seat.held[action.micro_batch]
+        gradients = {} if seat.seat.is_last else seat.take_output_gradients()
+        start_s = self._context.exchange.now_s()
+        with self._context.throttle.throttled():
             if held.loss is not None:
                 if held.loss.requires_grad:
                     held.loss.backward()
@@ -172,103 +156,118 @@ class RoundRunner:
                 reached = [n for n in gradients if held.outputs[n].requires_grad]
                 if reached:
                     torch.autograd.backward([held.outputs[n] for n in reached], [gradients[n] for n in reached])
-        self._record_action(action, start_s, self._synchronized_now_s())
-        first, _ = self._assignment.span
-        for transfer in self._assignment.incoming:
-            part: Values = {}
-            for number, value in held.inputs.items():
-                if value.grad is not None and (self._is_batched(number) or transfer.carries_shared):
-                    whole = value.grad
-                    part[number] = (
-                        whole[transfer.first - first : transfer.end - first] if self._is_batched(number) else whole
-                    )
-            key = TransferKey(
-                "gradients", context.exchange.round, self._assignment.index - 1, micro_batch, self._assignment.device
-            )
-            context.exchange.send(transfer.source, key, part)
+        held.loss, held.outputs = None, {}  # frees the graph before anything is sent
+        self._record_action(action, start_s, self._synchronized_now_s(seat))
 
-    def _inputs(self, micro_batch: int) -> Values:
-        """Return the forward's inputs, detached; values that carry a gradient become autograd leaves."""
-        context, assignment, graph = self._context, self._assignment, self._context.segment_runner.graph
-        if assignment.is_first:
-            given = context.batches.inputs(micro_batch, assignment.span)
-            return {number: given[name] for name, number in graph.inputs.items() if name in given}
-        arrivals = [self._receive("values", t.source, micro_batch) for t in assignment.incoming]
-        values: Values = {}
-        for number in context.segment_runner.input_values:
-            parts = [a.tensors[number] for a in arrivals if number in a.tensors]
-            joined = torch.cat(parts) if self._is_batched(number) and len(parts) > 1 else parts[0]
-            values[number] = joined.requires_grad_(True) if graph.value(number).gradient else joined
-        return values
+    def _send(self, step: Step) -> None:
+        seat, action = self._context.seats[step.action.lane, step.action.segment], step.action
+        if action.letter == REDUCE:
+            ends = (action.segment, action.micro_batch)
+            shared = shared_gradients(seat.tied, ends, seat.optimizer.gradients())
+            self._context.exchange.send(step.peer, self._key(TIED, step, self._program.device), shared)
+            return
+        held = seat.held[action.micro_batch]
+        if action.letter == FORWARD:
+            whole = held.outputs
+        else:
+            whole = {number: value.grad for number, value in held.inputs.items() if value.grad is not None}
+        part = seat.samples_of(whole, step.first, step.end, step.shared)
+        self._context.exchange.send(step.peer, self._key(VALUES, step, self._program.device), part)
 
-    def _output_gradients(self, micro_batch: int) -> Values:
-        """Return the gradients of the sent values: rows are concatenated, gradients of unbatched values are summed."""
-        arrivals = [self._receive("gradients", t.target, micro_batch) for t in self._assignment.outgoing]
-        found: Values = {}
-        for number in self._gradient_values:
-            parts = [a.tensors[number] for a in arrivals if number in a.tensors]
-            if not parts:
-                continue
-            if self._is_batched(number):
-                found[number] = torch.cat(parts) if len(parts) > 1 else parts[0]
-            else:
-                found[number] = torch.stack(parts).sum(0) if len(parts) > 1 else parts[0]
-        return found
-
-    def _receive(self, kind: str, sender: str, micro_batch: int) -> Arrival:
-        exchange, assignment = self._context.exchange, self._assignment
-        arrival = exchange.receive(TransferKey(kind, exchange.round, assignment.index, micro_batch, sender))
-        source = assignment.index - 1 if kind == "values" else assignment.index + 1
-        letter = FORWARD if kind == "values" else BACKWARD
-        action = Action(lane=assignment.lane.name, segment=source, letter=letter, micro_batch=micro_batch)
-        end_s = max(arrival.sent_s, arrival.arrived_s)
-        self._add_row(f"{sender}>{assignment.device}", action, arrival.sent_s, end_s, arrival.size_bytes)
-        return arrival
-
-    def _mean_loss_share(self, outputs: Values, micro_batch: int) -> torch.Tensor:
-        """Return the summed loss of this device's targets divided by the number of targets in the whole batch."""
-        context = self._context
-        labels = context.batches.labels(micro_batch, self._assignment.span)
-        summed = loss_sum(outputs[context.segment_runner.graph.output], labels, context.batches.task)
-        loss = summed / max(1, context.batches.targets)
-        self._result.loss += float(loss.detach())
+    def _mean_loss_share(
+        self, seat: TrainingSeat, outputs: Mapping[int, torch.Tensor], micro_batch: int
+    ) -> torch.Tensor:
+        """Return the summed loss of the seat's targets divided by the number of targets in the lane's batch."""
+        labels = seat.batches.labels(micro_batch, seat.seat.span)
+        summed = loss_sum(outputs[seat.runner.graph.output], labels, seat.batches.task)
+        loss = summed / max(1, seat.batches.targets)
+        seat.loss += float(loss.detach())
         return loss
 
-    def _reduce(self) -> None:
-        context, assignment = self._context, self._assignment
-        group = assignment.segment.devices
+    def _reduce(self, step: Step) -> None:
+        context, action = self._context, step.action
+        seat = context.seats[action.lane, action.segment]
+        assert seat.bucket is not None, "a group of several devices has a bucket"
         start_s = context.exchange.now_s()
-        if self._bucket is not None:
-            with context.throttle.throttled():
-                self._bucket.add_extras(assignment.samples / self._plan.micro_batch_samples)
-            began_s = ring_all_reduce(context.exchange, group, assignment.device, assignment.index, self._bucket.flat)
-            self._bucket.unpack()
-            start_s = max(start_s, began_s)
-        shares = any(assignment.index in segments for segments in context.tied.values())
-        if shares:
-            grads = context.optimizer.gradients()
-            sum_tied(context.exchange, assignment.lane, assignment.device, context.tied, grads)
-            context.optimizer.set_gradients(grads)
-        if len(group) > 1 or shares:
-            action = Action(lane=assignment.lane.name, segment=assignment.index, letter=REDUCE, micro_batch=0)
-            self._record_action(action, start_s, context.exchange.now_s())
+        with context.throttle.throttled():
+            seat.bucket.add_extras(seat.seat.samples / context.plan.micro_batch_samples)
+        began_s = ring_all_reduce(
+            context.exchange, step.peers, self._key(RING, step, self._program.device), seat.bucket.flat
+        )
+        seat.bucket.unpack()
+        self._record_action(action, max(start_s, began_s), context.exchange.now_s())
 
-    def _synchronized_now_s(self) -> float:
+    def _tie(self, step: Step) -> None:
+        seat = self._context.seats[step.action.lane, step.action.segment]
+        start_s = self._context.exchange.now_s()
+        terms = {segment: arrival.tensors for segment, arrival in seat.terms.items()}
+        own = seat.optimizer.gradients()
+        seat.optimizer.set_gradients(add_terms(seat.tied, step.action.segment, own, terms))
+        if len(seat.seat.segment.devices) == 1:
+            self._record_action(step.action, start_s, self._context.exchange.now_s())
+
+    def _hand(self, step: Step) -> None:
+        """Send parameters to one seat."""
+        held = self._context.collector if step.action.letter == UPDATE else self._context.averager
+        assert held is not None, "only a collector or an averaging device hands out parameters"
+        tensors = held.state_of(step.action.lane, step.action.segment)
+        key = self._key(steps.HAND, step, self._program.device)
+        self._context.exchange.send(step.peer, key, tensors)
+
+    def _pull(self, step: Step) -> None:
+        """Receive the seat's parameters."""
+        seat = self._context.seats[step.action.lane, step.action.segment]
+        arrival = self._exchange_arrival(steps.HAND, step)
+        pull_state(seat, arrival.tensors)
+
+    def _push(self, step: Step) -> None:
+        """Send the seat's gradients to the collector, or its state to the device that averages."""
+        seat = self._context.seats[step.action.lane, step.action.segment]
+        tensors = trainable_state(seat) if step.action.letter == AVERAGE else push_state(seat)
+        self._context.exchange.send(step.peer, self._key(steps.PUSH, step, self._program.device), tensors)
+
+    def _collect(self, step: Step) -> None:
+        """Receive a seat's gradients, or its state to average."""
+        hub = self._context.collector if step.action.letter == UPDATE else self._context.averager
+        assert hub is not None, "only a collector or an averaging device collects"
+        hub.collect(step.action.lane, self._exchange_arrival(steps.PUSH, step).tensors)
+
+    def _exchange_arrival(self, kind: str, step: Step) -> Arrival:
+        arrival = self._context.exchange.receive(self._key(kind, step, step.peer))
+        if step.peer != self._program.device:
+            link = f"{step.peer}>{self._program.device}"
+            self._add_row(link, step.action, arrival.sent_s, max(arrival.sent_s, arrival.arrived_s), arrival.size_bytes)
+        return arrival
+
+    def _key(self, kind: str, step: Step, sender: str) -> TransferKey:
+        """Return the key of a transfer, which both ends derive from the same action."""
+        action = step.action
+        name = kind if kind in (RING, TIED) else f"{kind}-{action.letter}"
+        return TransferKey(name, self._context.exchange.round, action.lane, action.segment, action.micro_batch, sender)
+
+    def _synchronized_now_s(self, seat: TrainingSeat) -> float:
         """Return the time after the device's asynchronous kernels have ended."""
-        if self._context.segment_runner.device.type == "cuda":
-            torch.cuda.synchronize(self._context.segment_runner.device)
+        if seat.runner.device.type == "cuda":
+            torch.cuda.synchronize(seat.runner.device)
         return self._context.exchange.now_s()
-
-    def _is_batched(self, number: int) -> bool:
-        return bool(self._context.segment_runner.graph.batched(number))
 
     def _record_action(self, action: Action, start_s: float, end_s: float) -> None:
         """Add a row; clamp negative durations, which clock skew between devices can cause."""
-        self._add_row(self._assignment.device, action, start_s, max(start_s, end_s), 0)
+        self._add_row(self._program.device, action, start_s, max(start_s, end_s), 0)
 
     def _add_row(self, device: str, action: Action, start_s: float, end_s: float, size_bytes: int) -> None:
-        short = f"{action.segment}{action.letter}{action.micro_batch}"
-        spelled = f"{action.lane}/{short}"
         self._result.rows.append(
-            TimelineRow(device=device, lane=action.lane, action=spelled, start_s=start_s, end_s=end_s, bytes=size_bytes)
+            TimelineRow(
+                device=device, lane=action.lane, action=str(action), start_s=start_s, end_s=end_s, bytes=size_bytes
+            )
         )
+
+
+def _last_uses(program: DeviceProgram) -> set[int]:
+    """Return the numbers of the steps after which a micro-batch's state on its seat is needed no more."""
+    last = {
+        step.action: number
+        for number, step in enumerate(program.round)
+        if step.action.letter == BACKWARD and step.kind in (steps.RUN, steps.SEND)
+    }
+    return set(last.values())

@@ -20,6 +20,7 @@ import threading
 import time
 import traceback
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,28 +28,23 @@ import torch
 
 from fleetune import filesystem
 from fleetune.contracts import json_io
+from fleetune.contracts.metrics import TimelineRow
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.launching.process_limits import OUT_OF_MEMORY_EXIT_CODE, CpuThrottle, is_out_of_memory
 from fleetune.links.authentication import KeyPair
 from fleetune.links.endpoint import Endpoint, Listen
-from fleetune.models.graph import parse_graph
-from fleetune.models.init_weights import INIT_WEIGHTS
 from fleetune.models.process_memory import peak_memory_bytes
-from fleetune.models.segment import SegmentRunner
-from fleetune.models.skeleton import base_skeleton, saved_configuration, skeleton
-from fleetune.models.source import source_folder
-from fleetune.models.units import tied_parameters_by_unit
-from fleetune.models.weights import WeightReader
-from fleetune.training.assignment import assignment_of, peers_of
-from fleetune.training.checkpoints import SAVE, checkpoint_folder, delete_checkpoint, restore_segment
+from fleetune.program import DeviceProgram
+from fleetune.training.assignment import averages_after
+from fleetune.training.checkpoints import SAVE, checkpoint_folder, delete_checkpoint
 from fleetune.training.committed_state import CommittedState
 from fleetune.training.exchange import Exchange, Stopped
-from fleetune.training.gradients import gradient_norms, pack_norms, tied_holders
+from fleetune.training.gradients import gradient_norms, pack_norms
 from fleetune.training.liveness import COMPUTING, SAVING, Heartbeat
 from fleetune.training.measurements import encode_rows
-from fleetune.training.optimizer import NamedOptimizer
-from fleetune.training.rounds import Batches, RoundContext, RoundResult, RoundRunner
+from fleetune.training.rounds import RoundContext, RoundResult, RoundRunner
 from fleetune.training.task import COORDINATOR, WorkerKeys, WorkerTask
+from fleetune.training.worker_state import ModelDescription, load_state
 
 EXIT_DELAY_S = 0.5
 KEPT_CHECKPOINTS = 2
@@ -78,10 +74,12 @@ def _serve(task: WorkerTask, endpoint: Endpoint, allowed: dict[str, bytes]) -> i
     try:
         exchange.send_control("hello", {"address": endpoint.address, "pid": os.getpid()})
         with beat.running():
+            described = ModelDescription(task)
+            program = described.program()
             addresses = exchange.recv_control("welcome").header["addresses"]
-            for peer in peers_of(task.plan, task.device):
+            for peer in program.peers:
                 endpoint.connect(peer, addresses[peer], allowed[peer])
-            _Worker(task, exchange, endpoint, beat).run()
+            _Worker(task, _Links(exchange, endpoint, beat), described, program).run()
         return 0
     except Stopped:
         return 0
@@ -99,41 +97,37 @@ def _serve(task: WorkerTask, endpoint: Endpoint, allowed: dict[str, bytes]) -> i
         return code
 
 
-class _Worker:
-    """Holds the device's units, data and optimizer, and runs the loop over rounds."""
+@dataclass(frozen=True, slots=True)
+class _Links:
+    """The worker's connections."""
 
-    def __init__(self, task: WorkerTask, exchange: Exchange, endpoint: Endpoint, beat: Heartbeat) -> None:
-        self._task, self._exchange, self._endpoint, self._beat = task, exchange, endpoint, beat
+    exchange: Exchange
+    endpoint: Endpoint
+    beat: Heartbeat
+
+
+class _Worker:
+    """Holds the device's seats, and runs the loop over rounds."""
+
+    def __init__(self, task: WorkerTask, links: _Links, described: ModelDescription, program: DeviceProgram) -> None:
+        self._task, self._exchange, self._endpoint, self._beat = task, links.exchange, links.endpoint, links.beat
         self._device = torch.device(task.accelerator)
-        self._assignment = assignment_of(task.plan, task.device)
-        folder = Path(task.model_folder)
-        graph = parse_graph((folder / "graph.json").read_bytes(), "graph.json")
-        config = saved_configuration(folder / "model")
-        module = skeleton(config, task.model)
-        tied = tied_parameters_by_unit(graph, module)
-        self._parameter_order = {name: index for index, (name, _) in enumerate(module.named_parameters())}
-        self._segment = SegmentRunner(graph, self._assignment.segment.units, module, self._device)
-        self._segment.load(
-            WeightReader(base_skeleton(config, task.model), source_folder(task.model), folder / INIT_WEIGHTS)
-        )
-        self._segment.train()
-        self._optimizer = NamedOptimizer(self._segment.parameters, task.training)
+        self._parameter_order = {name: index for index, name in enumerate(described.trainable)}
+        self._held = load_state(task, described)
         self._throttle = CpuThrottle(task.cores)
-        if task.state is not None:
-            restore_segment(Path(task.state), self._segment, self._optimizer)
-        self._state = CommittedState(self._segment, self._optimizer, task.first_round)
-        self._tied = tied_holders(tied, self._assignment.lane)
+        self._state = CommittedState(self._held.shards, task.first_round)
         self._sent_before: dict[str, int] = {}
         self._saved: list[int] = []
         context = RoundContext(
-            segment_runner=self._segment,
-            exchange=exchange,
-            batches=Batches(Path(task.data_folder), task.plan, task.seed, self._device),
-            optimizer=self._optimizer,
+            plan=task.plan,
+            seed=task.seed,
+            seats=self._held.seats,
+            exchange=links.exchange,
             throttle=self._throttle,
-            tied=self._tied,
+            collector=self._held.collector,
+            averager=self._held.averager,
         )
-        self._rounds = RoundRunner(task.plan, self._assignment, context, task.seed)
+        self._rounds = RoundRunner(program, context)
 
     def run(self) -> None:
         """Run rounds until the coordinator says stop."""
@@ -141,46 +135,73 @@ class _Worker:
         self._exchange.send_control("loaded", {})
         self._exchange.recv_control("begin")
         self._beat.doing = COMPUTING
+        averaged: list[TimelineRow] = []
         for round in range(self._task.first_round, self._task.training.rounds):
             work = self._rounds.run(round)
-            if not math.isfinite(work.loss):
+            work.rows[:0] = averaged
+            bad = next((loss for loss in work.losses.values() if not math.isfinite(loss)), None)
+            if bad is not None:
                 raise Refused(
-                    f"training: round {round} has a loss of {work.loss}; choose a smaller learning_rate, or clip_norm"
+                    f"training: round {round} has a loss of {bad}; choose a smaller learning_rate, or clip_norm"
                 )
             self._report(round, work)
             commit = self._wait_for_commit(round)
             while len(self._saved) > KEPT_CHECKPOINTS:  # the newest is complete: it was collected before this commit
                 delete_checkpoint(checkpoint_folder(Path(self._task.work), self._saved.pop(0)))
             with self._throttle.throttled(), self._state.advance():
-                self._rounds.commit(round, float(commit["scale"]))
-            if commit["checkpoint"] and self._assignment.is_leader:
+                self._rounds.commit(round, {lane: float(scale) for lane, scale in commit["scales"].items()})
+                averages = averages_after(self._task.plan, round, self._task.training.rounds)
+                averaged = self._rounds.average() if averages else []
+            if commit["checkpoint"] and self._held.shards:
                 self._save(round + 1)
         self._exchange.recv_control("nothing but stop")
 
     def _report(self, round: int, work: RoundResult) -> None:
-        """Report the round's loss, gradient norms, memory, bytes and timeline rows to the coordinator."""
-        with self._throttle.throttled():
-            norms = gradient_norms(self._optimizer.gradients(), round)
+        """Report the round's losses, gradient norms, memory, bytes and timeline rows to the coordinator."""
         header = {
             "round": round,
-            "loss": work.loss,
-            "norms": pack_norms(self._norms_to_report(norms), self._parameter_order),
+            "losses": work.losses,
+            "norms": self._norms(round),
             "peak_memory_bytes": peak_memory_bytes(self._device),
             "sent_bytes": self._bytes_sent(),
         }
         self._exchange.send_control("ready", header, encode_rows(work.rows))
 
+    def _norms(self, round: int) -> dict[str, dict[str, Any]]:
+        """Return the packed norms of all gradients that this device steps, by lane; Refused if one is not finite.
+
+        Only those that clipping needs are packed: each group's leader reports, and of a weight that several segments
+        share the first of them. A collector reports what it has summed, as the first lane's.
+        """
+        found: dict[str, dict[str, torch.Tensor]] = {}
+        with self._throttle.throttled():
+            for each in self._held.seats.values():
+                norms = gradient_norms(each.optimizer.gradients(), round)
+                if each.seat.is_leader and not self._task.plan.collector:
+                    mine = {
+                        n: norm
+                        for n, norm in norms.items()
+                        if each.tied.get(n, (each.seat.index,))[0] == each.seat.index
+                    }
+                    found.setdefault(each.seat.lane.name, {}).update(mine)
+            if self._held.collector is not None:
+                gradients = self._held.collector.optimizer.gradients()
+                found[self._task.plan.lanes[0].name] = gradient_norms(gradients, round)
+        if self._task.training.clip_norm is None:
+            return {}
+        return {lane: pack_norms(norms, self._parameter_order) for lane, norms in found.items()}
+
     def _save(self, done: int) -> None:
-        """Write this segment's shard of the checkpoint after `done` rounds and report its digest."""
+        """Write this device's shards of the checkpoint after `done` rounds and report their digests."""
         self._beat.doing = SAVING
         self._write(done)
         self._beat.doing = COMPUTING
         self._saved.append(done)
 
     def _write(self, done: int) -> None:
-        folder = checkpoint_folder(Path(self._task.work), done)
-        file, digest = self._state.write(folder, f"segment-{self._assignment.index}", done)
-        self._exchange.send_control("saved", {"round": done, "file": file, **json_io.dump(digest)})
+        written = self._state.write(checkpoint_folder(Path(self._task.work), done), done)
+        shards = [{"file": shard.file, **json_io.dump(shard.digest)} for shard in written]
+        self._exchange.send_control("saved", {"round": done, "shards": shards})
 
     def _save_on_request(self) -> None:
         """Write the state whenever the coordinator asks for it, whatever the running round waits for or computes."""
@@ -199,16 +220,6 @@ class _Worker:
             header = self._exchange.recv_control("commit").header
             if header["round"] == round:
                 return header
-
-    def _norms_to_report(self, norms: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the norms that this device reports for clipping.
-
-        The leader reports for its group, and the first segment that holds a shared weight reports that weight.
-        """
-        if self._task.training.clip_norm is None or not self._assignment.is_leader:
-            return {}
-        mine = {name for name in norms if self._tied.get(name, (self._assignment.index,))[0] == self._assignment.index}
-        return {name: norm for name, norm in norms.items() if name in mine}
 
     def _bytes_sent(self) -> dict[str, int]:
         """Return the bytes sent to each worker since the last call."""

@@ -26,7 +26,7 @@ from fleetune.links.endpoint import Endpoint, Listen
 from fleetune.links.message import Message, Received
 from fleetune.models.source import local_folders, with_local_source
 from fleetune.monitoring import EventLog
-from fleetune.training.assignment import assignment_of
+from fleetune.program import seats_of
 from fleetune.training.checkpoints import CHECKPOINTS, StoredCheckpoint
 from fleetune.training.exchange import BEAT_ACK, COORDINATOR_ALIVE
 from fleetune.training.liveness import LOADING_S, Fault, Liveness, PeriodicThread
@@ -271,12 +271,11 @@ class WorkerGroup:
 
     def _out_of_memory(self, device: str, used: str) -> Infeasible:
         """Return the error that names the device's memory, its use and the need by its profile."""
-        task, assignment = self._task, assignment_of(self._task.plan.plan, device)
+        task, seats = self._task, ", ".join(map(str, seats_of(self._task.plan.plan, device))) or "no segment"
         needed = Clock(task.fleet, task.profile).memory_bytes(task.plan.plan, device)
         why = (
-            f"ran out of its {gigabytes(task.fleet.device(device).memory_bytes)}{used} while training segment "
-            f"{assignment.index} ({len(assignment.segment.units)} units): by its profile it needs "
-            f"{gigabytes(needed)}; "
+            f"ran out of its {gigabytes(task.fleet.device(device).memory_bytes)}{used} while training {seats}: by its "
+            f"profile it needs {gigabytes(needed)}; "
             "lower training.micro_batch_samples, give it more memory or leave it out"
         )
         self._events.lost(device, why)

@@ -8,7 +8,7 @@ from hypothesis import given
 
 from fleetune.contracts.plan import Gate, Lane, LinkUse, Plan, Segment, Share
 from fleetune.errors import Refused
-from fleetune.training.assignment import SampleTransfer, assignment_of, peers_of, sample_transfers
+from fleetune.program import lower, sample_transfers, seats_of
 from fleetune.training.coordinator import validate_supported
 from fleetune.training.gradients import tied_holders
 from tests.clock import fleets, ticks
@@ -85,28 +85,26 @@ PLAN = Plan(
 )
 
 
-def test_an_assignment_has_the_devices_segment_samples_and_neighbours() -> None:
-    """First, middle and last segment have the right samples, neighbours and leaders."""
-    b, c, e = (assignment_of(PLAN, device) for device in "bce")
+def test_a_seat_has_its_segment_and_samples() -> None:
+    """First, middle and last segment have the right samples and leaders."""
+    b, c, e = (next(seats_of(PLAN, device)) for device in "bce")
     assert (b.index, b.span, b.samples, b.is_first, b.is_last, b.is_leader) == (0, (3, 4), 1, True, False, False)
-    assert b.incoming == () and b.outgoing == (SampleTransfer("b", "c", 3, 4, False),)
-    assert c.incoming == (SampleTransfer("a", "c", 0, 3, True), SampleTransfer("b", "c", 3, 4, False)) and c.is_leader
-    assert c.outgoing == (SampleTransfer("c", "d", 0, 2, True), SampleTransfer("c", "e", 2, 4, True))
+    assert c.is_leader and (c.is_first, c.is_last) == (False, False)
     assert (e.index, e.span, e.is_first, e.is_last) == (2, (2, 4), False, True)
-    assert e.segment.units == ("u3", "u4") and e.outgoing == ()
+    assert e.segment.units == ("u3", "u4")
 
 
-def test_peers_are_all_other_devices_of_the_lane() -> None:
-    """The peers of a device are all others of its lane, neighbours first."""
-    assert peers_of(PLAN, "b")[:2] == ("c", "a")
-    assert all(set(peers_of(PLAN, d)) == set("abcde") - {d} for d in "abcde")
-    assert all(len(peers_of(PLAN, d)) == 4 for d in "abcde")
+def test_peers_are_those_that_a_device_exchanges_tensors_with() -> None:
+    """The peers of a device are its neighbours across cuts, its group, and the holders of weights that it shares."""
+    assert [lower(PLAN).of(device).peers for device in "abc"] == [("c", "b"), ("c", "a"), ("a", "b", "d", "e")]
+    tied = {"u0": ("w",), "u4": ("w",)}
+    assert [set(lower(PLAN, tied=tied).of(device).peers) for device in "abc"] == [{*"cbd"}, {*"cae"}, {*"abde"}]
 
 
 def test_a_device_without_a_part_is_refused() -> None:
     """The refusal names the devices that have a part."""
     with pytest.raises(Refused, match="device 'f' has no part in it; devices with a part are a, b, c, d, e"):
-        assignment_of(PLAN, "f")
+        lower(PLAN).of("f")
 
 
 def test_weights_held_by_one_segment_are_not_exchanged() -> None:

@@ -23,7 +23,7 @@ from fleetune.training.checkpoints import (
     copy_state,
     drop_incomplete,
     mark_complete,
-    restore_segment,
+    restore,
     trained_tensors,
     write_shard,
 )
@@ -152,7 +152,7 @@ def test_a_checkpoint_loads_under_another_plan(ready: Recorded, tmp_path: Path) 
     for units in (ready.units[:1], ready.units[1:4], ready.units[4:]):
         segment, control = ready.segment(units), ready.segment(units)
         updates, expected = NamedOptimizer(segment.parameters, ADAMW), moved(control)
-        restore_segment(found[0], segment, updates)
+        restore(found[0], segment, updates)
         for held, other in ((segment, updates), (control, expected)):
             for parameter in held.parameters.values():
                 parameter.grad = torch.ones_like(parameter)
@@ -234,7 +234,7 @@ def test_restore_and_export_verify_the_shards_again(damage: str, ready: Recorded
     before = {n: t.detach().clone() for n, t in (*segment.parameters.items(), *segment.buffers.items())}
     DAMAGES[damage][0](folder)
     with pytest.raises(TryAgain, match=r"segment-\d\.safetensors .*; run again to go on from the checkpoint before"):
-        restore_segment(folder, segment, NamedOptimizer(segment.parameters, ADAMW))
+        restore(folder, segment, NamedOptimizer(segment.parameters, ADAMW))
     assert all(torch.equal(t, before[n]) for n, t in (*segment.parameters.items(), *segment.buffers.items()))
     with pytest.raises(TryAgain, match="run again to go on from the checkpoint before"):
         trained_tensors(folder)
@@ -274,7 +274,7 @@ def test_a_checkpoint_that_lacks_a_tensor_is_not_half_restored(ready: Recorded, 
     mark_complete(tmp_path, 1, {file: digest}, "", None)
     whole = ready.segment(ready.units)
     with pytest.raises(TryAgain, match=r"round-000001: holds no \S+ \(\d+ tensor\(s\) in all\)"):
-        restore_segment(checkpoint_folder(tmp_path, 1), whole, NamedOptimizer(whole.parameters, ADAMW))
+        restore(checkpoint_folder(tmp_path, 1), whole, NamedOptimizer(whole.parameters, ADAMW))
 
 
 def test_the_two_newest_complete_checkpoints_are_kept(ready: Recorded, tmp_path: Path) -> None:

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from fleetune.contracts.plan import Lane, Segment, Share
+from fleetune.contracts.plan import Lane, Plan, Segment, Share
 from fleetune.errors import Refused
 from fleetune.links.authentication import new_key_pair
 from fleetune.links.endpoint import Endpoint, Listen
 from fleetune.links.message import Message
+from fleetune.program import lower
 from fleetune.training.exchange import Exchange, Stopped, TransferKey, join_pieces, split_into_pieces
-from fleetune.training.gradients import ring_all_reduce, sum_tied
+from fleetune.training.gradients import add_terms, ring_all_reduce, shared_gradients
 
 COORDINATOR = "coordinator"
 NAMES = (COORDINATOR, "a", "b", "c", "d", "e")
@@ -68,7 +69,7 @@ def test_a_ring_all_reduce_gives_all_members_the_same_bits(members: int) -> None
         for round, size in enumerate(sizes):
             exchange.start_round(round)
             flat = values(name, size, round)
-            ring_all_reduce(exchange, group, name, 4, flat)
+            ring_all_reduce(exchange, group, TransferKey("ring", round, "main", 4, 0, name), flat)
             found.append(flat)
         return found
 
@@ -91,6 +92,25 @@ def lane(*groups: str) -> Lane:
         for n, group in enumerate(groups)
     )
     return Lane(name="main", segments=segments)
+
+
+def sum_shared(
+    exchange: Exchange, lane: Lane, device: str, holders: dict[str, tuple[int, ...]], grads: dict[str, torch.Tensor]
+) -> None:
+    """Do what a device's program says about shared weights; `grads` gets the sums."""
+    plan = Plan(strategy="test", micro_batch_samples=12, micro_batches=1, lanes=(lane,))
+    tied = {f"u{n}": [name for name, held in holders.items() if n in held] for n in range(len(lane.segments))}
+    terms: dict[int, dict[str, torch.Tensor]] = {}
+    for step in lower(plan, tied=tied).of(device).round:
+        ends = step.action.segment, step.action.micro_batch
+        sender = device if step.kind == "send" else step.peers[0]
+        key = TransferKey("tied", exchange.round, lane.name, *ends, sender)
+        if step.action.letter == "R" and step.kind == "send":
+            exchange.send(step.peer, key, shared_gradients(holders, ends, grads))
+        elif step.action.letter == "R" and step.kind == "receive":
+            terms[step.action.segment] = exchange.receive(key).tensors
+        elif step.kind == "tie":
+            grads.update(add_terms(holders, step.action.segment, dict(grads), terms))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +139,7 @@ def test_holders_of_a_tied_weight_sum_their_gradients(
         own = next(i for i, group in enumerate(groups) if device in group)
         grads = {name: gradient(own, name) for name, segments in holders.items() if own in segments}
         grads["alone"] = torch.ones(3)
-        sum_tied(exchange, made, device, holders, grads)
+        sum_shared(exchange, made, device, holders, grads)
         return grads
 
     results = together(tuple("".join(groups)), work)
@@ -141,7 +161,7 @@ def test_a_shared_weight_has_a_gradient_where_any_holders_loss_reaches_it() -> N
 
     def work(device: str, exchange: Exchange) -> dict[str, torch.Tensor]:
         grads = {"half": values("half"[0], 6)} if device in groups[1] else {}
-        sum_tied(exchange, lane(*groups), device, holders, grads)
+        sum_shared(exchange, lane(*groups), device, holders, grads)
         return grads
 
     for grads in together(tuple("".join(groups)), work).values():
@@ -166,15 +186,15 @@ def test_tensors_arrive_as_they_were_sent(limit_bytes: int) -> None:
 
     Bug: a tensor above 1 GiB was refused in the middle of a run; tensors larger than a message are sent in pieces.
     """
-    key = TransferKey("values", 3, 1, 2, "a")
+    key = TransferKey("values", 3, "main", 1, 2, "a")
 
     def work(name: str, exchange: Exchange) -> Any:
         exchange.start_round(3)
         if name == "a":
             exchange.send("b", key, dict(enumerate(KINDS)))
-            return exchange.receive(TransferKey("thanks", 3, 0, 0, "b"))
+            return exchange.receive(TransferKey("thanks", 3, "main", 0, 0, "b"))
         arrival = exchange.receive(key)
-        exchange.send("a", TransferKey("thanks", 3, 0, 0, "b"), {})
+        exchange.send("a", TransferKey("thanks", 3, "main", 0, 0, "b"), {})
         return arrival
 
     arrival = together(("a", "b"), work, listen=Listen(max_message_bytes=limit_bytes))["b"]
@@ -197,8 +217,8 @@ def listening(revision: int = 2, round: int = 5) -> Iterator[tuple[Endpoint, End
 
 def header(**changes: Any) -> dict[str, Any]:
     """Return a header that describes three floats of round 5."""
-    plain = {"revision": 2, "round": 5, "segment": 1, "step": 0, "tensors": [[7, "float32", [3]]], "sent_s": 0.0}
-    return {**plain, **changes}
+    plain = {"revision": 2, "round": 5, "lane": "main", "segment": 1, "step": 0, "sent_s": 0.0}
+    return {**plain, "tensors": [[7, "float32", [3]]], **changes}
 
 
 PART = torch.ones(3).numpy().tobytes()
@@ -211,7 +231,7 @@ def test_stale_messages_are_dropped() -> None:
         for changes in ({"round": 4}, {"revision": 1}, {"revision": 3}, {"round": 4, "tensors": "garbage"}):
             peer.send("b", Message("values", header(**changes), (zeros,)))
         peer.send("b", Message("values", header(), (PART,)))
-        arrival = exchange.receive(TransferKey("values", 5, 1, 0, "a"))
+        arrival = exchange.receive(TransferKey("values", 5, "main", 1, 0, "a"))
         assert torch.equal(arrival.tensors[7], torch.ones(3))
         assert exchange._arrived == {}
 
@@ -221,11 +241,11 @@ def test_early_messages_are_kept_for_their_round() -> None:
     with listening() as (_, peer, exchange):
         for round, step in ((6, 0), (5, 1), (5, 0)):
             peer.send("b", Message("values", header(round=round, step=step), (PART,)))
-        exchange.receive(TransferKey("values", 5, 1, 0, "a"))
+        exchange.receive(TransferKey("values", 5, "main", 1, 0, "a"))
         assert {(key.round, key.step) for key in exchange._arrived} == {(6, 0), (5, 1)}
         exchange.start_round(6)
         assert {(key.round, key.step) for key in exchange._arrived} == {(6, 0)}
-        exchange.receive(TransferKey("values", 6, 1, 0, "a"))
+        exchange.receive(TransferKey("values", 6, "main", 1, 0, "a"))
 
 
 @pytest.mark.parametrize(
@@ -237,7 +257,8 @@ def test_early_messages_are_kept_for_their_round() -> None:
         {"tensors": [[7, "object", [3]]]},
         {"tensors": [[7, ["float32"], [3]]]},
         {"tensors": [[7, "float64", [3]]]},
-        {"tensors": [["x", "float32", [3]]]},
+        {"tensors": [[7.5, "float32", [3]]]},
+        {"tensors": [[None, "float32", [3]]]},
         {"tensors": [[7, "float32"]]},
         {"tensors": [[7, "float32", "three"]]},
         {"tensors": None},
@@ -258,7 +279,7 @@ def test_a_malformed_message_is_named(changes: dict[str, Any]) -> None:
     with listening() as (_, peer, exchange):
         peer.send("b", Message("values", header(**changes), (PART,)))
         with pytest.raises(Refused, match="^a sent a 'values' that does not describe its tensors"):
-            exchange.receive(TransferKey("values", 5, 1, 0, "a"))
+            exchange.receive(TransferKey("values", 5, "main", 1, 0, "a"))
 
 
 def test_pieces_of_other_sizes_than_described_are_malformed() -> None:
@@ -268,10 +289,10 @@ def test_pieces_of_other_sizes_than_described_are_malformed() -> None:
         peer.send("b", Message("values", huge, (PART,)))
         peer.send("b", Message("values", {**huge, "piece": [1, 2]}, (PART,)))
         with pytest.raises(Refused, match="24 bytes came"):
-            exchange.receive(TransferKey("values", 5, 1, 0, "a"))
+            exchange.receive(TransferKey("values", 5, "main", 1, 0, "a"))
         peer.send("b", Message("values", header(piece=[0, 2], step=3), (PART,)))
         peer.send("b", Message("values", header(), (PART,)))
-        exchange.receive(TransferKey("values", 5, 1, 0, "a"))
+        exchange.receive(TransferKey("values", 5, "main", 1, 0, "a"))
         assert len(exchange._partial) == 1
         exchange.start_round(6)
         assert exchange._partial == {}
@@ -282,7 +303,7 @@ def test_an_empty_part_with_a_shape_is_malformed() -> None:
     with listening() as (_, peer, exchange):
         peer.send("b", Message("values", header(), (b"",)))
         with pytest.raises(Refused, match="does not describe its tensors"):
-            exchange.receive(TransferKey("values", 5, 1, 0, "a"))
+            exchange.receive(TransferKey("values", 5, "main", 1, 0, "a"))
 
 
 def test_control_messages_are_received_by_kind_and_stop_ends_any_wait() -> None:
@@ -298,7 +319,7 @@ def test_control_messages_are_received_by_kind_and_stop_ends_any_wait() -> None:
             exchange.recv_control("commit")
         coordinator.send("b", Message("stop", {}))
         with pytest.raises(Stopped):
-            exchange.receive(TransferKey("values", 5, 1, 0, "a"))
+            exchange.receive(TransferKey("values", 5, "main", 1, 0, "a"))
 
 
 PARTS = [b"", b"abcdefg", b"h", b"", b"ijklmnop", b"q", b""]

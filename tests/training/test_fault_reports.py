@@ -18,7 +18,7 @@ from tests.training.model_families import BY_NAME, model_request
 from tests.training.runs import Prepared, plan, run_plan
 
 TRAINING = TrainingRequest(rounds=3, batch_samples=24, micro_batch_samples=8, learning_rate=1e-3)
-VALUES = {"revision": 0, "round": 0, "segment": 1, "step": 9, "tensors": [], "sent_s": 0.0}
+VALUES = {"revision": 0, "round": 0, "lane": "main", "segment": 1, "step": 9, "tensors": [], "sent_s": 0.0}
 
 
 def failure_of(folder: Path, **scripts: WorkerScript) -> FleetuneError:
@@ -40,7 +40,7 @@ def waits_for(peer: str) -> WorkerScript:
     """Return a script that waits for values from a peer."""
 
     def waits(worker: FakeWorker) -> None:
-        worker.exchange.receive(TransferKey("values", 0, 1, 0, peer))
+        worker.exchange.receive(TransferKey("values", 0, "main", 1, 0, peer))
 
     return waits
 

@@ -29,7 +29,7 @@ from tests.links.ends import until
 from tests.monitoring.hand_clock import HandClock
 from tests.training.test_exchange import COORDINATOR, PATIENCE_S, connected
 
-VALUES = {"revision": 0, "round": 0, "segment": 1, "step": 0, "tensors": [], "sent_s": 0.0}
+VALUES = {"revision": 0, "round": 0, "lane": "main", "segment": 1, "step": 0, "tensors": [], "sent_s": 0.0}
 
 
 class ConnectedWorker:
@@ -77,7 +77,7 @@ def test_a_beat_carries_the_workers_activity_and_the_peer_it_waits_for(worker: C
     assert worker.next_message().header == {**plain, "progress": 1, "doing": "computing"}
     with ThreadPoolExecutor(1) as pool:
         for key, message in (
-            (TransferKey("values", 0, 1, 0, "a"), lambda: worker.peer.send("b", Message("values", VALUES))),
+            (TransferKey("values", 0, "main", 1, 0, "a"), lambda: worker.peer.send("b", Message("values", VALUES))),
             (None, lambda: worker.coordinator.send("b", Message("commit", {}))),
         ):
             waiting = (

@@ -11,13 +11,15 @@ from fleetune.contracts.plan import Lane, Plan, Segment, Share
 from fleetune.contracts.run_config import TrainingRequest
 from fleetune.launching.process_limits import CpuThrottle
 from fleetune.models import segment as models
-from fleetune.training.assignment import assignment_of
-from fleetune.training.optimizer import BatchNormStatistics, NamedOptimizer
+from fleetune.program import lower, seats_of
+from fleetune.training.optimizer import BatchNormStatistics
 from fleetune.training.rounds import RoundContext, RoundRunner
+from fleetune.training.seat import new_seat
 from tests.models.instances import Recorded, batch, recorded
 from tests.training.model_families import BY_NAME
 
 TRAINING = TrainingRequest(rounds=5, batch_samples=8, micro_batch_samples=4, optimizer="sgd", learning_rate=0.1)
+SCALES = {"main": 1.0}
 
 
 class Alone:
@@ -69,15 +71,16 @@ class Worker:
         self.segment = ready.segment(ready.units)
         self.segment.train()
         self.pictures = Pictures()
+        (seat,) = seats_of(plan)
+        made = new_seat(seat, self.segment, cast(Any, self.pictures), TRAINING, tied={}, collected=False)
         context = RoundContext(
-            segment_runner=self.segment,
+            plan=plan,
+            seed=1,
+            seats={("main", 0): made},
             exchange=cast(Any, Alone()),
-            batches=cast(Any, self.pictures),
-            optimizer=NamedOptimizer(self.segment.parameters, TRAINING),
             throttle=CpuThrottle(None),
-            tied={},
         )
-        self.rounds = RoundRunner(plan, assignment_of(plan, "d0"), context, seed=1)
+        self.rounds = RoundRunner(lower(plan).of("d0"), context)
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return a copy of the state that a checkpoint would hold."""
@@ -104,7 +107,7 @@ def test_a_round_that_is_not_committed_changes_no_state(fails: int, ready: Recor
     worker, control = Worker(ready), Worker(ready)
     for each in (worker, control):
         each.rounds.run(0)
-        each.rounds.commit(0, 1.0)
+        each.rounds.commit(0, SCALES)
     before = worker.state()
     assert any("num_batches_tracked" in name for name in before) and any("running_var" in name for name in before)
     worker.pictures.fails = fails
@@ -116,7 +119,7 @@ def test_a_round_that_is_not_committed_changes_no_state(fails: int, ready: Recor
     worker.pictures.fails = -1
     for each in (worker, control):
         each.rounds.run(1)
-        each.rounds.commit(1, 1.0)
+        each.rounds.commit(1, SCALES)
         assert not same(each.state(), before)
     assert same(worker.state(), control.state())
 
@@ -128,7 +131,7 @@ def test_committed_statistics_are_those_of_the_whole_model(ready: Recorded) -> N
     optimizer = torch.optim.SGD(whole.parameters(), lr=0.1, fused=True)
     for round in range(3):
         worker.rounds.run(round)
-        worker.rounds.commit(round, 1.0)
+        worker.rounds.commit(round, SCALES)
         pictures.start_round(round, True)
         for micro_batch in range(2):
             logits = whole(**pictures.inputs(micro_batch, (0, 4))).logits

@@ -201,10 +201,10 @@ class Slow:
 def test_a_state_is_written_before_or_after_a_commit_and_never_between(tmp_path: Path) -> None:
     """A request during a commit waits for it; one for another round, or after a failed commit, is refused."""
     segment: Any = Slow()
-    state = CommittedState(segment, NamedOptimizer(segment.parameters, TRAINING), 4)
+    state = CommittedState({"s": (segment, NamedOptimizer(segment.parameters, TRAINING))}, 4)
     written: list[object] = []
     with state.advance():
-        thread = threading.Thread(target=lambda: written.append(state.write(tmp_path, "s", 5)))
+        thread = threading.Thread(target=lambda: written.append(state.write(tmp_path, 5)))
         thread.start()
         thread.join(0.2)
         assert thread.is_alive() and not written
@@ -212,8 +212,8 @@ def test_a_state_is_written_before_or_after_a_commit_and_never_between(tmp_path:
     thread.join(END_S)
     assert len(written) == 1
     with pytest.raises(TryAgain, match="asked for the state after 3 rounds, this device has 5"):
-        state.write(tmp_path, "s", 3)
+        state.write(tmp_path, 3)
     with pytest.raises(RuntimeError), state.advance():
         raise RuntimeError("out of memory in the middle")
     with pytest.raises(TryAgain):
-        state.write(tmp_path, "s", 5)
+        state.write(tmp_path, 5)

@@ -1,0 +1,22 @@
+"""A plan as a program: the steps of every device in one round, in order.
+
+`lower` works out who sends what to whom, once for everyone: workers execute the steps, the clock times them, `checks`
+proves that every receive has its send, and reports print them. Steps are data that print and parse back.
+"""
+
+from fleetune.program.lower import lower
+from fleetune.program.seats import Seat, seats_of
+from fleetune.program.steps import DeviceProgram, Program, Step, parse_step
+from fleetune.program.transfers import SampleTransfer, sample_transfers
+
+__all__ = [
+    "DeviceProgram",
+    "Program",
+    "SampleTransfer",
+    "Seat",
+    "Step",
+    "lower",
+    "parse_step",
+    "sample_transfers",
+    "seats_of",
+]

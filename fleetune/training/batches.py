@@ -1,0 +1,91 @@
+"""Samples of each lane: which rows of the data it owns, and the inputs and labels of its micro-batches.
+
+Lanes without data of their own are dealt the rows of the training split, each to one lane; a single lane owns them all.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fleetune.contracts.plan import Lane, Plan
+from fleetune.data.prepared_data import PreparedData, batch_indices
+from fleetune.errors import Refused
+from fleetune.models.loss import count_targets
+
+SEED_STRIDE = 1_000_003
+"""Distance of the seeds of two lanes, which draw batches and dropout masks of their own."""
+
+
+def lane_seed(plan: Plan, lane: Lane, seed: int) -> int:
+    """Return the seed of a lane's batches and dropout masks; the first lane's is the run's."""
+    return seed + SEED_STRIDE * plan.lanes.index(lane)
+
+
+def lane_samples(plan: Plan, train_samples: int) -> dict[str, int]:
+    """Return the number of training samples that each lane owns; they are the weights of an average over lanes."""
+    count = len(plan.lanes)
+    return {lane.name: len(range(number, train_samples, count)) for number, lane in enumerate(plan.lanes)}
+
+
+def lane_weights(plan: Plan, train_samples: int) -> dict[str, float]:
+    """Return each lane's share of the training samples. Refused: a lane without any."""
+    samples = lane_samples(plan, train_samples)
+    empty = [name for name, count in samples.items() if count == 0]
+    if empty:
+        raise Refused(f"training: {train_samples} training samples are too few for {len(samples)} lanes; add data")
+    return {name: count / train_samples for name, count in samples.items()}
+
+
+def lane_rows(plan: Plan, lane: Lane, train_samples: int, seed: int) -> np.ndarray:
+    """Return the rows of the training split that a lane owns: int64 [samples]."""
+    count = len(plan.lanes)
+    if count == 1:
+        return np.arange(train_samples)
+    dealt = np.random.Generator(np.random.PCG64([seed, train_samples])).permutation(train_samples)
+    return dealt[plan.lanes.index(lane) :: count].astype(np.int64)
+
+
+class Batches:
+    """Inputs and labels of one lane's training samples, by round, micro-batch and span of samples."""
+
+    def __init__(self, folder: Path, plan: Plan, lane: Lane, seed: int, device: torch.device) -> None:
+        """seed: the run's."""
+        self._data = PreparedData(folder)
+        self._plan = plan
+        self._rows = lane_rows(plan, lane, self._data.size("train"), seed)
+        self._seed = lane_seed(plan, lane, seed)
+        self._device = device
+        self._indices = np.empty(0, dtype=np.int64)
+        self._targets = 0
+
+    @property
+    def task(self) -> str:
+        """The task that the data were prepared for."""
+        return self._data.task
+
+    def start_round(self, round: int, with_targets: bool) -> None:
+        """Draw the round's batch; count its targets if this device computes the loss."""
+        drawn = batch_indices(len(self._rows), self._plan.batch_samples, self._seed, round)
+        self._indices = self._rows[drawn]
+        if with_targets:
+            self._targets = count_targets(self._data.rows("train", self._indices)["labels"], self.task)
+
+    @property
+    def targets(self) -> int:
+        """The number of targets in the whole batch."""
+        return self._targets
+
+    def inputs(self, micro_batch: int, span: tuple[int, int]) -> dict[str, torch.Tensor]:
+        """Return model inputs by name, each of shape [samples of the span, ...]."""
+        rows = self._data.rows("train", self._span(micro_batch, span))
+        return {name: torch.from_numpy(a).to(self._device) for name, a in rows.items() if name != "labels"}
+
+    def labels(self, micro_batch: int, span: tuple[int, int]) -> torch.Tensor:
+        """Return the labels of the span."""
+        rows = self._data.rows("train", self._span(micro_batch, span))
+        return torch.from_numpy(rows["labels"]).to(self._device)
+
+    def _span(self, micro_batch: int, span: tuple[int, int]) -> np.ndarray:
+        start = micro_batch * self._plan.micro_batch_samples
+        return self._indices[start + span[0] : start + span[1]]

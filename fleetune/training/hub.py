@@ -1,0 +1,156 @@
+"""Devices that hold what all lanes share: a collector, which steps the only optimizer, and one that averages lanes.
+
+    collector   each round hands parameters to every seat, collects gradients, sums them; its commit takes the step
+    averager    collects every lane's parameters, statistics and optimizer state, hands out weighted means (FedAvg)
+
+A parameter that several lanes train gets the mean of their gradients, weighted by their samples. Averages include the
+optimizer's moments, so that a lane alone goes on as if nothing had happened, and one state by name remains: training
+resumes from it under any plan. Step counts, and counts of batches, become the largest. With a collector, running
+statistics of batch norms stay each seat's own; checkpoints hold the first lane's.
+"""
+
+from collections.abc import Collection, Mapping
+
+import torch
+from torch import nn
+
+from fleetune.contracts.plan import Plan
+from fleetune.contracts.run_config import TrainingRequest
+from fleetune.training.checkpoints import MODEL, OPTIMIZER
+from fleetune.training.exchange import Tensors
+from fleetune.training.optimizer import NamedOptimizer
+from fleetune.training.seat import TrainingSeat
+
+NamesByUnit = Mapping[str, Collection[str]]
+"""Unit -> canonical names of its trainable parameters and of its buffers."""
+
+
+class _Shares:
+    """Which lanes train a tensor, and their weights in its mean."""
+
+    def __init__(self, plan: Plan, weights: Mapping[str, float], names: NamesByUnit) -> None:
+        """weights: lane -> share of all samples."""
+        self._names = {
+            (lane.name, index): {name for unit in segment.units for name in names[unit]}
+            for lane in plan.lanes
+            for index, segment in enumerate(lane.segments)
+        }
+        self._factors: dict[tuple[str, str], float] = {}
+        totals: dict[str, float] = {}
+        for lane in plan.lanes:
+            trained = {name for segment in lane.segments for unit in segment.trained for name in names[unit]}
+            for name in sorted(trained):
+                self._factors[lane.name, name] = weights[lane.name]
+                totals[name] = totals.get(name, 0.0) + weights[lane.name]
+        self._factors = {(lane, name): weight / totals[name] for (lane, name), weight in self._factors.items()}
+
+    def factor(self, lane: str, name: str) -> float:
+        """Return the weight of a lane in a tensor's mean."""
+        return self._factors[lane, name]
+
+    def names_of(self, lane: str, segment: int) -> set[str]:
+        """Return the names of the tensors that a segment holds."""
+        return self._names[lane, segment]
+
+
+class Collector:
+    """Holds the trained parameters and their optimizer."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        weights: Mapping[str, float],
+        names: NamesByUnit,
+        parameters: Mapping[str, nn.Parameter],
+        training: TrainingRequest,
+    ) -> None:
+        """parameters: every parameter that some lane trains, by name."""
+        self.parameters = dict(parameters)
+        self.buffers: dict[str, torch.Tensor] = {}
+        self.optimizer = NamedOptimizer(self.parameters, training)
+        self._shares = _Shares(plan, weights, names)
+
+    def start_round(self) -> None:
+        """Drop the gradients of a round that was not committed."""
+        self.optimizer.clear_gradients()
+
+    def state_of(self, lane: str, segment: int) -> Tensors:
+        """Return the parameters of a segment."""
+        wanted = self._shares.names_of(lane, segment)
+        return {MODEL + name: p.detach().clone() for name, p in self.parameters.items() if name in wanted}
+
+    def collect(self, lane: str, tensors: Tensors) -> None:
+        """Add a seat's gradients, weighted, to the sum."""
+        for name, gradient in _named(tensors, MODEL).items():
+            factor, parameter = self._shares.factor(lane, name), self.parameters[name]
+            term = gradient if factor == 1.0 else gradient * factor
+            parameter.grad = term.clone() if parameter.grad is None else parameter.grad.add_(term)
+
+    def commit(self, round: int, scale: float) -> None:
+        """Take the optimizer's step with gradients times `scale`."""
+        self.optimizer.step(round, scale)
+
+
+class Averager:
+    """Sums the weighted states of all lanes."""
+
+    def __init__(self, plan: Plan, weights: Mapping[str, float], names: NamesByUnit) -> None:
+        self._shares = _Shares(plan, weights, names)
+        self._sums: dict[str, torch.Tensor] = {}
+
+    def start(self) -> None:
+        """Begin a new average."""
+        self._sums.clear()
+
+    def collect(self, lane: str, tensors: Tensors) -> None:
+        """Add one lane's part."""
+        for key, tensor in tensors.items():
+            found, counts = self._sums.get(str(key)), _counts(str(key))
+            if counts:
+                self._sums[str(key)] = tensor.clone() if found is None else torch.maximum(found, tensor)
+                continue
+            term = tensor * self._shares.factor(lane, _name(str(key)))
+            self._sums[str(key)] = term if found is None else found.add_(term)
+
+    def state_of(self, lane: str, segment: int) -> Tensors:
+        """Return the averages of what a segment holds."""
+        wanted = self._shares.names_of(lane, segment)
+        return {key: tensor for key, tensor in self._sums.items() if _name(key) in wanted}
+
+
+def push_state(seat: TrainingSeat) -> Tensors:
+    """Return the gradients of a seat's trained parameters, for the collector."""
+    return {MODEL + name: gradient for name, gradient in seat.optimizer.gradients().items()}
+
+
+def trainable_state(seat: TrainingSeat) -> Tensors:
+    """Return a seat's trained parameters, committed running statistics and optimizer state, to be averaged.
+
+    Of a weight that several segments of the lane share, the first one's is returned.
+    """
+    own = seat.seat.index
+    found = {MODEL + n: p.detach() for n, p in seat.runner.parameters.items() if p.requires_grad}
+    found.update({MODEL + name: kept for name, kept in seat.statistics.committed(seat.runner.buffers).items()})
+    found.update({OPTIMIZER + key: tensor for key, tensor in seat.optimizer.state().items()})
+    return {key: tensor for key, tensor in found.items() if seat.tied.get(_name(key), (own,))[0] == own}
+
+
+def pull_state(seat: TrainingSeat, tensors: Tensors) -> None:
+    """Put received parameters, statistics and optimizer state into a seat."""
+    seat.runner.put(_named(tensors, MODEL))
+    seat.optimizer.load_state(_named(tensors, OPTIMIZER))
+    seat.statistics.start()
+
+
+def _named(tensors: Tensors, prefix: str) -> dict[str, torch.Tensor]:
+    return {str(key).removeprefix(prefix): t for key, t in tensors.items() if str(key).startswith(prefix)}
+
+
+def _name(key: str) -> str:
+    """Return the name of the parameter or buffer that a key is about."""
+    return key.split("|", 1)[1].split(":", 1)[-1]
+
+
+def _counts(key: str) -> bool:
+    """Return whether a key is of a count of steps or batches, which are not averaged."""
+    return key.startswith(f"{OPTIMIZER}step:") or key.endswith("num_batches_tracked")

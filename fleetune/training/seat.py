@@ -1,0 +1,129 @@
+"""A worker's seat: its units with gradients, optimizer and running statistics, and its micro-batches in flight."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from fleetune.contracts.run_config import TrainingRequest
+from fleetune.models.segment import SegmentRunner, Values
+from fleetune.program import Seat
+from fleetune.training.batches import Batches
+from fleetune.training.exchange import Arrival
+from fleetune.training.gradients import GradientBucket
+from fleetune.training.optimizer import BatchNormStatistics, NamedOptimizer
+
+
+@dataclass(slots=True)
+class MicroBatchState:
+    """State of a micro-batch between its forward and its backward."""
+
+    inputs: Values
+    outputs: Values
+    loss: torch.Tensor | None
+
+
+@dataclass(slots=True)
+class TrainingSeat:
+    """One seat at work.
+
+    `tied`: parameter shared with other segments of the lane -> the segments that hold it. `optimizer` holds the seat's
+    trained parameters; it steps them unless a collector does.
+    """
+
+    seat: Seat
+    runner: SegmentRunner
+    batches: Batches
+    optimizer: NamedOptimizer
+    statistics: BatchNormStatistics
+    bucket: GradientBucket | None
+    """Sums gradients over the group; None for a group of one, and with a collector."""
+    tied: Mapping[str, tuple[int, ...]]
+    gradient_values: tuple[int, ...]
+    """Values that are sent on and get a gradient back."""
+    held: dict[int, MicroBatchState] = field(default_factory=dict)
+    arrivals: list[Arrival] = field(default_factory=list)
+    """Transfers for the next forward or backward, in the order of samples."""
+    terms: dict[int, Arrival] = field(default_factory=dict)
+    """Segment -> its gradients of shared weights."""
+    loss: float = 0.0
+    """Share of the mean loss over the lane's batch, so far in this round."""
+
+    def start_round(self, round: int) -> None:
+        """Drop what an earlier round left, and draw the lane's batch."""
+        self.held.clear()
+        self.arrivals.clear()
+        self.terms.clear()
+        self.loss = 0.0
+        self.optimizer.clear_gradients()
+        self.statistics.start()
+        if self.bucket is not None:
+            self.bucket.start()
+        self.batches.start_round(round, with_targets=self.seat.is_last)
+
+    def is_batched(self, number: int) -> bool:
+        """Return whether a value's first dimension is samples."""
+        return bool(self.runner.graph.batched(number))
+
+    def samples_of(self, values: Mapping[int, torch.Tensor], first: int, end: int, shared: bool) -> Values:
+        """Return samples [first, end) of values, and with `shared` also those that are the same for all samples."""
+        own, _ = self.seat.span
+        return {
+            number: value[first - own : end - own] if self.is_batched(number) else value
+            for number, value in values.items()
+            if self.is_batched(number) or shared
+        }
+
+    def take_inputs(self, micro_batch: int) -> Values:
+        """Return a forward's inputs, detached; values that carry a gradient become autograd leaves."""
+        graph = self.runner.graph
+        if self.seat.is_first:
+            given = self.batches.inputs(micro_batch, self.seat.span)
+            return {number: given[name] for name, number in graph.inputs.items() if name in given}
+        values: Values = {}
+        for number in self.runner.input_values:
+            parts = [a.tensors[number] for a in self.arrivals if number in a.tensors]
+            joined = torch.cat(parts) if self.is_batched(number) and len(parts) > 1 else parts[0]
+            needs = graph.value(number).gradient and self.runner.differentiates_inputs
+            values[number] = joined.requires_grad_(True) if needs else joined
+        self.arrivals.clear()
+        return values
+
+    def take_output_gradients(self) -> Values:
+        """Return the gradients of the sent values: rows are concatenated, gradients of unbatched values are summed."""
+        found: Values = {}
+        for number in self.gradient_values:
+            parts = [a.tensors[number] for a in self.arrivals if number in a.tensors]
+            if not parts:
+                continue
+            if self.is_batched(number):
+                found[number] = torch.cat(parts) if len(parts) > 1 else parts[0]
+            else:
+                found[number] = torch.stack(parts).sum(0) if len(parts) > 1 else parts[0]
+        self.arrivals.clear()
+        return found
+
+
+def new_seat(
+    seat: Seat,
+    runner: SegmentRunner,
+    batches: Batches,
+    training: TrainingRequest,
+    *,
+    tied: Mapping[str, tuple[int, ...]],
+    collected: bool,
+) -> TrainingSeat:
+    """Return a seat whose units hold their weights. collected: whether a collector owns the optimizer state."""
+    carry = [n for n in runner.output_values if runner.graph.value(n).gradient]
+    alone = len(seat.segment.devices) == 1 or collected
+    statistics = BatchNormStatistics(runner)
+    return TrainingSeat(
+        seat=seat,
+        runner=runner,
+        batches=batches,
+        optimizer=NamedOptimizer(runner.parameters, training, steps=not collected),
+        statistics=statistics,
+        bucket=None if alone else GradientBucket(runner.parameters, statistics.means),
+        tied=tied,
+        gradient_values=() if seat.is_last else tuple(carry),
+    )

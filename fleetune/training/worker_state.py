@@ -1,0 +1,178 @@
+"""What a worker holds: the seats of its device, and what all lanes share if it is a collector or averages them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import PretrainedConfig
+
+from fleetune.contracts.plan import Plan
+from fleetune.data.prepared_data import PreparedData
+from fleetune.models.graph import Graph, parse_graph
+from fleetune.models.init_weights import INIT_WEIGHTS
+from fleetune.models.segment import SegmentRunner
+from fleetune.models.skeleton import base_skeleton, saved_configuration, skeleton
+from fleetune.models.source import source_folder
+from fleetune.models.units import state_by_unit, tied_parameters_by_unit
+from fleetune.models.weights import WeightReader
+from fleetune.program import DeviceProgram, lower, seats_of
+from fleetune.program.lower import averaging_device
+from fleetune.training.batches import Batches, lane_weights
+from fleetune.training.checkpoints import Buffers, StateHolder, restore, shard_name
+from fleetune.training.gradients import tied_holders
+from fleetune.training.hub import Averager, Collector
+from fleetune.training.optimizer import NamedOptimizer
+from fleetune.training.seat import TrainingSeat, new_seat
+from fleetune.training.task import WorkerTask
+
+
+@dataclass(frozen=True)
+class ModelDescription:
+    """The prepared model without its weights."""
+
+    task: WorkerTask
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the prepared model."""
+        return Path(self.task.model_folder)
+
+    @cached_property
+    def config(self) -> PretrainedConfig:
+        """The model's own configuration."""
+        return saved_configuration(self.folder / "model")
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The recorded graph."""
+        return parse_graph((self.folder / "graph.json").read_bytes(), "graph.json")
+
+    @cached_property
+    def whole(self) -> nn.Module:
+        """The whole model on the meta device, whose modules no seat takes."""
+        return skeleton(self.config, self.task.model)
+
+    @cached_property
+    def tied(self) -> dict[str, tuple[str, ...]]:
+        """Unit -> its trained parameters that another unit reads too."""
+        return tied_parameters_by_unit(self.graph, self.whole)
+
+    @cached_property
+    def state(self) -> dict[str, tuple[str, ...]]:
+        """Unit -> names of its parameters and buffers."""
+        return state_by_unit(self.graph, self.whole)
+
+    @cached_property
+    def trainable(self) -> dict[str, nn.Parameter]:
+        """The model's trainable parameters by name, on the meta device, in the model's order."""
+        return {name: p for name, p in self.whole.named_parameters() if p.requires_grad}
+
+    def trainable_of(self, units: tuple[str, ...]) -> set[str]:
+        """Return the names of these units' trainable parameters."""
+        return {name for unit in units for name in self.state[unit] if name in self.trainable}
+
+    def program(self) -> DeviceProgram:
+        """Return the device's steps."""
+        trainable = {unit for unit, names in self.state.items() if any(name in self.trainable for name in names)}
+        return lower(self.task.plan, trainable=trainable, tied=self.tied).of(self.task.device)
+
+    def weights(self) -> WeightReader:
+        """Return what reads the weights that training starts from."""
+        base = base_skeleton(self.config, self.task.model)
+        return WeightReader(base, source_folder(self.task.model), self.folder / INIT_WEIGHTS)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """Everything of one worker that a round changes."""
+
+    seats: Mapping[tuple[str, int], TrainingSeat]
+    """(Lane, segment) -> seat."""
+    collector: Collector | None
+    averager: Averager | None
+    shards: Mapping[str, tuple[StateHolder, NamedOptimizer]]
+    """File of a checkpoint -> what this worker writes into it."""
+
+
+def load_state(task: WorkerTask, described: ModelDescription) -> WorkerState:
+    """Load the units of all seats, and what the collector holds, from the initial weights or the checkpoint."""
+    plan, device = task.plan, torch.device(task.accelerator)
+    weights, frozen = described.weights(), dict[str, torch.Tensor]()
+    seats: dict[tuple[str, int], TrainingSeat] = {}
+    for seat in seats_of(plan, task.device):
+        module = skeleton(described.config, task.model)
+        runner = SegmentRunner(described.graph, seat.segment.units, module, device)
+        if seat.segment.trained != seat.segment.units:
+            runner.train_only(seat.segment.trained, described.trainable_of(seat.segment.trained))
+        runner.load(weights, frozen)
+        runner.train()
+        seats[seat.lane.name, seat.index] = new_seat(
+            seat,
+            runner,
+            Batches(Path(task.data_folder), plan, seat.lane, task.seed, device),
+            task.training,
+            tied=tied_holders(described.tied, seat.lane),
+            collected=bool(plan.collector),
+        )
+    state = WorkerState(seats, _collector(task, described, weights), _averager(task, described), {})
+    shards = _shards(plan, state)
+    if task.state is not None:
+        for lane, holder, optimizer in _restorable(plan, state):
+            restore(Path(task.state), holder, optimizer, lane)
+    return WorkerState(seats, state.collector, state.averager, shards)
+
+
+def _collector(task: WorkerTask, described: ModelDescription, weights: WeightReader) -> Collector | None:
+    plan = task.plan
+    if task.device != plan.collector:
+        return None
+    trained = set[str]()
+    for seat in seats_of(plan):
+        trained |= described.trainable_of(seat.segment.trained)
+    found = weights.read(trained)
+    parameters = {
+        name: nn.Parameter(found[name].to(torch.device(task.accelerator)))
+        for name in described.trainable
+        if name in found
+    }
+    return Collector(plan, _lane_weights(task), described.state, parameters, task.training)
+
+
+def _averager(task: WorkerTask, described: ModelDescription) -> Averager | None:
+    plan = task.plan
+    if not plan.average_every_rounds or task.device != averaging_device(plan):
+        return None
+    return Averager(plan, _lane_weights(task), described.state)
+
+
+def _lane_weights(task: WorkerTask) -> dict[str, float]:
+    return lane_weights(task.plan, PreparedData(Path(task.data_folder)).size("train"))
+
+
+def _shards(plan: Plan, state: WorkerState) -> dict[str, tuple[StateHolder, NamedOptimizer]]:
+    """Return what this worker writes: its groups' states as their leader, or a collector's."""
+    found: dict[str, tuple[StateHolder, NamedOptimizer]] = {}
+    for each in state.seats.values():
+        seat = each.seat
+        if not seat.is_leader or (plan.collector and seat.lane != plan.lanes[0]):
+            continue
+        holder: StateHolder = Buffers(each.runner.buffers) if plan.collector else each.runner
+        lanes = 1 if plan.collector else len(plan.lanes)
+        found[shard_name(seat.lane.name, seat.index, lanes)] = (holder, each.optimizer)
+    if state.collector is not None:
+        found["collector"] = (state.collector, state.collector.optimizer)
+    return found
+
+
+def _restorable(plan: Plan, state: WorkerState) -> list[tuple[str, StateHolder, NamedOptimizer]]:
+    """Return (lane, holder, optimizer) of all that a checkpoint is restored into."""
+    found: list[tuple[str, StateHolder, NamedOptimizer]] = [
+        (each.seat.lane.name, Buffers(each.runner.buffers) if plan.collector else each.runner, each.optimizer)
+        for each in state.seats.values()
+    ]
+    if state.collector is not None:
+        found.append(("", state.collector, state.collector.optimizer))
+    return found

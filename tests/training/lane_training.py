@@ -1,0 +1,128 @@
+"""Controls of plans with several lanes, by loops of plain PyTorch: they use nothing of the partitioned runtime.
+
+Only the definition of randomness comes from the library: which rows a lane owns, its seed, and the seeds of units.
+"""
+
+import copy
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from fleetune.contracts.plan import Plan
+from fleetune.contracts.run_config import TrainingRequest
+from fleetune.data import PreparedData, batch_indices
+from fleetune.models.randomness import unit_seed
+from fleetune.training.batches import lane_rows, lane_seed
+from tests.training.runs import Prepared
+from tests.training.unsplit_training import Control
+
+
+class LaneModel:
+    """One lane's model and data."""
+
+    def __init__(self, ready: Prepared, model: nn.Module, plan: Plan, lane: int) -> None:
+        self.model = model.train()
+        self.data = PreparedData(ready.folders.data)
+        self.rows = lane_rows(plan, plan.lanes[lane], self.data.size("train"), ready.seed)
+        self.seed = lane_seed(plan, plan.lanes[lane], ready.seed)
+        self.plan, self.here = plan, {"round": 0, "micro_batch": 0}
+        for unit in ready.units:
+            model.get_submodule(unit).register_forward_pre_hook(self._reseed(unit))
+        self.optimizer: torch.optim.Optimizer | None = None
+
+    def backward(self, round: int) -> float:
+        """Add the gradients of the lane's batch of a round to the model's; return the mean loss."""
+        drawn = self.rows[batch_indices(len(self.rows), self.plan.batch_samples, self.seed, round)]
+        rows = {k: torch.from_numpy(v) for k, v in self.data.rows("train", drawn).items()}
+        total, size = 0.0, self.plan.micro_batch_samples
+        for micro_batch in range(self.plan.micro_batches):
+            self.here.update(round=round, micro_batch=micro_batch)
+            part = {k: v[micro_batch * size : (micro_batch + 1) * size] for k, v in rows.items()}
+            logits = self.model(**{k: v for k, v in part.items() if k != "labels"}).logits
+            summed = nn.functional.cross_entropy(logits, part["labels"], ignore_index=-100, reduction="sum")
+            loss = summed / int((rows["labels"] != -100).sum())
+            loss.backward()
+            total += float(loss.detach())
+        return total
+
+    def _reseed(self, unit: str) -> Any:
+        def hook(module: nn.Module, inputs: Any) -> None:
+            torch.manual_seed(unit_seed(self.seed, self.here["round"], self.here["micro_batch"], unit))
+
+        return hook
+
+
+def optimizer_of(parameters: list[Any], training: TrainingRequest) -> torch.optim.Optimizer:
+    """Return the optimizer of a request."""
+    return torch.optim.AdamW(parameters, lr=training.learning_rate, weight_decay=training.weight_decay, fused=True)
+
+
+def train_by_blocks(
+    ready: Prepared, whole: nn.Module, plan: Plan, training: TrainingRequest, blocks: Sequence[Collection[str]]
+) -> Control:
+    """LoLa-DEFT's round: one step, whose gradient for a block comes from the batch of the device assigned to it.
+
+    blocks: names of the parameters that each lane trains.
+    """
+    lanes = [LaneModel(ready, copy.deepcopy(whole), plan, k) for k in range(len(plan.lanes))]
+    optimizer = optimizer_of([p for p in whole.parameters() if p.requires_grad], training)
+    control = Control()
+    sizes = [len(lane.rows) for lane in lanes]
+    for round in range(training.rounds):
+        losses = []
+        for lane, block in zip(lanes, blocks, strict=True):
+            lane.model.load_state_dict(whole.state_dict())
+            lane.model.zero_grad()
+            losses.append(lane.backward(round))
+            own = dict(lane.model.named_parameters())
+            for name, parameter in whole.named_parameters():
+                if name in block:
+                    parameter.grad = own[name].grad
+        optimizer.step()
+        optimizer.zero_grad()
+        control.losses.append(sum(loss * size / sum(sizes) for loss, size in zip(losses, sizes, strict=True)))
+    control.state = {k: v.detach().clone() for k, v in whole.state_dict().items()}
+    return control
+
+
+def train_federated(ready: Prepared, whole: nn.Module, plan: Plan, training: TrainingRequest) -> Control:
+    """FedAvg of separately trained models; moments of the optimizers are averaged like parameters."""
+    lanes = [LaneModel(ready, copy.deepcopy(whole), plan, k) for k in range(len(plan.lanes))]
+    for lane in lanes:
+        lane.optimizer = optimizer_of([p for p in lane.model.parameters() if p.requires_grad], training)
+    sizes = [len(lane.rows) for lane in lanes]
+    weights = [size / sum(sizes) for size in sizes]
+    control = Control()
+    for round in range(training.rounds):
+        losses = [lane.backward(round) for lane in lanes]
+        for lane in lanes:
+            assert lane.optimizer is not None
+            lane.optimizer.step()
+            lane.optimizer.zero_grad()
+        control.losses.append(sum(loss * weight for loss, weight in zip(losses, weights, strict=True)))
+        if (round + 1) % plan.average_every_rounds == 0 or round + 1 == training.rounds:
+            _average(lanes, weights)
+    control.state = {k: v.detach().clone() for k, v in lanes[0].model.state_dict().items()}
+    return control
+
+
+def _average(lanes: list[LaneModel], weights: list[float]) -> None:
+    for group in zip(*(lane.model.parameters() for lane in lanes), strict=True):
+        if group[0].requires_grad:
+            _to_mean([p.data for p in group], weights)
+            for kind in ("exp_avg", "exp_avg_sq"):
+                moments = [
+                    lane.optimizer.state[p][kind] for lane, p in zip(lanes, group, strict=True) if lane.optimizer
+                ]
+                _to_mean(moments, weights)
+    for buffers in zip(*(lane.model.named_buffers() for lane in lanes), strict=True):
+        if "running_" in buffers[0][0]:
+            _to_mean([buffer for _, buffer in buffers], weights)
+
+
+def _to_mean(tensors: list[torch.Tensor], weights: list[float]) -> None:
+    mean = sum((t * w for t, w in zip(tensors, weights, strict=True)), torch.zeros(()))
+    for tensor in tensors:
+        tensor.copy_(mean)

@@ -1,0 +1,136 @@
+"""Plans of several lanes train by their definitions: each is compared with a loop of plain PyTorch written apart."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fleetune.contracts.plan import DeviceOrder, Lane, Plan, Segment, Share
+from fleetune.contracts.run_config import Lora, TrainingRequest
+from tests.training.control_comparison import FP32, FP64, Difference, beside_control, difference, whole_model
+from tests.training.lane_training import train_by_blocks, train_federated
+from tests.training.model_families import BY_NAME, data_request, model_request
+from tests.training.runs import Prepared, final_state, plan, prepared, run_plan
+from tests.training.test_control import WHOLE, cut_run
+from tests.training.unsplit_training import Control
+
+TRAINING = TrainingRequest(
+    rounds=7, batch_samples=24, micro_batch_samples=8, learning_rate=1e-3, weight_decay=0.1, optimizer="adamw"
+)
+LORA = Lora(r=4, alpha=8, dropout=0.1, targets=("query", "value"))
+
+
+def segment(units: tuple[str, ...], device: str, trains: tuple[str, ...] = ()) -> Segment:
+    """Return a segment of one device."""
+    return Segment(units=units, shares=(Share(device=device, samples=8),), warmup=3, trains=trains)
+
+
+def lanes_plan(lanes: list[Lane], **changes: object) -> Plan:
+    """Return a plan of these lanes."""
+    made = Plan(strategy="test", micro_batch_samples=8, micro_batches=3, lanes=tuple(lanes))
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def by_blocks(ready: Prepared, cuts: list[int]) -> Plan:
+    """Return LoLa-DEFT's plan: every device runs the whole model and trains the units between two cuts."""
+    borders = [0, *cuts, len(ready.units)]
+    lanes = [
+        Lane(name=f"block-{k}", segments=(segment(ready.units, f"d{k}", ready.units[a:b]),))
+        for k, (a, b) in enumerate(zip(borders, borders[1:], strict=False))
+    ]
+    return lanes_plan(lanes, collector="s")
+
+
+def split(ready: Prepared, clients: str, helper: str = "h", every: int = 3) -> Plan:
+    """Return a plan of split learning: clients keep both ends, one helper runs the middle of each."""
+    first, second = 1, len(ready.units) - 1
+    parts = (ready.units[:first], ready.units[first:second], ready.units[second:])
+    lanes = [
+        Lane(name=c, segments=(segment(parts[0], c), segment(parts[1], helper), segment(parts[2], c))) for c in clients
+    ]
+    letters = (
+        [(0, "F", m) for m in range(3)] + [(2, x, m) for m in range(3) for x in "FB"] + [(0, "B", m) for m in range(3)]
+    )
+    orders = [DeviceOrder(device=c, actions=tuple(f"{c}/{i}{x}{m}" for i, x, m in letters)) for c in clients]
+    middle = tuple(f"{c}/1{x}{m}" for x in "FB" for c in clients for m in range(3))
+    orders.append(DeviceOrder(device=helper, actions=middle))
+    return lanes_plan(lanes, order=tuple(orders), average_every_rounds=every)
+
+
+def ready_for(folder: Path, name: str = "bert", *, lora: Lora | None = None, precision: str = "float32") -> Prepared:
+    """Return a tiny model with dropout, and data."""
+    family = BY_NAME[name]
+    model = model_request(family, dropout=True, lora=lora, precision=precision)
+    return prepared(model, data_request(family, folder), folder)
+
+
+def beside(ready: Prepared, folder: Path, made: Plan, control: Control) -> Difference:
+    """Train by the plan and compare with its control."""
+    metrics = run_plan(ready, made, TRAINING, folder)
+    return difference(ready, Control([r.loss for r in metrics.rounds], final_state(folder)), control)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lora", [None, LORA], ids=["full", "lora"])
+def test_a_round_of_blocks_is_one_step_with_each_blocks_gradient_from_its_device(
+    lora: Lora | None, tmp_path: Path
+) -> None:
+    """LoLa-DEFT: backward passes end at the block, gradients go to the collector, which steps: all bits agree."""
+    ready = ready_for(tmp_path, lora=lora)
+    made = by_blocks(ready, [2])
+    names = [_parameters(ready, lane.segments[0].trains) for lane in made.lanes]
+    found = beside(ready, tmp_path, made, train_by_blocks(ready, whole_model(ready), made, TRAINING, names))
+    assert found.bitwise, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bert", "gpt2", "resnet"])
+def test_one_client_and_one_helper_are_the_unsplit_model(name: str, tmp_path: Path) -> None:
+    """Split learning of one client, averaged with itself after every 3 rounds, is the control in every bit.
+
+    GPT-2's client holds its tied weight in both of its segments.
+    """
+    ready = ready_for(tmp_path, name)
+    run = cut_run(ready, split(ready, "x"), TRAINING, tmp_path)
+    found = beside_control(ready, run, TRAINING, WHOLE)
+    assert found.bitwise or (name == "gpt2" and found.within(FP32)), found.found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bert", "resnet"])
+def test_several_clients_are_fedavg_of_separately_trained_models(name: str, tmp_path: Path) -> None:
+    """Three clients of unequal data through one helper: parameters, moments and running statistics are averaged."""
+    ready = ready_for(tmp_path, name, precision="float64")
+    made = split(ready, "xyz")
+    found = beside(ready, tmp_path, made, train_federated(ready, whole_model(ready), made, TRAINING))
+    assert max(found.loss, found.tensor, found.logits) < FP64, found
+
+
+@pytest.mark.slow
+def test_a_device_may_have_segments_that_come_back(tmp_path: Path) -> None:
+    """A chain over a, b, a with an order for each is the unsplit model in every bit."""
+    ready = ready_for(tmp_path)
+    made = split(ready, "x", every=0)
+    run = cut_run(ready, made, TRAINING, tmp_path)
+    assert beside_control(ready, run, TRAINING, WHOLE).bitwise
+
+
+@pytest.mark.slow
+def test_a_segment_may_train_only_its_last_units(tmp_path: Path) -> None:
+    """Nothing below the first trained unit keeps a graph or changes, as in a model whose other parts are frozen."""
+    family = BY_NAME["bert"]
+    ready = ready_for(tmp_path / "all")
+    chain = plan(ready.units, [], [[8]])
+    last = replace(chain.lanes[0].segments[0], trains=ready.units[2:])
+    metrics = run_plan(ready, replace(chain, lanes=(replace(chain.lanes[0], segments=(last,)),)), TRAINING, tmp_path)
+    frozen = model_request(family, dropout=True, freeze=(r"bert\.embeddings", r"bert\.encoder\.layer\.0"))
+    same = prepared(frozen, data_request(family, tmp_path / "some"), tmp_path / "some")
+    assert ready.units[2:] == same.units[2:]
+    run = Control([r.loss for r in metrics.rounds], final_state(tmp_path))
+    assert beside_control(same, run, TRAINING, WHOLE).bitwise
+
+
+def _parameters(ready: Prepared, units: tuple[str, ...]) -> set[str]:
+    """Return the names of the trained parameters of these units."""
+    named = ((n, p) for n, p in whole_model(ready).named_parameters() if p.requires_grad)
+    return {n for n, _ in named if any(n.startswith(f"{unit}.") for unit in units)}
