@@ -67,4 +67,6 @@ def _link_loads(plan: Plan, clock: Clock) -> tuple[Mapping[tuple[str, str], floa
             sending_s = transfer.bytes / (link.bytes_per_s * shares.get(pair, 1.0))
             seconds[pair] = seconds.get(pair, 0.0) + link.latency_s + sending_s
             sizes[pair] = sizes.get(pair, 0) + transfer.bytes
-    return seconds, sizes
+    place = {device: number for number, device in enumerate(plan.devices)}
+    ordered = sorted(seconds, key=lambda pair: (min(place[pair[0]], place[pair[1]]), place[pair[0]], place[pair[1]]))
+    return {pair: seconds[pair] for pair in ordered}, sizes

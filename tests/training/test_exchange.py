@@ -102,14 +102,16 @@ def sum_shared(
     tied = {f"u{n}": [name for name, held in holders.items() if n in held] for n in range(len(lane.segments))}
     terms: dict[int, dict[str, torch.Tensor]] = {}
     for step in lower(plan, tied=tied).of(device).round:
+        if step.action.letter != "R" or step.kind == "reduce":
+            continue
         ends = step.action.segment, step.action.micro_batch
         sender = device if step.kind == "send" else step.peers[0]
         key = TransferKey("tied", exchange.round, lane.name, *ends, sender)
-        if step.action.letter == "R" and step.kind == "send":
+        if step.kind == "send":
             exchange.send(step.peer, key, shared_gradients(holders, ends, grads))
-        elif step.action.letter == "R" and step.kind == "receive":
+        elif step.kind == "receive":
             terms[step.action.segment] = exchange.receive(key).tensors
-        elif step.kind == "tie":
+        else:
             grads.update(add_terms(holders, step.action.segment, dict(grads), terms))
 
 

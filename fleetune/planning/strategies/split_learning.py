@@ -7,7 +7,8 @@ not its slots.
 Deviations: times are measured; both cuts are the same for all clients, and are searched if none are given; tasks are
 not preempted, as no runtime can interrupt a backward pass. A client's batch may have several micro-batches, and a
 helper then runs all of its forwards before its backwards; training.batch_samples is per client. The clock also counts
-contention of clients at a helper's port, which the paper leaves out. FedAvg after the epoch is not part of a round.
+contention of clients at a helper's port, which the paper leaves out. FedAvg comes after a number of rounds, not after
+an epoch, and the forecast of a round does not hold it.
 """
 
 import math
@@ -48,10 +49,13 @@ class Options:
     """Names of the devices that may be used; empty: the whole fleet."""
     cuts: tuple[str, str] | None = None
     """Names of the last unit of part 1 and of part 2; None: searched."""
+    average_every_rounds: int = 10
+    """Rounds after which the clients' models are averaged, weighted by their samples (FedAvg)."""
     time_limit_s: float | None = None
     """Seconds that the search may take, with plans that may differ between runs; None: a fixed amount of work."""
 
     def __post_init__(self) -> None:
+        positive("split-learning", average_every_rounds=self.average_every_rounds)
         distinct("split-learning", "device", (*self.helpers, *self.clients))
         if self.time_limit_s is not None:
             positive("split-learning", time_limit_s=self.time_limit_s)
@@ -90,7 +94,7 @@ class SplitLearning:
             found = solve(instance, method=options.method, time_limit_s=options.time_limit_s, seed=problem.seed)
         except Infeasible as error:
             raise Infeasible(f"{error} ({_roles_in_words(roles)})") from None
-        plan = _plan(problem, roles, cuts, found)
+        plan = replace(_plan(problem, roles, cuts, found), average_every_rounds=options.average_every_rounds)
         bound_s = _lower_bound_s(builder, cuts) if options.cuts else _lower_bound_any_cuts_s(problem, builder)
         rounding_s = bound_s * 1e-9 + 1e-8 * problem.micro_batches * (1 + len(roles.clients))  # the clock's, the slots'
         result = plan_result(plan, problem, clock, self.citation, bound_s=max(0.0, bound_s - rounding_s))

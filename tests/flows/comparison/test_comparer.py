@@ -84,13 +84,13 @@ def test_one_failure_does_not_end_the_others(store: Store, pipeline: StandIn) ->
 
 
 def test_a_plan_that_cannot_be_trained_is_not(store: Store, pipeline: StandIn) -> None:
-    """A plan beyond a chain of segments is compared by the clock, named, and never given to training."""
+    """A plan of lanes that nothing brings together is compared by the clock, named, and never given to training."""
     second = Lane(name="second", segments=fleets.PLAN.lanes[0].segments)
-    pipeline.plans = {"split-learning": replace(fleets.PLAN, lanes=(*fleets.PLAN.lanes, second), collector="c")}
+    pipeline.plans = {"split-learning": replace(fleets.PLAN, lanes=(*fleets.PLAN.lanes, second))}
     found = compared(store, "split-learning", "dp", train=True)
     row = found.strategies[0]
     assert row.state == "planned" and row.forecast is not None and row.measured is None
-    assert "2 lanes" in row.why and "collector" in row.why
+    assert "2 lanes that nothing brings together" in row.why
     assert row.samples == 2 * found.strategies[1].samples, "each lane has micro-batches of its own"
     assert [name for name, selection, _ in pipeline.asked if selection.until is None] == ["dp"]
 
