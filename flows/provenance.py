@@ -81,7 +81,8 @@ class MeasurementVerdict:
 
 def judge_fleet(pair: MeasurementPair) -> MeasurementVerdict:
     """Compare a measured fleet with the stored one; see `fleetune.discovery.hysteresis`."""
-    from fleetune.discovery import Measurement, judge
+    from fleetune.discovery.hysteresis import judge
+    from fleetune.discovery.measurement import Measurement
 
     def measurement(folders: Mapping[str, Path]) -> Measurement | None:
         folder = folders.get("measurement")
@@ -96,7 +97,7 @@ def judge_fleet(pair: MeasurementPair) -> MeasurementVerdict:
 
 def fleet_has_same_devices(stored: Path, measured: Path, config: RunConfig) -> bool:
     """True when a measured fleet has exactly the devices of the stored one, whatever the rates of its links."""
-    from fleetune.discovery import same_devices
+    from fleetune.discovery.tolerance import same_devices
 
     return bool(same_devices(*(json_io.read(Fleet, folder / "fleet.json") for folder in (stored, measured))))
 

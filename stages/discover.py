@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from fleetune import discovery
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.fleet_request import FleetRequest
+from fleetune.discovery.discover import discover as discover_fleet
 from fleetune.launching import open_sites
 from fleetune.launching.placement import FleetPlacement
 from stages.entry_point import StageContext, main
@@ -23,7 +23,7 @@ def discover(context: StageContext) -> None:
     earlier = context.task.stored.get("fleet")
     stored = json_io.read(Fleet, Path(earlier) / "fleet.json") if earlier else None
     with open_sites(FleetPlacement.from_request(request), context.channel.note) as sites:
-        measured = discovery.discover(request, sites, context.channel.progress, context.channel.note, stored=stored)
+        measured = discover_fleet(request, sites, context.channel.progress, context.channel.note, stored=stored)
     json_io.write(measured.fleet, context.output("fleet") / "fleet.json")
     json_io.write(measured, context.output("measurement") / "measurement.json")
 

@@ -12,7 +12,7 @@ from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.profile import Profile
 from fleetune.contracts.run_config import DataRequest, ModelRequest, TrainingRequest
 from fleetune.contracts.task import Progress, ignore_progress
-from fleetune.discovery import discover
+from fleetune.discovery.discover import discover
 from fleetune.launching import Launcher, LocalSites
 from fleetune.planning import solve
 from fleetune.planning.strategy import Problem

@@ -5,11 +5,3 @@ training uses. A link that deviates from its request or from an earlier run is p
 whether the deviation replaces the earlier fleet. Rejected: timing raw sockets, which are several times faster than the
 transport of training; and probing several pairs at a time, which disturb each other on a shared machine.
 """
-
-from fleetune.discovery.agent_pool import DiscoveryTimeLimits
-from fleetune.discovery.discover import discover
-from fleetune.discovery.hysteresis import Verdict, judge
-from fleetune.discovery.measurement import Measurement
-from fleetune.discovery.tolerance import same_devices, within_tolerance
-
-__all__ = ["DiscoveryTimeLimits", "Measurement", "Verdict", "discover", "judge", "same_devices", "within_tolerance"]

@@ -11,8 +11,8 @@ from fleetune.contracts.fleet import DOCKER, Device, Engine, Fleet
 from fleetune.contracts.fleet_request import DeviceRequest, Emulate, FleetRequest
 from fleetune.contracts.record import record
 from fleetune.contracts.task import ignore_progress
-from fleetune.discovery import discover
 from fleetune.discovery.devices import build_devices, oversubscription_notes
+from fleetune.discovery.discover import discover
 from fleetune.discovery.machine_facts import Accelerator, MachineFacts
 from fleetune.discovery.measurement import Measurement
 from fleetune.errors import Refused

@@ -13,9 +13,11 @@ import pytest
 from fleetune.contracts.fleet import DOCKER, Fleet, NetworkSpec
 from fleetune.contracts.fleet_request import DeviceRequest, Emulate, FleetRequest
 from fleetune.contracts.task import ignore_progress
-from fleetune.discovery import DiscoveryTimeLimits, Measurement, discover, judge
+from fleetune.discovery.agent_pool import DiscoveryTimeLimits
+from fleetune.discovery.discover import discover
+from fleetune.discovery.hysteresis import judge
 from fleetune.discovery.machine_load import MachineLoad
-from fleetune.discovery.measurement import LinkEvidence
+from fleetune.discovery.measurement import LinkEvidence, Measurement
 from fleetune.errors import Infeasible, Refused, TryAgain
 from fleetune.launching import Command, Job, ListenSettings, LocalSites, ProcessLauncher
 from fleetune.launching.process import ProcessJob

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from fleetune.contracts.fleet import Device, Engine, Fleet, Link, LinkSpec, NetworkSpec
-from fleetune.discovery import within_tolerance
-from fleetune.discovery.tolerance import link_deviations, link_matches
+from fleetune.discovery.tolerance import link_deviations, link_matches, within_tolerance
 
 
 def fleet(memory_bytes: int = 100, fingerprint: str = "f", link_cpu_s_per_byte: float = 0.0, **back: Any) -> Fleet:

@@ -10,7 +10,7 @@ import pytest
 from fleetune.contracts.fleet import Device, Fleet, Link
 from fleetune.contracts.fleet_request import DeviceRequest, Emulate, FleetRequest
 from fleetune.contracts.task import ignore_progress
-from fleetune.discovery import discover
+from fleetune.discovery.discover import discover
 from fleetune.errors import Infeasible
 from fleetune.launching import Command, ProcessLauncher, describe_used_memory, open_sites
 from fleetune.launching.placement import FleetPlacement
