@@ -18,8 +18,6 @@ from fleetune.store import RunRecord, Store
 from flows import configs, preflight
 from flows.context import RunContext
 from flows.form.request import RunRequest, config_of, selection_of
-from flows.inspection.dry_run import description
-from flows.inspection.publication import publish_prediction
 from flows.next_step import again, and_next, command
 from flows.preflight import predict_run
 from flows.promotion import same_as_last
@@ -50,6 +48,9 @@ def run_request(request: RunRequest, root: str) -> State[Any]:
     except FleetuneError as error:
         return failed_state(error, _after_refusal(request, error, root))
     if request.dry_run:
+        from flows.inspection.dry_run import description  # brings the clock's compiler, which no refusal needs
+        from flows.inspection.publication import publish_prediction
+
         publish_prediction(planned, store, runner.rerun_of, flow_run.id, get_run_logger())
         return Completed(name="DryRun", message=description(planned))
     if (nothing_new := _nothing_new(store, request, planned)) is not None:

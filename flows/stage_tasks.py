@@ -4,7 +4,7 @@ Prefect schedules and displays; the store decides what is reused. A reused stage
 was cancelled with its run in a state Cancelled; the result of a task is a mapping of digests.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
@@ -16,11 +16,13 @@ from prefect.states import Cancelled, Completed, Failed
 
 from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain
 from flows.flow_run_watch import FlowRunWatch
-from flows.inspection.publication import Publication
 from flows.next_step import and_next, command
 from flows.runner import Runner
 from flows.tracking import reason
 from stages.catalog import waves
+
+if TYPE_CHECKING:
+    from flows.inspection.publication import Publication
 
 
 def perform(runner: Runner, go_on: str = "") -> State[Any]:
@@ -28,6 +30,8 @@ def perform(runner: Runner, go_on: str = "") -> State[Any]:
 
     Its message ends with the next command. `go_on`: the one after TryAgain and Cancelled; see `go_on_command`.
     """
+    from flows.inspection.publication import Publication  # brings the clock's compiler, which no refusal needs
+
     with FlowRunWatch(runner) as watch, Publication(runner, flow_run.id, get_run_logger()) as publication:
         return _perform(runner, watch, publication, go_on or go_on_command(runner))
 
@@ -38,7 +42,7 @@ def go_on_command(runner: Runner) -> str:
     return command(runner.context.store.root, ["evaluate", runner.rerun_of] if runner.given else rerun)
 
 
-def _perform(runner: Runner, watch: FlowRunWatch, publication: Publication, go_on: str) -> State[Any]:
+def _perform(runner: Runner, watch: FlowRunWatch, publication: "Publication", go_on: str) -> State[Any]:
     try:
         for wave in waves(runner.specs):
             futures = [_stage_task(spec.name, publication).submit(runner) for spec in wave]
@@ -96,7 +100,7 @@ def _ended(future: PrefectFuture[Any]) -> State[Any]:
     return future.state
 
 
-def _stage_task(name: str, publication: Publication) -> Any:
+def _stage_task(name: str, publication: "Publication") -> Any:
     """The Prefect task of one stage."""
 
     @task(name=name, task_run_name=name, persist_result=False, log_prints=False, cache_policy=NO_CACHE)

@@ -1,5 +1,8 @@
 """Names of runs that were started in the UI."""
 
+import subprocess
+import sys
+
 import pytest
 from prefect.utilities.names import generate_slug
 
@@ -16,3 +19,12 @@ def test_names_that_prefect_makes_up_are_recognized() -> None:
 def test_names_that_people_type_stay(typed: str) -> None:
     """A name that somebody typed is kept."""
     assert not is_made_up(typed)
+
+
+def test_a_refusal_needs_no_library_of_a_run() -> None:
+    """The process of a flow run that is refused imports Prefect and the contracts, and not what computes: a refusal
+    comes within 3 s, most of which are Prefect's."""
+    heavy = "('torch', 'transformers', 'scipy', 'numba', 'numpy', 'zmq', 'fleetune.planning', 'fleetune.discovery')"
+    program = f"import sys, flows.finetune; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "[]\n"
