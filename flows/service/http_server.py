@@ -35,12 +35,15 @@ def _serve(listener: socket.socket, root: str, auth_string: str) -> None:
     import flows.service.failure_log  # noqa: F401  (the server finds the block by its class)
     from fleetune.store import Store
     from flows.service.form_style import put_form_in_columns
+    from flows.service.state_filter import NamesOfAllStates
     from flows.service.store_pages import store_pages
 
     app = create_app()
     put_form_in_columns(Path(os.environ[STATIC]))
     app.router.routes.insert(0, Mount(store_path(auth_string), app=store_pages(Store(root))))  # before the UI's "/"
-    config = uvicorn.Config(app, log_level="warning", lifespan="on", timeout_graceful_shutdown=GRACE_S)
+    config = uvicorn.Config(
+        NamesOfAllStates(app), log_level="warning", lifespan="on", timeout_graceful_shutdown=GRACE_S
+    )
     uvicorn.Server(config).run(sockets=[listener])
 
 
