@@ -10,7 +10,7 @@ from pathlib import Path
 from fleetune.contracts import json_io
 from fleetune.contracts.record import NAME, check_name, distinct, one_of, record
 from fleetune.contracts.run_config import RunConfig
-from fleetune.errors import Refused
+from fleetune.errors import Infeasible, Refused
 from fleetune.store.lock import Lock, is_held
 from fleetune.store.manifest import check_artifacts
 from fleetune.store.storage import Storage
@@ -74,6 +74,11 @@ class RunRecord:
         check_name("run", self.id)
         one_of(f"run {self.id}", "state", self.state, RUN_STATES)
         distinct(f"run {self.id}", "stage", (stage.stage for stage in self.stages))
+
+    @property
+    def refused(self) -> bool:
+        """True when the run failed for a reason that only a change of its config takes away."""
+        return self.exit_code in (Refused.exit_code, Infeasible.exit_code)
 
     def stage(self, name: str) -> StageRecord:
         """Return the record of one stage. Refused: an unknown stage."""

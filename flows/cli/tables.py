@@ -123,7 +123,9 @@ def print_run(console: Console, run: RunRecord, results: "Results | None") -> No
     if run.error:
         console.print(Text(run.error, style="red"))
     if run.state in ("failed", "interrupted"):
-        console.print(f"go on with: fleetune rerun {run.id} (fleetune show {run.id} STAGE names the log of a stage)")
+        again = f"fleetune rerun {run.id}"
+        next_step = f"change what it says: {again} --set KEY=VALUE" if run.refused else f"go on with: {again}"
+        console.print(f"{next_step} (fleetune show {run.id} STAGE names the log of a stage)")
 
 
 def print_run_end(

@@ -183,8 +183,10 @@ def _events(content: RunContent) -> Iterable[str]:
 
 def _commands(store: Store, run: RunRecord) -> str:
     """Commands that look further, or go on."""
-    words = ["show", *(["rerun"] if run.state in ("failed", "interrupted") else [])]
-    return "On the command line: " + ", ".join(code(command(store.root, [word, run.id])) for word in words)
+    commands = [command(store.root, ["show", run.id])]
+    if run.state in ("failed", "interrupted"):
+        commands.append(command(store.root, ["rerun", run.id, *(["--set", "KEY=VALUE"] if run.refused else [])]))
+    return "On the command line: " + ", ".join(map(code, commands))
 
 
 def _promotion(store: Store, run: RunRecord) -> str:

@@ -93,8 +93,9 @@ class Publication:
         run = self._runner.record
         if not self._state:
             return run
-        error = str(self._runner.error or "")
-        return replace(run, state=self._state, error=error, ended=self._runner.context.store.clock().isoformat())
+        error, ended = self._runner.error, self._runner.context.store.clock().isoformat()
+        code = error.exit_code if error else 0
+        return replace(run, state=self._state, error=str(error or ""), exit_code=code, ended=ended)
 
     def _publish_overview(self) -> None:
         run, store = self._record(), self._runner.context.store

@@ -100,6 +100,17 @@ def test_show_run(call: Call, root: Path) -> None:
     assert shown_json["results"]["report"] in shown and shown_json["results"]["model"] in shown
 
 
+@pytest.mark.parametrize(
+    ("code", "advice"), [(64, "change what it says: "), (65, "change what it says: "), (75, "go on with: ")]
+)
+def test_advice_after_a_failure(call: Call, root: Path, code: int, advice: str) -> None:
+    """Bug: a refused run was told to go on by `rerun`, which refused it again. It has to be changed first."""
+    run = dataclasses.replace(add_run(root, 1), state="failed", error="it cannot be", exit_code=code)
+    Store(root).runs.save(run)
+    (line,) = [line for line in call("show", "latest").stdout.splitlines() if "fleetune rerun" in line]
+    assert line.startswith(f"{advice}fleetune rerun small-1") and ("--set" in line) == (code != 75)
+
+
 def test_show_stage(call: Call, root: Path) -> None:
     """`show RUN STAGE` prints the reason why the stage ran and every file it made."""
     run = add_run(root, 1)
