@@ -1,16 +1,21 @@
-"""Events of a run as lines of its Prefect log: each start, note and end, and progress every EVERY_S seconds."""
+"""Events of a run as lines of its Prefect log: each start, note and end, and progress every EVERY_S seconds.
+
+A stage that says nothing for EVERY_S seconds gets a line as well, so that a reader of the log sees that it works.
+"""
 
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from fleetune import formatting
 from flows.tracking import StageEvent, reason
 
-EVERY_S = 10.0
+EVERY_S, LOOK_S = 10.0, 1.0
+"""Seconds between two lines of a stage; and between two looks for stages that say nothing."""
 FLOW_RUNS = "prefect.flow_runs"
 """Parent of the loggers of all flow runs."""
 WINDOW_S = 30.0
@@ -43,14 +48,40 @@ class RunLog:
         if line:
             self._logger.log(logging.ERROR if event.kind == "failed" else logging.INFO, "%s", line)
 
+    @contextmanager
+    def beating(self) -> Iterator[None]:
+        """Look for stages that say nothing, as long as the block lasts."""
+        over = threading.Event()
+
+        def look() -> None:
+            while not over.wait(LOOK_S):
+                self.beat()
+
+        thread = threading.Thread(target=look, name="run-log", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def beat(self) -> None:
+        """Write a line for each stage that has none since EVERY_S."""
+        with self._change:
+            now_s = self._clock()
+            told = {name: stage.beat(now_s) for name, stage in self._stages.items() if name not in self._quiet}
+        for name, said in told.items():
+            if said:
+                self._logger.info("%s", f"{name}: {said}")
+
     def _line(self, event: StageEvent) -> str:
-        stage = self._stages.setdefault(event.stage, _StageLog())
+        stage, now_s = self._stages.setdefault(event.stage, _StageLog()), self._clock()
         if event.kind == "progress":
-            said = stage.progress(event, self._clock())
+            said = stage.progress(event, now_s)
             return f"{event.stage}: {said}" if said and event.stage not in self._quiet else ""
         if event.kind in ENDED:
             del self._stages[event.stage]
-        return stage.told(event)
+        return stage.told(event, now_s)
 
 
 class CommandLog:
@@ -75,6 +106,13 @@ class CommandLog:
         if self._log is not None:
             self._log.hear(event)
 
+    @contextmanager
+    def beating(self) -> Iterator[None]:
+        """See RunLog.beating; call it after `connect`."""
+        assert self._log is not None
+        with self._log.beating():
+            yield
+
     def flush(self) -> None:
         """Send what is not sent yet, for some seconds at most."""
         for handler in logging.getLogger(FLOW_RUNS).handlers:
@@ -96,6 +134,10 @@ class _StageLog:
         self._work = ""
         self._detail = ""
         self._told_s: float | None = None
+        """When progress was told."""
+        self._began_s: float | None = None
+        self._line_s = 0.0
+        """When anything was told."""
         self._marks: deque[_Mark] = deque()
 
     def progress(self, event: StageEvent, now_s: float) -> str:
@@ -109,7 +151,7 @@ class _StageLog:
         self._detail = event.detail
         if self._told_s is not None and now_s - self._told_s < EVERY_S:
             return ""
-        self._told_s = now_s
+        self._told_s = self._line_s = now_s
         return ", ".join([event.detail or _count(event), *self._pace(event)])
 
     def _pace(self, event: StageEvent) -> list[str]:
@@ -122,9 +164,19 @@ class _StageLog:
         left = max(event.total - event.done, 0.0)
         return [*said, f"{formatting.seconds(round(left / per_s))} left"] if left else said
 
-    def told(self, event: StageEvent) -> str:
+    def beat(self, now_s: float) -> str:
+        """The line of a stage that has begun and told nothing within EVERY_S; empty for any other."""
+        if self._began_s is None or now_s - self._line_s < EVERY_S:
+            return ""
+        self._line_s = now_s
+        known = self._detail or self._work
+        return f"still at work, {formatting.seconds(round(now_s - self._began_s))}" + (f" ({known})" if known else "")
+
+    def told(self, event: StageEvent, now_s: float) -> str:
         """The line of any other event; the reason of a start is not said again at the end."""
+        self._line_s = now_s
         if event.kind == "started":
+            self._began_s = now_s
             self._why = reason(event.text)
         known = self._why if event.kind in ENDED else ""
         return line_of(event, known, self._detail if event.kind == "done" else "")

@@ -1,10 +1,12 @@
 """Lines of a run's log."""
 
 import logging
+import threading
+import time
 
 import pytest
 
-from flows.run_log import RunLog
+from flows.run_log import EVERY_S, RunLog
 from flows.tracking import StageEvent
 
 
@@ -26,6 +28,11 @@ class Log:
     def hear(self, kind: str, text: str = "", stage: str = "train", **fields: float) -> None:
         """Send an event."""
         self._log.hear(StageEvent(stage=stage, kind=kind, text=text, **fields))  # type: ignore[arg-type]
+
+    def beat(self, at_s: float) -> None:
+        """The time at which stages are looked at."""
+        self.now_s = at_s
+        self._log.beat()
 
     def round(self, number: int, at_s: float) -> None:
         """Training has done a round of 32 samples, of 40."""
@@ -113,3 +120,65 @@ def test_other_stages_count_their_work(log: Log) -> None:
         "profile: profiling 20 %",
         "profile: profiling 46 %, 21 s left",
     ]
+
+
+def test_a_silent_stage_says_that_it_works(log: Log) -> None:
+    """Bug: a plan that was solved for a minute said nothing. Every ten seconds a line, also where the last thing that
+    was said is unknown to the reader, and none of stages that have ended, speak, or are shown by another one.
+    """
+    log.hear("started", "ran: never run before", stage="plan")
+    for second in range(1, 26):
+        log.beat(100.0 + second)
+    assert log.lines[1:] == ["plan: still at work, 10 s", "plan: still at work, 20 s"]
+    log.hear("progress", "solving", stage="plan")
+    log.hear("done", stage="plan", seconds=25.0)
+    before = list(log.lines)
+    log.hear("note", "promoted", stage="run")
+    log.beat(200.0)
+    assert log.lines == [*before, "run: promoted"]
+
+
+def test_speaking_stages_need_no_sign_of_life(log: Log) -> None:
+    """Between lines of progress nothing else is said; a silence in the middle names the last known progress."""
+    log.hear("started", "ran: never run before")
+    for number in range(1, 30):
+        log.round(number, at_s=100 + number)
+        log.beat(100.5 + number)
+    assert not [line for line in log.lines if "still" in line]
+    log.beat(141.0)
+    assert log.lines[-1] == "train: still at work, 41 s (round 29 of 40, loss 2.13)"
+
+
+def test_stages_that_another_shows_are_silent() -> None:
+    """Monitor follows train, whose lines are enough."""
+    log = Log(quiet=("monitor",))
+    log.hear("started", "ran: never run before", stage="monitor")
+    before = list(log.lines)
+    log.beat(150.0)
+    assert log.lines == before
+
+
+def test_a_clock_looks_for_silent_stages() -> None:
+    """While the block lasts, stages are looked at; a line appears without any event."""
+    heard = threading.Event()
+    logger = logging.Logger("test")
+    logger.addHandler(Sign(heard))
+    began_s = time.monotonic()
+    log = RunLog(logger, lambda: time.monotonic() - began_s)
+    with log.beating():
+        log.hear(StageEvent(stage="plan", kind="started"))
+        began_s -= EVERY_S
+        assert heard.wait(30.0)
+
+
+class Sign(logging.Handler):
+    """Notices a line on a stage that is still at work."""
+
+    def __init__(self, heard: threading.Event) -> None:
+        super().__init__()
+        self._heard = heard
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Look at a line."""
+        if "still at work" in record.getMessage():
+            self._heard.set()
