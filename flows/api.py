@@ -89,23 +89,32 @@ def _check_writable(folder: Path) -> None:
 def _through_prefect(runner: Runner, log: CommandLog) -> None:
     """Run every stage as a task of a Prefect flow; TryAgain when Prefect ends the flow by itself."""
     from prefect import flow
+    from prefect.exceptions import TerminationSignal
     from prefect.logging import get_run_logger
     from prefect.runtime import flow_run
 
     from flows.service.flow_process import hold
-    from flows.stage_tasks import perform
+    from flows.stage_tasks import go_on_command, perform
+    from flows.stops import stopped_by_hand
 
     @flow(name="finetune", flow_run_name=configs.title(runner.config), persist_result=False, validate_parameters=False)
     def finetune(base: str) -> Any:
         lock = hold(runner.context.store.local, flow_run.id)
         log.connect(get_run_logger(), frozenset(spec.name for spec in runner.specs if spec.follows))
         try:
-            return perform(runner)
+            with log.beating():
+                return perform(runner)
+        except (KeyboardInterrupt, TerminationSignal) as error:
+            interrupts.append(error)
+            return stopped_by_hand(go_on_command(runner))
         finally:
             log.flush()
             lock.release()
 
+    interrupts: list[BaseException] = []
     state: Any = finetune(runner.record.id, return_state=True)
+    if interrupts:
+        raise KeyboardInterrupt
     if not state.is_completed() and runner.error is None:
         if full := filesystem.find_full_disk(filesystem.folders(runner.context.store.local)):
             raise full

@@ -53,7 +53,7 @@ def run_evaluation(request: EvaluationRequest, root: str) -> State[Any]:
         name_flow_run(found.title)
         runner = found.runner(RunContext(store=store, listen=log.hear))
         preflight.validate(predict_run(runner))
-        with runner:
+        with runner, log.beating():
             return perform(runner, _again(request, root))
     except FleetuneError as error:
         return failed_state(error, _next_command(request, error, root))

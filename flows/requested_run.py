@@ -7,12 +7,16 @@ import re
 from typing import Any
 
 from coolname import data as coolname_data
+from prefect import task
+from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
+from prefect.exceptions import TerminationSignal
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
-from prefect.states import Cancelled, Completed
+from prefect.states import Cancelled, Completed, Failed
 
+from fleetune.contracts.record import record
 from fleetune.errors import FleetuneError, Refused
 from fleetune.store import RunRecord, Store
 from flows import configs, preflight
@@ -25,28 +29,55 @@ from flows.run_log import RunLog
 from flows.runner import Runner
 from flows.service.schedules import late_s
 from flows.stage_tasks import failed_state, perform
+from flows.stops import is_down, stopped_by_down
 from stages.catalog import STAGES
 
 FOLLOWERS = frozenset(spec.name for spec in STAGES if spec.follows)
 """Stages whose progress is that of the stage they follow."""
 NAME_OF_FORM = re.compile(r"[A-Z][a-z]+-[A-Z][A-Za-z' -]*")
 """Names that the form of the UI makes up, such as `Practical-Tang`."""
+CONFIGURE = "configure"
+"""The first task of a run. The UI draws the tasks of a run only if it has one when its page is opened."""
+
+
+@record
+class _Configured:
+    """A run that can begin."""
+
+    runner: Runner
+    planned: RunRecord
+    """What it will run, and why."""
 
 
 def run_request(request: RunRequest, root: str) -> State[Any]:
     """Run what `request` asks for, with the store at `root`, as the body of the current flow run."""
+    try:
+        return _run(request, root)
+    except TerminationSignal:
+        if not is_down(root):
+            raise
+        return stopped_by_down(_command(request, root))
+
+
+def _run(request: RunRequest, root: str) -> State[Any]:
     log = RunLog(get_run_logger(), quiet=FOLLOWERS)
     if (skipped := _skipped(request, root)) is not None:
         return skipped
-    try:
-        store = Store(root)
-        config, past = config_of(request, store)
-        name_flow_run(configs.title(config) + (" · dry run" if request.dry_run else ""))
-        runner = Runner(RunContext(store=store, listen=log.hear), config, selection_of(request, past))
-        planned = predict_run(runner)
-        preflight.validate(planned)
-    except FleetuneError as error:
-        return failed_state(error, _after_refusal(request, error, root))
+    proven: list[_Configured] = []
+
+    @task(name=CONFIGURE, task_run_name=CONFIGURE, persist_result=False, log_prints=False, cache_policy=NO_CACHE)
+    def configure() -> State[Any]:
+        try:
+            proven.append(_configure(request, Store(root), log))
+        except FleetuneError as error:
+            return failed_state(error, _after_refusal(request, error, root))
+        return Completed(message="the config can be run")
+
+    state: State[Any] = configure(return_state=True)
+    if not proven:
+        return Failed(name=state.name, message=state.message)
+    runner, planned = proven[0].runner, proven[0].planned
+    store = runner.context.store
     if request.dry_run:
         from flows.inspection.dry_run import description  # brings the clock's compiler, which no refusal needs
         from flows.inspection.publication import publish_prediction
@@ -56,7 +87,7 @@ def run_request(request: RunRequest, root: str) -> State[Any]:
     if (nothing_new := _nothing_new(store, request, planned)) is not None:
         return nothing_new
     try:
-        with runner:
+        with runner, log.beating():
             remember(base=runner.record.id)  # a copy reads this run's config, and not today's run file
             return perform(runner)
     except FleetuneError as error:
@@ -75,6 +106,16 @@ def _after_refusal(request: RunRequest, error: FleetuneError, root: str) -> str:
     if str(error).startswith("base: "):
         return command(root, ["runs"])
     return command(root, [*again("finetune", dataclasses.asdict(request)), "--dry-run"])
+
+
+def _configure(request: RunRequest, store: Store, log: RunLog) -> _Configured:
+    """Check the whole config before any device is touched; raises the error of a request that cannot be run."""
+    config, past = config_of(request, store)
+    name_flow_run(configs.title(config) + (" · dry run" if request.dry_run else ""))
+    runner = Runner(RunContext(store=store, listen=log.hear), config, selection_of(request, past))
+    planned = predict_run(runner)
+    preflight.validate(planned)
+    return _Configured(runner=runner, planned=planned)
 
 
 def _skipped(request: RunRequest, root: str) -> State[Any] | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
+from prefect.exceptions import TerminationSignal
 from prefect.futures import PrefectFuture
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
@@ -18,6 +19,7 @@ from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain
 from flows.flow_run_watch import FlowRunWatch
 from flows.next_step import and_next, command
 from flows.runner import Runner
+from flows.stops import is_down, stopped_by_down
 from flows.tracking import reason
 from stages.catalog import waves
 
@@ -32,8 +34,14 @@ def perform(runner: Runner, go_on: str = "") -> State[Any]:
     """
     from flows.inspection.publication import Publication  # brings the clock's compiler, which no refusal needs
 
-    with FlowRunWatch(runner) as watch, Publication(runner, flow_run.id, get_run_logger()) as publication:
-        return _perform(runner, watch, publication, go_on or go_on_command(runner))
+    next_command = go_on or go_on_command(runner)
+    try:
+        with FlowRunWatch(runner) as watch, Publication(runner, flow_run.id, get_run_logger()) as publication:
+            return _perform(runner, watch, publication, next_command)
+    except TerminationSignal:
+        if not is_down(runner.context.store.root):
+            raise
+        return stopped_by_down(next_command)
 
 
 def go_on_command(runner: Runner) -> str:

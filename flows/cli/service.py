@@ -50,8 +50,13 @@ def down(options: CommonOptions) -> None:
     """Stop what `up` started for this store; running runs are stopped and can be retried."""
     from flows.service import control
 
-    record = control.down(options.folder(), options.root)
+    stopped = control.down(options.folder(), options.root)
     if options.as_json:
-        options.print_json({"stopped": record.address})
-    else:
-        options.console().print(f"stopped {record.address}")
+        options.print_json({"stopped": stopped.service.address, "flow_runs": stopped.flow_runs})
+        return
+    options.console().print(f"stopped {stopped.service.address}")
+    if count := stopped.flow_runs:
+        runs = "a run was" if count == 1 else f"{count} runs were"
+        options.console().print(
+            f"{runs} stopped; next: fleetune up{options.root_option()}, and Retry in the UI goes on"
+        )

@@ -7,6 +7,7 @@ from uuid import UUID
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import ArtifactUpdate
 from prefect.client.schemas.objects import State
+from prefect.exceptions import TerminationSignal
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 from prefect.states import Completed
@@ -24,6 +25,7 @@ from flows.next_step import again, command
 from flows.requested_run import name_flow_run, remember
 from flows.run_log import RunLog
 from flows.stage_tasks import failed_state
+from flows.stops import is_down, stopped_by_down
 
 
 def run_comparison(request: CompareRequest, root: str) -> State[Any]:
@@ -40,9 +42,14 @@ def run_comparison(request: CompareRequest, root: str) -> State[Any]:
             remember(base=comparison.measured_by)  # a copy reads this run's config, and not today's run file
             artifact.publish(comparison)
 
-        found = comparer.compare(publish)
+        with log.beating():
+            found = comparer.compare(publish)
     except FleetuneError as error:
         return failed_state(error, command(root, again("compare", dataclasses.asdict(request))))
+    except TerminationSignal:
+        if not is_down(root):
+            raise
+        return stopped_by_down(command(root, again("compare", dataclasses.asdict(request))))
     return Completed(message=verdict(found), data=found.id)
 
 

@@ -5,8 +5,11 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
+
+import psutil
 
 from fleetune.contracts.record import record
 from fleetune.errors import Refused, TryAgain, by_exit_code
@@ -18,6 +21,7 @@ from flows.service.record import ServiceFiles, ServiceRecord
 
 END_S, ASK_S = 75.0, 0.1
 PORT = 4200
+FLOW_PROCESS = "flows.service.flow_process"
 PASSWORD = {None: "auto", True: "yes", False: "no"}
 
 
@@ -105,17 +109,43 @@ def _follow(keeper: "subprocess.Popen[str]", tell: Callable[[str], None]) -> Non
         tell(line.strip())
 
 
-def down(local: Path, root: str, pause: Callable[[float], None] = time.sleep) -> ServiceRecord:
-    """Stop the service of a store and everything that it started; returns the record it had."""
+@record
+class StoppedService:
+    """What `down` has stopped."""
+
+    service: ServiceRecord
+    flow_runs: int
+    """How many runs were in progress."""
+
+
+def down(local: Path, root: str, pause: Callable[[float], None] = time.sleep) -> StoppedService:
+    """Stop the service of a store and everything that it started."""
     files = ServiceFiles(local)
     service = files.running()
     if service is None:
         if files.starting():
             raise TryAgain(f"{root}: its service is starting or ending; try again in a few seconds")
         raise Refused(f"{root}: no service runs for this store; start one with: fleetune up")
+    flow_runs = _count_flow_runs(service.keeper)
+    files.going_down.touch()
     os.kill(service.keeper, signal.SIGTERM)  # the lock is held, so that this process id is the keeper's
     for _ in range(int(END_S / ASK_S)):
         if not files.starting():
-            return service
+            return StoppedService(service=service, flow_runs=flow_runs)
         pause(ASK_S)
     raise TryAgain(f"the service (process {service.keeper}) did not end within {END_S:.0f} s; run it again")
+
+
+def _count_flow_runs(keeper: int) -> int:
+    """How many flow runs the worker of a service is running."""
+    with suppress(psutil.Error):
+        processes = psutil.Process(keeper).children(recursive=True)
+        found = {process.pid: process for process in processes if _runs_a_flow(process)}
+        return sum(process.ppid() not in found for process in found.values())  # no child before it is another program
+    return 0
+
+
+def _runs_a_flow(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return FLOW_PROCESS in process.cmdline()
+    return False

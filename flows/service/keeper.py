@@ -62,6 +62,7 @@ class Keeper:
         lock = self._files.lock()
         if not lock.take():
             raise Refused(f"{self._root}: its service runs or starts already")
+        self._files.going_down.unlink(missing_ok=True)
         try:
             with reserve(self._port):
                 self._start()

@@ -89,6 +89,11 @@ class ServiceFiles:
         """Prefect's auth string of a running service; empty when it asks for none."""
         return f"fleetune:{self.secret()}" if service.authenticated else ""
 
+    @property
+    def going_down(self) -> Path:
+        """A mark that `fleetune down` makes before it ends the service, by which runs know who ends them."""
+        return self.folder / "going-down"
+
     def flow_run_lock(self, flow_run: str) -> Path:
         """The lock that the process of a flow run holds."""
         return self.folder / "flow-runs" / f"{flow_run}.lock"

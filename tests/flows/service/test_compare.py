@@ -63,7 +63,7 @@ def test_a_fleet_is_profiled(service: ServiceClient) -> None:
     run = service.start("profile-fleet", base="asteroid-b")
     ended = service.ended(run)
     assert ended["state_name"] == "Completed", ended["state"]["message"]
-    shown = service.until(lambda: found if len(found := service.tasks(run)) >= 3 else None)
-    assert set(shown) == {"discover", "prepare", "profile"}
+    shown = service.until(lambda: found if len(found := service.tasks(run)) >= 4 else None)
+    assert set(shown) == {"configure", "discover", "prepare", "profile"}
     evaluation = service.ended(service.start("evaluate", run=ended["parameters"]["base"]))
     assert evaluation["state_name"] == "Refused" and "no plan to evaluate" in evaluation["state"]["message"]

@@ -88,7 +88,8 @@ def test_a_run_that_cannot_be_is_refused(service: ServiceClient) -> None:
     run = service.start(base="demo", changes=["training.rouns=3"])
     ended = service.ended(run)
     assert ended["state_name"] == "Refused" and "rounds" in ended["state"]["message"]
-    assert service.tasks(run) == {} and "Traceback" not in service.logs(run)
+    service.expect_tasks(run, configure="Refused")
+    assert len(service.tasks(run)) == 1 and "Traceback" not in service.logs(run)
     with pytest.raises(urllib.error.HTTPError) as refused:
         service.start(base="demo", strategy="astroid")
     with refused.value as answer:
