@@ -22,6 +22,7 @@ from prefect.states import Crashed
 
 from fleetune.store import Store
 from fleetune.store.lock import is_held
+from flows.next_step import again, and_next, command
 from flows.service.flow_process import ORPHAN_S
 from flows.service.record import ServiceFiles
 
@@ -42,7 +43,8 @@ def end_dead_runs(client: SyncPrefectClient, store: Store, worker_lives: bool) -
         _wait_for_orphans(client, store)
     dead = [run for run in _read(client, LIVE) if not _lives(run, store, worker_lives)]
     for run in dead:
-        client.set_flow_run_state(run.id, _gone(), force=True)
+        words = again(client.read_flow(run.flow_id).name, run.parameters)
+        client.set_flow_run_state(run.id, _gone(and_next(GONE, command(store.root, words))), force=True)
     _end_stages_of_ended_runs(client)
     return [run.name for run in dead]
 
@@ -80,5 +82,5 @@ def _lives(run: FlowRun, store: Store, worker_lives: bool) -> bool:
     return worker_lives and pending and age_s < SUBMIT_S
 
 
-def _gone() -> State[Any]:
-    return Crashed(message=GONE)
+def _gone(message: str = GONE) -> State[Any]:
+    return Crashed(message=message)

@@ -58,4 +58,7 @@ class EndMessages:
             flow = self._api.call("GET", f"/flows/{run['flow_id']}")
             name, message, words = "Cancelled", said or "cancelled", again(flow["name"], run["parameters"])
         state = {"type": "CANCELLED", "name": name, "message": and_next(message, command(self._root, words))}
+        now = self._api.call("GET", f"/flow_runs/{run['id']}")
+        if now is None or now["state"] != run["state"]:
+            return  # somebody has just started it again
         self._api.call("POST", f"/flow_runs/{run['id']}/set_state", {"state": state, "force": True})

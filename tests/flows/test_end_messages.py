@@ -18,6 +18,7 @@ class Server:
     def __init__(self, *runs: dict[str, Any]) -> None:
         self.runs = {run["id"]: run for run in runs}
         self.asked = 0
+        self.retried = False
         self.away = False
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
@@ -28,6 +29,9 @@ class Server:
             self.asked += 1
             wanted = body["flow_runs"]["state"]["name"]["any_"]
             return [run for run in self.runs.values() if run["state"]["name"] in wanted]
+        if method == "GET" and path.startswith("/flow_runs/"):
+            run = self.runs[path.rpartition("/")[2]]
+            return {**run, "state": {"name": "AwaitingRetry"}} if self.retried else run
         if path.startswith("/flows/"):
             return {"name": path.rpartition("/")[2]}
         assert (method, body["force"]) == ("POST", True) and path.endswith("/set_state")
@@ -86,6 +90,14 @@ def test_a_cancelled_run_says_how_it_goes_on(flow: str, parameters: dict[str, An
     before = dict(state)
     complete(server)
     assert server.runs["a"]["state"] == before
+
+
+def test_a_run_that_somebody_starts_again_stays_started() -> None:
+    """Between the keeper's look and its answer somebody pressed Retry: the run keeps the state that they gave it."""
+    server = Server(run("a", "Flow run was cancelled successfully.", base="demo-1"))
+    server.retried = True
+    complete(server)
+    assert server.runs["a"]["state"]["message"] == "Flow run was cancelled successfully."
 
 
 def test_one_odd_run_or_a_busy_server_stops_nothing() -> None:

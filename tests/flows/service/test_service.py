@@ -180,6 +180,7 @@ def test_up_ends_runs_without_a_process(service: ServiceClient) -> None:
         told = service.command("up").stdout
         states = [service.flow_run(run)["state_type"] for run in (dead, live, starting)]
     assert states == ["CRASHED", "RUNNING", "PENDING"] and "marked as crashed" in told
+    assert "; next: " in (message := service.flow_run(dead)["state"]["message"]) and "fleetune rerun demo-1" in message
     service.command("up")
     assert service.flow_run(live)["state_type"] == "CRASHED", "its lock is free now"
     service.set_state(starting, "CANCELLED", "Cancelled")
