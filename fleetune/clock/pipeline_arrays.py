@@ -3,13 +3,11 @@
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fleetune.arrays import Floats, Ints
 from fleetune.clock import event_loop
-from fleetune.clock.event_loop import Ints, SimInput
+from fleetune.clock.event_loop import SimInput
 from fleetune.compiled import compiled, inner
-
-Floats = NDArray[np.float64]
 
 FIRST, WARMUP, TRAINABLE, OUTPUT, GRADIENT = range(5)
 """Columns of `PipelineArrays.stage`: first member (an extra row marks the end of the last stage); warm-up forwards;

@@ -8,10 +8,11 @@ from itertools import permutations
 
 import numpy as np
 
+from fleetune.arrays import Floats
 from fleetune.contracts.plan import Plan
 from fleetune.errors import Infeasible
 from fleetune.planning.plan_result import segment, single_lane_plan
-from fleetune.planning.run_costs import Group, GroupCosts, Matrix, RunCosts, Shortfall
+from fleetune.planning.run_costs import Group, GroupCosts, RunCosts, Shortfall
 from fleetune.planning.strategy import Problem, memory_shortage
 from fleetune.solving.hpp.chain_cuts import best_cuts
 from fleetune.solving.hpp.problem import warmups
@@ -35,7 +36,7 @@ class ChainPlanner:
         self.strategy, self.problem, self.groups = strategy, problem, groups
         self.costs = RunCosts(problem, edges)
         self.runs = GroupCosts(self.costs)
-        self._crossings: dict[tuple[Group, Group], Matrix] = {}
+        self._crossings: dict[tuple[Group, Group], Floats] = {}
         self.warmups = warmups(warmup, len(groups), problem.micro_batches)
         self.kept = [min(k, problem.micro_batches) for k in self.warmups]
         if len(groups) > self.costs.blocks:
@@ -83,7 +84,7 @@ class ChainPlanner:
             if counted is not None and counted != free:
                 yield counted
 
-    def _crossing(self, low: Group, high: Group) -> Matrix:
+    def _crossing(self, low: Group, high: Group) -> Floats:
         """[edge]: seconds per micro-batch of a cut's slower direction, divided over the smaller group's ports.
 
         A guess that only proposes cuts; the clock decides between the candidates.

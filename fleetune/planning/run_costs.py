@@ -11,8 +11,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fleetune.arrays import Bools, Floats, Ints
 from fleetune.clock import Clock
 from fleetune.contracts.profile import Unit
 from fleetune.planning.layers import cut_places, join_units
@@ -20,8 +20,6 @@ from fleetune.planning.strategy import Problem, free_bytes
 from fleetune.solving.hpp.instance import LayerBytes
 from fleetune.solving.hpp.sample_allocation import allocate, allocate_runs
 
-Matrix = NDArray[np.float64]
-Integers = NDArray[np.int64]
 Group = tuple[str, ...]
 
 
@@ -44,7 +42,7 @@ class RunCosts:
         self.clock = Clock(problem.fleet, problem.profile)
         units = problem.profile.units
         self.edges = cut_places(units) if edges is None else edges
-        self._seconds: dict[tuple[str, int], Matrix] = {}
+        self._seconds: dict[tuple[str, int], Floats] = {}
         self.bytes = LayerBytes.of(
             [join_units(units[i:j]) for i, j in pairwise(self.edges)], problem.profile.optimizer_bytes_per_param_byte
         )
@@ -60,7 +58,7 @@ class RunCosts:
         """The units of a run."""
         return self.problem.profile.units[self.edges[i] : self.edges[j]]
 
-    def running_seconds(self, device: str, samples: int) -> Matrix:
+    def running_seconds(self, device: str, samples: int) -> Floats:
         """[edge]: forward plus backward seconds of all units before the edge."""
         key = (device, samples)
         if key not in self._seconds:
@@ -69,22 +67,22 @@ class RunCosts:
             self._seconds[key] = total[self.edges]
         return self._seconds[key]
 
-    def seconds(self, device: str, samples: int) -> Matrix:
+    def seconds(self, device: str, samples: int) -> Floats:
         """[i, j]: forward plus backward seconds of `samples` samples; infinite unless i < j."""
         total = self.running_seconds(device, samples)
         return np.where(self.forwards, total[None, :] - total[:, None], np.inf)
 
-    def missing(self, device: str, kept_samples: int) -> Matrix:
+    def missing(self, device: str, kept_samples: int) -> Floats:
         """[i, j]: bytes that the device lacks with `kept_samples` samples kept; negative where there is room."""
         return np.asarray(self.bytes.peak(*self._runs, kept_samples) - free_bytes(self.problem, device), np.float64)
 
-    def max_samples(self, device: str, kept: int) -> Integers:
+    def max_samples(self, device: str, kept: int) -> Ints:
         """[i, j]: largest share that fits the device with `kept` micro-batches between forward and backward."""
         batch = self.problem.micro_batch_samples
         return self.bytes.max_samples(*self._runs, free_bytes(self.problem, device), kept, batch)
 
     @cached_property
-    def forwards(self) -> NDArray[np.bool_]:
+    def forwards(self) -> Bools:
         """[i, j]: whether i < j."""
         return np.triu(np.ones((self.blocks + 1, self.blocks + 1), dtype=bool), k=1)
 
@@ -95,10 +93,10 @@ class GroupCosts:
     def __init__(self, costs: RunCosts) -> None:
         self.costs = costs
         self.batch = costs.problem.micro_batch_samples
-        self._seconds: dict[tuple[Group, int], Matrix] = {}
-        self._missing: dict[tuple[Group, int], Matrix] = {}
+        self._seconds: dict[tuple[Group, int], Floats] = {}
+        self._missing: dict[tuple[Group, int], Floats] = {}
 
-    def seconds(self, group: Group, kept: int) -> Matrix:
+    def seconds(self, group: Group, kept: int) -> Floats:
         """[i, j]: the slowest member's forward plus backward seconds; infinite where memory is short. In column order,
         which `best_cuts` reads."""
         key = (group, kept)
@@ -111,7 +109,7 @@ class GroupCosts:
             self._seconds[key] = np.asfortranarray(seconds)
         return self._seconds[key]
 
-    def missing(self, group: Group, kept: int) -> Matrix:
+    def missing(self, group: Group, kept: int) -> Floats:
         """[i, j]: bytes that the worst member lacks with the allocation that minimises this; 0 where all fit."""
         key = (group, kept)
         if key not in self._missing:
@@ -142,7 +140,7 @@ class GroupCosts:
         times = [self._running(device) for device in group]
         return allocate([(total[:, j] - total[:, i]).tolist() for total in times], most, self.batch)
 
-    def _slowest(self, group: Group, kept: int) -> Matrix:
+    def _slowest(self, group: Group, kept: int) -> Floats:
         """Allocate samples for all runs at once; the few runs where a measured time falls with more samples are
         allocated one after another."""
         count = self.costs.blocks + 1
@@ -150,7 +148,7 @@ class GroupCosts:
         times = [self._running(device) for device in group]
         rows, columns = np.indices((count, count))
 
-        def seconds(d: int, samples: Integers) -> Matrix:
+        def seconds(d: int, samples: Ints) -> Floats:
             table, y = times[d], np.minimum(samples, self.batch) - 1
             return np.asarray(table[y, columns] - table[y, rows])
 
@@ -164,11 +162,11 @@ class GroupCosts:
             result[i, j] = max(float(t[y - 1, j] - t[y - 1, i]) for t, y in zip(times, own, strict=True))
         return result
 
-    def _running(self, device: str) -> Matrix:
+    def _running(self, device: str) -> Floats:
         """[samples - 1, edge]: forward plus backward seconds of all units before the edge."""
         return np.stack([self.costs.running_seconds(device, y) for y in range(1, self.batch + 1)])
 
-    def _each_run(self, value: Callable[[int, int], float]) -> Matrix:
+    def _each_run(self, value: Callable[[int, int], float]) -> Floats:
         count = self.costs.blocks + 1
         result = np.full((count, count), np.inf)
         for i in range(count):
@@ -177,7 +175,7 @@ class GroupCosts:
         return result
 
 
-def _growing(times: list[Matrix]) -> NDArray[np.bool_]:
+def _growing(times: list[Floats]) -> Bools:
     """[i, j]: whether no device is faster with more samples."""
     grows = np.ones((times[0].shape[1],) * 2, dtype=bool)
     for total in times:

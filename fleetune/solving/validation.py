@@ -9,15 +9,14 @@ from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BeforeValidator, Strict
 from pydantic_core import PydanticCustomError
 
+from fleetune.arrays import Floats
 from fleetune.errors import Refused
 
 Axis = tuple[str, Sequence[object]]
 """Index of a table, noun and entries: `("device", ["nano-0", "tx2"])`."""
-Floats = NDArray[np.float64]
 MIN_VALUE, MAX_VALUE = 1e-60, 1e60
 """Limits of rates, seconds per byte and the like; no product or quotient overflows between these."""
 

@@ -16,7 +16,7 @@ from flows.cli.evaluate import evaluate
 from flows.cli.exit_codes import CommandGroup, Interrupted
 from flows.cli.join import join
 from flows.cli.models import models
-from flows.cli.options import CommonOptions, with_common_options, with_options
+from flows.cli.options import CommonOptions, Sets, with_common_options, with_options
 from flows.cli.service import down, up
 from flows.cli.solve import solve
 from flows.cli.store_commands import Run, diff, gc, runs, show, verify
@@ -32,10 +32,6 @@ app = typer.Typer(cls=CommandGroup, pretty_exceptions_enable=False, context_sett
 app.info.help = "Fine-tune a foundation model across the uneven machines you already own."
 
 Config = Annotated[Path, typer.Argument(help="Run file, such as configs/runs/demo.yaml.")]
-Sets = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change the config: training.rounds=10. Repeatable."),
-]
 Until = Annotated[str | None, typer.Option("--until", metavar="STAGE", help="End after this stage.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show which stages would run, and why; write nothing.")]
 Force = Annotated[

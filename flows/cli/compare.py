@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flows.cli.exit_codes import Interrupted
-from flows.cli.options import CommonOptions, with_common_options
+from flows.cli.options import CommonOptions, Sets, with_common_options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,10 +21,6 @@ Strategies = Annotated[
 Train = Annotated[bool, typer.Option("--train", help="Train every strategy that can be trained, and measure it.")]
 TargetLoss = Annotated[
     float, typer.Option(min=0, help="Loss to reach; 0: the lowest that every trained strategy reached.")
-]
-Sets = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change the config: training.rounds=10. Repeatable."),
 ]
 
 

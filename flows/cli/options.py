@@ -25,6 +25,10 @@ Root = Annotated[
     str, typer.Option("--root", envvar=ROOT_VARIABLE, help="Folder (or fsspec URL) that keeps runs and artifacts.")
 ]
 PIPE_WIDTH = 1000
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change the config: training.rounds=10. Repeatable."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fleetune.arrays import Bools, Floats, Ints
 from fleetune.solving.d2ft.problem import Problem
-from fleetune.solving.validation import Floats
 
 Cost = int | tuple[int, ...]
 """One cost for all micro-batches, or one for each."""
@@ -87,8 +87,6 @@ def to_integers(values: Iterable[float]) -> list[int]:
 FULL, FORWARD_ONLY, SHORTCUT = 1, 2, 3
 """Operations in a table, numbered as in the paper (Algorithm 1)."""
 
-Bools = NDArray[np.bool_]
-Ints = NDArray[np.int64]
 Table = NDArray[np.int64]
 """[subnet, micro-batch], operations."""
 

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fleetune.solving.d2ft.instance import Bools, Ints
-from fleetune.solving.validation import Floats
+from fleetune.arrays import Bools, Floats, Ints
 
 
 class OptimalChoices(NamedTuple):

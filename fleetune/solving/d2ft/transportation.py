@@ -17,9 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fleetune.solving.d2ft.instance import Bools, Ints
+from fleetune.arrays import Bools, Floats, Ints
 from fleetune.solving.d2ft.ties import OptimalChoices, tightened
-from fleetune.solving.validation import Floats
 
 ROUNDING = 2.0**-49
 """Relative to the largest number of a subnet: gains closer than this are equal up to the rounding of prices."""

@@ -14,15 +14,12 @@ common finish time is the root of one equation, to the last bits.
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
+from fleetune.arrays import Bools, Floats
 from fleetune.solving.deft.instance import Allocation, Instance, Ints, rounded_into_band
-from fleetune.solving.validation import Floats
-
-Bools = NDArray[np.bool_]
 
 
 def is_monotone(table: Floats) -> bool:

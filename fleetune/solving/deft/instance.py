@@ -7,10 +7,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fleetune.arrays import Floats
 from fleetune.errors import Infeasible
 from fleetune.formatting import whole_size
 from fleetune.solving.deft.problem import Iteration, Problem
-from fleetune.solving.validation import Floats, plural
+from fleetune.solving.validation import plural
 
 Ints = NDArray[np.intp]
 

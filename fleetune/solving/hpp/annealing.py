@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fleetune.arrays import Floats
 from fleetune.compiled import compiled, inner
 from fleetune.solving.hpp.candidate import (
     OUT_OF_MEMORY,
@@ -27,7 +28,7 @@ from fleetune.solving.hpp.candidate import (
     to_draft,
 )
 from fleetune.solving.hpp.draft import Draft
-from fleetune.solving.hpp.instance import Floats, Instance, InstanceArrays
+from fleetune.solving.hpp.instance import Instance, InstanceArrays
 from fleetune.solving.hpp.moves import (
     EVERY_DEVICE,
     STAGE_COUNT,

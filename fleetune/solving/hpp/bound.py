@@ -8,7 +8,8 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import coo_array
 
-from fleetune.solving.hpp.instance import Floats, Instance
+from fleetune.arrays import Floats
+from fleetune.solving.hpp.instance import Instance
 
 MAX_LP_RUNS = 4096
 """Largest number of runs of layers in the linear program; 20,000 layers on 3 devices take 2 s, a million 15 minutes."""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fleetune.arrays import Ints
 from fleetune.clock import event_loop
 from fleetune.clock import pipeline_arrays as columns
 from fleetune.clock.event_loop import SimInput, SimState, new_input, new_state, run_event_loop
@@ -24,7 +25,7 @@ from fleetune.clock.pipeline_arrays import (
 )
 from fleetune.compiled import compiled, inner
 from fleetune.solving.hpp.draft import Draft, DraftStage
-from fleetune.solving.hpp.instance import ACTIVATION, GRADIENT, OUTPUT, TRAINABLE, Instance, InstanceArrays, Ints
+from fleetune.solving.hpp.instance import ACTIVATION, GRADIENT, OUTPUT, TRAINABLE, Instance, InstanceArrays
 from fleetune.solving.hpp.sample_allocation import state_bytes, task_s
 
 OUT_OF_MEMORY = 1 << 61

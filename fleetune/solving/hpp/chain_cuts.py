@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fleetune.solving.hpp.instance import Floats, Instance, Ints
+from fleetune.arrays import Floats, Ints
+from fleetune.solving.hpp.instance import Instance
 
 Cost = Callable[[int], Floats]
 

@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fleetune.arrays import Floats
 from fleetune.clock import Member, Pipeline, simulate
 from fleetune.clock import PipelineStage as ClockStage
 from fleetune.clock.costs import nanoseconds
 from fleetune.errors import Infeasible
-from fleetune.solving.hpp.instance import Floats, Instance
+from fleetune.solving.hpp.instance import Instance
 
 
 class DraftStage(NamedTuple):

@@ -4,14 +4,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fleetune.arrays import Floats, Ints
 from fleetune.solving.hpp.problem import Layer, Problem, warmups
 from fleetune.solving.validation import link_matrix
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
 
 PARAM, ACTIVATION, TRAINABLE, OUTPUT, GRADIENT = range(5)
 """Columns of `InstanceArrays.edge`. The first three sum over all layers before the edge: bytes of weights, activation

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator
 
+from fleetune.arrays import Floats
 from fleetune.contracts.record import finite, one_of, record
 from fleetune.errors import Refused
 from fleetune.solving.validation import (
     MAX_WHOLE,
     Axis,
-    Floats,
     Real,
     Whole,
     plural,

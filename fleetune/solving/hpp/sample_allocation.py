@@ -5,18 +5,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from fleetune.arrays import Floats, Ints
 from fleetune.compiled import compiled, inner
-from fleetune.solving.hpp.instance import (
-    ACTIVATION,
-    GRADIENT,
-    OUTPUT,
-    PARAM,
-    TRAINABLE,
-    Floats,
-    InstanceArrays,
-    Ints,
-    Span,
-)
+from fleetune.solving.hpp.instance import ACTIVATION, GRADIENT, OUTPUT, PARAM, TRAINABLE, InstanceArrays, Span
 
 IMPOSSIBLE, MEMORY_AMPLE, MEMORY_BOUND = 0, 1, 2
 """Outcomes: no allocation exists; memory limited no share; memory limited some share."""

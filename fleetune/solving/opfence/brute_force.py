@@ -2,9 +2,8 @@
 
 import numpy as np
 
+from fleetune.arrays import Bools, Floats
 from fleetune.solving.opfence.instance import Instance, Placement
-from fleetune.solving.opfence.path_dp import Bools
-from fleetune.solving.validation import Floats
 
 MAX_PLACEMENTS = 20_000
 """Limit of the number of placements."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fleetune.solving.validation import Floats
+from fleetune.arrays import Floats
 
 ROUNDING = 1e-12
 """Relative rounding of quotients: compressing 300,000 elements by 300 keeps 1,000, however the ratio was rounded."""

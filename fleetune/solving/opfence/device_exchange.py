@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fleetune.arrays import Floats, Ints
 from fleetune.solving.limits import NO_DEADLINE, Deadline
-from fleetune.solving.opfence.instance import MIN_GAIN, Instance, Ints, Placement, sum_by_group
-from fleetune.solving.validation import Floats
+from fleetune.solving.opfence.instance import MIN_GAIN, Instance, Placement, sum_by_group
 
 MAX_TABLE_ELEMENTS = 4_000_000
 """Elements per table."""

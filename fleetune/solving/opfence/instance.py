@@ -3,14 +3,13 @@
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fleetune.arrays import Floats, Ints
 from fleetune.solving.opfence.compression import Codec
 from fleetune.solving.opfence.graph import indexed, topological, users_of
 from fleetune.solving.opfence.problem import Problem
-from fleetune.solving.validation import Floats, link_matrix
+from fleetune.solving.validation import link_matrix
 
-Ints = NDArray[np.int64]
 Placement = Ints
 """[operator], its device."""
 MIN_GAIN = 1e-12

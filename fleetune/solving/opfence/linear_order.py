@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fleetune.arrays import Floats, Ints
 from fleetune.solving.opfence.graph import depth_first
-from fleetune.solving.opfence.instance import Instance, Ints, Placement, prefix_sums
-from fleetune.solving.validation import Floats
+from fleetune.solving.opfence.instance import Instance, Placement, prefix_sums
 
 
 class LinearOrder(NamedTuple):

@@ -13,16 +13,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fleetune.arrays import Floats, Ints
 from fleetune.solving.limits import NO_DEADLINE, Deadline
-from fleetune.solving.opfence.instance import Instance, Ints
+from fleetune.solving.opfence.instance import Instance
 from fleetune.solving.opfence.linear_order import LinearOrder
-from fleetune.solving.validation import Floats
 
 SLACK = 1e-9
 """Relative tolerance of limits, so that rounding does not exclude the plan that they came from."""
 MIN_GRID_SHARE = 1e-5
 """Least limit relative to the highest; lower ones exclude everything."""
-Bools = NDArray[np.bool_]
 Indices = NDArray[np.int32]
 
 

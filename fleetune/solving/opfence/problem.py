@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
+from fleetune.arrays import Floats
 from fleetune.contracts.record import finite, record
 from fleetune.errors import Refused
 from fleetune.solving.opfence.graph import validate_graph
@@ -15,7 +16,6 @@ from fleetune.solving.validation import (
     MAX_VALUE,
     MAX_WHOLE,
     MIN_VALUE,
-    Floats,
     Real,
     Whole,
     validate_links,

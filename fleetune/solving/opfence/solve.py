@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from fleetune.arrays import Floats
 from fleetune.solving.limits import Deadline
 from fleetune.solving.opfence.bound import lower_bound_s
 from fleetune.solving.opfence.clusters import communities
@@ -10,7 +11,7 @@ from fleetune.solving.opfence.instance import Instance, Placement
 from fleetune.solving.opfence.methods import SUMMARIES, opfence, search
 from fleetune.solving.opfence.methods.opfence import equal_compute, equal_modules
 from fleetune.solving.opfence.problem import Link, Problem, Solution
-from fleetune.solving.validation import Floats, validate_choice
+from fleetune.solving.validation import validate_choice
 
 CLUSTER_METHODS = ("search", "opfence")
 """Methods that respect links, memory and the time limit."""

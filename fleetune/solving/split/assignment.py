@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fleetune.arrays import Bools, Ints
 from fleetune.errors import Infeasible, TryAgain
 from fleetune.solving.limits import Deadline
-from fleetune.solving.split.instance import Bools, Instance, Ints
+from fleetune.solving.split.instance import Instance
 from fleetune.solving.split.problem import MATRICES, Problem
 from fleetune.solving.validation import plural
 

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fleetune.arrays import Bools
 from fleetune.solving.limits import Deadline
 from fleetune.solving.split.assignment import SolverLimit, add_assignment, new_solver
 from fleetune.solving.split.energetic import EnergeticBound
-from fleetune.solving.split.instance import Bools
 from fleetune.solving.split.schedule_cache import ScheduleCache, clients_of, helper_of
 
 BUILD_COST = 0.02

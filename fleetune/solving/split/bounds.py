@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fleetune.arrays import Bools, Floats
 from fleetune.solving.limits import Deadline
-from fleetune.solving.split.energetic import EnergeticBound, Floats
-from fleetune.solving.split.instance import Bools, Instance
+from fleetune.solving.split.energetic import EnergeticBound
+from fleetune.solving.split.instance import Instance
 from fleetune.solving.split.schedule import Gap
 from fleetune.solving.split.schedule_cache import masks_of
 

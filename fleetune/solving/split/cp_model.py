@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fleetune.arrays import Bools
 from fleetune.solving.split.assignment import SolverLimit, add_assignment, new_solver
 from fleetune.solving.split.benders import BendersMaster
-from fleetune.solving.split.instance import Bools, Instance
+from fleetune.solving.split.instance import Instance
 from fleetune.solving.split.schedule import BACKWARD, FORWARD, Gap, TaskRow, merged
 from fleetune.solving.split.schedule_cache import helper_of
 

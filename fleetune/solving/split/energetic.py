@@ -14,12 +14,10 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fleetune.arrays import Bools, Floats, Ints
 from fleetune.solving.limits import Deadline
-from fleetune.solving.split.instance import Bools, Instance, Ints
-
-Floats = NDArray[np.float64]
+from fleetune.solving.split.instance import Instance
 
 MAX_LEVELS = 256
 """Starts a and tails b per helper; more are thinned evenly."""

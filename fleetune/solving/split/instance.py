@@ -6,12 +6,9 @@ from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fleetune.arrays import Bools, Ints
 from fleetune.solving.split.problem import MATRICES, Problem
-
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 MAX_EXACT = 2**52
 """Limit of the clients' total memory in a decimal unit that makes all memories whole."""

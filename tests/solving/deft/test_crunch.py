@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fleetune.arrays import Floats
 from fleetune.contracts import json_io
 from fleetune.solving.deft.allocation import (
     bottleneck_allocation,
@@ -19,7 +20,6 @@ from fleetune.solving.deft.allocation import (
 )
 from fleetune.solving.deft.instance import Ints, rounded_into_band
 from fleetune.solving.deft.solve import solve
-from fleetune.solving.validation import Floats
 from tests.solving.deft.instances import EXAMPLE, NONE, drawn, example, solved
 from tests.solving.deft.reference import best_s, check
 

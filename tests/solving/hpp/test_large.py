@@ -5,12 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fleetune.arrays import Ints
 from fleetune.errors import Infeasible, Refused
 from fleetune.solving import limits
 from fleetune.solving.hpp import HPP, bound
 from fleetune.solving.hpp.bound import lower_bound_s
 from fleetune.solving.hpp.draft import Draft
-from fleetune.solving.hpp.instance import Instance, Ints
+from fleetune.solving.hpp.instance import Instance
 from fleetune.solving.hpp.methods import asteroid
 from fleetune.solving.hpp.methods import search as search_module
 from fleetune.solving.hpp.methods.search import Search, SearchOptions

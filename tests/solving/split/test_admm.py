@@ -7,7 +7,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from fleetune.solving.split.instance import Instance, Ints
+from fleetune.arrays import Ints
+from fleetune.solving.split.instance import Instance
 from fleetune.solving.split.methods import admm
 from fleetune.solving.split.methods.admm import (
     ForwardProblem,

@@ -24,10 +24,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from fleetune.arrays import Bools, Floats, Ints
 from fleetune.errors import Refused
-from fleetune.solving.d2ft.instance import Bools, Cost, Instance, Ints, Table, to_table
+from fleetune.solving.d2ft.instance import Cost, Instance, Table, to_table
 from fleetune.solving.d2ft.ties import OptimalChoices, cover_micro_batches, spread_forwards, top_choices
-from fleetune.solving.validation import MAX_WHOLE, Floats
+from fleetune.solving.validation import MAX_WHOLE
 
 SLACK = 1e-12
 """Relative difference of sums of the same numbers in another order."""

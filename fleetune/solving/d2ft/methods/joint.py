@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fleetune.arrays import Bools, Floats, Ints
 from fleetune.errors import Refused
-from fleetune.solving.d2ft.instance import Bools, Instance, Ints, Table, max_count, to_table
+from fleetune.solving.d2ft.instance import Instance, Table, max_count, to_table
 from fleetune.solving.d2ft.ties import OptimalChoices, cover_micro_batches, spread_forwards, tightened, top_choices
 from fleetune.solving.d2ft.transportation import (
     Scores,
@@ -28,7 +29,6 @@ from fleetune.solving.d2ft.transportation import (
     sets_at_split,
     split_position,
 )
-from fleetune.solving.validation import Floats
 
 MAX_TABLE_SIZE = 64
 """Micro-batches up to which tables are faster."""

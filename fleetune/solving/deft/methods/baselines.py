@@ -10,8 +10,8 @@ is, the better its channel. It ignores speeds and memory. Both divide the band e
 
 import numpy as np
 
+from fleetune.arrays import Floats
 from fleetune.solving.deft.instance import Allocation, Instance, Ints
-from fleetune.solving.validation import Floats
 
 
 def compute_aware(instance: Instance) -> Allocation:

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fleetune.arrays import Floats
 from fleetune.errors import Refused
 from fleetune.solving.deft.allocation import (
     bottleneck_allocation,
@@ -30,7 +31,6 @@ from fleetune.solving.deft.allocation import (
 )
 from fleetune.solving.deft.instance import Allocation, Instance, Ints
 from fleetune.solving.deft.problem import Iteration
-from fleetune.solving.validation import Floats
 
 ITERATIONS = 200
 FIRST_STEP = 0.05

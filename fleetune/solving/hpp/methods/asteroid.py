@@ -14,11 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fleetune.arrays import Floats, Ints
 from fleetune.compiled import compiled, inner
 from fleetune.errors import Infeasible
 from fleetune.solving.hpp.chain_cuts import coarse_edges
 from fleetune.solving.hpp.draft import Draft, DraftStage
-from fleetune.solving.hpp.instance import GRADIENT, OUTPUT, TRAINABLE, Floats, Instance, InstanceArrays, Ints
+from fleetune.solving.hpp.instance import GRADIENT, OUTPUT, TRAINABLE, Instance, InstanceArrays
 from fleetune.solving.hpp.sample_allocation import IMPOSSIBLE, MEMORY_AMPLE, MEMORY_BOUND, allocate_by_capacity, task_s
 from fleetune.solving.limits import require_memory
 

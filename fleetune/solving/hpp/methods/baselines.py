@@ -30,9 +30,10 @@ It takes each device's measured times into account; it ignores traffic across cu
 
 import numpy as np
 
+from fleetune.arrays import Floats
 from fleetune.solving.hpp.chain_cuts import best_cuts, run_edges
 from fleetune.solving.hpp.draft import Draft, DraftStage, peak_bytes, single_stage_draft
-from fleetune.solving.hpp.instance import Floats, Instance, fastest_devices, whole_model_s
+from fleetune.solving.hpp.instance import Instance, fastest_devices, whole_model_s
 from fleetune.solving.hpp.sample_allocation import allocate
 
 MIN_TIME_SHARE = 1e-9

@@ -19,9 +19,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fleetune.arrays import Floats, Ints
 from fleetune.solving.hpp.draft import Draft
 from fleetune.solving.hpp.homogeneous import HomogeneousFleet
-from fleetune.solving.hpp.instance import Floats, Instance, Ints
+from fleetune.solving.hpp.instance import Instance
 
 RUNS, LISTED_RUNS = 256, 64
 """Longer chains of layers are joined into this many runs; fewer where warm-ups are listed, which needs one table per

@@ -22,10 +22,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fleetune.arrays import Floats, Ints
 from fleetune.clock import simulate
 from fleetune.solving.hpp.chain_cuts import best_cuts, run_edges
 from fleetune.solving.hpp.draft import Draft, DraftStage, hetpipe_bytes, peak_bytes, pipeline_of
-from fleetune.solving.hpp.instance import Floats, Instance, Ints, whole_model_s
+from fleetune.solving.hpp.instance import Instance, whole_model_s
 
 RUNS = 256
 """Longer chains of layers are joined into this many runs."""

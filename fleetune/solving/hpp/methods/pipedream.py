@@ -15,9 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fleetune.arrays import Floats, Ints
 from fleetune.solving.hpp.draft import Draft
 from fleetune.solving.hpp.homogeneous import HomogeneousFleet
-from fleetune.solving.hpp.instance import Floats, Instance, Ints
+from fleetune.solving.hpp.instance import Instance
 
 RUNS = 256
 """Longer chains of layers are joined into this many runs."""

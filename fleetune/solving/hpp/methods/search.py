@@ -17,12 +17,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fleetune.arrays import Ints
 from fleetune.errors import Infeasible, Refused
 from fleetune.solving.hpp.annealing import AnnealingPhase, AnnealingWorker, ScoredDraft
 from fleetune.solving.hpp.candidate import OUT_OF_MEMORY, WORST_SCORE, candidate_of, score
 from fleetune.solving.hpp.chain_cuts import coarse_edges
 from fleetune.solving.hpp.draft import Draft, DraftStage
-from fleetune.solving.hpp.instance import Instance, Ints
+from fleetune.solving.hpp.instance import Instance
 from fleetune.solving.hpp.methods import asteroid, dapple, pipedream
 from fleetune.solving.hpp.methods.asteroid import PipelineDP
 from fleetune.solving.hpp.methods.baselines import dp, eddl, pp, single

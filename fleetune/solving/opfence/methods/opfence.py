@@ -14,6 +14,7 @@ The baselines ignore speeds, memory and links: devices take runs of the topologi
 
 import numpy as np
 
+from fleetune.arrays import Ints
 from fleetune.errors import Infeasible
 from fleetune.solving.limits import NO_DEADLINE, Deadline
 from fleetune.solving.opfence.clusters import (
@@ -26,7 +27,7 @@ from fleetune.solving.opfence.clusters import (
 from fleetune.solving.opfence.device_exchange import exchange_devices
 from fleetune.solving.opfence.graph import depth_first
 from fleetune.solving.opfence.infeasibility import greedy_packing, infeasibility_reason, pack, packing_failure
-from fleetune.solving.opfence.instance import Instance, Ints, Placement, prefix_sums
+from fleetune.solving.opfence.instance import Instance, Placement, prefix_sums
 from fleetune.solving.opfence.linear_order import LinearOrder, equal_cuts, linear_order
 from fleetune.solving.opfence.path_dp import TrialLimits, best_cuts, geometric_grid
 

@@ -10,6 +10,7 @@ from random import Random
 
 import numpy as np
 
+from fleetune.arrays import Floats
 from fleetune.errors import Infeasible
 from fleetune.solving.limits import NO_DEADLINE, Deadline
 from fleetune.solving.opfence.bound import lower_bound_s
@@ -22,7 +23,6 @@ from fleetune.solving.opfence.local_search import anneal, chain_moves
 from fleetune.solving.opfence.methods import opfence
 from fleetune.solving.opfence.methods.opfence import equal_compute, equal_modules
 from fleetune.solving.opfence.path_dp import PathProgram, TrialLimits, best_cuts, geometric_grid
-from fleetune.solving.validation import Floats
 
 CUTS, FINE_CUTS = 128, 256
 """Cuts of a linear order while the order of devices is open, and while it is fixed."""

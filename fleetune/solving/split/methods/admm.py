@@ -20,9 +20,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fleetune.arrays import Bools, Ints
 from fleetune.solving.limits import Deadline
 from fleetune.solving.split.assignment import SolverLimit, add_assignment, find_assignment, new_solver
-from fleetune.solving.split.instance import Bools, Instance, Ints
+from fleetune.solving.split.instance import Instance
 from fleetune.solving.split.methods.baselines import balanced_assignment
 from fleetune.solving.split.preemptive import Job, minimise_max_cost, schedule_backwards
 from fleetune.solving.split.schedule import (

@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from fleetune.arrays import Floats
 from fleetune.solving.limits import Deadline
 from fleetune.solving.split.assignment import SolverLimit
 from fleetune.solving.split.benders import BendersMaster
 from fleetune.solving.split.bounds import branch_and_cut_bound, energetic_bound, volume_bound
 from fleetune.solving.split.cp_model import improve_plan
-from fleetune.solving.split.energetic import EnergeticBound, Floats
+from fleetune.solving.split.energetic import EnergeticBound
 from fleetune.solving.split.instance import Instance
 from fleetune.solving.split.local_search import LargeNeighbourhoodSearch, TabuSearch
 from fleetune.solving.split.methods.baselines import balanced_greedy, random_fcfs
