@@ -21,6 +21,7 @@ CHUNK_GROUPS = 1024
 """Groups per step: buffers stay in the cache of a core."""
 SMALLEST = 2.0**-100
 """Groups whose largest magnitude is below this are sent as zeros."""
+PACKED = (INT4, INT4_HADAMARD)
 _GRID_BITS = 17
 """64 integers of 17 bits sum to less than 2^24, which float32 holds exactly."""
 _LARGE_SCALE = 2.0**100
@@ -31,7 +32,7 @@ _LOW_NIBBLES, _HIGH_NIBBLES = 0x0F0F, -0x0F10
 
 def levels(codec: str) -> int:
     """Return the largest code."""
-    return 7 if codec in (INT4, INT4_HADAMARD) else 127
+    return 7 if codec in PACKED else 127
 
 
 def quantise(codec: str, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -52,12 +53,10 @@ def quantise(codec: str, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor
         unit = power_of_two(exponents - _GRID_BITS) / GROUP_ELEMENTS  # rotating back multiplies by that
     rounded_up = ((magnitudes / levels(codec)).view(torch.int32) + 0xFFFF) >> 16
     scale = (rounded_up << 16).view(torch.float32)
-    codes = _rounded(groups, torch.where(used, 1.0 / scale, 0.0)).view(samples, -1)
+    codes = _rounded(groups, torch.where(used, 1.0 / scale, 0.0), packed=codec in PACKED).view(samples, -1)
     scales = (torch.where(used, scale * unit, 0.0).view(torch.int32) >> 16).to(torch.int16).view(samples, count)
     kept = count * GROUP_ELEMENTS if codec in ROTATED else elements
-    if codec in (INT4, INT4_HADAMARD):
-        return _pack(codes)[:, : -(-kept // 2)].contiguous(), scales, largest
-    return codes[:, :kept].contiguous(), scales, largest
+    return codes[:, : -(-kept // 2) if codec in PACKED else kept].contiguous(), scales, largest
 
 
 def _largest_magnitudes(groups: torch.Tensor) -> torch.Tensor:
@@ -68,12 +67,19 @@ def _largest_magnitudes(groups: torch.Tensor) -> torch.Tensor:
     return largest
 
 
-def _rounded(groups: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-    """Return the groups times their factors, rounded to int8."""
-    codes = torch.empty(groups.shape, dtype=torch.int8, device=groups.device)
+def _rounded(groups: torch.Tensor, factors: torch.Tensor, packed: bool) -> torch.Tensor:
+    """Return the groups times their factors, rounded to int8, or packed two in a byte, the first in the low half."""
+    width = GROUP_ELEMENTS // 2 if packed else GROUP_ELEMENTS
+    codes = torch.empty((len(groups), width), dtype=torch.uint8 if packed else torch.int8, device=groups.device)
     buffer = torch.empty((CHUNK_GROUPS, GROUP_ELEMENTS), device=groups.device)
+    whole = torch.empty(buffer.shape, dtype=torch.int8, device=groups.device)
     for given, factor, out in zip(*(x.split(CHUNK_GROUPS) for x in (groups, factors[:, None], codes)), strict=True):
-        out.copy_(torch.mul(given, factor, out=buffer[: len(given)]).round_())
+        rounded = torch.mul(given, factor, out=buffer[: len(given)]).round_()
+        if packed:
+            pairs = whole[: len(given)].copy_(rounded).view(torch.int16).bitwise_and_(_LOW_NIBBLES)
+            out.copy_(pairs.bitwise_or_(pairs >> 4))
+        else:
+            out.copy_(rounded)
     return codes
 
 
@@ -90,49 +96,29 @@ def _rotated(groups: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
 def dequantise(codec: str, codes: torch.Tensor, scales: torch.Tensor, elements: int) -> torch.Tensor:
     """Return float32 rows [samples, elements] of codes [samples, bytes] int8 or uint8 and scales as `quantise` has."""
     samples, count = scales.shape
-    padded = count * GROUP_ELEMENTS
+    packed, rotated = codec in PACKED, codec in ROTATED
+    width = GROUP_ELEMENTS // 2 if packed else GROUP_ELEMENTS
     factors = (scales.reshape(-1).to(torch.int32) << 16).view(torch.float32)
-    if codec in (INT4, INT4_HADAMARD):
-        factors = factors / 16  # nibbles are unpacked into the high half of a byte
-        codes = _unpack(_padded(codes, padded // 2))
-    groups = _padded(codes, padded).view(-1, GROUP_ELEMENTS)
-    rows = torch.empty(groups.shape, device=codes.device)
+    given = _padded(codes, count * width).view(-1, width)
+    rows = torch.empty((len(given), GROUP_ELEMENTS), device=codes.device)
     buffer = torch.empty((CHUNK_GROUPS, GROUP_ELEMENTS), device=codes.device)
-    for first in range(0, len(groups), CHUNK_GROUPS):
-        at = slice(first, first + CHUNK_GROUPS)
-        if codec in ROTATED:
-            given = buffer[: len(rows[at])].copy_(groups[at])
-            torch.mm(given, _hadamard(codes.device), out=rows[at]).mul_(factors[at, None])
+    units = (factors / 16 if packed else factors)[:, None]
+    for some, unit, out in zip(*(x.split(CHUNK_GROUPS) for x in (given, units, rows)), strict=True):
+        whole = _unpacked(some) if packed else some
+        if rotated:
+            torch.mm(buffer[: len(out)].copy_(whole), _hadamard(codes.device), out=out).mul_(unit)
         else:
-            torch.mul(groups[at], factors[at, None], out=rows[at])
-    if len(factors) and not (factors.abs().max() < _LARGE_SCALE):
+            torch.mul(whole, unit, out=out)
+    if not factors.abs().max() < _LARGE_SCALE:
         rows.clamp_(-_LARGEST, _LARGEST)
-    return rows.view(samples, padded)[:, :elements].contiguous()
+    return rows.view(samples, -1)[:, :elements].contiguous()
 
 
-def _pack(codes: torch.Tensor) -> torch.Tensor:
-    """Return two codes of an even number in each byte, the first in the low half."""
-    packed = torch.empty((codes.shape[0], codes.shape[1] // 2), dtype=torch.uint8, device=codes.device)
-    pairs, out = codes.view(torch.int16).view(-1), packed.view(-1)
-    step = CHUNK_GROUPS * GROUP_ELEMENTS
-    for first in range(0, len(pairs), step):
-        nibbles = pairs[first : first + step] & _LOW_NIBBLES
-        out[first : first + step].copy_(nibbles.bitwise_or_(nibbles >> 4))
-    return packed
-
-
-def _unpack(packed: torch.Tensor) -> torch.Tensor:
-    """Return int8 codes times 16."""
-    codes = torch.empty((packed.shape[0], packed.shape[1] * 2), dtype=torch.int8, device=packed.device)
-    pairs, given = codes.view(torch.int16).view(-1), packed.reshape(-1).view(torch.uint8)
-    step = CHUNK_GROUPS * GROUP_ELEMENTS
-    for first in range(0, len(pairs), step):
-        bytes_ = given[first : first + step].to(torch.int16)
-        low = bytes_ << 4
-        torch.bitwise_and(
-            bytes_.bitwise_left_shift_(8).bitwise_or_(low), _HIGH_NIBBLES, out=pairs[first : first + step]
-        )
-    return codes
+def _unpacked(packed: torch.Tensor) -> torch.Tensor:
+    """Return int8 codes times 16: each in the high half of a byte, where its sign is the byte's."""
+    pairs = packed.view(torch.uint8).to(torch.int16)
+    low = pairs << 4
+    return pairs.bitwise_left_shift_(8).bitwise_or_(low).bitwise_and_(_HIGH_NIBBLES).view(torch.int8)
 
 
 def _padded(rows: torch.Tensor, width: int) -> torch.Tensor:

@@ -1,0 +1,1 @@
+"""Measures bytes, time and error of link codecs."""
