@@ -40,11 +40,15 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceClient]
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run file of a training with some rounds a second, without checkpoints by the clock or by rounds."""
-    limits = {"launcher": "docker", "accelerator": "cpu", "emulate": {"cores": 0.2, "memory_bytes": 1_000_000_000}}
-    fleet = {"devices": [{"name": name, **limits} for name in ("desk", "nano")], "links": LINKS}
+    emulated = {"cores": 0.2, "memory_bytes": 1_000_000_000}
+    devices = [
+        {"name": name, "launcher": "docker", "accelerator": "cpu", "emulate": dict(emulated)}
+        for name in ("desk", "nano")
+    ]
+    fleet = {"devices": devices, "links": LINKS, "image": "fleetune-mounted"}
     training = {"rounds": ROUNDS, "batch_samples": 32, "micro_batch_samples": 8, "checkpoint_every_rounds": 1000}
     folder = tmp_path_factory.mktemp("config")
-    return config(folder, fleet={**fleet, "image": "fleetune-mounted"}, training=training)
+    return config(folder, fleet=fleet, training=training)
 
 
 class ContainerTraining(Training):
@@ -149,6 +153,7 @@ def test_ctrl_c_and_sigterm_end_a_command_with_a_checkpoint(service: ServiceClie
     before, known, saved = left_on(engine), set(service.root.glob("work/*")), 0
 
     def work() -> Path | None:
+        assert command.alive, command.said()
         new = set(service.root.glob("work/*")) - known
         return next((folder for folder in new if committed_rounds(folder) > saved + 2), None)
 

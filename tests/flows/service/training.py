@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import psutil
 
 from fleetune.filesystem import file_digest
-from tests.flows.service.client import ServiceClient
+from tests.flows.service.client import ENDED, ServiceClient
 
 SAMPLE_S = 0.02
 """Processor time of a computation that shows how busy the machine is."""
@@ -30,9 +30,14 @@ class Training:
         self.service, self.port, self.said = service, service.record.address.rpartition(":")[2], ""
         before = set((service.root / "work").glob("*"))
         self.run = service.start(base=str(config), changes=[f"training.learning_rate={learning_rate}"])
-        self.work: Path = service.until(
-            lambda: next((w for w in set((service.root / "work").glob("*")) - before if committed_rounds(w) > 4), None)
-        )
+
+        def begun() -> Path | None:
+            shown = service.flow_run(self.run)
+            assert shown["state_type"] not in ENDED, shown["state"]
+            new = set((service.root / "work").glob("*")) - before
+            return next((folder for folder in new if committed_rounds(folder) > 4), None)
+
+        self.work: Path = service.until(begun)
         self.processes = self.find_processes()
 
     def find_processes(self) -> list[psutil.Process]:
