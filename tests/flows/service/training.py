@@ -27,7 +27,7 @@ class Training:
 
     def __init__(self, service: ServiceClient, config: Path, learning_rate: float) -> None:
         """Start it and wait for some rounds; the learning rate makes it a training of its own."""
-        self.service, self.port, self.said = service, service.record.address.rpartition(":")[2], ""
+        self.service, self.port = service, service.record.address.rpartition(":")[2]
         before = set((service.root / "work").glob("*"))
         self.run = service.start(base=str(config), changes=[f"training.learning_rate={learning_rate}"])
 
@@ -78,7 +78,7 @@ class Training:
     def up(self) -> None:
         """Wait for the end of the service, and start it again on its port."""
         self.service.until(lambda: not self.service.files.starting())
-        self.said = self.service.command("up", "--port", self.port).stdout
+        self.service.command("up", "--port", self.port)
 
     def kill(self, name: str) -> int:
         """kill -9 of the service's process whose command line holds `name`; its process id."""
