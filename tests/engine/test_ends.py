@@ -18,7 +18,7 @@ from tests.engine.pipelines import LINKS, config
 from tests.flows.service.client import ServiceClient
 from tests.flows.service.training import Training, committed_rounds, end_in_s, saved_rounds
 
-ROUNDS, END_S = 60, 10.0
+ROUNDS, END_S = 400, 10.0
 """Rounds of each training; and seconds within which nothing of it is left."""
 STOPPED = 130
 """Exit code of a command that was told to end."""
@@ -39,8 +39,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceClient]
 
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run file of a training with some rounds a second, without checkpoints by the clock or by rounds."""
-    emulated = {"cores": 0.2, "memory_bytes": 1_000_000_000}
+    """A run file of a training with ten rounds a second or so, without checkpoints by the clock or by rounds."""
+    emulated = {"cores": 0.4, "memory_bytes": 1_000_000_000}
     devices = [
         {"name": name, "launcher": "docker", "accelerator": "cpu", "emulate": dict(emulated)}
         for name in ("desk", "nano")
