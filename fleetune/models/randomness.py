@@ -136,6 +136,27 @@ class ShardedDraws(TorchFunctionMode):
         return self._shard_of(drawn, torch.Tensor.uniform_ if func is torch.rand else torch.Tensor.normal_)
 
 
+class PartDraws:
+    """Random numbers of the parts of one unit in one micro-batch."""
+
+    def __init__(self, unit: str, draws: DrawContext, sharded: ShardedDraws | None) -> None:
+        self._unit, self._draws, self._sharded = unit, draws, sharded
+
+    @property
+    def micro_batch(self) -> int:
+        """Number of the micro-batch in its round."""
+        return self._draws.micro_batch
+
+    def start(self, part: str) -> None:
+        """Seed the generators for a part of the unit."""
+        self._draws.seed_unit(f"{self._unit}#{part}")
+
+    def expect(self, recorded: tuple[RandomDraw, ...]) -> None:
+        """Set the recorded draws of the next operation."""
+        if self._sharded is not None:
+            self._sharded.expect(recorded)
+
+
 def _unrecorded(drawn: torch.Tensor) -> Refused:
     return Refused(
         f"model: a random tensor of shape {tuple(drawn.shape)} is drawn where none was recorded; profile the model "

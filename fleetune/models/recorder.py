@@ -5,7 +5,8 @@ is needed, so a model of any size is recorded in seconds, and one recording serv
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +20,15 @@ from torch.utils import _pytree as pytree
 
 from fleetune.errors import Refused
 from fleetune.models import graph as g
-from fleetune.models.operations import REFLECTED_OPERATORS, NodeRef, SizeExpression, is_allowed
+from fleetune.models.operations import (
+    REFLECTED_OPERATORS,
+    NodeRef,
+    SizeEvaluator,
+    SizeExpression,
+    bind_argument,
+    is_allowed,
+    references,
+)
 from fleetune.models.randomness import like_random_output
 
 # Functions that read a tensor's properties are not recorded.
@@ -67,7 +76,70 @@ def record_model(model: nn.Module, samples: Mapping[str, torch.Tensor], leaf_nam
         ) from error
     if any(str(symbol) == batch for symbol in environment.replacements):
         raise Refused(f"model: {name} has no graph that holds for every batch size (it fixes the batch to one value)")
-    return _pruned(recorder, output=output, batch=batch)
+    return _pruned(recorder, {output}, batch)
+
+
+StandIn = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class RecordedCall:
+    """One call of a module, recorded. Inputs of its graph are named after the nodes whose values were given."""
+
+    graph: g.Graph
+    result: Any
+    """What the call returned: NodeRefs in tuples, lists and dictionaries."""
+
+
+def record_call(
+    module: nn.Module, graph: g.Graph, node: g.Node, leaf_names: set[str], stand_ins: Mapping[str, StandIn]
+) -> RecordedCall:
+    """Record what `module` does when it is called as `node` of the recorded graph says.
+
+    leaf_names: modules inside it that are recorded as one call. stand_ins: leaf module -> function that is run instead
+    of it. Refused for a call that cannot be recorded.
+    """
+    environment = ShapeEnv()
+    fake = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
+    samples = _fake_input(fake, torch.empty(RECORDED_SAMPLES)).shape[0]
+    recorder = _Recorder(module, leaf_names, environment, str(samples.node.expr))
+    recorder.stand_ins = stand_ins
+    try:
+        substitutes = _fake_state(module, fake, recorder)
+        with fake:
+            given = {number: _fake_value(graph, number, samples) for number in node.reads}
+        args, kwargs = bind_argument((node.args, node.kwargs), given, SizeEvaluator(graph.batch), RECORDED_SAMPLES)
+        for number, value in given.items():
+            recorder.keep_input(str(number), value)
+        with (
+            stateless._reparametrize_module(module, substitutes),
+            enable_python_dispatcher(),
+            fake,
+            recorder,
+            _module_calls_go_to(recorder),
+            _custom_gradients_go_to(recorder),
+        ):
+            result = module(*args, **kwargs)
+            recorder.refuse_branches()
+        written = recorder.write(result)
+    except Refused:
+        raise
+    except Exception as error:  # the model's own code may raise anything on symbolic shapes
+        raise Refused(f"{type(error).__name__}: {_short(error)}") from error
+    return RecordedCall(_pruned(recorder, set(references(written)), str(samples.node.expr)), written)
+
+
+RECORDED_SAMPLES = 4
+"""Samples that a recording is made with; any number above 1 gives the same."""
+
+
+def _fake_value(graph: g.Graph, number: int, samples: torch.SymInt) -> torch.Tensor:
+    """Return a fake tensor as the graph's node makes it, for a symbolic number of samples."""
+    value = graph.value(number)
+    if any(not size.isdigit() and size != graph.batch for size in value.shape):
+        raise Refused(f"it is given a tensor of shape {' x '.join(value.shape)}, which cannot be recorded")
+    sizes: Any = [samples if size == graph.batch else int(size) for size in value.shape]
+    return torch.empty(sizes, dtype=getattr(torch, value.dtype)).requires_grad_(value.gradient)
 
 
 class _Recorder(TorchFunctionMode):
@@ -82,6 +154,7 @@ class _Recorder(TorchFunctionMode):
     def __init__(self, model: nn.Module, leaf_names: set[str], environment: ShapeEnv, batch: str) -> None:
         super().__init__()
         self._environment, self._batch = environment, batch
+        self.stand_ins: Mapping[str, StandIn] = {}
         self._decisions = 0  # number of guards on the batch size made inside operations
         self._versions: dict[int, int] = {}  # version of every recorded tensor when it was made
         self._before: dict[int, int] = {}  # versions of the current operation's inputs
@@ -90,7 +163,7 @@ class _Recorder(TorchFunctionMode):
         self.parameters: dict[int, str] = {}
         self._names = {module: name for name, module in model.named_modules()}
         self._leaf_names = leaf_names
-        self._made_by: dict[int, int] = {}
+        self.made: dict[int, int] = {}
         self._alive: list[torch.Tensor] = []  # ids are unique only while the tensors live
         self._inside = 0
         self._draws: list[g.RandomDraw] = []  # draws of the current operation
@@ -99,7 +172,7 @@ class _Recorder(TorchFunctionMode):
         self.inputs[name] = self._add(g.INPUT, name, (), {}, value)
 
     def reference(self, tensor: torch.Tensor) -> NodeRef:
-        made = self._made_by.get(id(tensor))
+        made = self.made.get(id(tensor))
         if made is None:
             parameter = self.parameters.get(id(tensor))
             if parameter is None:
@@ -132,7 +205,7 @@ class _Recorder(TorchFunctionMode):
             name = getattr(func, "__name__", str(func))
             tensors = _tensors(out)
             if name in PROPERTIES or not tensors:
-                unknown = [t for t in tensors if id(t) not in self._made_by and id(t) not in self.parameters]
+                unknown = [t for t in tensors if id(t) not in self.made and id(t) not in self.parameters]
                 if name == "__get__" and unknown:
                     raise Refused(f"{resolve_name(func) or name} makes a tensor from a property")
                 return out
@@ -162,7 +235,7 @@ class _Recorder(TorchFunctionMode):
         if self._inside or name not in self._leaf_names:
             return call(module, *args, **kwargs)
         with self._operation(args, kwargs):
-            out = call(module, *args, **kwargs)
+            out = self.stand_ins[name](*args) if name in self.stand_ins else call(module, *args, **kwargs)
             changed = [t for t in _tensors((args, kwargs)) if t._version != self._before[id(t)]]
             if changed and not (getattr(module, "inplace", False) and out is changed[0]):
                 raise Refused(f"module {name} changes its input in place")
@@ -188,13 +261,13 @@ class _Recorder(TorchFunctionMode):
                 self._add(g.ITEM, str(position), (NodeRef(whole),), {}, leaf)
 
     def _add(self, kind: str, target: str, args: Any, kwargs: Any, out: torch.Tensor | None) -> int:
-        written = tuple(self._write(a) for a in args), {k: self._write(a) for k, a in kwargs.items()}
+        written = tuple(self.write(a) for a in args), {k: self.write(a) for k, a in kwargs.items()}
         number = len(self.nodes)
         value = None
         if out is not None:
             shape = tuple(self._size(size) for size in out.shape)
             value = g.Value(shape=shape, dtype=str(out.dtype).removeprefix("torch."), gradient=out.requires_grad)
-            self._made_by[id(out)] = number
+            self.made[id(out)] = number
             self._versions[id(out)] = out._version
             self._alive.append(out)
         calls = kind in (g.MODULE, g.FUNCTION)
@@ -207,7 +280,8 @@ class _Recorder(TorchFunctionMode):
             raise Refused("it makes a tensor whose shape depends on the data")
         return str(size)
 
-    def _write(self, argument: Any) -> Any:
+    def write(self, argument: Any) -> Any:
+        """Return an argument with every tensor replaced by a NodeRef and every symbolic size by a SizeExpression."""
         if isinstance(argument, torch.Tensor):
             return self.reference(argument)
         if isinstance(argument, torch.SymInt | torch.SymFloat):
@@ -219,14 +293,14 @@ class _Recorder(TorchFunctionMode):
             return SizeExpression(self._size(argument)) if expression.free_symbols else int(expression)
         if isinstance(argument, tuple | list):
             return (
-                type(argument)(map(self._write, argument))
+                type(argument)(map(self.write, argument))
                 if type(argument) in (tuple, list)
-                else tuple(map(self._write, argument))
+                else tuple(map(self.write, argument))
             )
         if isinstance(argument, dict):
-            return {key: self._write(item) for key, item in argument.items()}
+            return {key: self.write(item) for key, item in argument.items()}
         if isinstance(argument, slice):
-            return slice(*map(self._write, (argument.start, argument.stop, argument.step)))
+            return slice(*map(self.write, (argument.start, argument.stop, argument.step)))
         return argument
 
     @contextlib.contextmanager
@@ -296,14 +370,14 @@ def _custom_gradients_go_to(recorder: _Recorder) -> Iterator[None]:
         torch.autograd.Function.apply = original
 
 
-def _pruned(recorder: _Recorder, output: int, batch: str) -> g.Graph:
-    """Return the graph without nodes that the output does not depend on; inputs stay."""
-    live = {output}
+def _pruned(recorder: _Recorder, outputs: set[int], batch: str) -> g.Graph:
+    """Return the graph without nodes that no output depends on; inputs stay. Its output is the last one."""
+    live = set(outputs)
     for node in reversed(recorder.nodes):
         if node.id in live:
             live.update(node.reads)
     nodes = tuple(node for node in recorder.nodes if node.id in live or node.kind == g.INPUT)
-    return g.Graph(batch=batch, inputs=recorder.inputs, output=output, nodes=nodes, units=())
+    return g.Graph(batch=batch, inputs=recorder.inputs, output=max(outputs), nodes=nodes, units=())
 
 
 def _short(error: Exception) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from fleetune.models import graph as g
 from fleetune.models.graph import Graph, graph_text, parse_graph
 from fleetune.models.operations import RUN_DEVICE, SizeEvaluator, bind_argument, references, torch_function
-from fleetune.models.randomness import DrawContext, ShardedDraws
+from fleetune.models.randomness import DrawContext, PartDraws, ShardedDraws
 from fleetune.models.skeleton import canonical_names
 from fleetune.models.units import crossing_values
 from fleetune.models.weights import WeightReader, assign_tensor
@@ -28,6 +28,16 @@ class _Operation(NamedTuple):
     args: Any
     """As recorded: references to other nodes stand for their values."""
     kwargs: Any
+
+
+class GatedOperation(Protocol):
+    """Runs an operation with some heads of its block left out, in the micro-batches to which that applies."""
+
+    def applies(self, micro_batch: int) -> bool:
+        """Return False for a micro-batch in which all heads are full: the operation itself is run."""
+
+    def run(self, held: Mapping[int, Any], samples: int, micro_batch: int, parts: PartDraws) -> Any:
+        """Return what the operation returns. held: values by node; samples: the number that this device holds."""
 
 
 class SegmentRunner:
@@ -54,6 +64,7 @@ class SegmentRunner:
         self._sizes = SizeEvaluator(graph.batch)
         self._modules: dict[str, nn.Module] = {}
         self._attributes: dict[int, str] = {}
+        self._gated: dict[int, GatedOperation] = {}
         self._program = [(unit.name, self._compile(unit, skeleton)) for unit in self.units]
         self._expired = self._expired_values()
         self._collect_state(skeleton)
@@ -62,6 +73,10 @@ class SegmentRunner:
     def modules(self) -> dict[str, nn.Module]:
         """Leaf modules by name in the whole model."""
         return self._modules
+
+    def gate(self, operations: Mapping[int, GatedOperation]) -> None:
+        """Replace operations of these nodes in runs with draws, and so with a micro-batch; see `models.gates`."""
+        self._gated = dict(operations)
 
     def train_only(self, trained: Collection[str], parameters: Collection[str]) -> None:
         """Train only these units' parameters, from now on; call it before `load`.
@@ -115,19 +130,24 @@ class SegmentRunner:
             for unit, operations in self._program:
                 if draws is not None:
                     draws.seed_unit(unit)
+                parts = PartDraws(unit, draws, sliced) if draws is not None else None
                 with torch.no_grad() if unit in self._without_graph else nullcontext():
-                    self._run_unit(operations, held, samples, sliced)
+                    self._run_unit(operations, held, samples, parts)
         return {number: held[number] for number in self.output_values}
 
     def _run_unit(
-        self, operations: list[_Operation], held: dict[int, Any], samples: int, sliced: ShardedDraws | None
+        self, operations: list[_Operation], held: dict[int, Any], samples: int, parts: PartDraws | None
     ) -> None:
         """Run the operations of one unit; `held` gets their values and loses those that no later node reads."""
         for number, call, args, kwargs in operations:
-            bound = bind_argument(args, held, self._sizes, samples)
-            if sliced is not None:
-                sliced.expect(self.graph.node(number).draws)
-            held[number] = call(*bound, **bind_argument(kwargs, held, self._sizes, samples))
+            gated = self._gated.get(number)
+            if gated is not None and parts is not None and gated.applies(parts.micro_batch):
+                held[number] = gated.run(held, samples, parts.micro_batch, parts)
+            else:
+                bound = bind_argument(args, held, self._sizes, samples)
+                if parts is not None:
+                    parts.expect(self.graph.node(number).draws)
+                held[number] = call(*bound, **bind_argument(kwargs, held, self._sizes, samples))
             for expired in self._expired.get(number, ()):
                 held.pop(expired, None)
 
@@ -135,21 +155,13 @@ class SegmentRunner:
         operations = []
         for number in unit.nodes:
             node = self.graph.node(number)
-            call: Any
             if node.kind == g.MODULE:
-                call = self._modules.setdefault(node.target, skeleton.get_submodule(node.target))
-                if getattr(call, "inplace", False):
-                    call.inplace = False  # its input may be a received value
-            elif node.kind == g.ITEM:
-                call = _item(int(node.target))
-            else:
-                call = torch_function(node.target)
-            if node.value is not None and not node.value.gradient:
-                call = _without_gradient(call)
+                self._modules.setdefault(node.target, skeleton.get_submodule(node.target))
+            call = executable(node, skeleton)
             for read in node.reads:
                 if self.graph.node(read).kind == g.ATTRIBUTE:
                     self._attributes[read] = self.graph.node(read).target
-            operations.append(_Operation(number, call, *_on_device((node.args, node.kwargs), self.device)))
+            operations.append(_Operation(number, call, *on_device((node.args, node.kwargs), self.device)))
         return operations
 
     def _expired_values(self) -> dict[int, tuple[int, ...]]:
@@ -203,6 +215,20 @@ def _state_names(module: nn.Module) -> list[str]:
     return parameters + [n for n, _ in module.named_buffers(remove_duplicate=False)]
 
 
+def executable(node: g.Node, model: nn.Module) -> Any:
+    """Return what a node of a recorded graph calls. model: the model, or module, that was recorded."""
+    call: Any
+    if node.kind == g.MODULE:
+        call = model.get_submodule(node.target)
+        if getattr(call, "inplace", False):
+            call.inplace = False  # its input may be a received value
+    elif node.kind == g.ITEM:
+        call = _item(int(node.target))
+    else:
+        call = torch_function(node.target)
+    return call if node.value is None or node.value.gradient else _without_gradient(call)
+
+
 def _item(position: int) -> Any:
     return lambda whole: pytree.tree_leaves(whole)[position]
 
@@ -217,16 +243,16 @@ def _without_gradient(call: Any) -> Any:
     return detached
 
 
-def _on_device(argument: Any, device: torch.device) -> Any:
+def on_device(argument: Any, device: torch.device) -> Any:
     """Return the argument with RUN_DEVICE, as it was recorded, replaced by the device that runs it."""
     if isinstance(argument, torch.device) and argument == RUN_DEVICE:
         return device
     if isinstance(argument, tuple):
-        return tuple(_on_device(item, device) for item in argument)
+        return tuple(on_device(item, device) for item in argument)
     if isinstance(argument, list):
-        return [_on_device(item, device) for item in argument]
+        return [on_device(item, device) for item in argument]
     if isinstance(argument, dict):
-        return {key: _on_device(item, device) for key, item in argument.items()}
+        return {key: on_device(item, device) for key, item in argument.items()}
     return argument
 
 
