@@ -27,7 +27,8 @@ def measure(workload: Workload, folder: Path, repeats: int, suffix: str) -> list
     blocks = Blocks(workload, folder)
     whole, gated = blocks.segment({}), blocks.segment(blocks.gates(seed=1))
     ideal = blocks.flops(gated) / blocks.flops(whole)
-    ratios, seconds = [], []
+    ratios: list[float] = []
+    seconds: list[float] = []
     for _ in range(repeats):
         full_s = blocks.round_s(whole)
         ratios.append(blocks.round_s(gated) / full_s)

@@ -45,7 +45,7 @@ def vit_small(samples: int, lora: bool) -> Workload:
         "model_type": "vit", "hidden_size": 384, "num_hidden_layers": 2, "num_attention_heads": 6,
         "intermediate_size": 1536,
     }  # fmt: skip
-    adapter = Lora(r=8, alpha=16, targets=["q_proj", "k_proj", "v_proj"]) if lora else None
+    adapter = Lora(r=8, alpha=16, targets=("q_proj", "k_proj", "v_proj")) if lora else None
     request = ModelRequest(task="image-classification", config=config, lora=adapter)
     return Workload("vit_small", request, samples, {"pixel_values": (3, 224, 224)})
 
@@ -54,7 +54,7 @@ def gpt2_small(samples: int, lora: bool) -> Workload:
     """Return blocks as wide as those of GPT-2 small, on 512 tokens."""
     config = {"model_type": "gpt2", "n_layer": 2, "n_positions": 512, "vocab_size": 512}
     config |= {"bos_token_id": None, "eos_token_id": None}
-    adapter = Lora(r=8, alpha=16, targets=["c_attn"]) if lora else None
+    adapter = Lora(r=8, alpha=16, targets=("c_attn",)) if lora else None
     request = ModelRequest(task="causal-lm", config=config, lora=adapter)
     return Workload("gpt2_small", request, samples, {"input_ids": (512,), "attention_mask": (512,)})
 

@@ -146,7 +146,8 @@ class _Layers:
         first = tuple(range(heads))
         stand_ins: dict[str, StandIn] = {}
         for half, (name, outer) in self.outer.items():
-            stand_ins |= {inner: partial(_made, layer, first) for inner, layer in self.inner[half].items()}
+            for inner, layer in self.inner[half].items():
+                stand_ins[inner] = partial(_made, layer, first)
             stand_ins[name] = partial(outer.contribution, heads=first, bias=None)
         with self._fused_width(heads):
             recorded = record_call(self._module, *call, leaf_modules(self._module, "layer"), stand_ins)
@@ -181,7 +182,8 @@ def _half(name: str, layers: _Layers, module: nn.Module, graph: Graph) -> Half:
     called = {node.target: node.id for node in graph.nodes if node.kind == g.MODULE}
     inner = tuple((called[target], layer) for target, layer in layers.inner[name].items())
     target, outer = layers.outer[name]
-    reached, core = {number for number, _ in inner}, []
+    reached = {number for number, _ in inner}
+    core: list[tuple[int, Any]] = []
     for node in graph.nodes:
         if reached.isdisjoint(node.reads) or node.id == called[target]:
             continue

@@ -45,7 +45,7 @@ class GateTable:
 
     def groups(self, micro_batch: int) -> tuple[HeadGroup, ...]:
         """Return the groups that run in a micro-batch, full heads first; none is empty."""
-        found = []
+        found: list[HeadGroup] = []
         for name, operation in (("full", FULL), ("forward-only", FORWARD_ONLY)):
             heads = tuple(head for head, row in enumerate(self.rows) if row[micro_batch] == operation)
             found += [HeadGroup(name, heads, operation == FULL)] if heads else []

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from transformers.pytorch_utils import Conv1D
 
@@ -189,7 +188,6 @@ class _GatheredLinear(torch.autograd.Function):
         return functional.linear(given, gather.gathered(weights), bias)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
         given, *weights = ctx.saved_tensors
         wanted, bias_wanted, _, *weights_wanted = ctx.needs_input_grad
