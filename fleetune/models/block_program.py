@@ -152,10 +152,11 @@ class _Layers:
         with self._fused_width(heads):
             recorded = record_call(self._module, *call, leaf_modules(self._module, "layer"), stand_ins)
         found = without_device(recorded.graph)
-        nodes = tuple(
-            Node(n.id, n.kind, n.target, *on_device((n.args, n.kwargs), device), n.value, n.draws) for n in found.nodes
-        )
-        return _Recording(Graph(found.batch, found.inputs, found.output, nodes, ()), recorded.result)
+        nodes = []
+        for node in found.nodes:
+            args, kwargs = on_device((node.args, node.kwargs), device)
+            nodes.append(dataclasses.replace(node, args=args, kwargs=kwargs))
+        return _Recording(dataclasses.replace(found, nodes=tuple(nodes)), recorded.result)
 
     @contextlib.contextmanager
     def _fused_width(self, heads: int) -> Iterator[None]:
