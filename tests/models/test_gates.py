@@ -24,10 +24,12 @@ from tests.training.model_families import TEXT, Family
 
 SAMPLES = 3
 ROBERTA = Family("roberta", TEXT, {"model_type": "roberta", "vocab_size": 300, "max_position_embeddings": 66, **FOUR})
-QUIET = dict.fromkeys(
-    ("hidden_dropout_prob", "attention_probs_dropout_prob", "attn_pdrop", "resid_pdrop", "embd_pdrop", "dropout",
-     "attention_dropout", "seq_classif_dropout"), 0.0,
-)  # fmt: skip
+ENCODER = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+DROPOUTS = {
+    "bert": ENCODER, "roberta": ENCODER, "vit": ENCODER, "gpt2": ("attn_pdrop", "resid_pdrop", "embd_pdrop"),
+    "distilbert": ("dropout", "attention_dropout", "seq_classif_dropout"),
+}  # fmt: skip
+"""Settings of dropout by family; llama and qwen3 have none by default."""
 BY_NAME = {family.name: family for family in (*FAMILIES, ROBERTA)}
 TABLES = {
     4: (("1213", "2213", "3213", "1213"), ("2131", "1132", "3132", "1133")),
@@ -42,7 +44,7 @@ TOLERANCE = 1e-12
 def quiet(name: str) -> Family:
     """Return a family without dropout."""
     family = BY_NAME[name]
-    return replace(family, config={**family.config, **QUIET})
+    return replace(family, config={**family.config, **dict.fromkeys(DROPOUTS.get(name, ()), 0.0)})
 
 
 def gates_of(ready: Recorded) -> dict[str, str]:
