@@ -71,6 +71,9 @@ class HeadDivision:
         shape = (self.stretches, len(heads), each)
         split = tensor.unflatten(dim, (self.stretches, self.heads, each))
         into = None if out is None else out.unflatten(dim, shape)
+        if heads == tuple(range(heads[0], heads[-1] + 1)):  # as in recordings: no tensor of numbers is made there
+            part = split.narrow(dim + 1, heads[0], len(heads))
+            return (part if into is None else into.copy_(part)).flatten(dim, dim + 2)
         return torch.index_select(split, dim + 1, _numbers(heads, tensor.device), out=into).flatten(dim, dim + 2)
 
     def scattered(self, part: torch.Tensor, dim: int, heads: Heads) -> torch.Tensor:
