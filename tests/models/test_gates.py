@@ -178,7 +178,7 @@ def test_gates_equal_masked_heads_with_detached_contributions(
 
 
 def test_the_tolerance_is_that_of_another_order_of_additions(tmp_path: Path) -> None:
-    """Gradients of the masked model itself, with its samples in reverse order, differ by more than a hundredth of the
+    """Gradients of the masked model itself, with its samples in reverse order, differ by more than a 10,000th of the
     tolerance and by less than the tolerance: it is neither loose nor tight by chance.
     """
     family = quiet("vit")
