@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 from fleetune.errors import Refused
 from fleetune.links.endpoint import Endpoint
 from fleetune.links.message import Message, Received
+from fleetune.links.pacing import PacedSender, chunk_bytes
 from fleetune.training.measurements import ClockOffset
 
 DTYPES = {str(d).removeprefix("torch."): d for d in (
@@ -56,6 +57,8 @@ class Arrival:
     sent_s: float
     arrived_s: float
     size_bytes: int
+    described: Mapping[str, Any] = field(default_factory=dict)
+    """Descriptions of values in a codec, by value number (`link_coding`)."""
 
 
 class Exchange:
@@ -70,6 +73,9 @@ class Exchange:
         self._coordinator = coordinator
         self._device = device
         self._revision = revision
+        self._paced: dict[str, PacedSender] = {}
+        self._limits: dict[str, int] = {}
+        """Peer -> most bytes of a message to it, where that is less than the endpoint's."""
         self._arrived: dict[TransferKey, Arrival] = {}
         self._partial: dict[TransferKey, list[list[memoryview]]] = {}
         self._clock_offset = ClockOffset()
@@ -84,17 +90,30 @@ class Exchange:
         """Return the time in seconds of the coordinator's clock."""
         return time.monotonic() + self.offset_s
 
-    def send(self, peer: str, key: TransferKey, tensors: Tensors) -> None:
-        """Send tensors to a peer, or to this worker itself; their memory must not change until they have arrived."""
+    def pace(self, peer: str, bytes_per_s: float) -> None:
+        """Send to a peer no faster than this, from now on."""
+        self._limits[peer] = chunk_bytes(bytes_per_s, self._endpoint.limit_bytes)
+        self._paced[peer] = PacedSender(lambda message: self._endpoint.send(peer, message), bytes_per_s)
+
+    def close(self) -> None:
+        """End the threads that pace."""
+        for sender in self._paced.values():
+            sender.close()
+
+    def send(self, peer: str, key: TransferKey, tensors: Tensors, described: Mapping[str, Any] | None = None) -> None:
+        """Send tensors to a peer, or to this worker itself; their memory must not change until they have arrived.
+
+        described: descriptions of values in a codec.
+        """
         if peer == self._endpoint.name:
             now_s = self.now_s()
             self._arrived[key] = Arrival({k: tensor.detach() for k, tensor in tensors.items()}, now_s, now_s, 0)
             return
-        described, parts = [], []
+        listed, parts = [], []
         for number, tensor in tensors.items():
             flat = tensor.detach().contiguous().cpu()
             dtype = str(flat.dtype).removeprefix("torch.")
-            described.append([number, dtype, list(flat.shape)])
+            listed.append([number, dtype, list(flat.shape)])
             parts.append(flat.view(-1).view(torch.uint8).numpy().data if flat.numel() else memoryview(b""))
         header = {
             "revision": self._revision,
@@ -102,13 +121,18 @@ class Exchange:
             "lane": key.lane,
             "segment": key.segment,
             "step": key.step,
-            "tensors": described,
+            "tensors": listed,
             "sent_s": self.now_s(),
+            **({"described": dict(described)} if described else {}),
         }
-        cut = list(split_into_pieces(parts, self._endpoint.limit_bytes))
+        cut = list(split_into_pieces(parts, self._limits.get(peer, self._endpoint.limit_bytes)))
         for number, piece in enumerate(cut):
             where = {"piece": [number, len(cut)]} if len(cut) > 1 else {}
-            self._endpoint.send(peer, Message(key.kind, {**header, **where}, piece))
+            message = Message(key.kind, {**header, **where}, piece)
+            if peer in self._paced:
+                self._paced[peer].send(message)
+            else:
+                self._endpoint.send(peer, message)
 
     def receive(self, key: TransferKey) -> Arrival:
         """Wait for a tensor message and return it."""
@@ -179,7 +203,8 @@ class Exchange:
                 f"{received.sender} sent a {message.kind!r} that does not describe its tensors ({error})"
             ) from None
         size_bytes = sum(part.nbytes for part in parts)
-        self._arrived[key] = Arrival(tensors, sent_s, received.at_s + self.offset_s, size_bytes)
+        described = header.get("described", {})
+        self._arrived[key] = Arrival(tensors, sent_s, received.at_s + self.offset_s, size_bytes, described)
 
     def _assemble(self, key: TransferKey, header: dict[str, Any], parts: list[memoryview]) -> list[memoryview] | None:
         """Return the parts of a message, joined from all its pieces; None until the last piece is here."""

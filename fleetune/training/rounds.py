@@ -25,6 +25,7 @@ from fleetune.training.batches import lane_seed
 from fleetune.training.exchange import Arrival, Exchange, TransferKey
 from fleetune.training.gradients import add_terms, ring_all_reduce, shared_gradients
 from fleetune.training.hub import Averager, Collector, pull_state, push_state, trainable_state
+from fleetune.training.link_coding import LinkCoder
 from fleetune.training.seat import MicroBatchState, TrainingSeat
 
 VALUES, RING, TIED = "values", "ring", "tied"
@@ -62,6 +63,7 @@ class RoundRunner:
         self._program, self._context = program, context
         self._result = RoundResult()
         self._frees = _last_uses(program)
+        self._coder = LinkCoder(context.plan, program.device)
         self._kinds: dict[str, Callable[[Step], None]] = {
             steps.RECEIVE: self._receive,
             steps.RUN: self._run,
@@ -78,6 +80,7 @@ class RoundRunner:
         """Run one round; the gradients, summed over all devices, end in the parameters' `grad`."""
         self._result = RoundResult()
         self._context.exchange.start_round(round)
+        self._coder.start_round()
         for seat in self._context.seats.values():
             seat.start_round(round)
         if self._context.collector is not None:
@@ -118,7 +121,10 @@ class RoundRunner:
             return
         on = 1 if action.letter == FORWARD else -1
         seat = self._context.seats[action.lane, action.segment + on]
-        seat.arrivals.append(self._received(step))
+        arrival = self._received(step)
+        with self._context.throttle.throttled():
+            samples = step.end - step.first
+            seat.arrivals.append(self._coder.decode(action, step.peer, arrival, samples, seat.sample_shape))
 
     def _received(self, step: Step) -> Arrival:
         """Wait for a transfer across a cut, and record its row."""
@@ -172,7 +178,10 @@ class RoundRunner:
         else:
             whole = {number: value.grad for number, value in held.inputs.items() if value.grad is not None}
         part = seat.samples_of(whole, step.first, step.end, step.shared)
-        self._context.exchange.send(step.peer, self._key(VALUES, step, self._program.device), part)
+        with self._context.throttle.throttled():
+            coded = self._coder.encode(action, step.peer, part, seat.sample_shape)
+        key = self._key(VALUES, step, self._program.device)
+        self._context.exchange.send(step.peer, key, coded.tensors, coded.described)
 
     def _mean_loss_share(
         self, seat: TrainingSeat, outputs: Mapping[int, torch.Tensor], micro_batch: int

@@ -65,6 +65,11 @@ class TrainingSeat:
         """Return whether a value's first dimension is samples."""
         return bool(self.runner.graph.batched(number))
 
+    def sample_shape(self, number: int) -> tuple[int, ...] | None:
+        """Return the shape of one sample of a value that a codec may change; None for masks and shared values."""
+        value = self.runner.graph.value(number)
+        return tuple(map(int, value.shape[1:])) if value.gradient and self.is_batched(number) else None
+
     def samples_of(self, values: Mapping[int, torch.Tensor], first: int, end: int, shared: bool) -> Values:
         """Return samples [first, end) of values, and with `shared` also those that are the same for all samples."""
         own, _ = self.seat.span

@@ -74,6 +74,8 @@ class WorkerTask:
     """Address that others connect to; empty for the bound one."""
     delays_s: dict[str, float] = field(default_factory=dict)
     """Sender -> latency of an emulated link, added at the receiver."""
+    paced_bytes_per_s: dict[str, float] = field(default_factory=dict)
+    """Peer -> rate that this worker's messages to it keep to, where the plan gives it a share of the link."""
 
 
 @record

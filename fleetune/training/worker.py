@@ -79,9 +79,12 @@ def _serve(task: WorkerTask, endpoint: Endpoint, allowed: dict[str, bytes]) -> i
             addresses = exchange.recv_control("welcome").header["addresses"]
             for peer in program.peers:
                 endpoint.connect(peer, addresses[peer], allowed[peer])
+            for peer, bytes_per_s in task.paced_bytes_per_s.items():
+                exchange.pace(peer, bytes_per_s)
             _Worker(task, _Links(exchange, endpoint, beat), described, program).run()
         return 0
     except Stopped:
+        exchange.close()
         return 0
     except Exception as error:
         with suppress(OSError):  # the log's disk may be full

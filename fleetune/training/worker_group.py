@@ -192,6 +192,11 @@ class WorkerGroup:
             bind=listen.bind,
             address=listen.address,
             delays_s=dict(listen.delays_s),
+            paced_bytes_per_s={
+                use.target: use.share * task.fleet.link(device, use.target).bytes_per_s
+                for use in task.plan.plan.links
+                if use.source == device and use.share < 1
+            },
         )
 
     def _connect_workers(self) -> None:

@@ -2,17 +2,28 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fleetune.contracts.plan import DeviceOrder, Lane, Plan, Segment, Share
+from fleetune.codecs import across_cut
+from fleetune.contracts.plan import DeviceOrder, Lane, LinkUse, Plan, Segment, Share
 from fleetune.contracts.run_config import Lora, TrainingRequest
-from tests.training.control_comparison import FP32, FP64, Difference, beside_control, difference, whole_model
+from fleetune.data.prepared_data import PreparedData
+from tests.training.control_comparison import (
+    FP32,
+    FP64,
+    Comparison,
+    Difference,
+    beside_control,
+    difference,
+    whole_model,
+)
 from tests.training.lane_training import train_by_blocks, train_federated
 from tests.training.model_families import BY_NAME, data_request, model_request
 from tests.training.runs import Prepared, final_state, plan, prepared, run_plan
 from tests.training.test_control import WHOLE, cut_run
-from tests.training.unsplit_training import Control
+from tests.training.unsplit_training import Control, Order, train_unsplit
 
 TRAINING = TrainingRequest(
     rounds=7, batch_samples=24, micro_batch_samples=8, learning_rate=1e-3, weight_decay=0.1, optimizer="adamw"
@@ -38,7 +49,8 @@ def by_blocks(ready: Prepared, cuts: list[int]) -> Plan:
         Lane(name=f"block-{k}", segments=(segment(ready.units, f"d{k}", ready.units[a:b]),))
         for k, (a, b) in enumerate(zip(borders, borders[1:], strict=False))
     ]
-    return lanes_plan(lanes, collector="s")
+    links = tuple(LinkUse(source=f"d{k}", target="s", share=0.5) for k in range(len(lanes)))
+    return lanes_plan(lanes, collector="s", links=links)
 
 
 def split(ready: Prepared, clients: str, helper: str = "h", every: int = 3) -> Plan:
@@ -128,6 +140,48 @@ def test_a_segment_may_train_only_its_last_units(tmp_path: Path) -> None:
     assert ready.units[2:] == same.units[2:]
     run = Control([r.loss for r in metrics.rounds], final_state(tmp_path))
     assert beside_control(same, run, TRAINING, WHOLE).bitwise
+
+
+CODED = {
+    "int8": (("int8", 1.0), ("int8", 1.0)),
+    "int4-hadamard back": (("dense", 1.0), ("int4-hadamard", 1.0)),
+    "top-k": (("top-k", 8.0), ("forward-mask", 8.0)),
+    "bf16": (("bf16", 1.0), ("fp16", 1.0)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CODED)
+@pytest.mark.parametrize("shares", [[[8], [8]], [[3, 5], [8]]], ids=["alone", "group"])
+def test_codecs_on_links_equal_one_process_with_the_same_codec_at_the_cut(
+    name: str, shares: list[list[int]], tmp_path: Path
+) -> None:
+    """Every link has its codec; samples decode alike however a group deals them."""
+    ready = ready_for(tmp_path)
+    (there, there_ratio), (back, back_ratio) = CODED[name]
+    made = plan(ready.units, [2], shares)
+    pairs = [(a, made.lanes[0].segments[1].devices[0]) for a in made.lanes[0].segments[0].devices]
+    forward = [LinkUse(source=a, target=b, codec=there, ratio=there_ratio) for a, b in pairs]
+    backward = [LinkUse(source=b, target=a, codec=back, ratio=back_ratio) for a, b in pairs]
+    metrics = run_plan(ready, replace(made, links=(*forward, *backward)), TRAINING, tmp_path)
+    run = Control([r.loss for r in metrics.rounds], final_state(tmp_path))
+
+    def crossed(module: Any, given: Any, output: Any) -> Any:
+        first = output[0] if isinstance(output, tuple) else output
+        coded = across_cut(first, forward[0], backward[0])
+        return (coded, *output[1:]) if isinstance(output, tuple) else coded
+
+    def control(order: Order) -> Control:
+        whole = whole_model(ready)
+        whole.get_submodule(ready.units[1]).register_forward_hook(crossed)
+        return train_unsplit(whole, PreparedData(ready.folders.data), TRAINING, ready.seed, ready.units, order)
+
+    usual = control(Order(WHOLE))
+    reordered = Order(WHOLE, micro_batches=True)
+    found = Comparison(difference(ready, run, usual), lambda: difference(ready, control(reordered), usual))
+    assert found.bitwise if len(shares[0]) == 1 else found.within(FP32), (found.found, found.floor())
+    sent = {(link.source, link.target): link.bytes for link in metrics.link_bytes}
+    assert sum(sent[a, b] for a, b in pairs) < 24 * 24 * 32 * 4 or there == "dense"
 
 
 def _parameters(ready: Prepared, units: tuple[str, ...]) -> set[str]:

@@ -7,7 +7,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fleetune.contracts.plan import LinkUse
 from fleetune.errors import Refused
 from fleetune.store import Store
 from flows.comparison import archive
@@ -42,13 +41,14 @@ def test_the_answer_is_a_sentence(planned: Comparison, trained: Comparison) -> N
 
 def test_a_fast_plan_that_cannot_be_trained(store: Store, pipeline: StandIn) -> None:
     """The fastest by the clock may be a plan that nobody can train here: the fastest of the others is told too."""
-    thin = LinkUse(source="a", target="b", codec="top-k", ratio=100.0)
-    pipeline.plans = {"fusionllm": replace(fleets.PLAN, links=(thin,))}
+    lanes = (*fleets.PLAN.lanes, replace(fleets.PLAN.lanes[0], name="second"))
+    pipeline.plans = {"fusionllm": replace(fleets.PLAN, lanes=lanes)}
     found = compared(store, "single", "fusionllm", "dp")
     assert "fusionllm is the fastest" in verdict(found)
     assert "of those that can be trained here, dp is the fastest" in verdict(found)
-    assert [note for note in notes(found) if "compressed" in note] == [
-        "fusionllm: it cannot be trained yet: its plan has compressed or shared links"
+    assert [note for note in notes(found) if "2 lanes" in note] == [
+        "fusionllm: it cannot be trained yet: its plan has 2 lanes that nothing brings together (a collector, or "
+        "average_every_rounds)"
     ]
 
 

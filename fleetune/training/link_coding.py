@@ -1,0 +1,89 @@
+"""Codecs of the values and gradients that a worker sends and receives across cuts.
+
+Only values that carry a gradient and whose first dimension is samples are coded; masks, positions and what all samples
+share travel as they are. The gradient with respect to what arrived is that with respect to what was sent.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+
+from fleetune.codecs import decode, encode, kept_indices
+from fleetune.contracts.link_codecs import DENSE
+from fleetune.contracts.plan import FORWARD, Action, Plan
+from fleetune.errors import Refused
+from fleetune.training.exchange import Arrival
+
+Shape = Callable[[int], tuple[int, ...] | None]
+"""Number of a value -> shape of one of its samples; None for a value that is not coded."""
+
+
+class CodedValues(NamedTuple):
+    """Content of a message: tensors by value number, or by `NUMBER|PART` where a codec made several parts."""
+
+    tensors: Mapping[Any, torch.Tensor]
+    described: dict[str, Any]
+    """Value number -> its codec's description."""
+
+
+class LinkCoder:
+    """Codes what one device exchanges; remembers what top-k kept in a forward until its gradient has crossed."""
+
+    def __init__(self, plan: Plan, device: str) -> None:
+        self._device = device
+        self._uses = {(use.source, use.target): use for use in plan.links if use.codec != DENSE}
+        self._kept: dict[tuple[Any, ...], torch.Tensor] = {}
+
+    def start_round(self) -> None:
+        """Drop what an earlier round left."""
+        self._kept.clear()
+
+    def encode(self, action: Action, peer: str, values: Mapping[int, torch.Tensor], shape: Shape) -> CodedValues:
+        """Return the message for a peer. Refused: a value that is not finite, where the codec cannot carry it."""
+        use = self._uses.get((self._device, peer))
+        if use is None:
+            return CodedValues(values, {})
+        tensors: dict[Any, torch.Tensor] = {}
+        described: dict[str, Any] = {}
+        for number, value in values.items():
+            if shape(number) is None:
+                tensors[number] = value
+                continue
+            cut = _cut(action, peer, number)
+            sent = encode(use.codec_of(action.letter), value, use.ratio, self._kept.get(cut))
+            tensors.update({f"{number}|{at}": part for at, part in enumerate(sent.parts)})
+            described[str(number)] = sent.description
+            if action.letter == FORWARD and sent.kept is not None:
+                self._kept[cut] = sent.kept
+        return CodedValues(tensors, described)
+
+    def decode(self, action: Action, peer: str, arrival: Arrival, samples: int, shape: Shape) -> Arrival:
+        """Return an arrival with all values as they were sent, losses aside. Refused: a malformed message."""
+        if not arrival.described:
+            return arrival
+        tensors = {number: tensor for number, tensor in arrival.tensors.items() if "|" not in str(number)}
+        try:
+            for name, description in arrival.described.items():
+                number, device = int(name), next(iter(arrival.tensors.values())).device
+                expected = [samples, *(shape(number) or ())]
+                if description["shape"] != expected:
+                    raise ValueError(f"a shape of {description['shape']}, not {expected}")
+                count = sum(1 for key in arrival.tensors if str(key).startswith(f"{number}|"))
+                parts = [arrival.tensors[f"{number}|{at}"].cpu() for at in range(count)]
+                cut = _cut(action, peer, number)
+                kept = kept_indices(description, parts) if action.letter == FORWARD else self._kept.get(cut)
+                if action.letter == FORWARD and kept is not None:
+                    self._kept[cut] = kept
+                own = kept if action.letter == FORWARD or description["codec"] == "forward-mask" else None
+                tensors[number] = decode(description, parts, device, own)
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise Refused(f"{peer} sent {action} in a codec that cannot be read ({error})") from None
+        return replace(arrival, tensors=tensors)
+
+
+def _cut(action: Action, peer: str, number: int) -> tuple[Any, ...]:
+    """Return what identifies a value at a cut, for its forward and its gradient alike."""
+    low = action.segment if action.letter == FORWARD else action.segment - 1
+    return action.lane, low, action.micro_batch, peer, number

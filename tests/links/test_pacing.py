@@ -1,0 +1,69 @@
+"""Messages to one peer leave no faster than the share of a link allows."""
+
+import threading
+
+from fleetune.links.message import Message
+from fleetune.links.pacing import MIN_CHUNK_BYTES, PacedSender, chunk_bytes
+
+
+class Line:
+    """A clock that only waiting moves, and what was sent at which time."""
+
+    def __init__(self, messages: int) -> None:
+        self.now_s = 0.0
+        self.sent: list[tuple[float, str]] = []
+        self._messages, self.done = messages, threading.Event()
+
+    def wait(self, seconds: float) -> None:
+        """Move the clock."""
+        self.now_s += seconds
+
+    def send(self, message: Message) -> None:
+        """Note when a message leaves."""
+        self.sent.append((self.now_s, message.kind))
+        if len(self.sent) == self._messages:
+            self.done.set()
+
+
+def test_messages_leave_one_after_the_other_at_the_rate() -> None:
+    """At 100 bytes a second messages of 50, 100 and 10 bytes leave after 0, 0.5 and 1.5 s, in order."""
+    line = Line(3)
+    sender = PacedSender(line.send, 100.0, now_s=lambda: line.now_s, wait_s=line.wait)
+    for kind, size in (("a", 50), ("b", 100), ("c", 10)):
+        sender.send(Message(kind, {}, (bytes(size),)))
+    assert line.done.wait(30)
+    sender.close()
+    assert line.sent == [(0.0, "a"), (0.5, "b"), (1.5, "c")]
+
+
+def test_idle_time_is_not_saved_up() -> None:
+    """After a pause of 10 s the next two messages are a second apart, not sent at once."""
+    line = Line(1)
+    sender = PacedSender(line.send, 100.0, now_s=lambda: line.now_s, wait_s=line.wait)
+    sender.send(Message("a", {}, (bytes(100),)))
+    assert line.done.wait(30)
+    line.now_s, line._messages = 10.0, 3
+    line.done.clear()
+    for kind in "bc":
+        sender.send(Message(kind, {}, (bytes(100),)))
+    assert line.done.wait(30)
+    sender.close()
+    assert line.sent[1:] == [(10.0, "b"), (11.0, "c")]
+
+
+def test_closing_drops_what_waits() -> None:
+    """A worker that ends does not wait for its share of the link."""
+    line = Line(1)
+    sender = PacedSender(line.send, 1.0)
+    sender.send(Message("a", {}, (bytes(1000),)))
+    sender.send(Message("b", {}, (bytes(1000),)))
+    assert line.done.wait(30)
+    sender.close()
+    assert [kind for _, kind in line.sent] == ["a"]
+
+
+def test_chunks_are_short_in_time() -> None:
+    """A message lasts 20 ms at most, but is not smaller than its header is worth."""
+    assert chunk_bytes(1e6, 1 << 30) == 20_000
+    assert chunk_bytes(1e3, 1 << 30) == MIN_CHUNK_BYTES
+    assert chunk_bytes(1e12, 1 << 20) == 1 << 20
