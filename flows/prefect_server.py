@@ -27,6 +27,8 @@ from flows import http_access
 from flows.service.record import ServiceFiles, ServiceRecord
 
 HOST = "127.0.0.1"
+API_URL = "PREFECT_API_URL"
+"""Prefect's variable for the address of its API."""
 SECRET, CLIENT_SECRET = "PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING"
 """Prefect's variables for the secret: of the server, and of its clients."""
 START_TIMEOUT_S, RESTART_TIMEOUT_S, POLL_S = 180.0, 30.0, 0.1

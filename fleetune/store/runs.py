@@ -128,7 +128,8 @@ class RunRegistry:
             raise Refused(
                 f"run {run!r}: there is none; as many as {len(found) - 1} can be counted back from {found[0]}"
             )
-        raise Refused(f"run {run!r}: there is none; the newest are {', '.join(names[-4:]) or 'none yet'}")
+        known = f"the newest are {', '.join(names[-4:])}" if names else "the store has no runs yet"
+        raise Refused(f"run {run!r}: there is none; {known}")
 
     def _from(self, base: str, names: list[str]) -> list[str]:
         """Ids of the run that `base` names and of all earlier ones, newest first; empty if it names none."""

@@ -31,7 +31,7 @@ RESUME_HINT = "stopped; the same command goes on from what is finished"
 app = typer.Typer(cls=CommandGroup, pretty_exceptions_enable=False, context_settings=HELP)
 app.info.help = "Fine-tune a foundation model across the uneven machines you already own."
 
-Config = Annotated[Path, typer.Argument(help="Run file, such as configs/runs/demo.yaml.")]
+Config = Annotated[Path, typer.Argument(help="Run file, such as configs/runs/demo.yaml, or its name there: demo.")]
 Until = Annotated[str | None, typer.Option("--until", metavar="STAGE", help="End after this stage.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show which stages would run, and why; write nothing.")]
 Force = Annotated[
@@ -71,9 +71,10 @@ def run(options: RunOptions, config: Config, until: Until = None) -> None:
     """Run the pipeline by a run file; stages whose key is known are reused."""
     from flows import configs
     from flows.context import StageSelection
+    from flows.form.choices import find_run_file
 
     selection = StageSelection(until=until, force=options.force)
-    _run_pipeline(options, configs.load(config, options.sets or ()), selection)
+    _run_pipeline(options, configs.load(find_run_file(str(config)) or config, options.sets or ()), selection)
 
 
 @app.command()
@@ -126,8 +127,9 @@ def cite(config: Config, sets: Sets = None) -> None:
     """Print BibTeX entries of the papers that a run file uses: its strategy's, and those of its options."""
     from fleetune.planning import citations
     from flows import configs
+    from flows.form.choices import find_run_file
 
-    typer.echo("\n\n".join(citations(configs.load(config, sets or ()).strategy)))
+    typer.echo("\n\n".join(citations(configs.load(find_run_file(str(config)) or config, sets or ()).strategy)))
 
 
 app.command()(runs)

@@ -92,4 +92,4 @@ def _find_interrupt(error: BaseException | None) -> Interrupted | None:
 
 def _as_sentence(message: str) -> str:
     message = message.strip()
-    return message if message.endswith(".") else message + "."
+    return message if message.endswith((".", "?")) else message + "."

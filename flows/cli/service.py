@@ -41,7 +41,7 @@ def up(options: CommonOptions, port: Port = None, password: Password = None, dat
     out.print(f"Prefect's UI    {service.address}")
     out.print(f"Runs and files  {store}")
     if auth_string:
-        out.print(f"Password        {auth_string}")
+        out.print(f"Login           {auth_string}  (paste all of it)")
     out.print("Stop it with    fleetune down")
 
 

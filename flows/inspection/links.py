@@ -1,11 +1,13 @@
 """Addresses of runs and files on the store's pages, which the service of the store shows."""
 
+import os
 from pathlib import Path
 
 from fleetune.contracts.record import record
 from fleetune.store import Store
 from flows.inspection.page import code, link
-from flows.service.record import ServiceFiles, store_path
+from flows.prefect_server import API_URL
+from flows.service.record import ServiceFiles, lasting_path
 
 
 @record
@@ -37,9 +39,13 @@ class StoreLinks:
 
 
 def links_of(store: Store) -> StoreLinks:
-    """The links of a store, by its service if one runs."""
+    """The links of a store, by its service if one runs.
+
+    They are kept on that service's own pages, and so they name no port: the next `up` may have another one.
+    """
     files = ServiceFiles(store.local)
     service = files.running()
     if service is None:
         return StoreLinks(root=store.root if "://" in store.root else str(Path(store.root).resolve()))
-    return StoreLinks(root=service.root, pages=f"{service.address}{store_path(files.auth_string(service))}")
+    elsewhere = os.environ.get(API_URL, service.api) != service.api
+    return StoreLinks(root=service.root, pages=f"{service.address if elsewhere else ''}{lasting_path(files)}")

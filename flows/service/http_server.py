@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from flows.prefect_server import CLIENT_SECRET, HOST, SECRET
-from flows.service.record import store_path
+from flows.service.record import ServiceFiles, lasting_path, store_path
 
 GRACE_S = 3
 STATIC = "PREFECT_UI_STATIC_DIRECTORY"
@@ -40,7 +40,10 @@ def _serve(listener: socket.socket, root: str, auth_string: str) -> None:
 
     app = create_app()
     put_form_in_columns(Path(os.environ[STATIC]))
-    app.router.routes.insert(0, Mount(store_path(auth_string), app=store_pages(Store(root))))  # before the UI's "/"
+    store = Store(root)
+    paths = {store_path(auth_string), lasting_path(ServiceFiles(store.local))}
+    for path in sorted(paths):  # before the UI's "/", and the longer one before the one that it begins with
+        app.router.routes.insert(0, Mount(path, app=store_pages(store)))
     config = uvicorn.Config(
         NamesOfAllStates(app), log_level="warning", lifespan="on", timeout_graceful_shutdown=GRACE_S
     )

@@ -99,6 +99,11 @@ class ServiceFiles:
         return self.folder / "flow-runs" / f"{flow_run}.lock"
 
 
+def lasting_path(files: ServiceFiles) -> str:
+    """Path of the store's pages that stays the same with and without a password, for links that are kept."""
+    return store_path(f"fleetune:{files.secret()}")
+
+
 def store_path(auth_string: str) -> str:
     """Path of the store's pages on the server; with authentication it cannot be guessed."""
     if not auth_string:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
 import pytest
 import yaml
@@ -67,7 +68,7 @@ def test_a_run_by_the_form(ui: Ui, service: ServiceClient) -> None:
     ui.main.locator("a[href*='/artifacts/artifact/']").first.click()
     expect(ui.main.get_by_role("table").filter(has_text="prepare").first).to_be_visible()
     link = ui.main.get_by_role("link", name=made.id).first.get_attribute("href")
-    ui.page.goto(str(link))
+    ui.page.goto(urljoin(ui.page.url, str(link)))
     expect(ui.page.get_by_text(made.id).first).to_be_visible()
 
 

@@ -21,6 +21,8 @@ DEMO = CONFIGS / "runs" / "demo.yaml"
     [
         ([], "Missing command"),
         (["go"], "No such command 'go'"),
+        (["ups"], "Did you mean 'up'? See fleetune --help."),
+        (["run", "dmeo"], "dmeo"),
         (["run"], "Missing argument 'config'"),
         (["run", DEMO, "--sets", "a=1"], "No such option: --sets"),
         (["run", "none.yaml"], "none.yaml: cannot be read (No such file or directory); give an existing YAML file"),

@@ -81,7 +81,7 @@ def test_names_that_name_nothing(store: Store, name: str, said: str) -> None:
 
 def test_a_run_that_is_not_there_is_refused_with_what_is(store: Store) -> None:
     """Unknown and ambiguous ids are refused in one sentence."""
-    with pytest.raises(Refused, match="run 'x': there is none; the newest are none yet"):
+    with pytest.raises(Refused, match="run 'x': there is none; the store has no runs yet"):
         store.runs.load("x")
     for name in ("a-1", "a-2"):
         store.runs.save(a_run(name, "2026"))

@@ -21,6 +21,7 @@ from flows.inspection.links import StoreLinks, links_of
 from flows.inspection.overview import overview
 from flows.inspection.page import MOST_PAGE_BYTES, Page, plain
 from flows.inspection.publication import base_of, key_of
+from flows.service.record import ServiceFiles, ServiceRecord, store_path
 from tests.drawing.contents import content
 from tests.flows.inspection.runs import config, failed, kept
 
@@ -82,6 +83,29 @@ def test_without_a_service_there_are_paths(store: Store) -> None:
     text = shown(overview(store, run, None, PATHS))
     assert "<a " not in text
     assert f"<code>/somewhere/runs/artifacts/evaluation/{run.outputs['evaluation']}/report.html</code>" in text
+
+
+def test_links_survive_the_next_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: the links of yesterday's pages were dead after `up` with another port or another setting of the password.
+    They name no port, and a path that stays; pages on another server have the whole address.
+    """
+    store = Store(tmp_path / "runs")
+    files = ServiceFiles(store.local)
+    files.folder.mkdir(parents=True)
+    found = set()
+    with files.lock():
+        for port, authenticated in ((4200, False), (4950, True)):
+            service = ServiceRecord(
+                address=f"http://127.0.0.1:{port}", root="runs", keeper=1, started="", authenticated=authenticated,
+                version="1",
+            )  # fmt: skip
+            files.write(service)
+            monkeypatch.setenv("PREFECT_API_URL", service.api)
+            found.add(links_of(store).pages)
+        (pages,) = found
+        assert re.fullmatch(r"/store/[0-9a-f]{32}", pages) and pages == store_path(files.auth_string(service))
+        monkeypatch.setenv("PREFECT_API_URL", "http://prefect.example/api")
+        assert links_of(store).pages == f"http://127.0.0.1:4950{pages}"
 
 
 def test_a_run_until_its_plan_has_a_forecast(store: Store) -> None:

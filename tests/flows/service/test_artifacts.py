@@ -25,7 +25,8 @@ def test_a_run_has_one_overview_whose_links_work(service: ServiceClient) -> None
     overview = found["asteroid-b-overview"]
     assert re.fullmatch(r"forecast [\d.]+ s a round", overview["description"])
     assert overview["data"].count("data:image/svg+xml") == 2
-    addresses = re.findall(r"\]\((http[^)]+)\)", overview["data"])
+    links = re.findall(r"\]\((/store/[^)]+)\)", overview["data"])
+    addresses = [f"{service.record.address}{link}" for link in links]
     assert any(address.endswith("report.html") for address in addresses)
     for address in addresses:
         with urllib.request.urlopen(address) as answer:
