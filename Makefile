@@ -9,11 +9,11 @@ demo: $(STAMP)
 	$(BIN)/fleetune run configs/runs/demo.yaml
 
 # Containers' tests run last and alone, since they measure; without an engine a line says what they would need.
-# Browser tests share one service and need chromium. FLEETUNE_ENGINE_TESTS=required and FLEETUNE_BROWSER_TESTS=required
+# Browser tests have two services and need chromium. FLEETUNE_ENGINE_TESTS=required and FLEETUNE_BROWSER_TESTS=required
 # make leaving them out a failure.
 test: $(STAMP) lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q --ignore=tests/engine --ignore=tests/browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/browser
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q tests/browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/engine
 
 lint: $(STAMP)

@@ -1,7 +1,8 @@
 """Tests with a browser: left out in one line where it or Playwright is missing, and never unnoticed.
 
-All of them carry the marker `browser` and share one service. With FLEETUNE_BROWSER_TESTS=required it is an error to
-leave them out. Fixtures live as long as this package: Playwright's event loop would disturb the tests of others.
+All of them carry the marker `browser`; those of a process share a service. With FLEETUNE_BROWSER_TESTS=required it is
+an error to leave them out. Fixtures live as long as this package: Playwright's event loop would disturb the tests of
+others.
 """
 
 import os
@@ -55,8 +56,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """To have left everything out is no failure where it is allowed."""
-    if LACK and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+    """To have left everything out is a failure where it is not allowed, also when other processes have collected."""
+    if LACK and os.environ.get("FLEETUNE_BROWSER_TESTS") == REQUIRED:
+        session.exitstatus = pytest.ExitCode.USAGE_ERROR
+    elif LACK and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
         session.exitstatus = pytest.ExitCode.OK
 
 

@@ -6,12 +6,13 @@ from urllib.parse import urljoin
 
 import pytest
 import yaml
-from playwright.sync_api import expect
+from playwright.sync_api import Locator, expect
 
 from fleetune.store import RunRecord, Store
 from flows.form.choices import AS_GIVEN, STAGE_NAMES, names_in
 from tests.browser.ui import Ui
 from tests.flows.service.client import ServiceClient
+from tests.flows.service.training import Training, write_run_file
 
 pytestmark = pytest.mark.slow
 
@@ -46,16 +47,21 @@ def schedules(service: ServiceClient) -> set[str]:
     return {f"/deployments/{deployment['id']}/schedules/{each['id']}" for each in deployment["schedules"]}
 
 
+def fill_in_small_run(ui: Ui, inside: Locator | None = None) -> None:
+    """Ask for a plan of a small model, which takes seconds."""
+    ui.field("base", inside).fill(BASE)
+    ui.choose("model", MODEL, inside)
+    ui.choose("data", DATA, inside)
+    ui.choose("until", "plan", inside)
+
+
 def test_a_run_by_the_form(ui: Ui, service: ServiceClient) -> None:
     """The form offers every strategy and stage; what was chosen is run, and its page leads to the store."""
     ui.open_form()
     assert ui.options("strategy") == [AS_GIVEN, *names_in("strategies")]
     assert ui.options("until")[1:] == STAGE_NAMES
-    ui.field("base").fill(BASE)
+    fill_in_small_run(ui)
     ui.choose("strategy", "dp")
-    ui.choose("model", MODEL)
-    ui.choose("data", DATA)
-    ui.choose("until", "plan")
     ui.field("rounds").fill("3")
     run = ui.submit()
     ui.open_run(run)
@@ -138,10 +144,7 @@ def test_a_schedule_fires_and_reuses(ui: Ui, service: ServiceClient) -> None:
     dialog.get_by_label("Value").fill(EVERY_S)
     dialog.get_by_role("combobox", name="Interval").click()
     ui.page.get_by_role("option", name="Seconds").click()
-    ui.field("base", dialog).fill(BASE)
-    ui.choose("model", MODEL, dialog)
-    ui.choose("data", DATA, dialog)
-    ui.choose("until", "plan", dialog)
+    fill_in_small_run(ui, dialog)
     dialog.get_by_role("button", name="Save").click()
     expect(dialog).to_be_hidden()
     (added,) = service.until(lambda: schedules(service) - before)  # the dialog goes before the server has answered
@@ -153,15 +156,59 @@ def test_a_schedule_fires_and_reuses(ui: Ui, service: ServiceClient) -> None:
     service.expect_tasks(fired["id"], plan="Cached")
 
 
-def test_cancel_and_retry(ui: Ui, service: ServiceClient) -> None:
-    """Cancel ends a run in the middle of a stage; Retry goes on from the stages that had ended."""
-    run = service.start(base=BASE, model="mobilenet-v2", until="profile")
-    ui.open_run(run)
-    expect(ui.page.get_by_text("profile: started")).to_be_visible(timeout=120_000)
+def test_cancel_in_train_and_retry(ui: Ui, service: ServiceClient, tmp_path: Path) -> None:
+    """Cancel ends a run in the middle of its training; Retry reuses the stages that had ended and goes on from the
+    round it had come to, to the very weights of a training that nobody has interrupted.
+    """
+    run_file = write_run_file(tmp_path)
+    training = Training(service, run_file, 1e-3, started=ui.open_run, until="monitor")
     ui.choose_in_menu("Cancel")
     ui.confirm("Cancel Flow Run")
     ui.expect_state("Cancelled")
+    service.until(lambda: not training.alive)
+    before = training.rounds
     ui.choose_in_menu("Retry")
     ui.confirm("Retry")
     ui.expect_state("Completed")
-    service.expect_tasks(run, prepare="Cached")
+    trained = training.finished(before)
+    service.expect_tasks(training.run, prepare="Cached")
+    whole = service.start(base=service.flow_run(training.run)["parameters"]["base"], start_from="train", until="train")
+    assert service.ended(whole)["state_name"] == "Completed"
+    assert "goes on from round" not in service.logs(whole)
+    assert training.model_of(whole) == trained
+
+
+def test_two_clicks_start_one_run(ui: Ui, service: ServiceClient) -> None:
+    """A second click on Submit starts nothing, or a run that reads Skipped; the first one's run ends well."""
+    service.idle()
+    before = started_by_hand(service)
+    ui.open_form()
+    fill_in_small_run(ui)
+    ui.click_submit(clicks=2)
+    service.idle()
+    runs = started_by_hand(service) - before
+
+    def ended() -> list[str] | None:
+        states = [service.flow_run(run)["state_name"] for run in runs]
+        return states if set(states) <= {"Completed", "Skipped"} else None
+
+    assert service.until(ended).count("Completed") == 1
+
+
+def test_the_form_of_compare(ui: Ui, service: ServiceClient) -> None:
+    """Strategies are compared from the form as it stands, and the page of the run leads to the answer."""
+    ui.open_form("compare")
+    ui.field("base").fill(BASE)
+    ui.choose("model", MODEL)
+    ui.choose("data", DATA)
+    run = ui.submit()
+    ui.open_run(run)
+    ui.expect_state("Completed")
+    answer = service.flow_run(run)["state"]["message"]
+    assert "is the fastest" in answer
+    ui.page.get_by_role("tab", name="Artifacts").click()
+    ui.main.get_by_role("link", name="asteroid-b-compare").click()
+    ui.main.locator("a[href*='/artifacts/artifact/']").first.click()
+    table = ui.main.get_by_role("table").filter(has_text="asteroid").first
+    for strategy in ("dp", "single"):
+        expect(table.get_by_text(strategy, exact=True).first).to_be_visible()

@@ -11,7 +11,7 @@ import yaml
 
 from tests.engine import small_disk
 from tests.engine.places import IMAGE
-from tests.flows.service.test_cancel import CONFIG
+from tests.flows.service.training import CONFIG
 
 PROJECT = Path(__file__).parents[2]
 

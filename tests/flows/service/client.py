@@ -128,7 +128,7 @@ class ServiceClient:
 def _answer(request: urllib.request.Request) -> list[bytes]:
     """The content of the answer; nothing where the server is busy, or starts again and has not heard the request."""
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
             return [answer.read()]
     except urllib.error.HTTPError as error:
         if error.code != http.HTTPStatus.SERVICE_UNAVAILABLE:

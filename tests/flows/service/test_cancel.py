@@ -1,47 +1,38 @@
 """Cancel, Retry, Pause, Resume and kills in the middle of a training, as people do them with the real service."""
 
-import json
 import os
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from flows.service.flow_process import ORPHAN_S
 from tests.flows.service.client import ServiceClient
-from tests.flows.service.training import Training
+from tests.flows.service.training import ROUNDS, Training, write_run_file
 
 pytestmark = pytest.mark.slow
 
-ROUNDS, CANCEL_S, PAUSE_S = 60, 10.0, 10.0
-"""Rounds of each training; and seconds within which all processes of a run have ended."""
-CONFIG: dict[str, Any] = {
-    "name": "small",
-    "seed": 4,
-    "fleet": {"devices": [{"name": "a", "emulate": {"cores": 0.1}}, {"name": "b", "emulate": {"cores": 0.1}}]},
-    "model": {
-        "task": "sequence-classification",
-        "config": {
-            "model_type": "bert", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
-            "intermediate_size": 128, "vocab_size": 300,
-        },
-    },
-    "data": {"source": "rows.jsonl", "max_length": 32},
-    "training": {"rounds": ROUNDS, "batch_samples": 16, "micro_batch_samples": 4, "checkpoint_every_rounds": 1000},
-    "strategy": {"name": "pp"},
-}  # fmt: skip
+CANCEL_S, PAUSE_S = 10.0, 10.0
+"""Seconds within which all processes of a run have ended."""
 
 
 @pytest.fixture(scope="session")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run file of a training without checkpoints by the clock; it is the same for all tests, which share stages."""
-    folder = tmp_path_factory.mktemp("config")
-    rows = [{"text": f"{i} {word} " * (1 + i % 4), "label": word} for i in range(40) for word in ("red", "green")]
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "small.yaml").write_text(yaml.safe_dump(CONFIG))
-    return folder / "small.yaml"
+    """The run file of all trainings, which share their stages."""
+    return write_run_file(tmp_path_factory.mktemp("config"))
+
+
+@pytest.fixture(scope="session")
+def planned(service: ServiceClient, config: Path) -> Path:
+    """The same run file, once the plan of its trainings is stored."""
+    ended = service.ended(service.start(base=str(config), until="plan"))
+    assert ended["state_name"] == "Completed", ended["state"]["message"]
+    return config
+
+
+def only_training(service: ServiceClient, planned: Path, learning_rate: float) -> Training:
+    """A run of nothing but a training and what follows it."""
+    return Training(service, planned, learning_rate, start_from="train", until="monitor")
 
 
 def test_cancel_and_retry_lose_no_round(service: ServiceClient, config: Path) -> None:
@@ -65,11 +56,11 @@ def test_cancel_and_retry_lose_no_round(service: ServiceClient, config: Path) ->
     assert training.model_of(whole) == trained
 
 
-def test_pause_takes_hold_in_the_middle_of_a_stage(service: ServiceClient, config: Path) -> None:
+def test_pause_takes_hold_in_the_middle_of_a_stage(service: ServiceClient, planned: Path) -> None:
     """Bug: after Pause a training went on to its end, and Resume started a second process beside it. Pause, with what
     the UI's dialog posts, ends the run's processes with a checkpoint, and Resume goes on from it.
     """
-    training = Training(service, config, 2e-3)
+    training = only_training(service, planned, 2e-3)
     training.pause()
     training.end_in_s(PAUSE_S)
     assert service.flow_run(training.run)["state_name"] == "Suspended"
@@ -79,11 +70,11 @@ def test_pause_takes_hold_in_the_middle_of_a_stage(service: ServiceClient, confi
     training.finished(before)
 
 
-def test_the_truth_after_kills(service: ServiceClient, config: Path) -> None:
+def test_the_truth_after_kills(service: ServiceClient, planned: Path) -> None:
     """A killed worker's run ends with a checkpoint and says Crashed, with its tasks; so does a run that was killed
     itself. The keeper starts another worker, and Retry goes on.
     """
-    training = Training(service, config, 3e-3)
+    training = only_training(service, planned, 3e-3)
     training.kill("flows.service.worker")
     training.end_in_s(CANCEL_S)
     assert training.saved == [training.rounds]
@@ -99,13 +90,13 @@ def test_the_truth_after_kills(service: ServiceClient, config: Path) -> None:
     training.finished(before)
 
 
-def test_shutdowns_lose_no_round(service: ServiceClient, config: Path) -> None:
+def test_shutdowns_lose_no_round(service: ServiceClient, planned: Path) -> None:
     """SIGTERM to the worker, SIGTERM to every process at once (the machine shuts down) and kill -9 of the keeper: each
     ends the run with a checkpoint of its last committed round, `up` tells the truth, and Retry goes on.
 
     Bug: Prefect's worker killed its runs when it was terminated, and lost their rounds.
     """
-    training = Training(service, config, 5e-3)
+    training = only_training(service, planned, 5e-3)
     worker = training.terminate("flows.service.worker")
     training.end_in_s(CANCEL_S)
     assert training.saved == [training.rounds]
@@ -122,9 +113,9 @@ def test_shutdowns_lose_no_round(service: ServiceClient, config: Path) -> None:
     training.retried()
 
 
-def test_a_run_survives_its_server(service: ServiceClient, config: Path) -> None:
+def test_a_run_survives_its_server(service: ServiceClient, planned: Path) -> None:
     """kill -9 of the server in the middle of a training: the keeper starts it again, and the run ends well."""
-    training = Training(service, config, 4e-3)
+    training = only_training(service, planned, 4e-3)
     killed = training.kill("flows.service.http_server")
     service.until(lambda: {process.pid for process in training.find("flows.service.http_server")} - {killed})
     service.until(lambda: training.alive == [])

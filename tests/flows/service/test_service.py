@@ -150,22 +150,6 @@ def test_the_truth_after_a_crash(service: ServiceClient) -> None:
     assert service.ended(service.start(base="asteroid-b", until="plan"))["state_name"] == "Completed"
 
 
-def test_a_password(tmp_path: Path) -> None:
-    """With a password the API answers nobody without it, and the store's pages lie under a path that tells nothing."""
-    other = ServiceClient(tmp_path / "runs")
-    told = json.loads(other.command("up", "--port", str(other.free_port()), "--password", "--json").stdout)
-    assert other.call("POST", "/flows/filter", {}), "the deployments' flows"
-    for url in (f"{other.record.api}/flows/count", f"{other.record.address}/store/"):
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(urllib.request.Request(url, method="POST" if "count" in url else "GET"))
-        with refused.value as answer:
-            assert answer.code in (401, 404)
-    with urllib.request.urlopen(told["store"]) as answer:
-        assert b"No runs yet" in answer.read()
-    assert other.files.folder.joinpath("secret").stat().st_mode & 0o077 == 0
-    other.command("down")
-
-
 def test_up_ends_runs_without_a_process(service: ServiceClient) -> None:
     """Of runs that say Running, `up` ends those whose process is gone; a run that holds its lock in the store, and one
     that the worker is just starting, go on."""
@@ -186,10 +170,20 @@ def test_up_ends_runs_without_a_process(service: ServiceClient) -> None:
     service.set_state(starting, "CANCELLED", "Cancelled")
 
 
-def test_down_ends_what_up_started(tmp_path: Path) -> None:
-    """`down` ends every process of its service, and refuses when there is none."""
+def test_a_password_and_the_end(tmp_path: Path) -> None:
+    """With a password the API answers nobody without it, and the store's pages lie under a path that tells nothing.
+    `down` ends every process of its service, and refuses when there is none."""
     other = ServiceClient(tmp_path / "runs")
-    other.command("up", "--port", str(other.free_port()))
+    told = json.loads(other.command("up", "--port", str(other.free_port()), "--password", "--json").stdout)
+    assert other.call("POST", "/flows/filter", {}), "the deployments' flows"
+    for url in (f"{other.record.api}/flows/count", f"{other.record.address}/store/"):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(urllib.request.Request(url, method="POST" if "count" in url else "GET"))
+        with refused.value as answer:
+            assert answer.code in (401, 404)
+    with urllib.request.urlopen(told["store"]) as answer:
+        assert b"No runs yet" in answer.read()
+    assert other.files.folder.joinpath("secret").stat().st_mode & 0o077 == 0
     processes = family(other)
     other.command("down")
     assert not psutil.wait_procs(processes, timeout=60)[1]

@@ -11,12 +11,39 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import psutil
+import yaml
 
 from fleetune.filesystem import file_digest
 from tests.flows.service.client import ENDED, ServiceClient
 
+ROUNDS = 60
+"""Rounds of each training: some seconds are left when it is in its midst."""
 SAMPLE_S = 0.02
 """Processor time of a computation that shows how busy the machine is."""
+CONFIG: dict[str, Any] = {
+    "name": "small",
+    "seed": 4,
+    "fleet": {"devices": [{"name": "a", "emulate": {"cores": 0.1}}, {"name": "b", "emulate": {"cores": 0.1}}]},
+    "model": {
+        "task": "sequence-classification",
+        "config": {
+            "model_type": "bert", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
+            "intermediate_size": 128, "vocab_size": 300,
+        },
+    },
+    "data": {"source": "rows.jsonl", "max_length": 32},
+    "training": {"rounds": ROUNDS, "batch_samples": 16, "micro_batch_samples": 4, "checkpoint_every_rounds": 1000},
+    "strategy": {"name": "pp"},
+}  # fmt: skip
+
+
+def write_run_file(folder: Path, **sections: Any) -> Path:
+    """A run file, with its data beside it, of a training without checkpoints by the clock; sections replace its own."""
+    rows = [{"text": f"{i} {word} " * (1 + i % 4), "label": word} for i in range(40) for word in ("red", "green")]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    file = folder / "small.yaml"
+    file.write_text(yaml.safe_dump({**CONFIG, **sections}))
+    return file
 
 
 class Training:
@@ -25,11 +52,23 @@ class Training:
     names: ClassVar[tuple[str, ...]] = ("flow_process", "stages.train", "stages.monitor", "training.worker")
     """What the command lines of its processes hold."""
 
-    def __init__(self, service: ServiceClient, config: Path, learning_rate: float) -> None:
-        """Start it and wait for some rounds; the learning rate makes it a training of its own."""
+    def __init__(
+        self,
+        service: ServiceClient,
+        config: Path,
+        learning_rate: float,
+        started: Callable[[str], object] = str,
+        **parameters: str,
+    ) -> None:
+        """Start it, and wait for some rounds; the learning rate makes it a training of its own.
+
+        `started` is called with the flow run's id before the wait.
+        """
         self.service, self.port = service, service.record.address.rpartition(":")[2]
         before = set((service.root / "work").glob("*"))
-        self.run = service.start(base=str(config), changes=[f"training.learning_rate={learning_rate}"])
+        changes = [f"training.learning_rate={learning_rate}"]
+        self.run = service.start(base=str(config), changes=changes, **parameters)
+        started(self.run)
 
         def begun() -> Path | None:
             shown = service.flow_run(self.run)
@@ -89,8 +128,8 @@ class Training:
         return self._signal(name, signal.SIGTERM)
 
     def _signal(self, name: str, number: int) -> int:
-        found = self.find(name)
-        (process,) = [one for one in found if one.ppid() not in [other.pid for other in found]]  # no child before exec
+        found = {process.pid: process for process in self.find(name)}
+        (process,) = [one for one in found.values() if _parent(one) not in found]  # no child of it before its exec
         os.kill(process.pid, number)
         return process.pid
 
@@ -162,3 +201,11 @@ def _command(process: psutil.Process) -> str:
         return " ".join(process.cmdline())
     except psutil.Error:
         return ""
+
+
+def _parent(process: psutil.Process) -> int:
+    """Id of the parent; of an ended process its own."""
+    try:
+        return process.ppid()
+    except psutil.Error:
+        return process.pid
