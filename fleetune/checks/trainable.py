@@ -16,5 +16,3 @@ def untrainable_features(plan: Plan) -> tuple[str, ...]:
 def _features(plan: Plan) -> Iterator[str]:
     if len(plan.lanes) > 1 and not (plan.collector or plan.average_every_rounds):
         yield f"{len(plan.lanes)} lanes that nothing brings together (a collector, or average_every_rounds)"
-    if not all(gate.is_neutral for gate in plan.gates):
-        yield "gates"

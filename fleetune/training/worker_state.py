@@ -11,6 +11,7 @@ from transformers import PretrainedConfig
 
 from fleetune.contracts.plan import Plan
 from fleetune.data.prepared_data import PreparedData
+from fleetune.models.gates import gate_segment
 from fleetune.models.graph import Graph, parse_graph
 from fleetune.models.init_weights import INIT_WEIGHTS
 from fleetune.models.segment import SegmentRunner
@@ -105,6 +106,9 @@ def load_state(task: WorkerTask, described: ModelDescription) -> WorkerState:
     for seat in seats_of(plan, task.device):
         module = skeleton(described.config, task.model)
         runner = SegmentRunner(described.graph, seat.segment.units, module, device)
+        if not all(gate.is_neutral for gate in plan.gates):
+            operations = {gate.subnet: gate.operations for gate in plan.gates}
+            gate_segment(runner, operations, described.whole, described.config)
         if seat.segment.trained != seat.segment.units:
             runner.train_only(seat.segment.trained, described.trainable_of(seat.segment.trained))
         runner.load(weights, frozen)

@@ -59,6 +59,18 @@ def optimizer_of(parameters: list[Any], training: TrainingRequest) -> torch.opti
     return torch.optim.AdamW(parameters, lr=training.learning_rate, weight_decay=training.weight_decay, fused=True)
 
 
+def train_lane(lane: LaneModel, training: TrainingRequest) -> Control:
+    """Train one lane alone."""
+    optimizer = optimizer_of([p for p in lane.model.parameters() if p.requires_grad], training)
+    control = Control()
+    for round in range(training.rounds):
+        control.losses.append(lane.backward(round))
+        optimizer.step()
+        optimizer.zero_grad()
+    control.state = {k: v.detach().clone() for k, v in lane.model.state_dict().items()}
+    return control
+
+
 def train_by_blocks(
     ready: Prepared, whole: nn.Module, plan: Plan, training: TrainingRequest, blocks: Sequence[Collection[str]]
 ) -> Control:

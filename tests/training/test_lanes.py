@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from fleetune.codecs import across_cut
-from fleetune.contracts.plan import DeviceOrder, Lane, LinkUse, Plan, Segment, Share
+from fleetune.contracts.plan import DeviceOrder, Gate, Lane, LinkUse, Plan, Segment, Share
 from fleetune.contracts.run_config import Lora, TrainingRequest
 from fleetune.data.prepared_data import PreparedData
 from tests.training.control_comparison import (
@@ -19,7 +21,7 @@ from tests.training.control_comparison import (
     difference,
     whole_model,
 )
-from tests.training.lane_training import train_by_blocks, train_federated
+from tests.training.lane_training import LaneModel, train_by_blocks, train_federated, train_lane
 from tests.training.model_families import BY_NAME, data_request, model_request
 from tests.training.runs import Prepared, final_state, plan, prepared, run_plan
 from tests.training.test_control import WHOLE, cut_run
@@ -182,6 +184,42 @@ def test_codecs_on_links_equal_one_process_with_the_same_codec_at_the_cut(
     assert found.bitwise if len(shares[0]) == 1 else found.within(FP32), (found.found, found.floor())
     sent = {(link.source, link.target): link.bytes for link in metrics.link_bytes}
     assert sum(sent[a, b] for a, b in pairs) < 24 * 24 * 32 * 4 or there == "dense"
+
+
+GATES = {"0#0": "121", "0#1": "312", "1#0": "133", "1#1": "222"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cuts", [[], [2]], ids=["one device", "two segments"])
+def test_gates_are_the_same_model_with_masked_heads_and_detached_contributions(cuts: list[int], tmp_path: Path) -> None:
+    """D2FT: heads in full, forward only or skipped by micro-batch, in a pipeline too."""
+    family = BY_NAME["bert"]
+    model = model_request(family, dropout=False, precision="float64")
+    ready = prepared(model, data_request(family, tmp_path), tmp_path)
+    chain = plan(ready.units, cuts, [[8]] * (len(cuts) + 1))
+    gates = tuple(Gate(subnet=f"bert.encoder.layer.{name}", operations=row) for name, row in GATES.items())
+    lane = LaneModel(ready, whole_model(ready), chain, 0)
+    for block in (0, 1):
+        rows = [GATES[f"{block}#{head}"] for head in (0, 1)]
+        for name in ("attention.output.dense", "output.dense"):
+            _mask(lane, lane.model.get_submodule(f"bert.encoder.layer.{block}.{name}"), rows)
+    found = beside(ready, tmp_path, replace(chain, gates=gates), train_lane(lane, TRAINING))
+    assert max(found.loss, found.tensor, found.logits) < FP64, found
+
+
+def _mask(lane: LaneModel, layer: nn.Module, rows: list[str]) -> None:
+    """Let a layer that sums over heads read only full heads; what it makes of forward-only ones is a constant."""
+
+    def forward(given: torch.Tensor) -> torch.Tensor:
+        parts = torch.tensor_split(torch.arange(given.shape[-1]), len(rows))
+        masks = {operation: torch.zeros(given.shape[-1], dtype=given.dtype) for operation in "123"}
+        for part, row in zip(parts, rows, strict=True):
+            masks[row[lane.here["micro_batch"]]][part] = 1
+        once = nn.functional.linear(given * masks["2"], weight).detach()
+        return nn.functional.linear(given * masks["1"], weight, bias) + once
+
+    weight, bias = layer.get_parameter("weight"), layer.get_parameter("bias")
+    layer.forward = forward  # type: ignore[method-assign]
 
 
 def _parameters(ready: Prepared, units: tuple[str, ...]) -> set[str]:
