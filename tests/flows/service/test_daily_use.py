@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fleetune.store import Store
 from flows.service.automations import OWN, RETRIES
 from tests.flows.service.client import ENDED, ServiceClient
 
@@ -26,12 +27,19 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def own_service(home: Path) -> Iterator[ServiceClient]:
-    """A service that was started in `home`."""
-    client = ServiceClient(home / "store")
-    client.command("up", "--port", str(client.free_port()))
-    yield client
-    client.command("down")
+def service_at_home(service: ServiceClient, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceClient]:
+    """The service, whose `up` is called in `home` by a test, and in the project again after it."""
+    yield service
+    for one in schedules(service):
+        service.call("DELETE", f"{deployment(service)}/schedules/{one['id']}")
+    monkeypatch.undo()
+    service.command("up")
+    service.idle()
+
+
+def deployment(service: ServiceClient) -> str:
+    """Path of `finetune` in the API."""
+    return f"/deployments/{service.call('GET', '/deployments/name/finetune/finetune')['id']}"
 
 
 def schedules(service: ServiceClient) -> list[Any]:
@@ -52,17 +60,16 @@ def told(service: ServiceClient, word: str) -> list[str]:
     return [reason for line in lines if word in (reason := json.loads(line)["reason"])]
 
 
-def test_a_schedule_of_a_run_file(own_service: ServiceClient, home: Path) -> None:
+def test_a_schedule_of_a_run_file(service_at_home: ServiceClient, home: Path) -> None:
     """A run file with an interval runs by itself and reuses what it made; runs whose time comes meanwhile are skipped.
     The schedule goes when the file no longer asks for it; one that was made in the UI stays, switched off or not."""
-    service = own_service
+    service = service_at_home
     by_hand = {"schedule": {"interval": 86400}, "active": False, "parameters": {"base": "demo"}}
-    deployment = service.call("GET", "/deployments/name/finetune/finetune")["id"]
-    service.call("POST", f"/deployments/{deployment}/schedules", [by_hand])
+    service.call("POST", f"{deployment(service)}/schedules", [by_hand])
     file = home / "configs" / "runs" / "often.yaml"
     plain = (home / "configs" / "runs" / "asteroid-b.yaml").read_text().replace("name: asteroid-b", "name: often")
-    file.write_text(plain + "schedule: {every_s: 7}\n")
-    assert "often is scheduled every 7 s" in service.command("up").stdout
+    file.write_text(plain + "schedule: {every_s: 3}\n")
+    assert "often is scheduled every 3 s" in service.command("up").stdout
     assert "often" not in service.command("up").stdout, "nothing has changed"
     runs = service.until(lambda: found if len(found := ended(service, "Completed")) >= 2 else None)
     service.expect_tasks(runs[1]["id"], plan="Cached")
@@ -88,20 +95,38 @@ def test_two_at_once(service: ServiceClient) -> None:
     assert len(skipped) == 1 and "another run was in progress" in skipped[0]["state"]["message"]
 
 
+def test_a_command_beside_a_run_of_the_same_config(service: ServiceClient) -> None:
+    """Of two runs of one config at once, which only commands can start, each stage is run by one of them, and the other
+    one waits for it; both end well, and nothing in the store is torn."""
+    changes = ["seed=77", "model=vit-tiny", "data=digits"]
+    flow_run = service.start(base="asteroid-b", until="plan", changes=changes)
+    sets = [word for change in changes for word in ("--set", change)]
+    done = service.command("run", "configs/runs/asteroid-b.yaml", "--until", "plan", *sets, "--json")
+    beside = service.ended(flow_run)
+    assert beside["state_name"] == "Completed", beside["state"]["message"]
+    runs = [json.loads(done.stdout)["run"]["id"], beside["parameters"]["base"]]
+    first, second = (Store(service.root).runs.load(run) for run in runs)
+    assert first.outputs["plan"] == second.outputs["plan"]
+    for stage in ("prepare", "profile", "plan"):
+        assert {run.stage(stage).how for run in (first, second)} == {"ran", "reused"}, stage
+    for run in runs:
+        service.command("verify", run)
+
+
 def test_a_time_that_passed_while_the_machine_was_off(service: ServiceClient) -> None:
     """A run that a schedule planned for yesterday is dropped: it says when it was due, and starts no stage."""
-    deployment = service.call("GET", "/deployments/name/finetune/finetune")["id"]
+    path = deployment(service)
     daily = {"schedule": {"interval": 86400}, "active": True, "parameters": {"base": "asteroid-b", "until": "plan"}}
-    made = service.call("POST", f"/deployments/{deployment}/schedules", [daily])
+    made = service.call("POST", f"{path}/schedules", [daily])
     now = datetime.datetime.now(datetime.UTC)
     asked = {"start_time": (now - datetime.timedelta(days=2)).isoformat(), "end_time": now.isoformat(), "min_runs": 1}
-    service.call("POST", f"/deployments/{deployment}/schedule", asked)
+    service.call("POST", f"{path}/schedule", asked)
 
     def dropped() -> list[Any]:
         return [run for run in ended(service, "Skipped") if "min ago" in run["state"]["message"]]
 
     run = service.until(dropped)[0]
-    service.call("DELETE", f"/deployments/{deployment}/schedules/{made[0]['id']}")
+    service.call("DELETE", f"{path}/schedules/{made[0]['id']}")
     service.idle()
     assert "the machine was off" in run["state"]["message"] and service.tasks(run["id"]) == {}
 
