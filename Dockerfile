@@ -29,9 +29,10 @@ RUN ["python3", "-c", "import compileall, py_compile; compileall.compile_dir('/o
 # by every method, with only those parts of the library that this needs, so that other changes do not rebuild it.
 FROM ${BASE_IMAGE} AS planners
 ENV PYTHONPATH=/opt/fleetune/code:/opt/fleetune/packages PYTHONDONTWRITEBYTECODE=1
-COPY fleetune/__init__.py fleetune/cgroup.py fleetune/compiled.py fleetune/errors.py /opt/fleetune/code/fleetune/
+COPY fleetune/__init__.py fleetune/arrays.py fleetune/cgroup.py fleetune/compiled.py fleetune/errors.py fleetune/formatting.py /opt/fleetune/code/fleetune/
 COPY fleetune/contracts /opt/fleetune/code/fleetune/contracts
 COPY fleetune/clock /opt/fleetune/code/fleetune/clock
+COPY fleetune/program /opt/fleetune/code/fleetune/program
 COPY fleetune/solving /opt/fleetune/code/fleetune/solving
 RUN --mount=type=bind,from=plan-packages,source=/opt/fleetune/packages,target=/opt/fleetune/packages \
     --mount=type=bind,source=configs/problems/three-devices.json,target=/problem.json \
