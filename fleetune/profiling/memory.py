@@ -16,7 +16,7 @@ from fleetune.models.segment import META, META_SAMPLES, SegmentRunner, empty_inp
 from fleetune.models.units import state_by_unit
 from fleetune.profiling.unit_timing import detached_inputs, kept_bytes, run_tracking_saved
 
-WORKER_MODULES_BYTES = 1_500_000
+WORKER_MODULES_BYTES = 2_700_000
 """Assumed memory of the modules of this project that only a training worker imports; it imports the same libraries as
 a measuring process. They are not imported here: an edit in training would otherwise change the key of the profile stage
 and measure all devices again."""

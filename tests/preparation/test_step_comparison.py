@@ -1,5 +1,6 @@
 """A recording that computes something else than its model is refused."""
 
+import importlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -130,7 +131,7 @@ def test_a_wrong_recording_is_refused_by_preparation(tmp_path: Path, monkeypatch
         cut = next(n for n in graph.nodes if n.kind == g.MODULE and n.target.endswith("layer.0") and n.value)
         return changed(graph, cut.id, value=replace(cut.value, gradient=False))  # type: ignore[type-var]
 
-    monkeypatch.setattr("fleetune.preparation.prepare.record_model", forgetful)
+    monkeypatch.setattr(importlib.import_module("fleetune.preparation.prepare"), "record_model", forgetful)
     with pytest.raises(Refused, match="BertForSequenceClassification differs from the model's own"):
         prepare(preparation_task(tmp_path, MODEL, data_request(FAMILY, tmp_path)))
 

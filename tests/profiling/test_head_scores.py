@@ -31,7 +31,7 @@ from fleetune.profiling.messages import Scores, parse_scores
 from fleetune.profiling.profile import profile
 from fleetune.profiling.subnets import SubnetParts
 from fleetune.profiling.task import ProfilingTask, ScoringTask
-from fleetune.training.rounds import Batches
+from fleetune.training.batches import Batches
 from tests.preparation.instances import prepared_below
 from tests.profiling.instances import Scripted, ScriptedJob, costs, measure_task, profiling_task
 from tests.training.model_families import BY_NAME, Family, data_request, model_request
@@ -175,8 +175,9 @@ def test_micro_batches_are_those_of_training(vit: Ready) -> None:
     data = PreparedData(vit.folders.data)
     losses = [loss.item() for loss in first_round_losses(Watched(), data, SCORING)]  # type: ignore[arg-type]
     assert losses == pytest.approx([np.log(10) / 3] * 3)
-    plan = SimpleNamespace(batch_samples=BATCH, micro_batch_samples=MICRO_BATCH)
-    batches = Batches(vit.folders.data, plan, SEED, torch.device("cpu"))  # type: ignore[arg-type]
+    lane = SimpleNamespace(name="main")
+    plan = SimpleNamespace(batch_samples=BATCH, micro_batch_samples=MICRO_BATCH, lanes=(lane,))
+    batches = Batches(vit.folders.data, plan, lane, SEED, torch.device("cpu"))  # type: ignore[arg-type]
     batches.start_round(0, with_targets=True)
     for number, (values, samples, draws) in enumerate(seen):
         (given,) = batches.inputs(number, (0, MICRO_BATCH)).values()

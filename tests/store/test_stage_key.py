@@ -109,7 +109,7 @@ def edit(path: Path) -> None:
         ("fleetune/training/rounds.py", {"train"}),  # run by a process that train starts
         ("fleetune/solving/split/methods/admm.py", {"plan"}),  # looked up by the method's name
         ("fleetune/discovery/agent.py", {"discover"}),
-        ("fleetune/models/recorder.py", {"prepare"}),
+        ("fleetune/models/recorder.py", {"prepare", "train"}),  # workers record blocks with gates
         ("fleetune/drawing/report.html", {"plan", "evaluate"}),
         ("fleetune/models/segment.py", {"prepare", "profile", "train"}),
         ("fleetune/errors.py", {"discover", "prepare", "profile", "plan", "train", "monitor", "evaluate"}),
@@ -135,10 +135,10 @@ def test_code_is_the_same_wherever_it_lies(copy: Path) -> None:
         "stages/train.py",
         "stages/entry_point.py",
         "fleetune/training/worker.py",
-        "fleetune/models/recorder.py",
+        "fleetune/preparation/step_comparison.py",
     }
     assert all((ROOT / path).is_file() for path in named)
-    assert named - set(here) == {"fleetune/models/recorder.py"}, "prepare records, training runs the recorded graph"
+    assert named - set(here) == {"fleetune/preparation/step_comparison.py"}, "prepare compares, training does not"
 
 
 LABELS = {"fleetune.recipe", "fleetune.base", "fleetune.mounted", "fleetune.run", "fleetune.owner", "fleetune.engine"}
