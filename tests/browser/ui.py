@@ -110,7 +110,10 @@ class Ui:
         self.page.on("response", lambda answer: _note_start(answer, started))
         while not any(started):
             tried = len(started)
-            self.button("Submit").click(click_count=clicks)
+            if not tried:
+                self.button("Submit").click(click_count=clicks)
+            else:
+                self.button("Submit").press("Enter")  # the notice of the error may cover the button
             if len(started) == tried:
                 self.page.wait_for_event("response", _starts)
             if clicks > 1 and not any(started):
