@@ -75,7 +75,7 @@ class ContainerTraining(Training):
     def terminate_all(self) -> None:
         """SIGTERM to every process and container at once."""
         super().terminate_all()
-        for container in self._engine.containers.list(filters={"label": cleanup.RUN_LABEL}):
+        for container in self._engine.containers.list(filters={"label": cleanup.RUN_LABEL}, ignore_removed=True):
             with suppress(Exception):  # it has just ended
                 container.kill(signal.SIGTERM)
 

@@ -63,7 +63,7 @@ def test_a_device_that_runs_out_of_memory_is_named(tmp_path: Path) -> None:
     given = configured(told)
     with (
         DockerSites(FleetPlacement.from_fleet(fleet), ignored) as sites,
-        pytest.raises(Infeasible, match=r"device desk ran out of its 0\.10 GB while training segment \d .* needs 0\."),
+        pytest.raises(Infeasible, match=r"device desk ran out of its 0\.10 GB while training main/\d: .* needs 0\."),
     ):
         coordinator.train(
             TrainingTask(
