@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
+from benchmarks.codecs.codec_seconds import CodecSeconds, codec_seconds
 from benchmarks.report import Figure, median_and_spread
 from fleetune.codecs import encode
-from fleetune.codecs.speed import CodecSeconds, codec_seconds
 from fleetune.contracts.link_codecs import (
     BF16,
     CODECS,

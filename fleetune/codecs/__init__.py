@@ -11,7 +11,6 @@ The first dimension is samples: each is coded on its own, in `fleetune.contracts
 """
 
 from fleetune.codecs.codec import Encoded, decode, encode, kept_indices, part_bytes
-from fleetune.codecs.cut import across_cut
 from fleetune.codecs.feedback import ErrorFeedback
 
-__all__ = ["Encoded", "ErrorFeedback", "across_cut", "decode", "encode", "kept_indices", "part_bytes"]
+__all__ = ["Encoded", "ErrorFeedback", "decode", "encode", "kept_indices", "part_bytes"]

@@ -34,6 +34,11 @@ class CommittedState:
         self._moved = threading.Condition()
         self._broken = False
 
+    @property
+    def is_saved_here(self) -> bool:
+        """True if this worker writes a part of each checkpoint."""
+        return bool(self._shards)
+
     @contextmanager
     def advance(self) -> Iterator[None]:
         """Move the state by one round; after an exception it is neither the old nor the new one."""

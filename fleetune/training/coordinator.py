@@ -24,7 +24,6 @@ from fleetune.models.export import copy_tokenizer, export_model
 from fleetune.models.init_weights import INIT_WEIGHTS
 from fleetune.models.skeleton import saved_configuration
 from fleetune.monitoring import EventLog
-from fleetune.training.assignment import savers_of
 from fleetune.training.batches import lane_weights
 from fleetune.training.checkpoints import (
     COMMITS,
@@ -38,6 +37,7 @@ from fleetune.training.gradients import clip_scale, total_norm
 from fleetune.training.measurements import MeasuredRound, ReportedRow, RoundMeasurements
 from fleetune.training.optimizer import learning_rate
 from fleetune.training.recovery import EVENTS, CommitLog, adopt_newest, read_plan_start, resume
+from fleetune.training.roles import savers_of
 from fleetune.training.task import TrainingTask
 from fleetune.training.worker_group import StopAsked, WorkerGroup
 

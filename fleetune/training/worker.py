@@ -35,13 +35,13 @@ from fleetune.links.authentication import KeyPair
 from fleetune.links.endpoint import Endpoint, Listen
 from fleetune.models.process_memory import peak_memory_bytes
 from fleetune.program import DeviceProgram
-from fleetune.training.assignment import averages_after
 from fleetune.training.checkpoints import SAVE, checkpoint_folder, delete_checkpoint
 from fleetune.training.committed_state import CommittedState
 from fleetune.training.exchange import Exchange, Stopped
 from fleetune.training.gradients import gradient_norms, pack_norms
 from fleetune.training.liveness import COMPUTING, SAVING, Heartbeat
 from fleetune.training.measurements import encode_rows
+from fleetune.training.roles import averages_after
 from fleetune.training.rounds import RoundContext, RoundResult, RoundRunner
 from fleetune.training.task import COORDINATOR, WorkerKeys, WorkerTask
 from fleetune.training.worker_state import ModelDescription, load_state
@@ -118,7 +118,7 @@ class _Worker:
         self._parameter_order = {name: index for index, name in enumerate(described.trainable)}
         self._held = load_state(task, described)
         self._throttle = CpuThrottle(task.cores)
-        self._state = CommittedState(self._held.shards, task.first_round)
+        self._state = CommittedState(self._held.shards(task.plan), task.first_round)
         self._sent_before: dict[str, int] = {}
         self._saved: list[int] = []
         context = RoundContext(
@@ -155,7 +155,7 @@ class _Worker:
                 self._rounds.commit(round, {lane: float(scale) for lane, scale in commit["scales"].items()})
                 averages = averages_after(self._task.plan, round, self._task.training.rounds)
                 averaged = self._rounds.average() if averages else []
-            if commit["checkpoint"] and self._held.shards:
+            if commit["checkpoint"] and self._state.is_saved_here:
                 self._save(round + 1)
         self._exchange.recv_control("nothing but stop")
 

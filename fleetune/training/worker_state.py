@@ -94,8 +94,32 @@ class WorkerState:
     """(Lane, segment) -> seat."""
     collector: Collector | None
     averager: Averager | None
-    shards: Mapping[str, tuple[StateHolder, NamedOptimizer]]
-    """File of a checkpoint -> what this worker writes into it."""
+
+    def shards(self, plan: Plan) -> dict[str, tuple[StateHolder, NamedOptimizer]]:
+        """Return what this worker writes into each file of a checkpoint: its groups' states as their leader, or a
+        collector's.
+        """
+        found: dict[str, tuple[StateHolder, NamedOptimizer]] = {}
+        for each in self.seats.values():
+            seat = each.seat
+            if seat.is_leader and not (plan.collector and seat.lane != plan.lanes[0]):
+                lanes = 1 if plan.collector else len(plan.lanes)
+                found[shard_name(seat.lane.name, seat.index, lanes)] = (_holder(plan, each), each.optimizer)
+        if self.collector is not None:
+            found["collector"] = (self.collector, self.collector.optimizer)
+        return found
+
+    def restore(self, plan: Plan, folder: Path) -> None:
+        """Load a checkpoint into all seats and the collector; TryAgain if it is damaged or lacks a tensor."""
+        for each in self.seats.values():
+            restore(folder, _holder(plan, each), each.optimizer, each.seat.lane.name)
+        if self.collector is not None:
+            restore(folder, self.collector, self.collector.optimizer)
+
+
+def _holder(plan: Plan, each: TrainingSeat) -> StateHolder:
+    """Return what a checkpoint holds of a seat: with a collector only its buffers."""
+    return Buffers(each.runner.buffers) if plan.collector else each.runner
 
 
 def load_state(task: WorkerTask, described: ModelDescription) -> WorkerState:
@@ -121,12 +145,10 @@ def load_state(task: WorkerTask, described: ModelDescription) -> WorkerState:
             tied=tied_holders(described.tied, seat.lane),
             collected=bool(plan.collector),
         )
-    state = WorkerState(seats, _collector(task, described, weights), _averager(task, described), {})
-    shards = _shards(plan, state)
+    state = WorkerState(seats, _collector(task, described, weights), _averager(task, described))
     if task.state is not None:
-        for lane, holder, optimizer in _restorable(plan, state):
-            restore(Path(task.state), holder, optimizer, lane)
-    return WorkerState(seats, state.collector, state.averager, shards)
+        state.restore(plan, Path(task.state))
+    return state
 
 
 def _collector(task: WorkerTask, described: ModelDescription, weights: WeightReader) -> Collector | None:
@@ -154,29 +176,3 @@ def _averager(task: WorkerTask, described: ModelDescription) -> Averager | None:
 
 def _lane_weights(task: WorkerTask) -> dict[str, float]:
     return lane_weights(task.plan, PreparedData(Path(task.data_folder)).size("train"))
-
-
-def _shards(plan: Plan, state: WorkerState) -> dict[str, tuple[StateHolder, NamedOptimizer]]:
-    """Return what this worker writes: its groups' states as their leader, or a collector's."""
-    found: dict[str, tuple[StateHolder, NamedOptimizer]] = {}
-    for each in state.seats.values():
-        seat = each.seat
-        if not seat.is_leader or (plan.collector and seat.lane != plan.lanes[0]):
-            continue
-        holder: StateHolder = Buffers(each.runner.buffers) if plan.collector else each.runner
-        lanes = 1 if plan.collector else len(plan.lanes)
-        found[shard_name(seat.lane.name, seat.index, lanes)] = (holder, each.optimizer)
-    if state.collector is not None:
-        found["collector"] = (state.collector, state.collector.optimizer)
-    return found
-
-
-def _restorable(plan: Plan, state: WorkerState) -> list[tuple[str, StateHolder, NamedOptimizer]]:
-    """Return (lane, holder, optimizer) of all that a checkpoint is restored into."""
-    found: list[tuple[str, StateHolder, NamedOptimizer]] = [
-        (each.seat.lane.name, Buffers(each.runner.buffers) if plan.collector else each.runner, each.optimizer)
-        for each in state.seats.values()
-    ]
-    if state.collector is not None:
-        found.append(("", state.collector, state.collector.optimizer))
-    return found

@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from fleetune.codecs import across_cut
 from fleetune.contracts.plan import DeviceOrder, Gate, Lane, LinkUse, Plan, Segment, Share
 from fleetune.contracts.run_config import Lora, TrainingRequest
 from fleetune.data.prepared_data import PreparedData
+from fleetune.errors import TryAgain
+from tests.codecs.single_process import across_cut
 from tests.training.control_comparison import (
     FP32,
     FP64,
@@ -25,6 +26,7 @@ from tests.training.lane_training import LaneModel, train_by_blocks, train_feder
 from tests.training.model_families import BY_NAME, data_request, model_request
 from tests.training.runs import Prepared, final_state, plan, prepared, run_plan
 from tests.training.test_control import WHOLE, cut_run
+from tests.training.test_stop import StopAfter, assert_same_end
 from tests.training.unsplit_training import Control, Order, train_unsplit
 
 TRAINING = TrainingRequest(
@@ -184,6 +186,24 @@ def test_codecs_on_links_equal_one_process_with_the_same_codec_at_the_cut(
     assert found.bitwise if len(shares[0]) == 1 else found.within(FP32), (found.found, found.floor())
     sent = {(link.source, link.target): link.bytes for link in metrics.link_bytes}
     assert sum(sent[a, b] for a, b in pairs) < 24 * 24 * 32 * 4 or there == "dense"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["collector", "clients"])
+def test_a_stopped_training_of_lanes_loses_no_committed_round(kind: str, tmp_path: Path) -> None:
+    """Stopped after round 4 of 7, when clients that average every 3 rounds differ, it goes on to the same weights.
+
+    Optimizer state is the collector's, or each lane's own.
+    """
+    ready = ready_for(tmp_path)
+    made = by_blocks(ready, [2]) if kind == "collector" else split(ready, "xy")
+    training = replace(TRAINING, checkpoint_every_rounds=99)
+    run_plan(ready, made, training, tmp_path / "whole")
+    stop = StopAfter(4)
+    with pytest.raises(TryAgain, match="^ended after round 4 of 7, with a checkpoint of it"):
+        run_plan(ready, made, training, tmp_path / "cut", stop=stop, progress=stop.listen)
+    assert run_plan(ready, made, training, tmp_path / "cut").resumed_from_round == 4
+    assert_same_end(tmp_path / "whole", tmp_path / "cut")
 
 
 GATES = {"0#0": "121", "0#1": "312", "1#0": "133", "1#1": "222"}

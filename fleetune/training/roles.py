@@ -1,4 +1,4 @@
-"""What the workers and the coordinator need to know of a plan beyond its program."""
+"""Who writes checkpoints, and after which rounds lanes are averaged: what follows from a plan beyond its program."""
 
 from fleetune.contracts.plan import Plan
 from fleetune.program import seats_of
