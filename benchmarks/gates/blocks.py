@@ -24,8 +24,9 @@ from fleetune.models.units import fold_into_units, leaf_modules, merge_uncuttabl
 from fleetune.models.weights import WeightReader
 
 CPU = torch.device("cpu")
-MICRO_BATCHES = FULL * 3 + FORWARD_ONLY + SKIP
-"""Operations of each head in the five micro-batches of a round, in an order of its own."""
+MIXES = {"3_full_of_5": FULL * 3 + SKIP * 2, "3_full_1_forward_of_5": FULL * 3 + FORWARD_ONLY + SKIP}
+"""Operations of each head in the five micro-batches of a round, in an order of its own; the first is the paper's."""
+MICRO_BATCHES = 5
 
 
 @dataclass(frozen=True)
@@ -76,11 +77,14 @@ class Blocks:
         write_init_weights(self._config, workload.request, 0, self._weights)
         self._values: dict[int, torch.Tensor] = {}
 
-    def gates(self, seed: int) -> dict[str, str]:
-        """Return gates that are drawn for each head by itself, so that its micro-batches have different heads."""
+    def gates(self, mix: str, seed: int) -> dict[str, str]:
+        """Return gates that are drawn for each head by itself, so that its micro-batches have different heads.
+
+        mix: operations of a head, one for each micro-batch, in any order.
+        """
         drawn = random.Random(seed)
         heads = attention_heads(self._blocks)
-        return {head.name: "".join(drawn.sample(MICRO_BATCHES, len(MICRO_BATCHES))) for head in heads}
+        return {head.name: "".join(drawn.sample(mix, len(mix))) for head in heads}
 
     def segment(self, gates: dict[str, str]) -> SegmentRunner:
         """Return the blocks as a segment."""
@@ -94,7 +98,7 @@ class Blocks:
     def round_s(self, segment: SegmentRunner) -> float:
         """Run the forwards and backwards of one round; return the seconds of CPU time of this thread."""
         start_s = time.thread_time()
-        for micro_batch in range(len(MICRO_BATCHES)):
+        for micro_batch in range(MICRO_BATCHES):
             outputs = self._forward(segment, micro_batch)
             torch.autograd.backward(outputs, [torch.ones_like(each) for each in outputs])
         return time.thread_time() - start_s

@@ -26,6 +26,15 @@ def no_prefect_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
+@pytest.fixture(autouse=True)
+def no_run_of_another_test(request: pytest.FixtureRequest) -> None:
+    """A run that a failed test has left ends before the next test starts one, which else would be Skipped."""
+    if "service" in request.fixturenames:
+        client = request.getfixturevalue("service")
+        if client.files.running() is not None:
+            client.idle()
+
+
 @pytest.fixture
 def root(service: ServiceClient) -> Path:
     """Root of the service's store."""

@@ -43,7 +43,7 @@ def test_the_next_command_of_a_cancelled_and_of_a_skipped_run(service: ServiceCl
 
 def test_the_next_command_of_a_refused_run(service: ServiceClient) -> None:
     """The same again as a dry run, which says the same until it is corrected; of a completed run, what it made."""
-    refused = service.start(base="asteroid-b", until="plan", changes=["training.rounds=-23"])
+    refused = service.start(base="asteroid-b", until="plan", changes=["training.rounds=-99998"])
     assert service.ended(refused)["state_name"] == "Refused"
     again = enter(service, refused)
-    assert again.returncode == 64 and "-23" in again.stderr
+    assert again.returncode == 64 and "-99998" in again.stderr

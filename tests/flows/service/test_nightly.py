@@ -55,6 +55,7 @@ class Nights:
 
     def night(self) -> Night:
         """Run what the schedule of the run file would run."""
+        self.service.idle()
         flow_run = self.service.start(base=str(self.file))
         ended = self.service.ended(flow_run)
         assert ended["state_type"] == "COMPLETED", ended["state"]["message"]
