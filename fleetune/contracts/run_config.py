@@ -93,7 +93,7 @@ class DataRequest:
     there are splits), or a Hugging Face dataset by folder or hub name.
     """
 
-    source: str
+    source: str = ""
     text_column: str = "text"
     image_column: str = "image"
     label_column: str = "label"
@@ -107,10 +107,22 @@ class DataRequest:
     """Exactly this many, from the same shuffle; a data set with fewer is refused."""
     test_fraction: float = 0.2
     """Share of the samples held out for testing if the source has no test split."""
+    local: Annotated[dict[str, str], Field(exclude_if=lambda value: not value)] = field(default_factory=dict)
+    """Device -> source that lies on it and stays there: its lane trains on all of it, and `source` is only tested on.
+    For split-learning and lola-deft."""
     newest_files: Annotated[int | None, Field(exclude_if=lambda value: value is None)] = None
     """Of a folder, train on the last so many files by name, such as 2026-11-22.jsonl; older ones are not read."""
 
     def __post_init__(self) -> None:
+        for device, source in self.local.items():
+            check_name("data.local: device", device)
+            if not source:
+                raise Refused(f"data.local.{device} is empty; allowed are {', '.join(BUILT_IN)}, a file or a folder")
+        if not self.source and self.local:
+            raise Refused(
+                "data: source is empty, and what lies on devices (data.local) cannot be tested on; give data.source, "
+                "of which the test rows evaluate the model"
+            )
         if not self.source:
             raise Refused(f"data: source is empty; allowed are {', '.join(BUILT_IN)}, a file, a folder or a hub name")
         positive("data", max_length=self.max_length)
@@ -195,6 +207,8 @@ class TrainingRequest:
 
 STRATEGIES = ("asteroid", "d2ft", "dp", "fusionllm", "lola-deft", "pp", "single", "split-learning")
 """Names of the strategies of `fleetune.planning`, whose import takes most of a second."""
+LOCAL_STRATEGIES = ("split-learning", "lola-deft")
+"""Strategies whose lanes have data of their own."""
 
 
 @record
@@ -286,6 +300,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         check_name("run", self.name)
         not_negative("run", seed=self.seed)
+        self._check_local_data()
         if self.promote is None:
             return
         one_of(f"promote: for {self.model.task}", "score", self.promote.score, SCORES[self.model.task])
@@ -294,3 +309,18 @@ class RunConfig:
                 f"promote: device {self.fleet.simulated[0]} is simulated, so that nothing is trained and nothing can "
                 "be promoted; leave promote out, or give real devices"
             )
+
+    def _check_local_data(self) -> None:
+        """Refuse local data of unknown or simulated devices, and a strategy by which they would leave their device."""
+        names = [device.name for device in self.fleet.devices]
+        if self.data.local and self.strategy.name not in LOCAL_STRATEGIES:
+            raise Refused(
+                f"data.local: with strategy {self.strategy.name} samples or labels would leave their device; choose "
+                f"{' or '.join(LOCAL_STRATEGIES)}, or leave data.local out"
+            )
+        for device in self.data.local:
+            one_of("data.local", "device", device, names)
+            if device in self.fleet.simulated:
+                raise Refused(f"data.local: device {device} is simulated and has no data; leave data.local out")
+        if self.data.local:
+            raise Refused("data.local: runs cannot train from it yet; leave data.local out")

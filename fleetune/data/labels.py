@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -25,26 +25,55 @@ class LabelMapping:
     """Class names by id."""
     label_ids: Mapping[RawLabel, int]
     """label as the source spells it -> class id."""
+    ids_by_name: Mapping[str, int] = field(default_factory=dict)
+    """label as all sources together spell it -> class id."""
     notes: tuple[str, ...] = ()
     """Remarks for the user about how data and model classes were matched, a sentence each."""
 
 
-def map_labels(found: frozenset[RawLabel], source: DataSource, known: tuple[str, ...]) -> LabelMapping:
+def map_labels(
+    found: frozenset[RawLabel], source: DataSource, known: tuple[str, ...], others: Iterable[str] = ()
+) -> LabelMapping:
     """Assign class ids to the labels found in a source; `known` are the model's classes, empty for a new head.
 
-    Raises Refused for fewer than two labels, for strings mixed with integers, and for columns of fractions.
+    others: names of labels in sources that lie elsewhere; all together are sorted then. Raises Refused for fewer than
+    two labels, for strings mixed with integers, and for columns of fractions.
     """
     table_name, column = source.train[0].name, source.label_column
-    if len(found) < 2:
+    spelled = spell_labels(found, source)
+    union = sorted({*spelled.values(), *others}, key=_order) if others else list(dict.fromkeys(spelled.values()))
+    if len(found) < 2 and len(union) < 2:
         only = next(iter(found), None)
         raise Refused(
             f"{table_name}: every row has the label {only!r} in column {column!r}; a classifier needs two or more"
         )
-    spelled = _names_from_source(found, source) or _sorted_names(found, table_name, column)
-    if known:
-        return _match_model(spelled, known)
-    names = tuple(dict.fromkeys(spelled.values()))
-    return LabelMapping(names=names, label_ids={label: names.index(name) for label, name in spelled.items()})
+    by_name = dict(zip(union, union, strict=True))
+    matched = _match_model(by_name, known) if known else None
+    ids = dict(matched.label_ids) if matched else {name: number for number, name in enumerate(union)}
+    return LabelMapping(
+        names=matched.names if matched else tuple(union),
+        label_ids={label: ids[name] for label, name in spelled.items()},
+        ids_by_name={str(name): number for name, number in ids.items()},
+        notes=matched.notes if matched else (),
+    )
+
+
+def spell_labels(found: frozenset[RawLabel], source: DataSource) -> dict[RawLabel, str]:
+    """Return label as the source has it -> its name, in the order of class ids.
+
+    Raises Refused for strings mixed with integers, and for columns of fractions.
+    """
+    return _names_from_source(found, source) or _sorted_names(found, source.train[0].name, source.label_column)
+
+
+def is_whole_number(name: str) -> bool:
+    """Return whether a label's name is a whole number."""
+    return re.fullmatch(r"-?\d+", name, re.ASCII) is not None
+
+
+def _order(name: str) -> tuple[int, int, str]:
+    """Sort key of names: whole numbers by value, then the others."""
+    return (0, int(name), name) if is_whole_number(name) else (1, 0, name)
 
 
 def shortlist(names: Iterable[str]) -> str:

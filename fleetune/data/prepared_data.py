@@ -2,12 +2,14 @@
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
 from fleetune.contracts import json_io
 from fleetune.contracts.record import not_negative, positive, record
+from fleetune.contracts.run_config import DataRequest
 from fleetune.errors import Refused
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -36,6 +38,28 @@ class SplitInfo:
 
 
 @record
+class LocalSource:
+    """What a device has reported of data that lie on it."""
+
+    device: str
+    digest: str
+    """content_digest of the source, which the device computes."""
+    samples: int
+    """Number of its training samples."""
+
+
+@record
+class LocalInfo:
+    """How devices prepare data of their own, so that all agree, and what they have reported."""
+
+    request: DataRequest
+    """Its `source` stands for none of theirs."""
+    label_ids: dict[str, int]
+    """Label of any source -> class id; empty for causal-lm."""
+    sources: tuple[LocalSource, ...]
+
+
+@record
 class DataInfo:
     """Content of data.json: the arrays of the folder and their source."""
 
@@ -52,6 +76,8 @@ class DataInfo:
     """Token id that pads texts; None for images."""
     notes: tuple[str, ...] = ()
     """Warnings about the data, a sentence each."""
+    local: Annotated[LocalInfo | None, Field(exclude_if=lambda value: value is None)] = None
+    """Data that lie on devices, of which nothing is here; None: there are none."""
 
 
 class PreparedData:

@@ -1,9 +1,9 @@
 """Writes the `data` artifact: a folder of arrays, split by split and in chunks of samples."""
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,7 +16,7 @@ from fleetune.contracts.run_config import DataRequest
 from fleetune.contracts.task import Progress, ignore_progress
 from fleetune.data.examples import Example, Survey, check_task, examples, survey_tables
 from fleetune.data.image_processor import ImageEncoder, ImageProcessor, open_image_processor
-from fleetune.data.labels import LabelMapping, absent_class_notes, map_labels
+from fleetune.data.labels import LabelMapping, absent_class_notes, map_labels, spell_labels
 from fleetune.data.prepared_data import (
     IMAGE_PROCESSOR,
     INFO,
@@ -24,6 +24,8 @@ from fleetune.data.prepared_data import (
     Array,
     ArrayInfo,
     DataInfo,
+    LocalInfo,
+    LocalSource,
     SplitInfo,
     create_arrays,
 )
@@ -42,6 +44,8 @@ from fleetune.data.tokenization import TextEncoder, open_tokenizer, pack_documen
 from fleetune.errors import Refused
 
 CHUNK_SAMPLES = 512
+NOT_HERE = "local"
+"""Name of the source in a request whose data lie elsewhere."""
 
 
 class Encoder(Protocol):
@@ -55,15 +59,58 @@ class Encoder(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Preparation:
-    """Inputs and output folder of one preparation."""
+class SharedChoices:
+    """What sources that lie apart must agree on."""
+
+    label_ids: Mapping[str, int]
+    """Name of a label -> class id."""
+    labels: tuple[str, ...]
+    """Class names by id."""
+    image_shape: tuple[int, int]
+    """Height and width of every prepared image; (0, 0) for text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """The input of one preparation."""
 
     request: DataRequest
     spec: InputSpec
+    seed: int
+    progress: Progress = ignore_progress
+    expected_digest: str | None = None
+    """TryAgain for a file or folder whose content is not that of this digest once it was read."""
+    local: tuple[LocalSource, ...] = ()
+    """Data that lie on devices; they train instead of these."""
+    local_labels: tuple[str, ...] = ()
+    """Names of the labels that they have."""
+    shared: SharedChoices | None = None
+    """Choices made elsewhere, for data that lie on a device: nothing is held out for testing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Preparation:
+    """A preparation with its open source and output folder."""
+
+    asked: Preparation
     source: DataSource
     folder: Path
-    seed: int
-    progress: Progress
+
+    @property
+    def request(self) -> DataRequest:
+        return self.asked.request
+
+    @property
+    def spec(self) -> InputSpec:
+        return self.asked.spec
+
+    @property
+    def seed(self) -> int:
+        return self.asked.seed
+
+    @property
+    def progress(self) -> Progress:
+        return self.asked.progress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +121,7 @@ class _Prepared:
     splits: tuple[SplitInfo, ...]
     pad_token_id: int | None
     notes: tuple[str, ...]
+    label_ids: Mapping[str, int] = field(default_factory=dict)
 
 
 def prepare_data(
@@ -84,11 +132,18 @@ def prepare_data(
     progress: Progress = ignore_progress,
     expected_digest: str | None = None,
 ) -> None:
-    """Write the `data` artifact for a task into `folder`, which must be new or empty.
+    """Write the `data` artifact for a task into `folder`; see `write_data`."""
+    asked = Preparation(request=request, spec=spec, seed=seed, progress=progress, expected_digest=expected_digest)
+    write_data(asked, folder)
 
-    The same source, spec and seed give the same bytes. Raises Refused for an unsuitable source, and TryAgain for a file
-    or folder whose content is not that of `expected_digest` once it was read; both leave no files.
+
+def write_data(asked: Preparation, folder: Path) -> None:
+    """Write prepared data into `folder`, which must be new or empty.
+
+    The same source, spec and seed give the same bytes. Raises Refused for an unsuitable source, and TryAgain for one
+    that was changed; both leave no files.
     """
+    request, spec = asked.request, asked.spec
     if spec.is_text and spec.max_positions is not None and request.max_length > spec.max_positions:
         raise Refused(
             f"data: max_length is {request.max_length}, but the model has {spec.max_positions} positions; "
@@ -97,47 +152,54 @@ def prepare_data(
     source = open_source(request)
     check_task(request, source, spec)
     with _atomic_folder(folder) as part:
-        job = _Preparation(request=request, spec=spec, source=source, folder=part, seed=seed, progress=progress)
+        job = _Preparation(asked=asked, source=source, folder=part)
         written = _write_packed(job) if source.packed else _write_samples(job)
         info = DataInfo(
             task=spec.task,
             labels=written.labels,
             splits=written.splits,
             source=source_name(request.source),
-            digest=checked_digest(request, expected_digest),
-            seed=seed,
+            digest=checked_digest(request, asked.expected_digest),
+            seed=asked.seed,
             pad_token_id=written.pad_token_id,
             notes=(*_byte_tokenizer_note(spec), *written.notes),
+            local=_local_info(asked, written),
         )
         json_io.write(info, part / INFO)
 
 
+def _local_info(asked: Preparation, written: _Prepared) -> LocalInfo | None:
+    if not asked.local:
+        return None
+    request = replace(asked.request, source=NOT_HERE, local={})
+    return LocalInfo(request=request, label_ids=dict(written.label_ids), sources=asked.local)
+
+
 def _write_samples(job: _Preparation) -> _Prepared:
     """Write one sample per row of the source."""
-    source, spec = job.source, job.spec
+    source, spec, shared = job.source, job.spec, job.asked.shared
     surveys = {TRAIN: survey_tables(source.train, source, spec, job.progress)}
-    if source.test:
+    if source.test and shared is None:
         surveys[TEST] = survey_tables(source.test, source, spec, job.progress)
-    classes = LabelMapping(names=(), label_ids={})
-    if spec.task != "causal-lm":
-        found = frozenset[str | int]().union(*(one.labels for one in surveys.values()))
-        classes = map_labels(found, source, spec.labels)
+    classes = _label_mapping(job, surveys)
     tokenizer = _save_tokenizer(job) if spec.is_text else None
     encoder: Encoder = (
         TextEncoder(tokenizer=tokenizer, length=job.request.max_length, spec=spec, label_ids=classes.label_ids)
         if spec.is_text
         else ImageEncoder(
-            processing=_save_processing(job, surveys[TRAIN]), precision=spec.precision, label_ids=classes.label_ids
+            processing=_save_processing(job, shared.image_shape if shared else surveys[TRAIN].image_shape),
+            precision=spec.precision,
+            label_ids=classes.label_ids,
         )
     )
-    rows_by_split = _assign_rows(job.request, surveys, job.seed)
+    rows_by_split = _assign_rows(job, surveys)
     splits = tuple(
         SplitInfo(name=name, samples=len(rows), arrays=encoder.arrays(len(rows)))
         for name, rows in rows_by_split.items()
     )
     arrays = {split.name: create_arrays(job.folder, split) for split in splits}
     total = sum(split.samples for split in splits)
-    if source.test:
+    if TEST in surveys:
         _write_rows(job, encoder, source.train, {TRAIN: rows_by_split[TRAIN]}, arrays, total)
         _write_rows(job, encoder, source.test, {TEST: rows_by_split[TEST]}, arrays, total)
     else:
@@ -148,14 +210,31 @@ def _write_samples(job: _Preparation) -> _Prepared:
         pad_token_id=None if tokenizer is None else int(tokenizer.pad_token_id),
         notes=(
             *classes.notes,
-            *absent_class_notes(classes, surveys[TRAIN], rows_by_split[TRAIN]),
-            *_overlap_notes(surveys, rows_by_split, arrays),
+            *(() if job.asked.local else absent_class_notes(classes, surveys[TRAIN], rows_by_split[TRAIN])),
+            *(() if TEST not in rows_by_split else _overlap_notes(surveys, rows_by_split, arrays)),
         ),
+        label_ids=classes.ids_by_name,
     )
 
 
-def _assign_rows(request: DataRequest, surveys: dict[str, Survey], seed: int) -> dict[str, RowIndices]:
+def _label_mapping(job: _Preparation, surveys: dict[str, Survey]) -> LabelMapping:
+    """Class ids of the labels of all splits: those that were decided elsewhere, where there are such."""
+    shared, spec = job.asked.shared, job.spec
+    if spec.task == "causal-lm":
+        return LabelMapping(names=(), label_ids={})
+    found = frozenset[str | int]().union(*(one.labels for one in surveys.values()))
+    if shared is None:
+        return map_labels(found, job.source, spec.labels, job.asked.local_labels)
+    spelled = spell_labels(found, job.source)
+    return LabelMapping(names=shared.labels, label_ids={raw: shared.label_ids[spelled[raw]] for raw in found})
+
+
+def _assign_rows(job: _Preparation, surveys: dict[str, Survey]) -> dict[str, RowIndices]:
     """split -> indices of its rows, in the order in which they are stored."""
+    request, seed = job.request, job.seed
+    if job.asked.shared is not None:
+        rows = shuffled(np.arange(len(surveys[TRAIN].content_keys)), seed, TRAIN)
+        return {TRAIN: rows[: request.train_samples]}
     if TEST in surveys:
         train, test = (shuffled(np.arange(len(surveys[name].content_keys)), seed, name) for name in (TRAIN, TEST))
     else:
@@ -213,7 +292,8 @@ def _write_packed(job: _Preparation) -> _Prepared:
     keys = survey_tables(source.train, source, job.spec, job.progress).content_keys
     splits, arrays = [], {}
     limits = (request.train_samples, request.test_samples)
-    for name, rows, limit in zip((TRAIN, TEST), split_rows(request, keys, job.seed), limits, strict=True):
+    dealt = (np.arange(len(texts)),) if job.asked.shared is not None else split_rows(request, keys, job.seed)
+    for name, rows, limit in zip((TRAIN, TEST), dealt, limits, strict=False):
         reading = _with_progress((texts[row] for row in rows), len(rows), job.progress)
         blocks = pack_documents(tokenizer, reading, request.max_length, limit, job.spec)
         samples = len(next(iter(blocks.values())))
@@ -225,7 +305,10 @@ def _write_packed(job: _Preparation) -> _Prepared:
             array[:] = blocks[array_name]
         splits.append(split)
     return _Prepared(
-        labels=(), splits=tuple(splits), pad_token_id=int(tokenizer.pad_token_id), notes=overlap_notes(arrays)
+        labels=(),
+        splits=tuple(splits),
+        pad_token_id=int(tokenizer.pad_token_id),
+        notes=overlap_notes(arrays) if TEST in arrays else (),
     )
 
 
@@ -241,8 +324,8 @@ def _save_tokenizer(job: _Preparation) -> Any:
     return tokenizer
 
 
-def _save_processing(job: _Preparation, found: Survey) -> ImageProcessor:
-    processing = open_image_processor(job.spec, job.request.image_size, found.image_shape)
+def _save_processing(job: _Preparation, first: tuple[int, int]) -> ImageProcessor:
+    processing = open_image_processor(job.spec, job.request.image_size, first)
     processing.save(job.folder / IMAGE_PROCESSOR)
     return processing
 

@@ -45,6 +45,11 @@ class Command:
     """Folders that it reads; a container sees these, under the same names, and no others."""
     writes: tuple[Path, ...] = ()
     """Folders that it may write to."""
+    device_reads: tuple[Path, ...] = ()
+    """Files and folders of the device's own machine; they are never copied from or to this one."""
+    device_writes: tuple[Path, ...] = ()
+    """Folders of the device's own, which later commands of its session find as they were left; `Job.collect` never
+    fetches them."""
 
 
 class Job(Protocol):

@@ -22,7 +22,7 @@ from fleetune.errors import Refused, TryAgain
 from fleetune.links.authentication import KeyPair, is_curve_key
 from fleetune.links.inbox import Admission, DelayQueue, InboundMessage, Inbox
 from fleetune.links.message import Message, Received, join_parts
-from fleetune.links.peer import MessageOrigin, Peer
+from fleetune.links.peer import MessageOrigin, Peer, Tap
 
 ZMQ_IO_THREADS = 2
 
@@ -73,6 +73,8 @@ class Endpoint:
         self._peers: dict[str, Peer] = {}
         self._context = zmq.Context(io_threads=ZMQ_IO_THREADS)
         self._closed = False
+        self.tap: Tap | None = None
+        """Receives what is sent to peers that are connected from now on, before it is encrypted."""
         admission = Admission(run=run, allowed=self.allowed, limit_bytes=listen.max_message_bytes, urgent=listen.urgent)
         try:
             self._inbox = Inbox(self._context, keys, listen.bind, admission, note)
@@ -92,6 +94,7 @@ class Endpoint:
         if self._closed:
             raise TryAgain(f"endpoint {self.name}: it is closed")
         made = Peer(self._context, peer, self._keys, address, server_public, self._origin)
+        made.tap = self.tap
         self._peers[peer] = made
         self._inbox.add_monitor(made.monitor, made.on_event)
 

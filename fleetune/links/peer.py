@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import zmq
@@ -17,6 +18,10 @@ HEARTBEAT_TIMEOUT_MS = 20_000
 failure detector: otherwise a suspended device could resume on connections that have lost messages."""
 HANDSHAKE_MS = 5000
 RECONNECT_MS, RECONNECT_MAX_MS = 50, 1000
+
+
+Tap = Callable[[str, Sequence[Buffer]], None]
+"""Receives (peer, frames) of every message before it is encrypted; the frames must not be kept, only copied."""
 
 
 def set_socket_options(socket: zmq.Socket[bytes]) -> None:
@@ -51,6 +56,7 @@ class Peer:
     ) -> None:
         self.name = name
         self.sent_bytes = 0
+        self.tap: Tap | None = None
         self._origin = origin
         self._down_since_s = time.monotonic()
         self._lock = threading.Lock()
@@ -131,6 +137,8 @@ class Peer:
         origin = self._origin
         first = header_frame(message, sizes, run=origin.run, session=origin.session, sequence=self._sequence)
         frames: list[Buffer] = [first, *(chunk for view in views for chunk in part_frames(view))]
+        if self.tap is not None:
+            self.tap(self.name, frames)
         self._socket.send_multipart(frames, copy=False)
         self._sequence += 1
         return len(first)

@@ -1,8 +1,11 @@
 """Samples of each lane: which rows of the data it owns, and the inputs and labels of its micro-batches.
 
 Lanes without data of their own are dealt the rows of the training split, each to one lane; a single lane owns them all.
+Where data are local, the lane of a device owns all rows that lie on it. A lane with fewer rows than a round has samples
+goes through them again, in a new order: its rounds cut the permutations of its own epochs into batches.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -22,19 +25,25 @@ def lane_seed(plan: Plan, lane: Lane, seed: int) -> int:
     return seed + SEED_STRIDE * plan.lanes.index(lane)
 
 
-def lane_samples(plan: Plan, train_samples: int) -> dict[str, int]:
-    """Return the number of training samples that each lane owns; they are the weights of an average over lanes."""
-    count = len(plan.lanes)
-    return {lane.name: len(range(number, train_samples, count)) for number, lane in enumerate(plan.lanes)}
+def lane_samples(plan: Plan, data_folder: Path, local: Mapping[str, int]) -> dict[str, int]:
+    """Return the number of training samples that each lane owns; they are the weights of an average over lanes.
+
+    local: device -> number of the samples that lie on it; empty: the rows in `data_folder` are dealt. Refused: a lane
+    without any.
+    """
+    if local:
+        return {lane.name: local[lane.segments[0].devices[0]] for lane in plan.lanes}
+    count, train_samples = len(plan.lanes), PreparedData(data_folder).size("train")
+    found = {lane.name: len(range(number, train_samples, count)) for number, lane in enumerate(plan.lanes)}
+    if not all(found.values()):
+        raise Refused(f"training: {train_samples} training samples are too few for {count} lanes; add data")
+    return found
 
 
-def lane_weights(plan: Plan, train_samples: int) -> dict[str, float]:
-    """Return each lane's share of the training samples. Refused: a lane without any."""
-    samples = lane_samples(plan, train_samples)
-    empty = [name for name, count in samples.items() if count == 0]
-    if empty:
-        raise Refused(f"training: {train_samples} training samples are too few for {len(samples)} lanes; add data")
-    return {name: count / train_samples for name, count in samples.items()}
+def lane_weights(samples: Mapping[str, int]) -> dict[str, float]:
+    """Return each lane's share of all samples. samples: by lane, as `lane_samples` returns them."""
+    total = sum(samples.values())
+    return {name: count / total for name, count in samples.items()}
 
 
 def lane_rows(plan: Plan, lane: Lane, train_samples: int, seed: int) -> np.ndarray:
@@ -49,11 +58,14 @@ def lane_rows(plan: Plan, lane: Lane, train_samples: int, seed: int) -> np.ndarr
 class Batches:
     """Inputs and labels of one lane's training samples, by round, micro-batch and span of samples."""
 
-    def __init__(self, folder: Path, plan: Plan, lane: Lane, seed: int, device: torch.device) -> None:
-        """seed: the run's."""
+    def __init__(
+        self, folder: Path, plan: Plan, lane: Lane, seed: int, device: torch.device, local: bool = False
+    ) -> None:
+        """seed: the run's. local: whether the folder holds this lane's samples alone."""
         self._data = PreparedData(folder)
         self._plan = plan
-        self._rows = lane_rows(plan, lane, self._data.size("train"), seed)
+        count = self._data.size("train")
+        self._rows = np.arange(count) if local else lane_rows(plan, lane, count, seed)
         self._seed = lane_seed(plan, lane, seed)
         self._device = device
         self._indices = np.empty(0, dtype=np.int64)

@@ -24,7 +24,7 @@ from fleetune.models.export import copy_tokenizer, export_model
 from fleetune.models.init_weights import INIT_WEIGHTS
 from fleetune.models.skeleton import saved_configuration
 from fleetune.monitoring import EventLog
-from fleetune.training.batches import lane_weights
+from fleetune.training.batches import lane_samples, lane_weights
 from fleetune.training.checkpoints import (
     COMMITS,
     CheckpointSaver,
@@ -34,6 +34,7 @@ from fleetune.training.checkpoints import (
     trained_tensors,
 )
 from fleetune.training.gradients import clip_scale, total_norm
+from fleetune.training.local_data import check_nothing_raw_leaves
 from fleetune.training.measurements import MeasuredRound, ReportedRow, RoundMeasurements
 from fleetune.training.optimizer import learning_rate
 from fleetune.training.recovery import EVENTS, CommitLog, adopt_newest, read_plan_start, resume
@@ -52,6 +53,8 @@ def train(task: TrainingTask) -> TrainingMetrics:
     implement.
     """
     validate_supported(task.plan.plan)
+    if task.local:
+        check_nothing_raw_leaves(task)
     try:
         return _train(task)
     except FleetuneError:
@@ -163,7 +166,8 @@ def _mean_loss(task: TrainingTask, ready: dict[str, dict[str, Any]]) -> float:
     plan, losses = task.plan.plan, [header["losses"] for header in ready.values()]
     if len(plan.lanes) == 1:
         return sum(float(loss) for by_lane in losses for loss in by_lane.values())
-    weights = lane_weights(plan, PreparedData(task.data_folder).size("train"))
+    local = {device: data.samples for device, data in task.local.items()}
+    weights = lane_weights(lane_samples(plan, task.data_folder, local))
     return sum(weights[lane] * float(loss) for by_lane in losses for lane, loss in by_lane.items())
 
 

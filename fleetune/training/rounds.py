@@ -187,6 +187,7 @@ class RoundRunner:
         self, seat: TrainingSeat, outputs: Mapping[int, torch.Tensor], micro_batch: int
     ) -> torch.Tensor:
         """Return the summed loss of the seat's targets divided by the number of targets in the lane's batch."""
+        assert seat.batches is not None, "a last segment reads labels"
         labels = seat.batches.labels(micro_batch, seat.seat.span)
         summed = loss_sum(outputs[seat.runner.graph.output], labels, seat.batches.task)
         loss = summed / max(1, seat.batches.targets)

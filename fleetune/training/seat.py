@@ -33,7 +33,8 @@ class TrainingSeat:
 
     seat: Seat
     runner: SegmentRunner
-    batches: Batches
+    batches: Batches | None
+    """None for a seat that reads neither inputs nor labels."""
     optimizer: NamedOptimizer
     statistics: BatchNormStatistics
     bucket: GradientBucket | None
@@ -59,7 +60,8 @@ class TrainingSeat:
         self.statistics.start()
         if self.bucket is not None:
             self.bucket.start()
-        self.batches.start_round(round, with_targets=self.seat.is_last)
+        if self.batches is not None:
+            self.batches.start_round(round, with_targets=self.seat.is_last)
 
     def is_batched(self, number: int) -> bool:
         """Return whether a value's first dimension is samples."""
@@ -83,6 +85,7 @@ class TrainingSeat:
         """Return a forward's inputs, detached; values that carry a gradient become autograd leaves."""
         graph = self.runner.graph
         if self.seat.is_first:
+            assert self.batches is not None, "a first segment reads inputs"
             given = self.batches.inputs(micro_batch, self.seat.span)
             return {number: given[name] for name, number in graph.inputs.items() if name in given}
         values: Values = {}
@@ -112,7 +115,7 @@ class TrainingSeat:
 def new_seat(
     seat: Seat,
     runner: SegmentRunner,
-    batches: Batches,
+    batches: Batches | None,
     training: TrainingRequest,
     *,
     tied: Mapping[str, tuple[int, ...]],

@@ -1,9 +1,12 @@
 """Inputs of a training: the coordinator's, from the stage, and each worker's, from the coordinator."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import Plan, PlanResult
@@ -18,6 +21,15 @@ COORDINATOR = "coordinator"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceData:
+    """Prepared training samples that lie on a device."""
+
+    folder: Path
+    """On the device, inside a folder of its own; as `PreparedData` reads it."""
+    samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingTask:
     """Input of the coordinator."""
 
@@ -27,6 +39,8 @@ class TrainingTask:
     model_folder: Path
     """Holds graph.json, start.safetensors and model/config.json."""
     data_folder: Path
+    local: Mapping[str, DeviceData] = field(default_factory=dict)
+    """Device -> data of its own, which its lane trains on; empty: lanes are dealt the rows in `data_folder`."""
     model: ModelRequest
     training: TrainingRequest
     seed: int
@@ -60,6 +74,9 @@ class WorkerTask:
     seed: int
     model_folder: str
     data_folder: str
+    """The run's data, or those of the device itself where data are local."""
+    local_samples: Annotated[dict[str, int], Field(exclude_if=lambda value: not value)] = field(default_factory=dict)
+    """Device -> number of its own training samples, where data are local."""
     work: str
     accelerator: str
     cores: float | None

@@ -33,6 +33,7 @@ from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.launching.process_limits import OUT_OF_MEMORY_EXIT_CODE, CpuThrottle, is_out_of_memory
 from fleetune.links.authentication import KeyPair
 from fleetune.links.endpoint import Endpoint, Listen
+from fleetune.links.peer import Tap
 from fleetune.models.process_memory import peak_memory_bytes
 from fleetune.program import DeviceProgram
 from fleetune.training.checkpoints import SAVE, checkpoint_folder, delete_checkpoint
@@ -51,8 +52,8 @@ KEPT_CHECKPOINTS = 2
 """Number of checkpoints that stay on a device."""
 
 
-def main() -> int:
-    """Run one worker; return the exit code, 0 if the coordinator said stop."""
+def main(tap: Tap | None = None) -> int:
+    """Run one worker; return the exit code, 0 if the coordinator said stop. tap: see `Endpoint.tap`."""
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--task", type=Path, required=True)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a machine that shuts down: the coordinator lets it write first
@@ -64,6 +65,7 @@ def main() -> int:
     allowed[COORDINATOR] = secrets.coordinator_public.encode()
     listen = Listen(bind=task.bind, address=task.address, delays_s=task.delays_s, urgent=SAVE)
     with Endpoint(task.device, keys, allowed, run=task.run, listen=listen, note=_note) as endpoint:
+        endpoint.tap = tap
         endpoint.connect(COORDINATOR, secrets.coordinator_address, allowed[COORDINATOR])
         return _serve(task, endpoint, allowed)
 

@@ -147,7 +147,7 @@ class WorkerGroup:
     def _start(self, keys: dict[str, KeyPair]) -> None:
         task = self._task
         state = self._state
-        read = [task.model_folder, task.data_folder, *local_folders(task.model), *([state] if state else [])]
+        read = [task.model_folder, *local_folders(task.model), *([state] if state else [])]
         task.work.joinpath(CHECKPOINTS).mkdir(parents=True, exist_ok=True)
         for device in self.devices:
             folder = task.work / "workers" / device
@@ -166,8 +166,9 @@ class WorkerGroup:
                 first_line=json_io.text(line).replace("\n", " ").encode(),
                 environment={**MALLOC_ENVIRONMENT, **thread_environment(task.fleet.device(device).threads)},
                 log=self._log(device),
-                reads=(folder, *read),
+                reads=(folder, *read, *(() if device in task.local else (task.data_folder,))),
                 writes=(task.work / CHECKPOINTS,),
+                device_writes=(task.local[device].folder.parent,) if device in task.local else (),
             )
             self._jobs[device] = task.sites.launcher(device).start(command)
         self._connect_workers()
@@ -182,7 +183,8 @@ class WorkerGroup:
             training=task.training,
             seed=task.seed,
             model_folder=str(task.model_folder),
-            data_folder=str(task.data_folder),
+            data_folder=str(task.local[device].folder if device in task.local else task.data_folder),
+            local_samples={owner: data.samples for owner, data in task.local.items()},
             work=str(task.work),
             accelerator=facts.accelerator,
             cores=facts.cores if facts.emulated and facts.launcher == PROCESS else None,

@@ -10,7 +10,6 @@ from torch import nn
 from transformers import PretrainedConfig
 
 from fleetune.contracts.plan import Plan
-from fleetune.data.prepared_data import PreparedData
 from fleetune.models.gates import gate_segment
 from fleetune.models.graph import Graph, parse_graph
 from fleetune.models.init_weights import INIT_WEIGHTS
@@ -19,9 +18,9 @@ from fleetune.models.skeleton import base_skeleton, saved_configuration, skeleto
 from fleetune.models.source import source_folder
 from fleetune.models.units import state_by_unit, tied_parameters_by_unit
 from fleetune.models.weights import WeightReader
-from fleetune.program import DeviceProgram, lower, seats_of
+from fleetune.program import DeviceProgram, Seat, lower, seats_of
 from fleetune.program.lower import averaging_device
-from fleetune.training.batches import Batches, lane_weights
+from fleetune.training.batches import Batches, lane_samples, lane_weights
 from fleetune.training.checkpoints import Buffers, StateHolder, restore, shard_name
 from fleetune.training.gradients import tied_holders
 from fleetune.training.hub import Averager, Collector
@@ -140,7 +139,7 @@ def load_state(task: WorkerTask, described: ModelDescription) -> WorkerState:
         seats[seat.lane.name, seat.index] = new_seat(
             seat,
             runner,
-            Batches(Path(task.data_folder), plan, seat.lane, task.seed, device),
+            _batches(task, seat),
             task.training,
             tied=tied_holders(described.tied, seat.lane),
             collected=bool(plan.collector),
@@ -175,4 +174,12 @@ def _averager(task: WorkerTask, described: ModelDescription) -> Averager | None:
 
 
 def _lane_weights(task: WorkerTask) -> dict[str, float]:
-    return lane_weights(task.plan, PreparedData(Path(task.data_folder)).size("train"))
+    return lane_weights(lane_samples(task.plan, Path(task.data_folder), task.local_samples))
+
+
+def _batches(task: WorkerTask, seat: Seat) -> Batches | None:
+    """Return the lane's samples for a seat that reads inputs or labels; None for others, which may lack the data."""
+    if not (seat.is_first or seat.is_last):
+        return None
+    device, local = torch.device(task.accelerator), bool(task.local_samples)
+    return Batches(Path(task.data_folder), task.plan, seat.lane, task.seed, device, local)

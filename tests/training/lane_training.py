@@ -5,8 +5,10 @@ Only the definition of randomness comes from the library: which rows a lane owns
 
 import copy
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -22,10 +24,12 @@ from tests.training.unsplit_training import Control
 class LaneModel:
     """One lane's model and data."""
 
-    def __init__(self, ready: Prepared, model: nn.Module, plan: Plan, lane: int) -> None:
+    def __init__(self, ready: Prepared, model: nn.Module, plan: Plan, lane: int, local: Path | None = None) -> None:
+        """local: the lane's own prepared data; None: it is dealt rows of the common ones."""
         self.model = model.train()
-        self.data = PreparedData(ready.folders.data)
-        self.rows = lane_rows(plan, plan.lanes[lane], self.data.size("train"), ready.seed)
+        self.data = PreparedData(local or ready.folders.data)
+        count = self.data.size("train")
+        self.rows = lane_rows(plan, plan.lanes[lane], count, ready.seed) if local is None else np.arange(count)
         self.seed = lane_seed(plan, plan.lanes[lane], ready.seed)
         self.plan, self.here = plan, {"round": 0, "micro_batch": 0}
         for unit in ready.units:
@@ -72,13 +76,12 @@ def train_lane(lane: LaneModel, training: TrainingRequest) -> Control:
 
 
 def train_by_blocks(
-    ready: Prepared, whole: nn.Module, plan: Plan, training: TrainingRequest, blocks: Sequence[Collection[str]]
+    lanes: list[LaneModel], whole: nn.Module, training: TrainingRequest, blocks: Sequence[Collection[str]]
 ) -> Control:
     """LoLa-DEFT's round: one step, whose gradient for a block comes from the batch of the device assigned to it.
 
     blocks: names of the parameters that each lane trains.
     """
-    lanes = [LaneModel(ready, copy.deepcopy(whole), plan, k) for k in range(len(plan.lanes))]
     optimizer = optimizer_of([p for p in whole.parameters() if p.requires_grad], training)
     control = Control()
     sizes = [len(lane.rows) for lane in lanes]
@@ -99,9 +102,15 @@ def train_by_blocks(
     return control
 
 
-def train_federated(ready: Prepared, whole: nn.Module, plan: Plan, training: TrainingRequest) -> Control:
+def lane_models(ready: Prepared, whole: nn.Module, plan: Plan, local: Sequence[Path] = ()) -> list[LaneModel]:
+    """Return a copy of the model for each lane. local: their own prepared data; empty: they are dealt rows."""
+    folders = local or [None] * len(plan.lanes)
+    return [LaneModel(ready, copy.deepcopy(whole), plan, k, folder) for k, folder in enumerate(folders)]
+
+
+def train_federated(lanes: list[LaneModel], training: TrainingRequest) -> Control:
     """FedAvg of separately trained models; moments of the optimizers are averaged like parameters."""
-    lanes = [LaneModel(ready, copy.deepcopy(whole), plan, k) for k in range(len(plan.lanes))]
+    plan = lanes[0].plan
     for lane in lanes:
         lane.optimizer = optimizer_of([p for p in lane.model.parameters() if p.requires_grad], training)
     sizes = [len(lane.rows) for lane in lanes]

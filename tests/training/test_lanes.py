@@ -22,7 +22,7 @@ from tests.training.control_comparison import (
     difference,
     whole_model,
 )
-from tests.training.lane_training import LaneModel, train_by_blocks, train_federated, train_lane
+from tests.training.lane_training import LaneModel, lane_models, train_by_blocks, train_federated, train_lane
 from tests.training.model_families import BY_NAME, data_request, model_request
 from tests.training.runs import Prepared, final_state, plan, prepared, run_plan
 from tests.training.test_control import WHOLE, cut_run
@@ -80,9 +80,9 @@ def ready_for(folder: Path, name: str = "bert", *, lora: Lora | None = None, pre
     return prepared(model, data_request(family, folder), folder)
 
 
-def beside(ready: Prepared, folder: Path, made: Plan, control: Control) -> Difference:
-    """Train by the plan and compare with its control."""
-    metrics = run_plan(ready, made, TRAINING, folder)
+def beside(ready: Prepared, folder: Path, made: Plan, control: Control, **changes: Any) -> Difference:
+    """Train by the plan, with changes of the training's task, and compare with its control."""
+    metrics = run_plan(ready, made, TRAINING, folder, **changes)
     return difference(ready, Control([r.loss for r in metrics.rounds], final_state(folder)), control)
 
 
@@ -95,7 +95,7 @@ def test_a_round_of_blocks_is_one_step_with_each_blocks_gradient_from_its_device
     ready = ready_for(tmp_path, lora=lora)
     made = by_blocks(ready, [2])
     names = [_parameters(ready, lane.segments[0].trains) for lane in made.lanes]
-    found = beside(ready, tmp_path, made, train_by_blocks(ready, whole_model(ready), made, TRAINING, names))
+    found = beside(ready, tmp_path, made, _blocks(ready, made, names))
     assert found.bitwise, found
 
 
@@ -118,7 +118,7 @@ def test_several_clients_are_fedavg_of_separately_trained_models(name: str, tmp_
     """Three clients of unequal data through one helper: parameters, moments and running statistics are averaged."""
     ready = ready_for(tmp_path, name, precision="float64")
     made = split(ready, "xyz")
-    found = beside(ready, tmp_path, made, train_federated(ready, whole_model(ready), made, TRAINING))
+    found = beside(ready, tmp_path, made, train_federated(lane_models(ready, whole_model(ready), made), TRAINING))
     assert max(found.loss, found.tensor, found.logits) < FP64, found
 
 
@@ -240,6 +240,11 @@ def _mask(lane: LaneModel, layer: nn.Module, rows: list[str]) -> None:
 
     weight, bias = layer.get_parameter("weight"), layer.get_parameter("bias")
     layer.forward = forward  # type: ignore[method-assign]
+
+
+def _blocks(ready: Prepared, made: Plan, names: list[set[str]]) -> Control:
+    whole = whole_model(ready)
+    return train_by_blocks(lane_models(ready, whole, made), whole, TRAINING, names)
 
 
 def _parameters(ready: Prepared, units: tuple[str, ...]) -> set[str]:

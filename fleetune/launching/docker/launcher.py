@@ -56,7 +56,7 @@ class DockerLauncher:
     def start(self, command: Command) -> "ContainerJob":
         """Start a command; TryAgain when the engine cannot."""
         command.log.parent.mkdir(parents=True, exist_ok=True)
-        for folder in command.writes:
+        for folder in (*command.writes, *(command.device_writes if self._engine.is_here else ())):
             make_writable(folder)
         container = None
         try:
@@ -90,10 +90,28 @@ class FolderMounts:
     def __init__(self, engine: EngineContext) -> None:
         self._engine = engine
         self._volumes: dict[Path, str] = {}
+        self._kept: dict[Path, str] = {}
+        """Folder of a device's own -> its volume, which commands of the session share."""
         self._lock = threading.Lock()
 
     def mounts(self, command: Command) -> list[Mount]:
         """Mounts of a command's folders at their own paths; those it only reads are read-only."""
+        return [*self._mounts_from_here(command), *self._mounts_of_device(command)]
+
+    def _mounts_of_device(self, command: Command) -> Iterator[Mount]:
+        """Yield mounts of what lies on the engine's machine, of which nothing is uploaded."""
+        yield from (bind_mount(path, read_only=True) for path in command.device_reads)
+        if self._engine.is_here:
+            yield from (bind_mount(folder, read_only=False) for folder in command.device_writes)
+            return
+        client, image_id, labels = self._engine.client, self._engine.image_id, dict(self._engine.labels)
+        with self._lock:
+            for folder in command.device_writes:
+                if folder not in self._kept:
+                    self._kept[folder] = folder_transfer.empty_volume(client, image_id, folder, labels)
+        yield from (_volume_mount(folder, self._kept[folder], read_only=False) for folder in command.device_writes)
+
+    def _mounts_from_here(self, command: Command) -> list[Mount]:
         if self._engine.is_here:
             writable = set(command.writes)  # folders inside these are mounted with them
             reads = [folder for folder in dict.fromkeys(command.reads) if not writable & {folder, *folder.parents}]

@@ -1,0 +1,104 @@
+"""Data that lie on a device and stay there: what the device reports of them, and their preparation.
+
+What leaves the device: the digest of the source, the number of samples, and the names of the labels, on which all
+devices must agree. Messages of errors leave out what they quote, since it may come out of a sample.
+"""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from fleetune.contracts.input_spec import InputSpec
+from fleetune.contracts.record import record
+from fleetune.contracts.run_config import DataRequest
+from fleetune.contracts.task import Progress
+from fleetune.data.examples import check_task, survey_tables
+from fleetune.data.labels import is_whole_number, spell_labels
+from fleetune.data.prepared_data import PIXELS, LocalSource, PreparedData
+from fleetune.data.sources import checked_digest, content_digest, open_source, validate_data
+from fleetune.data.writer import Preparation, write_data
+from fleetune.errors import Refused, TryAgain
+
+LONGEST_LABEL = 64
+"""Characters of a label's name; a longer one is taken for a sample's text."""
+QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
+ADDED = re.compile(r" ?\((?!choose with)[^()]*\)|\bit has [^;()]*")
+"""What a parser said, and lists of columns, which are a sample where a file lacks its heading."""
+WITHHELD = "'...'"
+
+
+@record
+class LocalSurvey:
+    """What a device reports of its data before they are prepared."""
+
+    digest: str
+    samples: int
+    """Rows, or documents of packed text."""
+    labels: tuple[str, ...]
+    """Names of the labels; empty for causal-lm."""
+
+
+def report_digest(request: DataRequest, task: str) -> str:
+    """Return the content digest of a source that can serve the task. Refused: it cannot."""
+    validate_data(replace(request, test_samples=None), task)
+    return content_digest(request)
+
+
+def survey(request: DataRequest, spec: InputSpec, progress: Progress) -> LocalSurvey:
+    """Read and validate every training row. Refused: unsuitable rows, and labels that look like samples."""
+    digest = content_digest(request)
+    source = open_source(request)
+    check_task(request, source, spec)
+    found = survey_tables(source.train, source, spec, progress)
+    names: tuple[str, ...] = ()
+    if spec.task != "causal-lm":
+        names = tuple(dict.fromkeys(spell_labels(frozenset(found.labels), source).values()))
+        _check_labels(source.label_column, names, len(found.content_keys))
+    return LocalSurvey(digest=checked_digest(request, digest), samples=len(found.content_keys), labels=names)
+
+
+def prepare(asked: Preparation, folder: Path) -> LocalSource:
+    """Write the arrays of a device's data into a folder of its own, unless those of the same content are there.
+
+    Returns what may be reported, with an empty device. Refused: images of another shape than all have agreed on.
+    """
+    assert asked.shared is not None and asked.expected_digest is not None, "all devices have been surveyed"
+    digest = content_digest(asked.request)
+    if digest != asked.expected_digest:
+        raise TryAgain("its data were changed after this run surveyed them; start the run again")
+    if not (folder / "data.json").exists():
+        write_data(asked, folder)
+    data = PreparedData(folder)
+    shapes = {array.shape[2:] for split in data.info.splits for array in split.arrays if array.name == PIXELS}
+    if shapes - {asked.shared.image_shape}:
+        sizes = ", ".join(" x ".join(map(str, shape)) for shape in (*shapes, asked.shared.image_shape))
+        raise Refused(f"its images and those of data.source have different sizes: {sizes}; set data.image_size")
+    return LocalSource(device="", digest=digest, samples=data.size("train"))
+
+
+def check_agreement(labels: dict[str, tuple[str, ...]]) -> None:
+    """Refuse labels that are whole numbers on one device and words on another. labels: by device."""
+    numbers = {device: all(map(is_whole_number, names)) for device, names in labels.items() if names}
+    if len(set(numbers.values())) > 1:
+        first, other = (next(d for d, found in numbers.items() if found == kind) for kind in (True, False))
+        raise Refused(
+            f"data.local: labels of {first} are whole numbers and those of {other} are words; spell all labels alike"
+        )
+
+
+def without_quotes(message: str, request: DataRequest) -> str:
+    """Return an error's message without what it quotes, except the columns and the source that were asked for."""
+    known = {request.text_column, request.image_column, request.label_column, request.source}
+    kept = QUOTED.sub(lambda found: found.group() if found.group()[1:-1] in known else WITHHELD, message)
+    return ADDED.sub("", kept)
+
+
+def _check_labels(column: str, names: tuple[str, ...], samples: int) -> None:
+    """Refuse labels that are as good as samples, because their names leave the device."""
+    longest = max(map(len, names), default=0)
+    if longest > LONGEST_LABEL or (samples > 2 and len(names) > samples / 2):
+        raise Refused(
+            f"column {column!r} has {len(names)} different labels in {samples} rows, the longest of {longest} "
+            f"characters. Names of labels leave the device, so they may have at most {LONGEST_LABEL} characters and "
+            "there must be at least two rows for each; choose another data.label_column"
+        )

@@ -1,0 +1,152 @@
+"""Data that lie on a device: what is reported of them, and what is prepared there."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fleetune.contracts import json_io
+from fleetune.contracts.input_spec import InputSpec
+from fleetune.contracts.run_config import DataRequest
+from fleetune.data.local_data import LocalSurvey, check_agreement, prepare, survey
+from fleetune.data.local_process import SURVEYED, LocalTask
+from fleetune.data.prepared_data import LABELS, LocalSource, PreparedData
+from fleetune.data.sources import content_digest
+from fleetune.data.writer import Preparation, SharedChoices, write_data
+from fleetune.errors import Refused, TryAgain
+
+SPEC = InputSpec(task="sequence-classification")
+IMAGES = InputSpec(task="image-classification", channels=1)
+
+
+def rows(folder: Path, name: str, labels: list[Any], text: str = "words") -> DataRequest:
+    """Write a source with a row for each label."""
+    file = folder / f"{name}.jsonl"
+    file.write_text("".join(json.dumps({"text": f"{text} {k}", "label": x}) + "\n" for k, x in enumerate(labels)))
+    return DataRequest(source=str(file), max_length=16)
+
+
+def ignore(what: str, done: float, total: float, unit: str = "", detail: str = "") -> None:
+    """Discard progress."""
+
+
+def test_devices_get_the_same_ids_for_the_union_of_their_labels(tmp_path: Path) -> None:
+    """A class that a device or the test data lack has its id there too; a device may have one class only."""
+    sources = {"a": rows(tmp_path, "a", ["pear"] * 4 + ["fig"] * 4), "b": rows(tmp_path, "b", ["apple"] * 5)}
+    found = {device: survey(request, SPEC, ignore) for device, request in sources.items()}
+    assert found["b"] == LocalSurvey(digest=content_digest(sources["b"]), samples=5, labels=("apple",))
+    central = Preparation(
+        request=rows(tmp_path, "held-out", ["fig", "plum"] * 5),
+        spec=SPEC,
+        seed=1,
+        local=tuple(LocalSource(device=d, digest=s.digest, samples=s.samples) for d, s in found.items()),
+        local_labels=("pear", "fig", "apple"),
+    )
+    write_data(central, tmp_path / "data")
+    info = PreparedData(tmp_path / "data").info
+    assert info.local is not None and info.labels == ("apple", "fig", "pear", "plum")
+    shared = SharedChoices(label_ids=info.local.label_ids, labels=info.labels, image_shape=(0, 0))
+    for device, ids in (("a", [1] * 4 + [2] * 4), ("b", [0] * 5)):
+        asked = Preparation(
+            request=replace(info.local.request, source=sources[device].source),
+            spec=SPEC,
+            seed=1,
+            expected_digest=found[device].digest,
+            shared=shared,
+        )
+        reported = prepare(asked, tmp_path / device / "data")
+        assert reported.samples == len(ids), "nothing is held out"
+        own = PreparedData(tmp_path / device / "data")
+        assert sorted(own.rows("train", np.arange(len(ids)))[LABELS].tolist()) == ids
+        assert own.labels == info.labels and [split.name for split in own.info.splits] == ["train"]
+
+
+def test_numbers_of_csv_columns_agree_as_numbers(tmp_path: Path) -> None:
+    """A column with a gap of another device's tool may spell 1 as 1.0; ids follow the numbers' order."""
+    request = rows(tmp_path, "a", ["1.0", "10.0", "2.0"] * 2)
+    assert set(survey(request, SPEC, ignore).labels) == {"1", "2", "10"}
+    central = Preparation(
+        request=rows(tmp_path, "c", [1, 3] * 5),
+        spec=SPEC,
+        seed=1,
+        local=(LocalSource(device="a", digest="d", samples=6),),
+        local_labels=("1", "10", "2"),
+    )
+    write_data(central, tmp_path / "data")
+    assert PreparedData(tmp_path / "data").labels == ("1", "2", "3", "10")
+    with pytest.raises(Refused, match="labels of a are whole numbers and those of b are words"):
+        check_agreement({"a": ("1", "2"), "b": ("no", "yes")})
+
+
+def test_data_that_changed_since_the_survey_are_not_prepared(tmp_path: Path) -> None:
+    """The digest that the run's key has must be that of the rows that train."""
+    request = rows(tmp_path, "a", ["x", "y"] * 3)
+    digest = survey(request, SPEC, ignore).digest
+    rows(tmp_path, "a", ["x", "y"] * 4)
+    shared = SharedChoices(label_ids={"x": 0, "y": 1}, labels=("x", "y"), image_shape=(0, 0))
+    asked = Preparation(request=request, spec=SPEC, seed=1, expected_digest=digest, shared=shared)
+    with pytest.raises(TryAgain, match="changed after this run surveyed them"):
+        prepare(asked, tmp_path / "own" / "data")
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        ([f"a review {k}" for k in range(9)], "9 different labels in 9 rows"),
+        (["short", "x" * 65] * 9, "the longest of 65 characters"),
+    ],
+)
+def test_a_column_of_texts_is_not_told_as_names_of_labels(labels: list[str], words: str, tmp_path: Path) -> None:
+    """With data.label_column at the text's column, names of labels would be samples; the refusal quotes none."""
+    with pytest.raises(Refused, match=words) as refused:
+        survey(rows(tmp_path, "a", labels), SPEC, ignore)
+    assert not any(label in str(refused.value) for label in labels if label != "short")
+
+
+SECRET = "Zq#7Kv!wXj@3pRu9"
+
+
+@pytest.mark.parametrize(
+    ("content", "spec"),
+    [
+        (json.dumps({"text": [SECRET], "label": "x"}), SPEC),
+        (json.dumps({"text": "t", "label": {SECRET: 1}}), SPEC),
+        (json.dumps({"text": "t", "label": f"it's {SECRET}"}) + '\n{"text": "u", "label": 3}', SPEC),
+        (f'{{"text": "{SECRET}", "label": ', SPEC),
+        (json.dumps({"text": SECRET, "label": 0.5}), SPEC),
+        (json.dumps({"image": SECRET, "label": "x"}), IMAGES),
+        (json.dumps({"image": [[SECRET]], "label": "x"}), IMAGES),
+    ],
+)
+def test_no_message_of_a_failure_holds_a_sample(content: str, spec: InputSpec, tmp_path: Path) -> None:
+    """Rows that cannot be read are named by number, in what the process says and in its log."""
+    (tmp_path / "own.jsonl").write_text(content)
+    task = LocalTask(answer=SURVEYED, request=DataRequest(source=str(tmp_path / "own.jsonl")), spec=spec)
+    assert_nothing_told(task, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "heading"),
+    [("csv", "text,label\n"), ("parquet", ""), ("csv", f"{SECRET},1\n"), ("csv", f"{SECRET},1,1\n")],
+)
+def test_no_message_of_a_damaged_table_holds_a_sample(suffix: str, heading: str, tmp_path: Path) -> None:
+    """Parsers quote the row that they cannot read, and without a heading the first sample passes for the columns."""
+    file = tmp_path / f"own.{suffix}"
+    file.write_text(f'{heading}fine,1\n{SECRET},2,{SECRET},{SECRET}\n"{SECRET}')
+    assert_nothing_told(LocalTask(answer=SURVEYED, request=DataRequest(source=str(file)), spec=SPEC), tmp_path)
+
+
+def assert_nothing_told(task: LocalTask, folder: Path) -> None:
+    """Run the process, which must fail, and search all that it writes."""
+    json_io.write(task, folder / "task.json")
+    command = [sys.executable, "-m", "fleetune.data.local_process", "--task", str(folder / "task.json")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == Refused.exit_code, done
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert last["event"] == "error" and "own." in last["message"], last
+    assert SECRET not in done.stdout + done.stderr

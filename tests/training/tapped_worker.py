@@ -1,0 +1,47 @@
+"""A worker whose messages are written to the file that FLEETUNE_TAP names, as they are before encryption."""
+
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from typing_extensions import Buffer
+
+from fleetune.launching import Command, Job, ProcessLauncher
+from fleetune.training.worker import main
+from fleetune.training.worker_group import WORKER
+
+VARIABLE = "FLEETUNE_TAP"
+
+
+class TappedLauncher:
+    """Starts workers as this module; what a worker sends is in `folder/DEVICE`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True)
+
+    def start(self, command: Command) -> Job:
+        """Start a command."""
+        assert command.module == WORKER
+        device = Path(command.arguments[1]).parent.name
+        environment = {**command.environment, VARIABLE: str(self.folder / device)}
+        return ProcessLauncher().start(replace(command, module=__spec__.name, environment=environment))
+
+
+class FileTap:
+    """Appends frames to a file; several threads send."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._lock = path, threading.Lock()
+
+    def __call__(self, peer: str, frames: Sequence[Buffer]) -> None:
+        with self._lock, self._path.open("ab") as file:
+            for frame in frames:
+                file.write(memoryview(frame))
+
+
+if __name__ == "__main__":
+    sys.exit(main(FileTap(Path(os.environ[VARIABLE]))))
