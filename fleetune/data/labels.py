@@ -47,9 +47,9 @@ def map_labels(
         raise Refused(
             f"{table_name}: every row has the label {only!r} in column {column!r}; a classifier needs two or more"
         )
-    by_name = dict(zip(union, union, strict=True))
+    by_name: dict[RawLabel, str] = {name: name for name in union}
     matched = _match_model(by_name, known) if known else None
-    ids = dict(matched.label_ids) if matched else {name: number for number, name in enumerate(union)}
+    ids = matched.label_ids if matched else {name: number for number, name in enumerate(union)}
     return LabelMapping(
         names=matched.names if matched else tuple(union),
         label_ids={label: ids[name] for label, name in spelled.items()},
