@@ -26,6 +26,13 @@ FLEETS = sorted((CONFIGS / "fleets").glob("*.yaml"))
 SECTIONS = [file for file in FILES if file.parent.name in KINDS]
 RUNS = sorted((CONFIGS / "runs").glob("*.yaml"))
 LINES = 25
+CONTAINERS = {
+    "fusionllm": "two-sites",
+    "lola-deft": "server-and-three-docker",
+    "split-learning": "edge-docker",
+    "d2ft": "edge-docker",
+}
+"""Run file -> the fleet of containers that docs/planning.md gives for it."""
 
 
 def test_each_kind_has_files() -> None:
@@ -85,10 +92,22 @@ def test_run_loads(file: Path) -> None:
     assert configs.load(file).name == file.stem
 
 
-def test_emulated_fleet_leaves_room() -> None:
+@pytest.mark.parametrize("name", ["three-emulated", "server-and-three"])
+def test_emulated_fleet_leaves_room(name: str) -> None:
     """The emulated devices together stay below two cores by enough for the coordinator and the system."""
-    request = configs.load_fleet(CONFIGS / "fleets" / "three-emulated.yaml")
+    request = configs.load_fleet(CONFIGS / "fleets" / f"{name}.yaml")
     assert sum(device.emulate.cores or 0 for device in request.devices) < 1.6
+
+
+@pytest.mark.parametrize("name", ["fusionllm", "lola-deft", "split-learning", "d2ft"])
+def test_each_published_strategy_has_a_run_file_of_its_name(name: str) -> None:
+    """The strategy is the file's, on the demo's data; the devices that its options name are in its fleets."""
+    config = configs.load(RUNS[0].with_name(f"{name}.yaml"))
+    assert config.strategy.name == name and config.data == configs.load(RUNS[0].with_name("demo.yaml")).data
+    named = {*config.strategy.options.get("helpers", ()), config.strategy.options.get("server", "desk")}
+    for fleet in (config.fleet, configs.load_fleet(CONFIGS / "fleets" / f"{CONTAINERS[name]}.yaml")):
+        assert named <= {device.name for device in fleet.devices}
+    assert all(device.launcher == "docker" for device in fleet.devices)
 
 
 @pytest.mark.parametrize("file", RUNS, ids=lambda file: file.stem)
