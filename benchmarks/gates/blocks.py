@@ -86,9 +86,17 @@ class Blocks:
         heads = attention_heads(self._blocks)
         return {head.name: "".join(drawn.sample(mix, len(mix))) for head in heads}
 
-    def segment(self, gates: dict[str, str]) -> SegmentRunner:
-        """Return the blocks as a segment."""
-        made = SegmentRunner(self._graph, tuple(block.name for block in self._blocks), self._skeleton(), CPU)
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the blocks in model order."""
+        return tuple(block.name for block in self._blocks)
+
+    def segment(self, gates: dict[str, str], trained: str | None = None) -> SegmentRunner:
+        """Return the blocks as a segment. trained: the only block that is trained; None: all."""
+        made = SegmentRunner(self._graph, self.names, self._skeleton(), CPU)
+        if trained is not None:
+            own = [name for name, each in made.parameters.items() if each.requires_grad and _within(name, trained)]
+            made.train_only([trained], own)
         if gates:
             gate_segment(made, gates, self._skeleton(), self._config)
         made.load(WeightReader(base_skeleton(self._config, self._workload.request), None, self._weights))
@@ -99,7 +107,7 @@ class Blocks:
         """Run the forwards and backwards of one round; return the seconds of CPU time of this thread."""
         start_s = time.thread_time()
         for micro_batch in range(MICRO_BATCHES):
-            outputs = self._forward(segment, micro_batch)
+            outputs = self.forward(segment, micro_batch)
             torch.autograd.backward(outputs, [torch.ones_like(each) for each in outputs])
         return time.thread_time() - start_s
 
@@ -109,12 +117,14 @@ class Blocks:
             self.round_s(segment)
         return int(counter.get_total_flops())
 
-    def _forward(self, segment: SegmentRunner, micro_batch: int) -> list[torch.Tensor]:
+    def forward(self, segment: SegmentRunner, micro_batch: int = 0) -> list[torch.Tensor]:
+        """Run the forward of a micro-batch; return the outputs that have a gradient."""
         samples = self._workload.samples
         given: dict[int, torch.Tensor] = {}
         for number in segment.input_values:
             value = self._values.setdefault(number, self._drawn(number))
             carries = self._graph.value(number).gradient
+            carries = carries and segment.differentiates_inputs
             given[number] = value.detach().requires_grad_() if carries else value
         made = segment.run(given, samples, DrawContext(0, 0, micro_batch, 0, samples))
         return [value for value in made.values() if value.requires_grad]
@@ -132,3 +142,7 @@ class Blocks:
     @property
     def _weights(self) -> Path:
         return self._folder / f"{self._workload.name}.safetensors"
+
+
+def _within(parameter: str, block: str) -> bool:
+    return f".{block}." in f".{parameter}"

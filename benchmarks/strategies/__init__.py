@@ -1,0 +1,1 @@
+"""Measures each strategy's run file: forecast, rounds, samples per second, bytes, and what is special to it."""
