@@ -2,37 +2,53 @@
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from fleetune.contracts.fleet import Fleet
+from fleetune.contracts.link_codecs import DENSE
 from fleetune.contracts.metrics import RoundMetrics
 from fleetune.contracts.plan import Plan
 from fleetune.drawing.axis_labels import axis_ticks
 from fleetune.drawing.svg import SEVERAL, WIDTH, bar, canvas, colours_of_devices, element, label, line, tooltip
+from fleetune.drawing.text import link_text
 from fleetune.formatting import number, rate, seconds, size
+from fleetune.program import sample_transfers
 
 LABELLED_LINKS_UP_TO = 5
+"""Devices up to which the speed of used links is written beside them; codecs and shares always are."""
 RING_WIDTH = 560.0
+OFF_CENTRE = 0.36
+"""Place of the label along a link between opposite devices, which all cross in the middle."""
 
 
 def fleet_chart(fleet: Fleet, plan: Plan) -> str:
     """Draw devices on a ring in the colours of their segments; the collector has a rim.
 
-    A line per pair shows the speed of its slower direction.
+    A line per pair, faint if the plan sends nothing over it, dashed if a codec thins what it carries; a used one says
+    the speed of its slower direction, its codec and its share of the medium.
     """
     count, colours = len(fleet.devices), colours_of_devices(plan)
-    wide, tall = (215.0, 90.0) if count > 1 else (0.0, 0.0)
+    wide, tall = (215.0, 90.0 + 30.0 * any(not use.is_neutral for use in plan.links)) if count > 1 else (0.0, 0.0)
     places = {}
     for k, device in enumerate(fleet.devices):
         turn = 2 * math.pi * k / count - (math.pi / 2 if count != 2 else math.pi)
         places[device.name] = (RING_WIDTH / 2 + wide * math.cos(turn), 28 + tall + tall * math.sin(turn))
+    used = used_pairs(plan)
     parts, labels = [], []
     for k, a in enumerate(fleet.devices):
-        for b in fleet.devices[k + 1 :]:
+        for j, b in enumerate(fleet.devices[k + 1 :], k + 1):
             ends = (places[a.name], places[b.name])
-            parts.append(line(*ends[0], *ends[1], class_="edge"))
-            if count <= LABELLED_LINKS_UP_TO:
-                labels.append(_link_label(fleet, (a.name, b.name), ends))
+            pair = frozenset((a.name, b.name))
+            said = _uses_of_pair(plan, (a.name, b.name))
+            class_ = "edge" + ("" if pair in used else " idle") + (" coded" if _is_coded(plan, pair) else "")
+            hint = tooltip("\n".join(_link_hint(fleet, plan, *way) for way in ((a.name, b.name), (b.name, a.name))))
+            parts.append(
+                element("line", hint, x1=ends[0][0], y1=ends[0][1], x2=ends[1][0], y2=ends[1][1], class_=class_)
+            )
+            texts = [_speed_text(fleet, (a.name, b.name))] if count <= LABELLED_LINKS_UP_TO else []
+            at = OFF_CENTRE if count > 2 and 2 * (j - k) == count else 0.5
+            labels += _link_label([*texts, *said], ends, at) if pair in used else []
     for device in fleet.devices:
         x, y = places[device.name]
         collects = device.name == plan.collector
@@ -45,12 +61,51 @@ def fleet_chart(fleet: Fleet, plan: Plan) -> str:
     return canvas(parts + labels, height, "the fleet", RING_WIDTH)
 
 
-def _link_label(fleet: Fleet, names: tuple[str, str], ends: tuple[tuple[float, float], tuple[float, float]]) -> str:
+def used_pairs(plan: Plan) -> frozenset[frozenset[str]]:
+    """Return the pairs of devices between which a round of the plan sends something."""
+    found = set()
+    for lane in plan.lanes:
+        for before, after in pairwise(lane.segments):
+            found |= {frozenset((each.source, each.target)) for each in sample_transfers(before, after)}
+        for segment in lane.segments:
+            found |= {frozenset(pair) for pair in pairwise((*segment.devices, segment.devices[0]))}
+            found |= {frozenset((device, plan.collector)) for device in segment.devices if plan.collector}
+    return frozenset(pair for pair in found if len(pair) == 2)
+
+
+def _is_coded(plan: Plan, pair: frozenset[str]) -> bool:
+    return any({use.source, use.target} == pair and use.codec != DENSE and not use.is_neutral for use in plan.links)
+
+
+def _uses_of_pair(plan: Plan, names: tuple[str, str]) -> list[str]:
+    """Return the codecs and shares of a pair in one line, or in a line per direction where they differ."""
+    ways = (names, names[::-1])
+    uses = {(use.source, use.target): link_text(use) for use in plan.links if not use.is_neutral}
+    found = [(target, uses[source, target]) for source, target in ways if (source, target) in uses]
+    if len(found) == len(ways) and found[0][1] == found[1][1]:
+        return [found[0][1]]
+    return [f"to {target}: {text}" for target, text in found]
+
+
+def _link_hint(fleet: Fleet, plan: Plan, source: str, target: str) -> str:
+    link = fleet.link(source, target)
+    said = [link_text(use) for use in plan.links if (use.source, use.target) == (source, target)]
+    return ", ".join([f"{source} > {target}: {rate(link.bytes_per_s)}", seconds(link.latency_s), *said])
+
+
+def _speed_text(fleet: Fleet, names: tuple[str, str]) -> str:
     there, back = fleet.link(*names), fleet.link(*names[::-1])
-    (x1, y1), (x2, y2) = ends
     slower_bytes_per_s = min(there.bytes_per_s, back.bytes_per_s)
-    text = f"{rate(slower_bytes_per_s)}, {seconds(max(there.latency_s, back.latency_s))}"
-    return label((x1 + x2) / 2, (y1 + y2) / 2 + 4, text, class_="muted halo", text_anchor="middle")
+    return f"{rate(slower_bytes_per_s)}, {seconds(max(there.latency_s, back.latency_s))}"
+
+
+def _link_label(texts: Sequence[str], ends: tuple[tuple[float, float], tuple[float, float]], at: float) -> list[str]:
+    """Write lines of text beside a link, centred at a part `at` of its way."""
+    (x1, y1), (x2, y2) = ends
+    x, y = x1 + (x2 - x1) * at, y1 + (y2 - y1) * at + 4 - 7.5 * (len(texts) - 1)
+    return [
+        label(x, y + 15 * place, text, class_="muted halo", text_anchor="middle") for place, text in enumerate(texts)
+    ]
 
 
 def loss_chart(rounds: Sequence[RoundMetrics]) -> str:

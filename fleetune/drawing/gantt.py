@@ -1,6 +1,6 @@
 """Gantt charts of timelines: devices and links are tracks, work and transfers are bars."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from fleetune.contracts.metrics import Forecast, TimelineRow, TrainingMetrics
@@ -14,6 +14,7 @@ from fleetune.drawing.axis_labels import (
     short_names,
     track_names,
 )
+from fleetune.drawing.queueing import Wait, waits
 from fleetune.drawing.svg import SEGMENT_COLOURS, WIDTH, bar, canvas, colour, label, line, standalone
 from fleetune.formatting import seconds, size
 
@@ -21,12 +22,25 @@ TRACK, BAR, TOP, BOTTOM = 24, 17, 30, 24
 LETTER_WIDTH = 6.6
 LIGHT = 0.62
 """Opacity of backwards if colours stand for lanes."""
+QUEUE = "queue of {}"
+"""Name of the track below a device that works for several lanes; what waits there is as thin as it has lanes."""
+
+
+class _Stream(NamedTuple):
+    """A lane of a timeline with several lanes."""
+
+    number: int
+    name: str
+    short: str
+    single: bool
+    """True if the lane has only one micro-batch, whose number is then left out."""
 
 
 def gantt(rows: Sequence[TimelineRow], title: str) -> str:
     """Draw the rows of one round as an SVG file, with a time axis and tooltips.
 
-    Colours stand for forward, backward, all-reduce and update, or for lanes if there are several.
+    Colours stand for forward, backward, all-reduce and update, or for lanes if there are several. A device that works
+    for several lanes has a track below it with the micro-batches that have arrived and wait.
     """
     return standalone(gantt_chart(rows, title))
 
@@ -44,7 +58,9 @@ def gantt_chart(
     `until_s`, `order` (track names) and `streams` (lane names) let several charts share scale, tracks and colours.
     """
     rows = tuple(rows)
-    names = list(dict.fromkeys((*order, *track_names(rows))))
+    queued = waits(rows)
+    queues = {QUEUE.format(wait.device) for wait in queued}
+    names = _with_queues(dict.fromkeys((*order, *track_names(rows))), queued)
     until_s = until_s or max((row.end_s for row in rows), default=0.0) or 1e-9
     lanes = _streams(rows, streams)
     left = 16 + LETTER_WIDTH * max((len(name) for name in names), default=0)
@@ -57,14 +73,33 @@ def gantt_chart(
         y = top + TRACK * place
         if place % 2 == 0:
             parts.append(bar(0, y, (WIDTH, TRACK), name, class_="soft"))
-        parts.append(label(4, y + 16, name, class_="muted" if ">" in name else ""))
+        parts.append(label(4, y + 16, name, class_="muted" if ">" in name or name in queues else ""))
     for tick_s in axis_ticks(until_s):
         x = left + tick_s * scale
         parts.append(line(x, top, x, bottom, class_="rule"))
         parts.append(label(x, bottom + 16, seconds(tick_s), class_="muted", text_anchor="middle"))
     for row in rows:
         parts += _bar(row, left + row.start_s * scale, top + TRACK * names.index(row.device), scale, lanes)
+    for wait in queued:
+        y = top + TRACK * names.index(QUEUE.format(wait.device))
+        parts.append(_queued(wait, (left + wait.arrived_s * scale, y), scale, lanes))
     return canvas(parts, bottom + BOTTOM, title)
+
+
+def _with_queues(names: Iterable[str], queued: Sequence[Wait]) -> list[str]:
+    """Return the names of tracks, with the queue of a device below it."""
+    queues = {wait.device: QUEUE.format(wait.device) for wait in queued}
+    return [track for name in names for track in (name, *([queues[name]] if name in queues else []))]
+
+
+def _queued(wait: Wait, at: tuple[float, float], scale: float, streams: dict[str, _Stream]) -> str:
+    """Draw a wait in its lane's colour and row of the queue."""
+    number = streams[wait.lane].number
+    tall = (TRACK - 4) / len(streams)
+    hint = f"{wait.action} waits for {wait.device}\n"
+    hint += f"{seconds(wait.arrived_s)} to {seconds(wait.start_s)}, {seconds(wait.wait_s)}"
+    size_ = (wait.wait_s * scale, max(1.0, tall - 1))
+    return bar(at[0], at[1] + 2 + number * tall, size_, hint, class_="wait", style=f"fill:{colour(number)};opacity:.45")
 
 
 def round_charts(
@@ -90,16 +125,6 @@ def round_charts(
 
 def _drawn(rows: Sequence[TimelineRow], transfers: bool) -> tuple[TimelineRow, ...]:
     return tuple(row for row in rows if transfers or not row.is_transfer)
-
-
-class _Stream(NamedTuple):
-    """A lane of a timeline with several lanes."""
-
-    number: int
-    name: str
-    short: str
-    single: bool
-    """True if the lane has only one micro-batch, whose number is then left out."""
 
 
 def _streams(rows: tuple[TimelineRow, ...], order: Sequence[str]) -> dict[str, _Stream]:

@@ -9,7 +9,7 @@ from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import FORWARD_ONLY, FULL, SKIP, Gate, Lane, Plan, Segment
 from fleetune.contracts.profile import Profile
 from fleetune.drawing.svg import WIDTH, bar, canvas, colour_of_segment, element, label, line, tooltip
-from fleetune.drawing.text import OPERATIONS, operations_text, trained_text
+from fleetune.drawing.text import OPERATIONS, operations_text, trained_text, unit_text
 from fleetune.formatting import seconds
 
 CAPTIONED_LANES = 8
@@ -51,7 +51,7 @@ def _hint(lane: Lane, index: int, name: str, value: float) -> str:
     segment = lane.segments[index]
     frozen = "" if name in segment.trained else "; not trained here"
     return (
-        f"{name}: {seconds(value)} forward and backward of one micro-batch{frozen}\n"
+        f"{unit_text(name)}: {seconds(value)} forward and backward of one micro-batch{frozen}\n"
         f"{lane.name}/{index} on {', '.join(segment.devices)}"
     )
 
@@ -108,13 +108,13 @@ def gates_chart(plan: Plan) -> str:
     blocks: dict[str, list[Gate]] = {}
     for gate in plan.gates:
         blocks.setdefault(gate.subnet.rsplit("#", 1)[0], []).append(gate)
-    left = 12 + _LETTER_WIDTH * max(map(len, blocks))
+    left = 12 + _LETTER_WIDTH * max(len(unit_text(block)) for block in blocks)
     most = max(map(len, blocks.values()))
     wide = min((WIDTH - left + _GAP) / most, 14.0 * plan.micro_batches + _GAP)
     parts = _gates_legend()
     for row, (block, gates) in enumerate(blocks.items()):
         y = _TOP + _ROW_HEIGHT * row
-        parts.append(label(0, y + 12, block))
+        parts.append(label(0, y + 12, unit_text(block)))
         for column, gate in enumerate(gates):
             parts.append(_gate_cells(gate, left + column * wide, y, wide - _GAP))
     bottom = _TOP + _ROW_HEIGHT * len(blocks)

@@ -10,6 +10,7 @@ from markupsafe import Markup
 from fleetune import formatting
 from fleetune.clock.costs import memory_warnings
 from fleetune.contracts.fleet import Fleet
+from fleetune.contracts.link_codecs import DENSE
 from fleetune.contracts.metrics import DeviceAmount, EvaluationMetrics, Forecast, LinkBytes, TrainingMetrics
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.profile import Profile
@@ -17,6 +18,7 @@ from fleetune.contracts.record import record
 from fleetune.drawing.charts import Amounts, amounts_chart, fleet_chart, loss_chart
 from fleetune.drawing.gantt import round_charts
 from fleetune.drawing.model_chart import gates_chart, model_chart
+from fleetune.drawing.queueing import waits
 from fleetune.drawing.svg import STYLE, colour_of_segment
 from fleetune.drawing.text import link_text, plan_text, span_text, trained_text
 from fleetune.errors import Refused
@@ -89,6 +91,8 @@ def report(content: ReportContent) -> str:
                 _by_device(content.training.peak_memory_bytes) if content.training else {},
             )
         ),
+        coded=any(use.codec != DENSE and not use.is_neutral for use in content.plan.plan.links),
+        queues=bool(waits(content.forecast.rows)),
         sent=sum(link.bytes for link in content.forecast.link_bytes),
         profiled={t.device: t.profiling_s for t in content.profile.times if t.profiling_s is not None},
     )

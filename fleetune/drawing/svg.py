@@ -28,7 +28,8 @@ svg.chart .bar:hover{stroke:var(--ink);stroke-width:1.5}
 svg.chart .curve{fill:none;stroke:var(--forward);stroke-width:2;stroke-linejoin:round}
 svg.chart .area{fill:var(--forward);opacity:.1}svg.chart .node{fill:var(--forward)}
 svg.chart .limit{stroke:var(--ink);stroke-width:2;stroke-dasharray:4 3}
-svg.chart .edge{stroke:var(--muted);stroke-width:1.5;opacity:.6}
+svg.chart .edge{stroke:var(--muted);stroke-width:2.5}svg.chart .idle{stroke-width:1;opacity:.3}
+svg.chart .coded{stroke:var(--reduce);stroke-dasharray:7 5}
 """.strip()
 SEGMENT_COLOURS = 8
 MARGIN = 14

@@ -20,6 +20,8 @@ from fleetune.drawing.axis_labels import lane_names, parse_label, track_names
 from fleetune.formatting import number, seconds
 
 OPERATIONS = {FULL: "full", FORWARD_ONLY: "forward-only", SKIP: "skip"}
+ADAPTER_PREFIX = "base_model.model."
+"""What PEFT puts before the name of every module."""
 _RUNS, _DIGITS = 3, 5
 """Runs of trained units that are written out, and minimum length of a folded run of actions; digits per group of a
 gate."""
@@ -133,8 +135,14 @@ def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  " + "  ".join(cells) for cells in padded]
 
 
+def unit_text(name: str) -> str:
+    """Format a unit's name, without what adapters put before every name."""
+    return name.removeprefix(ADAPTER_PREFIX)
+
+
 def _span(units: Sequence[str]) -> str:
-    return units[0] if len(units) == 1 else f"{units[0]} .. {units[-1]}"
+    first, last = unit_text(units[0]), unit_text(units[-1])
+    return first if len(units) == 1 else f"{first} .. {last}"
 
 
 def _count(many: int, what: str) -> str:

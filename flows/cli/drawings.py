@@ -34,12 +34,15 @@ def draw(console: Console, content: Content) -> None:
 
 
 def _draw_plan(console: Console, content: PlanContent) -> None:
+    from fleetune.drawing.queueing import queueing_text
     from fleetune.drawing.text import plan_text, timeline_text  # brings the clock's compiler
 
     console.print(plan_text(content.plan).rstrip())
     if content.forecast is not None:
         width = max(40, min(console.width, 120) - 2 - max(len(row.device) for row in content.forecast.rows))
         console.print(f"\nforecast of one round\n{timeline_text(content.forecast.rows, width).rstrip()}")
+        if queues := queueing_text(content.forecast.rows):
+            console.print(queues)
 
 
 def _draw_fleet(console: Console, fleet: Fleet) -> None:
