@@ -18,7 +18,7 @@ from fleetune.program import sample_transfers
 LABELLED_LINKS_UP_TO = 5
 """Devices up to which the speed of used links is written beside them; codecs and shares always are."""
 RING_WIDTH = 560.0
-OFF_CENTRE = 0.36
+OFF_CENTRE = 0.64
 """Place of the label along a link between opposite devices, which all cross in the middle."""
 
 

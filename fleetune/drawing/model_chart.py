@@ -97,7 +97,7 @@ def _mean(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return sum(f for f, _ in parts) / len(parts), sum(b for _, b in parts) / len(parts)
 
 
-_LETTER_WIDTH, _ROW_HEIGHT, _TOP, _GAP = 6.6, 18, 26, 6
+_LETTER_WIDTH, _ROW_HEIGHT, _TOP, _GAP = 6.6, 18, 42, 6
 _STYLES = {FULL: "fill:var(--forward)", FORWARD_ONLY: "fill:var(--forward);opacity:.4", SKIP: "fill:var(--line)"}
 
 
@@ -117,6 +117,11 @@ def gates_chart(plan: Plan) -> str:
         parts.append(label(0, y + 12, unit_text(block)))
         for column, gate in enumerate(gates):
             parts.append(_gate_cells(gate, left + column * wide, y, wide - _GAP))
+    parts.append(label(0, _TOP - 8, "head", class_="muted"))
+    for column, gate in enumerate(max(blocks.values(), key=len)):
+        number = gate.subnet.rsplit("#", 1)[-1]
+        at = left + column * wide + (wide - _GAP) / 2
+        parts.append(label(at, _TOP - 8, number, class_="muted", text_anchor="middle"))
     bottom = _TOP + _ROW_HEIGHT * len(blocks)
     for column in range(1, most):
         x = left + column * wide - _GAP / 2

@@ -1,0 +1,116 @@
+"""Pictures of what is special to a strategy hold what the plan and its timeline say."""
+
+from xml.etree import ElementTree
+
+import pytest
+
+from fleetune.contracts.metrics import TimelineRow
+from fleetune.contracts.plan import FORWARD_ONLY, FULL, SKIP
+from fleetune.drawing import gantt, report
+from fleetune.drawing.charts import fleet_chart, used_pairs
+from fleetune.drawing.model_chart import gates_chart
+from fleetune.drawing.queueing import queueing_text, waits
+from fleetune.drawing.text import span_text
+from tests.drawing import hand_made
+from tests.drawing.contents import by_hand, content
+
+SVG = "{http://www.w3.org/2000/svg}"
+CLIENTS = ("phone-1", "phone-2")
+
+
+def row(device: str, action: str, start_s: float, end_s: float) -> TimelineRow:
+    """A row of a lane."""
+    return TimelineRow(device=device, lane=action.partition("/")[0], action=action, start_s=start_s, end_s=end_s)
+
+
+QUEUED = (
+    row("a>h", "a/0F0", 0.0, 0.1),
+    row("b>h", "b/0F0", 0.0, 0.2),
+    row("h", "a/1F0", 0.1, 1.0),
+    row("h", "b/1F0", 1.0, 2.0),
+    row("a>h", "a/2B0", 1.5, 1.6),
+    row("h", "a/1B0", 2.0, 3.0),
+    row("h>a", "a/1B0", 3.0, 3.1),
+    row("a", "a/0B0", 3.4, 3.5),
+)
+
+
+def test_a_queue_is_from_the_arrival_of_a_micro_batch_to_its_start() -> None:
+    """b arrives while h works for a; a's gradient arrives while h works for b; a itself works for one lane only."""
+    found = [(wait.device, wait.action, wait.arrived_s, wait.start_s) for wait in waits(QUEUED)]
+    assert found == [("h", "b/1F0", 0.2, 1.0), ("h", "a/1B0", 1.6, 2.0)]
+    assert queueing_text(QUEUED) == "queue at h: a 400 ms, b 800 ms"
+
+
+def test_a_queue_is_drawn_below_its_device_with_every_wait() -> None:
+    """A wait is as wide on the axis as it is long, in its lane's colour; a chart without queues has no track of one."""
+    drawn = ElementTree.fromstring(gantt(QUEUED, "t"))
+    found = [rect for rect in drawn.iter(f"{SVG}rect") if rect.get("class") == "wait"]
+    assert len(found) == 2
+    assert float(found[0].get("width") or 0) / float(found[1].get("width") or 1) == pytest.approx(2, rel=0.02)
+    assert (found[0].findtext(f"{SVG}title") or "").splitlines() == ["b/1F0 waits for h", "200 ms to 1 s, 800 ms"]
+    assert found[0].get("style", "").startswith("fill:var(--s1)") and found[1].get("style", "").startswith(
+        "fill:var(--s0)"
+    )
+    tracks = [text.text for text in drawn.iter(f"{SVG}text")]
+    assert tracks.index("queue of h") == tracks.index("h") + 1
+    assert "queue of" not in gantt(content().forecast.rows, "t")
+
+
+def test_reports_of_helpers_say_what_a_queue_is() -> None:
+    """Both timelines of split learning have the queues of both helpers; other reports do not mention queues."""
+    page = report(by_hand("lanes"))
+    assert page.count(">queue of tower-1</text>") == page.count(">queue of tower-2</text>") == 2
+    assert "In a queue, a micro-batch has arrived" in page
+    assert "queue" not in report(content())
+
+
+@pytest.mark.parametrize("name", hand_made.PLANS)
+def test_links_in_use_are_those_over_which_the_forecast_sends(name: str) -> None:
+    """Between devices without a strong line nothing is sent."""
+    made = by_hand(name)
+    sent = {frozenset((link.source, link.target)) for link in made.forecast.link_bytes if link.bytes}
+    assert used_pairs(made.plan.plan) == sent
+
+
+def test_a_group_uses_the_links_of_its_ring() -> None:
+    """Devices that share samples exchange gradients with each other, too."""
+    made = content()
+    sent = {frozenset((link.source, link.target)) for link in made.forecast.link_bytes if link.bytes}
+    assert used_pairs(made.plan.plan) == sent == {frozenset("ab"), frozenset("ac"), frozenset("bc")}
+
+
+def test_codecs_and_shares_stand_at_their_links() -> None:
+    """Both compressed links are dashed with what each direction does; a link that is only shared is not dashed."""
+    made = by_hand("links")
+    drawn = ElementTree.fromstring(fleet_chart(made.fleet, made.plan.plan))
+    dashed = [each for each in drawn.iter(f"{SVG}line") if "coded" in each.get("class", "")]
+    assert len(dashed) == 2 and all("idle" not in each.get("class", "") for each in dashed)
+    texts = [text.text for text in drawn.iter(f"{SVG}text")]
+    for said in ("to laptop-2: top-k 1/100", "to tower-1: top-k 1/100, 0.25 of the medium", "to tower-2: top-k 1/12.5"):
+        assert said in texts
+    page = report(made)
+    assert "Dashed links are compressed" in page and "Dashed" not in report(by_hand("deft"))
+
+
+def test_the_area_of_gates_is_what_the_plan_decides() -> None:
+    """Heads are numbered, and full, forward-only and skipped cells have the share that the digits have."""
+    plan = hand_made.PLANS["gates"]
+    drawn = ElementTree.fromstring(gates_chart(plan))
+    texts = [text.text for text in drawn.iter(f"{SVG}text")]
+    assert texts[texts.index("head") :][:7] == ["head", "0", "1", "2", "3", "4", "5"]
+    digits = "".join(gate.operations for gate in plan.gates)
+    wide = dict.fromkeys((FULL, FORWARD_ONLY, SKIP), 0.0)
+    for group in drawn.iter(f"{SVG}g"):
+        for rect in group.iter(f"{SVG}rect"):
+            style = rect.get("style", "")
+            kind = SKIP if "line" in style else FORWARD_ONLY if "opacity" in style else FULL
+            wide[kind] += float(rect.get("width") or 0) + 0.4
+    for kind, width in wide.items():
+        assert width / sum(wide.values()) == pytest.approx(digits.count(kind) / len(digits), abs=0.01)
+
+
+def test_names_of_adapted_units_are_short() -> None:
+    """What PEFT puts before every name is left out."""
+    names = ("base_model.model.bert.embeddings", "base_model.model.classifier")
+    assert span_text(names) == "bert.embeddings .. classifier (2 units)"
