@@ -48,7 +48,8 @@ def single_sets(name: str, round_samples: int) -> tuple[str, ...]:
     """Changes that train the model of a run file on one device of this machine, with as many samples a round."""
     size = configs.load(CONFIGS / "runs" / f"{name}.yaml").training.micro_batch_samples
     batch = (f"training.batch_samples={round_samples}", f"training.micro_batch_samples={size}")
-    return ("fleet=here", "strategy=single", "profile.scores=false", *batch)
+    one_thread = "fleet.devices.here.threads=1"  # on a busy machine fewer are faster
+    return ("fleet=here", one_thread, "strategy=single", "profile.scores=false", *batch)
 
 
 def compared(name: str, found: list[tuple[Accuracy, Accuracy]]) -> Iterator[Figure]:
