@@ -118,7 +118,8 @@ def gates_chart(plan: Plan) -> str:
         for column, gate in enumerate(gates):
             parts.append(_gate_cells(gate, left + column * wide, y, wide - _GAP))
     parts.append(label(0, _TOP - 8, "head", class_="muted"))
-    for column, gate in enumerate(max(blocks.values(), key=_count)):
+    longest = max(blocks.values(), key=len)
+    for column, gate in enumerate(longest):
         number = gate.subnet.rsplit("#", 1)[-1]
         at = left + column * wide + (wide - _GAP) / 2
         parts.append(label(at, _TOP - 8, number, class_="muted", text_anchor="middle"))
@@ -149,7 +150,3 @@ def _gates_legend() -> list[str]:
         parts.append(element("rect", x=x, y=4, width=11, height=11, rx=2, style=_STYLES[operation]))
         x -= 8
     return parts
-
-
-def _count(gates: list[Gate]) -> int:
-    return len(gates)
