@@ -8,6 +8,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from fleetune.contracts.fleet import Device, Fleet
 from fleetune.contracts.plan import BACKWARD, FORWARD, FULL, SKIP, Gate, Plan, Segment, parse_action
@@ -114,16 +115,27 @@ def memory_warnings(fleet: Fleet, forecast: Mapping[str, float], peaks: Mapping[
             )
 
 
-def device_bytes(plan: Plan, device: str, profile: Profile) -> int:
+def device_bytes(plan: Plan, device: str, profile: Profile, passing_bytes: int = 0) -> int:
     """Return the peak bytes of a device, after Asteroid eq. (3).
 
-    The idle runtime, plus for every segment the device runs: weights, buffers, gradients, optimizer state, and the
-    activations of the kept micro-batches of its share. With a collector, only the collector holds optimizer state.
-    Gates and codecs save no memory, because what they leave out differs between micro-batches.
+    The idle runtime, plus for every segment the device runs: weights, buffers, optimizer state, and during a round
+    gradients and the activations of the kept micro-batches of its share. `passing_bytes` are those of an average, when
+    gradients and activations are gone. With a collector, only the collector holds optimizer state. Frozen weights that
+    several segments of the device need are held once. Gates and codecs save no memory, because what they leave out
+    differs between micro-batches.
     """
-    held = sum(_placed_bytes(plan, device, placed, profile) for placed in segments_on(plan, device))
+    own = [_placed_bytes(plan, device, placed, profile) for placed in segments_on(plan, device)]
+    lasting = sum(each.lasting for each in own) - _shared_bytes(plan, device, profile)
     collected = _collected_bytes(plan, profile) if device == plan.collector else 0
-    return profile.times_of(device).runtime_bytes + collected + held
+    in_round = sum(each.in_round for each in own)
+    return profile.times_of(device).runtime_bytes + collected + lasting + max(in_round, passing_bytes)
+
+
+class HeldBytes(NamedTuple):
+    """Bytes of a segment: between rounds, and what a round adds at its peak."""
+
+    lasting: int
+    in_round: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,16 +193,31 @@ def trained_units(plan: Plan) -> Iterable[str]:
     return dict.fromkeys(name for lane in plan.lanes for segment in lane.segments for name in segment.trained)
 
 
-def _placed_bytes(plan: Plan, device: str, placed: PlacedSegment, profile: Profile) -> int:
+def _placed_bytes(plan: Plan, device: str, placed: PlacedSegment, profile: Profile) -> HeldBytes:
     """Return the bytes of one segment on a device of its group, without the runtime."""
     segment = placed.segment
     first, end = segment.span(device)
-    return segment_bytes(
-        [profile.unit(name) for name in segment.units],
-        trained=[profile.unit(name) for name in segment.trained],
-        state_per_param_byte=1 + (0.0 if plan.collector else profile.optimizer_bytes_per_param_byte),
-        kept_samples=kept_micro_batches(plan, device, placed) * (end - first),
-    )
+    units = [profile.unit(name) for name in segment.units]
+    trained = [profile.unit(name) for name in segment.trained]
+    optimizer = 0.0 if plan.collector else profile.optimizer_bytes_per_param_byte
+    lasting = segment_bytes(units, trained=trained, state_per_param_byte=optimizer, kept_samples=0)
+    kept = kept_micro_batches(plan, device, placed) * (end - first)
+    whole = segment_bytes(units, trained=trained, state_per_param_byte=1 + optimizer, kept_samples=kept)
+    return HeldBytes(lasting, whole - lasting)
+
+
+def _shared_bytes(plan: Plan, device: str, profile: Profile) -> int:
+    """Return the bytes of frozen weights that a device holds once and needs in several segments.
+
+    A unit's weights are frozen, but for its trained part where the segment trains it; buffers are each segment's own.
+    """
+    needed: dict[str, list[int]] = {}
+    for placed in segments_on(plan, device):
+        for name in placed.segment.units:
+            unit = profile.unit(name)
+            trained = unit.trainable_bytes if name in placed.segment.trained else 0
+            needed.setdefault(name, []).append(unit.param_bytes - trained)
+    return sum(sum(frozen) - max(frozen) for frozen in needed.values())
 
 
 def _collected_bytes(plan: Plan, profile: Profile) -> int:

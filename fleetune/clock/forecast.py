@@ -1,11 +1,14 @@
 """Forecast of one round of a plan on a fleet, from a profile: its duration, timeline, bytes and memory.
 
+A round ends with its gradients; the average over lanes that follows some rounds is forecast beside it.
+
 Chains of segments, which planners simulate by the million, run compiled (`pipeline_simulation`). Other plans are
 lowered to a task graph (`lowering`) and run in plain Python (`event_simulation`), by the same rules.
 """
 
 from typing import NamedTuple
 
+from fleetune.clock.averaging import average_bytes, average_rows
 from fleetune.clock.costs import device_bytes, interpolate, lost_s_per_byte, nanoseconds, remaining_shares
 from fleetune.clock.event_simulation import Trace, simulate_graph
 from fleetune.clock.lowering import LoweredPlan, PassKey, PassTimes, PlanLowering
@@ -113,6 +116,8 @@ class Clock:
             busy_s=tuple(DeviceAmount(device=device, amount=ns / 1e9) for device, ns in busy_ns.items()),
             memory_bytes=tuple(DeviceAmount(device=d, amount=self.memory_bytes(plan, d)) for d in plan.devices),
             link_bytes=link_bytes(plan, rows),
+            average=average_rows(plan, self.fleet, self.profile),
+            average_every_rounds=plan.average_every_rounds,
         )
 
     def deadlocked(self, plan: Plan) -> dict[str, int]:
@@ -125,7 +130,7 @@ class Clock:
 
     def memory_bytes(self, plan: Plan, device: str) -> int:
         """Return the peak bytes of `device` in this plan, the runtime's own included."""
-        return device_bytes(plan, device, self.profile)
+        return device_bytes(plan, device, self.profile, average_bytes(plan, device, self.profile))
 
     def trainable_bytes(self, segment: Segment) -> int:
         """Return the bytes that the group's all-reduce sums."""

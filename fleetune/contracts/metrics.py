@@ -3,8 +3,18 @@
 Forecast and measured timelines share one row type, so a plan's error is a subtraction and one function draws both.
 """
 
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import Field
+
 from fleetune.contracts.record import not_negative, record
 from fleetune.errors import Refused
+
+
+def _neutral(value: Any) -> bool:
+    """Return True for a field's neutral value, which is left out of the JSON form."""
+    return not value
 
 
 @record
@@ -54,11 +64,32 @@ class Forecast:
     """Simulated timeline of one round of a plan, with totals per device and link."""
 
     round_s: float
+    """Seconds from the round's start to the last gradient, as `RoundMetrics` measures it, without an average."""
     rows: tuple[TimelineRow, ...]
     busy_s: tuple[DeviceAmount, ...]
     memory_bytes: tuple[DeviceAmount, ...]
     """Peak memory of each device, the runtime's own included."""
     link_bytes: tuple[LinkBytes, ...]
+    """Bytes of a round, without an average."""
+    average: Annotated[tuple[TimelineRow, ...], Field(exclude_if=_neutral)] = ()
+    """Transfers of the average over lanes, a row per link and segment, from its start. Neutral: empty, none."""
+    average_every_rounds: Annotated[int, Field(exclude_if=_neutral)] = 0
+    """The plan's."""
+
+    @property
+    def average_s(self) -> float:
+        """Seconds of an average; 0 without any."""
+        return span_s(self.average)
+
+    @property
+    def mean_round_s(self) -> float:
+        """Seconds of a round with its part of an average: what many rounds take, divided by their number."""
+        return self.round_s + (self.average_s / self.average_every_rounds if self.average_every_rounds else 0.0)
+
+
+def span_s(rows: Sequence[TimelineRow]) -> float:
+    """Return the seconds from the first start to the last end; 0 for no rows."""
+    return max(row.end_s for row in rows) - min(row.start_s for row in rows) if rows else 0.0
 
 
 @record
@@ -95,6 +126,13 @@ class TrainingMetrics:
     """First round of this attempt; timeline, bytes, busy times and peaks cover only its own rounds."""
     plan_from_round: int = 0
     """First round trained by this plan on this fleet and profile; the `round_s` of earlier rounds belongs to others."""
+    average: Annotated[tuple[TimelineRow, ...], Field(exclude_if=_neutral)] = ()
+    """Transfers of an average over lanes of median duration, from its start; empty if none was measured."""
+
+    @property
+    def average_s(self) -> float:
+        """Seconds of an average; 0 if none was measured."""
+        return span_s(self.average)
 
 
 @record

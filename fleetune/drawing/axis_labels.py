@@ -19,11 +19,11 @@ def axis_ticks(until: float, most: int = 8) -> list[float]:
     return [k * step for k in range(int(until / step + 1e-9) + 1)]
 
 
-LETTER_NAMES = {"F": "forward", "B": "backward", "R": "all-reduce", "U": "update", "O": "other"}
+LETTER_NAMES = {"F": "forward", "B": "backward", "R": "all-reduce", "U": "update", "A": "average", "O": "other"}
 
 
 class RowLabel(NamedTuple):
-    """Letter (F, B, R, U, or O for other actions) and micro-batch of a timeline row."""
+    """Letter (F, B, R, U, A, or O for other actions) and micro-batch of a timeline row."""
 
     letter: str
     micro_batch: int

@@ -99,7 +99,8 @@ class SegmentRunner:
         """
         held = {} if frozen is None else frozen
         wanted = {canonical for canonical in self._owners if canonical in self.parameters or canonical in self.buffers}
-        found = {name: held[name] for name in wanted if name in held}
+        trained = {name for name, parameter in self.parameters.items() if parameter.requires_grad}
+        found = {name: held[name] for name in wanted - trained if name in held}
         for canonical, tensor in {**found, **weights.read(wanted - set(found))}.items():
             self._put(canonical, tensor if canonical in found else tensor.to(self.device))
             if canonical in self.parameters and not self.parameters[canonical].requires_grad:

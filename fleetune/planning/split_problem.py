@@ -90,7 +90,9 @@ class SplitProblemBuilder:
             turnaround_backward=slots("turnaround_backward_s", between),
             backward=slots("backward_s", many, 1),
             tail=slots("tail_s", outside),
-            helper_memory=tuple(float(max(0, free_bytes(self.problem, name))) for name in self.roles.helpers),
+            helper_memory=tuple(
+                float(max(0, free_bytes(self.problem, name) - self._frozen_bytes(cuts))) for name in self.roles.helpers
+            ),
             client_memory=(float(self._copy_bytes(cuts)),) * len(self.roles.clients),
             preemptive=False,
             switch_cost=(0,) * len(self.roles.helpers),
@@ -105,15 +107,20 @@ class SplitProblemBuilder:
         times = [self.task_times(c, h, cuts) for c in self.roles.clients for h in self.roles.helpers]
         return max(1e-9, min(min(each.forward_s, each.backward_s) for each in times) / 200)
 
+    def _frozen_bytes(self, cuts: Cuts) -> int:
+        """Bytes of part 2's frozen weights, which a helper holds once for all clients."""
+        return sum(u.param_bytes - u.trainable_bytes for u in self.problem.profile.units[cuts.first : cuts.second])
+
     def _copy_bytes(self, cuts: Cuts) -> int:
-        """Bytes of a client's copy of part 2 on its helper."""
+        """Bytes of a client's copy of part 2 on its helper, beside the frozen weights."""
         units: Sequence[Unit] = self.problem.profile.units[cuts.first : cuts.second]
-        return segment_bytes(
+        whole = segment_bytes(
             units,
             trained=units,
             state_per_param_byte=1 + self.problem.profile.optimizer_bytes_per_param_byte,
             kept_samples=self.problem.micro_batches * self.samples,
         )
+        return whole - self._frozen_bytes(cuts)
 
     def _parts(self, device: str, cuts: Cuts, *, middle: bool = False) -> list[tuple[float, float]]:
         """(forward, backward) seconds of the two outer parts, or of the middle one."""

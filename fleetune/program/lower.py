@@ -27,9 +27,12 @@ def lower(plan: Plan, *, trainable: Collection[str] | None = None, tied: TiedUni
 
 
 def averaging_device(plan: Plan) -> str:
-    """Return the device that averages the parameters of all lanes: the one with most seats, the first of equals."""
-    seats = [seat.device for seat in seats_of(plan)]
-    return max(dict.fromkeys(seats), key=seats.count)
+    """Return the device that averages the parameters of all lanes: the one whose seats train most units, whose own
+    parts cross no link; the first of equals."""
+    units: dict[str, int] = {}
+    for seat in seats_of(plan):
+        units[seat.device] = units.get(seat.device, 0) + len(seat.segment.trained)
+    return max(units, key=units.__getitem__)
 
 
 class _Lowering:

@@ -17,7 +17,7 @@ from fleetune.clock import Clock
 from fleetune.clock.costs import memory_warnings
 from fleetune.contracts import json_io
 from fleetune.contracts.metrics import DeviceAmount, LinkBytes, RoundMetrics, TimelineRow, TrainingMetrics
-from fleetune.contracts.plan import Plan
+from fleetune.contracts.plan import AVERAGE, Plan, parse_action
 from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.models.export import copy_tokenizer, export_model
@@ -188,18 +188,12 @@ def _round_metrics(
     if odd:
         raise TryAgain(f"device {odd[0]} reports round {ready[odd[0]]['round']} while {round} is due")
     reported: list[ReportedRow] = [row for header in ready.values() for row in header["rows"]]
-    begin_s = min(row.start_s for row in reported)
-    rows = [
-        TimelineRow(
-            device=row.device,
-            lane=row.action.split("/")[0],
-            action=row.action,
-            start_s=row.start_s - begin_s,
-            end_s=max(row.start_s, row.end_s) - begin_s,
-            bytes=row.bytes,
-        )
-        for row in reported
-    ]
+    averaged, of_round = list[ReportedRow](), list[ReportedRow]()
+    for row in reported:
+        (averaged if parse_action(row.action).letter == AVERAGE else of_round).append(row)
+    if averaged:
+        measured.averages.append(_timeline(averaged))  # they followed the round before
+    rows = _timeline(of_round)
     sent_bytes: dict[tuple[str, str], int] = {}
     for device, header in ready.items():
         measured.peaks[device] = max(measured.peaks.get(device, 0), int(header["peak_memory_bytes"]))
@@ -219,6 +213,22 @@ def _round_metrics(
         learning_rate=learning_rate(task.training, round),
         round_s=round_s,
     )
+
+
+def _timeline(reported: list[ReportedRow]) -> list[TimelineRow]:
+    """Return rows from the start of the first one."""
+    begin_s = min(row.start_s for row in reported)
+    return [
+        TimelineRow(
+            device=row.device,
+            lane=row.action.split("/")[0],
+            action=row.action,
+            start_s=row.start_s - begin_s,
+            end_s=max(row.start_s, row.end_s) - begin_s,
+            bytes=row.bytes,
+        )
+        for row in reported
+    ]
 
 
 def _training_metrics(
@@ -241,6 +251,7 @@ def _training_metrics(
         wall_s=wall_s,
         resumed_from_round=first_round,
         plan_from_round=by_plan,
+        average=tuple(measured.median_average()),
     )
 
 

@@ -107,7 +107,8 @@ class Exchange:
         """
         if peer == self._endpoint.name:
             now_s = self.now_s()
-            self._arrived[key] = Arrival({k: tensor.detach() for k, tensor in tensors.items()}, now_s, now_s, 0)
+            own = {k: tensor.detach() for k, tensor in tensors.items()}
+            self._arrived[key] = Arrival(own, now_s, now_s, 0, dict(described or {}))
             return
         listed, parts = [], []
         for number, tensor in tensors.items():

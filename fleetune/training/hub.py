@@ -1,12 +1,8 @@
-"""Devices that hold what all lanes share: a collector, which steps the only optimizer, and one that averages lanes.
+"""The collector: each round it hands parameters to every seat, collects gradients and sums them; its commit steps.
 
-    collector   each round hands parameters to every seat, collects gradients, sums them; its commit takes the step
-    averager    collects every lane's parameters, statistics and optimizer state, hands out weighted means (FedAvg)
-
-A parameter that several lanes train gets the mean of their gradients, weighted by their samples. Averages include the
-optimizer's moments, so that a lane alone goes on as if nothing had happened, and one state by name remains: training
-resumes from it under any plan. Step counts, and counts of batches, become the largest. With a collector, running
-statistics of batch norms stay each seat's own; checkpoints hold the first lane's.
+A parameter that several lanes train gets the mean of their gradients, weighted by their samples. Running statistics of
+batch norms stay each seat's own; checkpoints hold the first lane's. `averaging` is for lanes with optimizers of their
+own.
 """
 
 from collections.abc import Collection, Mapping
@@ -16,7 +12,7 @@ from torch import nn
 
 from fleetune.contracts.plan import Plan
 from fleetune.contracts.run_config import TrainingRequest
-from fleetune.training.checkpoints import MODEL, OPTIMIZER
+from fleetune.training.checkpoints import MODEL
 from fleetune.training.exchange import Tensors
 from fleetune.training.optimizer import NamedOptimizer
 from fleetune.training.seat import TrainingSeat
@@ -25,7 +21,7 @@ NamesByUnit = Mapping[str, Collection[str]]
 """Unit -> canonical names of its trainable parameters and of its buffers."""
 
 
-class _Shares:
+class LaneShares:
     """Which lanes train a tensor, and their weights in its mean."""
 
     def __init__(self, plan: Plan, weights: Mapping[str, float], names: NamesByUnit) -> None:
@@ -68,7 +64,7 @@ class Collector:
         self.parameters = dict(parameters)
         self.buffers: dict[str, torch.Tensor] = {}
         self.optimizer = NamedOptimizer(self.parameters, training)
-        self._shares = _Shares(plan, weights, names)
+        self._shares = LaneShares(plan, weights, names)
 
     def start_round(self) -> None:
         """Drop the gradients of a round that was not committed."""
@@ -91,66 +87,15 @@ class Collector:
         self.optimizer.step(round, scale)
 
 
-class Averager:
-    """Sums the weighted states of all lanes."""
-
-    def __init__(self, plan: Plan, weights: Mapping[str, float], names: NamesByUnit) -> None:
-        self._shares = _Shares(plan, weights, names)
-        self._sums: dict[str, torch.Tensor] = {}
-
-    def start(self) -> None:
-        """Begin a new average."""
-        self._sums.clear()
-
-    def collect(self, lane: str, tensors: Tensors) -> None:
-        """Add one lane's part."""
-        for key, tensor in tensors.items():
-            found, counts = self._sums.get(str(key)), _counts(str(key))
-            if counts:
-                self._sums[str(key)] = tensor.clone() if found is None else torch.maximum(found, tensor)
-                continue
-            term = tensor * self._shares.factor(lane, _name(str(key)))
-            self._sums[str(key)] = term if found is None else found.add_(term)
-
-    def state_of(self, lane: str, segment: int) -> Tensors:
-        """Return the averages of what a segment holds."""
-        wanted = self._shares.names_of(lane, segment)
-        return {key: tensor for key, tensor in self._sums.items() if _name(key) in wanted}
-
-
 def push_state(seat: TrainingSeat) -> Tensors:
     """Return the gradients of a seat's trained parameters, for the collector."""
     return {MODEL + name: gradient for name, gradient in seat.optimizer.gradients().items()}
 
 
-def trainable_state(seat: TrainingSeat) -> Tensors:
-    """Return a seat's trained parameters, committed running statistics and optimizer state, to be averaged.
-
-    Of a weight that several segments of the lane share, the first one's is returned.
-    """
-    own = seat.seat.index
-    found = {MODEL + n: p.detach() for n, p in seat.runner.parameters.items() if p.requires_grad}
-    found.update({MODEL + name: kept for name, kept in seat.statistics.committed(seat.runner.buffers).items()})
-    found.update({OPTIMIZER + key: tensor for key, tensor in seat.optimizer.state().items()})
-    return {key: tensor for key, tensor in found.items() if seat.tied.get(_name(key), (own,))[0] == own}
-
-
 def pull_state(seat: TrainingSeat, tensors: Tensors) -> None:
-    """Put received parameters, statistics and optimizer state into a seat."""
+    """Put a collector's parameters into a seat."""
     seat.runner.put(_named(tensors, MODEL))
-    seat.optimizer.load_state(_named(tensors, OPTIMIZER))
-    seat.statistics.start()
 
 
 def _named(tensors: Tensors, prefix: str) -> dict[str, torch.Tensor]:
     return {str(key).removeprefix(prefix): t for key, t in tensors.items() if str(key).startswith(prefix)}
-
-
-def _name(key: str) -> str:
-    """Return the name of the parameter or buffer that a key is about."""
-    return key.split("|", 1)[1].split(":", 1)[-1]
-
-
-def _counts(key: str) -> bool:
-    """Return whether a key is of a count of steps or batches, which are not averaged."""
-    return key.startswith(f"{OPTIMIZER}step:") or key.endswith("num_batches_tracked")

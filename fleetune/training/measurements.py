@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from typing_extensions import Buffer
 
-from fleetune.contracts.metrics import TimelineRow
+from fleetune.contracts.metrics import TimelineRow, span_s
 from fleetune.errors import Refused
 
 DRIFT = 1e-4
@@ -106,6 +106,8 @@ class RoundMeasurements:
     def __init__(self) -> None:
         self.peaks: dict[str, int] = {}
         """device -> peak in bytes."""
+        self.averages: list[list[TimelineRow]] = []
+        """Rows of the averages over lanes."""
         self._ordered_s: list[float] = []
         self._kept: dict[int, MeasuredRound] = {}
 
@@ -116,6 +118,11 @@ class RoundMeasurements:
         if len(self._kept) > KEPT_ROUNDS:
             median_s = self._ordered_s[len(self._ordered_s) // 2]
             del self._kept[max(self._kept, key=lambda r: (abs(self._kept[r].round_s - median_s), r))]
+
+    def median_average(self) -> list[TimelineRow]:
+        """Return the rows of the average of median duration; empty without any."""
+        ordered = sorted(self.averages, key=span_s)
+        return ordered[len(ordered) // 2] if ordered else []
 
     def median_round(self, median_s: float) -> MeasuredRound | None:
         """Return the kept round that is nearest to the median; None if there is none."""

@@ -67,12 +67,23 @@ class NamedOptimizer:
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return the optimizer state as tensors named `KIND:PARAMETER`."""
-        kept: dict[str, torch.Tensor] = {}
-        for name, parameter in self._named.items():
-            for kind, value in (self._optimizer.state.get(parameter, {}) if self._optimizer else {}).items():
-                if value is not None:
-                    kept[f"{kind}:{name}"] = torch.as_tensor(value).detach()
-        return kept
+        return {f"{kind}:{name}": value for name in self._named for kind, value in self.state_of(name).items()}
+
+    def state_of(self, name: str) -> dict[str, torch.Tensor]:
+        """Return the state of one parameter by kind; empty before its first step."""
+        held = self._optimizer.state.get(self._named[name], {}) if self._optimizer else {}
+        return {kind: torch.as_tensor(value).detach() for kind, value in held.items() if value is not None}
+
+    def slot(self, kind: str, name: str) -> torch.Tensor | None:
+        """Return the tensor of a parameter's state, made of zeros if it is new; None for a parameter of others."""
+        parameter = self._named.get(name)
+        if parameter is None or self._optimizer is None:
+            return None
+        held = self._optimizer.state[parameter]
+        if held.get(kind) is None:
+            held[kind] = torch.zeros((), device=parameter.device) if kind == "step" else torch.zeros_like(parameter)
+        found: torch.Tensor = held[kind]
+        return found
 
     def load_state(self, kept: Mapping[str, torch.Tensor]) -> None:
         """Load what `state` returned, for the parameters that this optimizer has."""

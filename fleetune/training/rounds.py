@@ -10,21 +10,23 @@ None of these changes a parameter that counts or a committed statistic; only `co
 belongs to the same transaction. With a collector, a worker's parameters are copies, which every round's `pull` renews.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from fleetune.contracts.metrics import TimelineRow
-from fleetune.contracts.plan import AVERAGE, BACKWARD, FORWARD, REDUCE, UPDATE, Action, Plan
+from fleetune.contracts.plan import AVERAGE, BACKWARD, FORWARD, REDUCE, Action, Plan, parse_action
 from fleetune.launching.process_limits import CpuThrottle
 from fleetune.models.loss import loss_sum
 from fleetune.models.randomness import DrawContext
 from fleetune.program import DeviceProgram, Step, steps
+from fleetune.program.averages import average_steps
+from fleetune.training.averaging import Averager, Averages, state_of
 from fleetune.training.batches import lane_seed
 from fleetune.training.exchange import Arrival, Exchange, TransferKey
 from fleetune.training.gradients import add_terms, ring_all_reduce, shared_gradients
-from fleetune.training.hub import Averager, Collector, pull_state, push_state, trainable_state
+from fleetune.training.hub import Collector, pull_state, push_state
 from fleetune.training.link_coding import LinkCoder
 from fleetune.training.seat import MicroBatchState, TrainingSeat
 
@@ -53,6 +55,7 @@ class RoundContext:
     exchange: Exchange
     throttle: CpuThrottle
     collector: Collector | None = None
+    averages: Averages | None = None
     averager: Averager | None = None
 
 
@@ -105,13 +108,18 @@ class RoundRunner:
             self._context.collector.commit(round, next(iter(scales.values())))
 
     def average(self) -> list[TimelineRow]:
-        """Exchange the parameters of all lanes for their average; return the rows of this."""
+        """Exchange the parameters of all lanes for their average, part by part; return a row per link and seat."""
         self._result = RoundResult()
+        averages = self._context.averages
+        assert averages is not None, "a plan that averages has parts of averages"
+        for part, step in average_steps(self._program.average, len(averages.parts)):
+            if averages.concerns(part, step):
+                numbered = replace(step, action=replace(step.action, micro_batch=part))
+                self._kinds[step.kind](numbered)
+                self._context.exchange.on_progress()
         if self._context.averager is not None:
-            self._context.averager.start()
-        for step in self._program.average:
-            self._kinds[step.kind](step)
-        return self._result.rows
+            self._context.averager.end()
+        return list(_joined(self._result.rows))
 
     def _receive(self, step: Step) -> None:
         action = step.action
@@ -217,30 +225,47 @@ class RoundRunner:
             self._record_action(step.action, start_s, self._context.exchange.now_s())
 
     def _hand(self, step: Step) -> None:
-        """Send parameters to one seat."""
-        held = self._context.collector if step.action.letter == UPDATE else self._context.averager
-        assert held is not None, "only a collector or an averaging device hands out parameters"
-        tensors = held.state_of(step.action.lane, step.action.segment)
-        key = self._key(steps.HAND, step, self._program.device)
-        self._context.exchange.send(step.peer, key, tensors)
+        """Send parameters, or a part of the averages, to one seat."""
+        action, key = step.action, self._key(steps.HAND, step, self._program.device)
+        if action.letter == AVERAGE:
+            assert self._context.averager is not None, "only an averaging device hands out averages"
+            means = self._context.averager.means_of(action.lane, action.segment, action.micro_batch)
+            self._context.exchange.send(step.peer, key, means.tensors, means.counts)
+            return
+        assert self._context.collector is not None, "only a collector hands out parameters"
+        self._context.exchange.send(step.peer, key, self._context.collector.state_of(action.lane, action.segment))
 
     def _pull(self, step: Step) -> None:
-        """Receive the seat's parameters."""
+        """Receive the seat's parameters, or a part of its averages."""
         seat = self._context.seats[step.action.lane, step.action.segment]
         arrival = self._exchange_arrival(steps.HAND, step)
-        pull_state(seat, arrival.tensors)
+        if step.action.letter == AVERAGE:
+            assert self._context.averages is not None, "a plan that averages has parts of averages"
+            self._context.averages.pull(seat, step.action.micro_batch, state_of(arrival))
+        else:
+            pull_state(seat, arrival.tensors)
 
     def _push(self, step: Step) -> None:
-        """Send the seat's gradients to the collector, or its state to the device that averages."""
+        """Send the seat's gradients to the collector, or a part of its state to the device that averages."""
         seat = self._context.seats[step.action.lane, step.action.segment]
-        tensors = trainable_state(seat) if step.action.letter == AVERAGE else push_state(seat)
-        self._context.exchange.send(step.peer, self._key(steps.PUSH, step, self._program.device), tensors)
+        key = self._key(steps.PUSH, step, self._program.device)
+        if step.action.letter == AVERAGE:
+            assert self._context.averages is not None, "a plan that averages has parts of averages"
+            pushed = self._context.averages.pushed(seat, step.action.micro_batch)
+            self._context.exchange.send(step.peer, key, pushed.tensors, pushed.counts)
+        else:
+            self._context.exchange.send(step.peer, key, push_state(seat))
 
     def _collect(self, step: Step) -> None:
-        """Receive a seat's gradients, or its state to average."""
-        hub = self._context.collector if step.action.letter == UPDATE else self._context.averager
-        assert hub is not None, "only a collector or an averaging device collects"
-        hub.collect(step.action.lane, self._exchange_arrival(steps.PUSH, step).tensors)
+        """Receive a seat's gradients, or a part of its state to average."""
+        action, arrival = step.action, self._exchange_arrival(steps.PUSH, step)
+        if action.letter == AVERAGE:
+            assert self._context.averager is not None, "only an averaging device collects states"
+            with self._context.throttle.throttled():
+                self._context.averager.collect(action.lane, action.micro_batch, state_of(arrival))
+        else:
+            assert self._context.collector is not None, "only a collector collects gradients"
+            self._context.collector.collect(action.lane, arrival.tensors)
 
     def _exchange_arrival(self, kind: str, step: Step) -> Arrival:
         arrival = self._context.exchange.receive(self._key(kind, step, step.peer))
@@ -281,3 +306,15 @@ def _last_uses(program: DeviceProgram) -> set[int]:
         if step.action.letter == BACKWARD and step.kind in (steps.RUN, steps.SEND)
     }
     return set(last.values())
+
+
+def _joined(rows: Iterable[TimelineRow]) -> Iterator[TimelineRow]:
+    """Yield one row per link, lane and segment for the parts of an average: micro-batch 0, with the bytes of all."""
+    found: dict[tuple[str, str], list[TimelineRow]] = {}
+    for row in rows:
+        whole = str(replace(parse_action(row.action), micro_batch=0))
+        found.setdefault((row.device, whole), []).append(row)
+    for (_, action), parts in found.items():
+        yield replace(
+            parts[0], action=action, end_s=max(row.end_s for row in parts), bytes=sum(row.bytes for row in parts)
+        )

@@ -130,6 +130,7 @@ class _Worker:
             exchange=links.exchange,
             throttle=self._throttle,
             collector=self._held.collector,
+            averages=self._held.averages,
             averager=self._held.averager,
         )
         self._rounds = RoundRunner(program, context)
@@ -157,6 +158,7 @@ class _Worker:
                 self._rounds.commit(round, {lane: float(scale) for lane, scale in commit["scales"].items()})
                 averages = averages_after(self._task.plan, round, self._task.training.rounds)
                 averaged = self._rounds.average() if averages else []
+            self._bytes_sent()  # an average's bytes are in its rows, not in the next round's
             if commit["checkpoint"] and self._state.is_saved_here:
                 self._save(round + 1)
         self._exchange.recv_control("nothing but stop")

@@ -20,10 +20,11 @@ from fleetune.models.units import state_by_unit, tied_parameters_by_unit
 from fleetune.models.weights import WeightReader
 from fleetune.program import DeviceProgram, Seat, lower, seats_of
 from fleetune.program.lower import averaging_device
+from fleetune.training.averaging import Averager, Averages, parts_of
 from fleetune.training.batches import Batches, lane_samples, lane_weights
 from fleetune.training.checkpoints import Buffers, StateHolder, restore, shard_name
 from fleetune.training.gradients import tied_holders
-from fleetune.training.hub import Averager, Collector
+from fleetune.training.hub import Collector
 from fleetune.training.optimizer import NamedOptimizer
 from fleetune.training.seat import TrainingSeat, new_seat
 from fleetune.training.task import WorkerTask
@@ -92,6 +93,7 @@ class WorkerState:
     seats: Mapping[tuple[str, int], TrainingSeat]
     """(Lane, segment) -> seat."""
     collector: Collector | None
+    averages: Averages | None
     averager: Averager | None
 
     def shards(self, plan: Plan) -> dict[str, tuple[StateHolder, NamedOptimizer]]:
@@ -144,7 +146,9 @@ def load_state(task: WorkerTask, described: ModelDescription) -> WorkerState:
             tied=tied_holders(described.tied, seat.lane),
             collected=bool(plan.collector),
         )
-    state = WorkerState(seats, _collector(task, described, weights), _averager(task, described))
+    state = WorkerState(
+        seats, _collector(task, described, weights), _averages(task, described), _averager(task, described)
+    )
     if task.state is not None:
         state.restore(plan, Path(task.state))
     return state
@@ -164,6 +168,13 @@ def _collector(task: WorkerTask, described: ModelDescription, weights: WeightRea
         if name in found
     }
     return Collector(plan, _lane_weights(task), described.state, parameters, task.training)
+
+
+def _averages(task: WorkerTask, described: ModelDescription) -> Averages | None:
+    if not task.plan.average_every_rounds:
+        return None
+    tensors = {**described.trainable, **dict(described.whole.named_buffers())}
+    return Averages(task.plan, described.state, parts_of(described.state, tensors))
 
 
 def _averager(task: WorkerTask, described: ModelDescription) -> Averager | None:

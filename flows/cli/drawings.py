@@ -127,6 +127,11 @@ def _draw_metrics(console: Console, content: MetricsContent) -> None:
     measured_s = training.median_round_s
     if forecast is not None:
         table.add_row("time", seconds(forecast.round_s), seconds(measured_s), _error(forecast.round_s, measured_s))
+        if forecast.average:
+            own_s = training.average_s
+            error = _error(forecast.average_s, own_s) if own_s else ""
+            every = f"average, every {forecast.average_every_rounds} rounds"
+            table.add_row(every, seconds(forecast.average_s), seconds(own_s) if own_s else "-", error)
         sent = {(link.source, link.target): link.bytes for link in training.link_bytes}
         for link in forecast.link_bytes:
             own = sent.pop((link.source, link.target), 0)

@@ -253,10 +253,30 @@ def test_a_device_in_several_segments_holds_all_of_them() -> None:
     assert needed(plan, "h") == 5 + (1000 + 3 * 200 + 10)
 
 
-def test_a_helper_holds_a_copy_for_every_client() -> None:
-    """A helper of two lanes holds two copies of the middle segment."""
+def test_a_helper_holds_frozen_weights_once_and_a_copy_of_the_rest_for_every_client() -> None:
+    """A helper of two lanes holds the middle segment's 800 frozen bytes once, and all else twice."""
     lanes = {name: [segment("u0", name), segment("u1", "h"), segment("u2", name)] for name in "ab"}
-    assert needed(ticks.plan(lanes), "h") == 5 + 2 * (1000 + 3 * 200 + 10)
+    assert needed(ticks.plan(lanes), "h") == 5 + 800 + 2 * (200 + 3 * 200 + 10)
+
+
+def test_a_unit_that_one_lane_freezes_and_another_trains_is_held_twice_only_where_it_is_trained() -> None:
+    """a runs two lanes: x trains u0 and needs u2 as it is, y the other way round; u0's 7 bytes of buffers are each
+    lane's own."""
+    lanes = {"x": [segment("u0 u1 u2", "a", trains="u0")], "y": [segment("u0 u1 u2", "a", trains="u2")]}
+    frozen = (100 + 1000 + 400) + 2 * 7  # u2 is frozen in x, u0 in y
+    trained = (100 + 3 * 100 + 111) + (400 + 3 * 400 + 100)
+    assert needed(ticks.plan(lanes)) == 5 + frozen + trained
+
+
+def test_an_average_needs_its_parts_when_gradients_and_activations_are_gone() -> None:
+    """Each of a client's parts there and back; the averaging client a's (it trains most units) of all other seats, and
+    the sums of the whole model, but not its own."""
+    lanes = {name: [segment("u0", name), segment("u1", "h"), segment("u2", name)] for name in "ab"}
+    averaging = replace(ticks.plan(lanes), average_every_rounds=2)
+    lasting = (107 + 2 * 100) + (400 + 2 * 400)
+    assert needed(averaging, "b") == 5 + lasting + max(100 + 1 + 400 + 100, 2 * (100 + 400) * 3)
+    assert needed(averaging, "h") == 5 + 800 + 2 * (200 + 2 * 200) + max(2 * (200 + 10), 2 * 2 * 200 * 3)
+    assert needed(averaging, "a") == 5 + lasting + (2 * (200 + 200 + 100 + 400) + 700) * 3
 
 
 def test_only_the_collector_holds_optimizer_state() -> None:
@@ -303,7 +323,7 @@ def test_kept_micro_batches_are_counted_per_segment() -> None:
     """Kept micro-batches are counted per lane and segment: one in each copy."""
     lanes = {name: [segment("u0", name), segment("u1", "h"), segment("u2", name)] for name in "ab"}
     plan = ticks.plan(lanes, orders={"h": "a/1F0 b/1F0 a/1B0 b/1B0"})
-    assert needed(plan, "h") == 5 + 2 * (1000 + 3 * 200 + 10)
+    assert needed(plan, "h") == 5 + 800 + 2 * (200 + 3 * 200 + 10)
 
 
 def test_links_and_gates_save_no_memory() -> None:

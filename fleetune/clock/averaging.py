@@ -1,0 +1,151 @@
+"""What an average over lanes takes: its time by the event simulation, its bytes, and the memory of its parts.
+
+The exchange is that of `fleetune.program.averages`, part by part. All devices begin together, since a round has just
+ended; sums take no time, links do. Running statistics of batch norms, a fraction of a percent, are left out.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from fleetune.clock.costs import nanoseconds
+from fleetune.clock.event_simulation import Task, TaskGraph, Transfer, simulate_graph
+from fleetune.contracts.fleet import Fleet
+from fleetune.contracts.metrics import TimelineRow
+from fleetune.contracts.plan import AVERAGE, LinkUse, Plan
+from fleetune.contracts.profile import Profile
+from fleetune.errors import Refused
+from fleetune.program import Program, Step, lower, seats_of, steps
+from fleetune.program.averages import PART_BYTES, PARTS_ON_THE_WAY, average_steps
+from fleetune.program.lower import averaging_device
+
+MOST_PARTS = 64
+"""Most parts that are simulated; a larger model's parts are taken as larger, which hardly changes the time."""
+
+
+def average_rows(plan: Plan, fleet: Fleet, profile: Profile) -> tuple[TimelineRow, ...]:
+    """Return the transfers of one average, from its start; empty for a plan without averages.
+
+    A row per link, lane and segment spans all parts, as workers report it.
+    """
+    if not plan.average_every_rounds:
+        return ()
+    trainable = {unit.name for unit in profile.units if unit.trainable_bytes}
+    return _Exchange(plan, fleet, profile, lower(plan, trainable=trainable)).rows()
+
+
+def average_bytes(plan: Plan, device: str, profile: Profile) -> int:
+    """Return the most bytes that a device holds for the parts of an average that are on their way."""
+    if not plan.average_every_rounds:
+        return 0
+    hub = averaging_device(plan)
+    kept = PARTS_ON_THE_WAY * PART_BYTES
+
+    def most(names: Iterable[str]) -> int:
+        return min(kept, sum(profile.unit(name).trainable_bytes for name in names))
+
+    crossing = [seat for seat in seats_of(plan) if seat.device != hub and device in (hub, seat.device)]
+    there_and_back = sum(2 * most(seat.segment.units) for seat in crossing)  # what is sent is encrypted as a copy
+    sums = most(unit.name for unit in profile.units) if device == hub else 0
+    return math.ceil((there_and_back + sums) * (1 + profile.optimizer_bytes_per_param_byte))
+
+
+class _Exchange:
+    """Tasks without duration, one per step and part, and the transfers between them."""
+
+    def __init__(self, plan: Plan, fleet: Fleet, profile: Profile, program: Program) -> None:
+        self.plan, self.program = plan, program
+        self.state = 1 + profile.optimizer_bytes_per_param_byte
+        self.links = {(link.source, link.target): link for link in fleet.links}
+        self.uses = {(use.source, use.target): use for use in plan.links}
+        self.numbers = {name: k for k, name in enumerate(plan.devices)}
+        total = sum(unit.trainable_bytes for unit in profile.units)
+        self.part_bytes = max(PART_BYTES, -(-total // MOST_PARTS))
+        self.parts = max(1, -(-total // self.part_bytes))
+        self.spans = _spans(profile)
+
+    def rows(self) -> tuple[TimelineRow, ...]:
+        """Simulate; return the rows."""
+        tasks: list[list[int]] = []
+        awaits: list[int] = []
+        orders: list[tuple[int, ...]] = []
+        sends: dict[tuple[str, int, Step], int] = {}
+        awaiting: dict[tuple[str, int, Step], int] = {}
+        for own in self.program:
+            first = len(tasks)
+            for part, step in average_steps(own.average, self.parts):
+                if step.peer == own.device or not self._size(part, step):
+                    continue
+                (sends if step.kind in steps.OUTGOING else awaiting)[own.device, part, step] = len(tasks)
+                tasks.append([])
+                awaits.append(0 if step.kind in steps.OUTGOING else 1)
+            orders.append(tuple(range(first, len(tasks))))
+        transfers: list[Transfer] = []
+        named: list[tuple[str, int, Step]] = []
+        for (device, part, step), task in sends.items():
+            there = replace(step, kind=steps.OTHER_END[step.kind], peers=(device,))
+            tasks[task].append(len(transfers))
+            transfers.append(self._transfer(device, part, step, awaiting[step.peer, part, there]))
+            named.append((device, part, step))
+        made = tuple(Task(0, count, tuple(sent)) for count, sent in zip(awaits, tasks, strict=True))
+        trace = simulate_graph(TaskGraph(made, tuple(transfers), tuple(orders)))
+        if trace.deadlocked:
+            raise Refused("plan: its average deadlocks, which is a fault of the program")
+        return self._joined(named, trace.transfers)
+
+    def _joined(
+        self, named: Sequence[tuple[str, int, Step]], spans: Mapping[int, tuple[int, int]]
+    ) -> tuple[TimelineRow, ...]:
+        found: dict[tuple[str, str], TimelineRow] = {}
+        for number, (device, part, step) in enumerate(named):
+            start_ns, end_ns = spans[number]
+            end_ns += nanoseconds(self.links[device, step.peer].latency_s)
+            row = TimelineRow(
+                device=f"{device}>{step.peer}",
+                lane=step.action.lane,
+                action=str(step.action),
+                start_s=start_ns / 1e9,
+                end_s=end_ns / 1e9,
+                bytes=self._size(part, step),
+            )
+            before = found.get((row.device, row.action), replace(row, bytes=0))
+            found[row.device, row.action] = replace(
+                row,
+                start_s=min(before.start_s, row.start_s),
+                end_s=max(before.end_s, row.end_s),
+                bytes=before.bytes + row.bytes,
+            )
+        return tuple(sorted(found.values(), key=lambda row: (row.start_s, row.end_s)))
+
+    def _size(self, part: int, step: Step) -> int:
+        """Return the bytes of a step's part: what its seat trains on the way to the sum, what it holds on the way
+        back."""
+        assert step.action.letter == AVERAGE, "an average has no other steps"
+        lane = next(lane for lane in self.plan.lanes if lane.name == step.action.lane)
+        segment = lane.segments[step.action.segment]
+        gives = step.kind in (steps.PUSH, steps.COLLECT)
+        first, end = part * self.part_bytes, (part + 1) * self.part_bytes
+        own = (self.spans[name] for name in (segment.trained if gives else segment.units))
+        return round(self.state * sum(max(0, min(b, end) - max(a, first)) for a, b in own))
+
+    def _transfer(self, device: str, part: int, step: Step, task: int) -> Transfer:
+        link = self.links[device, step.peer]
+        share = self.uses.get((device, step.peer), LinkUse(source=device, target=step.peer)).share
+        lane = [lane.name for lane in self.plan.lanes].index(step.action.lane)
+        return Transfer(
+            egress=self.numbers[device],
+            ingress=self.numbers[step.peer],
+            holds_ns=nanoseconds(self._size(part, step) / (link.bytes_per_s * share)),
+            latency_ns=nanoseconds(link.latency_s),
+            rank=(part, lane, step.action.segment, self.numbers[device]),
+            feeds=(task,),
+        )
+
+
+def _spans(profile: Profile) -> dict[str, tuple[int, int]]:
+    """Return the place of each unit's trained bytes among those of the whole model."""
+    spans, at = {}, 0
+    for unit in profile.units:
+        spans[unit.name] = (at, at + unit.trainable_bytes)
+        at += unit.trainable_bytes
+    return spans

@@ -1,0 +1,180 @@
+"""FedAvg in parts: the lanes' parameters, statistics and optimizer state become their weighted means.
+
+Averages include the optimizer's moments, so that a lane alone goes on as if nothing had happened, and one state by name
+remains: training resumes from it under any plan. Counts of steps and batches become the largest; they travel in the
+messages' headers.
+
+A part is some elements of some tensors, at most PART_BYTES. Every device works out the same parts from the model alone
+and holds no more than a few of them beside its own state.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+
+from fleetune.contracts.plan import Plan
+from fleetune.program import Step, steps
+from fleetune.program.averages import PART_BYTES
+from fleetune.training.checkpoints import MODEL, OPTIMIZER
+from fleetune.training.exchange import Arrival
+from fleetune.training.hub import LaneShares, NamesByUnit
+from fleetune.training.optimizer import AVERAGED, COUNT
+from fleetune.training.seat import TrainingSeat
+
+STEP = "step"
+"""Kind of optimizer state that counts a parameter's steps."""
+
+
+class Span(NamedTuple):
+    """Elements [first, end) of a tensor that is read as one row."""
+
+    first: int
+    end: int
+
+
+Part = Mapping[str, Span]
+"""Name of a parameter or running statistic -> its elements in the part."""
+
+
+@dataclass(slots=True)
+class State:
+    """Some elements of a state, and counts, by the keys of a checkpoint."""
+
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    counts: dict[str, float] = field(default_factory=dict)
+
+
+def state_of(arrival: Arrival) -> State:
+    """Return what a message carries."""
+    return State(dict(arrival.tensors), {str(key): float(n) for key, n in arrival.described.items()})
+
+
+def parts_of(names: NamesByUnit, tensors: Mapping[str, torch.Tensor], part_bytes: int = PART_BYTES) -> Sequence[Part]:
+    """Return the parts of a model's state, in the order of its units.
+
+    tensors: trainable parameters and buffers by name, on any device; buffers that are no statistics are left out.
+    """
+    parts: list[dict[str, Span]] = []
+    room = 0
+    for name in dict.fromkeys(name for unit in names.values() for name in unit if name in tensors):
+        tensor = tensors[name]
+        if not isinstance(tensor, torch.nn.Parameter) and name.rsplit(".", 1)[-1] not in (*AVERAGED, COUNT):
+            continue
+        at, size = 0, tensor.element_size()
+        while at < tensor.numel():
+            if room < size:
+                parts.append({})
+                room = max(part_bytes, size)
+            end = min(tensor.numel(), at + room // size)
+            parts[-1][name] = Span(at, end)
+            room -= (end - at) * size
+            at = end
+    return parts
+
+
+class Averages:
+    """The parts of a plan's averages, and which steps carry something of a part."""
+
+    def __init__(self, plan: Plan, names: NamesByUnit, parts: Sequence[Part]) -> None:
+        self.parts = tuple(parts)
+        self._held = {
+            (lane.name, index, own): {name for unit in units for name in names[unit]}
+            for lane in plan.lanes
+            for index, segment in enumerate(lane.segments)
+            for own, units in ((True, segment.trained), (False, segment.units))
+        }
+
+    def concerns(self, number: int, step: Step) -> bool:
+        """Return whether a step has something to do for a part; both ends of a transfer agree."""
+        gives = step.kind in (steps.PUSH, steps.COLLECT)
+        return not self._held[step.action.lane, step.action.segment, gives].isdisjoint(self.parts[number])
+
+    def pushed(self, seat: TrainingSeat, number: int) -> State:
+        """Return a seat's elements of a part: views of its state, to be sent before anything changes.
+
+        Of a weight that several segments of the lane share, the first one gives.
+        """
+        own, found = seat.seat, State()
+        given = self._held[own.lane.name, own.index, True]
+        statistics = seat.statistics.committed(seat.runner.buffers)
+        for name, span in self.parts[number].items():
+            if name not in given or seat.tied.get(name, (own.index,))[0] != own.index:
+                continue
+            if name in statistics:
+                _add(found, MODEL + name, statistics[name], span, counts=name.endswith(COUNT))
+            elif name in seat.runner.parameters and seat.runner.parameters[name].requires_grad:
+                _add(found, MODEL + name, seat.runner.parameters[name], span)
+                for kind, tensor in seat.optimizer.state_of(name).items():
+                    _add(found, f"{OPTIMIZER}{kind}:{name}", tensor, span, counts=kind == STEP)
+        return found
+
+    def pull(self, seat: TrainingSeat, number: int, means: State) -> None:
+        """Put a part of the means into a seat."""
+        with torch.no_grad():
+            for key, tensor in means.tensors.items():
+                name = _name(key)
+                held = self._target(seat, key)
+                if held is not None:
+                    first, end = self.parts[number][name]
+                    held.detach().view(-1)[first:end].copy_(tensor)
+            for key, count in means.counts.items():
+                held = self._target(seat, key)
+                if held is not None:
+                    held.fill_(count)
+        seat.statistics.start()
+
+    @staticmethod
+    def _target(seat: TrainingSeat, key: str) -> torch.Tensor | None:
+        """Return the tensor of a seat that a key is about; None if it has none."""
+        name = _name(key)
+        if key.startswith(OPTIMIZER):
+            return seat.optimizer.slot(key.removeprefix(OPTIMIZER).split(":", 1)[0], name)
+        found = seat.runner.parameters.get(name)
+        return found if found is not None else seat.runner.buffers.get(name)
+
+
+class Averager:
+    """Sums the weighted states of all lanes, part by part."""
+
+    def __init__(self, plan: Plan, weights: Mapping[str, float], names: NamesByUnit) -> None:
+        """weights: lane -> share of all samples."""
+        self._shares = LaneShares(plan, weights, names)
+        self._sums: dict[int, State] = {}
+
+    def collect(self, lane: str, number: int, given: State) -> None:
+        """Add one lane's elements of a part."""
+        if number not in self._sums:
+            self._sums = {number: State()}  # the means of the part before have been handed out
+        sums = self._sums[number]
+        for key, tensor in given.tensors.items():
+            term = tensor * self._shares.factor(lane, _name(key))
+            found = sums.tensors.get(key)
+            sums.tensors[key] = term if found is None else found.add_(term)
+        for key, count in given.counts.items():
+            sums.counts[key] = max(count, sums.counts.get(key, count))
+
+    def means_of(self, lane: str, segment: int, number: int) -> State:
+        """Return the means of what a segment holds of a part."""
+        sums, wanted = self._sums.get(number, State()), self._shares.names_of(lane, segment)
+        return State(
+            {key: tensor for key, tensor in sums.tensors.items() if _name(key) in wanted},
+            {key: count for key, count in sums.counts.items() if _name(key) in wanted},
+        )
+
+    def end(self) -> None:
+        """Drop the last part."""
+        self._sums = {}
+
+
+def _add(found: State, key: str, tensor: torch.Tensor, span: Span, *, counts: bool = False) -> None:
+    if not counts:
+        found.tensors[key] = tensor.detach().view(-1)[span.first : span.end]
+    elif span.first == 0:
+        found.counts[key] = float(tensor)
+
+
+def _name(key: str) -> str:
+    """Return the name of the parameter or buffer that a key is about."""
+    return key.split("|", 1)[1].split(":", 1)[-1]

@@ -1,0 +1,69 @@
+"""Averages over lanes in the forecast: drawn by hand, and by what happens to a model of several parts."""
+
+from dataclasses import replace
+
+import pytest
+
+from fleetune.clock import averaging, forecast
+from fleetune.contracts.metrics import Forecast
+from fleetune.contracts.plan import Plan
+from tests.clock import ticks
+from tests.clock.ticks import segment
+
+UNITS = [
+    ticks.unit("u0", trained=2),
+    ticks.unit("m0", trained=60),
+    ticks.unit("m1", trained=40),
+    ticks.unit("u2", trained=3),
+]
+ALONE: tuple[list[int], list[int]] = ([1, 1, 1, 1], [1, 1, 1, 1])
+PROFILE = ticks.profile(UNITS, dict.fromkeys("xyh", ALONE))
+CLIENTS = {name: [segment("u0", name), segment("m0 m1", "h"), segment("u2", name)] for name in "xy"}
+
+
+def averaged(every: int, latency: int = 0, part_bytes: int = 0) -> Forecast:
+    """Forecast two clients and a helper; their parts of the model are 2, 100 and 3 bytes."""
+    orders = {name: f"{name}/0F0 {name}/2F0 {name}/2B0 {name}/0B0" for name in "xy"}
+    made: Plan = replace(ticks.plan(CLIENTS, orders=orders), average_every_rounds=every)
+    return forecast(made, ticks.fleet("x y h", latency), PROFILE)
+
+
+def test_an_average_takes_the_time_of_what_crosses_links() -> None:
+    """Parameters and two moments a byte: 6 and 9 bytes a client, one client after the other into the helper's port, and
+    back out of it; the helper's own 300 cross nothing.
+
+        x>h  ......111111222222222
+        ...
+    """
+    found = averaged(4)
+    at = ticks.ticks
+    drawn = [(row.device, row.action, at(row.start_s), at(row.end_s), row.bytes) for row in found.average]
+    assert drawn == [
+        ("x>h", "x/0A0", 0, 6, 6),
+        ("x>h", "x/2A0", 6, 15, 9),
+        ("y>h", "y/0A0", 15, 21, 6),
+        ("y>h", "y/2A0", 21, 30, 9),
+        ("h>x", "x/0A0", 30, 36, 6),
+        ("h>x", "x/2A0", 36, 45, 9),
+        ("h>y", "y/0A0", 45, 51, 6),
+        ("h>y", "y/2A0", 51, 60, 9),
+    ]  # fmt: skip
+    assert found.average_s == pytest.approx(60e-9)
+    assert found.mean_round_s == pytest.approx(found.round_s + 15e-9)
+
+
+def test_a_round_is_forecast_without_the_average_that_follows_some() -> None:
+    """Rows, bytes and seconds of the round are those of a plan without averages; only memory may grow."""
+    without, found = averaged(0), averaged(4)
+    assert (found.round_s, found.rows, found.link_bytes) == (without.round_s, without.rows, without.link_bytes)
+    assert without.average == () and without.mean_round_s == without.round_s
+
+
+def test_parts_overlap_and_carry_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In parts of 2 bytes of parameters a seat pushes the next part while the last returns: latency is paid a few times
+    and not for each of 53 parts, and every byte crosses once each way."""
+    whole = averaged(4, latency=5)
+    monkeypatch.setattr(averaging, "PART_BYTES", 2)
+    found = averaged(4, latency=5)
+    assert sum(row.bytes for row in found.average) == sum(row.bytes for row in whole.average) == 2 * 30
+    assert found.average_s <= whole.average_s + 4 * 5e-9
