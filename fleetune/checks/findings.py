@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from fleetune.checks.order import deadlocks, order_faults
+from fleetune.checks.order import deadlocks, order_faults, program_faults
 from fleetune.checks.structure import (
     first_names,
     forbidden_cuts,
@@ -52,7 +52,8 @@ def _malformed(plan: Plan, fleet: Fleet, profile: Profile) -> Iterator[str]:
     faults = list(order_faults(plan))
     yield from faults
     if not faults:
-        yield from deadlocks(plan, fleet, profile)
+        faults = list(deadlocks(plan, fleet, profile))
+        yield from faults or program_faults(plan, profile)
 
 
 def _infeasible(plan: Plan, fleet: Fleet, profile: Profile) -> Iterator[str]:

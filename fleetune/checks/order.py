@@ -9,6 +9,8 @@ from fleetune.clock.costs import PlacedSegment, segments_on
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import BACKWARD, FORWARD, REDUCE, Action, Plan, actions_of, parse_action
 from fleetune.contracts.profile import Profile
+from fleetune.program import lower
+from fleetune.program.execution import carry_out
 
 MARK = "<-- waits"
 
@@ -33,6 +35,16 @@ def deadlocks(plan: Plan, fleet: Fleet, profile: Profile) -> Iterator[str]:
     if waiting:
         drawing = draw_orders(plan, waiting)
         yield f"its order deadlocks, {', '.join(waiting)} wait for ever{_hint(plan, waiting)}:\n{drawing}"
+
+
+def program_faults(plan: Plan, profile: Profile) -> Iterator[str]:
+    """Yield what keeps the steps of all devices from ending: a wait for ever, or a message that nobody receives."""
+    trainable = {unit.name for unit in profile.units if unit.trainable_bytes}
+    outcome = carry_out(lower(plan, trainable=trainable))
+    if outcome.waiting:
+        yield f"its steps never end: {first_names([str(each) for each in outcome.waiting])} wait for ever"
+    if outcome.unreceived:
+        yield f"its steps send what nobody receives: {first_names([str(each) for each in outcome.unreceived])}"
 
 
 def draw_orders(plan: Plan, waiting: Mapping[str, int]) -> str:
@@ -66,7 +78,7 @@ def _faults(plan: Plan, device: str, actions: list[Action], own: list[PlacedSegm
         str(Action(lane=placed.lane, segment=placed.index, letter=letter, micro_batch=m))
         for placed in own
         for letter in (FORWARD, BACKWARD)
-        for m in range(plan.micro_batches)
+        for m in range(placed.micro_batches or plan.micro_batches)
     ]
     reduces = {str(Action(lane=one.lane, segment=one.index, letter=REDUCE, micro_batch=0)) for one in own}
     missing = [spelling for spelling in wanted if spelling not in given]

@@ -145,6 +145,8 @@ class PlacedSegment:
     lane: str
     index: int
     segment: Segment
+    micro_batches: int = 0
+    """The lane's; 0 for the plan's."""
 
     def __str__(self) -> str:
         return f"{self.lane}/{self.index}"
@@ -153,7 +155,7 @@ class PlacedSegment:
 def segments_on(plan: Plan, device: str) -> list[PlacedSegment]:
     """Return the segments that a device runs, in the order of the plan."""
     return [
-        PlacedSegment(lane.name, index, segment)
+        PlacedSegment(lane.name, index, segment, lane.micro_batches)
         for lane in plan.lanes
         for index, segment in enumerate(lane.segments)
         if device in segment.devices
@@ -171,7 +173,7 @@ def kept_micro_batches(plan: Plan, device: str, placed: PlacedSegment) -> int:
         if (action.lane, action.segment) == (placed.lane, placed.index):
             kept += (action.letter == FORWARD) - (action.letter == BACKWARD)
             most = max(most, kept)
-    return most or min(placed.segment.warmup, plan.micro_batches)
+    return most or min(placed.segment.warmup, placed.micro_batches or plan.micro_batches)
 
 
 def segment_bytes(

@@ -184,7 +184,7 @@ class Clock:
                 first = min((segment.units.index(name) for name in segment.trains), default=0)
                 for share in segment.shares:
                     forward, backward = self.unit_times(share.device, share.samples)
-                    for m in range(plan.micro_batches):
+                    for m in range(plan.micro_batches_of(lane)):
                         parts = [left[name][m] if name in left else (1.0, 1.0) for name in segment.units]
                         at_work = list(zip([self._position(name) for name in segment.units], parts, strict=True))
                         costs[PassKey(at, index, share.device, m)] = PassTimes(

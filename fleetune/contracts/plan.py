@@ -112,9 +112,12 @@ class Lane:
 
     name: str
     segments: tuple[Segment, ...]
+    micro_batches: Annotated[int, Field(exclude_if=_neutral)] = 0
+    """Micro-batches of this lane in a round, at most the plan's: a slow client does fewer. Neutral: 0, the plan's."""
 
     def __post_init__(self) -> None:
         check_name("lane", self.name)
+        not_negative(f"lane {self.name}", micro_batches=self.micro_batches)
         if not self.segments:
             raise Refused(f"lane {self.name}: it needs at least one segment")
         for index, (before, after) in enumerate(zip(self.segments, self.segments[1:], strict=False)):
@@ -234,6 +237,11 @@ class Plan:
             raise Refused("plan: it needs at least one lane")
         distinct("plan", "lane", (lane.name for lane in self.lanes))
         for lane in self.lanes:
+            if lane.micro_batches > self.micro_batches:
+                raise Refused(
+                    f"plan: lane {lane.name} has {lane.micro_batches} micro-batches, and a round has at most "
+                    f"{self.micro_batches}; raise micro_batches of the plan"
+                )
             for index, segment in enumerate(lane.segments):
                 total = sum(share.samples for share in segment.shares)
                 if total != self.micro_batch_samples:
@@ -266,12 +274,17 @@ class Plan:
         names = [d for lane in self.lanes for segment in lane.segments for d in segment.devices]
         trains = any(segment.trains for lane in self.lanes for segment in lane.segments)
         extra = trains or self.links or self.gates or self.collector or self.average_every_rounds
+        extra = extra or any(lane.micro_batches for lane in self.lanes)
         return len(self.lanes) == 1 and not extra and len(set(names)) == len(names)
 
     @property
     def batch_samples(self) -> int:
-        """Samples of one round, per lane where lanes have data of their own."""
+        """Samples of one round, per lane where lanes have data of their own; a lane of fewer micro-batches has less."""
         return self.micro_batch_samples * self.micro_batches
+
+    def micro_batches_of(self, lane: Lane) -> int:
+        """Return the number of micro-batches that a lane runs in a round."""
+        return lane.micro_batches or self.micro_batches
 
 
 @record
@@ -319,5 +332,5 @@ def actions_of(plan: Plan, device: str) -> tuple[Action, ...]:
     for lane in plan.lanes:
         for index, segment in enumerate(lane.segments):
             if device in segment.devices:
-                mine += one_forward_one_backward(lane.name, index, segment.warmup, plan.micro_batches)
+                mine += one_forward_one_backward(lane.name, index, segment.warmup, plan.micro_batches_of(lane))
     return tuple(mine)

@@ -93,7 +93,11 @@ def _run(run: Sequence[Action]) -> list[str]:
 
 def _headline(plan: Plan) -> str:
     each = f"{_count(plan.micro_batches, 'micro-batch')} of {_count(plan.micro_batch_samples, 'sample')}"
-    return f"{plan.strategy}: {each}" if len(plan.lanes) == 1 else f"{plan.strategy}: {len(plan.lanes)} lanes of {each}"
+    fewer = [f"{lane.name} {lane.micro_batches}" for lane in plan.lanes if lane.micro_batches]
+    less = f" (fewer: {', '.join(fewer)})" if fewer else ""
+    if len(plan.lanes) == 1:
+        return f"{plan.strategy}: {each}{less}"
+    return f"{plan.strategy}: {len(plan.lanes)} lanes of {each}{less}"
 
 
 def _times(result: PlanResult) -> str:

@@ -40,9 +40,11 @@ class TaskTimes(NamedTuple):
 class SplitProblemBuilder:
     """Builds problems of kind "split" with the clock's times, for different cuts and the same roles."""
 
-    def __init__(self, problem: Problem, clock: Clock, roles: Roles) -> None:
+    def __init__(self, problem: Problem, clock: Clock, roles: Roles, least_micro_batches: int | None = None) -> None:
+        """least_micro_batches: slow clients run fewer micro-batches a round, at least this many; None: all the same."""
         self.problem, self.clock, self.roles = problem, clock, roles
         self.samples = problem.micro_batch_samples
+        self.micro_batches = self._micro_batches(least_micro_batches)
         self.running = {name: self._running(name) for name in (*roles.clients, *roles.helpers)}
 
     def task_times(self, client: str, helper: str, cuts: Cuts) -> TaskTimes:
@@ -70,17 +72,21 @@ class SplitProblemBuilder:
         With `least`, rounded down and without steps that micro-batches of a client can overlap, so that a lower bound
         of the problem holds for every schedule in seconds.
         """
-        many = self.problem.micro_batches
         rows = [
             [self.task_times(client, helper, cuts) for client in self.roles.clients] for helper in self.roles.helpers
         ]
-        outside = 1 if least else many
-        between = 0 if least and many > 1 else outside
+        many = [self.micro_batches[client] for client in self.roles.clients]
+        outside = [1] * len(many) if least else many
+        between = [0 if least and count > 1 else times for count, times in zip(many, outside, strict=True)]
 
-        def slots(field: str, times: int, low: int = 0) -> tuple[tuple[int, ...], ...]:
+        def slots(field: str, times: list[int], low: int = 0) -> tuple[tuple[int, ...], ...]:
             rounded = floor if least else ceil
             return tuple(
-                tuple(max(low, rounded(getattr(each, field) * times / slot_s)) for each in row) for row in rows
+                tuple(
+                    max(low, rounded(getattr(each, field) * count / slot_s))
+                    for each, count in zip(row, times, strict=True)
+                )
+                for row in rows
             )
 
         return SplitProblem(
@@ -93,14 +99,14 @@ class SplitProblemBuilder:
             helper_memory=tuple(
                 float(max(0, free_bytes(self.problem, name) - self._frozen_bytes(cuts))) for name in self.roles.helpers
             ),
-            client_memory=(float(self._copy_bytes(cuts)),) * len(self.roles.clients),
+            client_memory=tuple(float(self._copy_bytes(cuts, client)) for client in self.roles.clients),
             preemptive=False,
             switch_cost=(0,) * len(self.roles.helpers),
         )
 
     def own_s(self, client: str, cuts: Cuts) -> float:
         """Seconds per round that a client computes itself."""
-        return self.problem.micro_batches * sum(map(sum, self._parts(client, cuts)))
+        return self.micro_batches[client] * sum(map(sum, self._parts(client, cuts)))
 
     def slot_s(self, cuts: Cuts) -> float:
         """Seconds of a slot: a two-hundredth of the shortest task of a helper, at least a nanosecond."""
@@ -111,16 +117,25 @@ class SplitProblemBuilder:
         """Bytes of part 2's frozen weights, which a helper holds once for all clients."""
         return sum(u.param_bytes - u.trainable_bytes for u in self.problem.profile.units[cuts.first : cuts.second])
 
-    def _copy_bytes(self, cuts: Cuts) -> int:
+    def _copy_bytes(self, cuts: Cuts, client: str) -> int:
         """Bytes of a client's copy of part 2 on its helper, beside the frozen weights."""
         units: Sequence[Unit] = self.problem.profile.units[cuts.first : cuts.second]
         whole = segment_bytes(
             units,
             trained=units,
             state_per_param_byte=1 + self.problem.profile.optimizer_bytes_per_param_byte,
-            kept_samples=self.problem.micro_batches * self.samples,
+            kept_samples=self.micro_batches[client] * self.samples,
         )
         return whole - self._frozen_bytes(cuts)
+
+    def _micro_batches(self, least: int | None) -> dict[str, int]:
+        """Client -> micro-batches in a round: in proportion to its speed, the fastest runs all."""
+        most = self.problem.micro_batches
+        if least is None:
+            return dict.fromkeys(self.roles.clients, most)
+        own_s = {name: sum(map(sum, self.clock.unit_times(name, self.samples))) for name in self.roles.clients}
+        fastest_s = min(own_s.values())
+        return {name: min(most, max(least, round(most * fastest_s / each_s))) for name, each_s in own_s.items()}
 
     def _parts(self, device: str, cuts: Cuts, *, middle: bool = False) -> list[tuple[float, float]]:
         """(forward, backward) seconds of the two outer parts, or of the middle one."""

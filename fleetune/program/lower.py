@@ -67,7 +67,8 @@ class _Lowering:
         for action in actions_of(self.plan, self.device):
             if action.letter not in (FORWARD, BACKWARD):
                 continue
-            known = (action.lane, action.segment) in self.seats and action.micro_batch < self.plan.micro_batches
+            seat = self.seats.get((action.lane, action.segment))
+            known = seat is not None and action.micro_batch < self.plan.micro_batches_of(seat.lane)
             if not known or action in done:
                 raise Refused(f"plan: the order of {self.device} has {action}, which is not its own or is there twice")
             done.add(action)

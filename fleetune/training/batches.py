@@ -5,6 +5,7 @@ Where data are local, the lane of a device owns all rows that lie on it. A lane 
 goes through them again, in a new order: its rounds cut the permutations of its own epochs into batches.
 """
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -33,10 +34,11 @@ def lane_samples(plan: Plan, data_folder: Path, local: Mapping[str, int]) -> dic
     """
     if local:
         return {lane.name: local[lane.segments[0].devices[0]] for lane in plan.lanes}
-    count, train_samples = len(plan.lanes), PreparedData(data_folder).size("train")
-    found = {lane.name: len(range(number, train_samples, count)) for number, lane in enumerate(plan.lanes)}
+    train_samples = PreparedData(data_folder).size("train")
+    counts = np.bincount(_dealt(plan, train_samples), minlength=len(plan.lanes))
+    found = {lane.name: int(count) for lane, count in zip(plan.lanes, counts, strict=True)}
     if not all(found.values()):
-        raise Refused(f"training: {train_samples} training samples are too few for {count} lanes; add data")
+        raise Refused(f"training: {train_samples} training samples are too few for {len(found)} lanes; add data")
     return found
 
 
@@ -48,11 +50,21 @@ def lane_weights(samples: Mapping[str, int]) -> dict[str, float]:
 
 def lane_rows(plan: Plan, lane: Lane, train_samples: int, seed: int) -> np.ndarray:
     """Return the rows of the training split that a lane owns: int64 [samples]."""
-    count = len(plan.lanes)
-    if count == 1:
+    if len(plan.lanes) == 1:
         return np.arange(train_samples)
     dealt = np.random.Generator(np.random.PCG64([seed, train_samples])).permutation(train_samples)
-    return dealt[plan.lanes.index(lane) :: count].astype(np.int64)
+    return dealt[_dealt(plan, train_samples) == plan.lanes.index(lane)].astype(np.int64)
+
+
+def _dealt(plan: Plan, train_samples: int) -> np.ndarray:
+    """Return the number of the lane that each dealt row goes to, in turn.
+
+    A lane of fewer micro-batches gets fewer rows, so that all lanes pass through their rows at the same pace and an
+    average weighted by samples weighs every sample alike.
+    """
+    micro_batches = [plan.micro_batches_of(lane) for lane in plan.lanes]
+    pattern = np.repeat(np.arange(len(plan.lanes)), np.array(micro_batches) // math.gcd(*micro_batches))
+    return np.resize(pattern, train_samples)
 
 
 class Batches:
@@ -66,6 +78,7 @@ class Batches:
         self._plan = plan
         count = self._data.size("train")
         self._rows = np.arange(count) if local else lane_rows(plan, lane, count, seed)
+        self._batch_samples = plan.micro_batch_samples * plan.micro_batches_of(lane)
         self._seed = lane_seed(plan, lane, seed)
         self._device = device
         self._indices = np.empty(0, dtype=np.int64)
@@ -78,7 +91,7 @@ class Batches:
 
     def start_round(self, round: int, with_targets: bool) -> None:
         """Draw the round's batch; count its targets if this device computes the loss."""
-        drawn = batch_indices(len(self._rows), self._plan.batch_samples, self._seed, round)
+        drawn = batch_indices(len(self._rows), self._batch_samples, self._seed, round)
         self._indices = self._rows[drawn]
         if with_targets:
             self._targets = count_targets(self._data.rows("train", self._indices)["labels"], self.task)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fleetune.contracts import json_io
-from fleetune.contracts.plan import (
+from fleetune.contracts.plan import (, actions_of
     Action,
     Gate,
     Lane,
@@ -112,6 +112,7 @@ def test_a_chain_has_one_lane_and_nothing_else() -> None:
         replace(chain, links=FULL.links),
         replace(chain, gates=FULL.gates),
         replace(chain, collector="a"),
+        replace(chain, lanes=(replace(lane, micro_batches=1),)),
     ):
         assert not other.is_chain
 
@@ -128,6 +129,17 @@ def test_a_collector_without_units_is_the_last_device() -> None:
     """A collector without units is the last device; one with units keeps their place."""
     assert FULL.devices == ("a", "b", "s")
     assert replace(FULL, collector="b").devices == ("a", "b")
+
+
+def test_a_lane_may_have_fewer_micro_batches_but_not_more() -> None:
+    """Its devices' actions are fewer; a file without the field means the plan's number."""
+    chain = json_io.parse(Plan, OLD, "plan")
+    fewer = replace(chain, micro_batches=4, lanes=(replace(chain.lanes[0], micro_batches=2),))
+    assert json_io.parse(Plan, json_io.text(fewer), "plan") == fewer
+    assert fewer.micro_batches_of(fewer.lanes[0]) == 2 and chain.micro_batches_of(chain.lanes[0]) == chain.micro_batches
+    assert len(actions_of(fewer, fewer.devices[0])) == 2 * 2
+    with pytest.raises(Refused, match="lane main has 9 micro-batches, and a round has at most 4"):
+        replace(fewer, lanes=(replace(chain.lanes[0], micro_batches=9),))
 
 
 def test_what_is_neutral_says_so() -> None:

@@ -158,3 +158,18 @@ def test_work_of_no_time_breaks_no_bound(pace: float) -> None:
     none = fleets.profile(list(problem.profile.units), dict.fromkeys("hixyz", pace))
     result = solved(replace(problem, profile=none))
     assert result.lower_bound is not None and result.lower_bound <= result.objective
+
+
+def test_slow_clients_may_run_fewer_micro_batches() -> None:
+    """x is the fastest; y needs 1.5 and z 2.25 times as long, so they run 4 and 3 of 6 micro-batches, and z four if no
+    client may run fewer. The round gets shorter, and a client's order has its own micro-batches only."""
+    equal, found, least = (
+        solved(five(micro_batches=6, **options))
+        for options in ({}, {"least_micro_batches": 1}, {"least_micro_batches": 4})
+    )
+    assert [lane.micro_batches for lane in equal.plan.lanes] == [0, 0, 0]
+    assert [lane.micro_batches for lane in found.plan.lanes] == [0, 4, 3]
+    assert [lane.micro_batches for lane in least.plan.lanes] == [0, 4, 4]
+    assert found.objective < least.objective < equal.objective
+    assert len(actions_of(found.plan, "z")) == 4 * 3
+    assert found.lower_bound is not None and found.lower_bound <= found.objective

@@ -32,16 +32,18 @@ class LaneModel:
         self.rows = lane_rows(plan, plan.lanes[lane], count, ready.seed) if local is None else np.arange(count)
         self.seed = lane_seed(plan, plan.lanes[lane], ready.seed)
         self.plan, self.here = plan, {"round": 0, "micro_batch": 0}
+        self.micro_batches = plan.lanes[lane].micro_batches or plan.micro_batches
         for unit in ready.units:
             model.get_submodule(unit).register_forward_pre_hook(self._reseed(unit))
         self.optimizer: torch.optim.Optimizer | None = None
 
     def backward(self, round: int) -> float:
         """Add the gradients of the lane's batch of a round to the model's; return the mean loss."""
-        drawn = self.rows[batch_indices(len(self.rows), self.plan.batch_samples, self.seed, round)]
+        samples = self.plan.micro_batch_samples * self.micro_batches
+        drawn = self.rows[batch_indices(len(self.rows), samples, self.seed, round)]
         rows = {k: torch.from_numpy(v) for k, v in self.data.rows("train", drawn).items()}
         total, size = 0.0, self.plan.micro_batch_samples
-        for micro_batch in range(self.plan.micro_batches):
+        for micro_batch in range(self.micro_batches):
             self.here.update(round=round, micro_batch=micro_batch)
             part = {k: v[micro_batch * size : (micro_batch + 1) * size] for k, v in rows.items()}
             logits = self.model(**{k: v for k, v in part.items() if k != "labels"}).logits

@@ -59,18 +59,31 @@ def by_blocks(ready: Prepared, cuts: list[int]) -> Plan:
     return lanes_plan(lanes, collector="s", links=links)
 
 
-def split(ready: Prepared, clients: str, helper: str = "h", every: int = 3) -> Plan:
-    """Return a plan of split learning: clients keep both ends, one helper runs the middle of each."""
+def split(
+    ready: Prepared, clients: str, helper: str = "h", every: int = 3, fewer: dict[str, int] | None = None
+) -> Plan:
+    """Return a plan of split learning: clients keep both ends, one helper runs the middle of each.
+
+    fewer: client -> its micro-batches, if it has fewer than 3.
+    """
+    less = fewer or {}
     first, second = 1, len(ready.units) - 1
     parts = (ready.units[:first], ready.units[first:second], ready.units[second:])
     lanes = [
-        Lane(name=c, segments=(segment(parts[0], c), segment(parts[1], helper), segment(parts[2], c))) for c in clients
+        Lane(
+            name=c,
+            segments=(segment(parts[0], c), segment(parts[1], helper), segment(parts[2], c)),
+            micro_batches=less.get(c, 0),
+        )
+        for c in clients
     ]
-    letters = (
-        [(0, "F", m) for m in range(3)] + [(2, x, m) for m in range(3) for x in "FB"] + [(0, "B", m) for m in range(3)]
-    )
-    orders = [DeviceOrder(device=c, actions=tuple(f"{c}/{i}{x}{m}" for i, x, m in letters)) for c in clients]
-    middle = tuple(f"{c}/1{x}{m}" for x in "FB" for c in clients for m in range(3))
+    orders = []
+    for c in clients:
+        every_one = range(less.get(c, 3))
+        letters = [*((0, "F", m) for m in every_one), *((2, x, m) for m in every_one for x in "FB")]
+        letters += [(0, "B", m) for m in every_one]
+        orders.append(DeviceOrder(device=c, actions=tuple(f"{c}/{i}{x}{m}" for i, x, m in letters)))
+    middle = tuple(f"{c}/1{x}{m}" for x in "FB" for c in clients for m in range(less.get(c, 3)))
     orders.append(DeviceOrder(device=helper, actions=middle))
     return lanes_plan(lanes, order=tuple(orders), average_every_rounds=every)
 
@@ -115,14 +128,17 @@ def test_one_client_and_one_helper_are_the_unsplit_model(name: str, tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["bert", "resnet"])
-def test_several_clients_are_fedavg_of_separately_trained_models(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "fewer"), [("bert", {}), ("resnet", {}), ("bert", {"y": 1, "z": 2})])
+def test_several_clients_are_fedavg_of_separately_trained_models(
+    name: str, fewer: dict[str, int], tmp_path: Path
+) -> None:
     """Three clients of unequal data through one helper: parameters, moments and running statistics are averaged.
 
+    Clients of fewer micro-batches a round own fewer samples, and weigh less by as much.
     The forecast of an average's bytes is exact, and the round is measured without it.
     """
     ready = ready_for(tmp_path, name, precision="float64")
-    made = split(ready, "xyz")
+    made = split(ready, "xyz", fewer=fewer)
     metrics = run_plan(ready, made, TRAINING, tmp_path)
     run = Control([r.loss for r in metrics.rounds], final_state(tmp_path))
     found = difference(ready, run, train_federated(lane_models(ready, whole_model(ready), made), TRAINING))

@@ -51,12 +51,17 @@ class Options:
     """Names of the last unit of part 1 and of part 2; None: searched."""
     average_every_rounds: int = 10
     """Rounds after which the clients' models are averaged, weighted by their samples (FedAvg)."""
+    least_micro_batches: int | None = None
+    """Slow clients run fewer micro-batches a round, in proportion to their speed, but at least this many; they then own
+    fewer samples. None: all run the same number."""
     time_limit_s: float | None = None
     """Seconds that the search may take, with plans that may differ between runs; None: a fixed amount of work."""
 
     def __post_init__(self) -> None:
         positive("split-learning", average_every_rounds=self.average_every_rounds)
         distinct("split-learning", "device", (*self.helpers, *self.clients))
+        if self.least_micro_batches is not None:
+            positive("split-learning", least_micro_batches=self.least_micro_batches)
         if self.time_limit_s is not None:
             positive("split-learning", time_limit_s=self.time_limit_s)
         if self.method == "admm":
@@ -85,16 +90,16 @@ class SplitLearning:
         options = json_io.load(Options, problem.options, "strategy split-learning")
         clock = Clock(problem.fleet, problem.profile)
         roles = _roles(problem, options, clock)
-        builder = SplitProblemBuilder(problem, clock, roles)
+        builder = SplitProblemBuilder(problem, clock, roles, options.least_micro_batches)
         cuts = _cuts_at(problem, options.cuts) if options.cuts else _best_cuts(problem, builder)
-        _check_client_memory(problem, roles, cuts)
+        _check_client_memory(builder, cuts)
         slot_s = builder.slot_s(cuts)
         instance = builder.to_problem(cuts, slot_s)
         try:
             found = solve(instance, method=options.method, time_limit_s=options.time_limit_s, seed=problem.seed)
         except Infeasible as error:
             raise Infeasible(f"{error} ({_roles_in_words(roles)})") from None
-        plan = replace(_plan(problem, roles, cuts, found), average_every_rounds=options.average_every_rounds)
+        plan = replace(_plan(builder, cuts, found), average_every_rounds=options.average_every_rounds)
         bound_s = _lower_bound_s(builder, cuts) if options.cuts else _lower_bound_any_cuts_s(problem, builder)
         rounding_s = bound_s * 1e-9 + 1e-8 * problem.micro_batches * (1 + len(roles.clients))  # the clock's, the slots'
         result = plan_result(plan, problem, clock, self.citation, bound_s=max(0.0, bound_s - rounding_s))
@@ -138,7 +143,7 @@ def _best_cuts(problem: Problem, builder: SplitProblemBuilder) -> Cuts:
     for cuts in _candidate_cuts(problem):
         slot_s = builder.slot_s(cuts)
         try:
-            _check_client_memory(problem, builder.roles, cuts)
+            _check_client_memory(builder, cuts)
             found = solve(builder.to_problem(cuts, slot_s), method="balanced-greedy").objective * slot_s
         except Infeasible as error:
             reason = f"with the last pair of cuts that was tried, {error} ({_roles_in_words(builder.roles)})"
@@ -176,9 +181,10 @@ def _candidate_cuts(problem: Problem) -> Iterator[Cuts]:
     return (Cuts(first, second) for first in candidates for second in candidates if first < second)
 
 
-def _check_client_memory(problem: Problem, roles: Roles, cuts: Cuts) -> None:
+def _check_client_memory(builder: SplitProblemBuilder, cuts: Cuts) -> None:
     """Raises Infeasible if a client lacks memory for its own parts."""
-    lanes = tuple(_lane(problem, client, roles.helpers[0], cuts) for client in roles.clients)
+    problem, roles = builder.problem, builder.roles
+    lanes = tuple(_lane(builder, client, roles.helpers[0], cuts) for client in roles.clients)
     plan = _plan_of_lanes(problem, lanes, ())
     clock = Clock(problem.fleet, problem.profile)
     for client in roles.clients:
@@ -187,41 +193,44 @@ def _check_client_memory(problem: Problem, roles: Roles, cuts: Cuts) -> None:
             raise Infeasible(f"client {client} lacks {missing} bytes for its first and last part")
 
 
-def _plan(problem: Problem, roles: Roles, cuts: Cuts, found: Solution) -> Plan:
+def _plan(builder: SplitProblemBuilder, cuts: Cuts, found: Solution) -> Plan:
+    problem, roles, many = builder.problem, builder.roles, builder.micro_batches
     lanes = tuple(
-        _lane(problem, client, roles.helpers[found.helper[number]], cuts) for number, client in enumerate(roles.clients)
+        _lane(builder, client, roles.helpers[found.helper[number]], cuts) for number, client in enumerate(roles.clients)
     )
-    orders = [DeviceOrder(device=client, actions=tuple(_client_actions(client, problem))) for client in roles.clients]
+    orders = [DeviceOrder(device=name, actions=tuple(_client_actions(name, many[name]))) for name in roles.clients]
     for helper, tasks in zip(roles.helpers, found.order, strict=True):
         actions = [
             _action(roles.clients[client], 1, FORWARD if way == "forward" else BACKWARD, m)
             for client, way in tasks
-            for m in range(problem.micro_batches)
+            for m in range(many[roles.clients[client]])
         ]
         if actions:
             orders.append(DeviceOrder(device=helper, actions=tuple(actions)))
     return _plan_of_lanes(problem, lanes, tuple(orders))
 
 
-def _lane(problem: Problem, client: str, helper: str, cuts: Cuts) -> Lane:
+def _lane(builder: SplitProblemBuilder, client: str, helper: str, cuts: Cuts) -> Lane:
     """The lane of a client through its helper; all forwards of parts 1 and 2 precede their backwards."""
-    units, samples, many = problem.profile.units, problem.micro_batch_samples, problem.micro_batches
+    units, samples, many = builder.problem.profile.units, builder.samples, builder.micro_batches[client]
     parts: Sequence[tuple[slice, str, int]] = (
         (slice(0, cuts.first), client, many),
         (slice(cuts.first, cuts.second), helper, many),
         (slice(cuts.second, None), client, 1),
     )
     return Lane(
-        name=client, segments=tuple(segment(units[part], [(device, samples)], kept) for part, device, kept in parts)
+        name=client,
+        segments=tuple(segment(units[part], [(device, samples)], kept) for part, device, kept in parts),
+        micro_batches=0 if many == builder.problem.micro_batches else many,
     )
 
 
-def _client_actions(client: str, problem: Problem) -> Iterator[str]:
+def _client_actions(client: str, micro_batches: int) -> Iterator[str]:
     """Actions of a client: part 1 forward, then part 3 forward and backward by micro-batch, then part 1 backward."""
     steps = [
-        [(0, FORWARD, m) for m in range(problem.micro_batches)],
-        [(2, letter, m) for m in range(problem.micro_batches) for letter in (FORWARD, BACKWARD)],
-        [(0, BACKWARD, m) for m in range(problem.micro_batches)],
+        [(0, FORWARD, m) for m in range(micro_batches)],
+        [(2, letter, m) for m in range(micro_batches) for letter in (FORWARD, BACKWARD)],
+        [(0, BACKWARD, m) for m in range(micro_batches)],
     ]
     return (_action(client, *step) for part in steps for step in part)
 
