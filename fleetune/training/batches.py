@@ -53,7 +53,8 @@ def lane_rows(plan: Plan, lane: Lane, train_samples: int, seed: int) -> np.ndarr
     if len(plan.lanes) == 1:
         return np.arange(train_samples)
     dealt = np.random.Generator(np.random.PCG64([seed, train_samples])).permutation(train_samples)
-    return dealt[_dealt(plan, train_samples) == plan.lanes.index(lane)].astype(np.int64)
+    own = _dealt(plan, train_samples) == plan.lanes.index(lane)
+    return np.asarray(dealt[own], dtype=np.int64)
 
 
 def _dealt(plan: Plan, train_samples: int) -> np.ndarray:
@@ -64,7 +65,7 @@ def _dealt(plan: Plan, train_samples: int) -> np.ndarray:
     """
     micro_batches = [plan.micro_batches_of(lane) for lane in plan.lanes]
     pattern = np.repeat(np.arange(len(plan.lanes)), np.array(micro_batches) // math.gcd(*micro_batches))
-    return np.resize(pattern, train_samples)
+    return np.asarray(np.resize(pattern, train_samples))
 
 
 class Batches:

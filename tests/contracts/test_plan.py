@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fleetune.contracts import json_io
-from fleetune.contracts.plan import (, actions_of
+from fleetune.contracts.plan import (
     Action,
     Gate,
     Lane,
@@ -15,6 +15,7 @@ from fleetune.contracts.plan import (, actions_of
     Plan,
     Segment,
     Share,
+    actions_of,
     parse_action,
 )
 from fleetune.errors import Refused
