@@ -14,7 +14,11 @@ SETTINGS = {
     "PREFECT_WORKER_QUERY_SECONDS": "1",
     "PREFECT_WORKER_PREFETCH_SECONDS": "5",
     "PREFECT_CLIENT_MAX_RETRIES": "10",  # a locked SQLite file answers 503
+    "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
 }
+"""A run of a deployment holds a lease of the deployment's one slot, renews it every 225 s, and is ended where it cannot.
+Prefect's server keeps leases in memory by default, so that its restart would end long runs minutes later.
+"""
 
 
 def client_environment(files: ServiceFiles, service: ServiceRecord, auth_string: str) -> dict[str, str]:

@@ -35,6 +35,7 @@ def _serve(listener: socket.socket, root: str, auth_string: str) -> None:
     import flows.service.failure_log  # noqa: F401  (the server finds the block by its class)
     from fleetune.store import Store
     from flows.service.form_style import put_form_in_columns
+    from flows.service.locked_database import RetriesLockedWrites
     from flows.service.state_filter import NamesOfAllStates
     from flows.service.store_pages import store_pages
 
@@ -44,9 +45,8 @@ def _serve(listener: socket.socket, root: str, auth_string: str) -> None:
     paths = {store_path(auth_string), lasting_path(ServiceFiles(store.local))}
     for path in sorted(paths):  # before the UI's "/", and the longer one before the one that it begins with
         app.router.routes.insert(0, Mount(path, app=store_pages(store)))
-    config = uvicorn.Config(
-        NamesOfAllStates(app), log_level="warning", lifespan="on", timeout_graceful_shutdown=GRACE_S
-    )
+    served = RetriesLockedWrites(NamesOfAllStates(app))
+    config = uvicorn.Config(served, log_level="warning", lifespan="on", timeout_graceful_shutdown=GRACE_S)
     uvicorn.Server(config).run(sockets=[listener])
 
 

@@ -30,23 +30,34 @@ class NamesOfAllStates:
         """Answer one request."""
         if scope["type"] != "http" or scope["path"].rstrip("/") not in LISTS:
             return await self._server(scope, receive, send)
-        parts, message = [], await receive()
-        while message["type"] == "http.request":
-            parts.append(message.get("body", b""))
-            if not message.get("more_body"):
-                break
-            message = await receive()
-        body = widened(b"".join(parts))
-        headers = [(name, value) for name, value in scope["headers"] if name != b"content-length"]
-        scope = {**scope, "headers": [*headers, (b"content-length", str(len(body)).encode())]}
-        last: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-        if message["type"] != "http.request":  # the client has gone
-            last = [message]
+        body = await read_body(receive)
+        if body is not None:
+            body = widened(body)
+            headers = [(name, value) for name, value in scope["headers"] if name != b"content-length"]
+            scope = {**scope, "headers": [*headers, (b"content-length", str(len(body)).encode())]}
+        await self._server(scope, replay(body, receive), send)
 
-        async def read() -> Message:
-            return last.pop() if last else await receive()
 
-        await self._server(scope, read, send)
+async def read_body(receive: Receive) -> bytes | None:
+    """The whole body of a request; None where the client has gone before its end."""
+    parts = []
+    while (message := await receive())["type"] == "http.request":
+        parts.append(message.get("body", b""))
+        if not message.get("more_body"):
+            return b"".join(parts)
+    return None
+
+
+def replay(body: bytes | None, receive: Receive) -> Receive:
+    """What an application reads of a request whose body was read already."""
+    last: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+    if body is None:
+        last = [{"type": "http.disconnect"}]
+
+    async def read() -> Message:
+        return last.pop() if last else await receive()
+
+    return read
 
 
 def widened(body: bytes) -> bytes:

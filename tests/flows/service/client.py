@@ -50,6 +50,12 @@ class ServiceClient:
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """One call of Prefect's API; again while it says 503 (its SQLite file is locked) or starts."""
+        request = self.request(method, path, body)
+        content = self.until(lambda: _answer(request))[0]
+        return json.loads(content) if content else None
+
+    def request(self, method: str, path: str, body: Any = None) -> urllib.request.Request:
+        """A request of Prefect's API."""
         request = urllib.request.Request(
             f"{self.record.api}{path}",
             method=method,
@@ -58,8 +64,7 @@ class ServiceClient:
         )
         if auth_string := self.files.auth_string(self.record):
             request.add_header("Authorization", "Basic " + base64.b64encode(auth_string.encode()).decode())
-        content = self.until(lambda: _answer(request))[0]
-        return json.loads(content) if content else None
+        return request
 
     def start(self, flow: str = "finetune", **parameters: Any) -> str:
         """Start a run of a deployment as its form does; the id of the flow run."""
