@@ -93,7 +93,7 @@ def _through_prefect(runner: Runner, log: CommandLog) -> None:
     from prefect.logging import get_run_logger
     from prefect.runtime import flow_run
 
-    from flows.service.flow_process import hold
+    from flows.service_files import hold
     from flows.stage_tasks import go_on_command, perform
     from flows.stops import stopped_by_hand
 

@@ -24,7 +24,7 @@ from fleetune.errors import TryAgain
 from fleetune.launching import Command, Job, ProcessLauncher
 from fleetune.store import Lock
 from flows import http_access
-from flows.service.record import ServiceFiles, ServiceRecord
+from flows.service_files import ServiceFiles, ServiceRecord
 
 HOST = "127.0.0.1"
 API_URL = "PREFECT_API_URL"

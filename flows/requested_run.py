@@ -10,7 +10,7 @@ from coolname import data as coolname_data
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.objects import State
+from prefect.client.schemas.objects import FlowRun, State
 from prefect.exceptions import TerminationSignal
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
@@ -27,7 +27,6 @@ from flows.preflight import predict_run
 from flows.promotion import same_as_last
 from flows.run_log import RunLog
 from flows.runner import Runner
-from flows.service.schedules import late_s
 from flows.stage_tasks import failed_state, perform
 from flows.stops import is_down, stopped_by_down
 from stages.catalog import STAGES
@@ -36,6 +35,8 @@ FOLLOWERS = frozenset(spec.name for spec in STAGES if spec.follows)
 """Stages whose progress is that of the stage they follow."""
 NAME_OF_FORM = re.compile(r"[A-Z][a-z]+-[A-Z][A-Za-z' -]*")
 """Names that the form of the UI makes up, such as `Practical-Tang`."""
+LATE_S = 600.0
+"""A scheduled run that starts later than this after its time is dropped: the machine or the service was off."""
 CONFIGURE = "configure"
 """The first task of a run. The UI draws the tasks of a run only if it has one when its page is opened."""
 
@@ -126,6 +127,14 @@ def _skipped(request: RunRequest, root: str) -> State[Any] | None:
         return None
     message = f"its time was {late / 60:.0f} min ago: the machine was off; wait for its next time, or start it now"
     return Cancelled(name="Skipped", message=and_next(message, _command(request, root)))
+
+
+def late_s(run: FlowRun, now: datetime.datetime) -> float:
+    """Seconds by which a run that a schedule made begins too late; 0 for one in time and for one that is retried."""
+    if not run.auto_scheduled or run.expected_start_time is None or run.run_count > 1:
+        return 0.0
+    late = (now - run.expected_start_time).total_seconds()
+    return late if late > LATE_S else 0.0
 
 
 def _nothing_new(store: Store, request: RunRequest, planned: RunRecord) -> State[Any] | None:

@@ -11,7 +11,7 @@ from prefect.states import Cancelled
 
 from fleetune.store import Store
 from flows.next_step import and_next
-from flows.service.record import ServiceFiles
+from flows.service_files import ServiceFiles
 
 
 def is_down(root: str) -> bool:

@@ -17,7 +17,7 @@ from benchmarks.pipeline.commands import COMMAND
 from benchmarks.report import Figure, median_and_spread
 from fleetune.contracts.record import record
 from fleetune.store import RunRecord, Store
-from flows.service.record import ServiceFiles
+from flows.service_files import ServiceFiles
 
 OVERHEAD_S, REUSED_S, REFUSED_S = 1.0, 5.0, 3.0
 RUN = {"base": "asteroid-b", "model": "vit-tiny", "data": "digits", "until": "plan"}

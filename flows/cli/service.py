@@ -27,7 +27,7 @@ def up(options: CommonOptions, port: Port = None, password: Password = None, dat
     """Start Prefect's server with its UI, a worker, and the deployments of this store; nothing if they run."""
     from fleetune.contracts import json_io
     from flows.service import control
-    from flows.service.record import ServiceFiles, store_path
+    from flows.service_files import ServiceFiles, store_path
 
     local = options.folder()
     out = options.console()

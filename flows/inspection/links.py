@@ -7,7 +7,7 @@ from fleetune.contracts.record import record
 from fleetune.store import Store
 from flows.inspection.page import code, link
 from flows.prefect_server import API_URL
-from flows.service.record import ServiceFiles, lasting_path
+from flows.service_files import ServiceFiles, lasting_path
 
 
 @record

@@ -17,7 +17,7 @@ from fleetune.launching import Command, ProcessLauncher
 from fleetune.launching.process import child_command, inherited_environment
 from flows.service.environment import client_environment
 from flows.service.keeper import DATABASE, follow_registration
-from flows.service.record import ServiceFiles, ServiceRecord
+from flows.service_files import ServiceFiles, ServiceRecord
 
 END_S, ASK_S = 75.0, 0.1
 PORT = 4200
@@ -44,7 +44,7 @@ def up(local: Path, root: str, options: ServiceOptions, tell: Callable[[str], No
     """
     files = ServiceFiles(local)
     if (running := files.running()) is not None:
-        refuse_changes(running, options)
+        refuse_changes(files, running, options)
         _register_again(files, running, tell)
         return running
     if files.starting():
@@ -73,7 +73,7 @@ def up(local: Path, root: str, options: ServiceOptions, tell: Callable[[str], No
     return service
 
 
-def refuse_changes(running: ServiceRecord, options: ServiceOptions) -> None:
+def refuse_changes(files: ServiceFiles, running: ServiceRecord, options: ServiceOptions) -> None:
     """Refused when `up` asks for settings that the running service does not have; they count from its next start on."""
     first = "to change it: fleetune down, then fleetune up"
     if options.port is not None and options.port != urlsplit(running.address).port:
@@ -81,6 +81,8 @@ def refuse_changes(running: ServiceRecord, options: ServiceOptions) -> None:
     if options.password is not None and options.password != running.authenticated:
         has = "with" if running.authenticated else "without"
         raise Refused(f"--{'' if options.password else 'no-'}password: the service runs already, {has} one; {first}")
+    if options.database is not None and files.mark(options.database) != running.database:
+        raise Refused(f"--database: the service runs already, with another database; {first}")
 
 
 def _register_again(files: ServiceFiles, running: ServiceRecord, tell: Callable[[str], None]) -> None:

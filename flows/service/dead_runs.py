@@ -24,7 +24,7 @@ from fleetune.store import Store
 from fleetune.store.lock import is_held
 from flows.next_step import again, and_next, command
 from flows.service.flow_process import ORPHAN_S
-from flows.service.record import ServiceFiles
+from flows.service_files import ServiceFiles
 
 LIVE = (StateType.RUNNING, StateType.PENDING, StateType.CANCELLING)
 PAGE = 200
@@ -41,12 +41,22 @@ def end_dead_runs(client: SyncPrefectClient, store: Store, worker_lives: bool) -
     """
     if not worker_lives:
         _wait_for_orphans(client, store)
-    dead = [run for run in _read(client, LIVE) if not _lives(run, store, worker_lives)]
-    for run in dead:
+    dead = []
+    for run in _read(client, LIVE):
+        if _lives(run, store, worker_lives) or _has_changed(client, run):
+            continue
         words = again(client.read_flow(run.flow_id).name, run.parameters)
         client.set_flow_run_state(run.id, _gone(and_next(GONE, command(store.root, words))), force=True)
+        dead.append(run.name)
     _end_stages_of_ended_runs(client)
-    return [run.name for run in dead]
+    return dead
+
+
+def _has_changed(client: SyncPrefectClient, run: FlowRun) -> bool:
+    """True for a run whose state is another one than when it was read: a process reports its end, or that it begins,
+    before it releases its lock, or after it has taken it. Call it after a look at the lock."""
+    now = client.read_flow_run(run.id).state
+    return now is None or run.state is None or now.id != run.state.id
 
 
 def _wait_for_orphans(client: SyncPrefectClient, store: Store) -> None:

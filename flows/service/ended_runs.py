@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 
 from fleetune.store.lock import is_held
-from flows.service.record import ServiceFiles
 from flows.service.server_api import ERRORS, ServerApi
+from flows.service_files import ServiceFiles
 
 SETTLE_S = 5.0
 """Seconds that an ended process's own last report, and its worker's, may take to arrive."""

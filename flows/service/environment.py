@@ -4,7 +4,7 @@ import os
 from urllib.parse import urlsplit
 
 from flows.prefect_server import CLIENT_SECRET, QUIET
-from flows.service.record import ServiceFiles, ServiceRecord
+from flows.service_files import ServiceFiles, ServiceRecord
 from flows.store_root import ROOT_VARIABLE
 
 SETTINGS = {
@@ -16,9 +16,8 @@ SETTINGS = {
     "PREFECT_CLIENT_MAX_RETRIES": "10",  # a locked SQLite file answers 503
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
 }
-"""A run of a deployment holds a lease of the deployment's one slot, renews it every 225 s, and is ended where it cannot.
-Prefect's server keeps leases in memory by default, so that its restart would end long runs minutes later.
-"""
+"""A run holds a lease of its deployment's one slot, renews it every 225 s, and is ended where it cannot. By default
+Prefect's server keeps leases in memory, so that its restart would end long runs minutes later."""
 
 
 def client_environment(files: ServiceFiles, service: ServiceRecord, auth_string: str) -> dict[str, str]:

@@ -10,14 +10,19 @@ import signal
 import threading
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 from uuid import UUID
 
+import psutil
+
 from fleetune.launching.child import die_with
-from fleetune.store import Lock
-from flows.service.record import ServiceFiles
+from flows.prefect_server import API_URL, answers
+from flows.service_files import hold
 
 ORPHAN_S, LOOK_S = 28.0, 0.5
-"""Longest life of a flow run after its worker, whose server may be gone too; and seconds between two looks."""
+"""Longest life of a flow run after its worker; and seconds between two looks."""
+ALONE_S = 3.0
+"""Its life after its last stage has ended, where the server is gone too, to which it would report."""
 
 
 def main() -> None:
@@ -34,25 +39,24 @@ def main() -> None:
         lock.release()
 
 
-def hold(local: Path, flow_run: str) -> Lock:
-    """Take the lock of a flow run of the store whose local folder is `local`.
-
-    It waits for another process of the same flow run, which Resume or Retry can follow before it has ended.
-    """
-    return Lock(ServiceFiles(local).flow_run_lock(flow_run), _sleep).__enter__()
-
-
-def _sleep(seconds: float) -> bool:
-    time.sleep(seconds)
-    return False
-
-
 def _end_after(worker: int) -> None:
-    """Kill this process when it has not ended within ORPHAN_S of its worker; its stages die with it."""
+    """Kill this process when it has not ended within ORPHAN_S of its worker; its stages die with it.
+
+    Without a server and without stages it has nothing left to do: the next `up` says of it that it has crashed.
+    """
     while os.getppid() == worker:
         time.sleep(LOOK_S)
-    time.sleep(ORPHAN_S)
+    orphaned_s = busy_s = time.monotonic()
+    while time.monotonic() - orphaned_s < ORPHAN_S and time.monotonic() - busy_s < ALONE_S:
+        if _is_busy():
+            busy_s = time.monotonic()
+        time.sleep(LOOK_S)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _is_busy() -> bool:
+    """True while stages of this process run, or a server answers it."""
+    return bool(psutil.Process().children()) or answers(urlsplit(os.environ[API_URL]).port or 0)
 
 
 def _run(flow_run_id: UUID) -> None:

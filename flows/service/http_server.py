@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from flows.prefect_server import CLIENT_SECRET, HOST, SECRET
-from flows.service.record import ServiceFiles, lasting_path, store_path
+from flows.service_files import ServiceFiles, lasting_path, store_path
 
 GRACE_S = 3
 STATIC = "PREFECT_UI_STATIC_DIRECTORY"

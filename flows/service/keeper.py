@@ -7,6 +7,7 @@ command that started it what happens; the last is `ready`, or `refused REASON`.
 import datetime
 import errno
 import os
+import pwd
 import signal
 import socket
 import sys
@@ -24,8 +25,8 @@ from flows.service.end_messages import EndMessages
 from flows.service.ended_runs import EndedRuns
 from flows.service.environment import client_environment
 from flows.service.flow_process import ORPHAN_S
-from flows.service.record import ServiceFiles, ServiceRecord, other_people
 from flows.service.server_api import ServerApi
+from flows.service_files import ServiceFiles, ServiceRecord
 
 POOL = "fleetune"
 DATABASE = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
@@ -36,6 +37,9 @@ MOST_PAUSE_S = 60.0
 """Longest pause before a child that keeps ending is started again."""
 MOST_LOG_BYTES = 10_000_000
 """A longer log of a child is set aside when the child starts."""
+FIRST_USER_ID = 1000
+"""Smallest user id of people on Linux; smaller ones belong to the system's services."""
+NO_SHELL = ("nologin", "false", "sync", "halt", "shutdown")
 
 
 class Keeper:
@@ -92,6 +96,7 @@ class Keeper:
             started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             authenticated=bool(self._auth),
             version=version_of("fleetune"),
+            database=self._files.mark(os.environ.get(DATABASE, "")),
         )
 
     def _launch(self, name: str, module: str, *arguments: str, first_line: str = "") -> Job:
@@ -183,6 +188,17 @@ def reserve(port: int) -> socket.socket:
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     return reserved
+
+
+def other_people(own: int) -> list[str]:
+    """Names of other accounts of this machine that people log in with."""
+    return [
+        entry.pw_name
+        for entry in pwd.getpwall()
+        if entry.pw_uid >= FIRST_USER_ID
+        and entry.pw_uid not in (own, 65534)
+        and Path(entry.pw_shell).name not in NO_SHELL
+    ]
 
 
 def follow_registration(job: Job, tell: Callable[[str], None]) -> None:

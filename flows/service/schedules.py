@@ -7,7 +7,6 @@ from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import DeploymentScheduleCreate
-from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.schedules import SCHEDULE_TYPES, CronSchedule, IntervalSchedule
 
 from fleetune.contracts import json_io
@@ -19,8 +18,6 @@ from stages.catalog import PLAN
 
 OWN = "run-file-"
 """Slugs of schedules that come from run files begin like this; those of the UI have none."""
-LATE_S = 600.0
-"""A scheduled run that starts later than this after its time is dropped: the machine or the service was off."""
 
 
 @record
@@ -92,14 +89,6 @@ def describe(schedule: Schedule) -> str:
     if schedule.cron is not None:
         return f"at {schedule.cron} ({schedule.timezone or 'UTC'}){off}"
     return f"every {schedule.every_s:g} s{off}"
-
-
-def late_s(run: FlowRun, now: datetime.datetime) -> float:
-    """Seconds by which a run that a schedule made begins too late; 0 for one in time and for one that is retried."""
-    if not run.auto_scheduled or run.expected_start_time is None or run.run_count > 1:
-        return 0.0
-    late = (now - run.expected_start_time).total_seconds()
-    return late if late > LATE_S else 0.0
 
 
 def _of_prefect(one: FileSchedule) -> DeploymentScheduleCreate:

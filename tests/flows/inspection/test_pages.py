@@ -21,7 +21,7 @@ from flows.inspection.links import StoreLinks, links_of
 from flows.inspection.overview import overview
 from flows.inspection.page import MOST_PAGE_BYTES, Page, plain
 from flows.inspection.publication import base_of, key_of
-from flows.service.record import ServiceFiles, ServiceRecord, store_path
+from flows.service_files import ServiceFiles, ServiceRecord, store_path
 from tests.drawing.contents import content
 from tests.flows.inspection.runs import config, failed, kept
 

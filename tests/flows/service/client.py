@@ -13,7 +13,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from flows.service.record import ServiceFiles, ServiceRecord
+from flows.service_files import ServiceFiles, ServiceRecord
 
 LIMIT_S, ASK_S = 300.0, 0.2
 """Longest wait, for a machine that does much else; and seconds between two looks."""

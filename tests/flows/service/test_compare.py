@@ -7,7 +7,7 @@ import pytest
 
 from fleetune.store import Store
 from flows.comparison import archive
-from flows.service.record import store_path
+from flows.service_files import store_path
 from tests.flows.service.client import ServiceClient
 
 pytestmark = pytest.mark.slow

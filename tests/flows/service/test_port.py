@@ -1,6 +1,9 @@
 """The port of a service: nobody else has it, not even another service of the same user."""
 
 import socket
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,7 +11,7 @@ from fleetune.errors import Refused
 from flows.prefect_server import HOST
 from flows.service import control
 from flows.service.keeper import reserve
-from flows.service.record import ServiceRecord
+from flows.service_files import ServiceFiles, ServiceRecord
 from tests.flows.service.client import ServiceClient
 
 RUNNING = ServiceRecord(
@@ -35,11 +38,27 @@ def test_two_services_have_no_port_together() -> None:
         """A connection that has just ended holds nothing."""
 
 
-def test_settings_of_a_running_service_are_not_ignored() -> None:
-    """`up` with another port or password than the running service has says so, and how to change it."""
+def test_settings_of_a_running_service_are_not_ignored(tmp_path: Path) -> None:
+    """`up` with another port, password or database than the running service has says so, and how to change it; no
+    password of a database is told.
+    """
+    files = ServiceFiles(tmp_path)
+    files.folder.mkdir(parents=True)
+    url = "postgresql+asyncpg://ann:hush@db/prefect"
+    on_postgres = replace(RUNNING, database=files.mark(url))
+
+    def refusal(running: ServiceRecord = RUNNING, **asked: Any) -> str:
+        with pytest.raises(
+            Refused, match=r".* runs already.*; to change it: fleetune down, then fleetune up"
+        ) as refused:
+            control.refuse_changes(files, running, control.ServiceOptions(**asked))
+        return str(refused.value)
+
     for same in (control.ServiceOptions(), control.ServiceOptions(port=4950, password=False)):
-        control.refuse_changes(RUNNING, same)
-    with pytest.raises(Refused, match=r"--port 4951: .* runs already, on http://127.0.0.1:4950; .* fleetune down"):
-        control.refuse_changes(RUNNING, control.ServiceOptions(port=4951))
-    with pytest.raises(Refused, match=r"--password: .* runs already, without one; .* fleetune down"):
-        control.refuse_changes(RUNNING, control.ServiceOptions(password=True))
+        control.refuse_changes(files, RUNNING, same)
+        control.refuse_changes(files, on_postgres, replace(same, database=url))
+    assert refusal(port=4951).startswith("--port 4951: ") and "http://127.0.0.1:4950" in refusal(port=4951)
+    assert refusal(password=True).startswith("--password: ") and "without one" in refusal(password=True)
+    for told in (refusal(database=url), refusal(on_postgres, database="sqlite+aiosqlite:////srv/x.db")):
+        assert told.startswith("--database: ") and "another database" in told
+        assert "hush" not in told + on_postgres.database

@@ -5,8 +5,9 @@ releases the lock even when the machine has lost its power.
 """
 
 import hashlib
-import pwd
+import hmac
 import secrets
+import time
 from pathlib import Path
 
 from fleetune.contracts import json_io
@@ -17,9 +18,6 @@ from fleetune.store import Lock
 from fleetune.store.lock import is_held
 
 HOME, FOLDER = "prefect", "service"
-FIRST_USER_ID = 1000
-"""Smallest user id of people on Linux; smaller ones belong to the system's services."""
-NO_SHELL = ("nologin", "false", "sync", "halt", "shutdown")
 
 
 @record
@@ -36,6 +34,8 @@ class ServiceRecord:
     authenticated: bool
     """The server asks for the password in the file `secret`."""
     version: str
+    database: str = ""
+    """Mark of the database's URL, see ServiceFiles.mark; empty for the SQLite file in the store."""
 
     @property
     def api(self) -> str:
@@ -89,6 +89,10 @@ class ServiceFiles:
         """Prefect's auth string of a running service; empty when it asks for none."""
         return f"fleetune:{self.secret()}" if service.authenticated else ""
 
+    def mark(self, url: str) -> str:
+        """A mark by which a database's URL is known again and which tells nothing of its password; empty for none."""
+        return hmac.new(self.secret().encode(), url.encode(), hashlib.sha256).hexdigest()[:32] if url else ""
+
     @property
     def going_down(self) -> Path:
         """A mark that `fleetune down` makes before it ends the service, by which runs know who ends them."""
@@ -111,12 +115,14 @@ def store_path(auth_string: str) -> str:
     return f"/store/{hashlib.sha256(f'store:{auth_string}'.encode()).hexdigest()[:32]}"
 
 
-def other_people(own: int) -> list[str]:
-    """Names of other accounts of this machine that people log in with."""
-    return [
-        entry.pw_name
-        for entry in pwd.getpwall()
-        if entry.pw_uid >= FIRST_USER_ID
-        and entry.pw_uid not in (own, 65534)
-        and Path(entry.pw_shell).name not in NO_SHELL
-    ]
+def hold(local: Path, flow_run: str) -> Lock:
+    """Take the lock of a flow run of the store whose local folder is `local`.
+
+    It waits for another process of the same flow run, which Resume or Retry can follow before it has ended.
+    """
+    return Lock(ServiceFiles(local).flow_run_lock(flow_run), _sleep).__enter__()
+
+
+def _sleep(seconds: float) -> bool:
+    time.sleep(seconds)
+    return False
