@@ -16,6 +16,7 @@ from stages.entry_point import StageContext, main
 def profile(context: StageContext) -> None:
     """Measure every unit of the prepared model on every device that no earlier run has measured."""
     config, task = context.task.config, context.task
+    asked = json_io.load(ProfileRequest, config.get("profile", {}), "profile")
     fleet = json_io.read(Fleet, context.input("fleet") / "fleet.json")
     with open_sites(FleetPlacement.from_fleet(fleet), context.channel.note) as sites:
         profile_fleet(
@@ -33,7 +34,8 @@ def profile(context: StageContext) -> None:
                 sites=sites,
                 progress=context.channel.progress,
                 note=context.channel.note,
-                scores=json_io.load(ProfileRequest, config.get("profile", {}), "profile").scores,
+                scores=asked.scores,
+                codecs=asked.codecs,
                 cache=MeasurementCache(Path(task.cache), task.run, anew=task.anew) if task.cache else None,
             )
         )

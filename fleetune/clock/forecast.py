@@ -90,9 +90,7 @@ class Clock:
         """Lower any plan to a task graph."""
         for name in plan.devices:
             self.fleet.device(name)
-        names = [name for lane in plan.lanes for segment in lane.segments for name in segment.units]
-        units = {name: self.profile.units[self._position(name)] for name in names}
-        return PlanLowering(plan, self.fleet, units, self._costs(plan)).lower()
+        return PlanLowering(plan, self.fleet, self.profile, self._costs(plan)).lower()
 
     def round_s(self, plan: Plan) -> float:
         """Return the seconds of one round; cheaper than `forecast`, for comparing many plans."""

@@ -7,12 +7,12 @@ shared links, and a collector.
 from collections import Counter, defaultdict
 from typing import NamedTuple
 
+from fleetune.clock.coding import Coding
 from fleetune.clock.costs import lost_s_per_byte, nanoseconds
 from fleetune.clock.event_simulation import Task, TaskGraph, Transfer
 from fleetune.contracts.fleet import Fleet
-from fleetune.contracts.link_codecs import wire_bytes
 from fleetune.contracts.plan import BACKWARD, FORWARD, UPDATE, Action, LinkUse, Plan
-from fleetune.contracts.profile import Unit
+from fleetune.contracts.profile import Profile
 from fleetune.program import Step, lower, steps
 
 _NEUTRAL = LinkUse(source="any", target="other")
@@ -54,6 +54,8 @@ class TransferInfo(NamedTuple):
     letter: str
     micro_batch: int
     bytes: int
+    coding_s: float = 0.0
+    """Processor seconds that its codec takes at both ends."""
 
 
 class LoweredPlan(NamedTuple):
@@ -69,12 +71,15 @@ class LoweredPlan(NamedTuple):
 class PlanLowering:
     """Builds the task graph of one plan from the steps of its devices.
 
-    `costs` are compute seconds, without the CPU cost of transfers. Refused: an order with foreign or repeated actions.
+    `costs` are compute seconds, without the CPU cost of transfers and codecs. Refused: an order with foreign or
+    repeated actions.
     """
 
-    def __init__(self, plan: Plan, fleet: Fleet, units: dict[str, Unit], costs: dict[PassKey, PassTimes]):
-        self.plan, self.units, self.costs = plan, units, costs
-        self.program = lower(plan, trainable={name for name, unit in units.items() if unit.trainable_bytes})
+    def __init__(self, plan: Plan, fleet: Fleet, profile: Profile, costs: dict[PassKey, PassTimes]):
+        self.plan, self.costs = plan, costs
+        self.units = {unit.name: unit for unit in profile.units}
+        self.coding = Coding(profile)
+        self.program = lower(plan, trainable={name for name, unit in self.units.items() if unit.trainable_bytes})
         self.uses = {(use.source, use.target): use for use in plan.links}
         self.links = {(link.source, link.target): link for link in fleet.links}
         self.lost_s_per_byte = {name: lost_s_per_byte(fleet.device(name)) for name in plan.devices}
@@ -84,6 +89,7 @@ class PlanLowering:
         self.sends: defaultdict[TaskKey, list[int]] = defaultdict(list)
         self.feeds: defaultdict[int, list[TaskKey]] = defaultdict(list)
         self.moved_bytes: Counter[TaskKey] = Counter()
+        self.coding_s: defaultdict[TaskKey, float] = defaultdict(float)
         self.orders: dict[str, list[TaskKey]] = {}
 
     def lower(self) -> LoweredPlan:
@@ -121,13 +127,16 @@ class PlanLowering:
     def _add_cut_transfer(self, sender: TaskKey, receiver: TaskKey, step: Step) -> None:
         lane, segment, source, letter, micro_batch = sender
         last = self.units[self.plan.lanes[lane].segments[min(segment, receiver.segment)].units[-1]]
-        dense = last.output_bytes if letter == FORWARD else last.gradient_bytes
         use = self._use_of(source, receiver.device)
-        size = wire_bytes(dense, step.end - step.first, use.codec_of(letter), use.ratio)
+        size = self.coding.message_bytes(last, letter, step.end - step.first, use)
         self.sends[sender].append(len(self.infos))
         self.feeds[len(self.infos)].append(receiver)
-        self.infos.append(TransferInfo(source, receiver.device, lane, segment, letter, micro_batch, size))
+        coded = self.coding.seconds(last, letter, step.end - step.first, use)
+        both_s = coded.sender_s + coded.receiver_s
+        self.infos.append(TransferInfo(source, receiver.device, lane, segment, letter, micro_batch, size, both_s))
         self.moved_bytes.update({sender: size, receiver: size})
+        self.coding_s[sender] += coded.sender_s
+        self.coding_s[receiver] += coded.receiver_s
 
     def _add_updates(self) -> tuple[int, ...]:
         """Add a collector's parameters, which all forwards of a seat wait for, and the gradients that return after its
@@ -159,7 +168,8 @@ class PlanLowering:
         seconds = cost.forward_s if letter == FORWARD else cost.backward_s
         first, end = self.plan.lanes[at].segments[index].span(device)
         per_sample = self.moved_bytes[key] / (end - first)  # bit-identical to `Clock.pipeline`
-        return nanoseconds(seconds + self.lost_s_per_byte[device] * (end - first) * per_sample)
+        moving_s = self.lost_s_per_byte[device] * (end - first) * per_sample
+        return nanoseconds(seconds + moving_s + self.coding_s[key])
 
     def _transfer(self, k: int, info: TransferInfo, place: dict[TaskKey, int]) -> Transfer:
         link, use = self.links[info.source, info.target], self._use_of(info.source, info.target)

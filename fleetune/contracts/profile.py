@@ -4,7 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fleetune.contracts.record import distinct, finite, not_negative, positive, record
+from fleetune.contracts.link_codecs import CODECS, ELEMENT_BYTES
+from fleetune.contracts.record import distinct, finite, not_negative, one_of, positive, record
 from fleetune.errors import Refused
 
 
@@ -31,6 +32,9 @@ class Unit:
     """False if the tensors after this unit cannot be split by samples: the next unit must stay with this one."""
     tied: tuple[str, ...] = ()
     """Names of parameters shared with other units; their holders sum the gradients every round."""
+    coded_elements: Annotated[tuple[int, ...] | None, Field(exclude_if=lambda value: value is None)] = None
+    """[value] Elements per sample of what a codec may change at a cut after this unit; masks, positions and what all
+    samples share are not among it. None: unknown, all that crosses counts as one value."""
 
     def __post_init__(self) -> None:
         not_negative(
@@ -43,10 +47,29 @@ class Unit:
             gradient_bytes=self.gradient_bytes,
             flops=self.flops,
         )
+        for elements in self.coded_elements or ():
+            positive(f"unit {self.name}", coded_elements=elements)
         if self.trainable_bytes > self.param_bytes:
             raise Refused(
                 f"unit {self.name}: trainable_bytes {self.trainable_bytes} exceed param_bytes {self.param_bytes}"
             )
+
+
+@record
+class CodecTime:
+    """Seconds that a device takes to encode and decode tensors in one codec, per byte of the dense tensor."""
+
+    codec: str
+    ratio: float = 1.0
+    """Compression ratio of a codec that leaves elements out."""
+    encode_s_per_byte: float
+    decode_s_per_byte: float
+
+    def __post_init__(self) -> None:
+        owner = f"codec {self.codec}"
+        one_of(owner, "codec", self.codec, CODECS)
+        positive(owner, ratio=self.ratio)
+        not_negative(owner, encode_s_per_byte=self.encode_s_per_byte, decode_s_per_byte=self.decode_s_per_byte)
 
 
 @record
@@ -68,6 +91,8 @@ class DeviceTimes:
     """True if computed from FLOPs and the device's stated speed instead of measured."""
     profiling_s: Annotated[float | None, Field(exclude_if=lambda value: value is None)] = None
     """Duration of the measurement: wall time, or CPU time divided by cores on an emulated device; None if simulated."""
+    codecs: Annotated[tuple[CodecTime, ...], Field(exclude_if=lambda value: not value)] = ()
+    """Codecs that leave elements out stand here once per measured ratio. Empty unless the run compresses links."""
 
     def __post_init__(self) -> None:
         not_negative(f"times of {self.device}", runtime_bytes=self.runtime_bytes, profiling_s=self.profiling_s or 0.0)
@@ -83,6 +108,25 @@ class DeviceTimes:
                 )
             for ratio in ratios:
                 positive(f"times of {self.device}", **{name: ratio})
+
+    def codec_time(self, codec: str, ratio: float = 1.0) -> CodecTime:
+        """Return the time of a codec; between measured ratios it is linear in the share of kept elements.
+
+        Codecs that were not measured, and `dense`, take no time.
+        """
+        known = sorted((time for time in self.codecs if time.codec == codec), key=lambda time: time.ratio)
+        if not known:
+            return CodecTime(codec=codec, ratio=ratio, encode_s_per_byte=0.0, decode_s_per_byte=0.0)
+        low, high = known[0], known[-1]
+        part = 0.0
+        if low.ratio < high.ratio:
+            part = min(1.0, max(0.0, (1 / low.ratio - 1 / ratio) / (1 / low.ratio - 1 / high.ratio)))
+        return CodecTime(
+            codec=codec,
+            ratio=ratio,
+            encode_s_per_byte=low.encode_s_per_byte + part * (high.encode_s_per_byte - low.encode_s_per_byte),
+            decode_s_per_byte=low.decode_s_per_byte + part * (high.decode_s_per_byte - low.decode_s_per_byte),
+        )
 
     def median_factors(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """[unit] factors that turn the minimum forward and backward times into median times."""
@@ -139,6 +183,8 @@ class Profile:
     optimizer_bytes_per_param_byte: float = 2.0
     subnets: Annotated[tuple[Subnet, ...], Field(exclude_if=lambda value: not value)] = ()
     """Heads with their scores, block by block; empty unless the run asks for scores."""
+    element_bytes: Annotated[int, Field(exclude_if=lambda value: value == ELEMENT_BYTES)] = ELEMENT_BYTES
+    """Size of an element that a codec may change: 8 in a model of float64."""
 
     def __post_init__(self) -> None:
         if not self.units:
@@ -148,7 +194,7 @@ class Profile:
         not_negative("profile", optimizer_bytes_per_param_byte=self.optimizer_bytes_per_param_byte)
         if not self.batch_sizes or list(self.batch_sizes) != sorted(set(self.batch_sizes)):
             raise Refused(f"profile: batch_sizes must ascend without repeats (got {list(self.batch_sizes)})")
-        positive("profile", first_batch_size=self.batch_sizes[0])
+        positive("profile", first_batch_size=self.batch_sizes[0], element_bytes=self.element_bytes)
         self._validate_subnets()
         shape = (len(self.units), len(self.batch_sizes))
         for times in self.times:

@@ -1,7 +1,7 @@
 """The config of a run: model, data, training, strategy and stages. Unknown keys are refused by name."""
 
 import re
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -209,6 +209,8 @@ STRATEGIES = ("asteroid", "d2ft", "dp", "fusionllm", "lola-deft", "pp", "single"
 """Names of the strategies of `fleetune.planning`, whose import takes most of a second."""
 LOCAL_STRATEGIES = ("split-learning", "lola-deft")
 """Strategies whose lanes have data of their own."""
+COMPRESSION_OPTIONS = ("compression", "compression_ratio")
+"""Options of any strategy that ask for compressed links; null: none."""
 
 
 @record
@@ -217,6 +219,11 @@ class StrategyRequest:
 
     name: str = "asteroid"
     options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def compresses(self) -> bool:
+        """True if the options ask for compressed links."""
+        return any(self.options.get(name) is not None for name in COMPRESSION_OPTIONS)
 
 
 @record
@@ -238,6 +245,8 @@ class ProfileRequest:
 
     scores: bool = False
     """True to score every attention head on the first round's micro-batches, which D2FT needs. Transformers only."""
+    codecs: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """True to time every link codec on every device. A strategy whose options ask for compression sets it."""
 
 
 @record
@@ -301,6 +310,8 @@ class RunConfig:
         check_name("run", self.name)
         not_negative("run", seed=self.seed)
         self._check_local_data()
+        if self.strategy.compresses and not self.profile.codecs:
+            object.__setattr__(self, "profile", replace(self.profile, codecs=True))
         if self.promote is None:
             return
         one_of(f"promote: for {self.model.task}", "score", self.promote.score, SCORES[self.model.task])

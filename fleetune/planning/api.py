@@ -7,11 +7,13 @@ from typing import Any
 
 from fleetune.checks import validate
 from fleetune.contracts import json_io
+from fleetune.contracts.link_codecs import ROTATED
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.record import one_of
 from fleetune.contracts.run_config import StrategyRequest
 from fleetune.errors import Refused
 from fleetune.planning import papers
+from fleetune.planning.compression import AUTO
 from fleetune.planning.strategies.asteroid import Asteroid
 from fleetune.planning.strategies.d2ft import D2FT
 from fleetune.planning.strategies.dp import DataParallel
@@ -89,6 +91,8 @@ def citations(request: StrategyRequest) -> tuple[str, ...]:
         texts.append(papers.BY_METHOD.get(kind, {}).get(getattr(options, option), ""))
     if getattr(options, "compression_ratio", None) is not None:
         texts.append(papers.FUSIONLLM)
+    if getattr(options, "compression", None) in (AUTO, *ROTATED):
+        texts.append(papers.TAH_QUANT)
     return tuple(dict.fromkeys(entry for text in texts for entry in text.split("\n\n") if entry))
 
 

@@ -18,6 +18,13 @@ FUSIONLLM = """@article{tang2024fusionllm,
   year = {2024}
 }"""
 
+TAH_QUANT = """@article{he2025tahquant,
+  title = {{TAH-QUANT}: Effective Activation Quantization in Pipeline Parallelism over Slow Network},
+  author = {He, Guangxin and Cao, Yuan and He, Yutong and Bai, Tianyi and Chen, Kai and Yuan, Kun and Yuan, Binhang},
+  journal = {arXiv preprint arXiv:2506.01352},
+  year = {2025}
+}"""
+
 LOLA_DEFT = """@article{wu2025deft,
   title = {Resource Management for Low-latency Cooperative Fine-tuning of Foundation Models at the Network Edge},
   author = {Wu, Hai and Chen, Xu and Huang, Kaibin},

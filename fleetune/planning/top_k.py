@@ -50,13 +50,17 @@ def with_top_k(plan: Plan, clock: Clock, ratio: float | None) -> Plan:
         for (source, target), found in zip(dense_s, ratios.tolist(), strict=True)
         if found > 1
     }
-    _, thin_bytes = _link_loads(replace(plan, links=tuple({**uses, **thinned}.values())), clock)
-    uses |= {pair: use for pair, use in thinned.items() if thin_bytes[pair] < dense_bytes[pair]}
+    thin_s, thin_bytes = _link_loads(replace(plan, links=tuple({**uses, **thinned}.values())), clock)
+    uses |= {
+        pair: use
+        for pair, use in thinned.items()
+        if thin_bytes[pair] < dense_bytes[pair] and thin_s[pair] < dense_s[pair]
+    }
     return replace(plan, links=tuple(uses.values())) if uses else plan
 
 
 def _link_loads(plan: Plan, clock: Clock) -> tuple[Mapping[tuple[str, str], float], Mapping[tuple[str, str], int]]:
-    """Dense seconds and bytes per micro-batch, forward and backward, of every directed link that carries any."""
+    """Seconds, coding included, and bytes per micro-batch, forward and backward, of every link that carries any."""
     shares = {(use.source, use.target): use.share for use in plan.links}
     seconds: dict[tuple[str, str], float] = {}
     sizes: dict[tuple[str, str], int] = {}
@@ -65,7 +69,7 @@ def _link_loads(plan: Plan, clock: Clock) -> tuple[Mapping[tuple[str, str], floa
             pair = (transfer.source, transfer.target)
             link = clock.fleet.link(*pair)
             sending_s = transfer.bytes / (link.bytes_per_s * shares.get(pair, 1.0))
-            seconds[pair] = seconds.get(pair, 0.0) + link.latency_s + sending_s
+            seconds[pair] = seconds.get(pair, 0.0) + link.latency_s + sending_s + transfer.coding_s
             sizes[pair] = sizes.get(pair, 0) + transfer.bytes
     place = {device: number for number, device in enumerate(plan.devices)}
     ordered = sorted(seconds, key=lambda pair: (min(place[pair[0]], place[pair[1]]), place[pair[0]], place[pair[1]]))

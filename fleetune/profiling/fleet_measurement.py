@@ -15,9 +15,9 @@ from fleetune.profiling.messages import DeviceMeasurement, parse_measurement
 from fleetune.profiling.task import MeasureTask, ProfilingTask
 
 PASSES = 5
-FIELDS_WITHOUT_EFFECT = ("device", "model_folder", "data_folder", "memory_bytes")
+FIELDS_WITHOUT_EFFECT = ("device", "model_folder", "data_folder", "memory_bytes", "codecs")
 """Fields of a MeasureTask that do not affect times. A memory limit is part of a device's fingerprint, whereas its share
-of a machine's memory shrinks with every device on that machine."""
+of a machine's memory shrinks with every device on that machine. Codecs are timed after all units."""
 
 
 def measure_fleet(task: ProfilingTask, sizes: tuple[int, ...]) -> dict[str, DeviceMeasurement]:
@@ -69,6 +69,7 @@ def _device_request(task: ProfilingTask, device: Device, model: ModelRequest, si
         memory_bytes=device.memory_bytes,
         batch_sizes=sizes,
         passes=PASSES,
+        codecs=task.codecs,
     )
     if task.cache is None:
         return _DeviceRequest(device=device, task=measure_task, key="")
@@ -78,14 +79,14 @@ def _device_request(task: ProfilingTask, device: Device, model: ModelRequest, si
 
 
 def _cached(task: ProfilingTask, request: _DeviceRequest) -> DeviceMeasurement | None:
-    """The cached measurement of an earlier run, if any."""
+    """The cached measurement of an earlier run, if any; one without the codecs that this run needs does not count."""
     name = request.device.name
     try:
         entry = task.cache.load(request.key) if task.cache else None
     except Refused as error:
         task.note(f"{name}: measured again, because its cached times are damaged ({error})")
         return None
-    if entry is None:
+    if entry is None or (request.task.codecs and not entry.answer.codecs):
         return None
     task.note(f"{name}: times of {entry.run} reused (same device, model, trainable set and batch sizes)")
     return entry.answer

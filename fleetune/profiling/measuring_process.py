@@ -28,6 +28,7 @@ from fleetune.models.skeleton import base_skeleton, saved_configuration, skeleto
 from fleetune.models.source import source_folder
 from fleetune.models.units import state_by_unit
 from fleetune.models.weights import WeightReader
+from fleetune.profiling.codec_timing import codec_times
 from fleetune.profiling.head_scores import score_heads
 from fleetune.profiling.memory import Workspace, fitting_sizes, idle_worker_bytes, unit_memory, windows
 from fleetune.profiling.messages import (
@@ -114,8 +115,13 @@ def _measure(task: MeasureTask) -> None:
     profiling_s = elapsed_s(start, settings)
     if device.type == "cpu":
         runtime_bytes += workspace.bytes
-    units = tuple(_unit_measurement(unit.name, costs[unit.name], sizes, task.batch_sizes) for unit in graph.units)
-    _send(to_message(DeviceMeasurement(runtime_bytes=runtime_bytes, profiling_s=profiling_s, units=units)))
+    answer = DeviceMeasurement(
+        runtime_bytes=runtime_bytes,
+        profiling_s=profiling_s,
+        units=tuple(_unit_measurement(unit.name, costs[unit.name], sizes, task.batch_sizes) for unit in graph.units),
+        codecs=codec_times(device, settings, getattr(torch, task.model.precision)) if task.codecs else (),
+    )
+    _send(to_message(answer))
 
 
 def _unit_measurement(unit: str, cost: UnitCost, measured: tuple[int, ...], asked: tuple[int, ...]) -> UnitMeasurement:

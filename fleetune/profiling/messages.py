@@ -1,9 +1,13 @@
 """Messages of a measuring process, one per line: `loading`, `measuring`, `progress`, then `costs` (a DeviceMeasurement)
 or `scores` (Scores)."""
 
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Annotated, Any, TypeVar
+
+from pydantic import Field
 
 from fleetune.contracts import json_io
+from fleetune.contracts.profile import CodecTime
 from fleetune.contracts.record import record
 
 LOADING, MEASURING, PROGRESS, COSTS, SCORES, ERROR = "loading", "measuring", "progress", "costs", "scores", "error"
@@ -33,6 +37,8 @@ class DeviceMeasurement:
     """Seconds from the first unit in memory to the last one measured, at the device's speed."""
     units: tuple[UnitMeasurement, ...]
     """Units in the order of the graph."""
+    codecs: Annotated[tuple[CodecTime, ...], Field(exclude_if=lambda value: not value)] = ()
+    """Times of link codecs; empty unless the task asks for them."""
 
 
 @record
@@ -84,7 +90,7 @@ def minimum_times(one: DeviceMeasurement, other: DeviceMeasurement) -> DeviceMea
         )
         for mine, yours in zip(one.units, other.units, strict=True)
     )
-    return DeviceMeasurement(runtime_bytes=one.runtime_bytes, profiling_s=one.profiling_s, units=tuple(units))
+    return replace(one, units=tuple(units))
 
 
 def _of(kind: type[T], event: dict[str, Any], owner: str) -> T:

@@ -3,7 +3,7 @@ and scores attention heads where the run asks for it."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fleetune.contracts import json_io
+from fleetune.contracts.link_codecs import ELEMENT_BYTES
 from fleetune.contracts.profile import DeviceTimes, Profile, Unit
 from fleetune.errors import Refused
 from fleetune.models.graph import Graph, parse_graph
@@ -30,13 +31,15 @@ def profile(task: ProfilingTask) -> Profile:
     module = skeleton(saved_configuration(task.model_folder / "model"), task.model)
     scored = heads_to_score(task, graph, module) if task.scores else ()
     costs = (_simulate if task.fleet.simulated else _measure)(task, graph, module)
+    units = unit_sizes(graph, module, costs.activation_bytes, costs.flops, task.training.micro_batch_samples)
     made = Profile(
         model=task.model.source or str((task.model.config or {}).get("model_type")),
-        units=unit_sizes(graph, module, costs.activation_bytes, costs.flops, task.training.micro_batch_samples),
+        units=with_coded_values(graph, units) if task.codecs else units,
         batch_sizes=costs.sizes,
         times=costs.times,
         optimizer_bytes_per_param_byte=task.training.optimizer_bytes_per_param_byte,
         subnets=scored_subnets(task, graph, module, scored) if scored else (),
+        element_bytes=coded_element_bytes(graph) if task.codecs else ELEMENT_BYTES,
     )
     json_io.write(made, task.output / "profile.json")
     return made
@@ -70,7 +73,9 @@ def _simulate(task: ProfilingTask, graph: Graph, module: nn.Module) -> _FleetCos
         sizes=sizes,
         activation_bytes=[work.activation_bytes for work in of_units],
         flops=[work.forward_flops for work in of_units],
-        times=tuple(simulated_times(device, model_type, of_units, sizes) for device in task.fleet.devices),
+        times=tuple(
+            simulated_times(device, model_type, of_units, sizes, codecs=task.codecs) for device in task.fleet.devices
+        ),
     )
 
 
@@ -89,11 +94,11 @@ def _measure(task: ProfilingTask, graph: Graph, module: nn.Module) -> _FleetCost
         sizes=sizes,
         activation_bytes=[_per_sample(unit.activation_bytes, sizes) for unit in first],
         flops=[_per_sample(unit.flops, sizes) for unit in first],
-        times=tuple(_times(device.name, found[device.name]) for device in task.fleet.devices),
+        times=tuple(_times(device.name, found[device.name], codecs=task.codecs) for device in task.fleet.devices),
     )
 
 
-def _times(device: str, measurement: DeviceMeasurement) -> DeviceTimes:
+def _times(device: str, measurement: DeviceMeasurement, codecs: bool) -> DeviceTimes:
     return DeviceTimes(
         device=device,
         runtime_bytes=measurement.runtime_bytes,
@@ -102,6 +107,7 @@ def _times(device: str, measurement: DeviceMeasurement) -> DeviceTimes:
         forward_usual=tuple(unit.forward_usual for unit in measurement.units),
         backward_usual=tuple(unit.backward_usual for unit in measurement.units),
         profiling_s=measurement.profiling_s,
+        codecs=measurement.codecs if codecs else (),
     )
 
 
@@ -162,13 +168,47 @@ def unit_sizes(
     return tuple(made)
 
 
+def with_coded_values(graph: Graph, units: Sequence[Unit]) -> tuple[Unit, ...]:
+    """Return the units with the values behind each that a codec may change: batched ones that carry a gradient."""
+    return tuple(
+        replace(unit, coded_elements=tuple(math.prod(_sample_shape(graph, n)) for n in _coded(graph, index)))
+        for index, unit in enumerate(units)
+    )
+
+
+def coded_element_bytes(graph: Graph) -> int:
+    """Return the size of an element that a codec may change. Refused: values of several sizes."""
+    sizes = {_element_bytes(graph, number) for index in range(len(graph.units)) for number in _coded(graph, index)} or {
+        ELEMENT_BYTES
+    }
+    if len(sizes) > 1:
+        raise Refused(
+            f"profile: values of {min(sizes)} and of {max(sizes)} bytes an element cross cuts of this model, which "
+            "compression cannot forecast; leave compression out"
+        )
+    return sizes.pop()
+
+
+def _coded(graph: Graph, index: int) -> list[int]:
+    """Return the numbers of the values that a codec may change at the cut after a unit."""
+    unit = graph.units[index]
+    crossing_now = crossing_values(graph, unit.nodes[-1]) if unit is not graph.units[-1] else ()
+    return [n for n in crossing_now if graph.value(n).gradient and graph.batched(n)]
+
+
+def _sample_shape(graph: Graph, number: int) -> list[int]:
+    return [int(size) for size in graph.value(number).shape if size != graph.batch]
+
+
 def _bytes(tensor: torch.Tensor) -> int:
     return int(tensor.numel() * tensor.element_size())
 
 
 def _value_bytes(graph: Graph, number: int, micro_batch_samples: int) -> int:
     """Bytes of a value per sample."""
-    value = graph.value(number)
-    sizes = [int(s) for s in value.shape if s != graph.batch]
-    size_bytes = math.prod(sizes) * int(torch.empty(0, dtype=getattr(torch, value.dtype)).element_size())
+    size_bytes = math.prod(_sample_shape(graph, number)) * _element_bytes(graph, number)
     return size_bytes if graph.batched(number) else math.ceil(size_bytes / micro_batch_samples)
+
+
+def _element_bytes(graph: Graph, number: int) -> int:
+    return int(torch.empty(0, dtype=getattr(torch, graph.value(number).dtype)).element_size())

@@ -13,13 +13,36 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 
 from fleetune.contracts.fleet import Device
-from fleetune.contracts.profile import DeviceTimes
+from fleetune.contracts.link_codecs import (
+    BF16,
+    FORWARD_MASK,
+    FP16,
+    INT4,
+    INT4_HADAMARD,
+    INT8,
+    INT8_HADAMARD,
+    TOP_K,
+)
+from fleetune.contracts.profile import CodecTime, DeviceTimes
 from fleetune.models.graph import Graph
 from fleetune.models.segment import META, META_SAMPLES, SegmentRunner, empty_input, without_device
 from fleetune.profiling.unit_timing import detached_inputs, run_tracking_saved
 
 MANY = 2 * META_SAMPLES
 """Two batch sizes; the cost of a sample is the difference of their costs over the difference of the sizes."""
+
+CODEC_FLOPS_PER_BYTE = {
+    FP16: (50.0, 41.0),
+    BF16: (22.0, 16.0),
+    INT8: (49.0, 31.0),
+    INT4: (58.0, 41.0),
+    INT8_HADAMARD: (124.0, 56.0),
+    INT4_HADAMARD: (139.0, 72.0),
+    TOP_K: (86.0, 32.0),
+    FORWARD_MASK: (4.0, 13.0),
+}
+"""codec -> FLOPs of float32 matrix products that take as long as encoding and decoding a dense byte. From the best
+times of `benchmarks.codecs` on a core with 180 GFLOP/s; the sparse codecs at a ratio of 100."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +69,12 @@ def unit_work(recorded: Graph, skeleton: nn.Module) -> list[UnitWork]:
 
 
 def simulated_times(
-    device: Device, model_type: str, of_units: list[UnitWork], batch_sizes: tuple[int, ...]
+    device: Device, model_type: str, of_units: list[UnitWork], batch_sizes: tuple[int, ...], *, codecs: bool = False
 ) -> DeviceTimes:
-    """Times of a simulated device (see contracts.fleet.ModelSpeed). Raises Refused if it has no speed for the model."""
+    """Times of a simulated device (see contracts.fleet.ModelSpeed). Raises Refused if it has no speed for the model.
+
+    codecs: whether the times of link codecs are stated, too.
+    """
     assert device.simulated is not None, "only simulated devices have speeds"
     speed = device.simulated.speed(device.name, model_type)
 
@@ -61,6 +87,16 @@ def simulated_times(
         forward_s=tuple(row(work.layers, work.forward_flops) for work in of_units),
         backward_s=tuple(row(work.layers * work.backward, work.backward_flops) for work in of_units),
         simulated=True,
+        codecs=tuple(
+            CodecTime(
+                codec=codec,
+                encode_s_per_byte=encode_flops / speed.flops_per_s,
+                decode_s_per_byte=decode_flops / speed.flops_per_s,
+            )
+            for codec, (encode_flops, decode_flops) in CODEC_FLOPS_PER_BYTE.items()
+        )
+        if codecs
+        else (),
     )
 
 

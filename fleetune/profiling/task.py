@@ -42,6 +42,8 @@ class ProfilingTask:
     """Measurements of earlier runs; None: measure every device and store nothing."""
     scores: bool = False
     """True: also score attention heads."""
+    codecs: bool = False
+    """True: also time link codecs on every device."""
 
 
 @record
@@ -72,4 +74,6 @@ class MeasureTask:
     memory_bytes: int
     batch_sizes: tuple[int, ...]
     passes: int
+    codecs: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """True: also time link codecs."""
     scoring: Annotated[ScoringTask | None, Field(exclude_if=lambda value: value is None)] = None

@@ -18,10 +18,11 @@ from fleetune.contracts.record import one_of, positive, record
 from fleetune.errors import Infeasible, Refused
 from fleetune.formatting import exact_size
 from fleetune.planning import papers
+from fleetune.planning.compression import byte_shares, check_compression, compressed
 from fleetune.planning.hpp_problem import PosedProblem, to_hpp_problem, to_plan, with_reserves
 from fleetune.planning.plan_result import plan_result
 from fleetune.planning.strategy import Problem, participants, unprofiled_reason
-from fleetune.planning.top_k import check_ratio, with_top_k
+from fleetune.planning.top_k import check_ratio
 from fleetune.solving.hpp.problem import Solution
 from fleetune.solving.hpp.solve import solve
 
@@ -48,6 +49,11 @@ class Options:
     backups: int = 0
     """1: for every segment of one device, a device of the next segment (cyclically) reserves memory for its trained
     parameters and optimizer state. Frozen weights need no backup: every device can read them again."""
+    compression: str | None = None
+    """`auto`: for each link the codec and ratio that shorten the forecast round most within `compression_loss`, none
+    where none does; or the name of one codec, for the links where it shortens the round (lossy). None: dense."""
+    compression_loss: float | None = None
+    """With auto: a message may lose at most this, the relative L2 norm of what a codec changes; by default 0.02."""
     compression_ratio: float | None = None
     """Compression of links between segments by FusionLLM's top-k (lossy): the slowest link sends about one byte in so
     many; None: dense."""
@@ -58,6 +64,7 @@ class Options:
         one_of("asteroid", "snapshots", self.snapshots, (0, 1))
         one_of("asteroid", "backups", self.backups, (0, 1))
         check_ratio("asteroid", self.compression_ratio)
+        check_compression("asteroid", self.compression, self.compression_ratio, self.compression_loss)
         if self.time_limit_s is not None:
             positive("asteroid", time_limit_s=self.time_limit_s)
         if self.method == "hetpipe":
@@ -88,15 +95,28 @@ class Asteroid:
             idle = set(names) - {device.name for device in posed.problem.devices}
             raise Infeasible(f"every_device: {min(idle)} lacks memory even for an idle worker; give it more")
         solve_once = _solve_with_backups if options.backups else _solve
-        solution = solve_once(posed, options, problem.seed)
         clock = Clock(problem.fleet, problem.profile)
-        dense = to_plan(self.name, problem, posed, solution)
-        plan = with_top_k(dense, clock, options.compression_ratio)
-        bound_s = (
-            solution.lower_bound if plan is dense else None
-        )  # a bound for dense links does not hold for compressed ones
+        solutions = [solve_once(_with_bytes(posed, share), options, problem.seed) for share in byte_shares(options)]
+        plans = [compressed(to_plan(self.name, problem, posed, one), clock, options) for one in solutions]
+        plan = min(plans, key=clock.round_s) if len(plans) > 1 else plans[0]
+        bound_s = None if plan.links else solutions[0].lower_bound  # a bound for dense links holds for no others
         found = plan_result(plan, problem, clock, self.citation, bound_s=bound_s)
         return replace(found, method=options.method)
+
+
+def _with_bytes(posed: PosedProblem, share: float) -> PosedProblem:
+    """The problem with cuts that this share of all bytes crosses."""
+    if share == 1.0:
+        return posed
+    layers = tuple(
+        replace(
+            layer,
+            output_bytes=round(layer.output_bytes * share),
+            gradient_bytes=None if layer.gradient_bytes is None else round(layer.gradient_bytes * share),
+        )
+        for layer in posed.problem.layers
+    )
+    return posed._replace(problem=replace(posed.problem, layers=layers))
 
 
 def _solve(posed: PosedProblem, options: Options, seed: int) -> Solution:

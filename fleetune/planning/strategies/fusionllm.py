@@ -3,7 +3,7 @@
 After Tang et al., FusionLLM: A Decentralized LLM Training System on Geo-distributed GPUs with Adaptive Compression,
 2024 (arXiv:2410.12707). `fleetune.solving.opfence` finds the placement: `method: opfence` is the paper's; `search` is
 ours, also searches the order of clusters, and leaves out devices that slow the round. With `compression_ratio`, AdaTopK
-then sets the compression ratio of every link by eq. (7).
+then sets the compression ratio of every link by eq. (7); with `compression`, the forecast chooses each link's codec.
 
 Deviations: the graph is the profile's list of units (a cut carries all tensors that cross it), so segments are
 contiguous; work is the measured time, forward and backward, not FLOPs over a fitted speed; memory is that of the actual
@@ -27,10 +27,11 @@ from fleetune.contracts.record import positive, record
 from fleetune.errors import Infeasible
 from fleetune.planning import papers
 from fleetune.planning.chain_planner import ChainPlanner
+from fleetune.planning.compression import byte_shares, check_compression, compressed
 from fleetune.planning.layers import layer_edges
 from fleetune.planning.plan_result import plan_result, segment, single_lane_plan
 from fleetune.planning.strategy import Problem, devices_with_room, participants, unprofiled_reason
-from fleetune.planning.top_k import check_ratio, kept_element_bytes, with_top_k
+from fleetune.planning.top_k import check_ratio, kept_element_bytes
 from fleetune.solving.hpp.problem import warmups
 from fleetune.solving.opfence.problem import Device, Operator, Solution
 from fleetune.solving.opfence.problem import Problem as PlacementProblem
@@ -54,6 +55,11 @@ class Options:
     """Granularity of cuts: `units`, the model's own `blocks`, or a number of layers of about equal work."""
     warmup: str | tuple[int, ...] = "2(P-p)-1"
     """A warm-up policy of kind "hpp", or K of every segment, first to last."""
+    compression: str | None = None
+    """`auto`: for each link the codec and ratio that shorten the forecast round most within `compression_loss`, none
+    where none does; or the name of one codec, for the links where it shortens the round (lossy). None: dense."""
+    compression_loss: float | None = None
+    """With auto: a message may lose at most this, the relative L2 norm of what a codec changes; by default 0.02."""
     compression_ratio: float | None = None
     """Compression of the slowest link, which sends about one byte in so many (lossy); None: dense."""
     time_limit_s: float | None = None
@@ -61,6 +67,7 @@ class Options:
 
     def __post_init__(self) -> None:
         check_ratio("fusionllm", self.compression_ratio)
+        check_compression("fusionllm", self.compression, self.compression_ratio, self.compression_loss)
         if self.time_limit_s is not None:
             positive("fusionllm", time_limit_s=self.time_limit_s)
 
@@ -71,7 +78,9 @@ class FusionLLM:
     name = "fusionllm"
     options: ClassVar[type] = Options
     methods: ClassVar[dict[str, str]] = {"method": "opfence"}
-    summary = "a pipeline that crosses slow links once, and thins what they carry (option compression_ratio)"
+    summary = (
+        "a pipeline that crosses slow links once, and thins what they carry (options compression, compression_ratio)"
+    )
     citation = papers.FUSIONLLM
 
     def unsupported_reason(self, problem: Problem) -> str:
@@ -88,11 +97,13 @@ class FusionLLM:
         placement = placement_problem(
             problem, names, edges, kept=min(problem.micro_batches, most), ratio=options.compression_ratio
         )
-        method = options.method
-        plan = self._placed(problem, placement, edges, options)
-        if plan is None:
-            plan, method = _balanced_chain(self.name, problem, placement, edges, options), "chains"
-        plan = with_top_k(plan, clock, options.compression_ratio)
+        found = []
+        for share in byte_shares(options):
+            method, plan = options.method, self._placed(problem, _with_bytes(placement, share), edges, options)
+            if plan is None:
+                plan, method = _balanced_chain(self.name, problem, placement, edges, options), "chains"
+            found.append((compressed(plan, clock, options), method))
+        plan, method = min(found, key=lambda one: clock.round_s(one[0])) if len(found) > 1 else found[0]
         return replace(plan_result(plan, problem, clock, self.citation), method=method)
 
     def _placed(self, problem: Problem, placement: PlacementProblem, edges: list[int], options: Options) -> Plan | None:
@@ -154,6 +165,14 @@ def placement_problem(
         compression_ratio=ratio,
         codec_bytes_per_kept_element=None if ratio is None else kept_element_bytes(ratio),
     )
+
+
+def _with_bytes(placement: PlacementProblem, share: float) -> PlacementProblem:
+    """The problem with links that carry this share of all bytes."""
+    if share == 1.0:
+        return placement
+    beta = tuple(tuple(None if x is None else x * share for x in row) for row in placement.beta_s_per_byte)
+    return replace(placement, beta_s_per_byte=beta)
 
 
 def _layer_bytes(problem: Problem, first: int, end: int, kept: int) -> tuple[int, int]:

@@ -1,0 +1,215 @@
+"""Compression of a plan's links by the forecast: for each link the codec and ratio that shorten the round, if any do.
+
+A codec of a link is allowed if what it loses of a message is within a bound. Among the allowed ones, the assignment
+with the shortest forecast round is taken, and of equally short ones the one that loses least: a link that is fast
+enough stays dense. The forecast charges encoding to the sender's processor and decoding to the receiver's.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+from statistics import NormalDist
+from typing import NamedTuple, Protocol
+
+from fleetune.clock import Clock
+from fleetune.contracts.link_codecs import (
+    BF16,
+    CODECS,
+    DENSE,
+    FORWARD_MASK,
+    FP16,
+    INT4,
+    INT4_HADAMARD,
+    INT8,
+    INT8_HADAMARD,
+    TOP_K,
+    wire_bytes,
+)
+from fleetune.contracts.plan import BACKWARD, FORWARD, LinkUse, Plan
+from fleetune.contracts.record import one_of, positive
+from fleetune.errors import Refused
+from fleetune.planning.top_k import with_top_k
+
+AUTO = "auto"
+COMPRESSIONS = (AUTO, *(codec for codec in CODECS if codec not in (DENSE, FORWARD_MASK)))
+"""Allowed values of a strategy's option `compression`."""
+DEFAULT_LOSS = 0.02
+LOSSES = {FP16: 0.0003, BF16: 0.002, INT8: 0.013, INT8_HADAMARD: 0.007, INT4: 0.21, INT4_HADAMARD: 0.12}
+"""codec -> loss: the L2 norm of what decoding changes, relative to that of the message. The larger of two, rounded up:
+on Gaussian data, and on an activation of MiniLM-L6 whose largest element is 17 times its root mean square
+(`benchmarks.codecs`)."""
+RATIOS = (2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0, 100.0, 200.0, 500.0, 1000.0)
+"""Ratios of top-k, of which the largest within the bound is allowed if it sends less than all other allowed codecs."""
+EXACT = 1500
+"""Most assignments that are all simulated; with more, a local search changes one link at a time."""
+SWEEPS = 8
+"""Most times that the local search looks at every link."""
+
+
+class Choice(NamedTuple):
+    """A codec of a link."""
+
+    codec: str
+    ratio: float
+    loss: float
+
+
+class Link(NamedTuple):
+    """A directed link that carries values or gradients."""
+
+    source: str
+    target: str
+
+
+NONE = Choice(DENSE, 1.0, 0.0)
+
+
+def top_k_loss(ratio: float) -> float:
+    """Return the loss of top-k on Gaussian data, where one of `ratio` elements is kept.
+
+    With t the magnitude that a share p = 1 / ratio exceeds, the kept elements have p + 2 t φ(t) of the energy. Data
+    with outliers lose less. Rounding the kept elements to bfloat16 adds nothing that counts.
+    """
+    kept, normal = 1.0 / ratio, NormalDist()
+    if kept >= 1.0:
+        return 0.0
+    bound = -normal.inv_cdf(kept / 2)
+    return math.sqrt(max(0.0, 1.0 - kept - 2 * bound * normal.pdf(bound)))
+
+
+def check_compression(owner: str, compression: str | None, ratio: float | None, loss: float | None) -> None:
+    """Refuse an unknown compression, a bound that is not in (0, 1), and options that contradict each other."""
+    if compression is not None:
+        one_of(owner, "compression", compression, COMPRESSIONS)
+    if compression not in (None, TOP_K) and ratio is not None:
+        raise Refused(f"{owner}: compression_ratio belongs to compression top-k, not to {compression}; leave out one")
+    if compression == TOP_K and ratio is None:
+        raise Refused(f"{owner}: compression top-k needs a compression_ratio; 100 sends about one of 100 bytes")
+    if loss is not None:
+        positive(owner, compression_loss=loss)
+        if loss >= 1:
+            raise Refused(f"{owner}: compression_loss {loss} is not below 1; {DEFAULT_LOSS} loses 2 % of a message")
+        if compression != AUTO:
+            raise Refused(f"{owner}: compression_loss bounds what compression auto may lose; set compression=auto")
+
+
+class CompressionOptions(Protocol):
+    """The options of a strategy that compresses links."""
+
+    @property
+    def compression(self) -> str | None:
+        """One of COMPRESSIONS; None: dense, or top-k where there is a ratio."""
+
+    @property
+    def compression_ratio(self) -> float | None:
+        """Ratio of the slowest link with top-k."""
+
+    @property
+    def compression_loss(self) -> float | None:
+        """Bound on the loss of every message with auto; None: DEFAULT_LOSS."""
+
+
+def compressed(plan: Plan, clock: Clock, options: CompressionOptions) -> Plan:
+    """Return the plan with the codecs that the options ask for, where these shorten the round."""
+    if options.compression in (None, TOP_K):
+        return with_top_k(plan, clock, options.compression_ratio)
+    return with_codecs(plan, clock, choices(options.compression, options.compression_loss))
+
+
+def byte_shares(options: CompressionOptions) -> tuple[float, ...]:
+    """Return shares of their bytes for which a strategy looks for a placement: all, and what strong codecs leave.
+
+    Top-k has none of its own: a placement for kind "opfence" knows its ratio.
+    """
+    if options.compression in (None, TOP_K):
+        return (1.0,)
+    least = byte_share(choices(options.compression, options.compression_loss))
+    return (1.0, least) if least < 1 else (1.0,)
+
+
+def choices(compression: str | None, loss: float | None) -> tuple[Choice, ...]:
+    """Return what `compression` allows on a link besides dense: one codec, or with auto all within `loss`."""
+    if compression is not None and compression != AUTO:
+        return (Choice(compression, 1.0, LOSSES[compression]),)
+    bound = DEFAULT_LOSS if loss is None else loss
+    made = tuple(Choice(codec, 1.0, lost) for codec, lost in LOSSES.items() if lost <= bound)
+    ratio = max((ratio for ratio in RATIOS if top_k_loss(ratio) <= bound), default=1.0)
+    thinnest = Choice(TOP_K, ratio, top_k_loss(ratio))
+    return (*made, thinnest) if ratio > 1 and byte_share([thinnest]) < byte_share(made) else made
+
+
+def byte_share(allowed: Sequence[Choice]) -> float:
+    """Return the least share of its bytes that a large message has in one of these codecs."""
+    large = 1 << 20
+    return min((wire_bytes(large, 1, one.codec, one.ratio) / large for one in allowed), default=1.0)
+
+
+def with_codecs(plan: Plan, clock: Clock, allowed: Sequence[Choice]) -> Plan:
+    """Return the plan with the assignment of codecs to links that has the shortest forecast round."""
+    found = _Assignments(plan, clock)
+    options = (NONE, *allowed)
+    if not found.links:
+        return plan
+    if len(options) ** len(found.links) <= EXACT:
+        best = min(product(options, repeat=len(found.links)), key=found.cost)
+    else:
+        alone = tuple(found.fastest_alone(link, options) for link in found.links)
+        starts = (alone, *((one,) * len(found.links) for one in options))
+        best = min((found.improved(start, options) for start in starts[:3]), key=found.cost)
+    return found.plan_with(best)
+
+
+class _Assignments:
+    """Assignments of a choice to each link of one plan, in the order of `links`, and their costs."""
+
+    def __init__(self, plan: Plan, clock: Clock) -> None:
+        self._plan, self._clock = plan, clock
+        self._known: dict[tuple[Choice, ...], tuple[float, float]] = {}
+        sent = clock.lower(plan).transfers
+        self.links = tuple(
+            dict.fromkeys(Link(t.source, t.target) for t in sent if t.letter in (FORWARD, BACKWARD) and t.bytes)
+        )
+
+    def plan_with(self, assigned: Sequence[Choice]) -> Plan:
+        """Return the plan with these codecs; the very same plan if all stay dense."""
+        uses = {(use.source, use.target): use for use in self._plan.links}
+        for link, choice in zip(self.links, assigned, strict=True):
+            if choice.codec != DENSE:
+                use = uses.get(link) or LinkUse(source=link.source, target=link.target)
+                uses[link] = replace(use, codec=choice.codec, ratio=choice.ratio)
+        return (
+            replace(self._plan, links=tuple(uses.values())) if any(c.codec != DENSE for c in assigned) else self._plan
+        )
+
+    def cost(self, assigned: tuple[Choice, ...]) -> tuple[float, float]:
+        """Return (seconds of the round, sum of the losses)."""
+        if assigned not in self._known:
+            lost = sum(choice.loss for choice in assigned)
+            self._known[assigned] = (self._clock.round_s(self.plan_with(assigned)), lost)
+        return self._known[assigned]
+
+    def fastest_alone(self, link: Link, options: Sequence[Choice]) -> Choice:
+        """Return the choice with the least seconds of coding and sending one micro-batch on this link alone."""
+        return min(options, key=lambda choice: (self._link_s(link, choice), choice.loss))
+
+    def improved(self, start: tuple[Choice, ...], options: Sequence[Choice]) -> tuple[Choice, ...]:
+        """Return an assignment that no change of one link betters."""
+        best = start
+        for _ in range(SWEEPS):
+            before = best
+            for place in range(len(self.links)):
+                changed = ((*best[:place], choice, *best[place + 1 :]) for choice in options)
+                best = min((best, *changed), key=self.cost)
+            if best == before:
+                break
+        return best
+
+    def _link_s(self, link: Link, choice: Choice) -> float:
+        one = self.plan_with(tuple(choice if other == link else NONE for other in self.links))
+        rate = self._clock.fleet.link(*link).bytes_per_s
+        return sum(
+            transfer.bytes / rate + transfer.coding_s
+            for transfer in self._clock.lower(one).transfers
+            if (transfer.source, transfer.target) == link and transfer.micro_batch == 0
+        )

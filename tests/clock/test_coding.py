@@ -1,0 +1,194 @@
+"""What codecs cost: bytes value by value, and seconds on the processors at both ends of a link."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fleetune.clock import Clock, forecast
+from fleetune.clock.coding import Coding
+from fleetune.clock.costs import lost_s_per_byte, nanoseconds
+from fleetune.clock.pipeline_simulation import Pipeline, simulate
+from fleetune.clock.timeline import chain_rows
+from fleetune.contracts.fleet import Fleet
+from fleetune.contracts.link_codecs import CODECS, DENSE, FORWARD_MASK, wire_bytes
+from fleetune.contracts.plan import BACKWARD, FORWARD, LinkUse, Plan
+from fleetune.contracts.profile import CodecTime, DeviceTimes, Profile
+from fleetune.errors import Refused
+from tests.clock import ticks
+from tests.clock.plans import chains, with_neutral_link
+from tests.clock.ticks import TICK_S, drawn, picture, segment
+
+THERE, BACK = LinkUse(source="a", target="b", codec="int8"), LinkUse(source="b", target="a", codec="int8")
+FLEET = ticks.fleet("a b")
+
+
+def coded(profile: Profile, **seconds: tuple[float, float]) -> Profile:
+    """The profile with ticks per byte of int8 on each device: encoding, decoding."""
+
+    def timed(times: DeviceTimes) -> DeviceTimes:
+        encode, decode = seconds.get(times.device, (0.0, 0.0))
+        made = CodecTime(codec="int8", encode_s_per_byte=encode * TICK_S, decode_s_per_byte=decode * TICK_S)
+        return replace(times, codecs=(made,))
+
+    return replace(profile, times=tuple(timed(times) for times in profile.times))
+
+
+def two(elements: tuple[int, ...] | None = None, out: int = 16, back: int = 16) -> Profile:
+    """Two units of a tick each way on two devices."""
+    first = replace(ticks.unit("u0", out=out, back=back), coded_elements=elements)
+    return ticks.profile([first, ticks.unit("u1")], {name: ([1, 1], [1, 1]) for name in "ab"})
+
+
+def chain(*uses: LinkUse) -> Plan:
+    """A first half on a, a second half on b."""
+    return replace(ticks.plan({"main": [segment("u0", "a"), segment("u1", "b")]}), links=uses)
+
+
+def test_each_end_of_a_link_pays_for_its_codec() -> None:
+    """16 bytes are 6 on the wire. a encodes in 4 ticks after its forward, b decodes in 2 before its own; of the
+    gradient b encodes in 8, a decodes in 16."""
+    profile = coded(two(), a=(0.25, 1.0), b=(0.5, 0.125))
+    assert picture(chain(THERE, BACK), FLEET, profile) == drawn("""
+  a 00000........................aaaaaaaaaaaaaaaaa
+  b ...........000aaaaaaaaa.......................
+a>b .....000000...................................
+b>a .......................aaaaaa.................
+""")
+
+
+def test_only_links_with_a_codec_pay() -> None:
+    """A dense direction costs nothing, whatever the profile says of codecs."""
+    profile = coded(two(), a=(0.25, 1.0), b=(0.5, 0.125))
+    rows = {row.action: row for row in forecast(chain(THERE), FLEET, profile).rows if not row.is_transfer}
+    took = {action: ticks.ticks(row.end_s - row.start_s) for action, row in rows.items()}
+    assert took == {"main/0F0": 1 + 4, "main/1F0": 1 + 2, "main/1B0": 1, "main/0B0": 1}
+    assert forecast(chain(), FLEET, profile) == forecast(chain(), FLEET, two())
+
+
+def test_what_a_codec_does_not_change_costs_no_time() -> None:
+    """Of 20 bytes 4 are a mask's, which is not coded; where a value has no elements to spare, nothing is."""
+    for elements, wire, encoding in (((4,), 6 + 4, 16), ((), 20, 0)):
+        profile = coded(two(elements=elements, out=20), a=(1.0, 0.0))
+        rows = {row.device: row for row in forecast(chain(THERE), FLEET, profile).rows if row.action == "main/0F0"}
+        assert rows["a>b"].bytes == wire
+        assert ticks.ticks(rows["a"].end_s) == 1 + encoding
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sampled_from(CODECS),
+    st.lists(st.integers(1, 300), max_size=3),
+    st.integers(0, 50),
+    st.integers(1, 5),
+    st.floats(1, 50),
+    st.sampled_from([4, 8]),
+)
+def test_every_value_is_coded_on_its_own_and_what_is_no_activation_not_at_all(
+    codec: str, elements: list[int], other: int, samples: int, ratio: float, element_bytes: int
+) -> None:
+    """The bytes of a message are the sum over its values, and those of masks and positions stay."""
+    dense = sum(elements) * element_bytes
+    unit = replace(ticks.unit("u", out=dense + other, back=dense), coded_elements=tuple(elements))
+    profile = replace(two(), element_bytes=element_bytes)
+    use = LinkUse(source="a", target="b", codec=codec, ratio=ratio if codec in ("top-k", FORWARD_MASK) else 1.0)
+    found = {letter: Coding(profile).message_bytes(unit, letter, samples, use) for letter in (FORWARD, BACKWARD)}
+    for letter, plain in ((FORWARD, other), (BACKWARD, 0)):
+        each = [
+            wire_bytes(n * element_bytes, samples, use.codec_of(letter), use.ratio, element_bytes) for n in elements
+        ]
+        assert found[letter] == sum(each) + samples * plain <= samples * (dense + plain)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(chains(), st.data())
+def test_both_simulations_agree_on_chains_with_codecs(
+    drawn_chain: tuple[Plan, Fleet, Profile], data: st.DataObject
+) -> None:
+    """A chain whose links all have int8 is the dense chain of its wire bytes and of tasks that take as much longer."""
+    plan, fleet, small = drawn_chain
+    large = tuple(
+        replace(unit, output_bytes=16 * unit.output_bytes, gradient_bytes=16 * unit.gradient_bytes)
+        for unit in small.units
+    )
+    profile = replace(small, units=large)
+    rates = st.sampled_from([0.0, 0.25, 0.5, 1.0])
+    profile = coded(profile, **{times.device: (data.draw(rates), data.draw(rates)) for times in profile.times})
+    names = plan.devices
+    uses = tuple(LinkUse(source=a, target=b, codec="int8") for a in names for b in names if a != b)
+    clock = Clock(fleet, profile)
+    if len(names) < 2 or clock.deadlocked(plan):
+        return
+    trace = simulate(_as_dense(clock, plan, profile, fleet))
+    trained = [clock.trainable_bytes(segment) for segment in plan.lanes[0].segments]
+    found = clock.forecast(replace(plan, links=uses))
+    assert found.rows == chain_rows(plan.lanes[0], trace, trained)
+    assert found.round_s == trace.round_ns / 1e9
+
+
+def _as_dense(clock: Clock, plan: Plan, profile: Profile, fleet: Fleet) -> Pipeline:
+    """The pipeline of a chain with int8 on all links, whose numbers are worked out here once more."""
+    dense, made, before = clock.pipeline(plan), [], (0, 0)
+    for stage, placed in zip(dense.stages, plan.lanes[0].segments, strict=True):
+        after = (stage.output_bytes, stage.gradient_bytes)
+        members = []
+        for member, share in zip(stage.members, placed.shares, strict=True):
+            time = profile.times_of(share.device).codec_time("int8")
+            lost = lost_s_per_byte(fleet.device(share.device))
+            forward, backward = (sum(t) for t in _units(clock, plan, placed.units, share))
+            sent, got, back, returned = (_wire(size) for size in (after[0], before[0], before[1], after[1]))
+            codes = [
+                _coded(after[0]) * time.encode_s_per_byte + _coded(before[0]) * time.decode_s_per_byte,
+                _coded(before[1]) * time.encode_s_per_byte + _coded(after[1]) * time.decode_s_per_byte,
+            ]
+            ends = [
+                nanoseconds(seconds + lost * share.samples * moved + share.samples * code)
+                for seconds, moved, code in zip((forward, backward), (got + sent, back + returned), codes, strict=True)
+            ]
+            members.append(replace(member, forward_ns=ends[0], backward_ns=ends[1]))
+        wire = {"output_bytes": _wire(after[0]), "gradient_bytes": _wire(after[1])}
+        made.append(replace(stage, members=tuple(members), **wire))
+        before = after
+    return replace(dense, stages=tuple(made))
+
+
+def _units(clock: Clock, plan: Plan, units: tuple[str, ...], share: object) -> list[list[float]]:
+    known = [unit.name for unit in clock.profile.units]
+    return [[row[known.index(u)] for u in units] for row in clock.unit_times(share.device, share.samples)]  # type: ignore[attr-defined]
+
+
+def _wire(size: int) -> int:
+    return wire_bytes(size, 1, "int8")
+
+
+def _coded(size: int) -> int:
+    return size if _wire(size) < size else 0
+
+
+@pytest.mark.parametrize(("ratio", "encode"), [(2.0, 3.0), (4.0, 3.0), (10.0, 1.5), (100.0, 0.75), (1e6, 0.75)])
+def test_times_between_measured_ratios_are_linear_in_what_is_kept(ratio: float, encode: float) -> None:
+    """Beyond the measured ratios the nearest one counts; a codec without a time takes none."""
+    made = tuple(
+        CodecTime(codec="top-k", ratio=r, encode_s_per_byte=s, decode_s_per_byte=0.0)
+        for r, s in ((100.0, 0.75), (4.0, 3.0))
+    )
+    times = replace(two().times[0], codecs=made)
+    expected = 0.75 + 2.25 * (0.1 - 0.01) / (0.25 - 0.01) if ratio == 10.0 else encode
+    assert times.codec_time("top-k", ratio).encode_s_per_byte == pytest.approx(expected)
+    assert times.codec_time("int4").encode_s_per_byte == 0.0
+
+
+def test_a_time_of_an_unknown_codec_is_refused() -> None:
+    """The error says which codecs there are."""
+    with pytest.raises(Refused, match="codec zip: codec is 'zip'; allowed are dense, fp16, bf16, int8"):
+        CodecTime(codec="zip", encode_s_per_byte=0.0, decode_s_per_byte=0.0)
+    with pytest.raises(Refused, match="codec int8: decode_s_per_byte must be"):
+        CodecTime(codec="int8", encode_s_per_byte=0.0, decode_s_per_byte=-1.0)
+
+
+def test_neutral_links_keep_every_row() -> None:
+    """Times of codecs in a profile change no forecast of a plan without them."""
+    profile, plan = coded(two(), a=(1.0, 1.0), b=(1.0, 1.0)), chain()
+    assert forecast(with_neutral_link(plan, FLEET), FLEET, profile) == forecast(plan, FLEET, two())
+    assert all(use.codec == DENSE for use in plan.links)
