@@ -10,6 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
+from fleetune.arrays import Floats, Ints
 from fleetune.contracts.fleet import Device, Fleet
 from fleetune.contracts.plan import BACKWARD, FORWARD, FULL, SKIP, Gate, Plan, Segment, parse_action
 from fleetune.contracts.profile import Profile, Unit
@@ -41,6 +44,23 @@ def interpolate(batch_sizes: Sequence[int], seconds: Sequence[float], samples: i
             "measure a batch size nearer to it"
         )
     return value
+
+
+def interpolate_table(batch_sizes: Sequence[int], seconds: Floats, samples: Ints) -> Floats:
+    """`interpolate` of many rows at once: seconds [..., batch size] at `samples` [k], as [..., k], to the last bit.
+
+    Negative times are not refused.
+    """
+    sizes = np.array(batch_sizes)
+    if len(sizes) == 1:
+        times: Floats = seconds * samples / sizes[0]
+    else:
+        right = np.clip(np.searchsorted(sizes, samples), 1, len(sizes) - 1)
+        weight = (samples - sizes[right - 1]) / (sizes[right] - sizes[right - 1])
+        times = seconds[..., right - 1] + (seconds[..., right] - seconds[..., right - 1]) * weight
+    exact = np.isin(samples, sizes)
+    times[..., exact] = seconds[..., np.searchsorted(sizes, samples[exact])]
+    return times
 
 
 def nanoseconds(seconds: float) -> int:

@@ -8,8 +8,18 @@ lowered to a task graph (`lowering`) and run in plain Python (`event_simulation`
 
 from typing import NamedTuple
 
+import numpy as np
+
+from fleetune.arrays import Floats, Ints
 from fleetune.clock.averaging import average_bytes, average_rows
-from fleetune.clock.costs import device_bytes, interpolate, lost_s_per_byte, nanoseconds, remaining_shares
+from fleetune.clock.costs import (
+    device_bytes,
+    interpolate,
+    interpolate_table,
+    lost_s_per_byte,
+    nanoseconds,
+    remaining_shares,
+)
 from fleetune.clock.event_simulation import Trace, simulate_graph
 from fleetune.clock.lowering import LoweredPlan, PassKey, PassTimes, PlanLowering
 from fleetune.clock.pipeline_simulation import Member, Order, Pipeline, PipelineStage, PipelineTrace, simulate
@@ -51,27 +61,37 @@ class Clock:
         self._lost_s_per_byte = {device.name: lost_s_per_byte(device) for device in fleet.devices}
         self._positions = {unit.name: index for index, unit in enumerate(profile.units)}
         self._times: dict[tuple[str, int], tuple[list[float], list[float]]] = {}
+        self._tables: dict[tuple[str, int], Floats] = {}
 
     def unit_times(self, device: str, samples: int) -> tuple[list[float], list[float]]:
         """Return median forward and backward seconds of every unit on `device`, in whole quanta."""
         key = (device, samples)
         if key not in self._times:
-            measured = self.profile.times_of(device)
-            sizes = self.profile.batch_sizes
-            try:
-                forward, backward = (
-                    [
-                        quantize(interpolate(sizes, row, samples) * factor)
-                        for row, factor in zip(table, factors, strict=True)
-                    ]
-                    for table, factors in zip(
-                        (measured.forward_s, measured.backward_s), measured.median_factors(), strict=True
-                    )
-                )
-            except Refused as error:
-                raise Refused(f"profile of {device}: {error}") from None
-            self._times[key] = (forward, backward)
+            forward, backward = self._table(device, np.array([samples]))
+            self._times[key] = (forward[:, 0].tolist(), backward[:, 0].tolist())
         return self._times[key]
+
+    def table_s(self, device: str, most: int) -> Floats:
+        """Return forward plus backward seconds, [samples - 1, unit], of 1 .. `most` samples; not to be changed."""
+        key = (device, most)
+        if key not in self._tables:
+            forward, backward = self._table(device, np.arange(1, most + 1))
+            self._tables[key] = (forward + backward).T
+        return self._tables[key]
+
+    def _table(self, device: str, samples: Ints) -> tuple[Floats, Floats]:
+        """Return forward and backward seconds, each [unit, len(samples)], in whole quanta."""
+        measured, sizes = self.profile.times_of(device), self.profile.batch_sizes
+        found = []
+        for rows, factors in zip((measured.forward_s, measured.backward_s), measured.median_factors(), strict=True):
+            times = interpolate_table(sizes, np.array(rows, np.float64), samples)
+            for unit, column in np.argwhere(times < 0):
+                try:
+                    interpolate(sizes, rows[unit], int(samples[column]))
+                except Refused as error:
+                    raise Refused(f"profile of {device}: {error}") from None
+            found.append(np.rint(times * np.array(factors)[:, None] / TIME_QUANTUM_S) * TIME_QUANTUM_S)
+        return found[0], found[1]
 
     def pipeline(self, plan: Plan) -> Pipeline:
         """Convert a chain to a Pipeline; its members stand in the order of `plan.devices`."""

@@ -68,8 +68,7 @@ def lower_bound_s(problem: Problem, clock: Clock) -> float:
     """
     samples = problem.micro_batch_samples
     devices = [times.device for times in problem.profile.times if times.device in _names(problem)]
-    shares = range(1, samples + 1)
-    both = np.array([[np.sum(clock.unit_times(d, y), axis=0) for y in shares] for d in devices])
+    both = np.array([clock.table_s(device, samples) for device in devices])
     per_sample = np.min(both / np.arange(1, samples + 1)[None, :, None], axis=1)
     total = problem.micro_batches * samples
     rounding_s = 1e-9 * max(problem.micro_batches, len(problem.profile.units))

@@ -42,7 +42,7 @@ class RunCosts:
         self.clock = Clock(problem.fleet, problem.profile)
         units = problem.profile.units
         self.edges = cut_places(units) if edges is None else edges
-        self._seconds: dict[tuple[str, int], Floats] = {}
+        self._running: dict[str, Floats] = {}
         self.bytes = LayerBytes.of(
             [join_units(units[i:j]) for i, j in pairwise(self.edges)], problem.profile.optimizer_bytes_per_param_byte
         )
@@ -60,12 +60,16 @@ class RunCosts:
 
     def running_seconds(self, device: str, samples: int) -> Floats:
         """[edge]: forward plus backward seconds of all units before the edge."""
-        key = (device, samples)
-        if key not in self._seconds:
-            forward, backward = self.clock.unit_times(device, samples)
-            total = np.concatenate([[0.0], np.cumsum(np.asarray(forward) + np.asarray(backward))])
-            self._seconds[key] = total[self.edges]
-        return self._seconds[key]
+        total: Floats = self.running(device)[samples - 1]
+        return total
+
+    def running(self, device: str) -> Floats:
+        """[samples - 1, edge]: the same for every number of samples up to a micro-batch."""
+        if device not in self._running:
+            times = self.clock.table_s(device, self.problem.micro_batch_samples)
+            total = np.concatenate([np.zeros((len(times), 1)), np.cumsum(times, axis=1)], axis=1)
+            self._running[device] = total[:, self.edges]
+        return self._running[device]
 
     def seconds(self, device: str, samples: int) -> Floats:
         """[i, j]: forward plus backward seconds of `samples` samples; infinite unless i < j."""
@@ -137,7 +141,7 @@ class GroupCosts:
         if len(group) == 1:
             return [self.batch]
         most = [int(self.costs.max_samples(device, kept)[i, j]) for device in group]
-        times = [self._running(device) for device in group]
+        times = [self.costs.running(device) for device in group]
         return allocate([(total[:, j] - total[:, i]).tolist() for total in times], most, self.batch)
 
     def _slowest(self, group: Group, kept: int) -> Floats:
@@ -145,7 +149,7 @@ class GroupCosts:
         allocated one after another."""
         count = self.costs.blocks + 1
         most = np.stack([self.costs.max_samples(device, kept) for device in group])
-        times = [self._running(device) for device in group]
+        times = [self.costs.running(device) for device in group]
         rows, columns = np.indices((count, count))
 
         def seconds(d: int, samples: Ints) -> Floats:
@@ -161,10 +165,6 @@ class GroupCosts:
             assert own is not None, "it fits"
             result[i, j] = max(float(t[y - 1, j] - t[y - 1, i]) for t, y in zip(times, own, strict=True))
         return result
-
-    def _running(self, device: str) -> Floats:
-        """[samples - 1, edge]: forward plus backward seconds of all units before the edge."""
-        return np.stack([self.costs.running_seconds(device, y) for y in range(1, self.batch + 1)])
 
     def _each_run(self, value: Callable[[int, int], float]) -> Floats:
         count = self.costs.blocks + 1

@@ -3,10 +3,13 @@
 from dataclasses import replace
 from fractions import Fraction
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fleetune.clock import Clock, forecast, interpolate
-from fleetune.clock.costs import lost_s_per_byte, memory_warnings, remaining_shares
+from fleetune.clock.costs import interpolate_table, lost_s_per_byte, memory_warnings, remaining_shares
 from fleetune.contracts.fleet import Device, Fleet
 from fleetune.contracts.plan import Gate, LinkUse, Plan
 from fleetune.contracts.profile import Profile, Subnet, SubnetPart
@@ -32,6 +35,23 @@ def test_one_size_is_proportional() -> None:
 def test_measured_sizes_are_returned_unchanged() -> None:
     """No arithmetic touches a size that was measured."""
     assert interpolate((1, 3, 7), (0.1, 0.3, 0.7), 3) == 0.3
+
+
+@given(
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=4, unique=True).map(sorted),
+    rows=st.lists(st.lists(st.floats(1e-6, 1e3), min_size=4, max_size=4), min_size=1, max_size=3),
+)
+def test_a_table_of_times_has_the_bits_of_single_ones(sizes: list[int], rows: list[list[float]]) -> None:
+    """Planners and the clock agree to the nanosecond because the vectorised interpolation rounds as the plain one."""
+    samples, seconds = np.arange(1, 50), np.array(rows)[:, : len(sizes)]
+    table = interpolate_table(sizes, seconds, samples)
+    for row, times in zip(seconds.tolist(), table, strict=True):
+        for y, found in zip(samples.tolist(), times.tolist(), strict=True):
+            if found >= 0:
+                assert found == interpolate(sizes, row, y)
+            else:
+                with pytest.raises(Refused):
+                    interpolate(sizes, row, y)
 
 
 @pytest.mark.parametrize(("seconds", "samples"), [((1.0, 9.0), 1), ((9.0, 1.0), 9)])

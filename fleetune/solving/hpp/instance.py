@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fleetune.arrays import Floats, Ints
+from fleetune.clock.costs import interpolate_table
 from fleetune.solving.hpp.problem import Layer, Problem, warmups
 from fleetune.solving.validation import link_matrix
 
@@ -154,7 +155,11 @@ class Instance:
         layer by layer as the clock does, so that both round half nanoseconds the same way."""
         y, lost_s = np.array([samples]), float(self.lost_s[device]) * samples
         there, back = (
-            sum(_times(self.problem, np.array(rows[device][first:end], np.float64), y)[:, 0].tolist())
+            sum(
+                interpolate_table(self.problem.batch_sizes, np.array(rows[device][first:end], np.float64), y)[
+                    :, 0
+                ].tolist()
+            )
             for rows in (self.problem.forward_s, self.problem.backward_s)
         )
         return (
@@ -176,23 +181,12 @@ def fastest_devices(instance: Instance, count: int) -> list[int]:
 
 def _running(problem: Problem, seconds: tuple[tuple[tuple[float, ...], ...], ...]) -> Floats:
     """[device, samples 0..B, edge]: running sums over layers."""
-    times = _times(problem, np.array(seconds, np.float64), np.arange(1, problem.micro_batch + 1)).transpose(0, 2, 1)
+    times = interpolate_table(
+        problem.batch_sizes, np.array(seconds, np.float64), np.arange(1, problem.micro_batch + 1)
+    ).transpose(0, 2, 1)
     result = np.zeros((len(times), problem.micro_batch + 1, len(problem.layers) + 1))
     np.cumsum(times, axis=2, out=result[:, 1:, 1:])
     return result
-
-
-def _times(problem: Problem, measured: Floats, y: Ints) -> Floats:
-    """Times [..., batch size] at y samples: [..., samples]; `clock.costs.interpolate` vectorised."""
-    sizes = np.array(problem.batch_sizes)
-    if len(sizes) == 1:
-        return np.asarray(measured * y / sizes[0])
-    right = np.clip(np.searchsorted(sizes, y), 1, len(sizes) - 1)
-    weight = (y - sizes[right - 1]) / (sizes[right] - sizes[right - 1])
-    times: Floats = measured[..., right - 1] + (measured[..., right] - measured[..., right - 1]) * weight
-    exact = np.isin(y, sizes)
-    times[..., exact] = measured[..., np.searchsorted(sizes, y[exact])]
-    return times
 
 
 def _best(both_s: Floats) -> Floats:

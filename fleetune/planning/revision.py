@@ -1,0 +1,93 @@
+"""Plans for the devices that are left after others were lost (Ye et al., Asteroid, §3.4, "pipeline replay").
+
+`light` keeps the order of the groups: only cut points and shares move, so that most weights stay where they are. It is
+solved in milliseconds. `heavy` plans anew with the plan's own strategy, and may move everything.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from fleetune.clock import Clock
+from fleetune.contracts.plan import Plan, PlanResult
+from fleetune.errors import Infeasible, Refused
+from fleetune.planning import api, papers
+from fleetune.planning.plan_result import plan_result
+from fleetune.planning.recut import recut
+from fleetune.planning.strategy import Problem
+
+WARMUP = "2(P-p)-1"
+"""Asteroid's policy; the warm-ups of a plan with another number of segments say nothing for fewer."""
+
+
+def without_devices(problem: Problem, lost: Collection[str]) -> Problem:
+    """Return the problem on the devices that are left; options no longer name the lost ones.
+
+    Refused: a device that the fleet does not have. Infeasible: no device is left.
+    """
+    fleet = problem.fleet
+    for name in lost:
+        fleet.device(name)
+    left = tuple(device for device in fleet.devices if device.name not in lost)
+    if not left:
+        raise Infeasible(f"all devices were lost ({', '.join(sorted(lost))}); start one of them again")
+    links = tuple(link for link in fleet.links if not {link.source, link.target} & set(lost))
+    options = {name: _without(value, lost) for name, value in problem.options.items()}
+    return replace(problem, fleet=replace(fleet, devices=left, links=links), options=options)
+
+
+def light(problem: Problem, plan: Plan, lost: Collection[str]) -> PlanResult:
+    """Return the best plan that keeps the groups of `plan`, and their order, without the lost devices.
+
+    A group that lost all of its devices is left out; the others take its layers. Groups keep their warm-ups if all of
+    them are left. Refused: a plan of several lanes, or with segments that come back to a device. Infeasible: the
+    groups that are left have no memory for the model; `heavy` may find another order.
+    """
+    if not plan.is_chain:
+        raise Refused(f"plan: {plan.strategy} made no single chain of segments; plan it anew (heavy)")
+    left = without_devices(problem, lost)
+    segments = plan.lanes[0].segments
+    kept = [tuple(device for device in segment.devices if device not in lost) for segment in segments]
+    groups = tuple(group for group in kept if group)
+    if not groups:
+        raise Infeasible(f"plan: it used no other device than {', '.join(sorted(lost))}; plan it anew (heavy)")
+    complete = len(groups) == len(segments)
+    warmup: str | tuple[int, ...] = tuple(segment.warmup for segment in segments) if complete else WARMUP
+    revised = recut(plan.strategy, left, groups, warmup)
+    revised = replace(revised, links=tuple(use for use in plan.links if not {use.source, use.target} & set(lost)))
+    return replace(plan_result(revised, left, Clock(left.fleet, left.profile), papers.ASTEROID), method="light")
+
+
+def heavy(problem: Problem, plan: Plan, lost: Collection[str]) -> PlanResult:
+    """Return a plan of the same strategy for the devices that are left; Infeasible or Refused as the strategy says."""
+    return api.solve(plan.strategy, without_devices(problem, lost))
+
+
+class Copy(NamedTuple):
+    """A unit that a device runs after a revision and did not run before."""
+
+    device: str
+    lane: str
+    unit: str
+
+
+def copies(before: Plan, after: Plan) -> Iterator[Copy]:
+    """Yield the units that devices must be given when `after` follows `before`, in the order of `after`."""
+    held = set(_placed(before))
+    yield from (copy for copy in _placed(after) if copy not in held)
+
+
+def _placed(plan: Plan) -> Iterator[Copy]:
+    for lane in plan.lanes:
+        for segment in lane.segments:
+            yield from (Copy(device, lane.name, unit) for device in segment.devices for unit in segment.units)
+
+
+def _without(value: Any, lost: Collection[str]) -> Any:
+    """Return an option's value without names of lost devices in its lists and mappings; empty groups go too."""
+    if isinstance(value, dict):
+        return {name: _without(each, lost) for name, each in value.items() if name not in lost}
+    if isinstance(value, list | tuple):
+        left = [_without(each, lost) for each in value if not (isinstance(each, str) and each in lost)]
+        return [each for each in left if each != []]
+    return value
