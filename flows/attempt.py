@@ -110,6 +110,8 @@ def fits_in_container(spec: StageSpec, config: RunConfig) -> bool:
     It can read scikit-learn's digits and a folder that every user may read. A single file, the sources of this
     machine's Python and a name on the hub cannot be mounted, so that such data are prepared beside the flow.
     """
+    if spec.local_content and config.data.local:
+        return False  # it starts work on the devices that have data
     if "data" not in spec.content or config.data.source == DIGITS:
         return True
     folder = Path(config.data.source)

@@ -19,7 +19,7 @@ from fleetune.store.stage_key import CODE_PREFIX, flatten_config
 from flows.attempt import read_ingredients
 from flows.context import RunContext, StageSelection
 from flows.provenance import MeasurementPair, MeasurementVerdict
-from stages.catalog import StageSpec, config_slice
+from stages.catalog import StageSpec, config_slice, content_names
 
 
 @record
@@ -50,7 +50,7 @@ class CachePolicy:
         self._verified: set[tuple[str, str]] = set()
         selection.validate(context.catalog, config)
         self.specs = selection.stages(context.catalog)
-        wanted = {name for spec in self.specs for name in spec.content}
+        wanted = {name for spec in self.specs for name in content_names(spec, self._plain)}
         self._contents = {name: context.contents[name](config) for name in sorted(wanted)}
 
     def must_be_stored(self, spec: StageSpec) -> bool:
@@ -158,7 +158,7 @@ class CachePolicy:
         named.pop("config.model.revision", None)  # the key has the content's digest instead
         if not spec.always_runs:
             named["seed"] = str(self._config.seed)
-        named.update({f"content.{name}": self._contents[name] for name in spec.content})
+        named.update({f"content.{name}": self._contents[name] for name in content_names(spec, self._plain)})
         keyed = {kind: digest for kind, digest in inputs.items() if kind not in spec.unkeyed_inputs}
         named.update({f"input.{kind}": digest for kind, digest in keyed.items()})
         named.update({f"input.{fact}": self._fact(fact, spec, inputs) for fact in spec.key_facts})

@@ -22,6 +22,7 @@ from flows import yaml_file
 
 FOLDERS = {"fleet": "fleets", "model": "models", "data": "data", "strategy": "strategies", "training": "trainings"}
 DEVICES = "devices"
+DATA_SOURCE, DATA_LOCAL = "data.source", "data.local."
 LORA_START, JOIN_TOKEN, ENGINE_TLS = "model.lora.start", "fleet.join.token_file", "fleet.engines.tls"
 CRON_FIELDS = 5
 DATA_FILES = (".jsonl", ".csv", ".parquet")
@@ -190,8 +191,11 @@ def _resolve_paths(plain: dict[str, Any], origin: _Origin) -> None:
     model, fleet = plain.get("model"), plain.get("fleet")
     lora = model.get("lora") if isinstance(model, dict) else None
     join, engines = (fleet.get("join"), fleet.get("engines")) if isinstance(fleet, dict) else (None, None)
+    data = plain.get("data")
+    local = data.get("local") if isinstance(data, dict) else None
     for holder, key, label in (
-        (plain.get("data"), "source", "data.source"),
+        (data, "source", DATA_SOURCE),
+        *((local, device, f"{DATA_LOCAL}{device}") for device in (local if isinstance(local, dict) else ())),
         (model, "source", "model.source"),
         (lora, "start", LORA_START),
         (join, "token_file", JOIN_TOKEN),
@@ -200,7 +204,7 @@ def _resolve_paths(plain: dict[str, Any], origin: _Origin) -> None:
         if not isinstance(holder, dict) or not isinstance(holder.get(key), str) or not holder[key]:
             continue
         given = holder[key]
-        if (label == "data.source" and given in BUILT_IN) or given.startswith("package:"):
+        if (_is_data(label) and given in BUILT_IN) or given.startswith("package:"):
             continue
         tried = [(base / Path(given).expanduser()) for base in (origin.folder, Path.cwd())]
         found = next(filter(_exists, tried), None)
@@ -218,12 +222,18 @@ def _exists(place: Path) -> bool:
         return False
 
 
+def _is_data(label: str) -> bool:
+    return label == DATA_SOURCE or label.startswith(DATA_LOCAL)
+
+
 def _must_be_path(given: str, label: str) -> bool:
-    """True for text that cannot be a name on a hub."""
+    """True for text that cannot be a name on a hub; an absolute path of data.local may lie on another machine."""
+    if label.startswith(DATA_LOCAL) and Path(given).is_absolute():
+        return False
     return (
         label in (LORA_START, JOIN_TOKEN, ENGINE_TLS)
         or given.startswith(("/", "./", "../", "~"))
-        or (label == "data.source" and given.endswith(DATA_FILES))
+        or (_is_data(label) and given.endswith(DATA_FILES))
     )
 
 

@@ -20,13 +20,23 @@ from flows.provenance import (
     device_arithmetic,
     fleet_has_same_devices,
     judge_fleet,
+    local_data_content,
     model_content,
     pin_revisions,
     plan_decisions,
     version_of,
 )
 from flows.tracking import EventListener, ignore_event
-from stages.catalog import DEVICE_ARITHMETIC, PLAN_DECISIONS, STAGES, StageSpec, find_stage, producer_of, waves
+from stages.catalog import (
+    DEVICE_ARITHMETIC,
+    LOCAL_DATA,
+    PLAN_DECISIONS,
+    STAGES,
+    StageSpec,
+    find_stage,
+    producer_of,
+    waves,
+)
 
 
 @record
@@ -38,7 +48,11 @@ class RunContext:
     catalog: tuple[StageSpec, ...] = STAGES
     launcher: Launcher = field(default_factory=ProcessLauncher)
     contents: Mapping[str, Callable[[RunConfig], str]] = field(
-        default_factory=lambda: {"data": data_content, "model weights": model_content}
+        default_factory=lambda: {
+            "data": data_content,
+            "model weights": model_content,
+            LOCAL_DATA: local_data_content,
+        }
     )
     """name of external content, as in the catalog -> its digest"""
     input_facts: Mapping[str, InputFact] = field(

@@ -13,7 +13,7 @@ from fleetune.contracts import json_io
 from fleetune.contracts.fleet import DOCKER, Fleet
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.record import record
-from fleetune.contracts.run_config import BUILT_IN, RunConfig
+from fleetune.contracts.run_config import BUILT_IN, DataRequest, RunConfig
 from fleetune.store.stage_key import ROOT
 
 CODE = ("fleetune", "flows", "stages", "containers")
@@ -42,7 +42,17 @@ def pin_revisions(config: RunConfig) -> RunConfig:
         from fleetune.data.sources import pinned_request
 
         data = pinned_request(data)
+    data = replace(data, local={device: _pinned_local(source) for device, source in data.local.items()})
     return replace(config, model=model, data=data)
+
+
+def _pinned_local(source: str) -> str:
+    """A device's own source, pinned if it is a name on the hub; an absolute path need not exist here."""
+    if source in BUILT_IN or Path(source).is_absolute() or Path(source).expanduser().exists():
+        return source
+    from fleetune.data.sources import pinned_request
+
+    return pinned_request(DataRequest(source=source)).source
 
 
 def data_content(config: RunConfig) -> str:
@@ -50,6 +60,13 @@ def data_content(config: RunConfig) -> str:
     from fleetune.data.sources import content_digest
 
     return content_digest(config.data)
+
+
+def local_data_content(config: RunConfig) -> str:
+    """JSON of device -> digest of its own data, which each device computes; Refused when one cannot read its data."""
+    from fleetune.preparation.local_data import reported_digests
+
+    return json.dumps(reported_digests(config.fleet, config.data, config.model.task), sort_keys=True)
 
 
 def model_content(config: RunConfig) -> str:

@@ -5,7 +5,7 @@ model's own settings; they fit if their classes, their tokenizer and the size of
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fleetune.contracts import json_io
 from fleetune.contracts.record import record
@@ -78,7 +78,7 @@ def reevaluation(request: EvaluationRequest, store: Store) -> Reevaluation:
     """What `request` asks for. Refused: an unknown run, one without a checkpoint, gone artifacts, wrong data."""
     past = store.runs.load(request.run)
     sets = request.sets()
-    config = configs.with_changes(past.config, sets, past.id) if sets else past.config
+    config = configs.with_changes(_without_local_data(past.config), sets, past.id) if sets else past.config
     known: dict[str, str] = {}
     for stage in past.stages:  # a run that evaluated again has the checkpoint among its inputs
         known = {**stage.inputs, **known, **stage.outputs}
@@ -95,6 +95,11 @@ def reevaluation(request: EvaluationRequest, store: Store) -> Reevaluation:
             )
     given = {kind: known[kind] for kind in EVALUATE.inputs}
     return Reevaluation(past=past, config=config, given=given, other_data=bool(sets), force=request.force)
+
+
+def _without_local_data(config: RunConfig) -> RunConfig:
+    """The config without data that lie on devices: they were trained on, and no model is evaluated on them."""
+    return replace(config, data=replace(config.data, local={}))
 
 
 def check_fit(store: Store, run: str, trained: str, other: str) -> None:

@@ -29,7 +29,7 @@ from flows.cache_policy import CachePolicy, Decision
 from flows.context import RunContext, StageSelection
 from flows.provenance import version_of
 from flows.tracking import FollowedStages, RunTracker, StageEvent
-from stages.catalog import StageSpec, config_slice, find_stage
+from stages.catalog import StageSpec, config_slice, content_names, find_stage
 
 
 @record
@@ -237,7 +237,7 @@ class Runner:
             seed=self.config.seed,
             config=config_slice(spec, self._plain),
             inputs={kind: str(folder.resolve()) for kind, folder in folders.items()},
-            content={name: decision.ingredients[f"content.{name}"] for name in spec.content},
+            content={name: decision.ingredients[f"content.{name}"] for name in content_names(spec, self._plain)},
             output=str((work / attempt.OUTPUT).resolve()),
             work=str(work.resolve()),
             earlier=tuple(str(self.context.store.work(key).resolve()) for key in earlier),

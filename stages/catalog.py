@@ -27,6 +27,10 @@ class StageSpec:
     outputs: tuple[str, ...]
     content: tuple[str, ...] = ()
     """External content that it reads, identified by digest: `data`, `model weights`."""
+    local_config: tuple[str, ...] = ()
+    """The slice of the run's config that it reads too where data lie on devices (`data.local`)."""
+    local_content: tuple[str, ...] = ()
+    """External content that it reads too where data lie on devices."""
     packages: tuple[str, ...] = ()
     """Distributions whose versions are part of its key."""
     always_runs: bool = False
@@ -52,6 +56,7 @@ class StageSpec:
 
 
 PLAN_DECISIONS, DEVICE_ARITHMETIC = "plan decisions", "device arithmetic"
+LOCAL_DATA = "local data"
 TENSORS = ("torch", "transformers", "peft", "numpy")
 OPTIONAL = ("profile",)
 """Sections that plain values of a config omit when they are empty."""
@@ -75,6 +80,8 @@ PREPARE = StageSpec(
     config=("model", "data"),
     outputs=("model", "data"),
     content=("data", "model weights"),
+    local_config=("fleet",),
+    local_content=(LOCAL_DATA,),
     packages=(*TENSORS, "safetensors", "tokenizers", "pyarrow", "pillow", "scikit-learn"),
     image="fleetune-train",
 )
@@ -93,6 +100,7 @@ PLAN = StageSpec(
     version=1,
     module="stages.plan",
     config=("strategy", *BATCH),
+    local_config=("data.local",),
     inputs=("fleet", "profile"),
     outputs=("plan",),
     packages=("numpy", "scipy", "numba", "networkx", "ortools"),
@@ -103,6 +111,7 @@ TRAIN = StageSpec(
     version=2,
     module="stages.train",
     config=("model", "training"),
+    local_config=("data.local",),
     inputs=("model", "data", "plan", "fleet", "profile"),
     unkeyed_inputs=("plan", "fleet", "profile"),
     key_facts=(PLAN_DECISIONS, DEVICE_ARITHMETIC),
@@ -163,13 +172,23 @@ def waves(catalog: Sequence[StageSpec]) -> tuple[tuple[StageSpec, ...], ...]:
     )
 
 
+def has_local_data(config: Mapping[str, Any]) -> bool:
+    """True if a run's config (as plain values) has data that lie on devices."""
+    return bool(config.get("data", {}).get("local"))
+
+
+def content_names(spec: StageSpec, config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the external content that a stage reads in a run of this config (as plain values)."""
+    return (*spec.content, *(spec.local_content if has_local_data(config) else ()))
+
+
 def config_slice(spec: StageSpec, config: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a run's config (as plain values) that a stage reads, nested as it was.
 
     Optional sections that are omitted are left out, so that a setting which is not used changes no key.
     """
     cut: dict[str, Any] = {}
-    for path in spec.config:
+    for path in (*spec.config, *(spec.local_config if has_local_data(config) else ())):
         if path in OPTIONAL and path not in config:
             continue
         *sections, last = path.split(".")

@@ -22,6 +22,7 @@ def plan(context: StageContext) -> None:
         micro_batch_samples=training.micro_batch_samples,
         micro_batches=training.micro_batches,
         seed=context.task.seed,
+        owners=tuple(context.task.config.get("data", {}).get("local", {})),
         options=strategy.options,
     )
     result = planning.solve(strategy.name, problem)

@@ -6,6 +6,7 @@ an unrunnable plan would fail on many machines at once.
 """
 
 from fleetune.checks.findings import findings, validate
+from fleetune.checks.local_data import check_local_data
 from fleetune.checks.trainable import untrainable_features
 
-__all__ = ["findings", "untrainable_features", "validate"]
+__all__ = ["check_local_data", "findings", "untrainable_features", "validate"]

@@ -333,5 +333,3 @@ class RunConfig:
             one_of("data.local", "device", device, names)
             if device in self.fleet.simulated:
                 raise Refused(f"data.local: device {device} is simulated and has no data; leave data.local out")
-        if self.data.local:
-            raise Refused("data.local: runs cannot train from it yet; leave data.local out")

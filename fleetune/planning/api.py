@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fleetune.checks import validate
+from fleetune.checks import check_local_data, validate
 from fleetune.contracts import json_io
 from fleetune.contracts.link_codecs import ROTATED
 from fleetune.contracts.plan import PlanResult
@@ -57,6 +57,8 @@ def solve(name: str, problem: Problem, now: Callable[[], float] = time.perf_coun
         raise Refused(f"strategy {name}: {reason}")
     result = strategy.plan(problem)
     validate(result.plan, problem.fleet, problem.profile)
+    if problem.owners:
+        check_local_data(result.plan, problem.profile, problem.owners)
     return replace(result, solve_s=now() - started_s)
 
 

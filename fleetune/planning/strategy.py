@@ -21,6 +21,8 @@ class Problem:
     micro_batch_samples: int
     micro_batches: int
     seed: int = 0
+    owners: tuple[str, ...] = ()
+    """Devices that have data of their own, on which lanes begin; neutral: empty, any device may be given data."""
     options: dict[str, Any] = field(default_factory=dict)
     """Options as plain values; each strategy parses them into its own record."""
 

@@ -38,8 +38,6 @@ class DeviceWork:
     """Already open."""
     sources: Mapping[str, str]
     """Device -> its source."""
-    request: DataRequest
-    """Columns and limits, which hold for all sources."""
     model: ModelRequest
     work: Path
     """Folder here for tasks and logs, which hold no samples."""
@@ -62,10 +60,13 @@ def owners_sites(fleet: FleetRequest, request: DataRequest) -> Sites:
     return open_sites(replace(placement, devices=owners, links=None), lambda text: None)
 
 
-def survey_devices(work: DeviceWork) -> dict[str, LocalSurvey]:
-    """Return what each device reports of its data. Refused: labels are numbers on one and words on another."""
+def survey_devices(work: DeviceWork, request: DataRequest) -> dict[str, LocalSurvey]:
+    """Return what each device reports of its data. Refused: labels are numbers on one and words on another.
+
+    request: columns and limits, which hold for all sources.
+    """
     spec = input_spec(work.model)
-    tasks = {d: LocalTask(answer=SURVEYED, request=_own(work.request, s), spec=spec) for d, s in work.sources.items()}
+    tasks = {d: LocalTask(answer=SURVEYED, request=_own(request, s), spec=spec) for d, s in work.sources.items()}
     found = _run(work.sites, {d: _command(t, work.work / "local" / d) for d, t in tasks.items()}, work.progress)
     surveys = {d: json_io.load(LocalSurvey, found[d], f"answer of {d}") for d in work.sources}
     check_agreement({device: each.labels for device, each in surveys.items()})

@@ -1,7 +1,7 @@
 """Writes everything that training reads besides the plan: data, graph, configuration and initial weights."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -9,8 +9,9 @@ from torch import nn
 
 from fleetune.contracts.run_config import DataRequest, ModelRequest
 from fleetune.contracts.task import Progress, ignore_progress
-from fleetune.data.prepared_data import PreparedData
-from fleetune.data.writer import prepare_data
+from fleetune.data.local_data import LocalSurvey
+from fleetune.data.prepared_data import LocalSource, PreparedData
+from fleetune.data.writer import Preparation, write_data
 from fleetune.models.graph import Graph, graph_text
 from fleetune.models.init_weights import INIT_WEIGHTS, write_init_weights
 from fleetune.models.recorder import record_model
@@ -34,6 +35,8 @@ class PreparationTask:
     """Gets the prepared data."""
     progress: Progress = ignore_progress
     note: Callable[[str], None] = lambda sentence: None
+    local: Mapping[str, LocalSurvey] = field(default_factory=dict)
+    """Device -> what it reports of data of its own, which are trained on instead; empty: there are none."""
     data_digest: str | None = None
     """Expected content digest of the source; TryAgain if a file or folder has another. None: not checked."""
 
@@ -56,10 +59,23 @@ def prepare(task: PreparationTask) -> None:
         task.note(skipped)
 
 
+def _data_preparation(task: PreparationTask) -> Preparation:
+    surveys = task.local.items()
+    return Preparation(
+        request=task.data,
+        spec=input_spec(task.model),
+        seed=task.seed,
+        progress=task.progress,
+        expected_digest=task.data_digest,
+        local=tuple(LocalSource(device=d, digest=found.digest, samples=found.samples) for d, found in surveys),
+        local_labels=tuple(dict.fromkeys(name for _, found in surveys for name in found.labels)),
+    )
+
+
 def write_artifacts(task: PreparationTask) -> tuple[Graph, nn.Module]:
     """Write everything without comparing; returns the graph and the model on the meta device."""
     if not (task.data_folder / "data.json").exists():
-        prepare_data(task.data, input_spec(task.model), task.data_folder, task.seed, task.progress, task.data_digest)
+        write_data(_data_preparation(task), task.data_folder)
     prepared = PreparedData(task.data_folder)
     config = configuration(task.model, prepared.labels, prepared.info.pad_token_id)
     module = skeleton(config, task.model)

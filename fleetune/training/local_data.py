@@ -4,6 +4,7 @@ Masks of padding cross cuts as they are: they tell how long texts are. Everythin
 with parameters. Labels stay where the lane begins, because the lane ends there too.
 """
 
+from fleetune.checks import check_local_data
 from fleetune.contracts.plan import Lane
 from fleetune.data.prepared_data import MASK
 from fleetune.errors import Refused
@@ -18,26 +19,16 @@ ALLOWED = frozenset({MASK})
 
 
 def check_nothing_raw_leaves(task: TrainingTask) -> None:
-    """Refuse a plan by which samples or labels would have to leave their device, or whose lane's device has no data."""
+    """Refuse a plan by which samples or labels would leave their device, as far as the recorded model tells."""
+    check_local_data(task.plan.plan, task.profile, task.local)
     graph = parse_graph((task.model_folder / "graph.json").read_bytes(), "graph.json")
     raw = raw_inputs(graph, skeleton(saved_configuration(task.model_folder / "model"), task.model))
     for lane in task.plan.plan.lanes:
-        owner, *others = dict.fromkeys(d for end in (0, -1) for d in lane.segments[end].devices)
-        if others:
-            raise Refused(
-                f"data.local: lane {lane.name} begins and ends on {', '.join((owner, *others))}, so samples or labels "
-                f"would leave {owner}; plan its first and its last segment on the device that has its data"
-            )
-        if owner not in task.local:
-            raise Refused(
-                f"data.local: lane {lane.name} begins on {owner}, which has no data; give it a source, or plan no lane "
-                f"there (data lie on {', '.join(task.local)})"
-            )
         for segment, names in _crossing(graph, lane, raw):
             if names - ALLOWED:
                 raise Refused(
                     f"data.local: the cut behind segment {lane.name}/{segment} lies before the first learned layer, so "
-                    f"{', '.join(sorted(names - ALLOWED))} would leave {owner}; cut behind a later unit"
+                    f"{', '.join(sorted(names - ALLOWED))} would leave {lane.name}'s device; cut behind a later unit"
                 )
 
 

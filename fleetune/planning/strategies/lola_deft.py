@@ -44,7 +44,7 @@ class Options:
     server: str | None = None
     """Device that collects the gradients and tunes nothing; None: the one that the others reach fastest."""
     devices: tuple[str, ...] = ()
-    """Names of the devices that may tune a block; empty: all but the server."""
+    """Names of the devices that may tune a block; empty: those of data.local, else all; never the server."""
     blocks: int | None = None
     """Number of blocks; None: the model's own, but at most one per device."""
 
@@ -123,10 +123,11 @@ def _assign(problem: Problem, clock: Clock, roles: Roles, options: Options) -> A
 
 
 def _roles(problem: Problem, options: Options) -> Roles:
-    names = participants(problem, options.devices)
+    wanted = options.devices or problem.owners
+    names = participants(problem, wanted)
     server = options.server
     if server is None:
-        others = [d.name for d in problem.fleet.devices if d.name not in options.devices] or list(names)
+        others = [d.name for d in problem.fleet.devices if d.name not in wanted] or list(names)
         server = max(
             others, key=lambda name: (_free_server_bytes(problem, name) >= 0, _slowest_in(problem, name, names))
         )

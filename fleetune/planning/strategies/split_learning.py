@@ -44,7 +44,7 @@ class Options:
     helpers: tuple[str, ...] = ()
     """Names of the helpers; empty: the fastest quarter of the devices, at least one."""
     clients: tuple[str, ...] = ()
-    """Names of the devices whose data is trained on; empty: all that are no helpers."""
+    """Names of the devices whose data is trained on; empty: those of data.local, else all that are no helpers."""
     devices: tuple[str, ...] = ()
     """Names of the devices that may be used; empty: the whole fleet."""
     cuts: tuple[str, str] | None = None
@@ -107,8 +107,9 @@ class SplitLearning:
 
 
 def _roles(problem: Problem, options: Options, clock: Clock) -> Roles:
-    named = (*options.helpers, *options.clients)
-    names = participants(problem, options.devices or (named if options.helpers and options.clients else ()))
+    wanted = options.clients or tuple(name for name in problem.owners if name not in options.helpers)
+    named = (*options.helpers, *wanted)
+    names = participants(problem, options.devices or (named if options.helpers and wanted else ()))
     for name in named:
         problem.fleet.device(name)
         if name not in names:
@@ -119,7 +120,7 @@ def _roles(problem: Problem, options: Options, clock: Clock) -> Roles:
 
     free = sorted((name for name in names if name not in named), key=whole_s)
     helpers = options.helpers or tuple(free[: max(1, len(names) // 4)])
-    clients = options.clients or tuple(name for name in names if name not in helpers)
+    clients = wanted or tuple(name for name in names if name not in helpers)
     if not helpers or not clients:
         raise Refused("split-learning: no device is left to be helper or client; name fewer of the other")
     return Roles(clients, helpers)
