@@ -138,3 +138,12 @@ def test_a_server_is_found_among_all_devices() -> None:
     """If all devices are named and none is the server, the one that the others reach fastest becomes the server."""
     plan = solved(lora(devices=["a", "b", "c", "d"])).plan
     assert plan.collector in "abcd" and plan.collector not in {lane.segments[0].devices[0] for lane in plan.lanes}
+
+
+def test_devices_with_data_of_their_own_tune_the_blocks() -> None:
+    """The server is one of the others, though the fastest has data; a device without data may tune nothing."""
+    plan = solved(replace(lora(), owners=("a", "c"))).plan
+    assert plan.collector in ("b", "d")
+    assert {lane.segments[0].devices for lane in plan.lanes} == {("a",), ("c",)}
+    with pytest.raises(Refused, match="begins on d, which has no data"):
+        solved(replace(lora(devices=["c", "d"]), owners=("a", "c")))

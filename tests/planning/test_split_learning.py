@@ -173,3 +173,13 @@ def test_slow_clients_may_run_fewer_micro_batches() -> None:
     assert found.objective < least.objective < equal.objective
     assert len(actions_of(found.plan, "z")) == 4 * 3
     assert found.lower_bound is not None and found.lower_bound <= found.objective
+
+
+def test_devices_with_data_of_their_own_are_the_clients() -> None:
+    """Helpers are chosen among the others; a client that is named needs data."""
+    free = replace(five(helpers=[]), owners=("h", "y"))
+    plan = solved(free).plan
+    assert [lane.name for lane in plan.lanes] == ["h", "y"], "not even the fastest may help"
+    assert {lane.segments[1].devices for lane in plan.lanes} == {("i",)}
+    with pytest.raises(Refused, match="lane z begins on z, which has no data"):
+        solved(replace(five(clients=["y", "z"]), owners=("x", "y")))

@@ -2,11 +2,13 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from fleetune.launching.docker import launcher
 from fleetune.launching.docker.tar_archive import IMAGE_USER
+from fleetune.launching.job import Command
 
 
 @pytest.fixture
@@ -56,3 +58,29 @@ def test_a_folder_that_is_swapped_for_a_link_leads_nowhere(
     with pytest.raises(OSError):
         launcher.make_writable(tmp_path / "link")
     assert not any("elsewhere" in path for path in chowned)
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+def test_folders_of_a_device_are_neither_uploaded_nor_shared(
+    is_here: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device's source is bound where it lies; its own folder outlives a command, and nothing of it is copied."""
+    made: list[Path] = []
+
+    def empty_volume(client: object, image_id: str, folder: Path, labels: object) -> str:
+        made.append(folder)
+        return f"volume-{len(made)}"
+
+    monkeypatch.setattr(launcher.folder_transfer, "empty_volume", empty_volume)
+    monkeypatch.setattr(launcher.folder_transfer, "upload_folders", lambda client, image, folders, labels: {})
+    engine = SimpleNamespace(is_here=is_here, client=None, image_id="image", labels={})
+    mounts = launcher.FolderMounts(engine)  # type: ignore[arg-type]
+    source, own = Path("/data/reviews.csv"), tmp_path / "devices" / "x"
+    command = Command(module="m", log=tmp_path / "log", device_reads=(source,), device_writes=(own,))
+    first, second = (mounts.mounts(command) for _ in range(2))
+    assert first == second, "later commands find the same folder"
+    read, write = first
+    assert (read["Type"], read["Source"], read["Target"], read["ReadOnly"]) == ("bind", str(source), str(source), True)
+    assert (write["Target"], write["ReadOnly"]) == (str(own), False)
+    assert (write["Type"], write["Source"]) == (("bind", str(own)) if is_here else ("volume", "volume-1"))
+    assert made == ([] if is_here else [own])

@@ -1,0 +1,50 @@
+"""Plans by which data would leave the device that they lie on."""
+
+from dataclasses import replace
+
+import pytest
+
+from fleetune.checks.local_data import check_local_data
+from fleetune.contracts.plan import Plan
+from fleetune.contracts.profile import Profile
+from fleetune.errors import Refused
+from tests.checks.test_structure import CLIENTS, PROFILE, SPLIT, TUNED
+from tests.clock import ticks
+from tests.clock.ticks import segment
+
+BARE = replace(PROFILE, units=(replace(PROFILE.units[0], param_bytes=0, trainable_bytes=0), *PROFILE.units[1:]))
+"""Its first unit has no parameters: what it sends are samples in other shapes."""
+
+
+@pytest.mark.parametrize("plan", [SPLIT, TUNED])
+def test_lanes_that_begin_and_end_on_owners_are_sound(plan: Plan) -> None:
+    """Split learning sends what a learned layer made; LoLa-DEFT sends no values at all, so nothing is asked of it."""
+    check_local_data(plan, PROFILE, ("x", "y", "spare"))
+    check_local_data(TUNED, BARE, ("x", "y"))
+
+
+@pytest.mark.parametrize(
+    ("plan", "profile", "owners", "words"),
+    [
+        (SPLIT, PROFILE, ("x", "h"), r"lane y begins on y, which has no data; .*data lie on x, h"),
+        (SPLIT, BARE, ("x", "y"), r"segment x/0 lies before the first learned layer, so samples would leave x"),
+        (
+            ticks.plan({"a": [segment("u0", "x"), segment("u1 u2", "h")]}),
+            PROFILE,
+            ("x", "h"),
+            r"lane a begins and ends on x, h, so samples or labels would leave x",
+        ),
+        (
+            ticks.plan({"a": CLIENTS["x"], "b": [segment("u0 u1 u2", "x")]}),
+            PROFILE,
+            ("x",),
+            r"lanes a and b both begin on x, so its data would count twice",
+        ),
+    ],
+)
+def test_plans_by_which_data_would_leave_are_refused(
+    plan: Plan, profile: Profile, owners: tuple[str, ...], words: str
+) -> None:
+    """The refusal says what would leave which device."""
+    with pytest.raises(Refused, match=words):
+        check_local_data(plan, profile, owners)
