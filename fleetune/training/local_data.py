@@ -28,7 +28,7 @@ def check_nothing_raw_leaves(task: TrainingTask) -> None:
             if names - ALLOWED:
                 raise Refused(
                     f"data.local: the cut behind segment {lane.name}/{segment} lies before the first learned layer, so "
-                    f"{', '.join(sorted(names - ALLOWED))} would leave {lane.name}'s device; cut behind a later unit"
+                    f"{', '.join(sorted(names - ALLOWED))} would leave {lane.segments[0].devices[0]}; cut behind a later unit"
                 )
 
 
