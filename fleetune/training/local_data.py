@@ -26,9 +26,10 @@ def check_nothing_raw_leaves(task: TrainingTask) -> None:
     for lane in task.plan.plan.lanes:
         for segment, names in _crossing(graph, lane, raw):
             if names - ALLOWED:
+                lost = f"{', '.join(sorted(names - ALLOWED))} would leave {lane.segments[0].devices[0]}"
                 raise Refused(
                     f"data.local: the cut behind segment {lane.name}/{segment} lies before the first learned layer, so "
-                    f"{', '.join(sorted(names - ALLOWED))} would leave {lane.segments[0].devices[0]}; cut behind a later unit"
+                    f"{lost}; cut behind a later unit"
                 )
 
 
