@@ -1,18 +1,23 @@
-"""What may leave a device that trains on data of its own: nothing of which its samples or labels can be read off.
+"""Training on data that stay on their device: no sample or label leaves it as it is.
 
 Masks of padding cross cuts as they are: they tell how long texts are. Everything else that crosses has passed a layer
 with parameters. Labels stay where the lane begins, because the lane ends there too.
 """
 
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
 from fleetune.checks import check_local_data
-from fleetune.contracts.plan import Lane
+from fleetune.contracts.plan import Lane, Plan
 from fleetune.data.prepared_data import MASK
 from fleetune.errors import Refused
 from fleetune.models.graph import Graph, parse_graph
 from fleetune.models.raw_values import raw_inputs
 from fleetune.models.skeleton import saved_configuration, skeleton
 from fleetune.models.units import crossing_values
-from fleetune.training.task import TrainingTask
+from fleetune.preparation.local_data import DeviceWork, prepare_on_devices
+from fleetune.training.task import DeviceData, TrainingTask
 
 ALLOWED = frozenset({MASK})
 """Inputs that may cross a cut as they are."""
@@ -31,6 +36,24 @@ def check_nothing_raw_leaves(task: TrainingTask) -> None:
                     f"data.local: the cut behind segment {lane.name}/{segment} lies before the first learned layer, so "
                     f"{lost}; cut behind a later unit"
                 )
+
+
+def prepare_own_data(
+    work: DeviceWork, plan: Plan, common: Path, seed: int, note: Callable[[str], None]
+) -> dict[str, DeviceData]:
+    """Have the devices on which lanes begin prepare data of their own; empty where `work` names no sources.
+
+    common: see `prepare_on_devices`. `note` receives a sentence about sources that no lane uses.
+    """
+    if not work.sources:
+        return {}
+    owners = {lane.segments[0].devices[0] for lane in plan.lanes}
+    unused = ", ".join(sorted(set(work.sources) - owners))
+    if unused:
+        note(f"data.local: by this plan no lane begins on {unused}, so what lies there is not used")
+    used = replace(work, sources={device: source for device, source in work.sources.items() if device in owners})
+    found = prepare_on_devices(used, common, seed)
+    return {device: DeviceData(folder=folder, samples=samples) for device, (folder, samples) in found.items()}
 
 
 def _crossing(graph: Graph, lane: Lane, raw: dict[int, frozenset[str]]) -> list[tuple[int, frozenset[str]]]:
