@@ -46,10 +46,10 @@ def run(folder: Path, quick: bool, report_progress: Callable[[str], None]) -> li
     report_progress("gated blocks")
     found += [
         replace(figure, name=f"d2ft_{figure.name}")
-        for figure in gate_figures(vit_small(4 if quick else 16, lora=False), folder, 2 if quick else 7, "blocks")
+        for figure in gate_figures(vit_small(2 if quick else 16, lora=False), folder, 2 if quick else 7, "blocks")
     ]
     report_progress("codecs")
-    found += [figure for figure in speeds(rounds=5 if quick else 100) if figure.name.endswith(CODEC_FIGURES)]
+    found += [figure for figure in speeds(rounds=2 if quick else 100) if figure.name.endswith(CODEC_FIGURES)]
     if not quick:
         found.append(chain_figure(folder / "chain", pairs=8, rounds=10, report_progress=report_progress))
     return found

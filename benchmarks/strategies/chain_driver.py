@@ -8,6 +8,8 @@ import statistics
 import sys
 from pathlib import Path
 
+import transformers
+
 from benchmarks.runtime.workload import MICRO_BATCH_SAMPLES, MODEL, Workload, prepare_workload
 from fleetune.contracts.plan import Lane, Plan, PlanResult, Segment, Share
 
@@ -34,6 +36,7 @@ def chain(workload: Workload) -> PlanResult:
 
 def main(folder: Path) -> None:
     """Prepare, then train as asked."""
+    transformers.utils.logging.disable_progress_bar()
     workload = prepare_workload(folder, MODEL, CORES, lambda sentence: None)
     plan = chain(workload)
     print("ready", flush=True)
