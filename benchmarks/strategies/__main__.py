@@ -62,6 +62,7 @@ def main() -> int:
     either.add_argument("--quick", action="store_true", help="one strategy on two layers, within 60 s")
     either.add_argument("--accuracy", action="store_true", help="scores beside those of one device, and nothing else")
     arguments.add_argument("--seeds", type=int, default=1, help="number of seeds of --accuracy")
+    arguments.add_argument("--rounds", type=int, help="rounds of each training of --accuracy; the run file's")
     given = arguments.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
     transformers.utils.logging.disable_progress_bar()
@@ -69,7 +70,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="fleetune-bench-") as scratch:
         if given.accuracy:
             seeds = tuple(range(1, 1 + given.seeds))
-            report.add(accuracy_figures(Path(scratch) / "store", seeds, progress_printer()))
+            report.add(accuracy_figures(Path(scratch) / "store", seeds, given.rounds, progress_printer()))
         else:
             report.add(run(Path(scratch), given.quick, progress_printer()))
     report.print()

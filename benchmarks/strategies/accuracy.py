@@ -32,15 +32,22 @@ def accuracy(name: str, root: Path, *sets: str) -> Accuracy:
     return Accuracy(before=score.before, after=score.after, round_samples=plan.batch_samples * len(plan.lanes))
 
 
-def accuracy_figures(root: Path, seeds: tuple[int, ...], report_progress: Callable[[str], None]) -> Iterator[Figure]:
-    """Yield the accuracy of each strategy, of one device, and what the strategy loses: the mean over seeds."""
+def accuracy_figures(
+    root: Path, seeds: tuple[int, ...], rounds: int | None, report_progress: Callable[[str], None]
+) -> Iterator[Figure]:
+    """Yield the accuracy of each strategy, of one device, and what the strategy loses: the mean over seeds.
+
+    rounds: of each training; None: as many as the run file says.
+    """
+    length = () if rounds is None else (f"training.rounds={rounds}",)
     for name in STRATEGIES:
         found: list[tuple[Accuracy, Accuracy]] = []
         for seed in seeds:
             report_progress(f"{name}, seed {seed}")
-            ours = accuracy(name, root, f"seed={seed}")
+            ours = accuracy(name, root, f"seed={seed}", *length)
             report_progress(f"{name}, seed {seed}: one device, {ours.round_samples} samples a round")
-            found.append((ours, accuracy(name, root, f"seed={seed}", *single_sets(name, ours.round_samples))))
+            sets = (*length, *single_sets(name, ours.round_samples))
+            found.append((ours, accuracy(name, root, f"seed={seed}", *sets)))
         yield from compared(name, found)
 
 
