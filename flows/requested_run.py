@@ -84,7 +84,7 @@ def _run(request: RunRequest, root: str) -> State[Any]:
         from flows.inspection.publication import publish_prediction
 
         publish_prediction(planned, store, runner.rerun_of, flow_run.id, get_run_logger())
-        return Completed(name="DryRun", message=description(planned))
+        return Completed(name="DryRun", message=and_next(description(planned), _command(request, root)))
     if (nothing_new := _nothing_new(store, request, planned)) is not None:
         return nothing_new
     try:

@@ -98,6 +98,11 @@ def failed_state(error: FleetuneError, next_command: str) -> State[Any]:
     return Failed(name=_name(error), message=and_next(str(error), next_command))
 
 
+def stage_failed(error: FleetuneError) -> State[Any]:
+    """The state of one task that failed; what to do next stands in that of its flow run."""
+    return Failed(name=_name(error), message=str(error))
+
+
 def _name(error: FleetuneError) -> str:
     kinds = {Refused: "Refused", Infeasible: "Infeasible"}
     return kinds.get(type(error), "TryAgain")
@@ -119,7 +124,7 @@ def _stage_task(name: str, publication: "Publication") -> Any:
             if runner.stopped and isinstance(error, TryAgain):
                 return Cancelled(message=str(error))
             publication.update()
-            return Failed(name=_name(error), message=str(error))
+            return stage_failed(error)
         if outcome.how == "stopped":
             with_run = "stopped with its run; a retry goes on from what is finished"
             return Cancelled(message=with_run if runner.stopped else reason(outcome.why))

@@ -7,16 +7,20 @@ keeps its reason, and the next one is run.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 from fleetune import planning
 from fleetune.contracts.record import distinct, not_negative, record
 from fleetune.contracts.run_config import RunConfig
 from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain
+from fleetune.formatting import seconds
 from fleetune.store import RunRecord
 from fleetune.store.runs import new_run_id
 from flows import api
 from flows.comparison import archive
 from flows.comparison.figures import common_loss, load_fleet, planned_row, trained_row, with_target
+from flows.comparison.pages import verdict
 from flows.comparison.record import FAILED, INFEASIBLE, PLANNED, REFUSED, ComparedStrategy, Comparison
 from flows.context import RunContext, StageSelection
 from flows.form.choices import AS_GIVEN, names_in
@@ -30,6 +34,29 @@ SCORES = "profile.scores=true"
 
 def ignore(comparison: Comparison) -> None:
     """The default receiver of a comparison."""
+
+
+Result = TypeVar("Result")
+
+
+@record
+class StepEnd:
+    """How a step of a comparison ended."""
+
+    state: str
+    """One of record.STATES, or empty."""
+    why: str
+
+
+class Steps:
+    """Runs the steps of a comparison; a subclass shows them."""
+
+    def run(self, name: str, work: Callable[[], Result], end: Callable[[Result], StepEnd]) -> Result:
+        """The result of `work`; `end` says what it came to. Raises the error of the step."""
+        return work()
+
+
+DIRECTLY = Steps()
 
 
 @record
@@ -103,26 +130,35 @@ class Comparer:
         self._fleet: RunRecord | None = None
 
     @property
+    def simulated(self) -> bool:
+        """True for a simulated fleet, on which nothing can be trained."""
+        return bool(self._measuring.fleet.simulated)
+
+    @property
     def title(self) -> str:
         """`demo · compare asteroid, single`."""
         return f"{self._measuring.name} · compare {', '.join(self._configs)}"
 
-    def compare(self, publish: Callable[[Comparison], None] = ignore) -> Comparison:
+    def compare(self, publish: Callable[[Comparison], None] = ignore, steps: Steps = DIRECTLY) -> Comparison:
         """Run everything; the comparison is stored, and published, whenever a part of it is complete.
+
+        There is one step for the fleet, one for each strategy's plan and one for its training, and one for each table.
 
         Raises the error of measuring the fleet, and, where no strategy has a plan, one that gives every reason.
         """
-        self._fleet = self._measure()
+        self._fleet = steps.run("fleet", self._measure, lambda run: StepEnd(state="", why=f"measured in run {run.id}"))
         for name in self._configs:
-            self._rows[name] = self._plan(name)
-        found = self._publish(publish)
+            self._rows[name] = steps.run(f"plan {name}", partial(self._plan, name), _row_end)
+        found = steps.run("forecasts", partial(self._publish, publish), _table_end)
         if not found.by_forecast:
             raise _no_plan(found.strategies)
-        for name, row in self._rows.items():
-            if self._request.train and row.state == PLANNED and not row.untrainable:
-                self._rows[name] = self._train(name, row)
-                found = self._publish(publish)
-        return found
+        trained = [row for row in self._rows.values() if row.state == PLANNED and not row.untrainable]
+        if not self._request.train or not trained:
+            return found
+        for row in trained:
+            self._rows[row.name] = steps.run(f"train {row.name}", partial(self._train, row.name, row), _row_end)
+            found = self._publish(publish)
+        return steps.run("measurements", lambda: found, _table_end)
 
     def _config(self, name: str) -> RunConfig:
         """The config of one strategy; heads are scored for those that select by scores.
@@ -218,6 +254,16 @@ class Comparer:
 
     def _say(self, text: str) -> None:
         self._context.listen(StageEvent(stage="run", kind="note", text=text))
+
+
+def _row_end(row: ComparedStrategy) -> StepEnd:
+    """What a strategy came to: the time of its round, or its reason."""
+    figures, how = (row.measured, "measured") if row.measured else (row.forecast, "by the clock")
+    return StepEnd(state=row.state, why=row.why or (f"{seconds(figures.round_s)} a round, {how}" if figures else ""))
+
+
+def _table_end(found: Comparison) -> StepEnd:
+    return StepEnd(state="", why=verdict(found))
 
 
 def _failed(row: ComparedStrategy, done: _Attempt) -> ComparedStrategy:

@@ -1,41 +1,53 @@
 """A comparison that somebody asked for in Prefect's UI: refused at once, named, logged, published as one artifact."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
+from prefect import task
+from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import ArtifactUpdate
 from prefect.client.schemas.objects import State
 from prefect.exceptions import TerminationSignal
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
-from prefect.states import Completed
+from prefect.states import Completed, Failed
 
-from fleetune.errors import FleetuneError
+from fleetune.errors import FleetuneError, TryAgain
 from fleetune.store import Store
-from flows.comparison.comparer import Comparer, CompareRequest
+from flows.comparison.comparer import Comparer, CompareRequest, Result, StepEnd, Steps
 from flows.comparison.pages import markdown, verdict
-from flows.comparison.record import Comparison
+from flows.comparison.record import FAILED, INFEASIBLE, REFUSED, Comparison
 from flows.context import RunContext
 from flows.inspection.links import links_of
 from flows.inspection.page import Page
 from flows.inspection.publication import Logger, create
-from flows.next_step import again, command
-from flows.requested_run import name_flow_run, remember
+from flows.next_step import again, and_next, command
+from flows.requested_run import CONFIGURE, name_flow_run, remember
 from flows.run_log import RunLog
-from flows.stage_tasks import failed_state
+from flows.stage_tasks import failed_state, stage_failed
 from flows.stops import is_down, stopped_by_down
+
+NAMES = {INFEASIBLE: "Infeasible", REFUSED: "Refused", FAILED: "TryAgain"}
+"""Row's state -> name of the state of its task."""
 
 
 def run_comparison(request: CompareRequest, root: str) -> State[Any]:
     """Compare what `request` asks for, with the store at `root`, as the body of the current flow run."""
     logger = get_run_logger()
-    log = RunLog(logger)
+    log, tasks = RunLog(logger), _Tasks()
+    same = command(root, again("compare", dataclasses.asdict(request)))
     try:
         store = Store(root)
-        comparer = Comparer(RunContext(store=store, listen=log.hear), request)
-        name_flow_run(comparer.title)
+
+        def configure() -> Comparer:
+            comparer = Comparer(RunContext(store=store, listen=log.hear), request)
+            name_flow_run(comparer.title)
+            return comparer
+
+        comparer = tasks.run(CONFIGURE, configure, lambda _: StepEnd(state="", why="every config can be run"))
         artifact = _Artifact(store, logger)
 
         def publish(comparison: Comparison) -> None:
@@ -43,14 +55,54 @@ def run_comparison(request: CompareRequest, root: str) -> State[Any]:
             artifact.publish(comparison)
 
         with log.beating():
-            found = comparer.compare(publish)
+            found = comparer.compare(publish, tasks)
     except FleetuneError as error:
-        return failed_state(error, command(root, again("compare", dataclasses.asdict(request))))
+        return failed_state(error, same)
     except TerminationSignal:
         if not is_down(root):
             raise
-        return stopped_by_down(command(root, again("compare", dataclasses.asdict(request))))
-    return Completed(message=verdict(found), data=found.id)
+        return stopped_by_down(same)
+    next_command = command(root, next_words(request, found, comparer.simulated))
+    return Completed(message=and_next(verdict(found), next_command), data=found.id)
+
+
+def next_words(request: CompareRequest, found: Comparison, simulated: bool) -> list[str]:
+    """The words of the command after a comparison: a run with the fastest strategy, or what that run has come to.
+
+    After a training it shows the trained run, and where nothing can be trained, the plan.
+    """
+    if found.by_measurement:
+        return ["show", found.by_measurement[0].run]
+    trainable = [row for row in found.by_forecast if not row.untrainable]
+    if simulated or not trainable:
+        return ["show", found.by_forecast[0].run, "plan"]
+    return again("finetune", dataclasses.asdict(request.run_of(trainable[0].name)))
+
+
+class _Tasks(Steps):
+    """Shows each step as a task of the flow run, whose state gives its reason."""
+
+    def run(self, name: str, work: Callable[[], Result], end: Callable[[Result], StepEnd]) -> Result:
+        """The result of `work`, which a task does. Raises the error of the step."""
+        results: list[Result] = []
+        errors: list[FleetuneError] = []
+
+        @task(name=name, task_run_name=name, persist_result=False, log_prints=False, cache_policy=NO_CACHE)
+        def step() -> State[Any]:
+            try:
+                results.append(work())
+            except FleetuneError as error:
+                errors.append(error)
+                return stage_failed(error)
+            ended = end(results[0])
+            if ended.state in NAMES:
+                return Failed(name=NAMES[ended.state], message=ended.why)
+            return Completed(message=ended.why)
+
+        state: State[Any] = step(return_state=True)
+        if errors or not results:
+            raise errors[0] if errors else TryAgain(f"{name}: {state.message}")
+        return results[0]
 
 
 class _Artifact:

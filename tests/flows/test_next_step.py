@@ -17,6 +17,9 @@ from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain
 from fleetune.store import RunRecord
 from flows import next_step, requested_run, stage_tasks
 from flows.cli.app import app
+from flows.comparison.comparer import CompareRequest
+from flows.comparison.record import ComparedStrategy, Comparison, RoundFigures
+from flows.comparison.requested import next_words
 from flows.context import StageSelection
 from flows.form.request import RunRequest
 from flows.next_step import again, and_next, command
@@ -142,6 +145,42 @@ def nothing_new(monkeypatch: pytest.MonkeyPatch) -> State[Any] | None:
     store: Any = SimpleNamespace(root=STORE)
     planned: Any = RunRecord
     return requested_run._nothing_new(store, RunRequest(base="demo"), planned)
+
+
+TRAINING = CompareRequest(base="demo", strategies=("dp", "pp"), rounds=3, train=True)
+
+
+def compared(*measured: str, untrainable: tuple[str, ...] = ()) -> Comparison:
+    """A comparison in which pp is the fastest; `measured` were trained."""
+    figures = {"dp": 2.0, "pp": 1.0}
+
+    def row(name: str, round_s: float) -> ComparedStrategy:
+        of_round = RoundFigures(round_s=round_s, memory_bytes=(), link_bytes=0)
+        return ComparedStrategy(
+            name=name, state="trained" if name in measured else "planned", run=f"demo-{name}", samples=8,
+            forecast=of_round, measured=of_round if name in measured else None, untrainable=untrainable,
+        )  # fmt: skip
+
+    return Comparison(
+        id="demo-compare", name="demo", model="m", started="", rounds=3, devices=(), measured_by=RUN, fleet="",
+        strategies=tuple(row(name, round_s) for name, round_s in figures.items()),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("found", "simulated", "words"),
+    [
+        (compared("dp"), False, "show demo-dp"),
+        (compared(), False, "run configs/runs/demo.yaml --set strategy=pp --set training.rounds=3"),
+        (compared(), True, "show demo-pp plan"),
+        (compared(untrainable=("gates",)), False, "show demo-pp plan"),
+    ],
+)
+def test_a_comparison_names_the_next_command(found: Comparison, simulated: bool, words: str) -> None:
+    """After a training the run of the winner, before it the run that trains by it, and else its plan."""
+    copied = command(STORE, next_words(TRAINING, found, simulated))
+    assert copied == f"fleetune {words} --root '{STORE}'"
+    parsed(copied)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,8 @@ def test_a_changed_run_shows_what_changed(service: ServiceClient) -> None:
     ended = service.ended(dry)
     assert ended["state_name"] == "DryRun" and ended["state"]["message"].startswith("would run discover")
     said = pages(service, dry)["asteroid-b-dry-run"]
-    assert said["description"] == ended["state"]["message"]
+    does, _, copied = ended["state"]["message"].partition("; next: ")
+    assert said["description"] == does and f" rerun {first} --until plan --set training.rounds=6" in copied
     run = service.start(**changed)
     service.ended(run)
     for page in (said, pages(service, run)["asteroid-b-overview"]):

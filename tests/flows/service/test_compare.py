@@ -29,10 +29,14 @@ def test_strategies_are_compared(service: ServiceClient) -> None:
     assert ended["name"] == "asteroid-b · compare single, dp, pp-groups"
     assert "dp is the fastest" in ended["state"]["message"]
     [shown] = artifacts(service, run)
-    assert shown["key"] == "asteroid-b-compare" and shown["description"] == ended["state"]["message"]
+    said, _, copied = ended["state"]["message"].partition("; next: ")
+    assert shown["key"] == "asteroid-b-compare" and shown["description"] == said
+    service.expect_tasks(run, configure="Completed", fleet="Completed", forecasts="Completed")
+    service.expect_tasks(run, **{"plan single": "Completed", "plan dp": "Completed", "plan pp-groups": "Refused"})
     assert "data:image/svg+xml" in shown["data"] and "pp-groups: strategy pp: option groups" in shown["data"]
     store = Store(service.root)
     newest = archive.every(store)[0]
+    assert f" show {newest.by_forecast[0].run} plan" in copied, "nothing can be trained on a simulated fleet"
     assert newest.measured_by == ended["parameters"]["base"], "a copy reads the config of this comparison"
     base = f"{service.record.address}{store_path(service.files.auth_string(service.record))}"
     for page in (f"{base}/comparisons/{newest.id}/comparison.html", f"{base}/"):
@@ -55,7 +59,8 @@ def test_a_comparison_that_cannot_be_is_refused(service: ServiceClient) -> None:
     run = service.start("compare", base="asteroid-b", strategies=["single"], train=True)
     ended = service.ended(run)
     assert ended["state_name"] == "Refused" and "simulated" in ended["state"]["message"]
-    assert service.tasks(run) == {} and "Traceback" not in service.logs(run)
+    service.expect_tasks(run, configure="Refused")
+    assert len(service.tasks(run)) == 1 and "Traceback" not in service.logs(run)
 
 
 def test_a_fleet_is_profiled(service: ServiceClient) -> None:
