@@ -24,6 +24,7 @@ from flows import configs
 from flows.compare import compare
 from flows.evaluate import evaluate
 from flows.finetune import finetune
+from flows.form.choices import names_in
 from flows.profile_fleet import profile_fleet
 from flows.service.automations import update_automations
 from flows.service.dead_runs import end_dead_runs
@@ -40,6 +41,9 @@ class Deployment:
     name: str
     description: str
 
+
+RUN_FILES = "Run files for the field base: {names}, or a path of your own."
+"""What the deployments' pages say; in the form it would not fit a line."""
 
 DEPLOYMENTS = (
     Deployment(flow=finetune, name="finetune", description="Fine-tune a model across the devices of a fleet."),
@@ -86,11 +90,13 @@ def create_pool(client: SyncPrefectClient) -> None:
 def register(client: SyncPrefectClient, deployment: Deployment) -> UUID:
     """Create or update a deployment; returns its id. An existing one keeps its schedules, which a creation drops."""
     flow = deployment.flow
+    schema = parameter_schema(flow)
+    files = [RUN_FILES.format(names=", ".join(names_in("runs")))] if "base" in schema.properties else []
     settings: dict[str, Any] = {
-        "description": deployment.description,
+        "description": " ".join([deployment.description, *files]),
         "entrypoint": f"{flow.fn.__module__}.{flow.fn.__name__}",
         "work_pool_name": POOL,
-        "parameter_openapi_schema": parameter_schema(flow).model_dump_for_openapi(),
+        "parameter_openapi_schema": schema.model_dump_for_openapi(),
         "enforce_parameter_schema": True,
         "concurrency_limit": 1,
         "concurrency_options": ConcurrencyOptions(collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW),

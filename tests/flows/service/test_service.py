@@ -55,6 +55,13 @@ def test_a_second_up_starts_nothing(service: ServiceClient) -> None:
     assert len(before) == 3 and before == lasting(service)
 
 
+def test_deployments_name_the_run_files(service: ServiceClient) -> None:
+    """Bug: nothing in the UI told which names the field `base` takes. The page of each deployment that has it does."""
+    told = {one["name"]: one["description"] for one in service.call("POST", "/deployments/filter", {})}
+    assert all("demo, " in told[name] and "nightly" in told[name] for name in ("finetune", "compare", "profile-fleet"))
+    assert "nightly" not in told["evaluate"]
+
+
 def test_the_server_comes_back_on_its_port(service: ServiceClient) -> None:
     """A killed server is started again, and meanwhile nobody else can bind its port."""
     server = next(p for p in family(service) if "flows.service.http_server" in command_line(p))
