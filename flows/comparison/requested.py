@@ -15,7 +15,7 @@ from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
-from fleetune.errors import FleetuneError, TryAgain
+from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.store import Store
 from flows.comparison.comparer import Comparer, CompareRequest, Result, StepEnd, Steps
 from flows.comparison.pages import markdown, verdict
@@ -56,6 +56,9 @@ def run_comparison(request: CompareRequest, root: str) -> State[Any]:
 
         with log.beating():
             found = comparer.compare(publish, tasks)
+    except Refused as error:
+        corrected = dataclasses.replace(request, train=False)  # it starts with its plans
+        return failed_state(error, command(root, again("compare", dataclasses.asdict(corrected))))
     except FleetuneError as error:
         return failed_state(error, same)
     except TerminationSignal:

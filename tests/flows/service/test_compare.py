@@ -59,6 +59,7 @@ def test_a_comparison_that_cannot_be_is_refused(service: ServiceClient) -> None:
     run = service.start("compare", base="asteroid-b", strategies=["single"], train=True)
     ended = service.ended(run)
     assert ended["state_name"] == "Refused" and "simulated" in ended["state"]["message"]
+    assert ended["state"]["message"].partition("; next: ")[2].count("--train") == 0, "it would be refused again"
     service.expect_tasks(run, configure="Refused")
     assert len(service.tasks(run)) == 1 and "Traceback" not in service.logs(run)
 
