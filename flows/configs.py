@@ -2,7 +2,8 @@
 
 A section (fleet, model, data, strategy, training) is a mapping, the NAME of a file in the folder of its kind
 beside the run file's own folder (`configs/runs/x.yaml` with `fleet: here` reads `configs/fleets/here.yaml`), or a
-mapping with `use: NAME` whose other keys override those of that file. A device's `simulated` is a mapping or the NAME
+mapping with `use: NAME` whose other keys override those of that file. A run file that lies elsewhere and has no such file
+beside it gets that of `configs/` in the working directory. A device's `simulated` is a mapping or the NAME
 of a file in configs/devices.
 """
 
@@ -164,17 +165,19 @@ def _fill_devices(fleet: Any, origin: _Origin) -> None:
 
 
 def _section_file(name: Any, label: str, folder: str, origin: _Origin) -> Path:
-    """The file configs/FOLDER/NAME.yaml, beside the run file's folder or inside it."""
+    """The file FOLDER/NAME.yaml beside the run file's folder or inside it, else that of this project's configs."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise Refused(f"{origin.owner}: {label}: {name!r} is not a name; use letters, digits, '.', '_' and '-'")
     places = [root / folder for root in (origin.folder.parent, origin.folder)]
-    for place in places:
+    ours = RUNS.parent.absolute() / folder
+    for place in (*places, ours):
         found = place / f"{name}.yaml"
         if found.is_file():
             return found
-    known = sorted({file.stem for place in places for file in place.glob("*.yaml")})
+    place = next((one for one in places if any(one.glob("*.yaml"))), ours)  # a folder of one's own hides ours in errors
+    known = sorted({file.stem for file in place.glob("*.yaml")})
     allowed = f"its names are {', '.join(known)}" if known else "it has none"
-    raise Refused(f"{origin.owner}: {label}: there is no {name}.yaml in {places[0]}; {allowed}")
+    raise Refused(f"{origin.owner}: {label}: there is no {name}.yaml in {place}; {allowed}")
 
 
 def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

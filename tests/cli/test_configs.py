@@ -54,6 +54,25 @@ def test_sections_by_name(run_file: Path) -> None:
     assert config.training.rounds == 3
 
 
+def test_a_run_file_elsewhere_has_the_projects_names(run_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: the form offered strategies, fleets and models that a run file outside of configs/ could not name. Files
+    beside the run file come first.
+    """
+    project = run_file.parents[2]
+    monkeypatch.chdir(project)
+    mine = project / "elsewhere" / "mine" / "mine.yaml"
+    mine.parent.mkdir()
+    mine.write_text(RUN)
+    config = configs.load(mine, ["strategy=pp", "strategy.options.groups=[[slow], [fast]]"])
+    assert [device.name for device in config.fleet.devices] == ["fast", "slow"] and config.strategy.name == "pp"
+    assert "there is no three.yaml" in (said := refusal(mine, "fleet=three")) and "names are thought, two" in said
+    own = mine.parent / "fleets" / "two.yaml"
+    own.parent.mkdir()
+    own.write_text("devices: [{name: own}]\n")
+    assert [device.name for device in configs.load(mine).fleet.devices] == ["own"]
+    assert "its names are two" in refusal(mine, "fleet=three")
+
+
 def test_use_and_override(run_file: Path) -> None:
     """`use: NAME` takes the file, and the keys beside it win, mapping by mapping."""
     changed = RUN.replace("strategy: dp", "strategy: {use: pp, options: {a: {b: 7}, groups: [[slow]]}}")
