@@ -2,9 +2,9 @@
 
 A section (fleet, model, data, strategy, training) is a mapping, the NAME of a file in the folder of its kind
 beside the run file's own folder (`configs/runs/x.yaml` with `fleet: here` reads `configs/fleets/here.yaml`), or a
-mapping with `use: NAME` whose other keys override those of that file. A run file that lies elsewhere and has no such file
-beside it gets that of `configs/` in the working directory. A device's `simulated` is a mapping or the NAME
-of a file in configs/devices.
+mapping with `use: NAME` whose other keys override those of that file. A run file elsewhere that has no such file beside
+it gets that of `configs/` in the working directory. A device's `simulated` is a mapping or the NAME of a file in
+configs/devices.
 """
 
 import datetime
