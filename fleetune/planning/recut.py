@@ -9,13 +9,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from fleetune.arrays import Ints
 from fleetune.contracts.plan import Plan
 from fleetune.errors import Infeasible
 from fleetune.planning.chain_planner import ChainPlanner
 from fleetune.planning.plan_result import segment, single_lane_plan
 from fleetune.planning.run_costs import Group, RunCosts
-from fleetune.planning.strategy import Problem, free_bytes
+from fleetune.planning.strategy import free_bytes
 from fleetune.solving.hpp.problem import warmups
 from fleetune.solving.hpp.sample_allocation import allocate
 
@@ -25,24 +24,27 @@ PRECISION = 1e-4
 """Of the least limit, relative."""
 
 
-def recut(strategy: str, problem: Problem, groups: tuple[Group, ...], warmup: str | tuple[int, ...]) -> Plan:
-    """Return the best of a few plans of these groups in this order, by the clock.
+def recut(strategy: str, costs: RunCosts, groups: tuple[Group, ...], warmup: str | tuple[int, ...]) -> Plan:
+    """Return the best of a few plans of these groups in this order, by the clock, for the problem of `costs`.
 
     Infeasible, naming a device and its missing bytes, where no cuts fit into the groups' memories.
     """
-    search = _Recut(problem, groups, warmups(warmup, len(groups), problem.micro_batches))
+    problem = costs.problem
+    search = _Recut(costs, groups, warmups(warmup, len(groups), problem.micro_batches))
     plans = [search.plan(strategy, edges) for edges in dict.fromkeys(search.candidates())]
     if not plans:
         return ChainPlanner(strategy, problem, groups, warmup).best(keep_order=True)  # says what is missing, and where
-    return min(plans, key=search.costs.clock.round_s)
+    return min(plans, key=costs.clock.round_s)
 
 
 class _Recut:
     """Edges of one chain of groups."""
 
-    def __init__(self, problem: Problem, groups: tuple[Group, ...], warmups: list[int]) -> None:
-        self.problem, self.groups, self.warmups = problem, groups, warmups
-        self.costs = RunCosts(problem)
+    def __init__(self, costs: RunCosts, groups: tuple[Group, ...], warmups: list[int]) -> None:
+        self.costs, self.groups, self.warmups = costs, groups, warmups
+        self.problem = problem = costs.problem
+        self.free_bytes = {device: free_bytes(problem, device) for group in groups for device in group}
+        self.activations: list[int] = costs.bytes.activation.tolist()
         self.batch = problem.micro_batch_samples
         self.kept = [min(k, problem.micro_batches) for k in warmups]
         units = problem.profile.units
@@ -128,8 +130,10 @@ class _Recut:
 
     def _rooms(self, p: int, first: int, end: int) -> list[int]:
         """Return the most samples of a micro-batch that each device of group p has memory for."""
-        at: tuple[Ints, Ints] = (np.array(first), np.array(end))
-        return [
-            int(self.costs.bytes.max_samples(*at, free_bytes(self.problem, device), self.kept[p], self.batch))
-            for device in self.groups[p]
-        ]
+        state = int(self.costs.bytes.state(first, end))
+        kept_bytes = self.kept[p] * (self.activations[end] - self.activations[first])
+        rooms = []
+        for device in self.groups[p]:
+            room = self.free_bytes[device] - state
+            rooms.append(0 if room < 0 else min(self.batch, room // kept_bytes if kept_bytes else self.batch))
+        return rooms

@@ -8,12 +8,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from fleetune.clock import Clock
 from fleetune.contracts.plan import Plan, PlanResult
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning import api, papers
 from fleetune.planning.plan_result import plan_result
 from fleetune.planning.recut import recut
+from fleetune.planning.run_costs import RunCosts
 from fleetune.planning.strategy import Problem
 
 WARMUP = "2(P-p)-1"
@@ -53,9 +53,10 @@ def light(problem: Problem, plan: Plan, lost: Collection[str]) -> PlanResult:
         raise Infeasible(f"plan: it used no other device than {', '.join(sorted(lost))}; plan it anew (heavy)")
     complete = len(groups) == len(segments)
     warmup: str | tuple[int, ...] = tuple(segment.warmup for segment in segments) if complete else WARMUP
-    revised = recut(plan.strategy, left, groups, warmup)
+    costs = RunCosts(left)
+    revised = recut(plan.strategy, costs, groups, warmup)
     revised = replace(revised, links=tuple(use for use in plan.links if not {use.source, use.target} & set(lost)))
-    return replace(plan_result(revised, left, Clock(left.fleet, left.profile), papers.ASTEROID), method="light")
+    return replace(plan_result(revised, left, costs.clock, papers.ASTEROID), method="light")
 
 
 def heavy(problem: Problem, plan: Plan, lost: Collection[str]) -> PlanResult:

@@ -119,9 +119,9 @@ def test_cuts_are_as_good_as_any(data: st.DataObject, problem: Problem) -> None:
     least_s = min(map(slowest_s, all_cuts), default=float("inf"))
     if least_s == float("inf"):
         with pytest.raises(Infeasible):
-            recut("pp", problem, groups, "2(P-p)-1")
+            recut("pp", costs, groups, "2(P-p)-1")
         return
-    found = recut("pp", problem, groups, "2(P-p)-1")
+    found = recut("pp", costs, groups, "2(P-p)-1")
     validate(found, problem.fleet, problem.profile)
     places = {problem.profile.units[end - 1].name: edge for edge, end in enumerate(costs.edges) if edge}
     edges = (0, *(places[one.units[-1]] for one in found.lanes[0].segments))

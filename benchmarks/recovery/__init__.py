@@ -1,0 +1,1 @@
+"""Measures what the loss of a device costs."""
