@@ -4,6 +4,7 @@ Forecast and measured timelines share one row type, so a plan's error is a subtr
 """
 
 from collections.abc import Sequence
+from dataclasses import field
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -104,6 +105,8 @@ class RoundMetrics:
     learning_rate: float
     round_s: float
     """Seconds from the round's start to the end of the slowest device's backward and all-reduce."""
+    moves: Annotated[dict[str, tuple[str, ...]], Field(exclude_if=_neutral)] = field(default_factory=dict)
+    """Lane -> units that it trains from the next round on, where they were dealt anew. Neutral: empty, as before."""
 
 
 @record

@@ -217,7 +217,12 @@ class Plan:
     """Rounds after which the parameters of all lanes are averaged, weighted by their samples (FedAvg); they always are
     after the last round. Neutral: 0, nothing is averaged."""
 
+    replan_every_rounds: Annotated[int, Field(exclude_if=_neutral)] = 0
+    """Rounds after which training may deal the lanes' trained units anew, from measured times (LoLa-DEFT). Neutral: 0,
+    never."""
+
     def __post_init__(self) -> None:
+        self._check_replanning()
         if self.collector:
             check_name("plan: collector", self.collector)
         if self.collector and self.average_every_rounds:
@@ -249,6 +254,18 @@ class Plan:
                         f"plan: segment {lane.name}/{index} deals {total} samples, but a micro-batch has "
                         f"{self.micro_batch_samples}"
                     )
+
+    def _check_replanning(self) -> None:
+        """Refuse replanning where something other than the names of trained units would have to move."""
+        not_negative("plan", replan_every_rounds=self.replan_every_rounds)
+        whole = all(len(lane.segments) == 1 and len(lane.segments[0].devices) == 1 for lane in self.lanes)
+        if self.replan_every_rounds and not (
+            self.collector and whole and all(lane.segments[0].trains for lane in self.lanes)
+        ):
+            raise Refused(
+                "plan: replan_every_rounds needs a collector, and lanes of one segment on one device that trains some "
+                "of its units; leave it out"
+            )
 
     def _check_masks(self) -> None:
         """Refuse forward-mask where the forward, on the opposite link, is not top-k of the same ratio."""

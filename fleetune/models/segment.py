@@ -79,7 +79,9 @@ class SegmentRunner:
         self._gated = dict(operations)
 
     def train_only(self, trained: Collection[str], parameters: Collection[str]) -> None:
-        """Train only these units' parameters, from now on; call it before `load`.
+        """Train only these units' parameters, from now on.
+
+        parameters: the names of these units' parameters that are to be trained.
 
         The backward ends at the first trained unit: nothing below keeps a graph, and the segment's inputs get no
         gradient unless their first reader is trained.
@@ -88,8 +90,7 @@ class SegmentRunner:
         self._without_graph = frozenset(unit.name for unit in self.units[:first])
         self.differentiates_inputs = first == 0
         for name, parameter in self.parameters.items():
-            if name not in parameters:
-                parameter.requires_grad_(False)
+            parameter.requires_grad_(name in parameters)
 
     def load(self, weights: WeightReader, frozen: dict[str, torch.Tensor] | None = None) -> None:
         """Load this segment's tensors, and no others, onto its device.

@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,8 @@ from fleetune.training.gradients import clip_scale, total_norm
 from fleetune.training.local_data import check_nothing_raw_leaves
 from fleetune.training.measurements import MeasuredRound, ReportedRow, RoundMeasurements
 from fleetune.training.optimizer import learning_rate
-from fleetune.training.recovery import EVENTS, CommitLog, adopt_newest, read_plan_start, resume
+from fleetune.training.recovery import EVENTS, CommitLog, adopt_newest, logged_beyond, read_plan_start, resume
+from fleetune.training.replanning import Replanner, after_rounds, busy_s
 from fleetune.training.roles import savers_of
 from fleetune.training.task import TrainingTask
 from fleetune.training.worker_group import StopAsked, WorkerGroup
@@ -112,6 +114,10 @@ def _run_rounds(
     patience_s = max(120.0, 50.0 * task.plan.objective)
     savers = savers_of(task.plan.plan)
     saver = CheckpointSaver(task.training, task.work, found, task.clock)
+    logged = {metrics.round: metrics.moves for metrics in logged_beyond(task.work, rounds)}
+    own_rounds = rounds[read_plan_start(task.work).from_round :]
+    task = replace(task, plan=replace(task.plan, plan=after_rounds(task.plan.plan, own_rounds)))
+    replanner = Replanner(task.plan.plan, task.fleet, task.profile, logged)
     log = CommitLog(task.work / COMMITS, rounds)
     with closing(log), WorkerGroup(task, found, events) as workers, task.stop.deferred():
         for round in range(len(rounds), task.training.rounds):
@@ -121,12 +127,15 @@ def _run_rounds(
                 raise _stopped(task, round, lambda done: saver.save_now(done, workers, savers, log.text)) from None
             norms = _norms_by_lane(task.plan.plan, ready)
             metrics = _round_metrics(task, round, ready, measured, norms)
+            replanner.observe(task.measured_busy(round, busy_s(measured.newest)))
+            metrics = replace(metrics, moves=dict(replanner.after(round)))
             log.commit(metrics)
             checkpoint = saver.due(round + 1)
             if checkpoint:
                 saver.prepare(round + 1)
             scales = {lane: clip_scale(task.training, norm) for lane, norm in norms.items()}
-            workers.broadcast("commit", {"round": round, "scales": scales, "checkpoint": checkpoint})
+            answer = {"round": round, "scales": scales, "checkpoint": checkpoint, "moves": metrics.moves}
+            workers.broadcast("commit", answer)
             events.committed(round)
             if checkpoint:
                 saver.save(round + 1, workers, savers, log.text)

@@ -64,7 +64,12 @@ class Collector:
         self.parameters = dict(parameters)
         self.buffers: dict[str, torch.Tensor] = {}
         self.optimizer = NamedOptimizer(self.parameters, training)
-        self._shares = LaneShares(plan, weights, names)
+        self._weights, self._names = weights, names
+        self.deal(plan)
+
+    def deal(self, plan: Plan) -> None:
+        """Take over another plan's lanes of each tensor; parameters and optimizer state stay."""
+        self._shares = LaneShares(plan, self._weights, self._names)
 
     def start_round(self) -> None:
         """Drop the gradients of a round that was not committed."""

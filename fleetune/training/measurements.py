@@ -108,11 +108,14 @@ class RoundMeasurements:
         """device -> peak in bytes."""
         self.averages: list[list[TimelineRow]] = []
         """Rows of the averages over lanes."""
+        self.newest: list[TimelineRow] = []
+        """Rows of the round that was added last."""
         self._ordered_s: list[float] = []
         self._kept: dict[int, MeasuredRound] = {}
 
     def add(self, round: int, measured: MeasuredRound) -> None:
         """Add a round; if too many are kept, drop the one that is farthest from the median so far."""
+        self.newest = measured.rows
         bisect.insort(self._ordered_s, measured.round_s)
         self._kept[round] = measured
         if len(self._kept) > KEPT_ROUNDS:

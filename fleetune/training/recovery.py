@@ -74,6 +74,19 @@ def read_commits(path: Path) -> list[RoundMetrics]:
     return [json_io.parse(RoundMetrics, line, str(path)) for line in lines]
 
 
+def logged_beyond(work: Path, rounds: Sequence[RoundMetrics]) -> list[RoundMetrics]:
+    """Return the logged rounds that follow `rounds` and are run again, as their state was lost with their workers.
+
+    Empty if the log is of other rounds or cannot be read: then nothing of it is repeated.
+    """
+    try:
+        logged = read_commits(work / COMMITS)
+    except (Refused, OSError):
+        return []
+    done = len(rounds)
+    return logged[done:] if logged[:done] == list(rounds) else []
+
+
 def _line(metrics: RoundMetrics) -> str:
     return json.dumps(json_io.dump(metrics), allow_nan=False) + "\n"
 

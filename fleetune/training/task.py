@@ -58,6 +58,8 @@ class TrainingTask:
     earlier: tuple[Path, ...] = ()
     """Work folders of unfinished attempts at the same training by other plans."""
     clock: Callable[[], float] = time.monotonic
+    measured_busy: Callable[[int, Mapping[str, float]], Mapping[str, float]] = lambda round, busy_s: busy_s
+    """(Round, device -> measured compute seconds) -> the seconds by which blocks are dealt anew."""
     stop: StopRequest = field(default_factory=NoStopRequest)
     """Ends the training once it has a checkpoint of the last committed round."""
 

@@ -20,7 +20,7 @@ import threading
 import time
 import traceback
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ from fleetune.training.exchange import Exchange, Stopped
 from fleetune.training.gradients import gradient_norms, pack_norms
 from fleetune.training.liveness import COMPUTING, SAVING, Heartbeat
 from fleetune.training.measurements import encode_rows
+from fleetune.training.replanning import Moves, moved
 from fleetune.training.roles import averages_after
 from fleetune.training.rounds import RoundContext, RoundResult, RoundRunner
 from fleetune.training.task import COORDINATOR, WorkerKeys, WorkerTask
@@ -77,7 +78,7 @@ def _serve(task: WorkerTask, endpoint: Endpoint, allowed: dict[str, bytes]) -> i
         exchange.send_control("hello", {"address": endpoint.address, "pid": os.getpid()})
         with beat.running():
             described = ModelDescription(task)
-            program = described.program()
+            program = described.program(task.plan)
             addresses = exchange.recv_control("welcome").header["addresses"]
             for peer in program.peers:
                 endpoint.connect(peer, addresses[peer], allowed[peer])
@@ -123,7 +124,8 @@ class _Worker:
         self._state = CommittedState(self._held.shards(task.plan), task.first_round)
         self._sent_before: dict[str, int] = {}
         self._saved: list[int] = []
-        context = RoundContext(
+        self._described = described
+        self._context = RoundContext(
             plan=task.plan,
             seed=task.seed,
             seats=self._held.seats,
@@ -133,7 +135,7 @@ class _Worker:
             averages=self._held.averages,
             averager=self._held.averager,
         )
-        self._rounds = RoundRunner(program, context)
+        self._rounds = RoundRunner(program, self._context)
 
     def run(self) -> None:
         """Run rounds until the coordinator says stop."""
@@ -158,10 +160,19 @@ class _Worker:
                 self._rounds.commit(round, {lane: float(scale) for lane, scale in commit["scales"].items()})
                 averages = averages_after(self._task.plan, round, self._task.training.rounds)
                 averaged = self._rounds.average() if averages else []
+                if moves := commit.get("moves"):
+                    self._deal({lane: tuple(units) for lane, units in moves.items()})
             self._bytes_sent()  # an average's bytes are in its rows, not in the next round's
             if commit["checkpoint"] and self._state.is_saved_here:
                 self._save(round + 1)
         self._exchange.recv_control("nothing but stop")
+
+    def _deal(self, moves: Moves) -> None:
+        """Let lanes train other units from the next round on."""
+        plan = moved(self._context.plan, moves)
+        self._held.deal(plan, self._described)
+        self._context = replace(self._context, plan=plan)
+        self._rounds = RoundRunner(self._described.program(plan), self._context)
 
     def _report(self, round: int, work: RoundResult) -> None:
         """Report the round's losses, gradient norms, memory, bytes and timeline rows to the coordinator."""

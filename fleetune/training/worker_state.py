@@ -75,10 +75,10 @@ class ModelDescription:
         """Return the names of these units' trainable parameters."""
         return {name for unit in units for name in self.state[unit] if name in self.trainable}
 
-    def program(self) -> DeviceProgram:
-        """Return the device's steps."""
+    def program(self, plan: Plan) -> DeviceProgram:
+        """Return the device's steps in a plan."""
         trainable = {unit for unit, names in self.state.items() if any(name in self.trainable for name in names)}
-        return lower(self.task.plan, trainable=trainable, tied=self.tied).of(self.task.device)
+        return lower(plan, trainable=trainable, tied=self.tied).of(self.task.device)
 
     def weights(self) -> WeightReader:
         """Return what reads the weights that training starts from."""
@@ -95,6 +95,18 @@ class WorkerState:
     collector: Collector | None
     averages: Averages | None
     averager: Averager | None
+
+    def deal(self, plan: Plan, described: ModelDescription) -> None:
+        """Let the seats train what another plan says; a collector owns all optimizer state, so that nothing moves."""
+        training = described.task.training
+        for seat in seats_of(plan, described.task.device):
+            each = self.seats[seat.lane.name, seat.index]
+            each.optimizer.clear_gradients()
+            each.seat = seat
+            each.runner.train_only(seat.segment.trained, described.trainable_of(seat.segment.trained))
+            each.optimizer = NamedOptimizer(each.runner.parameters, training, steps=False)
+        if self.collector is not None:
+            self.collector.deal(plan)
 
     def shards(self, plan: Plan) -> dict[str, tuple[StateHolder, NamedOptimizer]]:
         """Return what this worker writes into each file of a checkpoint: its groups' states as their leader, or a

@@ -78,18 +78,23 @@ def train_lane(lane: LaneModel, training: TrainingRequest) -> Control:
 
 
 def train_by_blocks(
-    lanes: list[LaneModel], whole: nn.Module, training: TrainingRequest, blocks: Sequence[Collection[str]]
+    lanes: list[LaneModel],
+    whole: nn.Module,
+    training: TrainingRequest,
+    blocks: Sequence[Collection[str]],
+    *,
+    swapped: Collection[int] = (),
 ) -> Control:
     """LoLa-DEFT's round: one step, whose gradient for a block comes from the batch of the device assigned to it.
 
-    blocks: names of the parameters that each lane trains.
+    blocks: names of the parameters that each lane trains. swapped: rounds in which lanes have them in reverse order.
     """
     optimizer = optimizer_of([p for p in whole.parameters() if p.requires_grad], training)
     control = Control()
     sizes = [len(lane.rows) for lane in lanes]
     for round in range(training.rounds):
         losses = []
-        for lane, block in zip(lanes, blocks, strict=True):
+        for lane, block in zip(lanes, blocks[::-1] if round in swapped else blocks, strict=True):
             lane.model.load_state_dict(whole.state_dict())
             lane.model.zero_grad()
             losses.append(lane.backward(round))

@@ -1,5 +1,6 @@
 """Plans of several lanes train by their definitions: each is compared with a loop of plain PyTorch written apart."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,38 @@ def test_a_round_of_blocks_is_one_step_with_each_blocks_gradient_from_its_device
     names = [_parameters(ready, lane.segments[0].trains) for lane in made.lanes]
     found = beside(ready, tmp_path, made, _blocks(ready, made, names))
     assert found.bitwise, found
+
+
+@pytest.mark.slow
+def test_blocks_dealt_anew_are_trained_by_their_new_devices_and_a_resumed_training_repeats_it(tmp_path: Path) -> None:
+    """d0 is slow until round 3, then d1: blocks change hands after rounds 1 and 5, with no state, and the gradient of
+    a block is that of its new device's batch: all bits agree with the definition.
+
+    A training that is stopped after round 4 goes on with the blocks as they were dealt.
+    """
+    ready = ready_for(tmp_path)
+    made = replace(by_blocks(ready, [2]), replan_every_rounds=2)
+    names = [_parameters(ready, lane.segments[0].trains) for lane in made.lanes]
+
+    def measured(round: int, busy: Mapping[str, float]) -> Mapping[str, float]:
+        assert set(busy) == {"d0", "d1"}
+        return {"d0": 9.0, "d1": 1.0} if round < 4 else {"d0": 1.0, "d1": 9.0}
+
+    metrics = run_plan(ready, made, TRAINING, tmp_path / "whole", measured_busy=measured)
+    first, second = (lane.segments[0].trains for lane in made.lanes)
+    swap, back = {"block-0": second, "block-1": first}, {"block-0": first, "block-1": second}
+    assert [r.moves for r in metrics.rounds] == [{}, swap, {}, {}, {}, back, {}]
+    run = Control([r.loss for r in metrics.rounds], final_state(tmp_path / "whole"))
+    whole = whole_model(ready)
+    lanes = lane_models(ready, whole, made)
+    control = train_by_blocks(lanes, whole, TRAINING, names, swapped=range(2, 6))
+    assert difference(ready, run, control).bitwise
+    stop = StopAfter(4)
+    with pytest.raises(TryAgain, match="^ended after round 4 of 7, with a checkpoint of it"):
+        run_plan(ready, made, TRAINING, tmp_path / "cut", measured_busy=measured, stop=stop, progress=stop.listen)
+    again = run_plan(ready, made, TRAINING, tmp_path / "cut", measured_busy=measured)
+    assert again.resumed_from_round == 4 and [r.moves for r in again.rounds] == [r.moves for r in metrics.rounds]
+    assert_same_end(tmp_path / "whole", tmp_path / "cut")
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from fleetune.clock import Clock
 from fleetune.contracts import json_io
 from fleetune.contracts.plan import Lane, LinkUse, Plan, PlanResult
 from fleetune.contracts.profile import Unit
-from fleetune.contracts.record import one_of, positive, record
+from fleetune.contracts.record import not_negative, one_of, positive, record
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning import papers
 from fleetune.planning.layers import block_of
@@ -47,11 +47,14 @@ class Options:
     """Names of the devices that may tune a block; empty: those of data.local, else all; never the server."""
     blocks: int | None = None
     """Number of blocks; None: the model's own, but at most one per device."""
+    replan_every_rounds: int = 0
+    """Rounds after which training may deal the blocks anew among their devices, from measured times; 0: never."""
 
     def __post_init__(self) -> None:
         one_of("lola-deft", "bandwidth", self.bandwidth, ("joint", "equal"))
         if self.blocks is not None:
             positive("lola-deft", blocks=self.blocks)
+        not_negative("lola-deft", replan_every_rounds=self.replan_every_rounds)
 
 
 class LolaDeft:
@@ -76,7 +79,7 @@ class LolaDeft:
         options = json_io.load(Options, problem.options, "strategy lola-deft")
         clock, roles = Clock(problem.fleet, problem.profile), _roles(problem, options)
         assignment = _assign(problem, clock, roles, options)
-        plan = _plan(problem, roles, assignment)
+        plan = replace(_plan(problem, roles, assignment), replan_every_rounds=options.replan_every_rounds)
         smallest = replace(assignment.instance, block_bits=8.0 * min(_bytes(problem, b) for b in assignment.blocks))
         bound_s = _solve(smallest, Options(), problem.seed, roles.devices).lower_bound
         found = plan_result(
