@@ -1,6 +1,6 @@
 """Gantt charts of timelines: devices and links are tracks, work and transfers are bars."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from fleetune.contracts.metrics import Forecast, TimelineRow, TrainingMetrics
@@ -113,6 +113,20 @@ def round_charts(
         "forecast": ("forecast", _drawn(forecast.rows, transfers)),
         "measured": ("measured, a typical round", _drawn(training.timeline if training else (), transfers)),
     }
+    return _on_one_scale(plan, drawn)
+
+
+def average_charts(plan: Plan, forecast: Forecast, training: TrainingMetrics | None) -> dict[str, str]:
+    """Draw the `average` over lanes by the forecast and the `measured_average` alike; empty where there are none."""
+    drawn = {
+        "average": ("an average, forecast", forecast.average),
+        "measured_average": ("an average, measured", training.average if training else ()),
+    }
+    return _on_one_scale(plan, drawn)
+
+
+def _on_one_scale(plan: Plan, drawn: Mapping[str, tuple[str, tuple[TimelineRow, ...]]]) -> dict[str, str]:
+    """Draw rows with their titles, by the name of the chart."""
     rows = [row for _, some in drawn.values() for row in some]
     until_s = max((row.end_s for row in rows), default=0.0)
     order = [*plan.devices, *sorted(name for name in track_names(rows) if ">" in name)]

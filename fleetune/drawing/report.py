@@ -16,7 +16,7 @@ from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.profile import Profile
 from fleetune.contracts.record import record
 from fleetune.drawing.charts import Amounts, amounts_chart, fleet_chart, loss_chart
-from fleetune.drawing.gantt import round_charts
+from fleetune.drawing.gantt import average_charts, round_charts
 from fleetune.drawing.model_chart import gates_chart, model_chart
 from fleetune.drawing.queueing import waits
 from fleetune.drawing.svg import STYLE, colour_of_segment
@@ -75,6 +75,7 @@ def report(content: ReportContent) -> str:
         "memory": amounts_chart(_memory(content), "memory of each device"),
         "links": amounts_chart(_links(content), "bytes of each link in a round"),
         **round_charts(content.plan.plan, content.forecast, content.training),
+        **average_charts(content.plan.plan, content.forecast, content.training),
     }
     return _PAGES.get_template("report.html").render(
         content=content,

@@ -11,7 +11,7 @@ from fleetune.errors import Refused
 from fleetune.program import steps
 from fleetune.program.seats import Seat, seats_of
 from fleetune.program.steps import DeviceProgram, Program, Step
-from fleetune.program.transfers import sample_transfers
+from fleetune.program.transfers import SampleTransfer, sample_transfers
 
 TiedUnits = Mapping[str, Collection[str]]
 """Unit -> names of its trained parameters that other units read too."""
@@ -42,6 +42,7 @@ class _Lowering:
         self.plan, self.device, self.tied = plan, device, tied
         self.trainable: Callable[[str], bool] = (lambda unit: True) if trainable is None else trainable.__contains__
         self.seats = {(seat.lane.name, seat.index): seat for seat in seats_of(plan, device)}
+        self._between: dict[tuple[str, int], tuple[SampleTransfer, ...]] = {}
 
     def program(self) -> DeviceProgram:
         plan, own = self.plan, tuple(self.seats.values())
@@ -94,7 +95,9 @@ class _Lowering:
             micro_batch=action.micro_batch,
         )
         found = []
-        for each in sample_transfers(segments[low], segments[high]):
+        if (action.lane, low) not in self._between:
+            self._between[action.lane, low] = sample_transfers(segments[low], segments[high])
+        for each in self._between[action.lane, low]:
             mine, theirs = (each.source, each.target) if low == seat.index else (each.target, each.source)
             if mine == self.device:
                 found.append(Step(kind, sender, (theirs,), each.first, each.end, each.carries_shared))

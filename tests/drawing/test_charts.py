@@ -306,3 +306,20 @@ def test_half_of_a_result_is_refused() -> None:
     """Scores without training metrics are refused."""
     with pytest.raises(Refused, match="training and evaluation belong together"):
         replace(content(), training=None)
+
+
+def test_an_average_over_lanes_is_drawn_apart_from_the_round() -> None:
+    """Both pictures have a bar per link and segment, and the round's have none of them."""
+    made = by_hand("lanes")
+    plan = replace(made.plan.plan, average_every_rounds=5)
+    assert "An average of the lanes" not in report(made) and made.training is not None
+    said = forecast(plan, hand_made.FLEET, hand_made.PROFILE)
+    later = tuple(replace(row, end_s=row.end_s * 1.5) for row in said.average)
+    averaged = replace(
+        made, plan=replace(made.plan, plan=plan), forecast=said, training=replace(made.training, average=later)
+    )
+    page = report(averaged)
+    assert "An average of the lanes, after every 5 rounds" in page and said.average
+    for name in ("an average, forecast", "an average, measured"):
+        assert len(bars(chart(page, name))) == len(said.average)
+    assert len(bars(chart(page, "forecast"))) == len(said.rows)
