@@ -12,7 +12,8 @@ demo: $(STAMP)
 # Browser tests have two services and need chromium. FLEETUNE_ENGINE_TESTS=required and FLEETUNE_BROWSER_TESTS=required
 # make leaving them out a failure.
 test: $(STAMP) lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q --ignore=tests/engine --ignore=tests/browser
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q --durations=30 --durations-min=15 --ignore=tests/engine \
+		--ignore=tests/browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q tests/browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/engine
 
