@@ -87,8 +87,12 @@ def _check_writable(folder: Path) -> None:
 
 
 def _through_prefect(runner: Runner, log: CommandLog) -> None:
-    """Run every stage as a task of a Prefect flow; TryAgain when Prefect ends the flow by itself."""
+    """Run every stage as a task of a Prefect flow; TryAgain when Prefect ends the flow by itself.
+
+    An interruption is raised again: as KeyboardInterrupt, or as it came to the flow run that this one is a part of.
+    """
     from prefect import flow
+    from prefect.context import FlowRunContext
     from prefect.exceptions import TerminationSignal
     from prefect.logging import get_run_logger
     from prefect.runtime import flow_run
@@ -106,15 +110,16 @@ def _through_prefect(runner: Runner, log: CommandLog) -> None:
                 return perform(runner)
         except (KeyboardInterrupt, TerminationSignal) as error:
             interrupts.append(error)
-            return stopped_by_hand(go_on_command(runner))
+            return stopped_by_hand(go_on_command(runner), in_part)
         finally:
             log.flush()
             lock.release()
 
     interrupts: list[BaseException] = []
+    in_part = FlowRunContext.get() is not None
     state: Any = finetune(runner.record.id, return_state=True)
     if interrupts:
-        raise KeyboardInterrupt
+        raise interrupts[0] if in_part else KeyboardInterrupt
     if not state.is_completed() and runner.error is None:
         if full := filesystem.find_full_disk(filesystem.folders(runner.context.store.local)):
             raise full

@@ -26,6 +26,6 @@ def stopped_by_down(next_command: str) -> State[Any]:
     )
 
 
-def stopped_by_hand(next_command: str) -> State[Any]:
-    """The state of a command's flow run after Ctrl-C."""
-    return Cancelled(message=and_next("stopped by Ctrl-C", next_command))
+def stopped_by_hand(next_command: str, in_part: bool) -> State[Any]:
+    """The state of a command's flow run after Ctrl-C; `in_part`: of a run that is a part of a comparison."""
+    return Cancelled(message=and_next("stopped with its comparison" if in_part else "stopped by Ctrl-C", next_command))

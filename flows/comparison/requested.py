@@ -1,7 +1,8 @@
 """A comparison that somebody asked for in Prefect's UI: refused at once, named, logged, published as one artifact."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
@@ -13,7 +14,8 @@ from prefect.client.schemas.objects import State
 from prefect.exceptions import TerminationSignal
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
-from prefect.states import Completed, Failed
+from prefect.states import Cancelled, Completed, Failed
+from prefect.transactions import Transaction
 
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.store import Store
@@ -88,15 +90,19 @@ class _Tasks(Steps):
     def run(self, name: str, work: Callable[[], Result], end: Callable[[Result], StepEnd]) -> Result:
         """The result of `work`, which a task does. Raises the error of the step."""
         results: list[Result] = []
-        errors: list[FleetuneError] = []
+        errors: list[FleetuneError | TerminationSignal] = []
 
         @task(name=name, task_run_name=name, persist_result=False, log_prints=False, cache_policy=NO_CACHE)
         def step() -> State[Any]:
             try:
-                results.append(work())
+                with _no_transaction():
+                    results.append(work())
             except FleetuneError as error:
                 errors.append(error)
                 return stage_failed(error)
+            except TerminationSignal as error:
+                errors.append(error)
+                return Cancelled(message="stopped; the same comparison goes on from what is finished")
             ended = end(results[0])
             if ended.state in NAMES:
                 return Failed(name=NAMES[ended.state], message=ended.why)
@@ -106,6 +112,17 @@ class _Tasks(Steps):
         if errors or not results:
             raise errors[0] if errors else TryAgain(f"{name}: {state.message}")
         return results[0]
+
+
+@contextmanager
+def _no_transaction() -> Iterator[None]:
+    """Hides the transaction of the current task from runs that it starts: Prefect would say of all their stages, which
+    are stored, that they were rolled back with a task that fails or is cancelled."""
+    token = Transaction.__var__.set(None)  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        Transaction.__var__.reset(token)
 
 
 class _Artifact:

@@ -50,6 +50,26 @@ def test_strategies_are_compared(service: ServiceClient) -> None:
     assert {stage.how for run in runs for stage in store.runs.load(run).stages} == {"reused"}
 
 
+def test_a_comparison_is_cancelled(service: ServiceClient) -> None:
+    """Bug: a comparison that was cancelled in the UI read Crashed, and the run within it "stopped by Ctrl-C". Stages
+    that had ended stay as they are.
+    """
+    run = service.start("compare", base="demo", strategies=["single"], changes=["seed=77"])
+    part = service.until(lambda: parts(service, run))[0]
+    service.expect_tasks(part, discover="Completed", prepare="Running")
+    service.set_state(run, "CANCELLING", "Cancelling")
+    assert service.ended(run)["state_name"] == "Cancelled"
+    assert service.ended(part)["state"]["message"].startswith("stopped with its comparison; next: ")
+    service.expect_tasks(run, configure="Completed", fleet="Cancelled")
+    assert "RolledBack" not in service.tasks(part).values()
+
+
+def parts(service: ServiceClient, run: str) -> list[str]:
+    """Ids of the runs within a flow run."""
+    asked = {"flow_runs": {"parent_flow_run_id": {"any_": [run]}}}
+    return [one["id"] for one in service.call("POST", "/flow_runs/filter", asked)]
+
+
 def test_a_comparison_that_cannot_be_is_refused(service: ServiceClient) -> None:
     """An unknown strategy is refused by the form, and training on simulated devices before any run begins."""
     with pytest.raises(urllib.error.HTTPError) as refused:
