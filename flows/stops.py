@@ -27,5 +27,7 @@ def stopped_by_down(next_command: str) -> State[Any]:
 
 
 def stopped_by_hand(next_command: str, in_part: bool) -> State[Any]:
-    """The state of a command's flow run after Ctrl-C; `in_part`: of a run that is a part of a comparison."""
-    return Cancelled(message=and_next("stopped with its comparison" if in_part else "stopped by Ctrl-C", next_command))
+    """The state of a command's flow run after Ctrl-C; `in_part`: of a run within another one."""
+    return Cancelled(
+        message=and_next("stopped with the run that it is a part of" if in_part else "stopped by Ctrl-C", next_command)
+    )

@@ -59,7 +59,7 @@ def test_a_comparison_is_cancelled(service: ServiceClient) -> None:
     service.expect_tasks(part, discover="Completed", prepare="Running")
     service.set_state(run, "CANCELLING", "Cancelling")
     assert service.ended(run)["state_name"] == "Cancelled"
-    assert service.ended(part)["state"]["message"].startswith("stopped with its comparison; next: ")
+    assert service.ended(part)["state"]["message"].startswith("stopped with the run that it is a part of; next: ")
     service.expect_tasks(run, configure="Completed", fleet="Cancelled")
     assert "RolledBack" not in service.tasks(part).values()
 
