@@ -127,8 +127,9 @@ def _run_rounds(
                 raise _stopped(task, round, lambda done: saver.save_now(done, workers, savers, log.text)) from None
             norms = _norms_by_lane(task.plan.plan, ready)
             metrics = _round_metrics(task, round, ready, measured, norms)
-            replanner.observe(task.measured_busy(round, busy_s(measured.newest)))
-            metrics = replace(metrics, moves=dict(replanner.after(round)))
+            if replanner.plan.replan_every_rounds:
+                replanner.observe(task.measured_busy(round, busy_s(measured.newest)))
+                metrics = replace(metrics, moves=dict(replanner.after(round)))
             log.commit(metrics)
             checkpoint = saver.due(round + 1)
             if checkpoint:
