@@ -6,10 +6,11 @@ them makes codecs free.
 """
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 from fleetune.contracts.link_codecs import DENSE, effective_codec, wire_bytes
-from fleetune.contracts.plan import FORWARD, LinkUse
+from fleetune.contracts.plan import BACKWARD, FORWARD, LinkUse, Plan
 from fleetune.contracts.profile import Profile, Unit
 
 
@@ -49,7 +50,12 @@ class Coding:
         )
         here = self._times[use.source].codec_time(codec, use.ratio)
         there = self._times[use.target].codec_time(codec, use.ratio)
-        return CodingSeconds(coded * here.encode_s_per_byte, coded * there.decode_s_per_byte)
+        sender_s = coded * (here.encode_s_per_byte + (here.decode_s_per_byte if use.feedback else 0.0))
+        return CodingSeconds(sender_s, coded * there.decode_s_per_byte)
+
+    def coded_bytes(self, unit: Unit, letter: str) -> int:
+        """Return the dense bytes per sample of what a codec may change at the cut after `unit`."""
+        return sum(self._values(unit, letter))
 
     def _values(self, unit: Unit, letter: str) -> Iterator[int]:
         """Yield the bytes per sample of each value that a codec may change."""
@@ -61,3 +67,21 @@ class Coding:
 
 def _dense_bytes(unit: Unit, letter: str) -> int:
     return unit.output_bytes if letter == FORWARD else unit.gradient_bytes
+
+
+def feedback_bytes(plan: Plan, device: str, profile: Profile) -> int:
+    """Return the bytes of residuals that a device keeps for its links with error feedback."""
+    fed = {use.target for use in plan.links if use.source == device and use.feedback}
+    coding, found = Coding(profile), 0
+    for lane in plan.lanes if fed else ():
+        for before, after in pairwise(lane.segments):
+            unit = profile.unit(before.units[-1])
+            for own, other, letter in ((before, after, FORWARD), (after, before, BACKWARD)):
+                if device not in own.devices:
+                    continue
+                first, end = own.span(device)
+                for peer in fed.intersection(other.devices):
+                    low, high = other.span(peer)
+                    samples = max(0, min(end, high) - max(first, low))
+                    found += samples * coding.coded_bytes(unit, letter) * (lane.micro_batches or plan.micro_batches)
+    return found

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fleetune.arrays import Floats, Ints
+from fleetune.clock.coding import feedback_bytes
 from fleetune.contracts.fleet import Device, Fleet
 from fleetune.contracts.plan import BACKWARD, FORWARD, FULL, SKIP, Gate, Plan, Segment, parse_action
 from fleetune.contracts.profile import Profile, Unit
@@ -146,6 +147,7 @@ def device_bytes(plan: Plan, device: str, profile: Profile, passing_bytes: int =
     """
     own = [_placed_bytes(plan, device, placed, profile) for placed in segments_on(plan, device)]
     lasting = sum(each.lasting for each in own) - _shared_bytes(plan, device, profile)
+    lasting += feedback_bytes(plan, device, profile)
     collected = _collected_bytes(plan, profile) if device == plan.collector else 0
     in_round = sum(each.in_round for each in own)
     return profile.times_of(device).runtime_bytes + collected + lasting + max(in_round, passing_bytes)

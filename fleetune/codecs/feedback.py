@@ -1,56 +1,56 @@
-"""Error feedback: what a lossy message left out is added to the next message of the same kind."""
+"""Error feedback: what a lossy message left out is added to the next message of the same key.
 
-from collections import OrderedDict
-from collections.abc import Hashable
+After Seide et al., 1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Distributed Training of
+Speech DNNs, Interspeech 2014.
+"""
+
+from collections.abc import Mapping
 
 import torch
 
 
 class ErrorFeedback:
-    """Residuals by key, at most `limit_bytes` of them; the one not used for longest goes first.
+    """Residuals by key, which belong to the state of committed rounds.
 
-    A key is the caller's: an edge and a value of a gradient, or an edge, a value and a sample of an activation, since
-    the error of one sample's activation means nothing for another sample.
-
-    Residuals are no part of a model. Without them, after a resume, a new plan or when memory is short, training goes on
-    as in its first round: each key loses at most what its last message left out, once.
+    Within a round each key sends one message. What messages leave out counts from `commit` on; a round that is thrown
+    away changes no residual. A key without a residual of its message's shape, as after a change of plan, starts anew:
+    it has lost at most what its last message left out, once.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
-        self._residuals: OrderedDict[Hashable, torch.Tensor] = OrderedDict()
-        self._size_bytes = 0
+    def __init__(self) -> None:
+        self._residuals: dict[str, torch.Tensor] = {}
+        self._next: dict[str, torch.Tensor | None] = {}
 
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all residuals."""
-        return self._size_bytes
+    def start_round(self) -> None:
+        """Drop what an uncommitted round left."""
+        self._next.clear()
 
-    def __len__(self) -> int:
-        return len(self._residuals)
-
-    def add(self, key: Hashable, tensor: torch.Tensor) -> torch.Tensor:
+    def add(self, key: str, tensor: torch.Tensor) -> torch.Tensor:
         """Return the tensor plus the key's residual: what to encode. Without a residual of its shape, the tensor."""
         residual = self._residuals.get(key)
         if residual is None or residual.shape != tensor.shape:
             return tensor
-        self._residuals.move_to_end(key)
         return tensor + residual.to(tensor)
 
-    def keep(self, key: Hashable, sent_minus_decoded: torch.Tensor) -> None:
-        """Keep the error of the key's message instead of its old residual; errors that are not finite are dropped."""
-        self.drop(key)
-        residual = sent_minus_decoded.detach().clone()
-        size = residual.numel() * residual.element_size()
-        if size > self._limit_bytes or not residual.isfinite().all():
-            return
-        while self._size_bytes + size > self._limit_bytes:
-            self.drop(next(iter(self._residuals)))
-        self._residuals[key] = residual
-        self._size_bytes += size
+    def keep(self, key: str, sent_minus_decoded: torch.Tensor) -> None:
+        """Keep the error of the key's message for the time after the commit; one that is not finite counts as none."""
+        error = sent_minus_decoded.detach()
+        self._next[key] = error.clone() if error.isfinite().all() else None
 
-    def drop(self, key: Hashable) -> None:
-        """Forget a key's residual, if there is one."""
-        residual = self._residuals.pop(key, None)
-        if residual is not None:
-            self._size_bytes -= residual.numel() * residual.element_size()
+    def commit(self) -> None:
+        """Replace the residuals of all keys that have sent a message in this round."""
+        for key, error in self._next.items():
+            if error is None:
+                self._residuals.pop(key, None)
+            else:
+                self._residuals[key] = error
+        self._next.clear()
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return the committed residuals by key."""
+        return dict(self._residuals)
+
+    def load(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Take over the residuals of a checkpoint."""
+        self._residuals = dict(state)
+        self._next.clear()

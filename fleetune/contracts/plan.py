@@ -154,6 +154,9 @@ class LinkUse:
     """Compression ratio of a codec that leaves elements out: one of every `ratio` elements is sent."""
     share: float = 1.0
     """Share of a medium, in (0, 1]: the link runs at this part of its rate and waits for no other link."""
+    feedback: Annotated[bool, Field(exclude_if=_neutral)] = False
+    """Error feedback: what a message loses is added to the sender's next one of the same lane, segment, direction and
+    micro-batch, in the next round."""
 
     def __post_init__(self) -> None:
         owner = f"link {self.source}>{self.target}"
@@ -166,6 +169,8 @@ class LinkUse:
             raise Refused(f"{owner}: ratio must be at least 1 and share at most 1 (got {self.ratio}, {self.share})")
         if self.ratio > 1 and self.codec not in SPARSE:
             raise Refused(f"{owner}: ratio {self.ratio} needs a codec that leaves elements out, not {self.codec}")
+        if self.feedback and self.codec == DENSE:
+            raise Refused(f"{owner}: feedback needs a codec that loses something; give one, or leave feedback out")
 
     @property
     def is_neutral(self) -> bool:

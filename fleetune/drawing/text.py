@@ -66,7 +66,7 @@ def trained_text(segment: Segment) -> str:
 def link_text(use: LinkUse) -> str:
     """Format the use of a link: `top-k 1/100, 0.25 of the medium`."""
     thinned = f" 1/{number(use.ratio)}" if use.codec in SPARSE else ""
-    said = [] if use.codec == DENSE else [use.codec + thinned]
+    said = [] if use.codec == DENSE else [use.codec + thinned + (" with feedback" if use.feedback else "")]
     said += [f"{number(use.share)} of the medium"] if use.share != 1.0 else []
     return ", ".join(said) or "dense and whole"
 

@@ -62,6 +62,26 @@ class Link(NamedTuple):
     target: str
 
 
+class CompressionOptions(Protocol):
+    """The options of a strategy that compresses links."""
+
+    @property
+    def compression(self) -> str | None:
+        """One of COMPRESSIONS; None: dense, or top-k where there is a ratio."""
+
+    @property
+    def compression_ratio(self) -> float | None:
+        """Ratio of the slowest link with top-k."""
+
+    @property
+    def compression_loss(self) -> float | None:
+        """Bound on the loss of every message with auto; None: DEFAULT_LOSS."""
+
+    @property
+    def compression_feedback(self) -> bool:
+        """Whether what a message loses is added to the next one."""
+
+
 NONE = Choice(DENSE, 1.0, 0.0)
 
 
@@ -78,8 +98,11 @@ def top_k_loss(ratio: float) -> float:
     return math.sqrt(max(0.0, 1.0 - kept - 2 * bound * normal.pdf(bound)))
 
 
-def check_compression(owner: str, compression: str | None, ratio: float | None, loss: float | None) -> None:
+def check_compression(owner: str, options: CompressionOptions) -> None:
     """Refuse an unknown compression, a bound that is not in (0, 1), and options that contradict each other."""
+    compression, ratio, loss = options.compression, options.compression_ratio, options.compression_loss
+    if options.compression_feedback and compression is None and ratio is None:
+        raise Refused(f"{owner}: compression_feedback needs compression or compression_ratio; give one of them")
     if compression is not None:
         one_of(owner, "compression", compression, COMPRESSIONS)
     if compression not in (None, TOP_K) and ratio is not None:
@@ -94,27 +117,14 @@ def check_compression(owner: str, compression: str | None, ratio: float | None, 
             raise Refused(f"{owner}: compression_loss bounds what compression auto may lose; set compression=auto")
 
 
-class CompressionOptions(Protocol):
-    """The options of a strategy that compresses links."""
-
-    @property
-    def compression(self) -> str | None:
-        """One of COMPRESSIONS; None: dense, or top-k where there is a ratio."""
-
-    @property
-    def compression_ratio(self) -> float | None:
-        """Ratio of the slowest link with top-k."""
-
-    @property
-    def compression_loss(self) -> float | None:
-        """Bound on the loss of every message with auto; None: DEFAULT_LOSS."""
-
-
 def compressed(plan: Plan, clock: Clock, options: CompressionOptions) -> Plan:
     """Return the plan with the codecs that the options ask for, where these shorten the round."""
     if options.compression in (None, TOP_K):
-        return with_top_k(plan, clock, options.compression_ratio)
-    return with_codecs(plan, clock, choices(options.compression, options.compression_loss))
+        thin = with_top_k(plan, clock, options.compression_ratio)
+        fed = tuple(replace(use, feedback=options.compression_feedback) for use in thin.links)
+        return replace(thin, links=fed) if options.compression_feedback else thin
+    allowed = choices(options.compression, options.compression_loss)
+    return with_codecs(plan, clock, allowed, feedback=options.compression_feedback)
 
 
 def byte_shares(options: CompressionOptions) -> tuple[float, ...]:
@@ -145,9 +155,9 @@ def byte_share(allowed: Sequence[Choice]) -> float:
     return min((wire_bytes(large, 1, one.codec, one.ratio) / large for one in allowed), default=1.0)
 
 
-def with_codecs(plan: Plan, clock: Clock, allowed: Sequence[Choice]) -> Plan:
-    """Return the plan with the assignment of codecs to links that has the shortest forecast round."""
-    found = _Assignments(plan, clock)
+def with_codecs(plan: Plan, clock: Clock, allowed: Sequence[Choice], *, feedback: bool = False) -> Plan:
+    """Return the plan with the assignment of codecs, with or without error feedback, that has the shortest round."""
+    found = _Assignments(plan, clock, feedback)
     options = (NONE, *allowed)
     if not found.links:
         return plan
@@ -163,8 +173,8 @@ def with_codecs(plan: Plan, clock: Clock, allowed: Sequence[Choice]) -> Plan:
 class _Assignments:
     """Assignments of a choice to each link of one plan, in the order of `links`, and their costs."""
 
-    def __init__(self, plan: Plan, clock: Clock) -> None:
-        self._plan, self._clock = plan, clock
+    def __init__(self, plan: Plan, clock: Clock, feedback: bool) -> None:
+        self._plan, self._clock, self._feedback = plan, clock, feedback
         self._known: dict[tuple[Choice, ...], tuple[float, float]] = {}
         sent = clock.lower(plan).transfers
         self.links = tuple(
@@ -177,7 +187,7 @@ class _Assignments:
         for link, choice in zip(self.links, assigned, strict=True):
             if choice.codec != DENSE:
                 use = uses.get(link) or LinkUse(source=link.source, target=link.target)
-                uses[link] = replace(use, codec=choice.codec, ratio=choice.ratio)
+                uses[link] = replace(use, codec=choice.codec, ratio=choice.ratio, feedback=self._feedback)
         return (
             replace(self._plan, links=tuple(uses.values())) if any(c.codec != DENSE for c in assigned) else self._plan
         )

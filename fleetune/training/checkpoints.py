@@ -2,6 +2,7 @@
 
     checkpoints/round-000050/SEGMENT.safetensors ...   parameters, buffers and optimizer state, each by name; of
                                                        several lanes without a collector LANE@SEGMENT.safetensors
+    checkpoints/round-000050/feedback-DEVICE.safetensors  what messages of links with error feedback have lost so far
     checkpoints/round-000050/commits.jsonl             the commit log of the rounds in the checkpoint
     checkpoints/round-000050/round.json                size and digest of each of these files; written last
 
@@ -30,7 +31,8 @@ from fleetune.training.optimizer import NamedOptimizer
 
 CHECKPOINTS = "checkpoints"
 MARK, COMMITS = "round.json", "commits.jsonl"
-MODEL, OPTIMIZER = "model|", "optimizer|"  # '|' appears in no parameter name
+MODEL, OPTIMIZER, FEEDBACK = "model|", "optimizer|", "feedback|"  # '|' appears in no parameter name
+RESIDUALS = "feedback-"
 LANE_MARK = "@"
 """Stands behind the lane in the name of a shard; it appears in no name of a lane."""
 SAVE = "save"
@@ -155,6 +157,25 @@ def write_shard(folder: Path, name: str, held: StateHolder, optimizer: NamedOpti
     trained = {n: p.detach() for n, p in held.parameters.items() if p.requires_grad}
     tensors = {MODEL + n: t for n, t in {**trained, **held.buffers}.items()}
     tensors.update({OPTIMIZER + n: t for n, t in optimizer.state().items()})
+    return _write_tensors(folder, name, tensors)
+
+
+def write_residuals(folder: Path, device: str, residuals: Mapping[str, torch.Tensor]) -> tuple[str, FileDigest]:
+    """Write what the messages of a device have lost so far; return the file's name and digest. TryAgain as above."""
+    return _write_tensors(folder, RESIDUALS + device, {FEEDBACK + key: t for key, t in residuals.items()})
+
+
+def read_residuals(folder: Path, device: str) -> dict[str, torch.Tensor]:
+    """Return what the messages of a device had lost at a checkpoint; nothing if its plan had no error feedback there.
+
+    TryAgain if the file is damaged.
+    """
+    own = f"{RESIDUALS}{device}.safetensors"
+    files = [name for name in _verified_mark(folder).files if name == own]
+    return dict(_tensors(folder, files, FEEDBACK))
+
+
+def _write_tensors(folder: Path, name: str, tensors: Mapping[str, torch.Tensor]) -> tuple[str, FileDigest]:
     file = f"{name}.safetensors"
     part = folder / f"{file}.part"
     try:

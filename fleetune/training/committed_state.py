@@ -6,8 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from fleetune.codecs import ErrorFeedback
 from fleetune.errors import TryAgain
-from fleetune.training.checkpoints import FileDigest, StateHolder, write_shard
+from fleetune.training.checkpoints import FileDigest, StateHolder, write_residuals, write_shard
 from fleetune.training.optimizer import NamedOptimizer
 
 COMMIT_S = 10.0
@@ -28,16 +29,24 @@ class CommittedState:
     thread may write the state of the last committed round, however long the running round takes.
     """
 
-    def __init__(self, shards: Mapping[str, tuple[StateHolder, NamedOptimizer]], done: int) -> None:
-        """shards: name of a file -> what it holds the state of. done: the number of rounds in the state."""
-        self._shards, self._done = shards, done
+    def __init__(
+        self,
+        shards: Mapping[str, tuple[StateHolder, NamedOptimizer]],
+        done: int,
+        residuals: Mapping[str, ErrorFeedback] | None = None,
+    ) -> None:
+        """shards: name of a file -> what it holds the state of. done: the number of rounds in the state.
+
+        residuals: this device -> what its messages lose, if it has links with error feedback.
+        """
+        self._shards, self._done, self._residuals = shards, done, residuals or {}
         self._moved = threading.Condition()
         self._broken = False
 
     @property
     def is_saved_here(self) -> bool:
         """True if this worker writes a part of each checkpoint."""
-        return bool(self._shards)
+        return bool(self._shards or self._residuals)
 
     @contextmanager
     def advance(self) -> Iterator[None]:
@@ -58,4 +67,6 @@ class CommittedState:
             self._moved.wait_for(lambda: self._done >= done, COMMIT_S)
             if self._done != done or self._broken:
                 raise TryAgain(f"{folder}: asked for the state after {done} rounds, this device has {self._done}")
-            return [Shard(*write_shard(folder, name, *held)) for name, held in self._shards.items()]
+            found = [Shard(*write_shard(folder, name, *held)) for name, held in self._shards.items()]
+            kept = {device: feedback.state() for device, feedback in self._residuals.items()}
+            return [*found, *(Shard(*write_residuals(folder, device, state)) for device, state in kept.items())]

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fleetune.codecs import decode, encode, kept_indices
-from fleetune.contracts.link_codecs import DENSE
-from fleetune.contracts.plan import FORWARD, Action, Plan
+from fleetune.codecs import ErrorFeedback, decode, encode, kept_indices
+from fleetune.codecs.codec import Encoded
+from fleetune.contracts.link_codecs import DENSE, FORWARD_MASK
+from fleetune.contracts.plan import FORWARD, Action, LinkUse, Plan
 from fleetune.errors import Refused
 from fleetune.training.exchange import Arrival
 
@@ -29,16 +30,21 @@ class CodedValues(NamedTuple):
 
 
 class LinkCoder:
-    """Codes what one device exchanges; remembers what top-k kept in a forward until its gradient has crossed."""
+    """Codes what one device exchanges; remembers what top-k kept in a forward until its gradient has crossed.
 
-    def __init__(self, plan: Plan, device: str) -> None:
+    `feedback` holds the residuals of links with error feedback; whoever commits rounds commits it, too.
+    """
+
+    def __init__(self, plan: Plan, device: str, feedback: ErrorFeedback) -> None:
         self._device = device
         self._uses = {(use.source, use.target): use for use in plan.links if use.codec != DENSE}
         self._kept: dict[tuple[Any, ...], torch.Tensor] = {}
+        self._feedback = feedback
 
     def start_round(self) -> None:
         """Drop what an earlier round left."""
         self._kept.clear()
+        self._feedback.start_round()
 
     def encode(self, action: Action, peer: str, values: Mapping[int, torch.Tensor], shape: Shape) -> CodedValues:
         """Return the message for a peer. Refused: a value that is not finite, where the codec cannot carry it."""
@@ -52,12 +58,24 @@ class LinkCoder:
                 tensors[number] = value
                 continue
             cut = _cut(action, peer, number)
-            sent = encode(use.codec_of(action.letter), value, use.ratio, self._kept.get(cut))
+            sent = self._encode(action, use, number, value)
             tensors.update({f"{number}|{at}": part for at, part in enumerate(sent.parts)})
             described[str(number)] = sent.description
             if action.letter == FORWARD and sent.kept is not None:
                 self._kept[cut] = sent.kept
         return CodedValues(tensors, described)
+
+    def _encode(self, action: Action, use: LinkUse, number: int, value: torch.Tensor) -> Encoded:
+        """Encode a value, with the residual of its last message where the link has error feedback."""
+        codec, kept = use.codec_of(action.letter), self._kept.get(_cut(action, use.target, number))
+        if not use.feedback:
+            return encode(codec, value, use.ratio, kept)
+        key = f"{use.source}>{use.target}|{action}|{number}"
+        whole = self._feedback.add(key, value.detach())
+        sent = encode(codec, whole, use.ratio, kept)
+        known = kept if sent.description["codec"] == FORWARD_MASK else sent.kept
+        self._feedback.keep(key, whole - decode(sent.description, sent.parts, whole.device, known))
+        return sent
 
     def decode(self, action: Action, peer: str, arrival: Arrival, samples: int, shape: Shape) -> Arrival:
         """Return an arrival with all values as they were sent, losses aside. Refused: a malformed message."""

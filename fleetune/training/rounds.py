@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from fleetune.codecs import ErrorFeedback
 from fleetune.contracts.metrics import TimelineRow
 from fleetune.contracts.plan import AVERAGE, BACKWARD, FORWARD, REDUCE, Action, Plan, parse_action
 from fleetune.launching.process_limits import CpuThrottle
@@ -57,6 +58,8 @@ class RoundContext:
     collector: Collector | None = None
     averages: Averages | None = None
     averager: Averager | None = None
+    feedback: ErrorFeedback = field(default_factory=ErrorFeedback)
+    """What messages of links with error feedback have lost, which belongs to the device's state."""
 
 
 class RoundRunner:
@@ -66,7 +69,7 @@ class RoundRunner:
         self._program, self._context = program, context
         self._result = RoundResult()
         self._frees = _last_uses(program)
-        self._coder = LinkCoder(context.plan, program.device)
+        self._coder = LinkCoder(context.plan, program.device, context.feedback)
         self._kinds: dict[str, Callable[[Step], None]] = {
             steps.RECEIVE: self._receive,
             steps.RUN: self._run,
@@ -106,6 +109,7 @@ class RoundRunner:
             seat.statistics.commit()
         if self._context.collector is not None:
             self._context.collector.commit(round, next(iter(scales.values())))
+        self._context.feedback.commit()
 
     def average(self) -> list[TimelineRow]:
         """Exchange the parameters of all lanes for their average, part by part; return a row per link and seat."""

@@ -36,14 +36,14 @@ from fleetune.links.endpoint import Endpoint, Listen
 from fleetune.links.peer import Tap
 from fleetune.models.process_memory import peak_memory_bytes
 from fleetune.program import DeviceProgram
-from fleetune.training.checkpoints import SAVE, checkpoint_folder, delete_checkpoint
+from fleetune.training.checkpoints import SAVE, checkpoint_folder, delete_checkpoint, read_residuals
 from fleetune.training.committed_state import CommittedState
 from fleetune.training.exchange import Exchange, Stopped
 from fleetune.training.gradients import gradient_norms, pack_norms
 from fleetune.training.liveness import COMPUTING, SAVING, Heartbeat
 from fleetune.training.measurements import encode_rows
 from fleetune.training.replanning import Moves, moved
-from fleetune.training.roles import averages_after
+from fleetune.training.roles import averages_after, keeps_residuals
 from fleetune.training.rounds import RoundContext, RoundResult, RoundRunner
 from fleetune.training.task import COORDINATOR, WorkerKeys, WorkerTask
 from fleetune.training.worker_state import ModelDescription, load_state
@@ -121,7 +121,6 @@ class _Worker:
         self._parameter_order = {name: index for index, name in enumerate(described.trainable)}
         self._held = load_state(task, described)
         self._throttle = CpuThrottle(task.cores)
-        self._state = CommittedState(self._held.shards(task.plan), task.first_round)
         self._sent_before: dict[str, int] = {}
         self._saved: list[int] = []
         self._described = described
@@ -136,6 +135,10 @@ class _Worker:
             averager=self._held.averager,
         )
         self._rounds = RoundRunner(program, self._context)
+        fed = {task.device: self._context.feedback} if keeps_residuals(task.plan, task.device) else {}
+        if fed and task.state is not None:
+            self._context.feedback.load(read_residuals(Path(task.state), task.device))
+        self._state = CommittedState(self._held.shards(task.plan), task.first_round, fed)
 
     def run(self) -> None:
         """Run rounds until the coordinator says stop."""

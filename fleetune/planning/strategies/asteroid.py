@@ -54,6 +54,8 @@ class Options:
     where none does; or the name of one codec, for the links where it shortens the round (lossy). None: dense."""
     compression_loss: float | None = None
     """With auto: a message may lose at most this, the relative L2 norm of what a codec changes; by default 0.02."""
+    compression_feedback: bool = False
+    """True: what a message loses is added to the next one of the same micro-batch (error feedback)."""
     compression_ratio: float | None = None
     """Compression of links between segments by FusionLLM's top-k (lossy): the slowest link sends about one byte in so
     many; None: dense."""
@@ -64,7 +66,7 @@ class Options:
         one_of("asteroid", "snapshots", self.snapshots, (0, 1))
         one_of("asteroid", "backups", self.backups, (0, 1))
         check_ratio("asteroid", self.compression_ratio)
-        check_compression("asteroid", self.compression, self.compression_ratio, self.compression_loss)
+        check_compression("asteroid", self)
         if self.time_limit_s is not None:
             positive("asteroid", time_limit_s=self.time_limit_s)
         if self.method == "hetpipe":

@@ -60,6 +60,8 @@ class Options:
     where none does; or the name of one codec, for the links where it shortens the round (lossy). None: dense."""
     compression_loss: float | None = None
     """With auto: a message may lose at most this, the relative L2 norm of what a codec changes; by default 0.02."""
+    compression_feedback: bool = False
+    """True: what a message loses is added to the next one of the same micro-batch (error feedback)."""
     compression_ratio: float | None = None
     """Compression of the slowest link, which sends about one byte in so many (lossy); None: dense."""
     time_limit_s: float | None = None
@@ -67,7 +69,7 @@ class Options:
 
     def __post_init__(self) -> None:
         check_ratio("fusionllm", self.compression_ratio)
-        check_compression("fusionllm", self.compression, self.compression_ratio, self.compression_loss)
+        check_compression("fusionllm", self)
         if self.time_limit_s is not None:
             positive("fusionllm", time_limit_s=self.time_limit_s)
 
