@@ -48,8 +48,7 @@ def quantise(codec: str, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor
     unit: torch.Tensor | float = 1.0
     if codec in ROTATED:
         exponents = torch.frexp(largest)[1].clamp_(-99, 128)
-        groups = _rotated(groups, power_of_two(_GRID_BITS - exponents))
-        magnitudes = _largest_magnitudes(groups)
+        groups, magnitudes = _rotated(groups, power_of_two(_GRID_BITS - exponents))
         unit = power_of_two(exponents - _GRID_BITS) / GROUP_ELEMENTS  # rotating back multiplies by that
     rounded_up = ((magnitudes / levels(codec)).view(torch.int32) + 0xFFFF) >> 16
     scale = (rounded_up << 16).view(torch.float32)
@@ -83,18 +82,26 @@ def _rounded(groups: torch.Tensor, factors: torch.Tensor, packed: bool) -> torch
     return codes
 
 
-def _rotated(groups: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-    """Return the groups times their factors, rounded to integers and multiplied by the Hadamard matrix."""
-    rotated = torch.empty_like(groups)
+def _rotated(groups: torch.Tensor, factors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the groups times their factors, rounded to integers and multiplied by the Hadamard matrix, and the largest
+    magnitudes of these."""
+    rotated, largest = torch.empty_like(groups), torch.empty(len(groups), device=groups.device)
     matrix = _hadamard(groups.device)
     buffer = torch.empty((CHUNK_GROUPS, GROUP_ELEMENTS), device=groups.device)
-    for given, factor, out in zip(*(x.split(CHUNK_GROUPS) for x in (groups, factors[:, None], rotated)), strict=True):
-        torch.mm(torch.mul(given, factor, out=buffer[: len(given)]).round_(), matrix, out=out)
-    return rotated
+    chunks = (x.split(CHUNK_GROUPS) for x in (groups, factors[:, None], rotated, largest))
+    for given, factor, out, most in zip(*chunks, strict=True):
+        used = buffer[: len(given)]
+        torch.mm(torch.mul(given, factor, out=used).round_(), matrix, out=out)
+        torch.amax(torch.abs(out, out=used), 1, out=most)
+    return rotated, largest
 
 
 def dequantise(codec: str, codes: torch.Tensor, scales: torch.Tensor, elements: int) -> torch.Tensor:
-    """Return float32 rows [samples, elements] of codes [samples, bytes] int8 or uint8 and scales as `quantise` has."""
+    """Return float32 rows [samples, elements] of codes [samples, bytes] int8 or uint8 and scales as `quantise` has.
+
+    Ordinary codes get their unit before they are rotated back, while they are in the cache: a unit has 8 bits and a sum
+    of 64 codes 14, so that no order rounds anything. Units so large that a sum might overflow are multiplied last.
+    """
     samples, count = scales.shape
     packed, rotated = codec in PACKED, codec in ROTATED
     width = GROUP_ELEMENTS // 2 if packed else GROUP_ELEMENTS
@@ -103,13 +110,17 @@ def dequantise(codec: str, codes: torch.Tensor, scales: torch.Tensor, elements: 
     rows = torch.empty((len(given), GROUP_ELEMENTS), device=codes.device)
     buffer = torch.empty((CHUNK_GROUPS, GROUP_ELEMENTS), device=codes.device)
     units = (factors / 16 if packed else factors)[:, None]
+    ordinary = bool(factors.abs().max() < _LARGE_SCALE)
     for some, unit, out in zip(*(x.split(CHUNK_GROUPS) for x in (given, units, rows)), strict=True):
         whole = _unpacked(some) if packed else some
         if rotated:
-            torch.mm(buffer[: len(out)].copy_(whole), _hadamard(codes.device), out=out).mul_(unit)
+            floats = buffer[: len(out)].copy_(whole)
+            torch.mm(floats.mul_(unit) if ordinary else floats, _hadamard(codes.device), out=out)
+            if not ordinary:
+                out.mul_(unit)
         else:
             torch.mul(whole, unit, out=out)
-    if not factors.abs().max() < _LARGE_SCALE:
+    if not ordinary:
         rows.clamp_(-_LARGEST, _LARGEST)
     return rows.view(samples, -1)[:, :elements].contiguous()
 

@@ -120,3 +120,15 @@ def test_rotations_are_exact_sums(codec: str) -> None:
     codes = (rotated.float() * (1 / scale.float())).round().double()
     assert codes.abs().max() == ROTATED[codec]
     assert torch.equal(found.view(-1, 64), (codes @ matrix).float() * scales_of(sent).view(-1, 1).float())
+
+
+@pytest.mark.parametrize("codec", ["int8-hadamard", "int4-hadamard"])
+def test_units_before_and_after_the_rotation_back_give_the_same_bits(codec: str) -> None:
+    """Tensors of ordinary size decode with the unit first, huge ones with the unit last; a power of two apart, both
+    are the same numbers, and none is NaN where a sum of huge ones overflows."""
+    tensor = torch.randn(5, 64 * 3, generator=torch.Generator().manual_seed(4))
+    _, ordinary = sent_and_found(codec, tensor)
+    _, huge = sent_and_found(codec, tensor * 2.0**115)
+    assert torch.equal(ordinary * 2.0**115, huge)
+    _, largest = sent_and_found(codec, torch.full((1, 64), torch.finfo(torch.float32).max))
+    assert largest.isfinite().all()
