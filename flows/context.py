@@ -6,6 +6,7 @@ from dataclasses import field
 
 from fleetune.contracts.record import record
 from fleetune.contracts.run_config import RunConfig
+from fleetune.contracts.task import LOCAL_DATA
 from fleetune.errors import Refused
 from fleetune.launching import Launcher, ProcessLauncher
 from fleetune.store import Store
@@ -29,7 +30,6 @@ from flows.provenance import (
 from flows.tracking import EventListener, ignore_event
 from stages.catalog import (
     DEVICE_ARITHMETIC,
-    LOCAL_DATA,
     PLAN_DECISIONS,
     STAGES,
     StageSpec,

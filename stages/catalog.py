@@ -5,6 +5,7 @@ from dataclasses import field
 from typing import Any
 
 from fleetune.contracts.record import check_name, record
+from fleetune.contracts.task import LOCAL_DATA
 from fleetune.errors import Refused
 
 
@@ -56,7 +57,6 @@ class StageSpec:
 
 
 PLAN_DECISIONS, DEVICE_ARITHMETIC = "plan decisions", "device arithmetic"
-LOCAL_DATA = "local data"
 TENSORS = ("torch", "transformers", "peft", "numpy")
 OPTIONAL = ("profile",)
 """Sections that plain values of a config omit when they are empty."""

@@ -6,10 +6,10 @@ from fleetune import preparation
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet_request import FleetRequest
 from fleetune.contracts.run_config import DataRequest, ModelRequest
+from fleetune.contracts.task import LOCAL_DATA
 from fleetune.data.local_data import LocalSurvey
 from fleetune.errors import TryAgain
 from fleetune.preparation.local_data import DeviceWork, owners_sites, survey_devices
-from stages.catalog import LOCAL_DATA
 from stages.entry_point import StageContext, main
 
 

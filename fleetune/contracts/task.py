@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 from fleetune.contracts.record import record
 
+LOCAL_DATA = "local data"
+"""Name of content outside the store: what devices report of data that stay on them."""
 OUTLIVES_STAGE = "--outlives-stage"
 """Argument of a child process that its stage does not stop when it ends."""
 

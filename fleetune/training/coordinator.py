@@ -37,9 +37,10 @@ from fleetune.training.checkpoints import (
 from fleetune.training.gradients import clip_scale, total_norm
 from fleetune.training.local_data import check_nothing_raw_leaves
 from fleetune.training.measurements import MeasuredRound, ReportedRow, RoundMeasurements
+from fleetune.training.moves import after_rounds
 from fleetune.training.optimizer import learning_rate
 from fleetune.training.recovery import EVENTS, CommitLog, adopt_newest, logged_beyond, read_plan_start, resume
-from fleetune.training.replanning import Replanner, after_rounds, busy_s
+from fleetune.training.replanning import Replanner, busy_s
 from fleetune.training.roles import savers_of
 from fleetune.training.task import TrainingTask
 from fleetune.training.worker_group import StopAsked, WorkerGroup

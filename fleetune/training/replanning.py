@@ -14,48 +14,19 @@ runs again included, and measures only after them.
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from fleetune.clock import Clock
 from fleetune.contracts.fleet import Fleet
-from fleetune.contracts.metrics import RoundMetrics, TimelineRow
+from fleetune.contracts.metrics import TimelineRow
 from fleetune.contracts.plan import BACKWARD, FORWARD, Plan, parse_action
 from fleetune.contracts.profile import Profile
+from fleetune.training.moves import Moves, moved, permutes
 
 MIN_GAIN = 0.1
 """Least relative gain for which blocks move."""
-
-Moves = Mapping[str, tuple[str, ...]]
-"""Lane -> units that it trains from the next round on; empty if nothing moves."""
-
-
-def moved(plan: Plan, moves: Moves) -> Plan:
-    """Return the plan in which lanes of one segment train other units."""
-    lanes = tuple(
-        replace(lane, segments=(replace(lane.segments[0], trains=tuple(moves[lane.name])),))
-        if lane.name in moves
-        else lane
-        for lane in plan.lanes
-    )
-    return replace(plan, lanes=lanes)
-
-
-def permutes(plan: Plan, moves: Moves) -> bool:
-    """Return whether moves only deal the lanes' blocks anew; those of another plan do not."""
-    blocks = {lane.name: lane.segments[0].trains for lane in plan.lanes}
-    own = [blocks[lane] for lane in moves if lane in blocks]
-    return len(own) == len(moves) and sorted(own) == sorted(map(tuple, moves.values()))
-
-
-def after_rounds(plan: Plan, rounds: Iterable[RoundMetrics]) -> Plan:
-    """Return the plan that is in force after these rounds; what another plan has moved is passed over."""
-    for metrics in rounds:
-        if permutes(plan, metrics.moves):
-            plan = moved(plan, metrics.moves)
-    return plan
 
 
 class Replanner:

@@ -42,7 +42,7 @@ from fleetune.training.exchange import Exchange, Stopped
 from fleetune.training.gradients import gradient_norms, pack_norms
 from fleetune.training.liveness import COMPUTING, SAVING, Heartbeat
 from fleetune.training.measurements import encode_rows
-from fleetune.training.replanning import Moves, moved
+from fleetune.training.moves import Moves, moved
 from fleetune.training.roles import averages_after, keeps_residuals
 from fleetune.training.rounds import RoundContext, RoundResult, RoundRunner
 from fleetune.training.task import COORDINATOR, WorkerKeys, WorkerTask

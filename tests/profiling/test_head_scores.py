@@ -176,7 +176,9 @@ def test_micro_batches_are_those_of_training(vit: Ready) -> None:
     losses = [loss.item() for loss in first_round_losses(Watched(), data, SCORING)]  # type: ignore[arg-type]
     assert losses == pytest.approx([np.log(10) / 3] * 3)
     lane = SimpleNamespace(name="main")
-    plan = SimpleNamespace(batch_samples=BATCH, micro_batch_samples=MICRO_BATCH, lanes=(lane,))
+    plan = SimpleNamespace(
+        micro_batch_samples=MICRO_BATCH, lanes=(lane,), micro_batches_of=lambda lane: BATCH // MICRO_BATCH
+    )
     batches = Batches(vit.folders.data, plan, lane, SEED, torch.device("cpu"))  # type: ignore[arg-type]
     batches.start_round(0, with_targets=True)
     for number, (values, samples, draws) in enumerate(seen):

@@ -120,4 +120,5 @@ def test_strategies_are_compared_by_training(service: ServiceClient, nights: lis
     assert single.stage("train").how == "reused", single.stage("train").why
     asked = {"artifacts": {"flow_run_id": {"any_": [flow_run]}}}
     (shown,) = service.call("POST", "/artifacts/filter", asked)
-    assert shown["description"] == ended["state"]["message"] and single.id in shown["data"]
+    answer, _, next_command = ended["state"]["message"].partition("; next: ")
+    assert shown["description"] == answer and single.id in shown["data"] and " show " in next_command
