@@ -2,7 +2,6 @@
 
 import json
 
-from fleetune import preparation
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet_request import FleetRequest
 from fleetune.contracts.run_config import DataRequest, ModelRequest
@@ -10,6 +9,8 @@ from fleetune.contracts.task import LOCAL_DATA
 from fleetune.data.local_data import LocalSurvey
 from fleetune.errors import TryAgain
 from fleetune.preparation.local_data import DeviceWork, owners_sites, survey_devices
+from fleetune.preparation.prepare import PreparationTask
+from fleetune.preparation.prepare import prepare as prepare_artifacts
 from stages.entry_point import StageContext, main
 
 
@@ -21,8 +22,8 @@ def prepare(context: StageContext) -> None:
     config = context.task.config
     model = json_io.load(ModelRequest, config["model"], "model")
     data = json_io.load(DataRequest, config["data"], "data")
-    preparation.prepare(
-        preparation.PreparationTask(
+    prepare_artifacts(
+        PreparationTask(
             model=model,
             data=data,
             data_digest=context.task.content.get("data"),

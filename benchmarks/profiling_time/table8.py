@@ -17,7 +17,7 @@ from fleetune.contracts.run_config import DataRequest, ModelRequest, TrainingReq
 from fleetune.contracts.task import ignore_progress
 from fleetune.formatting import seconds
 from fleetune.launching import Sites
-from fleetune.preparation import PreparationTask, prepare
+from fleetune.preparation.prepare import PreparationTask, prepare
 from fleetune.profiling.profile import profile
 from fleetune.profiling.task import ProfilingTask
 from flows import yaml_file

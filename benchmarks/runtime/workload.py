@@ -16,7 +16,7 @@ from fleetune.discovery.discover import discover
 from fleetune.launching import Launcher, LocalSites
 from fleetune.planning import solve
 from fleetune.planning.strategy import Problem
-from fleetune.preparation import PreparationTask, prepare
+from fleetune.preparation.prepare import PreparationTask, prepare
 from fleetune.profiling.profile import profile
 from fleetune.profiling.task import ProfilingTask
 from fleetune.training.coordinator import train

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fleetune.contracts.run_config import DataRequest, ModelRequest
 from fleetune.models.graph import Graph
-from fleetune.preparation import PreparationTask, write_artifacts
+from fleetune.preparation.prepare import PreparationTask, write_artifacts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,8 @@ from fleetune.contracts.run_config import DataRequest
 from fleetune.data.prepared_data import IDS, LABELS, PreparedData
 from fleetune.errors import Refused
 from fleetune.launching import Command, Job, LocalSites, ProcessLauncher
-from fleetune.preparation import write_artifacts
 from fleetune.preparation.local_data import DeviceWork, prepare_on_devices, reported_digests, survey_devices
+from fleetune.preparation.prepare import write_artifacts
 from tests.preparation.instances import preparation_task
 from tests.training.model_families import BY_NAME, model_request
 from tests.training.planted import found_in, spellings, text_spellings

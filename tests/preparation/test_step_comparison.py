@@ -14,7 +14,8 @@ from fleetune.errors import Refused
 from fleetune.models import graph as g
 from fleetune.models.recorder import record_model
 from fleetune.models.units import fold_into_units, leaf_modules
-from fleetune.preparation import prepare, step_comparison
+from fleetune.preparation import step_comparison
+from fleetune.preparation.prepare import prepare
 from fleetune.preparation.step_comparison import Samples, compare_step
 from tests.models.instances import Recorded, batch, recorded
 from tests.preparation.instances import preparation_task
