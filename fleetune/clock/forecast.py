@@ -251,11 +251,6 @@ class Clock:
         return self._positions[unit]
 
 
-def quantize(seconds: float) -> float:
-    """Round to a whole multiple of TIME_QUANTUM_S."""
-    return round(seconds / TIME_QUANTUM_S) * TIME_QUANTUM_S
-
-
 def _deadlock(device: str, position: int) -> Refused:
     return Refused(
         f"plan: the order deadlocks; {device} waits for ever at action {position + 1} of its order "

@@ -5,7 +5,6 @@ class ids (`survey_devices`); the arrays, in a folder of the device's own, befor
 """
 
 import json
-import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from fleetune.data.prepared_data import PIXELS, LocalSource, PreparedData
 from fleetune.errors import Refused, TryAgain, by_exit_code
 from fleetune.launching import Command, Job, Sites, describe_exit, open_sites
 from fleetune.launching.placement import FleetPlacement
+from fleetune.launching.running_jobs import RunningJobs
 from fleetune.models.source import input_spec, local_folders, with_local_source
 
 MODULE = "fleetune.data.local_process"
@@ -124,30 +124,9 @@ def _command(task: LocalTask, folder: Path, reads: tuple[Path, ...] = ()) -> Com
     )
 
 
-class _Jobs:
-    """The running processes; after `stop`, one that starts late is stopped too."""
-
-    def __init__(self) -> None:
-        self._jobs: list[Job] = []
-        self._stopped, self._lock = False, threading.Lock()
-
-    def add(self, job: Job) -> None:
-        with self._lock:
-            self._jobs.append(job)
-            late = self._stopped
-        if late:
-            job.stop()
-
-    def stop(self) -> None:
-        with self._lock:
-            self._stopped = True
-        for job in self._jobs:
-            job.stop()
-
-
 def _run(sites: Sites, commands: Mapping[str, Command], progress: Progress) -> dict[str, dict[str, Any]]:
     """Run one command per device, all at once; return their answers. The first failure stops the others."""
-    jobs = _Jobs()
+    jobs = RunningJobs()
     with ThreadPoolExecutor(max_workers=len(commands)) as pool:
         futures = {
             pool.submit(_answer, device, sites.launcher(device).start, command, jobs, progress): device
@@ -161,7 +140,7 @@ def _run(sites: Sites, commands: Mapping[str, Command], progress: Progress) -> d
 
 
 def _answer(
-    device: str, start: Callable[[Command], Job], command: Command, jobs: _Jobs, progress: Progress
+    device: str, start: Callable[[Command], Job], command: Command, jobs: RunningJobs, progress: Progress
 ) -> dict[str, Any]:
     """Run a command to its end and return its answer; raise the error that the device reports, naming the device."""
     job = start(command)

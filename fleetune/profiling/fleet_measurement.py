@@ -8,9 +8,10 @@ from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Device
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import Refused
+from fleetune.launching.running_jobs import RunningJobs
 from fleetune.models.source import with_local_source
 from fleetune.profiling.cache import cache_key
-from fleetune.profiling.measuring_job import JobSpec, RunningJobs, run_measuring_job
+from fleetune.profiling.measuring_job import JobSpec, run_measuring_job
 from fleetune.profiling.messages import DeviceMeasurement, parse_measurement
 from fleetune.profiling.task import MeasureTask, ProfilingTask
 

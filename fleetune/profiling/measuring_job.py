@@ -1,7 +1,6 @@
 """Runs one measuring process at a device's site: passes its task, reads its messages, and explains its failure."""
 
 import json
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +19,7 @@ from fleetune.launching import (
     thread_environment,
 )
 from fleetune.launching.job import OUT_OF_MEMORY_CODES
+from fleetune.launching.running_jobs import RunningJobs
 from fleetune.models.source import local_folders
 from fleetune.profiling.messages import COSTS, ERROR, LOADING, MEASURING, PROGRESS
 from fleetune.profiling.task import MeasureTask, ProfilingTask
@@ -43,30 +43,6 @@ class JobSpec:
     """Description of the units that it must hold in memory."""
     advice: str = "give it more memory, lower training.micro_batch_samples or leave it out"
     """Advice for a device with too little memory."""
-
-
-class RunningJobs:
-    """The running measuring processes; after `stop`, a process that starts late is stopped too."""
-
-    def __init__(self) -> None:
-        self._jobs: list[Job] = []
-        self._stopped = False
-        self._lock = threading.Lock()
-
-    def add(self, job: Job) -> None:
-        """Register a process that was just started."""
-        with self._lock:
-            self._jobs.append(job)
-            late = self._stopped
-        if late:
-            job.stop()
-
-    def stop(self) -> None:
-        """Stop all processes."""
-        with self._lock:
-            self._stopped = True
-        for job in self._jobs:
-            job.stop()
 
 
 @dataclass(slots=True)

@@ -18,13 +18,14 @@ from fleetune.contracts.fleet import Device
 from fleetune.contracts.profile import Subnet, SubnetPart
 from fleetune.errors import Refused
 from fleetune.launching import LocalSites
+from fleetune.launching.running_jobs import RunningJobs
 from fleetune.models import graph as g
 from fleetune.models.attention_heads import AttentionHead, DenseLayer, HalfBlock, attention_heads, find_blocks
 from fleetune.models.skeleton import saved_configuration
 from fleetune.models.source import with_local_source
 from fleetune.models.units import state_by_unit
 from fleetune.profiling.head_scores import trained_parameters
-from fleetune.profiling.measuring_job import JobSpec, RunningJobs, run_measuring_job
+from fleetune.profiling.measuring_job import JobSpec, run_measuring_job
 from fleetune.profiling.messages import SCORES, Scores, parse_scores
 from fleetune.profiling.task import MeasureTask, ProfilingTask, ScoringTask
 

@@ -36,11 +36,11 @@ from fleetune.training.checkpoints import (
 )
 from fleetune.training.gradients import clip_scale, total_norm
 from fleetune.training.local_data import check_nothing_raw_leaves
-from fleetune.training.measurements import MeasuredRound, ReportedRow, RoundMeasurements
+from fleetune.training.measurements import MeasuredRound, ReportedRow, RoundMeasurements, busy_s
 from fleetune.training.moves import after_rounds
 from fleetune.training.optimizer import learning_rate
 from fleetune.training.recovery import EVENTS, CommitLog, adopt_newest, logged_beyond, read_plan_start, resume
-from fleetune.training.replanning import Replanner, busy_s
+from fleetune.training.replanning import Replanner
 from fleetune.training.roles import savers_of
 from fleetune.training.task import TrainingTask
 from fleetune.training.worker_group import StopAsked, WorkerGroup
@@ -250,13 +250,12 @@ def _training_metrics(
     median_s = statistics.median(r.round_s for r in rounds[by_plan:] or rounds)
     typical = measured.median_round(median_s) or MeasuredRound(median_s, [], {})
     timeline = sorted(typical.rows, key=lambda r: (r.start_s, r.device))
-    busy = {d: sum(r.end_s - r.start_s for r in timeline if r.device == d and "R" not in r.action.split("/")[1])
-            for d in task.plan.plan.devices}  # fmt: skip
+    busy = busy_s(timeline)
     return TrainingMetrics(
         rounds=rounds,
         timeline=tuple(timeline),
         peak_memory_bytes=_amounts(measured.peaks.items()),
-        busy_s=_amounts(busy.items()),
+        busy_s=_amounts((device, busy.get(device, 0.0)) for device in task.plan.plan.devices),
         link_bytes=tuple(LinkBytes(source=a, target=b, bytes=n) for (a, b), n in sorted(typical.sent_bytes.items())),
         median_round_s=median_s,
         wall_s=wall_s,

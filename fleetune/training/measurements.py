@@ -3,13 +3,14 @@
 import bisect
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from typing_extensions import Buffer
 
 from fleetune.contracts.metrics import TimelineRow, span_s
+from fleetune.contracts.plan import BACKWARD, FORWARD, parse_action
 from fleetune.errors import Refused
 
 DRIFT = 1e-4
@@ -88,6 +89,15 @@ def decode_rows(device: str, parts: Sequence[Buffer]) -> list[ReportedRow]:
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise Refused(f"device {device} reports a round in rows that cannot be read ({error})") from None
     return rows
+
+
+def busy_s(rows: Iterable[TimelineRow]) -> dict[str, float]:
+    """Return each device's seconds of forwards and backwards."""
+    found: dict[str, float] = {}
+    for row in rows:
+        if not row.is_transfer and parse_action(row.action).letter in (FORWARD, BACKWARD):
+            found[row.device] = found.get(row.device, 0.0) + row.end_s - row.start_s
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,15 +13,14 @@ runs again included, and measures only after them.
 """
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from fleetune.clock import Clock
 from fleetune.contracts.fleet import Fleet
-from fleetune.contracts.metrics import TimelineRow
-from fleetune.contracts.plan import BACKWARD, FORWARD, Plan, parse_action
+from fleetune.contracts.plan import Plan
 from fleetune.contracts.profile import Profile
 from fleetune.training.moves import Moves, moved, permutes
 
@@ -106,15 +105,6 @@ class Replanner:
         places = [self._profile.position(name) for name in segment.units]
         once = sum(forward[k] for k in places) + sum(backward[k] for k in places[first:])
         return self.plan.micro_batches_of(lane) * once
-
-
-def busy_s(rows: Iterable[TimelineRow]) -> dict[str, float]:
-    """Return each device's seconds of forwards and backwards."""
-    found: dict[str, float] = {}
-    for row in rows:
-        if not row.is_transfer and parse_action(row.action).letter in (FORWARD, BACKWARD):
-            found[row.device] = found.get(row.device, 0.0) + row.end_s - row.start_s
-    return found
 
 
 def least_largest(costs: np.ndarray) -> np.ndarray:

@@ -21,6 +21,11 @@ from tests.drawing import hand_made
 from tests.planning.instances import small
 
 
+def row(device: str, action: str, start_s: float, end_s: float) -> TimelineRow:
+    """A timeline row of the lane that the action names."""
+    return TimelineRow(device=device, lane=action.partition("/")[0], action=action, start_s=start_s, end_s=end_s)
+
+
 def content() -> ReportContent:
     """A run of strategy pp on a, then b and c together."""
     problem = small(micro_batch_samples=4, micro_batches=6, groups=[["a"], ["b", "c"]])

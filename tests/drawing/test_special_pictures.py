@@ -4,7 +4,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fleetune.contracts.metrics import TimelineRow
 from fleetune.contracts.plan import FORWARD_ONLY, FULL, SKIP
 from fleetune.drawing import gantt, report
 from fleetune.drawing.charts import fleet_chart, used_pairs
@@ -12,15 +11,10 @@ from fleetune.drawing.model_chart import gates_chart
 from fleetune.drawing.queueing import queueing_text, waits
 from fleetune.drawing.text import span_text
 from tests.drawing import hand_made
-from tests.drawing.contents import by_hand, content
+from tests.drawing.contents import by_hand, content, row
 
 SVG = "{http://www.w3.org/2000/svg}"
 CLIENTS = ("phone-1", "phone-2")
-
-
-def row(device: str, action: str, start_s: float, end_s: float) -> TimelineRow:
-    """A row of a lane."""
-    return TimelineRow(device=device, lane=action.partition("/")[0], action=action, start_s=start_s, end_s=end_s)
 
 
 QUEUED = (

@@ -4,19 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from fleetune.contracts.metrics import TimelineRow
 from fleetune.contracts.plan import DeviceOrder, LinkUse
 from fleetune.drawing import plan_text, timeline_text
 from fleetune.drawing.text import link_text, operations_text, trained_text
 from tests.clock import fleets, ticks
 from tests.drawing import hand_made
-from tests.drawing.contents import content
+from tests.drawing.contents import content, row
 from tests.golden import same_as_golden
-
-
-def row(device: str, action: str, start_s: float, end_s: float) -> TimelineRow:
-    """A timeline row of the lane that the action names."""
-    return TimelineRow(device=device, lane=action.split("/")[0], action=action, start_s=start_s, end_s=end_s)
 
 
 def test_a_timeline_as_a_grid_drawn_by_hand() -> None:
